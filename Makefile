@@ -32,8 +32,8 @@ test-deepspeed: setup-test ## the engine tests with DeepSpeed, in an environment
 		tests/e2e/test_trainers.py::test_deepspeed_comes_to_the_same_on_two_nodes
 
 explorer: ## build the pages that need Node (20): the explorer's and the viewers of desktops and terminals; kept in git
-	cd flywheel/explorer/web && npm ci --no-audit --no-fund && npm run build
-	cd flywheel/manager/web && npm ci --no-audit --no-fund && npm run build
+	cd flywheel/ui/explorer/web && npm ci --no-audit --no-fund && npm run build
+	cd flywheel/envs/remote/web && npm ci --no-audit --no-fund && npm run build
 
 lint: setup-test ## check style and imports
 	.venv/bin/ruff check .

@@ -19,15 +19,15 @@ import numpy as np
 import torch
 from PIL import Image, ImageDraw
 
-from flywheel import scenes, words
-from flywheel import settings as config
+from flywheel import config
 from flywheel.agent.actions import Click, ParseError
-from flywheel.agent.parser import parse
-from flywheel.bench import BenchCase, emit, exit_code
+from flywheel.agent.parsing.parser import parse_response
+from flywheel.cli.bench import BenchCase, emit_case, exit_code
+from flywheel.envs.screens import layouts, vocabulary
+from flywheel.envs.screens.questions import ask_typing
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import load_model
-from flywheel.scenes.gestures import typing
-from flywheel.training.pretrain.evaluate import DESCRIBING, JudgedAnswer, ask, rate
+from flywheel.training.pretrain.grounding_eval import DESCRIPTION_SKILLS, JudgedAnswer, answer_questions, success_rate
 
 CLICKS = {  # kind of page -> the skills that are clicks on a named, coloured or labelled element
     "shapes": ("shape",),
@@ -49,13 +49,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=2026)
     parser.add_argument("--pictures", type=Path, help="folder for pictures of what went wrong")
     options = parser.parse_args(argv)
-    policy = config.Policy()
+    policy = config.PolicySettings()
     model, encoder = load_model(options.model), Encoder.from_folder(options.model)
     rng = random.Random(f"bench base {options.seed}")
-    clicks = ask(model, encoder, policy, [_grounding(i, rng) for i in range(options.n)])
-    readings = ask(model, encoder, policy, [_reading(i, rng) for i in range(options.n)])
-    actions = clicks + ask(model, encoder, policy, [_action(i, rng) for i in range(options.n)])
-    typed = ask(model, encoder, policy, [_typing(i, rng) for i in range(options.n)])
+    clicks = answer_questions(model, encoder, policy, [_grounding(i, rng) for i in range(options.n)])
+    readings = answer_questions(model, encoder, policy, [_reading(i, rng) for i in range(options.n)])
+    actions = clicks + answer_questions(model, encoder, policy, [_action(i, rng) for i in range(options.n)])
+    typed = answer_questions(model, encoder, policy, [_typing(i, rng) for i in range(options.n)])
     about = {"seed": options.seed, "threads": torch.get_num_threads()}
     cases = [
         _case(
@@ -87,10 +87,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _case(name: str, goal: float, right: Sequence[bool], chance: float | None, peer: str, **extra: object) -> BenchCase:
-    found = rate(right)
+    found = success_rate(right)
     value = sum(right) / len(right)
     ratio = value / chance if chance else None
-    return emit(
+    return emit_case(
         BenchCase(
             "base",
             name,
@@ -113,13 +113,13 @@ def _parts(answers: Sequence[JudgedAnswer], key) -> dict[str, str]:
     return {name: f"{np.mean(found):.2f} of {len(found)}" for name, found in sorted(groups.items())}
 
 
-Asked = tuple[scenes.Scene, list[scenes.Question]]
+Asked = tuple[layouts.Scene, list[layouts.SceneQuestion]]
 
 
 def _grounding(number: int, rng: random.Random) -> Asked:
     kind = list(CLICKS)[number % len(CLICKS)]
     while True:
-        scene = scenes.draw(kind, scenes.LEVELS, rng, 100, count=rng.randint(*ELEMENTS))
+        scene = layouts.draw_scene(kind, layouts.SCENE_LEVELS, rng, 100, count=rng.randint(*ELEMENTS))
         clicks = [question for question in scene.questions if question.skill in CLICKS[kind]]
         if clicks and scene.count > 1:
             return scene, [rng.choice(clicks)]
@@ -128,19 +128,19 @@ def _grounding(number: int, rng: random.Random) -> Asked:
 def _reading(number: int, rng: random.Random) -> Asked:
     while True:
         if number % 4 == 0:
-            scene = scenes.draw("form", 1, rng, 100)
+            scene = layouts.draw_scene("form", 1, rng, 100)
         else:
-            scene = scenes.draw("texts", scenes.LEVELS, rng, 100, count=rng.randint(*TEXTS))
+            scene = layouts.draw_scene("texts", layouts.SCENE_LEVELS, rng, 100, count=rng.randint(*TEXTS))
         reads = [question for question in scene.questions if question.skill == "read"]
         if reads:
             return scene, [rng.choice(reads)]
 
 
 def _action(number: int, rng: random.Random) -> Asked:
-    kind = list(scenes.KINDS)[number % len(scenes.KINDS)]
+    kind = list(layouts.SCENE_KINDS)[number % len(layouts.SCENE_KINDS)]
     while True:
-        scene = scenes.draw(kind, rng.randint(1, scenes.LEVELS), rng, 100)
-        acts = [q for q in scene.questions if q.skill not in (*DESCRIBING, "ask", "read")]
+        scene = layouts.draw_scene(kind, rng.randint(1, layouts.SCENE_LEVELS), rng, 100)
+        acts = [q for q in scene.questions if q.skill not in (*DESCRIPTION_SKILLS, "ask", "read")]
         if acts:
             return scene, [rng.choice(acts)]
 
@@ -153,8 +153,10 @@ def _typing(number: int, rng: random.Random) -> Asked:
         lambda: str(rng.randrange(1000, 100_000)),
     )
     text = made[number % 3]() + (rng.choice((".txt", ".csv", ".py")) if number % 9 < 3 else "")
-    scene = scenes.draw(list(scenes.KINDS)[number % len(scenes.KINDS)], 1 + number % scenes.LEVELS, rng, 100)
-    return scene, [typing(text, rng, 100)]
+    scene = layouts.draw_scene(
+        list(layouts.SCENE_KINDS)[number % len(layouts.SCENE_KINDS)], 1 + number % layouts.SCENE_LEVELS, rng, 100
+    )
+    return scene, [ask_typing(text, rng, 100)]
 
 
 def _copied(answer: JudgedAnswer) -> str:
@@ -171,21 +173,21 @@ def _chance_read(answers: Sequence[JudgedAnswer]) -> float:
     return float(
         np.mean(
             [
-                1 / 10 ** len(a.question.response) if a.question.response.isdigit() else 1 / len(words.READING)
+                1 / 10 ** len(a.question.response) if a.question.response.isdigit() else 1 / len(vocabulary.READING)
                 for a in answers
             ]
         )
     )
 
 
-def _parses(answer: JudgedAnswer, policy: config.Policy) -> bool:
-    return not isinstance(parse(answer.text, policy.coordinates).action, ParseError)
+def _parses(answer: JudgedAnswer, policy: config.PolicySettings) -> bool:
+    return not isinstance(parse_response(answer.text, policy.coordinates).action, ParseError)
 
 
-def _picture(answers: Sequence[JudgedAnswer], policy: config.Policy, file: Path) -> None:
+def _picture(answers: Sequence[JudgedAnswer], policy: config.PolicySettings, file: Path) -> None:
     """The first wrong answers, with what was asked and said: green where it is, red where it was clicked."""
     wrong = [answer for answer in answers if not answer.right][:SHOWN]
-    columns, side = 6, scenes.SIDE
+    columns, side = 6, layouts.SCENE_SIDE
     sheet = Image.new("RGB", (columns * (side + 8), -(-len(wrong) // columns) * (side + 40)), "white")
     draw = ImageDraw.Draw(sheet)
     for number, answer in enumerate(wrong):
@@ -193,7 +195,7 @@ def _picture(answers: Sequence[JudgedAnswer], policy: config.Policy, file: Path)
         sheet.paste(Image.fromarray(answer.pixels), (x, y))
         for box in (*answer.question.boxes[:1], *([answer.question.seen] if answer.question.seen else [])):
             draw.rectangle((x + box.x, y + box.y, x + box.x + box.w, y + box.y + box.h), outline="lime", width=2)
-        action = parse(answer.text, policy.coordinates).action
+        action = parse_response(answer.text, policy.coordinates).action
         if isinstance(action, Click):
             cx, cy = x + action.point.x * side, y + action.point.y * side
             draw.ellipse((cx - 4, cy - 4, cx + 4, cy + 4), fill="red", outline="white")

@@ -11,14 +11,14 @@ from collections import deque
 
 import aiohttp
 
-from flywheel.environments.managed import TOKEN
+from flywheel.envs.remote.client import TOKEN_VARIABLE
 
 _CONNECTIONS, _BEAT_EVERY = 16, 500  # requests between two that say who is alive
 _ASKED = {"user": "bench", "kind": "light", "identity": "x"}
 
 
 async def main(address: str, sessions: int, seconds: float) -> None:
-    headers = {"Authorization": f"Bearer {os.environ[TOKEN]}"}
+    headers = {"Authorization": f"Bearer {os.environ[TOKEN_VARIABLE]}"}
     held: deque[str] = deque()
     times: list[float] = []
     connector = aiohttp.TCPConnector(limit=_CONNECTIONS)

@@ -16,16 +16,16 @@ import computer_plain as plain
 import psutil
 
 from flywheel.agent.actions import Finished, Type
-from flywheel.bench import BenchCase
-from flywheel.computer.desk import DESK
-from flywheel.computer.desktop import Desktop
-from flywheel.computer.machine import MachineSettings
-from flywheel.computer.warm import Warm
-from flywheel.computer.worlds import WORLDS
-from flywheel.environments.router import open_environments
-from flywheel.environments.world import TaskWorld
-from flywheel.settings import parse
-from flywheel.synthesis.tasks import make_task
+from flywheel.cli.bench import BenchCase
+from flywheel.config import parse_settings
+from flywheel.envs.base import TaskSuite
+from flywheel.envs.computer.computer import WarmPool
+from flywheel.envs.computer.desktop import Desktop
+from flywheel.envs.computer.machine import MachineSettings
+from flywheel.envs.computer.task_suites import SHIPPED_COMPUTER_SUITES
+from flywheel.envs.router import open_environments
+from flywheel.envs.suites.desk.world import DESK
+from flywheel.envs.tasks.drawing import make_task
 
 _BENCH, _WIDTH, _HEIGHT = "computer", 1280, 720
 _FILES, _EDITOR = {"notes.txt": "one\n"}, ["mousepad", "notes.txt"]
@@ -50,7 +50,7 @@ def cases(options) -> Iterator[BenchCase]:
     yield asyncio.run(_cold_leases(options.leases))
     yield asyncio.run(_warm_leases(options.leases))
     yield asyncio.run(_resets("reset_ms", DESK, options))
-    yield asyncio.run(_resets("reset_ms_terminal", WORLDS["chores"], options))
+    yield asyncio.run(_resets("reset_ms_terminal", SHIPPED_COMPUTER_SUITES["chores"], options))
     yield asyncio.run(_memory(options.desktops))
     yield _steps("desktop_steps", options.steps, "xterm")
     yield _steps("desktop_steps_gtk", options.steps, "mousepad")
@@ -78,7 +78,7 @@ async def _cold_leases(count: int) -> BenchCase:
 
 async def _warm_leases(count: int) -> BenchCase:
     times = []
-    async with Warm(_with_editor, 1) as warm:
+    async with WarmPool(_with_editor, 1) as warm:
         for _ in range(count):
             await asyncio.sleep(_PAUSE_S)
             began = time.monotonic()
@@ -90,14 +90,14 @@ async def _warm_leases(count: int) -> BenchCase:
     return _p95("lease_ms_warm", times, 150)
 
 
-async def _resets(case: str, world: TaskWorld, options) -> BenchCase:
+async def _resets(case: str, world: TaskSuite, options) -> BenchCase:
     """As the environment resets once an episode is over: a warm machine, the files of the task, its set-up, its
     applications; what is seen first."""
     times, templates = [], list(world.templates)
     names = [templates[number % len(templates)] for number in range(options.leases)]
     tasks = [make_task(world, name, 1, number, "train") for number, name in enumerate(names)]
     kinds = {tasks[0].environment: {"machine": {"walls": options.walls}}}
-    settings = parse({"sandbox": {"kinds": kinds}}, where="bench")
+    settings = parse_settings({"sandbox": {"kinds": kinds}}, where="bench")
     async with open_environments(settings, tasks) as environments, environments.env(tasks[0]) as env:
         for task in tasks:
             await asyncio.sleep(_PAUSE_S)

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import computer_attacks as attacks
 import computer_hostile as hostile
 
-from flywheel.bench import BenchCase
-from flywheel.computer import desktop, limits
-from flywheel.computer.machine import Machine
+from flywheel.cli.bench import BenchCase
+from flywheel.envs.computer import cgroups, desktop
+from flywheel.envs.computer.machine import Machine
 
 
 def cases(options) -> Iterator[BenchCase]:
@@ -22,14 +22,18 @@ def cases(options) -> Iterator[BenchCase]:
             print(f"{name}: {what}", file=sys.stderr)
     succeeded = sum(map(bool, got.values()))
     extra = {"n": len(got), "bombs": len(attacks.BOMBS), "goal_of": "ours"}
-    extra |= {"walls": options.walls, "cgroups": not limits.missing(), "screen": not desktop.missing()}
+    extra |= {
+        "walls": options.walls,
+        "cgroups": not cgroups.explain_missing_cgroups(),
+        "screen": not desktop.list_missing_packages(),
+    }
     yield BenchCase("computer", "escape", "attacks that succeed", succeeded, None, "", None, 0, not succeeded, extra)
 
 
 async def _all() -> dict[str, str]:
     """What each has got. Each has a machine of its own."""
     got = {}
-    async with hostile.target(not desktop.missing()) as target:
+    async with hostile.target(not desktop.list_missing_packages()) as target:
         for name in attacks.QUIET:
             attacker = await Machine.start(hostile.SMALL)
             try:

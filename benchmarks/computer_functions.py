@@ -10,12 +10,10 @@ import time
 from collections.abc import Iterator
 
 from flywheel.agent.actions import Action, ReadFile, RunPython, Terminal, ToolCall, WriteFile
-from flywheel.bench import BenchCase
-from flywheel.computer.computer import Computer
-from flywheel.computer.given import Given
-from flywheel.computer.settings import TerminalSettings
-from flywheel.computer.tools.named import SERVERS
-from flywheel.computer.warm import Warm
+from flywheel.cli.bench import BenchCase
+from flywheel.envs.computer.computer import Computer, WarmPool
+from flywheel.envs.computer.settings import TerminalSettings
+from flywheel.envs.computer.task_spec import MCP_SERVERS_FOLDER, ComputerTaskSpec
 
 _BENCH, _PAUSE_S, _LEASE_MS, _SHARED_MS = "computer", 1.0, 50.0, 100.0
 _WRITE = {
@@ -40,7 +38,7 @@ read = Tool("read", "", {"path": TEXT}, ["path"], lambda path: Path(path).read_t
 write = Tool("write", "", {"path": TEXT, "text": TEXT}, ["path"], lambda path, text: str(Path(path).write_text(text)))
 serve("disk", [read, write])
 """
-_DISK = {"command": ["python3", "disk.py", SERVERS]}
+_DISK = {"command": ["python3", "disk.py", MCP_SERVERS_FOLDER]}
 
 
 def cases(options) -> Iterator[BenchCase]:
@@ -51,12 +49,12 @@ def cases(options) -> Iterator[BenchCase]:
 async def _leases(count: int) -> BenchCase:
     """The warm computer, and what its terminal shows."""
     chosen, times = TerminalSettings(), []
-    async with Warm(lambda: Computer.start(chosen), 1) as warm:
+    async with WarmPool(lambda: Computer.start(chosen), 1) as warm:
         for _ in range(count):
             await asyncio.sleep(_PAUSE_S)
             began = time.monotonic()
             computer = await warm.take()
-            await computer.begin(Given(), chosen.timeout_s)
+            await computer.begin(ComputerTaskSpec(), chosen.timeout_s)
             times.append((time.monotonic() - began) * 1000)
             warm.fill()
             await computer.close()
@@ -69,7 +67,7 @@ async def _shared(count: int, rng: random.Random) -> BenchCase:
     """From the answer to who wrote to the answers to all others. One that reads something else took for ever."""
     times, computer = [], await Computer.start(TerminalSettings())
     try:
-        given = Given.model_validate({"files": {"disk.py": _SERVER}, "tools": {"disk": _DISK}})
+        given = ComputerTaskSpec.model_validate({"files": {"disk.py": _SERVER}, "tools": {"disk": _DISK}})
         await computer.begin(given, TerminalSettings().timeout_s)
         await _said(computer, RunPython("1"))  # it begins with the first call
         for number in range(count):

@@ -17,10 +17,10 @@ from pathlib import Path
 import computer_attacks as attacks
 import psutil
 
-from flywheel.computer import state, walls
-from flywheel.computer.desktop import Desktop
-from flywheel.computer.machine import Machine, MachineSettings
-from flywheel.errors import EnvError, EnvTimeout
+from flywheel.envs.computer import bwrap, state
+from flywheel.envs.computer.desktop import Desktop
+from flywheel.envs.computer.machine import Machine, MachineSettings
+from flywheel.utils.errors import EnvError, EnvTimeout
 
 SMALL = MachineSettings(memory_mb=192, home_mb=16, processes=48)
 _QUIET_S, _BOMB_S, _LOOK_S, _LIVES_S = 25.0, 1.0, 10.0, 10.0
@@ -48,7 +48,7 @@ class Target:
         addresses = [one.address for found in psutil.net_if_addrs().values() for one in found if one.family == 2]
         self.given = {
             "secret": str(file), "folder": str(folder), "port": listening.getsockname()[1],
-            "addresses": addresses, "name": name, "key": 0x5EC4E7, "guest": f"{walls.INSIDE}/server.py",
+            "addresses": addresses, "name": name, "key": 0x5EC4E7, "guest": f"{bwrap.SERVER_IN_MACHINE}/server.py",
         }  # fmt: skip
 
     def close(self) -> None:
@@ -163,6 +163,6 @@ async def _looked(attacker: Machine) -> dict[str, str]:
     which is an attack that succeeds."""
     try:
         async with asyncio.timeout(_LOOK_S):
-            return await asyncio.to_thread(state.files, attacker.home)
+            return await asyncio.to_thread(state.read_home_files, attacker.home)
     except TimeoutError:
         raise EnvTimeout(f"the home was not read in {_LOOK_S:g} s") from None

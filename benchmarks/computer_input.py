@@ -16,10 +16,10 @@ from collections.abc import Iterator, Sequence
 import computer_plain as plain
 
 from flywheel.agent.actions import Click, Point, Type
-from flywheel.bench import BenchCase
-from flywheel.computer.desktop import Desktop
-from flywheel.computer.machine import MachineSettings
-from flywheel.errors import EnvTimeout
+from flywheel.cli.bench import BenchCase
+from flywheel.envs.computer.desktop import Desktop
+from flywheel.envs.computer.machine import MachineSettings
+from flywheel.utils.errors import EnvTimeout
 
 _WIDTH, _HEIGHT = 1280, 720
 _SHARE = 0.1  # of the events that are clicks

@@ -23,9 +23,9 @@ from typing import Any
 import httpx
 import psutil
 
-from flywheel.bench import BenchCase
-from flywheel.environments.managed import TOKEN
-from flywheel.errors import EnvTimeout
+from flywheel.cli.bench import BenchCase
+from flywheel.envs.remote.client import TOKEN_VARIABLE
+from flywheel.utils.errors import EnvTimeout
 
 _BENCH, _NODES, _KIND = "computer", 8, "light"
 _SILENT_S, _WITHIN_S = 10.0, 60.0
@@ -51,7 +51,7 @@ def _rate(state: Path, sessions: int, seconds: float) -> Iterator[BenchCase]:
         program = Path(__file__).with_name("computer_asking.py")
         ran = subprocess.run(
             [sys.executable, str(program), address, str(sessions), str(seconds)],
-            env={**os.environ, TOKEN: token}, capture_output=True, text=True, check=True, timeout=seconds + 120,
+            env={**os.environ, TOKEN_VARIABLE: token}, capture_output=True, text=True, check=True, timeout=seconds + 120,
         )  # fmt: skip
         found = json.loads(ran.stdout)
         used_s = sum(psutil.Process(pid()).cpu_times()[:2])
@@ -74,7 +74,7 @@ def _leaks(state: Path, clients: int) -> BenchCase:
     each = Path(__file__).with_name("computer_playing.py")
     with _manager(state, silent_s=_SILENT_S) as (address, token, kill, _), httpx.Client(base_url=address) as client:
         client.headers["Authorization"] = f"Bearer {token}"
-        environment = {**os.environ, TOKEN: token}
+        environment = {**os.environ, TOKEN_VARIABLE: token}
         node = subprocess.Popen([sys.executable, str(each), "node", address, str(clients)], env=environment)
         playing = [
             subprocess.Popen(
@@ -121,7 +121,7 @@ def _manager(state: Path, silent_s: float) -> Iterator[tuple[str, str, Callable[
     words += ["--state", str(state), "--silent", str(silent_s)]
 
     def start() -> subprocess.Popen:
-        made = subprocess.Popen(words, env={**os.environ, TOKEN: token}, stderr=subprocess.DEVNULL)
+        made = subprocess.Popen(words, env={**os.environ, TOKEN_VARIABLE: token}, stderr=subprocess.DEVNULL)
         _until(lambda: _answers(address, token), "the manager")
         return made
 

@@ -16,9 +16,9 @@ from pathlib import Path
 import httpx
 
 import flywheel
-from flywheel.errors import BadInput, EnvTimeout
+from flywheel.utils.errors import BadInput, EnvTimeout
 
-_GUEST = Path(flywheel.__file__).parent / "guest"
+_GUEST = Path(flywheel.__file__).parent / "envs" / "computer_server"
 _READY_S, _RUN_S = 10.0, 300.0
 
 

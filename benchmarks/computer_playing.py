@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from flywheel.agent.actions import Action, Wait
-from flywheel.environments.env import Observation, StepResult, Task
-from flywheel.environments.kind import KINDS, Limits
-from flywheel.environments.managed import open_managed
-from flywheel.manager import node as nodes
-from flywheel.settings import Settings, parse
+from flywheel.config import Settings, parse_settings
+from flywheel.envs.base import Observation, StepResult, Task
+from flywheel.envs.registry import BACKENDS, EnvLimits
+from flywheel.envs.remote import node_server as nodes
+from flywheel.envs.remote.client import open_remote_envs
 
 _TASK = Task("k1", "d", "w", "t", 1, 1, "Count.", {}, 10**6, "train", "v", 1.0, "c", "light")
 
@@ -43,16 +43,16 @@ class LightKind:
     async def open(self, settings: Settings, root: object) -> AsyncIterator[LightKind]:
         yield self
 
-    def limits(self, settings: Settings) -> Limits:
-        return Limits(100_000, 10.0, 10.0)
+    def limits(self, settings: Settings) -> EnvLimits:
+        return EnvLimits(100_000, 10.0, 10.0)
 
     def identity(self, settings: Settings) -> dict:
         return {}
 
 
 async def play(address: str, clients: int) -> None:
-    settings = parse({"sandbox": {"manager": address, "wait_s": 60.0}}, where="bench")
-    async with open_managed(settings) as environments, AsyncExitStack() as stack:
+    settings = parse_settings({"sandbox": {"manager": address, "wait_s": 60.0}}, where="bench")
+    async with open_remote_envs(settings) as environments, AsyncExitStack() as stack:
         playing = [await stack.enter_async_context(environments.env(_TASK)) for _ in range(clients)]
         for env in playing:
             await env.reset(_TASK, 1)
@@ -65,13 +65,13 @@ async def play(address: str, clients: int) -> None:
 async def node(address: str, token: str) -> None:
     from aiohttp import web
 
-    async with nodes.opened("light", token, Settings(), ["light"]) as (made, places):
+    async with nodes.open_node("light", token, Settings(), ["light"]) as (made, places):
         runner = web.AppRunner(made.application())
         await runner.setup()
         await (site := web.TCPSite(runner, "127.0.0.1", 0)).start()
         own, empty = site._server.sockets[0].getsockname()[1], asyncio.Event()
         about = {"address": f"http://127.0.0.1:{own}", "places": places}
-        beating = asyncio.create_task(nodes.beats(made, address, token, about, empty))
+        beating = asyncio.create_task(nodes.send_heartbeats(made, address, token, about, empty))
         await empty.wait()
         beating.cancel()
         await runner.cleanup()
@@ -80,8 +80,8 @@ async def node(address: str, token: str) -> None:
 if __name__ == "__main__":
     import os
 
-    from flywheel.environments.managed import TOKEN
+    from flywheel.envs.remote.client import TOKEN_VARIABLE
 
-    KINDS["light"] = LightKind()
+    BACKENDS["light"] = LightKind()
     what, address, count = sys.argv[1:]
-    asyncio.run(play(address, int(count)) if what == "play" else node(address, os.environ[TOKEN]))
+    asyncio.run(play(address, int(count)) if what == "play" else node(address, os.environ[TOKEN_VARIABLE]))

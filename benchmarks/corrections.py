@@ -29,27 +29,27 @@ from pathlib import Path
 import flywheel_run
 
 from flywheel.agent.actions import Action, Finished, ParseError, Point, Wait
-from flywheel.agent.context import Context
-from flywheel.agent.grammar import Grammar, response_text
-from flywheel.agent.parser import parse
-from flywheel.agent.step_fields import of_action
-from flywheel.bench import BenchCase, emit, exit_code
-from flywheel.environments.env import Env, Task
-from flywheel.environments.router import open_environments
-from flywheel.errors import BadInput
-from flywheel.intervals import wilson
+from flywheel.agent.grammar import Grammar, format_response
+from flywheel.agent.parsing.parser import action_fields, parse_response
+from flywheel.agent.prompt import Context
+from flywheel.cli.bench import BenchCase, emit_case, exit_code
+from flywheel.config import Settings
+from flywheel.config.workspace import Workspace
+from flywheel.envs.base import Env, Task
+from flywheel.envs.router import open_environments
+from flywheel.envs.suites.oracle import next_expert_step
 from flywheel.policy import open_policy
 from flywheel.policy.encoding import Encoder
-from flywheel.policy.protocol import Policy, Sampling
-from flywheel.recording.synthetic.make_sessions import recorded_tasks
-from flywheel.rollout.episode import seed_of
-from flywheel.rollout.history import History
-from flywheel.settings import Settings
-from flywheel.store import frozen, manifest
-from flywheel.training.samples import Sample
-from flywheel.trajectory import Step
-from flywheel.workspace import Workspace
-from flywheel.worlds.oracle import next_step
+from flywheel.policy.protocol import PolicyBackend, SamplingParams
+from flywheel.recordings.synthetic.sessions import recorded_tasks
+from flywheel.rollout.episode import derive_seed
+from flywheel.rollout.history import PromptHistory
+from flywheel.store import manifest
+from flywheel.store.trajectory import Step
+from flywheel.store.versioning import iteration_params
+from flywheel.training.data.samples import Sample
+from flywheel.utils.confidence_intervals import wilson_interval
+from flywheel.utils.errors import BadInput
 
 WAYS = ("demonstrations", "corrected", "taken_over", "labelled")
 ARMS = (*WAYS, *(f"{way}_failed" for way in WAYS))
@@ -88,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _arm(ws: Workspace, out: Path, arm: str, options: argparse.Namespace) -> BenchCase:
-    chosen = frozen.load(ws, 1)
+    chosen = iteration_params.load_iteration_params(ws, 1)
     way = arm.removesuffix("_failed")
     stream = islice(recorded_tasks(chosen), _PASSED, None)
     tasks = list(islice(stream, options.tasks))
@@ -103,14 +103,14 @@ def _arm(ws: Workspace, out: Path, arm: str, options: argparse.Namespace) -> Ben
     share = flywheel_run.success(result, places["all"])
     about = {
         "n": len(drawn),
-        "interval": list(wilson(round(share * len(drawn)), len(drawn))),
+        "interval": list(wilson_interval(round(share * len(drawn)), len(drawn))),
         "seed": options.seed,
         "episodes": len(played),
         "steps": sum(len(one.steps) for one in played),
         "wrong": sum(not right for one in played for *_, right in one.steps),
         "by_group": {group: flywheel_run.success(result, own) for group, own in places.items()},
     }
-    return emit(BenchCase("corrections", arm, "success", share, None, "none", None, None, True, about))
+    return emit_case(BenchCase("corrections", arm, "success", share, None, "none", None, None, True, about))
 
 
 def _set(ws: Workspace, out: Path, way: str, tasks: Sequence[Task], chosen: Settings, name: str) -> list[Played]:
@@ -141,10 +141,10 @@ async def _play_all(model: Path, way: str, tasks: Sequence[Task], chosen: Settin
     return [one for task in tasks if (one := found[task.task_id])]
 
 
-async def play(env: Env, policy: Policy, task: Task, way: str, chosen: Settings) -> Played | None:
+async def play(env: Env, policy: PolicyBackend, task: Task, way: str, chosen: Settings) -> Played | None:
     """One episode of a way; None where the expert would wait, which no recording shows."""
     images: dict[str, bytes] = {}
-    history = History(task.instruction, images, chosen.policy, count=policy.encoder.count)
+    history = PromptHistory(task.instruction, images, chosen.policy, count=policy.encoder.count)
     played, alone = Played(task), way in ("taken_over", "labelled")
     result = await env.reset(task, task.seed)
     while not (result.terminated or result.truncated) and len(played.steps) < task.max_steps:
@@ -153,16 +153,16 @@ async def play(env: Env, policy: Policy, task: Task, way: str, chosen: Settings)
         images[sha256] = seen.screenshot
         context = history.context(seen.screenshot)
         grammar = Grammar.of(chosen.policy, (seen.width, seen.height))
-        thought, action = next_step(task, state) or ("I am done.", Finished())
+        thought, action = next_expert_step(task, state) or ("I am done.", Finished())
         if isinstance(action, Wait):
             return None
-        text, right = response_text(thought, of_action(action, grammar)["action"]), False
+        text, right = format_response(thought, action_fields(action, grammar)["action"]), False
         wanted = text
         if way != "demonstrations":
-            limit, seed = chosen.policy.max_new_tokens, seed_of(task.task_id, number)
-            sampling = Sampling(chosen.rollout.temperature, limit, seed, action=True, session=task.task_id)
+            limit, seed = chosen.policy.max_new_tokens, derive_seed(task.task_id, number)
+            sampling = SamplingParams(chosen.rollout.temperature, limit, seed, action=True, session=task.task_id)
             completion = await policy.complete(context, sampling)
-            parsed = parse(completion.text, grammar)
+            parsed = parse_response(completion.text, grammar)
             right = same(parsed.action, action, state["elements"])
             if right and way == "corrected":
                 wanted = completion.text
@@ -172,7 +172,7 @@ async def play(env: Env, policy: Policy, task: Task, way: str, chosen: Settings)
         played.steps.append((context, wanted, right))
         broken = isinstance(action, ParseError)
         result = result if broken else await env.step(action)
-        done = {"parse_error": action.reason} if broken else of_action(action, grammar)
+        done = {"parse_error": action.reason} if broken else action_fields(action, grammar)
         history.add(Step(task.task_id, number, "model", thought, raw_text=text, image_sha256=sha256, **done))
     played.solved = result.reward > 0
     return played
@@ -206,7 +206,7 @@ def _trained(
     ws: Workspace, out: Path, arm: str, played: Sequence[Played], chosen: Settings, options: argparse.Namespace
 ) -> Path:
     """The base, trained on the set, the recordings, and as many general samples as both."""
-    from flywheel.training.supervised.train import train_supervised
+    from flywheel.training.sft import train_supervised
 
     model = out / "models" / f"{arm}-{options.seed}"
     if (model / "model.safetensors").is_file():
@@ -238,15 +238,15 @@ def _samples(played: Sequence[Played], encoder: Encoder) -> Iterator[Sample]:
 
 def _recorded(ws: Workspace, encoder: Encoder, chosen: Settings, screens: Path) -> tuple[list[Sample], list[Sample]]:
     """All steps of the first iteration's recordings, and its general samples."""
-    from flywheel.training.supervised import dataset
-    from flywheel.training.supervised.draw import Drawn
+    from flywheel.training.data import dataset
+    from flywheel.training.data.dataset import SampleRef
 
     screens.mkdir(parents=True, exist_ok=True)
-    cumulative = manifest.read(ws, 1)
-    people = dataset.pool(ws, cumulative, "ct", {"recording": 1.0}, other=0.0)
-    drawn = [Drawn(name, k, False) for name, n in zip(people.names, people.steps, strict=True) for k in range(n)]
-    general = [Drawn(name, 0, True) for name in dataset.general_pool(ws, cumulative).names]
-    found = dataset.samples(ws, cumulative, [*drawn, *general], encoder, chosen, screens)
+    cumulative = manifest.read_manifest(ws, 1)
+    people = dataset.load_weighted_steps(ws, cumulative, "ct", {"recording": 1.0}, other=0.0)
+    drawn = [SampleRef(name, k, False) for name, n in zip(people.names, people.steps, strict=True) for k in range(n)]
+    general = [SampleRef(name, 0, True) for name in dataset.load_general_examples(ws, cumulative).names]
+    found = dataset.load_samples(ws, cumulative, [*drawn, *general], encoder, chosen, screens)
     return found[: len(drawn)], found[len(drawn) :]
 
 

@@ -15,16 +15,16 @@ from collections.abc import Callable, Sequence
 from itertools import product
 from pathlib import Path
 
-from flywheel import settings as config
-from flywheel.bench import BenchCase, emit, exit_code
-from flywheel.environments.env import Task
-from flywheel.environments.router import open_environments
-from flywheel.evaluation.evaluate import Judged, judge
-from flywheel.intervals import wilson
+from flywheel import config
+from flywheel.cli.bench import BenchCase, emit_case, exit_code
+from flywheel.envs.base import Task
+from flywheel.envs.router import open_environments
+from flywheel.envs.tasks.drawing import make_tasks
+from flywheel.evaluation.evaluator import JudgedEpisode, judge_episode
 from flywheel.policy import open_policy
-from flywheel.rollout.pool import rollout
-from flywheel.scoring.panel import Panel
-from flywheel.synthesis.tasks import make_tasks
+from flywheel.rewards.scorer_set import ScorerSet
+from flywheel.rollout.pool import run_rollout
+from flywheel.utils.confidence_intervals import wilson_interval
 
 BASE = Path(__file__).resolve().parent.parent / "models" / "base"
 FORM = 0.02  # steps without an action, at most
@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     cases = []
     for constrained, temperature in product(("never", "always"), options.temperature):
-        chosen = config.parse(
+        chosen = config.parse_settings(
             {
                 "seed": options.seed,
                 "policy": {"constrained": constrained},
@@ -53,13 +53,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     return exit_code(cases)
 
 
-async def played(model: Path, chosen: config.Settings) -> list[Judged]:
+async def played(model: Path, chosen: config.Settings) -> list[JudgedEpisode]:
     """rollout.samples episodes of each training task of a first iteration, judged."""
     tasks = make_tasks(chosen, 1, "train")
-    policy, panel = open_policy(model, chosen.policy), Panel(chosen)
+    policy, panel = open_policy(model, chosen.policy), ScorerSet(chosen)
     try:
         async with open_environments(chosen, tasks) as environments:
-            episodes = await rollout(
+            episodes = await run_rollout(
                 tasks,
                 chosen.rollout.samples,
                 policy,
@@ -71,10 +71,10 @@ async def played(model: Path, chosen: config.Settings) -> list[Judged]:
     finally:
         await policy.close()
     by_id = {task.task_id: task for task in tasks}
-    return [judge(by_id[one.trajectory.task_id], one, panel) for one in episodes]
+    return [judge_episode(by_id[one.trajectory.task_id], one, panel) for one in episodes]
 
 
-def _cases(chosen: config.Settings, judged: Sequence[Judged]) -> list[BenchCase]:
+def _cases(chosen: config.Settings, judged: Sequence[JudgedEpisode]) -> list[BenchCase]:
     held = chosen.policy.holds_form
     name = f"{'constrained' if held else 'free'}, temperature {chosen.rollout.temperature:g}"
     solved, steps, broken = defaultdict(list), 0, 0
@@ -95,17 +95,17 @@ def _cases(chosen: config.Settings, judged: Sequence[Judged]) -> list[BenchCase]
         "n": len(solved),
         "samples": chosen.rollout.samples,
         "seed": chosen.seed,
-        "interval": list(wilson(round(pass_k * len(solved)), len(solved))),
+        "interval": list(wilson_interval(round(pass_k * len(solved)), len(solved))),
         "solved_sometimes": mixed,
         "by_domain": parts(lambda task: task.domain),
         "by_world": parts(lambda task: task.world),
     }
     share = broken / max(steps, 1)
     return [
-        emit(
+        emit_case(
             BenchCase("exploration", f"pass_k, {name}", "fraction", pass_k, pass_1, "pass@1", None, None, True, about)
         ),
-        emit(
+        emit_case(
             BenchCase(
                 "exploration",
                 f"no_action, {name}",

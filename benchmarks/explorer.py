@@ -30,8 +30,8 @@ import psutil
 import store_queries
 import store_synthetic as synthetic
 
-from flywheel.bench import BenchCase, emit, exit_code
-from flywheel.workspace import Workspace
+from flywheel.cli.bench import BenchCase, emit_case, exit_code
+from flywheel.config.workspace import Workspace
 
 _GOAL_MS, _GOAL_GIB = 200, 1.0
 _SCREENS, _SCREEN_BYTES = 20_000, 20_000
@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--inspect", type=Path, help="an environment with Inspect, as a peer (`explorer_peer.py`)")
     parser.add_argument("--seed", type=int, default=2026)
     options = parser.parse_args(argv)
-    return exit_code([emit(case) for case in _cases(options)])
+    return exit_code([emit_case(case) for case in _cases(options)])
 
 
 def _cases(options) -> Iterator[BenchCase]:

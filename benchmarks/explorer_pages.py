@@ -17,11 +17,11 @@ import numpy as np
 from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
-from flywheel.bench import BenchCase
-from flywheel.sandbox import chromium
-from flywheel.settings import Sandbox
+from flywheel.cli.bench import BenchCase
+from flywheel.config import SandboxSettings
+from flywheel.config.workspace import Workspace
+from flywheel.envs.browser import chromium
 from flywheel.store import partitions
-from flywheel.workspace import Workspace
 
 _LONG, _LIVE = 2, 3  # iterations of the made-up workspace: one long trajectory, and those that are written meanwhile
 _STEPS, _SIDE = 500, 290  # a PNG of so many noisy pixels has 254 kB
@@ -35,7 +35,9 @@ def cases(ws: Workspace, entrance: str, count: int, inspect: Path | None) -> Ite
     size = long(ws)
     origin, _, _ = entrance.partition("/login")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=str(chromium.find(Sandbox())), args=["--no-sandbox"])
+        browser = playwright.chromium.launch(
+            executable_path=str(chromium.find_chromium(SandboxSettings())), args=["--no-sandbox"]
+        )
         tab = browser.new_page()
         tab.set_default_timeout(_WAIT_MS)
         foreign: list[str] = []
@@ -67,9 +69,9 @@ def long(ws: Workspace) -> float:
         rows = [
             {"sha256": name, "width": _SIDE, "height": _SIDE, "format": "png", "bytes": data} for name, data in images
         ]
-        partitions.write(ws, "images", _LONG, "rollout", rows)
+        partitions.write_partition(ws, "images", _LONG, "rollout", rows)
         _written(ws, _LONG, ["long"], names)
-    files = partitions.files(ws, "images", _LONG, "rollout")
+    files = partitions.partition_files(ws, "images", _LONG, "rollout")
     return round(sum(path.stat().st_size for path in files) / 1e6, 1)
 
 
@@ -101,8 +103,8 @@ def _written(ws: Workspace, iteration: int, names: list[str], screens: list[str 
         for name in names
         for n, screen in enumerate(screens)
     ]
-    partitions.write(ws, "steps", iteration, "rollout", steps)
-    partitions.write(ws, "trajectories", iteration, "rollout", trajectories)
+    partitions.write_partition(ws, "steps", iteration, "rollout", steps)
+    partitions.write_partition(ws, "trajectories", iteration, "rollout", trajectories)
 
 
 def _removed(ws: Workspace) -> None:

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import httpx
 
-from flywheel.local_server import free_port
+from flywheel.config.workspace import Workspace
 from flywheel.store import partitions
-from flywheel.workspace import Workspace
+from flywheel.utils.local_server import bind_free_port
 
 _STARTS_S = 60
 
@@ -23,8 +23,8 @@ _STARTS_S = 60
 @contextlib.contextmanager
 def inspect_viewer(environment: Path, ws: Workspace, iteration: int) -> Iterator[str]:
     """Serve the iteration's one trajectory within the block; gives the address of its messages."""
-    files = [str(partitions.files(ws, table, iteration, "rollout")[0]) for table in ("steps", "images")]
-    with tempfile.TemporaryDirectory() as folder, free_port() as taken:
+    files = [str(partitions.partition_files(ws, table, iteration, "rollout")[0]) for table in ("steps", "images")]
+    with tempfile.TemporaryDirectory() as folder, bind_free_port() as taken:
         port = taken.getsockname()[1]
         taken.close()
         script = str(Path(__file__).with_name("explorer_inspect.py"))

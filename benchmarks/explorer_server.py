@@ -7,11 +7,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from flywheel.explorer.server import serving
-from flywheel.workspace import Workspace
+from flywheel.config.workspace import Workspace
+from flywheel.ui.explorer.server import serve_explorer
 
 if __name__ == "__main__":
-    with serving(Workspace(Path(sys.argv[1])), 0) as served:
+    with serve_explorer(Workspace(Path(sys.argv[1])), 0) as served:
         print(served.entrance(), flush=True)
         for _ in sys.stdin:
             print(served.entrance(), flush=True)

@@ -29,9 +29,9 @@ from typing import Any
 import flywheel_picture
 import flywheel_run
 
-from flywheel.bench import BenchCase, emit, exit_code
-from flywheel.errors import BadInput
-from flywheel.intervals import student_mean
+from flywheel.cli.bench import BenchCase, emit_case, exit_code
+from flywheel.utils.confidence_intervals import student_mean_interval
+from flywheel.utils.errors import BadInput
 
 RISE, RISE_IN_ALL, KEEP, NO_ACTION, RATIO = 0.05, 0.15, -0.02, 0.02, 1.5
 LIKE_TASKS, RISING_STEPS, THREE, LONG = 0.30, 0.8, 0.20, 0.35
@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 f"no whole run of the profile {options.profile}", where=options.out, fix="name its --profile"
             )
         flywheel_picture.write(options.picture, {run["seed"]: merged(run) for run in whole}, groups_of(whole[0]))
-    return exit_code([emit(case) for case in cases(results)])
+    return exit_code([emit_case(case) for case in cases(results)])
 
 
 def _run(options: argparse.Namespace, arm: str, seed: int) -> None:
@@ -124,7 +124,7 @@ def _rises(runs: Sequence[Result], places: Mapping[str, list[int]]) -> Iterator[
     ]:
         rises = [rise(run, after, before, "all") for run in runs]
         about = {
-            "interval": list(student_mean(rises)),
+            "interval": list(student_mean_interval(rises)),
             "by_seed": {run["seed"]: value for run, value in zip(runs, rises, strict=True)},
             "by_group": {where: fmean(rise(run, after, before, where) for run in runs) for where in places},
             "n": len(places["all"]),
@@ -153,7 +153,7 @@ def _stages_keep(runs: Sequence[Result], places: Mapping[str, list[int]]) -> Ben
             before = name if stage == "merged" else before
     means = {name: fmean(found) for name, found in steps.items()}
     worst = min(means, key=lambda name: means[name])
-    about = {"stage": worst, "interval": list(student_mean(steps[worst])), "means": means, "n": len(runs)}
+    about = {"stage": worst, "interval": list(student_mean_interval(steps[worst])), "means": means, "n": len(runs)}
     return _case("stages_keep", means[worst], None, "none", KEEP, means[worst] >= KEEP, about)
 
 
@@ -189,7 +189,7 @@ def _no_merge(runs: Sequence[Result], places: Mapping[str, list[int]]) -> Iterat
     ours = fmean(apart(run) - base(run) for run in runs)
     peers = [flywheel_run.success(merged(run)[-1], places["all"]) - base(run) for run in runs]
     less = [peer - apart(run) + base(run) for run, peer in zip(runs, peers, strict=True)]
-    about = {"seeds": len(runs), "less": fmean(less), "interval": list(student_mean(less))}
+    about = {"seeds": len(runs), "less": fmean(less), "interval": list(student_mean_interval(less))}
     whole = flywheel_run.ARMS["whole"]
     yield BenchCase("flywheel", "gain_no_merge", "gain", ours, fmean(peers), whole, None, None, True, about)
 
@@ -207,7 +207,7 @@ def _beside(arm: str, pairs: Sequence[tuple[Result, Result]], places: list[int])
         "profile": profile_of(pairs[0][0]),
         "seeds": [one["seed"] for one, _ in pairs],
         "less": fmean(differences),
-        "interval": list(student_mean(differences)) if len(pairs) > 1 else [],
+        "interval": list(student_mean_interval(differences)) if len(pairs) > 1 else [],
     }
     if arm == "one-round":
         met = whole > 0 and (mine <= 0 or whole / mine >= RATIO)
@@ -255,7 +255,7 @@ def _of(run: Result) -> dict[str, Any]:
 def _paired(before: Result, after: Result, places: Sequence[int]) -> tuple[float, float]:
     """95% of the mean difference on the same tasks."""
     outcomes = [(before["outcomes"][place], after["outcomes"][place]) for place in places]
-    return student_mean([float(second) - float(first) for first, second in outcomes])
+    return student_mean_interval([float(second) - float(first) for first, second in outcomes])
 
 
 def profile_of(run: Result) -> str:

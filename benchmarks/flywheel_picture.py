@@ -12,10 +12,8 @@ from typing import Any
 
 import flywheel_run
 
-from flywheel.report.charts import Chart, Series, lines
-from flywheel.report.palette import tone
-from flywheel.report.picture import screenshot
-from flywheel.report.sheet import sheet
+from flywheel.ui.report.charts import Chart, ChartSeries, draw_chart_sheet, draw_lines, tone_class
+from flywheel.ui.report.pages import screenshot_page
 
 Curve = tuple[tuple[float, float], ...]  # iteration, percent of the tasks
 _UNSEEN = "unseen templates"
@@ -31,10 +29,12 @@ def write(path: Path, models: Mapping[int, Sequence[Mapping[str, Any]]], places:
         ]
 
     seeds = zip(models, curves("all"), strict=True)
-    each = [Series(f"seed {seed}", tone("all"), curve, faint=True) for seed, curve in seeds]
-    whole = [*each, Series("mean", tone("all"), mean(curves("all")))]
+    each = [ChartSeries(f"seed {seed}", tone_class("all"), curve, faint=True) for seed, curve in seeds]
+    whole = [*each, ChartSeries("mean", tone_class("all"), mean(curves("all")))]
     apart = [
-        Series(group, tone("other" if group == _UNSEEN else group), mean(curves(group)), dashed=group == _UNSEEN)
+        ChartSeries(
+            group, tone_class("other" if group == _UNSEEN else group), mean(curves(group)), dashed=group == _UNSEEN
+        )
         for group in places
         if group != "all"
     ]
@@ -51,18 +51,18 @@ def write(path: Path, models: Mapping[int, Sequence[Mapping[str, Any]]], places:
             tuple((one.label, one.tone) for one in apart),
         ),
     ]
-    svg = sheet(charts, [], "Is each iteration better than the last?", columns=2)
+    svg = draw_chart_sheet(charts, [], "Is each iteration better than the last?", columns=2)
     with TemporaryDirectory() as folder:
         page = Path(folder) / "page.html"
         page.write_text(f'<!doctype html><body style="margin:0">{svg}</body>', encoding="utf-8")
         width, height = (
             math.ceil(float(size)) for size in re.search(r'width="([\d.]+)" height="([\d.]+)"', svg).groups()
         )
-        screenshot(page, path, width=width, height=height)
+        screenshot_page(page, path, width=width, height=height)
 
 
-def _drawn(series: Sequence[Series]) -> str:
-    return lines(series, title="success by iteration", x_label="iteration", zero=True)
+def _drawn(series: Sequence[ChartSeries]) -> str:
+    return draw_lines(series, title="success by iteration", x_label="iteration", zero=True)
 
 
 def mean(curves: Sequence[Curve]) -> Curve:

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flywheel import settings as config
-from flywheel.commands import options
+from flywheel import config
+from flywheel.cli import options
+from flywheel.config.workspace import Workspace
+from flywheel.envs.tasks.drawing import make_tasks
 from flywheel.policy import checkpoint
 from flywheel.store import manifest
-from flywheel.synthesis.tasks import make_tasks
 from flywheel.training.rl.run import train_rl
-from flywheel.workspace import Workspace
 
 # Beside the profile: 64 episodes a step, 2,304 in all, of so many tasks that none comes often.
 CHANGES: Mapping[str, Any] = {
@@ -36,9 +36,9 @@ def go_on(ws: Workspace, out: Path, seed: int, other: Sequence[str] = ()) -> Pat
     model = out / "model"
     if not model.is_dir():
         last = max(int(path.parent.name) for path in ws.root.glob("iterations/*/promotion.json"))
-        chosen = config.load(ws.params, {**CHANGES, "seed": seed, **options.overrides(tuple(other))})
+        chosen = config.load_settings(ws.params, {**CHANGES, "seed": seed, **options.parse_overrides(tuple(other))})
         tasks = [task for task in make_tasks(chosen, last + 1, "train") if task.instruction]
-        begin = checkpoint.resolve(manifest.read_promotion(ws, last)["model"], ws.root)
+        begin = checkpoint.resolve_checkpoint(manifest.read_promotion(ws, last)["model"], ws.root)
         train_rl(
             begin, model, "", tasks, settings=chosen, iteration=last + 1, state_folder=out / "state", on_metric=_tell
         )

@@ -25,21 +25,20 @@ from typing import Any
 
 import flywheel_rl
 
-from flywheel import settings as config
-from flywheel.environments import catalogue
-from flywheel.environments.env import Task
-from flywheel.environments.router import open_environments
-from flywheel.evaluation.evaluate import Judged, evaluate
-from flywheel.files import write_json
-from flywheel.init import PROFILES
+from flywheel import config
+from flywheel.cli.scaffold import PROFILES
+from flywheel.config import Settings
+from flywheel.config.workspace import Workspace
+from flywheel.envs import registry
+from flywheel.envs.base import Task
+from flywheel.envs.router import open_environments
+from flywheel.envs.suites import references
+from flywheel.envs.tasks.drawing import is_held_out, make_tasks
+from flywheel.evaluation.evaluator import JudgedEpisode, evaluate_policy
 from flywheel.policy import open_policy
-from flywheel.policy.checkpoint import digest
-from flywheel.settings import Settings
-from flywheel.store import catalog
-from flywheel.synthesis.held_out import is_held_out
-from flywheel.synthesis.tasks import make_tasks
-from flywheel.workspace import Workspace
-from flywheel.worlds import references
+from flywheel.policy.checkpoint import checkpoint_digest
+from flywheel.store.catalog import database
+from flywheel.utils.files import write_json
 
 PROJECT = Path(__file__).resolve().parent.parent
 BASE = PROJECT / "models" / "base"
@@ -96,7 +95,7 @@ def _value(settings: Settings, name: str) -> Any:
 
 def settings_of(profile: str) -> Settings:
     """What a run of a profile is measured by: the profile, with a seed that no run has."""
-    return config.load(PROJECT / "params.yaml", {**PROFILES[profile], "seed": SEED})
+    return config.load_settings(PROJECT / "params.yaml", {**PROFILES[profile], "seed": SEED})
 
 
 def measured_tasks(count: int, profile: str = "laptop") -> list[Task]:
@@ -118,11 +117,11 @@ def run(
     ws = Workspace(out / f"{arm}-{seed}")
     if not ws.params.is_file():
         _flywheel("init", str(ws.root), "--profile", profile)
-    chosen = overrides(arm, config.load(ws.params))
+    chosen = overrides(arm, config.load_settings(ws.params))
     sets = [f"{name}={value}" for name, value in {**chosen, "seed": seed}.items()] + list(other)
     started = time.monotonic()
     done = sum(path.parent.name != "000" for path in ws.root.glob("iterations/*/promotion.json"))  # 000: the base
-    wanted = chosen.get("iterations", config.load(ws.params).iterations)
+    wanted = chosen.get("iterations", config.load_settings(ws.params).iterations)
     if done < wanted:
         _flywheel("run", "-w", str(ws.root), *(word for pair in sets for word in ("--set", pair)))
     result = {
@@ -132,11 +131,11 @@ def run(
         "set": {**chosen, **dict(pair.partition("=")[::2] for pair in other)},
         "threads": os.environ.get("OMP_NUM_THREADS", ""),
         "minutes": round((time.monotonic() - started) / 60, 2) if not done else None,
-        "iterations": catalog.query(
+        "iterations": database.query_catalog(
             ws, "SELECT iteration, p_v1, to_sft, promoted, minutes FROM iterations"
         ).to_pylist(),
-        "p_v1_rise": catalog.query(ws, "FROM p_v1_rise WHERE domain = 'all'").to_pylist(),
-        "p_v1_in_all": catalog.query(ws, _IN_ALL).to_pylist(),
+        "p_v1_rise": database.query_catalog(ws, "FROM p_v1_rise WHERE domain = 'all'").to_pylist(),
+        "p_v1_in_all": database.query_catalog(ws, _IN_ALL).to_pylist(),
         "models": [],
     }
     drawn = measured_tasks(tasks, profile)
@@ -187,7 +186,7 @@ def measured(
     expert's at the same level. Kept by the model's digest: what arms have in common is measured once. domain: play its
     tasks alone; the outcome of others is `-`."""
     of = "" if profile == "laptop" else f"-{profile}"
-    path = folder / f"{digest(model)[:16]}-{len(tasks)}{of}{domain and '-'}{domain}.json"
+    path = folder / f"{checkpoint_digest(model)[:16]}-{len(tasks)}{of}{domain and '-'}{domain}.json"
     if path.is_file():
         return json.loads(path.read_text(encoding="utf-8"))
     chosen = settings_of(profile)
@@ -205,12 +204,16 @@ def measured(
     return found
 
 
-def _normalised(judged: Sequence[Judged]) -> dict[str, float]:
-    """Mean score of each game, as a share of its expert's at the same levels (`worlds/references.py`)."""
+def _normalised(judged: Sequence[JudgedEpisode]) -> dict[str, float]:
+    """Mean score of each game, as a share of its expert's at the same levels (`envs/suites/references.py`)."""
     shares: dict[str, list[float]] = {}
     for one in judged:
         if one.task.domain == "games":
-            expert = references.read(catalogue.get(one.task.world)).levels[str(one.task.level)]["expert"].score
+            expert = (
+                references.read_references(registry.get_task_suite(one.task.world))
+                .levels[str(one.task.level)]["expert"]
+                .score
+            )
             shares.setdefault(one.task.world, []).append(one.result.score / expert)
     return {world: round(fmean(found), 4) for world, found in sorted(shares.items())}
 
@@ -219,7 +222,7 @@ async def _play(model: Path, tasks: Sequence[Task], chosen: Settings):
     policy = open_policy(model, chosen.policy)
     try:
         async with open_environments(chosen, tasks) as environments:
-            return await evaluate(policy, tasks, environments, iteration=1000, settings=chosen)
+            return await evaluate_policy(policy, tasks, environments, iteration=1000, settings=chosen)
     finally:
         await policy.close()
 

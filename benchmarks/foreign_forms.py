@@ -16,17 +16,17 @@ from typing import Any
 
 from flywheel.agent import actions as act
 from flywheel.agent import coordinates
-from flywheel.agent.actions import NAMES, Action, ParseError, Point
+from flywheel.agent.actions import ACTION_NAMES, Action, ParseError, Point
 from flywheel.agent.grammar import Grammar
-from flywheel.agent.parser import parse
+from flywheel.agent.parsing.parser import parse_response
 
 CORPUS = Path(__file__).with_suffix(".json")
-_KINDS = {name: kind for kind, name in NAMES.items()}
+_KINDS = {name: kind for kind, name in ACTION_NAMES.items()}
 _SPACES = {
-    "points": coordinates.points,
-    "boxes": coordinates.boxes,
-    "pixels": coordinates.pixels,
-    "fractions": coordinates.fractions,
+    "points": coordinates.grid_space,
+    "boxes": coordinates.norm1000_space,
+    "pixels": coordinates.pixel_space,
+    "fractions": coordinates.norm1_space,
 }
 
 
@@ -41,11 +41,11 @@ class Output:
     held_out: bool = False
 
     def read_as_meant(self) -> bool:
-        return self.agrees(parse(self.text, self.grammar).action)
+        return self.agrees(parse_response(self.text, self.grammar).action)
 
     def read_as_another(self) -> bool:
         """Whether an action was read that is not meant: worse than to read none."""
-        action = parse(self.text, self.grammar).action
+        action = parse_response(self.text, self.grammar).action
         return not isinstance(action, ParseError) and not self.agrees(action)
 
     def agrees(self, action: Action | ParseError) -> bool:

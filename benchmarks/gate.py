@@ -14,10 +14,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from flywheel.bench import BenchCase, emit, exit_code
+from flywheel.cli.bench import BenchCase, emit_case, exit_code
+from flywheel.config import PromotionSettings
 from flywheel.evaluation import gate
-from flywheel.intervals import newcombe_paired
-from flywheel.settings import Promotion
+from flywheel.utils.confidence_intervals import newcombe_paired_interval
 
 DISCORDANCES = (0.1, 0.2, 0.3)
 FIXED_TASKS, FIXED_MARGIN, SUCCESS = 40, 0.15, 0.3  # of the peer; success of the old model where the two agree
@@ -25,12 +25,12 @@ FIXED_TASKS, FIXED_MARGIN, SUCCESS = 40, 0.15, 0.3  # of the peer; success of th
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = ArgumentParser(prog="flywheel bench gate", description=__doc__)
-    parser.add_argument("--margin", type=float, default=Promotion().margin, help="promotion.margin")
-    parser.add_argument("--tasks", type=int, default=Promotion().tasks, help="promotion.tasks")
+    parser.add_argument("--margin", type=float, default=PromotionSettings().margin, help="promotion.margin")
+    parser.add_argument("--tasks", type=int, default=PromotionSettings().tasks, help="promotion.tasks")
     parser.add_argument("--runs", type=int, default=4000, help="simulated, each figure")
     parser.add_argument("--seed", type=int, default=7)
     options = parser.parse_args(argv)
-    rule = Promotion(margin=options.margin, tasks=options.tasks)
+    rule = PromotionSettings(margin=options.margin, tasks=options.tasks)
     # difference, and the most (-) or the least (+) that is asked of the share promoted
     asked = {-rule.margin: -rule.false_promotion, -rule.margin / 2: None, 0.0: None, 0.05: None, 0.1: 0.9}
     cases = []
@@ -38,14 +38,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         ours, parts = [], {}
         for share in DISCORDANCES:
             share = max(share, abs(difference))
-            promoted, tasks = gate.simulate(rule, difference, share, options.seed, options.runs)
+            promoted, tasks = gate.simulate_gate(rule, difference, share, options.seed, options.runs)
             ours.append(promoted)
             parts[f"{share:g}"] = f"{promoted:.3f} after {tasks:.0f} tasks"
         fixed = [_fixed(difference, max(share, abs(difference)), options) for share in DISCORDANCES]
         value, peer = float(np.mean(ours)), float(np.mean(fixed))
         met = goal is None or (max(ours) <= -goal if goal < 0 else value >= goal)
         cases.append(
-            emit(
+            emit_case(
                 BenchCase(
                     "gate",
                     f"promotes_{difference:+g}",
@@ -78,7 +78,7 @@ def _fixed(difference: float, discordance: float, options) -> float:
     return float(
         np.mean(
             [
-                gained >= lost and newcombe_paired(both, gained, lost, neither)[0] > -FIXED_MARGIN
+                gained >= lost and newcombe_paired_interval(both, gained, lost, neither)[0] > -FIXED_MARGIN
                 for both, gained, lost, neither in outcomes.tolist()
             ]
         )

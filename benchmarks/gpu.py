@@ -27,7 +27,7 @@ from gpu_limits import Place, measure, named, rounded
 from gpu_shape import SHAPES
 from gpu_training import training
 
-from flywheel.files import write_json
+from flywheel.utils.files import write_json
 
 ZERO = importlib.util.find_spec("deepspeed") is not None
 

@@ -10,13 +10,12 @@ from gpu_limits import Place, Timed, free, timed
 from gpu_shape import contexts
 from gpu_work import Work, decode, prefill
 
-from flywheel.agent.context import Context
-from flywheel.policy.embedded import EmbeddedPolicy
-from flywheel.policy.engine import PREFILL_TOKENS, Row
-from flywheel.policy.loaded import Loaded
-from flywheel.policy.prefix import Prompt, prompt_of
-from flywheel.policy.protocol import Sampling
-from flywheel.settings import Policy
+from flywheel.agent.prompt import Context
+from flywheel.config import PolicySettings
+from flywheel.policy.inference.cache import EncodedPrompt, make_prompt
+from flywheel.policy.inference.embedded import EmbeddedPolicy, LoadedCheckpoint
+from flywheel.policy.inference.engine import PREFILL_TOKENS, BatchRow
+from flywheel.policy.protocol import SamplingParams
 
 DTYPE = "bfloat16"
 
@@ -24,12 +23,12 @@ DTYPE = "bfloat16"
 def answering(place: Place, batch: int) -> Iterator[dict[str, Any]]:
     """batch: requests, a screen each, none like another."""
     model = place.checkpoint(place.layers)
-    settings = Policy(
+    settings = PolicySettings(
         dtype=DTYPE, device=place.device.type, batch=batch, cache_mb=0, constrained="never", timeout_s=600
     )
     asked = contexts(place.shape, batch)
-    samplings = [Sampling(max_new_tokens=place.shape.new_tokens, seed=n, ignore_end=True) for n in range(batch)]
-    loaded = Loaded.open(model, settings, "random weights")
+    samplings = [SamplingParams(max_new_tokens=place.shape.new_tokens, seed=n, ignore_end=True) for n in range(batch)]
+    loaded = LoadedCheckpoint.open(model, settings, "random weights")
     prompts = [_prompt(loaded, context, b"%d" % number) for number, context in enumerate(asked)]
     engine = loaded.engine(settings)
 
@@ -40,7 +39,7 @@ def answering(place: Place, batch: int) -> Iterator[dict[str, Any]]:
     facts = {"batch": batch, "layers": place.layers, "layers_of": place.shape.layers}
 
     for _ in range(2):  # the first call of a kernel takes its time
-        rows = [Row(prompt, sampling) for prompt, sampling in zip(prompts, samplings, strict=True)]
+        rows = [BatchRow(prompt, sampling) for prompt, sampling in zip(prompts, samplings, strict=True)]
         before = engine.counts.prefilled
         with timed(place.device) as first:
             engine.admit(rows)
@@ -58,12 +57,12 @@ def answering(place: Place, batch: int) -> Iterator[dict[str, Any]]:
     free()
 
 
-def _prompt(loaded: Loaded, context: Context, key: bytes) -> Prompt:
-    return prompt_of(loaded.model, loaded.encoder.encode(context), loaded.encoder.end_id, [key])
+def _prompt(loaded: LoadedCheckpoint, context: Context, key: bytes) -> EncodedPrompt:
+    return make_prompt(loaded.model, loaded.encoder.encode(context), loaded.encoder.end_id, [key])
 
 
 async def _requests(
-    place: Place, policy: EmbeddedPolicy, asked: Sequence[Context], samplings: Sequence[Sampling]
+    place: Place, policy: EmbeddedPolicy, asked: Sequence[Context], samplings: Sequence[SamplingParams]
 ) -> tuple[int, Timed]:
     """(new tokens, how long it took) of requests that come at once, their screens' encoding included."""
     for _ in range(2):

@@ -17,7 +17,7 @@ import torch
 from gpu_shape import Shape, write_checkpoint
 from gpu_work import Work
 
-from flywheel.policy.fused import take_tensor_cores
+from flywheel.policy.devices import enable_tf32
 
 GIB = 1 << 30
 
@@ -93,7 +93,7 @@ def best(device: torch.device, call: Callable[[], object], times: int = 10) -> f
 
 def measure(device: torch.device, side: int, size: int) -> Limits:
     """side: of the matrices. size: bytes of the block that is copied. float32 is multiplied as the trainers do."""
-    take_tensor_cores(device)
+    enable_tf32(device)
     flops = {}
     for dtype in (torch.bfloat16, torch.float32):
         matrices = [torch.randn(side, side, device=device, dtype=dtype) for _ in range(2)]

@@ -13,10 +13,9 @@ from transformers import AutoModelForImageTextToText
 from transformers.models.qwen2_5_vl import Qwen2_5_VLConfig
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-from flywheel.agent.context import Context, Image, Message
+from flywheel.agent.prompt import Context, Image, Message
 from flywheel.policy.encoding import Encoder
-from flywheel.policy.model import save_checkpoint
-from flywheel.policy.tokenizer import SPECIAL, train_tokenizer
+from flywheel.policy.model import SPECIAL_TOKENS, save_checkpoint, train_tokenizer
 
 _SIDES = {"shortest_edge": 56 * 56, "longest_edge": 12_845_056}  # pixels of a screen, as Qwen2.5-VL has them
 
@@ -96,7 +95,7 @@ SHAPES = {
 
 def configuration(shape: Shape, layers: int) -> Qwen2_5_VLConfig:
     """With `layers` layers of the language model; the vision tower is whole."""
-    ids = {name.strip("<|>"): number for number, name in enumerate(SPECIAL)}
+    ids = {name.strip("<|>"): number for number, name in enumerate(SPECIAL_TOKENS)}
     return Qwen2_5_VLConfig(
         text_config=shape.text
         | {
@@ -152,4 +151,4 @@ def contexts(shape: Shape, count: int) -> list[Context]:
 def answers(encoder: Encoder, count: int, tokens: int) -> list[tuple[int, ...]]:
     """Token ids that no model has said: ordinary ones, drawn at random."""
     rng = np.random.default_rng(1)
-    return [tuple(row) for row in rng.integers(len(SPECIAL), len(encoder.tokenizer), (count, tokens)).tolist()]
+    return [tuple(row) for row in rng.integers(len(SPECIAL_TOKENS), len(encoder.tokenizer), (count, tokens)).tolist()]

@@ -12,15 +12,14 @@ from gpu_limits import Place, free, timed
 from gpu_shape import answers, configuration, contexts, new_encoder
 from gpu_work import SHARDED, TRAINED, Parameters, Work, layers_that_fit, packs, step_bytes
 
+from flywheel.config import RlSettings, SftSettings
 from flywheel.policy.model import load_model
-from flywheel.settings import Rl, Sft
-from flywheel.training.forward.sequence_packing import PackedBatch
-from flywheel.training.rl.experience import Experience, step_samples
-from flywheel.training.rl.learner import Learner
-from flywheel.training.rl.update import train_step
-from flywheel.training.rl.value import Told
-from flywheel.training.samples import Sample
-from flywheel.training.supervised.train import SupervisedTrainer
+from flywheel.training.data.samples import Sample
+from flywheel.training.modeling.packing import PackedBatch
+from flywheel.training.rl.experience import Experience, estimate_step_samples
+from flywheel.training.rl.learner import Learner, ValueFeatures
+from flywheel.training.rl.trainer import train_step
+from flywheel.training.sft import SupervisedTrainer
 
 Line = dict[str, Any]
 
@@ -38,7 +37,7 @@ def training(place: Place, zero: bool) -> Iterator[Line]:
 def sft(place: Place, samples: Sequence[Sample], engine: str, layers: int) -> Line:
     """One gradient step on all samples, a pass for each."""
     model = place.checkpoint(layers)
-    settings = Sft(device=place.device.type, pack_tokens=_longest(samples), engine=engine, zero_stage=3)
+    settings = SftSettings(device=place.device.type, pack_tokens=_longest(samples), engine=engine, zero_stage=3)
     trainer = SupervisedTrainer(model, samples, settings, "gpu check")
     config = configuration(place.shape, layers)  # the trainer's own names its attention, of which no model is made anew
     sizes = Parameters.of(config)
@@ -59,19 +58,21 @@ def rl(place: Place, samples: Sequence[Sample], layers: int) -> Line:
     """One step of the settings' algorithm: samples are read for values and log-probabilities, then come the gradient
     steps of policy and value model (whose own work is too small to count)."""
     # Nobody sampled these answers, so the trainer must not mind that the policy finds them unlikely.
-    chosen = Rl(device=place.device.type, pack_tokens=_longest(samples), minibatch=len(samples), max_mismatch=1e6)
+    chosen = RlSettings(
+        device=place.device.type, pack_tokens=_longest(samples), minibatch=len(samples), max_mismatch=1e6
+    )
     learner = Learner(load_model(place.checkpoint(layers), device=place.device.type), chosen, 0)
     config = configuration(place.shape, layers)
     sizes = Parameters.of(config)
     parts = learner.reader.parts([learner.reader.item(one.context, one.response) for one in samples], chosen)
-    told = (Told(),)
+    told = (ValueFeatures(),)
     batch = [
         Experience(one.trajectory_id, (one,), (float(n % 2),), told, float(n % 2), bool(n % 2), None, f"task-{n // 2}")
         for n, one in enumerate(samples)
     ]
     for _ in range(2):
         with timed(place.device) as found:
-            train_step(learner, step_samples(batch, learner, chosen)[0], chosen, 0)
+            train_step(learner, estimate_step_samples(batch, learner, chosen)[0], chosen, 0)
     trained = sizes.tower + sizes.rest + layers * sizes.layer
     read = Work(packs(config, parts, backward=False, freeze_vision=False), step_bytes(0, trained, len(parts)))
     moved = Work(packs(config, parts, backward=True, freeze_vision=False), step_bytes(trained, 0, len(parts)))

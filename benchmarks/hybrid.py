@@ -24,11 +24,10 @@ from typing import Any
 import hybrid_run
 import hybrid_start
 
-from flywheel.bench import BenchCase, emit, exit_code
-from flywheel.intervals import student_mean
-from flywheel.report.charts import Chart, Series, lines
-from flywheel.report.picture import screenshot
-from flywheel.report.sheet import sheet
+from flywheel.cli.bench import BenchCase, emit_case, exit_code
+from flywheel.ui.report.charts import Chart, ChartSeries, draw_chart_sheet, draw_lines
+from flywheel.ui.report.pages import screenshot_page
+from flywheel.utils.confidence_intervals import student_mean_interval
 
 CURVES = (("success", "Success of the batches"), ("reward", "Reward"), ("explained_variance", "Explained variance"))
 TONES = {
@@ -72,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     (options.out / "table.md").write_text(table(results), encoding="utf-8")
     print(table(results), file=sys.stderr)
     _picture(options.out, results)
-    return exit_code([emit(case) for case in cases(results)])
+    return exit_code([emit_case(case) for case in cases(results)])
 
 
 def cases(results: Sequence[dict[str, Any]]) -> Iterable[BenchCase]:
@@ -83,7 +82,12 @@ def cases(results: Sequence[dict[str, Any]]) -> Iterable[BenchCase]:
         about = {"seeds": [one["seed"] for one in mine], "steps": mine[0]["steps"], "batch": mine[0]["batch"]}
         for way in hybrid_start.WAYS:
             gains = [gain(one, way) for one in mine]
-            said = {"interval": list(student_mean(gains)), "by_seed": gains, "n": mine[0]["questions"], **about}
+            said = {
+                "interval": list(student_mean_interval(gains)),
+                "by_seed": gains,
+                "n": mine[0]["questions"],
+                **about,
+            }
             yield BenchCase("hybrid", f"gain_{arm}_{way}", "fraction", fmean(gains), None, "", None, None, True, said)
         for way in ways:
             found = [late(one, f"explained_variance_{way}") for one in mine]
@@ -125,7 +129,7 @@ def _change(mine: Sequence[dict[str, Any]], figure: str, way: str) -> str:
 
 
 def _interval(values: Sequence[float]) -> str:
-    low, high = student_mean(values)
+    low, high = student_mean_interval(values)
     return f" ({low:+.2f} to {high:+.2f})" if math.isfinite(low) else ""
 
 
@@ -142,16 +146,16 @@ def _picture(out: Path, results: Sequence[dict[str, Any]]) -> None:
             for way in hybrid_run.ARMS[one["arm"]]:
                 points = [(p["step"], p[f"{figure}_{way}"]) for p in one["curve"] if f"{figure}_{way}" in p]
                 if points:
-                    series.append(Series(_named(one["arm"], way), TONES[one["arm"], way], _smooth(points)))
+                    series.append(ChartSeries(_named(one["arm"], way), TONES[one["arm"], way], _smooth(points)))
         if series:
             there = dict.fromkeys((one.label, one.tone) for one in series)
-            drawn = lines(series, title=title, x_label="steps", percent=figure == "success")
+            drawn = draw_lines(series, title=title, x_label="steps", percent=figure == "success")
             charts.append(Chart(title, "", drawn, tuple(there) if figure == "success" else ()))
     if charts:
-        told = sheet(charts, [], "The same questions by the screen and by functions")
+        told = draw_chart_sheet(charts, [], "The same questions by the screen and by functions")
         page = f'<!doctype html><body style="margin:0">{told}</body>'
         (out / "curves.html").write_text(page, encoding="utf-8")
-        screenshot(out / "curves.html", out / "curves.png", width=1260)
+        screenshot_page(out / "curves.html", out / "curves.png", width=1260)
 
 
 def _named(arm: str, way: str) -> str:

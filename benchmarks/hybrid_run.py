@@ -15,11 +15,11 @@ from typing import Any
 
 import hybrid_start
 
-from flywheel.environments.env import Task
-from flywheel.files import write_json
-from flywheel.policy.checkpoint import digest
-from flywheel.settings import Settings
+from flywheel.config import Settings
+from flywheel.envs.base import Task
+from flywheel.policy.checkpoint import checkpoint_digest
 from flywheel.training.rl.run import train_rl
+from flywheel.utils.files import write_json
 
 BASE = Path(__file__).resolve().parent.parent / "models" / "base"
 # What is trained on: the ways in which each question is asked. Of two, each has half of every batch.
@@ -115,7 +115,7 @@ def run(out: Path, arm: str, seed: int, steps: int, each: int, *, quick: bool = 
 
 def _success(path: Path, model: Path, tasks: Sequence[Task], s: Settings) -> dict[str, Any]:
     """What `hybrid_start.play` says, once."""
-    key = {"model": digest(model), "n": len(tasks), "seed": s.seed}
+    key = {"model": checkpoint_digest(model), "n": len(tasks), "seed": s.seed}
     found = _read(path)
     if found and found["key"] == key:
         return found

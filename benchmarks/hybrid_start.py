@@ -18,27 +18,26 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from flywheel.computer.chores.world import ERRANDS
-from flywheel.environments.env import Task
-from flywheel.environments.router import open_environments
-from flywheel.errors import BadInput
-from flywheel.evaluation.evaluate import Judged, evaluate
-from flywheel.exchange.demonstration import folder_name, save
+from flywheel.config import Settings, SupervisedSettings
+from flywheel.envs.base import Task
+from flywheel.envs.router import open_environments
+from flywheel.envs.suites.chores.world import ERRANDS
+from flywheel.envs.tasks.drawing import make_task, task_content
+from flywheel.evaluation.evaluator import JudgedEpisode, evaluate_policy
 from flywheel.policy import open_policy
-from flywheel.policy.checkpoint import digest
+from flywheel.policy.checkpoint import checkpoint_digest
 from flywheel.policy.encoding import Encoder
-from flywheel.recording.demonstrations import demonstration_rows
-from flywheel.recording.rows import IngestedSession
-from flywheel.recording.synthetic.make_demonstrations import DATASET, demonstrated
-from flywheel.settings import Settings, Supervised
-from flywheel.synthesis.tasks import content, make_task
-from flywheel.training.samples import Sample, agent_samples
-from flywheel.training.supervised.train import train_supervised
+from flywheel.recordings.rows import IngestedSession, demonstration_rows
+from flywheel.recordings.synthetic.demonstrations import DATASET, demonstrate_task
+from flywheel.store.interop.demonstration import demonstration_folder_name, save_demonstration
+from flywheel.training.data.samples import Sample, build_agent_samples
+from flywheel.training.sft import train_supervised
+from flywheel.utils.errors import BadInput
 
 WAYS = ("gui", "sdk", "both")
 HELD_OUT = 100  # questions that evaluation may have and nothing else
 LEVEL = 1
-# First seeds: questions of evaluation, training, demonstrations and the start's rounds (synthesis/tasks.py).
+# First seeds: questions of evaluation, training, demonstrations and the start's rounds (envs/tasks/drawing.py).
 _FIRST = {"eval": 0, "train": 2**30, "demonstration": 2**31, "tuning": 2**31 + 2**20}
 # The smallest desktop there is: the model sees it in 256 x 192 pixels, at which its letters can be read.
 KINDS: dict[str, Any] = {"terminal": {"places": 8}, "computer": {"width": 320, "height": 240, "places": 4}}
@@ -76,14 +75,14 @@ def tasks(split: str, count: int, ways: Sequence[str]) -> list[Task]:
     one that is held out. Raises BadInput as `check_held_out` does, for evaluation."""
     if split == "eval":
         check_held_out(count)
-    taken = set() if split == "eval" else {content(task) for task in tasks("eval", HELD_OUT, WAYS)}
+    taken = set() if split == "eval" else {task_content(task) for task in tasks("eval", HELD_OUT, WAYS)}
     made: list[Task] = []
     seed = _FIRST[split]
     while len(made) < count * len(ways):
         asked = [_task(way, seed, "eval" if split == "eval" else "train") for way in ways]
         seed += 1
-        if not taken & {content(task) for task in asked}:
-            taken |= {content(task) for task in asked}
+        if not taken & {task_content(task) for task in asked}:
+            taken |= {task_content(task) for task in asked}
             made += asked
     return made
 
@@ -98,7 +97,7 @@ def make(folder: Path, settings: Settings, base: Path, recipe: Recipe, note=prin
     """The start's checkpoint, made now or taken from `folder`."""
     chosen = tasks("demonstration", recipe.demonstrations, ("gui", "sdk"))
     named = {
-        "base": digest(base),
+        "base": checkpoint_digest(base),
         "recipe": asdict(recipe),
         "tasks": [task.task_id for task in chosen],
         "world": ERRANDS.checksum,
@@ -111,7 +110,7 @@ def make(folder: Path, settings: Settings, base: Path, recipe: Recipe, note=prin
         return out
     note(f"making the start {name}: {len(chosen)} demonstrations, then imitation")
     samples = asyncio.run(_demonstrations(chosen, settings, Encoder.from_folder(base), folder / "demonstrations"))
-    block = Supervised(batch=recipe.batch, lr=recipe.lr, save_every=50, freeze_vision=recipe.freeze_vision)
+    block = SupervisedSettings(batch=recipe.batch, lr=recipe.lr, save_every=50, freeze_vision=recipe.freeze_vision)
     tried, model, rounds = tasks("tuning", recipe.tried, ("gui", "sdk")), base, []
     for number in range(recipe.rounds):
         model, begin = folder / f"{name}.round{number}", model
@@ -155,12 +154,12 @@ def play(model: Path, tasks: Sequence[Task], s: Settings) -> dict[str, Any]:
     }
 
 
-async def _played(model: Path, tasks: Sequence[Task], s: Settings) -> list[Judged]:
+async def _played(model: Path, tasks: Sequence[Task], s: Settings) -> list[JudgedEpisode]:
     policy = open_policy(model, s.policy)
     try:
         async with open_environments(s, tasks) as environments:
             # Iteration: a number that no training has, so that no seed of sampling is one of training.
-            return await evaluate(policy, tasks, environments, iteration=1000 + s.seed, settings=s)
+            return await evaluate_policy(policy, tasks, environments, iteration=1000 + s.seed, settings=s)
     finally:
         await policy.close()
 
@@ -173,10 +172,10 @@ async def _demonstrations(
         at_once = asyncio.Semaphore(2)
 
         async def one(task: Task) -> IngestedSession:
-            kept = folder / folder_name(DATASET, task.task_id)
+            kept = folder / demonstration_folder_name(DATASET, task.task_id)
             if not kept.exists():
                 async with at_once, environments.env(task) as env:
-                    save(await demonstrated(env, task, ERRANDS), folder)
+                    save_demonstration(await demonstrate_task(env, task, ERRANDS), folder)
             return demonstration_rows(kept, settings, 0)
 
         played = await asyncio.gather(*map(one, chosen))
@@ -184,6 +183,6 @@ async def _demonstrations(
     for task, session in zip(chosen, played, strict=True):
         images = {row["sha256"]: row["bytes"] for row in session.image_rows}
         found[task.interface].append(
-            agent_samples([session.trajectory], session.steps, images, encoder, settings.policy)
+            build_agent_samples([session.trajectory], session.steps, images, encoder, settings.policy)
         )
     return found

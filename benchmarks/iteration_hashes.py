@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from safetensors import safe_open
 
-from flywheel.bench import BenchCase, emit, exit_code
+from flywheel.cli.bench import BenchCase, emit_case, exit_code
 
 PROJECT = Path(__file__).resolve().parent.parent
 BASELINE = "6659744"
@@ -107,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     differing = sorted(name for name, hashes in sides["ours"].items() if not set(hashes) <= set(peer))
     return exit_code(
         [
-            emit(
+            emit_case(
                 BenchCase(
                     "iteration_hashes",
                     "columns and tensors",

@@ -21,23 +21,23 @@ import numpy as np
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from flywheel import settings as config
-from flywheel.bench import BenchCase, compare, emit, exit_code
-from flywheel.environments.env import Task
-from flywheel.environments.router import open_environments
-from flywheel.evaluation.evaluate import judge
+from flywheel import config
+from flywheel.cli.bench import BenchCase, compare_with_peer, emit_case, exit_code
+from flywheel.envs.base import Task
+from flywheel.envs.router import open_environments
+from flywheel.envs.tasks.drawing import make_tasks
+from flywheel.evaluation.evaluator import judge_episode
 from flywheel.policy import open_policy
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import load_model
+from flywheel.rewards.scorer_set import ScorerSet
 from flywheel.rollout.episode import Episode
-from flywheel.rollout.pool import rollout
+from flywheel.rollout.pool import run_rollout
 from flywheel.rollout.rollout_log import EpisodeOutcome
-from flywheel.scoring.panel import Panel
-from flywheel.synthesis.tasks import make_tasks
-from flywheel.training.forward.sequence_packing import pack
-from flywheel.training.rl.experience import Experience, experiences, step_samples
+from flywheel.training.modeling.packing import pack_sequences
+from flywheel.training.rl.experience import Experience, build_experiences, estimate_step_samples
 from flywheel.training.rl.learner import Learner
-from flywheel.training.rl.update import train_step
+from flywheel.training.rl.trainer import train_step
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -52,7 +52,7 @@ def episodes(model: Path, settings: config.Settings, count: int) -> tuple[list[T
         policy = open_policy(model, settings.policy)
         try:
             async with open_environments(settings, tasks, ROOT) as environments:
-                return await rollout(
+                return await run_rollout(
                     tasks,
                     settings.rl.samples,
                     policy,
@@ -70,14 +70,14 @@ def episodes(model: Path, settings: config.Settings, count: int) -> tuple[list[T
 class Side:
     """The trainer at a learning rate that leaves the weights where they are, so that every repetition is the same."""
 
-    def __init__(self, model: Path, rl: config.Rl) -> None:
+    def __init__(self, model: Path, rl: config.RlSettings) -> None:
         self.rl = rl.model_copy(update={"actor_lr": 1e-12, "critic_lr": 1e-12})
         self.learner: Learner = Learner(load_model(model), self.rl, 0)
         self.seconds: list[float] = []
 
     def step(self, batch: Sequence[Experience]) -> dict[str, float]:
         begin = time.perf_counter()
-        cut, _ = step_samples(batch, self.learner, self.rl)
+        cut, _ = estimate_step_samples(batch, self.learner, self.rl)
         figures = train_step(self.learner, cut, self.rl, 1)
         self.seconds.append(time.perf_counter() - begin)
         return figures
@@ -108,15 +108,15 @@ def main(argv: list[str]) -> int:
     settings = config.Settings.model_validate({"policy": policy | {"constrained": "never"}})
     tasks, played = episodes(folder, settings, options.tasks)
     encoder = Encoder.from_folder(folder)
-    by_id, panel = {task.task_id: task for task in tasks}, Panel(settings)
+    by_id, panel = {task.task_id: task for task in tasks}, ScorerSet(settings)
     played = [episode for episode in played if episode.steps]
-    results = [judge(by_id[episode.trajectory.task_id], episode, panel).result for episode in played]
+    results = [judge_episode(by_id[episode.trajectory.task_id], episode, panel).result for episode in played]
     outcomes = [EpisodeOutcome(0, result.score, result.v) for result in results]
-    batch = experiences(played, outcomes, by_id, encoder, settings)
+    batch = build_experiences(played, outcomes, by_id, encoder, settings)
     return exit_code([measure(folder, settings.rl, batch, options.repetitions)])
 
 
-def measure(folder: Path, rl: config.Rl, batch: Sequence[Experience], repetitions: int) -> BenchCase:
+def measure(folder: Path, rl: config.RlSettings, batch: Sequence[Experience], repetitions: int) -> BenchCase:
     sides = {"ours": Side(folder, rl), "peer": Side(folder, rl.model_copy(update={"pack_tokens": 0}))}
     first = {name: side.step(batch) for name, side in sides.items()}  # warms up, too
     apart = max(abs(first["ours"][name] - first["peer"][name]) for name in ("policy_loss", "entropy", "grad_norm"))
@@ -134,7 +134,7 @@ def measure(folder: Path, rl: config.Rl, batch: Sequence[Experience], repetition
     tokens = sum(len(sample.response) for sample in samples)
     reader = sides["ours"].learner.reader
     sequences = [reader.item(sample.context, sample.response).sequence for sample in samples]
-    read = pack(sequences, rl.pack_tokens)
+    read = pack_sequences(sequences, rl.pack_tokens)
     lengths = np.array([len(line) for line in sequences])
     facts = {
         "samples": len(samples),
@@ -148,8 +148,8 @@ def measure(folder: Path, rl: config.Rl, batch: Sequence[Experience], repetition
     }
     ours, peer = (tokens / median(sides[name].seconds) for name in ("ours", "peer"))
     floor = tokens / (counted.get_total_flops() / rate)
-    return emit(
-        compare(
+    return emit_case(
+        compare_with_peer(
             "learner",
             "tokens_per_second",
             "trained tokens/s",

@@ -23,10 +23,10 @@ import orchestration_turn as turn
 import psutil
 from orchestration_postgres import Postgres, database, suffix
 
-from flywheel import turns
-from flywheel.bench import BenchCase
-from flywheel.errors import FlywheelError
-from flywheel.workspace import Workspace
+from flywheel.cli.bench import BenchCase
+from flywheel.config.workspace import Workspace
+from flywheel.pipeline import iterations as pipeline_iterations
+from flywheel.utils.errors import FlywheelError
 
 _TRAINERS = {"sft.processes": 2}  # elsewhere the flow's own process trains
 _BESIDE = {"cluster.stages_at_once": 2}
@@ -47,7 +47,7 @@ def _cases(options: Namespace, cluster: Postgres | None) -> Iterator[BenchCase]:
     seconds = time.monotonic() - began
     killed = turn.make(options.folder / "killed", **parameters)
     kills = _killed(killed, options.kills, seconds, random.Random(options.seed), cluster)
-    iterations = range(1, turns.last(killed) + 1)
+    iterations = range(1, pipeline_iterations.newest_iteration(killed) + 1)
     for k in iterations[1:]:
         _turn(whole, k)
 
@@ -111,4 +111,8 @@ def _done_again(ws: Workspace) -> list[str]:
     """Shards whose end was told more often than there are turns."""
     said = turn.log(ws).read_text(encoding="utf-8", errors="replace")
     told = Counter(_DONE.findall(said))
-    return sorted(f"{stage}: {shard}" for (stage, shard), times in told.items() if times > turns.last(ws))
+    return sorted(
+        f"{stage}: {shard}"
+        for (stage, shard), times in told.items()
+        if times > pipeline_iterations.newest_iteration(ws)
+    )

@@ -19,13 +19,13 @@ import httpx
 import orchestration_turn as turn
 import psutil
 
-from flows.beside import looking
-from flows.server import prefect_server
-from flywheel import due, identity
-from flywheel.bench import BenchCase
-from flywheel.errors import FlywheelError
-from flywheel.settings import Settings
-from flywheel.workspace import Workspace
+from flows.ops.prefect_server import open_prefect_server
+from flywheel.cli.bench import BenchCase
+from flywheel.config import Settings, workspace_identity
+from flywheel.config.workspace import Workspace
+from flywheel.pipeline import triggers
+from flywheel.utils.errors import FlywheelError
+from flywheel.utils.processes import run_periodically
 
 _GOAL_S = 5.0
 _STARTS_S = 120
@@ -36,7 +36,7 @@ _ASK_S = 1.0
 
 def cases(options: Namespace) -> Iterator[BenchCase]:
     ws = turn.make(options.folder / "events")
-    with prefect_server(ws):
+    with open_prefect_server(ws):
         from prefect.context import refresh_global_settings_context
 
         refresh_global_settings_context()
@@ -44,27 +44,36 @@ def cases(options: Namespace) -> Iterator[BenchCase]:
 
 
 def _cases(ws: Workspace, count: int, chance: random.Random) -> Iterator[BenchCase]:
-    from flows.deployments import pool
-    from flows.unwatched import Watcher
-    from flows.worker import working
+    from flows.ops.deployments import work_pool_name
+    from flows.ops.trigger_watcher import TriggerWatcher
+    from flows.ops.worker import run_worker
 
-    asked: list[due.Due] = []
+    asked: list[triggers.DueRun] = []
     kills = set(chance.sample(range(count), round(_RESTARTS * count)))
     waited = []
-    with mock.patch.object(due, "runs", side_effect=lambda *_: list(asked)), working(pool(ws)) as worker:
-        watcher = Watcher(ws, {due.INGEST: _deployment(ws)})
+    with (
+        mock.patch.object(triggers, "due_runs", side_effect=lambda *_: list(asked)),
+        run_worker(work_pool_name(ws)) as worker,
+    ):
+        watcher = TriggerWatcher(ws, {triggers.INGEST: _deployment(ws)})
 
         def look() -> None:
             with contextlib.suppress(httpx.HTTPError):  # of a server that was killed
                 if watcher.begin_what_is_due(Settings()):
                     worker.look_now()
 
-        with looking(look, _LOOK_S):
+        with run_periodically(look, _LOOK_S):
             for number in range(count):
                 if number in kills:
                     _kill_server(ws)
                 at = time.time()
-                asked.append(due.Due(f"{identity.of(ws)}:event:{number}", {"until": due.INGEST}, "a new recording"))
+                asked.append(
+                    triggers.DueRun(
+                        f"{workspace_identity.workspace_name(ws)}:event:{number}",
+                        {"until": triggers.INGEST},
+                        "a new recording",
+                    )
+                )
                 waited.append(_started(ws, number) - at)
     begun = _runs(ws)
     keys = Counter(run.idempotency_key for run in begun)
@@ -81,12 +90,12 @@ def _deployment(ws: Workspace):
     from prefect.client.schemas.actions import WorkPoolCreate
     from prefect.flows import Flow
 
-    from flows.deployments import pool
+    from flows.ops.deployments import work_pool_name
 
     with get_client(sync_client=True) as client:
-        client.create_work_pool(WorkPoolCreate(name=pool(ws), type="process"))
+        client.create_work_pool(WorkPoolCreate(name=work_pool_name(ws), type="process"))
     flow = Flow.from_source(source=str(Path(__file__).parent), entrypoint="orchestration_nothing.py:nothing")
-    return flow.to_deployment(f"{identity.of(ws)}-event").apply(work_pool_name=pool(ws))
+    return flow.to_deployment(f"{workspace_identity.workspace_name(ws)}-event").apply(work_pool_name=work_pool_name(ws))
 
 
 def _kill_server(ws: Workspace) -> None:
@@ -97,7 +106,7 @@ def _kill_server(ws: Workspace) -> None:
 def _started(ws: Workspace, number: int) -> float:
     """When the run of the event began, as the run itself says: how often it is asked for does not count, but would
     take a core from what is measured."""
-    key, deadline = f"{identity.of(ws)}:event:{number}", time.monotonic() + _STARTS_S
+    key, deadline = f"{workspace_identity.workspace_name(ws)}:event:{number}", time.monotonic() + _STARTS_S
     while time.monotonic() < deadline:
         time.sleep(_ASK_S)
         with contextlib.suppress(httpx.HTTPError):
@@ -113,12 +122,11 @@ def _runs(ws: Workspace, limit: int = 0) -> list:
     from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterTags
     from prefect.client.schemas.sorting import FlowRunSort
 
-    from tasks.history import every
-    from tasks.tags import workspace
+    from tasks.run_history import read_all_pages, workspace_tag
 
-    own = FlowRunFilter(tags=FlowRunFilterTags(all_=[workspace(ws)]))
+    own = FlowRunFilter(tags=FlowRunFilterTags(all_=[workspace_tag(ws)]))
     with get_client(sync_client=True) as client:
         if limit:
             sort = FlowRunSort.EXPECTED_START_TIME_DESC
             return client.read_flow_runs(flow_run_filter=own, sort=sort, limit=limit)
-        return every(client.read_flow_runs, FlowRunSort.EXPECTED_START_TIME_DESC, flow_run_filter=own)
+        return read_all_pages(client.read_flow_runs, FlowRunSort.EXPECTED_START_TIME_DESC, flow_run_filter=own)

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from flows.server import prefect_server
-from flywheel.store import catalog
-from flywheel.workspace import Workspace
+from flows.ops.prefect_server import open_prefect_server
+from flywheel.config.workspace import Workspace
+from flywheel.store.catalog import database
 
 _ENDS = {"Completed", "Failed", "Crashed"}
 _CLOCK = timedelta(seconds=2)
@@ -17,14 +17,14 @@ _SILENT = timedelta(seconds=60)  # that a run at work is not heard of, at most
 
 def false(ws: Workspace, killed: Sequence[datetime], iterations: Sequence[int] = (1,)) -> list[str]:
     """What the history of complete iterations says and was not so, in words. killed: when one of their flows was."""
-    with prefect_server(ws):
+    with open_prefect_server(ws):
         from prefect.context import refresh_global_settings_context
 
-        from tasks import history
+        from tasks import run_history
 
         refresh_global_settings_context()
-        rows = [row for k in iterations for row in history.runs_of(ws, k)]
-    kept = catalog.query(ws, "SELECT run_id, state FROM runs").to_pylist()
+        rows = [row for k in iterations for row in run_history.read_run_rows(ws, k)]
+    kept = database.query_catalog(ws, "SELECT run_id, state FROM runs").to_pylist()
     wrong = not_so(rows, killed, iterations)
     if {row["run_id"]: row["state"] for row in rows} != {row["run_id"]: row["state"] for row in kept}:
         wrong.append("the table runs is not what Prefect says")

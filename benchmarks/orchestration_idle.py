@@ -12,10 +12,11 @@ from unittest import mock
 import orchestration_turn as turn
 import psutil
 
-from flows import keeper, tied
-from flywheel import identity, secret
-from flywheel.bench import BenchCase
-from flywheel.workspace import Workspace
+from flows.ops import supervisor, tied_process
+from flywheel.cli.bench import BenchCase
+from flywheel.config import workspace_identity
+from flywheel.config.workspace import Workspace
+from flywheel.utils import credentials
 
 _GOAL = 0.03
 _SCHEDULES = 10
@@ -24,7 +25,7 @@ _SETTLES_S = 60  # the first looks of Prefect's services
 
 def cases(options: Namespace) -> Iterator[BenchCase]:
     ws = turn.make(options.folder / "idle")
-    up = keeper.up(ws, options.port)
+    up = supervisor.start_supervisor(ws, options.port)
     try:
         _schedules(ws, up["prefect"])
         time.sleep(_SETTLES_S)
@@ -37,7 +38,7 @@ def cases(options: Namespace) -> Iterator[BenchCase]:
                 used[_name(one)] += _cpu(one) - before[one.pid]
         grown = _database(ws) - size
     finally:
-        keeper.down(ws)
+        supervisor.stop_supervisor(ws)
     share = sum(used.values()) / (60 * options.minutes)
     parts = {name: seconds / (60 * options.minutes) for name, seconds in used.items()}
     extra = {"minutes": options.minutes, "by_process": parts}
@@ -54,7 +55,7 @@ def _cpu(process: psutil.Process) -> float:
 def _name(process: psutil.Process) -> str:
     """The module that it runs; several may have the same."""
     words = process.cmdline()
-    modules = [word for word in words if word.startswith("flows.") and word != tied.__name__]
+    modules = [word for word in words if word.startswith("flows.") and word != tied_process.__name__]
     return modules[0] if modules else " ".join(words)[-60:]
 
 
@@ -65,19 +66,19 @@ def _database(ws: Workspace) -> int:
 
 def _schedules(ws: Workspace, url: str) -> None:
     """Ten deployments, each of which begins once a day."""
-    login = {"PREFECT_API_URL": f"{url}/api", "PREFECT_API_AUTH_STRING": secret.of(ws.state)}
+    login = {"PREFECT_API_URL": f"{url}/api", "PREFECT_API_AUTH_STRING": credentials.workspace_credentials(ws.state)}
     with mock.patch.dict(os.environ, login):
         from prefect.client.schemas.schedules import CronSchedule
         from prefect.context import refresh_global_settings_context
         from prefect.flows import Flow
 
-        from flows.deployments import ENTRYPOINT, SOURCE, pool
+        from flows.ops.deployments import ENTRYPOINT, SOURCE, work_pool_name
 
         refresh_global_settings_context()
         flow = Flow.from_source(source=str(SOURCE), entrypoint=ENTRYPOINT)
         for number in range(_SCHEDULES):
             flow.to_deployment(
-                f"{identity.of(ws)}-{number}",
+                f"{workspace_identity.workspace_name(ws)}-{number}",
                 parameters={"workspace": str(ws.root)},
                 schedules=[CronSchedule(cron=f"{number} {(time.gmtime().tm_hour + 12) % 24} * * *", timezone="UTC")],
-            ).apply(work_pool_name=pool(ws))
+            ).apply(work_pool_name=work_pool_name(ws))

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from flywheel.cluster import Cluster
-from flywheel.stages.base import Context, Stage
+from flywheel.cluster import ClusterBackend
+from flywheel.pipeline.stage import Stage, StageContext
 
 NODE = {"num_cpus": 1, "resources": {"browsers": 1}, "object_store_memory": 80 << 20}
 _ENVIRONMENT = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64, "RAY_USAGE_STATS_ENABLED": "0"}
@@ -83,7 +83,9 @@ def _free_port() -> int:
         return one.getsockname()[1]
 
 
-def do_shards(cluster: Cluster, stage: Stage, ctx: Context, shards: Sequence[str]) -> dict[str, tuple[Path, Any]]:
+def do_shards(
+    cluster: ClusterBackend, stage: Stage, ctx: StageContext, shards: Sequence[str]
+) -> dict[str, tuple[Path, Any]]:
     """(folder, result) of each, as many at once as the cluster has room for. The first error ends it."""
     with cluster.workers(stage, ctx) as workers:
         if not workers.several:

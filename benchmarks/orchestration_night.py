@@ -19,12 +19,13 @@ import orchestration_history as history
 import orchestration_turn as turn
 import psutil
 
-from flows import keeper
-from flywheel import run_lock, turns
-from flywheel.bench import BenchCase
-from flywheel.errors import FlywheelError
-from flywheel.store import catalog
-from flywheel.workspace import Workspace
+from flows.ops import supervisor
+from flywheel.cli.bench import BenchCase
+from flywheel.config import run_lock
+from flywheel.config.workspace import Workspace
+from flywheel.pipeline import iterations
+from flywheel.store.catalog import database
+from flywheel.utils.errors import FlywheelError
 
 _HOURS = 8
 _EVERY = {"operations.schedule": "*/{hour} * * * *", "operations.ingest_schedule": "*/{half} * * * *"}
@@ -42,24 +43,24 @@ def cases(options: Namespace) -> Iterator[BenchCase]:
     every = {name: text.format(hour=hour, half=max(1, hour // 2)) for name, text in _EVERY.items()}
     rules = every | {"operations.ingest_after": 2, "operations.stop_not_promoted": 0, "operations.stop_unverified": 0}
     ws = turn.make(options.folder / "night", **turn.LEAST, **rules)
-    keeper.up(ws, options.port)
+    supervisor.start_supervisor(ws, options.port)
     try:
         kills = _kills(ws, 60 * hour * _HOURS, 60 * hour / 2, random.Random(options.seed))
         _rest(ws)
     finally:
-        keeper.down(ws)
+        supervisor.stop_supervisor(ws)
 
-    made = turns.last(ws)
-    complete = [k for k in range(1, made + 1) if turns.complete(ws, k)]
+    made = iterations.newest_iteration(ws)
+    complete = [k for k in range(1, made + 1) if iterations.check_iteration_complete(ws, k)]
     by_kind = dict(Counter(kind for kind, _ in kills))
     yield turn.figure(
         "night_iterations", "complete", len(complete), None, True, begun=made, kills=by_kind, hours=_HOURS
     )
     wrong = history.false(ws, [at for kind, at in kills if kind == "flow"], complete)
     yield turn.figure("night_history_false", "rows", len(wrong), 0, not wrong, rows=wrong[:5])
-    at_once = catalog.query(ws, _AT_ONCE).to_pylist()[0]["n"]
+    at_once = database.query_catalog(ws, _AT_ONCE).to_pylist()[0]["n"]
     yield turn.figure("night_at_once", "pairs of iterations", at_once, 0, not at_once)
-    failed = catalog.query(ws, "SELECT name, message FROM runs WHERE state = 'Failed'").to_pylist()
+    failed = database.query_catalog(ws, "SELECT name, message FROM runs WHERE state = 'Failed'").to_pylist()
     yield turn.figure("night_failed", "runs", len(failed), 0, not failed, rows=failed[:5])
 
 
@@ -79,7 +80,7 @@ def _kills(ws: Workspace, seconds: float, apart: float, chance: random.Random) -
 def _alive(ws: Workspace) -> dict[str, psutil.Process]:
     found = {}
     with contextlib.suppress(psutil.Error, KeyError):
-        up = psutil.Process(keeper.running(ws)["pid"])
+        up = psutil.Process(supervisor.find_supervisor(ws)["pid"])
         flow = _at_work(ws)
         found = turn.by_kind([*up.children(recursive=True), *(flow.children(recursive=True) if flow else [])])
         if flow:
@@ -90,14 +91,18 @@ def _alive(ws: Workspace) -> dict[str, psutil.Process]:
 def _at_work(ws: Workspace) -> psutil.Process | None:
     """The process of the run, also of one whose worker was killed."""
     with contextlib.suppress(psutil.Error):
-        return psutil.Process(pid) if (pid := run_lock.holder(ws)) else None
+        return psutil.Process(pid) if (pid := run_lock.workspace_holder(ws)) else None
 
 
 def _rest(ws: Workspace) -> None:
     """Until the iteration that was begun is complete and nothing is at work; nobody helps."""
     deadline = time.monotonic() + _ENDS_S
     while time.monotonic() < deadline:
-        if not run_lock.held(ws) and turns.complete(ws, turns.last(ws)):
+        if not run_lock.is_workspace_busy(ws) and iterations.check_iteration_complete(
+            ws, iterations.newest_iteration(ws)
+        ):
             return
         time.sleep(_LOOK_S)
-    raise FlywheelError(f"iteration {turns.last(ws)} was not complete {_ENDS_S} s later", where=ws.state / "up.log")
+    raise FlywheelError(
+        f"iteration {iterations.newest_iteration(ws)} was not complete {_ENDS_S} s later", where=ws.state / "up.log"
+    )

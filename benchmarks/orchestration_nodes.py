@@ -18,10 +18,10 @@ from pathlib import Path
 import orchestration_turn as turn
 from orchestration_machines import NODE, do_shards, machines
 
-from flywheel import cluster, settings
-from flywheel.bench import BenchCase
-from flywheel.files import write_text
-from flywheel.stages.base import Context, Stage, StageResult
+from flywheel import cluster, config
+from flywheel.cli.bench import BenchCase
+from flywheel.pipeline.stage import Stage, StageContext, StageResult
+from flywheel.utils.files import write_text
 
 _NODES = 3
 _WAIT_S, _PHASE_S = 1.0, 40.0
@@ -33,15 +33,15 @@ _MORE = 0.05  # that throughput may fall by, beside the node's share
 def cases(options: Namespace) -> Iterator[BenchCase]:
     ws = turn.make(options.folder / "nodes")
     with machines(_NODES, Path(__file__).parent) as ray:
-        chosen = settings.parse(
+        chosen = config.parse_settings(
             {"sandbox": {"browsers": 1}, "cluster": {"engine": "ray", "address": ray.address}}, where="nodes"
         )
-        write_text(ws.frozen_params(1), settings.dump(chosen))
+        write_text(ws.frozen_params(1), config.dump_settings(chosen))
         with cluster.open_cluster(ws, chosen) as nodes:
-            yield from _cases(ray, nodes, Context.open(ws, 1, "waits"))
+            yield from _cases(ray, nodes, StageContext.open(ws, 1, "waits"))
 
 
-def work(ctx: Context, shard: str, folder: Path) -> dict[str, object]:
+def work(ctx: StageContext, shard: str, folder: Path) -> dict[str, object]:
     """Where it was done, and when."""
     import ray
 
@@ -52,7 +52,7 @@ def work(ctx: Context, shard: str, folder: Path) -> dict[str, object]:
 STAGE = Stage("waits", (), (), (), lambda ctx: (), work, lambda ctx, results: StageResult(), needs=("browsers",))
 
 
-def _cases(ray, nodes: cluster.Cluster, ctx: Context) -> Iterator[BenchCase]:
+def _cases(ray, nodes: cluster.ClusterBackend, ctx: StageContext) -> Iterator[BenchCase]:
     shards = [f"{number:03d}" for number in range(round(_NODES * 3 * _PHASE_S / _WAIT_S))]
     with ThreadPoolExecutor(1) as beside:  # Ray wants the main thread for its nodes
         asked = beside.submit(contextvars.copy_context().run, do_shards, nodes, STAGE, ctx, shards)

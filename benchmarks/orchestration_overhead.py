@@ -15,10 +15,10 @@ from collections.abc import Iterator
 import orchestration_turn as turn
 import store_iterations
 
-from flywheel import init
-from flywheel.bench import BenchCase
-from flywheel.store import catalog
-from flywheel.workspace import Workspace
+from flywheel.cli import scaffold
+from flywheel.cli.bench import BenchCase
+from flywheel.config.workspace import Workspace
+from flywheel.store.catalog import database
 
 _GOAL, _NOOP_GOAL_S, _MANY = 0.05, 10.0, 200
 _TRIES = 3
@@ -33,9 +33,9 @@ WHERE iteration = 1 AND kind = 'task' AND regexp_matches(name, '^(finish|version
 def cases(options: Namespace) -> Iterator[BenchCase]:
     folder = options.folder / "overhead"
     shutil.rmtree(folder, ignore_errors=True)
-    ws = init.create(folder)
+    ws = scaffold.create_workspace(folder)
     whole = _seconds(ws, "run", "-k", "1")
-    work = {row["what"]: row["seconds"] for row in catalog.query(ws, _WORK).to_pylist()}
+    work = {row["what"]: row["seconds"] for row in database.query_catalog(ws, _WORK).to_pylist()}
     rest = whole - sum(work.values())
     extra = {"seconds": rest, "of": whole, "work": work}
     yield turn.figure("overhead", "of an iteration", rest / whole, _GOAL, rest / whole < _GOAL, **extra)

@@ -19,7 +19,7 @@ from unittest import mock
 import asyncpg
 import psutil
 
-from flywheel.errors import BadInput, FlywheelError
+from flywheel.utils.errors import BadInput, FlywheelError
 
 USER, PASSWORD = "flywheel", "not-to-be-printed"
 VARIABLE = "PREFECT_SERVER_DATABASE_CONNECTION_URL"

@@ -17,11 +17,11 @@ from pathlib import Path
 import orchestration_turn as turn
 from streaming_world import CLICKS, SIZE, Line, tasks
 
-from flywheel.agent.context import Context
-from flywheel.bench import BenchCase
-from flywheel.policy.protocol import Completion, Sampling
-from flywheel.rollout.pool import rollout
-from flywheel.settings import Settings
+from flywheel.agent.prompt import Context
+from flywheel.cli.bench import BenchCase
+from flywheel.config import Settings
+from flywheel.policy.protocol import Completion, SamplingParams
+from flywheel.rollout.pool import run_rollout
 
 _ENVIRONMENTS = (1, 100, 1000, 4096)
 _STEPS, _ROUNDS = 8, 2
@@ -36,7 +36,7 @@ class _Waits:
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
 
-    async def complete(self, context: Context, sampling: Sampling) -> Completion:
+    async def complete(self, context: Context, sampling: SamplingParams) -> Completion:
         await asyncio.sleep(self._seconds * random.Random(sampling.seed).gammavariate(4, 0.25))
         return Completion(CLICKS["left"], tuple(range(20)), (-0.1,) * 20, 80, self.weight_version, True)
 
@@ -73,6 +73,8 @@ async def _played(count: int, latency: float) -> tuple[int, float, float]:
     )
     episodes = tasks(max(4, _ROUNDS * count), _STEPS, 1.0 + 1e-9, seed=1)
     began, cpu = time.monotonic(), time.process_time()
-    played = await rollout(episodes, 1, _Waits(latency), Line(latency), iteration=1, settings=settings, temperature=1.0)
+    played = await run_rollout(
+        episodes, 1, _Waits(latency), Line(latency), iteration=1, settings=settings, temperature=1.0
+    )
     steps = sum(len(episode.steps) for episode in played)
     return steps, time.monotonic() - began, time.process_time() - cpu

@@ -15,18 +15,18 @@ from pathlib import Path
 import orchestration_turn as turn
 from orchestration_postgres import database, suffix
 
-from flows.server import prefect_server
-from flywheel.bench import BenchCase
-from flywheel.settings import Settings
-from flywheel.stages.base import Context, Stage, StageResult, Worker
-from flywheel.workspace import Workspace
+from flows.ops.prefect_server import open_prefect_server
+from flywheel.cli.bench import BenchCase
+from flywheel.config import Settings
+from flywheel.config.workspace import Workspace
+from flywheel.pipeline.stage import InProcessWorker, Stage, StageContext, StageResult
 
 _ARRIVE_S = 300  # for the last task runs to reach the server
 
 
 def cases(options: Namespace) -> Iterator[BenchCase]:
     ws = turn.make(options.folder / "shards")
-    with database(options.database) as cluster, prefect_server(ws):
+    with database(options.database) as cluster, open_prefect_server(ws):
         from prefect.context import refresh_global_settings_context
 
         refresh_global_settings_context()
@@ -36,31 +36,31 @@ def cases(options: Namespace) -> Iterator[BenchCase]:
 def _cases(ws: Workspace, count: int, on: str) -> Iterator[BenchCase]:
     from prefect import flow, tags
 
-    from tasks.stages import do_shards
-    from tasks.tags import workspace
+    from tasks.run_history import workspace_tag
+    from tasks.shards import do_shards
 
     shards = [f"shard-{number:04d}" for number in range(count)]
     stage = Stage("nothing", (), (), (), lambda ctx: shards, _nothing, lambda ctx, results: StageResult())
 
     @flow(name="shards")
-    def all_of_them(ctx: Context) -> int:
-        with Worker(stage, ctx) as worker:
+    def all_of_them(ctx: StageContext) -> int:
+        with InProcessWorker(stage, ctx) as worker:
             return len(do_shards(ctx, shards, worker))
 
     def seconds(do) -> float:
         shutil.rmtree(ws.staging(1, stage.name), ignore_errors=True)
-        ctx = Context(ws, Settings(), 1, stage.name)
+        ctx = StageContext(ws, Settings(), 1, stage.name)
         began = time.monotonic()
         do(ctx)
         return (time.monotonic() - began) / count
 
-    def plain(ctx: Context) -> None:
-        with Worker(stage, ctx) as worker:
+    def plain(ctx: StageContext) -> None:
+        with InProcessWorker(stage, ctx) as worker:
             for shard in shards:
                 worker.do_shard(shard)
 
     peer = seconds(plain)
-    with tags(workspace(ws)):
+    with tags(workspace_tag(ws)):
         ours = seconds(all_of_them)
     states = _states(ws, count)
     yield BenchCase("orchestration", f"shards_{count}{on}", "s a shard", ours, peer, "a plain loop", None, None, True)
@@ -68,7 +68,7 @@ def _cases(ws: Workspace, count: int, on: str) -> Iterator[BenchCase]:
     yield turn.figure(f"shards_lost{on}", "task runs", lost, 0, lost == 0, states=dict(states))
 
 
-def _nothing(ctx: Context, shard: str, folder: Path) -> str:
+def _nothing(ctx: StageContext, shard: str, folder: Path) -> str:
     return shard
 
 
@@ -78,14 +78,13 @@ def _states(ws: Workspace, count: int) -> Counter:
     from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterTags
     from prefect.client.schemas.sorting import TaskRunSort
 
-    from tasks.history import every
-    from tasks.tags import workspace
+    from tasks.run_history import read_all_pages, workspace_tag
 
-    own = FlowRunFilter(tags=FlowRunFilterTags(all_=[workspace(ws)]))
+    own = FlowRunFilter(tags=FlowRunFilterTags(all_=[workspace_tag(ws)]))
     deadline = time.monotonic() + _ARRIVE_S
     with get_client(sync_client=True) as client:
         while True:
-            runs = every(client.read_task_runs, TaskRunSort.END_TIME_DESC, flow_run_filter=own)
+            runs = read_all_pages(client.read_task_runs, TaskRunSort.END_TIME_DESC, flow_run_filter=own)
             found = Counter(run.state_name for run in {run.id: run for run in runs}.values())
             if found["Completed"] >= count or time.monotonic() > deadline:
                 return found

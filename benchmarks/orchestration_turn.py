@@ -15,18 +15,19 @@ from pathlib import Path
 
 import psutil
 
-from flywheel import init, settings
-from flywheel.bench import BenchCase
-from flywheel.errors import FlywheelError
-from flywheel.files import write_text
+from flywheel import config
+from flywheel.cli import scaffold
+from flywheel.cli.bench import BenchCase
+from flywheel.config.workspace import Workspace, iteration_label
 from flywheel.store import partitions
-from flywheel.workspace import Workspace, label
+from flywheel.utils.errors import FlywheelError
+from flywheel.utils.files import write_text
 
 END_S, _TURN_S = 30, 3600  # that a process has to end in
 # Of a run's processes, which words their commands have; what trains is forked (where `sft.processes` is 2).
 _KINDS = {
-    "worker": "flows.process_worker",
-    "server": "flows.guarded",
+    "worker": "flows.ops.process_worker",
+    "server": "flows.ops.prefect_server_main",
     "browser": "--remote-debugging",
     "trainer": "forkserver",
 }
@@ -61,9 +62,9 @@ def figure(name: str, unit: str, ours: float, goal: float | None, met: bool, **e
 def make(folder: Path, **overrides: object) -> Workspace:
     """A workspace of the profile `small` with these parameters, in place of what was there."""
     shutil.rmtree(folder, ignore_errors=True)
-    ws = init.create(folder, "small")
+    ws = scaffold.create_workspace(folder, "small")
     log(ws).unlink(missing_ok=True)
-    write_text(ws.params, settings.dump(settings.load(ws.params, overrides)))
+    write_text(ws.params, config.dump_settings(config.load_settings(ws.params, overrides)))
     return ws
 
 
@@ -114,11 +115,11 @@ def hashes(ws: Workspace, iteration: int = 1) -> dict[str, str]:
     """sha256 of what an iteration has stored: of the rows of each partition, of the bytes of each checkpoint's weights,
     of what is decided by its promotion. Left out is what two runs of the same never have in common."""
     found = {}
-    for folder in sorted(ws.data.glob(f"*/iteration={label(iteration)}/stage=*")):
+    for folder in sorted(ws.data.glob(f"*/iteration={iteration_label(iteration)}/stage=*")):
         table, stage = folder.parent.parent.name, folder.name.partition("=")[2]
         if table != "runs":
             found[f"{table} {stage}"] = _rows(ws, table, iteration, stage)
-    for weights in sorted(ws.root.glob(f"models/iteration={label(iteration)}/*/*.safetensors")):
+    for weights in sorted(ws.root.glob(f"models/iteration={iteration_label(iteration)}/*/*.safetensors")):
         found[ws.relative(weights)] = hashlib.sha256(weights.read_bytes()).hexdigest()
     decided = json.loads(ws.promotion(iteration).read_text(encoding="utf-8"))
     found["promotion"] = _hash([{name: decided[name] for name in ("digest", "promoted", "reason")}])
@@ -126,7 +127,7 @@ def hashes(ws: Workspace, iteration: int = 1) -> dict[str, str]:
 
 
 def _rows(ws: Workspace, table: str, iteration: int, stage: str) -> str:
-    data = partitions.read(ws, table, iteration, stage)
+    data = partitions.read_partition(ws, table, iteration, stage)
     return _hash([_without_own(row) for row in data.to_pylist() if not _is_own(table, row)])
 
 

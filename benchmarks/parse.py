@@ -1,7 +1,7 @@
 """The action parser: outputs parsed a second on one core, and a fuzz of mutated outputs that must not raise.
 
 Case `mix`: a seeded mix over all text forms (85% as a trained model writes them, 12% with one of the slips of
-`flywheel.agent.specimens`, 3% broken), each parsed in its own grammar. CPU time of this process, the median of the
+`action_specimens`, 3% broken), each parsed in its own grammar. CPU time of this process, the median of the
 rounds; ours and the peer take turns in each round. The peer is a parser in the manner of UI-TARS's public code:
 regular expressions, `ast` for calls, `json` for tool calls, an exception where anything is amiss. It reads less
 (`peer_read`) and says neither what was wrong nor where.
@@ -25,13 +25,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import action_specimens as specimens
 import foreign_forms
 
-from flywheel.agent import specimens
 from flywheel.agent.actions import ParseError
 from flywheel.agent.grammar import Grammar
-from flywheel.agent.parser import parse
-from flywheel.bench import BenchCase, emit, exit_code
+from flywheel.agent.parsing.parser import parse_response
+from flywheel.cli.bench import BenchCase, emit_case, exit_code
 
 GOAL = 50_000  # parses a second
 MEANT = 0.98  # share of the corpus
@@ -77,7 +77,7 @@ def regex_and_ast(text: str, grammar: Grammar) -> dict[str, Any]:
 
 
 def ours_reads(text: str, grammar: Grammar) -> bool:
-    return not isinstance(parse(text, grammar).action, ParseError)
+    return not isinstance(parse_response(text, grammar).action, ParseError)
 
 
 def peer_reads(text: str, grammar: Grammar) -> bool:
@@ -159,7 +159,7 @@ def fuzz(count: int, seed: int) -> BenchCase:
         text = specimens.broken(rng, rng.choice(specimens.GRAMMARS))
         grammar = rng.choice(specimens.GRAMMARS)
         try:
-            errors += isinstance(parse(text, grammar).action, ParseError)
+            errors += isinstance(parse_response(text, grammar).action, ParseError)
         except Exception as error:
             raised += 1
             print(json.dumps({"raised": repr(error)[:200], "text": text[:300], "form": grammar.form}), flush=True)
@@ -184,9 +184,9 @@ def main(argv: list[str] | None = None) -> int:
     options.add_argument("--fuzz", type=int, default=100_000, help="strings (default: %(default)s)")
     options.add_argument("--seed", type=int, default=7)
     chosen = options.parse_args(argv)
-    cases = [emit(mix(chosen.outputs, chosen.rounds, chosen.seed)), emit(foreign())]
+    cases = [emit_case(mix(chosen.outputs, chosen.rounds, chosen.seed)), emit_case(foreign())]
     if chosen.fuzz:
-        cases.append(emit(fuzz(chosen.fuzz, chosen.seed)))
+        cases.append(emit_case(fuzz(chosen.fuzz, chosen.seed)))
     return exit_code(cases)
 
 

@@ -9,8 +9,8 @@ from argparse import ArgumentParser
 from collections.abc import Sequence
 from pathlib import Path
 
-from flywheel.bench import emit, exit_code
-from flywheel.errors import BadInput
+from flywheel.cli.bench import emit_case, exit_code
+from flywheel.utils.errors import BadInput
 
 
 class Parts:
@@ -42,5 +42,5 @@ class Parts:
         sys.path.insert(0, str(self._here))  # parts are imported when they are chosen
         found = []
         for part in chosen:
-            found += map(emit, importlib.import_module(f"{self._benchmark}_{part}").cases(options))
+            found += map(emit_case, importlib.import_module(f"{self._benchmark}_{part}").cases(options))
         return exit_code(found)

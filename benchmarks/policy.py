@@ -24,14 +24,14 @@ import torch
 from PIL import Image as Picture
 from PIL import ImageDraw
 
-from flywheel import settings as config
-from flywheel.agent.context import Context, Image, Message
-from flywheel.bench import BenchCase, compare, emit, exit_code
-from flywheel.errors import PolicyTimeout
-from flywheel.policy.embedded import EmbeddedPolicy
-from flywheel.policy.encoding import Encoder, collate
+from flywheel import config
+from flywheel.agent.prompt import Context, Image, Message
+from flywheel.cli.bench import BenchCase, compare_with_peer, emit_case, exit_code
+from flywheel.policy.encoding import Encoder, collate_sequences
+from flywheel.policy.inference.embedded import EmbeddedPolicy
 from flywheel.policy.model import load_model
-from flywheel.policy.protocol import Sampling
+from flywheel.policy.protocol import SamplingParams
+from flywheel.utils.errors import PolicyTimeout
 
 REQUESTS = 16
 DEADLINE_S = 300
@@ -61,7 +61,7 @@ def contexts(side: int) -> Iterator[Context]:
 class Library:
     """The peer: the same checkpoint and encoder, and the library's `generate`, for a whole batch or one by one."""
 
-    def __init__(self, folder: Path, settings: config.Policy, *, singly: bool) -> None:
+    def __init__(self, folder: Path, settings: config.PolicySettings, *, singly: bool) -> None:
         self.model = load_model(folder, dtype=settings.dtype, device=settings.device)
         self.encoder, self.singly = Encoder.from_folder(folder), singly
         self.model.generation_config.eos_token_id = None  # every answer to its full length
@@ -72,7 +72,7 @@ class Library:
         return sum(self._batch(part, tokens) for part in parts)
 
     def _batch(self, asked: Sequence[Context], tokens: int) -> int:
-        batch = collate([self.encoder.encode(context) for context in asked], "left")
+        batch = collate_sequences([self.encoder.encode(context) for context in asked], "left")
         batch = {name: tensor.to(self.model.device) for name, tensor in batch.items()}
         out = self.model.generate(**batch, do_sample=True, temperature=1.0, top_k=0, max_new_tokens=tokens)
         return int((out.shape[1] - batch["input_ids"].shape[1]) * len(asked))
@@ -81,7 +81,7 @@ class Library:
 class Ours:
     """Requests that arrive singly, each a task of its own."""
 
-    def __init__(self, folder: Path, settings: config.Policy) -> None:
+    def __init__(self, folder: Path, settings: config.PolicySettings) -> None:
         self.policy = EmbeddedPolicy(folder, settings)
 
     def answer(self, asked: Sequence[Context], tokens: int) -> int:
@@ -91,7 +91,7 @@ class Ours:
         return sum(await asyncio.gather(*(self._one(number, context, tokens) for number, context in enumerate(asked))))
 
     async def _one(self, number: int, context: Context, tokens: int) -> int:
-        done = await self.policy.complete(context, Sampling(max_new_tokens=tokens, seed=number, ignore_end=True))
+        done = await self.policy.complete(context, SamplingParams(max_new_tokens=tokens, seed=number, ignore_end=True))
         return len(done.token_ids)
 
 
@@ -141,7 +141,7 @@ def measured(
 
 
 def against_the_library(
-    folder: Path, settings: config.Policy, fresh: Iterator[Context], tokens: int, repetitions: int
+    folder: Path, settings: config.PolicySettings, fresh: Iterator[Context], tokens: int, repetitions: int
 ) -> list[BenchCase]:
     sides = {
         "ours": partial(Ours, folder, settings),
@@ -151,8 +151,8 @@ def against_the_library(
     found = measured(sides, lambda: [next(fresh) for _ in range(REQUESTS)], tokens, repetitions)
     facts = {"n": repetitions, "requests": REQUESTS, "tokens": tokens, "threads": torch.get_num_threads()}
     return [
-        emit(
-            compare(
+        emit_case(
+            compare_with_peer(
                 "policy",
                 case,
                 "tokens/s",
@@ -174,7 +174,7 @@ def against_the_library(
 
 
 def shared_prefix(
-    folder: Path, settings: config.Policy, fresh: Iterator[Context], tokens: int, repetitions: int
+    folder: Path, settings: config.PolicySettings, fresh: Iterator[Context], tokens: int, repetitions: int
 ) -> BenchCase:
     """16 samples of one context, new in each repetition, by a policy that shares and by one that does not."""
     sides = {
@@ -182,8 +182,8 @@ def shared_prefix(
         "peer": partial(Ours, folder, settings.model_copy(update={"cache_mb": 0})),
     }
     found = measured(sides, lambda: [next(fresh)] * REQUESTS, tokens, repetitions)
-    return emit(
-        compare(
+    return emit_case(
+        compare_with_peer(
             "policy",
             "shared_prefix",
             "tokens/s",
@@ -211,7 +211,7 @@ def main(argv: list[str]) -> int:
     folder = Path(options.model)
     if not folder.exists() and not folder.is_absolute():
         folder = Path(__file__).resolve().parent.parent / folder
-    settings = config.Policy(batch=REQUESTS)
+    settings = config.PolicySettings(batch=REQUESTS)
     fresh = contexts(options.side)
     cases = against_the_library(folder, settings, fresh, options.tokens, options.repetitions)
     cases.append(shared_prefix(folder, settings, fresh, options.tokens, options.repetitions))

@@ -27,12 +27,11 @@ from typing import Any
 import rl_run
 import rl_start
 
-from flywheel.bench import BenchCase, emit, exit_code
-from flywheel.errors import BadInput
-from flywheel.intervals import student_mean
-from flywheel.report.charts import Chart, Series, lines
-from flywheel.report.picture import screenshot
-from flywheel.report.sheet import sheet
+from flywheel.cli.bench import BenchCase, emit_case, exit_code
+from flywheel.ui.report.charts import Chart, ChartSeries, draw_chart_sheet, draw_lines
+from flywheel.ui.report.pages import screenshot_page
+from flywheel.utils.confidence_intervals import student_mean_interval
+from flywheel.utils.errors import BadInput
 
 GOAL = 0.10
 START = {"short": (0.2, 0.5), "long": (0.1, 0.3)}  # success of the start, by episodes
@@ -89,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     last = "" if options.episodes == "short" else f"-{options.episodes}"
     (options.out / f"table{last}.md").write_text(table(results), encoding="utf-8")
     print(table(results), file=sys.stderr)
-    code = exit_code([emit(case) for case in cases(results)])
+    code = exit_code([emit_case(case) for case in cases(results)])
     _picture(options.out / f"curves{last}", runs)
     return code
 
@@ -166,7 +165,7 @@ def cases(results: Sequence[dict[str, Any]]) -> list[BenchCase]:
 def _about(mine: Sequence[dict[str, Any]]) -> dict[str, Any]:
     score = [_gain(one, "score") for one in mine] if _scored(mine) else None
     return {
-        "interval": list(student_mean([one["gain"] for one in mine])),
+        "interval": list(student_mean_interval([one["gain"] for one in mine])),
         "by_seed": [one["gain"] for one in mine],
         "seeds": [one["seed"] for one in mine],
         "temperature": mine[0]["rl"]["temperature"],
@@ -229,7 +228,7 @@ def _scored(results: Sequence[dict[str, Any]]) -> bool:
 
 
 def _with_interval(values: Sequence[float]) -> str:
-    low, high = student_mean(values)
+    low, high = student_mean_interval(values)
     return f"{fmean(values):+.3f}" + (f" ({low:+.2f} to {high:+.2f})" if math.isfinite(low) else "")
 
 
@@ -253,18 +252,16 @@ def _picture(out: Path, folder: Path) -> None:
             for curve in mine:
                 points = [(point["minute"], point[figure]) for point in curve if figure in point]
                 if points:
-                    series.append(Series(name, TONES[name], smooth(points)))
+                    series.append(ChartSeries(name, TONES[name], smooth(points)))
         if series:
             legend = tuple((name, TONES[name]) for name, mine in runs.items() if mine)
             share = figure in ("success", "curriculum_informative")
-            drawn = lines(series, title=title, x_label="minutes", percent=share)
+            drawn = draw_lines(series, title=title, x_label="minutes", percent=share)
             charts.append(Chart(title, "", drawn, legend if figure == "success" else ()))
     if charts:
-        page = (
-            f'<!doctype html><body style="margin:0">{sheet(charts, [], "RL of a small model in real Chromium")}</body>'
-        )
+        page = f'<!doctype html><body style="margin:0">{draw_chart_sheet(charts, [], "RL of a small model in real Chromium")}</body>'
         out.with_suffix(".html").write_text(page, encoding="utf-8")
-        screenshot(out.with_suffix(".html"), out.with_suffix(".png"), width=1260)
+        screenshot_page(out.with_suffix(".html"), out.with_suffix(".png"), width=1260)
 
 
 def smooth(points: Sequence[tuple[float, float]], reach: int = 4) -> tuple[tuple[float, float], ...]:

@@ -25,12 +25,12 @@ import rl_start
 import torch
 from torch import nn
 
-from flywheel.evaluation.evaluate import Judged
+from flywheel.config import Settings
+from flywheel.evaluation.evaluator import JudgedEpisode
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import load_model
 from flywheel.rollout.rollout_log import EpisodeOutcome
-from flywheel.settings import Settings
-from flywheel.training.rl.experience import Experience, experiences
+from flywheel.training.rl.experience import Experience, build_experiences
 from flywheel.training.rl.learner import Learner
 
 
@@ -69,14 +69,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _batches(played: Sequence[Judged], count: int) -> list[list[Judged]]:
+def _batches(played: Sequence[JudgedEpisode], count: int) -> list[list[JudgedEpisode]]:
     """Tasks in random order, by turns; a task's episodes stay together, as they would agree by their task alone."""
     names = np.random.default_rng(0).permutation(sorted({one.task.task_id for one in played})).tolist()
     number = {name: place % count for place, name in enumerate(names)}
     return [[one for one in played if number[one.task.task_id] == batch] for batch in range(count)]
 
 
-def _advantages(played: Sequence[Judged]) -> dict[str, float]:
+def _advantages(played: Sequence[JudgedEpisode]) -> dict[str, float]:
     """By trajectory: the score less the mean of its kind."""
     of_kind: dict[tuple[str | None, int], list[float]] = defaultdict(list)
     for one in played:
@@ -85,12 +85,12 @@ def _advantages(played: Sequence[Judged]) -> dict[str, float]:
 
 
 def _gradient(
-    batch: Sequence[Judged], advantages: dict[str, float], learner: Learner, encoder: Encoder, s: Settings
+    batch: Sequence[JudgedEpisode], advantages: dict[str, float], learner: Learner, encoder: Encoder, s: Settings
 ) -> np.ndarray:
     """Of the sum of advantage x log-probability over the batch's tokens, in all weights of the upper layers."""
     outcomes = [EpisodeOutcome(0, one.result.score, one.result.v) for one in batch]
     tasks = {one.task.task_id: one.task for one in batch}
-    found: list[Experience] = experiences([one.episode for one in batch], outcomes, tasks, encoder, s)
+    found: list[Experience] = build_experiences([one.episode for one in batch], outcomes, tasks, encoder, s)
     turns = [(sample, advantages[one.trajectory_id]) for one in found for sample in one.samples]
     items = [learner.reader.item(sample.context, sample.response) for sample, _ in turns]
     weights, total = upper(learner.policy), 0.0

@@ -19,16 +19,16 @@ from typing import Any, NamedTuple
 import rl_start
 import torch
 
-from flywheel import yaml_text
-from flywheel.environments.env import Task
-from flywheel.environments.router import open_environments
-from flywheel.errors import BadInput
-from flywheel.evaluation.evaluate import Judged, evaluate
-from flywheel.files import write_json
+from flywheel.config import RlSettings, Settings
+from flywheel.envs.base import Task
+from flywheel.envs.router import open_environments
+from flywheel.evaluation.evaluator import JudgedEpisode, evaluate_policy
 from flywheel.policy import open_policy
-from flywheel.policy.checkpoint import digest
-from flywheel.settings import Rl, Settings
+from flywheel.policy.checkpoint import checkpoint_digest
 from flywheel.training.rl.run import train_rl
+from flywheel.utils import yaml_text
+from flywheel.utils.errors import BadInput
+from flywheel.utils.files import write_json
 
 BASE = Path(__file__).resolve().parent.parent / "models" / "base"
 TEMPERATURE = 0.7
@@ -169,7 +169,7 @@ class _Spent:
 def _success(path: Path, model: Path, tasks: Sequence[Task], s: Settings) -> dict[str, Any]:
     """Held-out success, greedy and at the temperature of rollouts: over all, by world, and of each task; the mean
     score; and the share of episodes that ran out of steps."""
-    key = {"model": digest(model), "n": len(tasks), "seed": s.seed, "temperature": s.evaluation.temperature}
+    key = {"model": checkpoint_digest(model), "n": len(tasks), "seed": s.seed, "temperature": s.evaluation.temperature}
     found = _read(path.with_suffix(".json"))
     if found and found["key"] == key:
         return found
@@ -200,13 +200,13 @@ class Played(NamedTuple):
     cut_off: bool
 
 
-async def play(model: Path, tasks: Sequence[Task], s: Settings) -> list[Judged]:
+async def play(model: Path, tasks: Sequence[Task], s: Settings) -> list[JudgedEpisode]:
     """As evaluation does, `evaluation.samples` times each."""
     policy = open_policy(model, s.policy)
     try:
         async with open_environments(s, tasks) as environments:
             # Iteration: a number that no training has, so that no seed of sampling is one of training.
-            return await evaluate(policy, tasks, environments, iteration=1000 + s.seed, settings=s)
+            return await evaluate_policy(policy, tasks, environments, iteration=1000 + s.seed, settings=s)
     finally:
         await policy.close()
 
@@ -246,10 +246,10 @@ def command(
 
 def read_other(pairs: Sequence[str]) -> dict[str, Any]:
     """NAME=VALUE of the block rl, values as in params.yaml. Raises BadInput for anything else."""
-    wrong = [pair for pair in pairs if "=" not in pair or pair.partition("=")[0] not in Rl.model_fields]
+    wrong = [pair for pair in pairs if "=" not in pair or pair.partition("=")[0] not in RlSettings.model_fields]
     if wrong:
         raise BadInput(f"{wrong[0]!r} is not NAME=VALUE of the block rl", where="--set", fix="such as actor_lr=5e-5")
-    return {name: yaml_text.read(value) for name, _, value in (pair.partition("=") for pair in pairs)}
+    return {name: yaml_text.parse_yaml(value) for name, _, value in (pair.partition("=") for pair in pairs)}
 
 
 def environment(threads: int) -> dict[str, str]:

@@ -13,23 +13,23 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from flywheel.agent.grammar import Grammar, response_text
-from flywheel.agent.step_fields import of_action
-from flywheel.environments.env import Env, StepResult, Task
-from flywheel.errors import BadInput
-from flywheel.policy.checkpoint import digest
+from flywheel.agent.grammar import Grammar, format_response
+from flywheel.agent.parsing.parser import action_fields
+from flywheel.config import Settings, SupervisedSettings
+from flywheel.envs.base import Env, StepResult, Task
+from flywheel.envs.browser.pool import open_browser_pool
+from flywheel.envs.suites import catalogue, oracle
+from flywheel.envs.tasks.drawing import make_task, task_content
+from flywheel.policy.checkpoint import checkpoint_digest
 from flywheel.policy.encoding import Encoder
-from flywheel.sandbox.pool import open_sandbox
-from flywheel.settings import Settings, Supervised
-from flywheel.synthesis.tasks import content, make_task
-from flywheel.training.samples import Sample, agent_samples
-from flywheel.training.supervised.train import train_supervised
-from flywheel.trajectory import Step, Trajectory
-from flywheel.worlds import catalogue, oracle
+from flywheel.store.trajectory import Step, Trajectory
+from flywheel.training.data.samples import Sample, build_agent_samples
+from flywheel.training.sft import train_supervised
+from flywheel.utils.errors import BadInput
 
 Kind = tuple[str, str, int]  # world, template, level
 HELD_OUT = 100  # tasks of a kind, that evaluation may have and nothing else
-# First seeds: those of evaluation, of training and of demonstrations never meet (synthesis/tasks.py).
+# First seeds: those of evaluation, of training and of demonstrations never meet (envs/tasks/drawing.py).
 _FIRST = {"eval": 0, "train": 2**30, "demonstration": 2**31}
 
 
@@ -74,15 +74,15 @@ def tasks(split: str, each: int, kinds: Sequence[Kind]) -> list[Task]:
     """
     if split == "eval":
         check_held_out(each)
-    taken = set() if split == "eval" else {content(task) for task in tasks("eval", HELD_OUT, kinds)}
+    taken = set() if split == "eval" else {task_content(task) for task in tasks("eval", HELD_OUT, kinds)}
     made: list[Task] = []
     for name, template, level in kinds:
-        world, seed, enough = catalogue.get(name), _FIRST[split], len(made) + each
+        world, seed, enough = catalogue.get_world(name), _FIRST[split], len(made) + each
         while len(made) < enough:
             task = make_task(world, template, level, seed, "eval" if split == "eval" else "train")
             seed += 1
-            if content(task) not in taken:
-                taken.add(content(task))
+            if task_content(task) not in taken:
+                taken.add(task_content(task))
                 made.append(task)
     return made
 
@@ -91,10 +91,10 @@ def make(folder: Path, settings: Settings, base: Path, recipe: Recipe, note=prin
     """The start's checkpoint, made now or taken from `folder`."""
     chosen = tasks("demonstration", recipe.demonstrations, recipe.kinds)
     named = {
-        "base": digest(base),
+        "base": checkpoint_digest(base),
         "recipe": asdict(recipe),
         "tasks": [task.task_id for task in chosen],
-        "worlds": [catalogue.get(name).checksum for name, _, _ in recipe.kinds],
+        "worlds": [catalogue.get_world(name).checksum for name, _, _ in recipe.kinds],
         "policy": settings.policy.model_dump(),
         "screen": [settings.sandbox.width, settings.sandbox.height],
     }
@@ -104,7 +104,7 @@ def make(folder: Path, settings: Settings, base: Path, recipe: Recipe, note=prin
         return out
     note(f"making the start {name}: {len(chosen)} demonstrations in real Chromium, then imitation")
     samples = asyncio.run(_demonstrations(chosen, settings, Encoder.from_folder(base)))
-    block = Supervised(batch=recipe.batch, lr=recipe.lr, save_every=50, freeze_vision=False)
+    block = SupervisedSettings(batch=recipe.batch, lr=recipe.lr, save_every=50, freeze_vision=False)
     losses = train_supervised(
         base,
         out,
@@ -119,7 +119,7 @@ def make(folder: Path, settings: Settings, base: Path, recipe: Recipe, note=prin
 
 
 async def _demonstrations(chosen: Sequence[Task], settings: Settings, encoder: Encoder) -> list[Sample]:
-    async with open_sandbox(settings) as pool:
+    async with open_browser_pool(settings) as pool:
 
         async def one(task: Task) -> tuple[Trajectory, list[Step], dict[str, bytes]]:
             async with pool.env() as env:
@@ -128,7 +128,7 @@ async def _demonstrations(chosen: Sequence[Task], settings: Settings, encoder: E
         played = await asyncio.gather(*map(one, chosen))
     every = [step for _, steps, _ in played for step in steps]
     images = {name: png for _, _, screens in played for name, png in screens.items()}
-    return agent_samples([trajectory for trajectory, _, _ in played], every, images, encoder, settings.policy)
+    return build_agent_samples([trajectory for trajectory, _, _ in played], every, images, encoder, settings.policy)
 
 
 async def _demonstration(env: Env, task: Task, grammar: Grammar) -> tuple[Trajectory, list[Step], dict[str, bytes]]:
@@ -136,14 +136,14 @@ async def _demonstration(env: Env, task: Task, grammar: Grammar) -> tuple[Trajec
     seen: StepResult = await env.reset(task, task.seed)
     steps, images = [], {}
     while not (seen.terminated or seen.truncated):
-        advice = oracle.next_step(task, seen.info["state"], task.seed)
+        advice = oracle.next_expert_step(task, seen.info["state"], task.seed)
         if advice is None:
             break
         thought, action = advice
         png = seen.observation.screenshot
         name = hashlib.sha256(png).hexdigest()
         images[name] = png
-        done, url = of_action(action, grammar), seen.observation.url
+        done, url = action_fields(action, grammar), seen.observation.url
         seen = await env.step(action)
         steps.append(
             Step(
@@ -151,7 +151,7 @@ async def _demonstration(env: Env, task: Task, grammar: Grammar) -> tuple[Trajec
                 len(steps),
                 "human",
                 thought,
-                raw_text=response_text(thought, done["action"]),
+                raw_text=format_response(thought, done["action"]),
                 image_sha256=name,
                 url=url,
                 tool_result=seen.info.get("note") or seen.observation.text or None,

@@ -30,8 +30,8 @@ from sandbox_speed import (
     time_acceleration,
 )
 
-from flywheel.bench import BenchCase, emit, exit_code
-from flywheel.errors import BadInput, FlywheelError
+from flywheel.cli.bench import BenchCase, emit_case, exit_code
+from flywheel.utils.errors import BadInput, FlywheelError
 
 CASES: dict[str, Callable] = {
     "steps_320": steps_320,
@@ -75,7 +75,7 @@ def main(argv: list[str]) -> int:
             except FlywheelError as error:
                 found = [_failed(name, error) for name in names]
             found = found if isinstance(found, list) else [found]
-            done += [emit(case) for case in found if case.case in names]
+            done += [emit_case(case) for case in found if case.case in names]
     return exit_code(done)
 
 

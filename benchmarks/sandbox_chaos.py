@@ -25,19 +25,19 @@ from sandbox_processes import Census, kill_one, memory
 from sandbox_run import Run
 
 from flywheel.agent.actions import Finished
-from flywheel.agent.context import Context
 from flywheel.agent.grammar import Grammar
-from flywheel.agent.parser import serialise
-from flywheel.bench import BenchCase
-from flywheel.environments.env import StepResult, Task
-from flywheel.errors import EnvError
-from flywheel.policy.protocol import Completion, Sampling
+from flywheel.agent.parsing.parser import serialise_action
+from flywheel.agent.prompt import Context
+from flywheel.cli.bench import BenchCase
+from flywheel.config import RolloutSettings, Settings
+from flywheel.envs.base import StepResult, Task
+from flywheel.envs.browser.pool import BrowserPool
+from flywheel.envs.suites import oracle
+from flywheel.envs.tasks.drawing import make_tasks
+from flywheel.policy.protocol import Completion, SamplingParams
 from flywheel.rollout.episode import Episode
-from flywheel.rollout.pool import rollout
-from flywheel.sandbox.pool import BrowserPool
-from flywheel.settings import Rollout, Settings
-from flywheel.synthesis.tasks import make_tasks
-from flywheel.worlds import oracle
+from flywheel.rollout.pool import run_rollout
+from flywheel.utils.errors import EnvError
 
 EVERY_S = 2.0
 MEMORY_GROWTH = 1.2  # the most that counts as flat, end over middle
@@ -84,12 +84,12 @@ class _Expert:
     def __init__(self, settings: Settings) -> None:
         self._grammar = Grammar.of_settings(settings)
 
-    async def complete(self, context: Context, sampling: Sampling) -> Completion:
+    async def complete(self, context: Context, sampling: SamplingParams) -> Completion:
         env = _watched.get()
         tired = env.steps and int(env.task.task_id[1:], 16) % 3 == 0
-        said = None if tired else oracle.next_step(env.task, env.last.info["state"], env.task.seed)
+        said = None if tired else oracle.next_expert_step(env.task, env.last.info["state"], env.task.seed)
         action = said[1] if said else Finished()
-        text = f"Thought: next.\nAction: {serialise(action, self._grammar)}"
+        text = f"Thought: next.\nAction: {serialise_action(action, self._grammar)}"
         return Completion(text, tuple(map(ord, text)), tuple(0.0 for _ in text), 1, self.weight_version, True)
 
 
@@ -129,7 +129,7 @@ async def chaos(open_pool: Any, tasks: Sequence[Task], episodes: int, settings: 
     samples: list[tuple[float, dict[str, float]]] = []
     async with open_pool() as pool:
         sandbox = _Watching(pool)
-        calm = await rollout(tasks, 1, expert, sandbox, iteration=0, settings=settings, temperature=0.0)
+        calm = await run_rollout(tasks, 1, expert, sandbox, iteration=0, settings=settings, temperature=0.0)
         expected = {episode.trajectory.task_id: outcome(episode) for episode in calm}
         for episode in calm:
             if episode.trajectory.status == "crashed":
@@ -142,7 +142,7 @@ async def chaos(open_pool: Any, tasks: Sequence[Task], episodes: int, settings: 
             for number in range(rounds):
                 batch = list(tasks)[: episodes - found.episodes]
                 for start in range(0, len(batch), _CHUNK):
-                    played = await rollout(
+                    played = await run_rollout(
                         batch[start : start + _CHUNK],
                         1,
                         expert,
@@ -211,7 +211,7 @@ async def chaos_cases(run: Run) -> list[BenchCase]:
     # Twenty tries: with a kill every two seconds a try is lost now and then, and this counts what no try can save.
     settings = Settings(
         sandbox=run.sandbox(width=224, height=224, pages=pages, timeout_s=20.0),
-        rollout=Rollout(max_concurrent=pages, retries=20),
+        rollout=RolloutSettings(max_concurrent=pages, retries=20),
     )
     scratch = Path(tempfile.mkdtemp(dir=run.folder))
     with _temporary(scratch):

@@ -21,11 +21,11 @@ from sandbox_controls_pages import CONTROLS, HEIGHT, WIDTH, at, page_of
 from sandbox_run import Run
 
 from flywheel.agent.actions import Action, Click, Hotkey, Wait
-from flywheel.bench import BenchCase
-from flywheel.sandbox import chromium
-from flywheel.sandbox.process import Chromium
-from flywheel.sandbox.tab import Tab
-from flywheel.settings import Sandbox
+from flywheel.cli.bench import BenchCase
+from flywheel.config import SandboxSettings
+from flywheel.envs.browser import chromium
+from flywheel.envs.browser.driver.browser_process import Chromium
+from flywheel.envs.browser.driver.tab import BrowserTab
 
 WAYS = ("begin_frame", "screenshot")
 
@@ -42,10 +42,10 @@ class Stage:
     browser: Chromium
     url: str
     other: str
-    tab: Tab | None = None
+    tab: BrowserTab | None = None
     shots: list[bytes] = field(default_factory=list)
 
-    async def open(self, name: str) -> Tab:
+    async def open(self, name: str) -> BrowserTab:
         if self.tab is None:
             self.tab = await self.browser.open_tab(WIDTH, HEIGHT)
         number = list(CONTROLS).index(name)
@@ -110,7 +110,7 @@ async def _seen(stage: Stage) -> None:
         raise Fails("the open picker is not to be seen")
 
 
-async def _place(tab: Tab, text: str) -> tuple[float, float]:
+async def _place(tab: BrowserTab, text: str) -> tuple[float, float]:
     """Where a text stands in the open picker."""
     found = await tab.pickers.overlay.page.evaluate(f"""(() => {{
         const shown = [...document.querySelectorAll('#picker *')].filter((node) => !node.children.length);
@@ -126,12 +126,12 @@ async def _place(tab: Tab, text: str) -> tuple[float, float]:
 
 # -- the case ----------------------------------------------------------------------------------------------------------
 @contextlib.asynccontextmanager
-async def staged(settings: Sandbox) -> AsyncIterator[Stage]:
+async def staged(settings: SandboxSettings) -> AsyncIterator[Stage]:
     servers = [ThreadingHTTPServer(("127.0.0.1", 0), _Handler) for _ in range(2)]
     for server in servers:
         server.daemon_threads = True
         threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-    browser = await Chromium.start(chromium.find(settings), settings)
+    browser = await Chromium.start(chromium.find_chromium(settings), settings)
     try:
         servers[0].other = servers[1].other = other = f"http://127.0.0.1:{servers[1].server_port}"
         yield Stage(browser, f"http://127.0.0.1:{servers[0].server_port}", other)
@@ -145,7 +145,7 @@ async def staged(settings: Sandbox) -> AsyncIterator[Stage]:
 async def tried(way: str, names: Sequence[str] = tuple(CONTROLS)) -> dict[str, str]:
     """Each control by mouse and by keys in one browser: "", or why it does not work."""
     found: dict[str, str] = {}
-    async with staged(Sandbox(width=WIDTH, height=HEIGHT, frames=way, timeout_s=20.0)) as stage:
+    async with staged(SandboxSettings(width=WIDTH, height=HEIGHT, frames=way, timeout_s=20.0)) as stage:
         for name in names:
             for how in ("mouse", "keys"):
                 try:

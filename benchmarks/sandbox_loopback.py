@@ -16,12 +16,13 @@ from unittest import mock
 from sandbox_ways import WAYS, Way
 
 from flywheel.agent.actions import Click, Point
-from flywheel.bench import BenchCase
-from flywheel.errors import EnvError
-from flywheel.sandbox import chromium, context, process
-from flywheel.sandbox.process import Chromium
-from flywheel.sandbox.tab import Tab
-from flywheel.settings import Sandbox
+from flywheel.cli.bench import BenchCase
+from flywheel.config import SandboxSettings
+from flywheel.envs.browser import chromium
+from flywheel.envs.browser.driver import browser_process, context
+from flywheel.envs.browser.driver.browser_process import Chromium
+from flywheel.envs.browser.driver.tab import BrowserTab
+from flywheel.utils.errors import EnvError
 
 if TYPE_CHECKING:
     from sandbox_run import Run
@@ -115,7 +116,7 @@ class Tried:
     own: set[str] = field(default_factory=set)
 
 
-async def attempt(tab: Tab, ways: Sequence[Way], *, guarded: bool) -> Tried:
+async def attempt(tab: BrowserTab, ways: Sequence[Way], *, guarded: bool) -> Tried:
     """Try all ways from hostile pages of one server, each at a server of its own and at the page's own.
 
     Unguarded, a way is waited for until it arrives; guarded, until it has arrived at the page's own server.
@@ -148,14 +149,14 @@ async def _opened(stack: contextlib.AsyncExitStack) -> Listener:
     return listener
 
 
-async def _play(tab: Tab, address: str, allowed: tuple[str, ...]) -> None:
+async def _play(tab: BrowserTab, address: str, allowed: tuple[str, ...]) -> None:
     """Open a page, press on its middle, and go on."""
     await tab.open(address, seed=0, allowed=allowed, read="({})")
     await tab.do(Click(Point(0.5, 0.5)))
     await tab.observe(1000)
 
 
-async def _arrive(tab: Tab, expected: Sequence[tuple[Listener, str]]) -> None:
+async def _arrive(tab: BrowserTab, expected: Sequence[tuple[Listener, str]]) -> None:
     """Page time goes on until all have arrived ("": anything), or for ARRIVE_S at most."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(ARRIVE_S):
@@ -182,13 +183,13 @@ class _Direct:
 @contextlib.contextmanager
 def unguarded() -> Iterator[None]:
     """Browsers that are started in the block reach what they like: for the peer alone."""
-    with mock.patch.object(process, "_NETWORK", ()), mock.patch.object(context, "Proxy", _Direct):
+    with mock.patch.object(browser_process, "_NETWORK_FLAGS", ()), mock.patch.object(context, "SessionProxy", _Direct):
         yield
 
 
 @contextlib.asynccontextmanager
-async def one_tab(settings: Sandbox) -> AsyncIterator[Tab]:
-    browser = await Chromium.start(chromium.find(settings), settings)
+async def one_tab(settings: SandboxSettings) -> AsyncIterator[BrowserTab]:
+    browser = await Chromium.start(chromium.find_chromium(settings), settings)
     try:
         yield await browser.open_tab(settings.width, settings.height)
     finally:

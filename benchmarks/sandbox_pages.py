@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from flywheel.environments.env import Task
+from flywheel.envs.base import Task
 
 GAME, MINIWOB = "bench_game", "bench_miniwob"  # names of worlds
 MINIWOB_PAGE = "miniwob/click-checkboxes.html"
@@ -71,7 +71,7 @@ def task_of(world: str, number: int = 0) -> Task:
 
 @dataclass
 class Session:
-    """One page of the sandbox's protocol (`flywheel.sandbox.sessions`), without state on the server."""
+    """One page of the sandbox's protocol (`flywheel.envs.browser.page_source`), without state on the server."""
 
     url: str
     allowed: tuple[str, ...]

@@ -19,7 +19,7 @@ from typing import Any
 
 from playwright.async_api import Browser, Page, async_playwright
 
-from flywheel.errors import EnvError
+from flywheel.utils.errors import EnvError
 
 VERSION = "0.14.3"  # of BrowserGym
 CACHE = Path.home() / ".cache" / "flywheel" / "bench"

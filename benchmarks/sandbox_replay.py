@@ -12,11 +12,11 @@ from sandbox_run import Run
 
 from flywheel.agent import actions as act
 from flywheel.agent.actions import Action, Click, Point, Wait
-from flywheel.bench import BenchCase
-from flywheel.environments.env import Task
-from flywheel.sandbox.pool import BrowserPool
-from flywheel.settings import Settings
-from flywheel.synthesis.tasks import make_tasks
+from flywheel.cli.bench import BenchCase
+from flywheel.config import Settings
+from flywheel.envs.base import Task
+from flywheel.envs.browser.pool import BrowserPool
+from flywheel.envs.tasks.drawing import make_tasks
 
 
 def random_action(rng: random.Random) -> Action:

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from sandbox_pages import Pages, serve
 
-from flywheel.sandbox.pool import BrowserPool
-from flywheel.settings import Sandbox
-from flywheel.worlds.server import WorldServer
+from flywheel.config import SandboxSettings
+from flywheel.envs.browser.pool import BrowserPool
+from flywheel.envs.suites.server import WorldServer
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,15 @@ class Run:
     def count(self, full: int, quick: int) -> int:
         return quick if self.options.quick else full
 
-    def sandbox(self, **fields: Any) -> Sandbox:
+    def sandbox(self, **fields: Any) -> SandboxSettings:
         options = self.options
         given = {"browsers": options.browsers, "pages": options.pages, "step_ms": options.step_ms, "timeout_s": 60.0}
-        return Sandbox(**{**given, **fields})
+        return SandboxSettings(**{**given, **fields})
 
     @asynccontextmanager
-    async def pool(self, settings: Sandbox, html: Path | None = None) -> AsyncIterator[tuple[BrowserPool, Pages]]:
+    async def pool(
+        self, settings: SandboxSettings, html: Path | None = None
+    ) -> AsyncIterator[tuple[BrowserPool, Pages]]:
         """Our sandbox over the worlds, the moving game, and MiniWoB's folder where it is given."""
         async with WorldServer() as worlds:
             with serve(html or self.folder, rest=worlds) as pages:

@@ -17,9 +17,9 @@ from sandbox_peers import browsergym, browsergym_python, miniwob_html, playwrigh
 from sandbox_run import Run, clicks, quartiles
 
 from flywheel.agent.actions import Click, Point, Wait
-from flywheel.bench import BenchCase
-from flywheel.sandbox import chromium
-from flywheel.sandbox.pool import BrowserPool
+from flywheel.cli.bench import BenchCase
+from flywheel.envs.browser import chromium
+from flywheel.envs.browser.pool import BrowserPool
 
 STEPS_320, STEPS_720, TIMES_PLAYWRIGHT, TIMES_BROWSERGYM, ACCELERATION = 120.0, 45.0, 1.5, 10.0, 100.0  # goals
 SIZES = {320: (320, 320), 720: (1280, 720)}
@@ -60,7 +60,7 @@ async def steps(run: Run, size: int, *, peer: bool) -> dict[str, list[tuple[floa
         pool, source = await stack.enter_async_context(run.pool(settings))
         browsers = []
         if peer:
-            executable = chromium.find(settings)
+            executable = chromium.find_chromium(settings)
             browsers = await stack.enter_async_context(playwright_browsers(executable, run.options.browsers))
         addresses = [source.address(GAME, number) for number in range(pages)]
         for number in range(run.rounds + 1):  # the first warms up
@@ -173,7 +173,7 @@ async def against_browsergym(run: Run, case: str, *, equal: bool) -> BenchCase:
     link = run.folder / "browsers"
     async with (
         run.pool(settings, html) as (pool, pages),
-        browsergym(python, pages.url, chromium.find(settings), link, **theirs_options) as (gym, shape),
+        browsergym(python, pages.url, chromium.find_chromium(settings), link, **theirs_options) as (gym, shape),
         pool.env() as env,
     ):
         await env.reset(task_of(MINIWOB), 0)

@@ -28,15 +28,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from speech_measure import edits, measure
 
-from flywheel.bench import BenchCase, emit, exit_code
-from flywheel.errors import BadInput
-from flywheel.recording.recognizers.pocketsphinx import PocketSphinx
-from flywheel.recording.sound import audio
-from flywheel.recording.synthetic.measure import edits, measure
-from flywheel.recording.synthetic.speech import speak
-from flywheel.recording.utterances import Utterance
-from flywheel.settings import Settings
+from flywheel.cli.bench import BenchCase, emit_case, exit_code
+from flywheel.config import Settings
+from flywheel.recordings import audio
+from flywheel.recordings.asr.pocketsphinx import PocketSphinx
+from flywheel.recordings.synthetic.sessions import synthesize_speech
+from flywheel.recordings.utterances import Utterance
+from flywheel.utils.errors import BadInput
 
 SENTENCES = Path(__file__).parent / "speech_heldout.txt"
 TUNING = Path(__file__).parent / "speech_tuning.txt"  # for --sentences, with --voices slt awb
@@ -72,9 +72,9 @@ def sentences(file: Path = SENTENCES) -> list[tuple[str, str]]:
 
 def spoken(text: str, voice: str) -> np.ndarray:
     """float32 mono at `audio.RATE`: the sentence in a quiet room, a little silence around it."""
-    said = _espeak(text, voice) if voice.startswith("en") else speak(text, voice, 1.0)
-    samples = np.concatenate([said, np.zeros(audio.RATE // 5, np.float32)])
-    samples = np.concatenate([np.zeros(audio.RATE // 5, np.float32), samples])
+    said = _espeak(text, voice) if voice.startswith("en") else synthesize_speech(text, voice, 1.0)
+    samples = np.concatenate([said, np.zeros(audio.SAMPLE_RATE // 5, np.float32)])
+    samples = np.concatenate([np.zeros(audio.SAMPLE_RATE // 5, np.float32), samples])
     noise = np.random.default_rng(len(text)).normal(0, NOISE, len(samples))
     return np.clip(samples + noise, -1, 1).astype(np.float32)
 
@@ -86,7 +86,7 @@ def _espeak(text: str, voice: str) -> np.ndarray:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "said.wav"
         subprocess.run([program, "-v", voice, "-s", "140", "-w", path, text], check=True, timeout=30)
-        return audio.read(path)
+        return audio.read_audio(path)
 
 
 def listen(chosen: Sequence[tuple[str, str]], voices: Sequence[str]) -> tuple[list[Heard], dict[str, float]]:
@@ -96,11 +96,11 @@ def listen(chosen: Sequence[tuple[str, str]], voices: Sequence[str]) -> tuple[li
     for number, (kind, text) in enumerate(chosen):
         voice = voices[number % len(voices)]
         samples, meant = spoken(text, voice), text.split()
-        seconds += len(samples) / audio.RATE
+        seconds += len(samples) / audio.SAMPLE_RATE
         found, wrong = {}, {}
         for name, recognizer in recognizers.items():
             begun = time.process_time()
-            found[name] = recognizer.recognize(samples, audio.RATE).words
+            found[name] = recognizer.recognize(samples, audio.SAMPLE_RATE).words
             spent[name] += time.process_time() - begun
             wrong[name] = edits(meant, [word.word for word in found[name]])
         sure = Utterance(0.0, 0.0, found["ours"]).confidence
@@ -190,7 +190,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--recordings", type=Path, default=RECORDINGS, help="sessions with their truth.json")
     options = parser.parse_args(argv)
     chosen = sentences(options.sentences)[:: options.every]
-    cases = [emit(word_error_rate(chosen, options.voices, options.seed)), emit(right_steps(options.recordings))]
+    cases = [
+        emit_case(word_error_rate(chosen, options.voices, options.seed)),
+        emit_case(right_steps(options.recordings)),
+    ]
     return exit_code(cases)
 
 

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
-from flywheel.bench import BenchCase, emit, exit_code
+from flywheel.cli.bench import BenchCase, emit_case, exit_code
 
 PROJECT = Path(__file__).resolve().parent.parent
 BASELINE = "6659744"
@@ -115,7 +115,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                             seconds[name].append(took)
                 ours, peer = median(seconds["ours"]), median(seconds["peer"])
                 cases.append(
-                    emit(
+                    emit_case(
                         BenchCase(
                             "startup",
                             command,

@@ -20,12 +20,14 @@ import duckdb
 import pandas as pd
 import store_synthetic
 
-from flywheel.bench import BenchCase
-from flywheel.files import write_json, write_text
-from flywheel.settings import Settings
-from flywheel.stages.route import STAGE
-from flywheel.store import build, manifest, partitions, parts, versioning
-from flywheel.workspace import Workspace
+from flywheel.cli.bench import BenchCase
+from flywheel.config import Settings
+from flywheel.config.workspace import Workspace
+from flywheel.pipeline.stages.route import STAGE
+from flywheel.store import manifest, partitions
+from flywheel.store.routing import training_stores
+from flywheel.store.versioning import stage_records
+from flywheel.utils.files import write_json, write_text
 
 _COMMAND = "from flywheel.cli import main; main()"
 
@@ -80,7 +82,7 @@ def _cpu() -> float:
 
 def _files(ws: Workspace) -> dict[str, int]:
     """Bytes of each file of the data, by what is in it: what a cache or a remote has to take anew."""
-    listed = [part for path in ws.data.rglob(parts.NAME) for part in parts.read(path.parent)]
+    listed = [part for path in ws.data.rglob(partitions.PARTS_FILE) for part in partitions.read_part_list(path.parent)]
     return {part.sha256: part.bytes for part in listed}
 
 
@@ -93,23 +95,23 @@ def _workspace(folder: Path, count: int) -> Workspace:
     ws.root.mkdir(parents=True)
     settings = Settings.model_validate({"recording": {"sessions_per_iteration": 0}})
     write_text(ws.params, "seed: 7\n")
-    versioning.prepare(ws)
-    manifest.genesis(ws, digest="base")
+    stage_records.init_dvc_project(ws)
+    manifest.init_first_checkpoint(ws, digest="base")
     for k, rows in ((1, count), (2, count // 10)):
-        versioning.add_iteration(ws, k, settings)
+        stage_records.begin_iteration(ws, k, settings)
         store_synthetic.workspace(ws.root, rows, iteration=k)
         for table, stage in (*STAGE.partitions(), ("metrics", "score"), ("metrics", "route")):
             if not ws.partition(table, k, stage).is_dir():
-                partitions.write(ws, table, k, stage, [])
+                partitions.write_partition(ws, table, k, stage, [])
         write_json(ws.levels(k), {"open": {}})
         staged = Workspace(ws.root / "staged")
-        build.build(ws, k, settings, STAGE.partitions(), staged, page=False)
-        build.publish(ws, k, staged)
+        training_stores.build_training_stores(ws, k, settings, STAGE.partitions(), staged, page=False)
+        training_stores.publish_training_stores(ws, k, staged)
         shutil.rmtree(staged.root)
         data = [one for one in STAGE.partitions() if one[0] != "scores"]
-        manifest.write(ws, k, window=2, data=data)
+        manifest.write_manifest(ws, k, window=2, data=data)
         for stage in ("score", "route"):
-            versioning.commit(ws, stage, k)
+            stage_records.record_stage(ws, stage, k)
     done.touch()
     return ws
 
@@ -138,7 +140,7 @@ def _compared(ws: Workspace, found: dict) -> float:
     counts = {}
     for k in (1, 2):
         trajectories, routes = (
-            pd.read_parquet(partitions.files(ws, table, k, stage), columns=columns)
+            pd.read_parquet(partitions.partition_files(ws, table, k, stage), columns=columns)
             for table, stage, columns in (
                 ("trajectories", "rollout", ["trajectory_id", "status"]),
                 ("routes", "route", ["trajectory_id", "destination", "score"]),

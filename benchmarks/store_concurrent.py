@@ -13,10 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
-from flywheel.bench import BenchCase
-from flywheel.errors import DataError
-from flywheel.store import catalog, partition_writer, partitions
-from flywheel.workspace import Workspace
+from flywheel.cli.bench import BenchCase
+from flywheel.config.workspace import Workspace
+from flywheel.store import partitions
+from flywheel.store.catalog import database
+from flywheel.utils.errors import DataError
 
 READERS = 8
 REPLACEMENTS = 10_000
@@ -52,7 +53,7 @@ def cases(options: Namespace) -> Iterator[BenchCase]:
     for writer in writers:
         writer.join()
     failed = sum(writer.exitcode != 0 for writer in writers)
-    rows = partitions.read(ws, "scores", 1, "score")
+    rows = partitions.read_partition(ws, "scores", 1, "score")
     mixed = len(set(rows["scorer"].to_pylist())) != 1
     yield BenchCase(
         "store", "two_writers", "failures", failed + mixed, None, "", None, 0, not failed and not mixed,
@@ -62,8 +63,8 @@ def cases(options: Namespace) -> Iterator[BenchCase]:
 
 def _write(ws: Workspace, number: int) -> None:
     rows = [{"trajectory_id": f"t{row:04d}", "scorer": str(number), "score": 1.0} for row in range(_count(number))]
-    with mock.patch.object(partition_writer, "_RUN_BYTES", 4_000):  # several files of few rows
-        partitions.write(ws, "scores", 1, "score", rows)
+    with mock.patch.object(partitions, "_RUN_BYTES", 4_000):  # several files of few rows
+        partitions.write_partition(ws, "scores", 1, "score", rows)
 
 
 def _count(number: int) -> int:
@@ -80,20 +81,20 @@ def _read(root: Path, kind: int, stop, told) -> None:
     answers = wrong = errors = 0
     first = ""
     sql = "SELECT count(*) AS n, min(scorer) AS a, max(scorer) AS b FROM scores"
-    kept = catalog.connect(ws) if kind == 2 else None
+    kept = database.connect_catalog(ws) if kind == 2 else None
     while not stop.is_set():
         try:
             if kind == 0:
-                names = partitions.read(ws, "scores", 1, "score")["scorer"].to_pylist()
+                names = partitions.read_partition(ws, "scores", 1, "score")["scorer"].to_pylist()
                 answer = {"n": len(names), "a": min(names), "b": max(names)}
             elif kind == 1:
-                (answer,) = catalog.query(ws, sql).to_pylist()
+                (answer,) = database.query_catalog(ws, sql).to_pylist()
             else:
                 try:
-                    (answer,) = catalog.rows(kept, sql)
+                    (answer,) = database.query_rows(kept, sql)
                 except DataError:  # what it saw is gone: it is told so, and connects anew
                     kept.close()
-                    kept = catalog.connect(ws)
+                    kept = database.connect_catalog(ws)
                     continue
             answers += 1
             wrong += not (answer["a"] == answer["b"] and answer["n"] == _count(int(answer["a"])))

@@ -26,11 +26,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import store_synthetic
 
-from flywheel.bench import BenchCase
-from flywheel.errors import FlywheelError
-from flywheel.settings import Settings
-from flywheel.store import build, manifest, partitions, parts
-from flywheel.workspace import Workspace
+from flywheel.cli.bench import BenchCase
+from flywheel.config import Settings
+from flywheel.config.workspace import Workspace
+from flywheel.store import manifest, partitions
+from flywheel.store.routing import training_stores
+from flywheel.utils.errors import FlywheelError
 
 INPUTS = 10_000
 SHARE = 100  # that a process judges at a time
@@ -90,16 +91,19 @@ def _sound(folder: Path) -> Workspace:
         made = store_synthetic.workspace(folder.with_name("made"), TRAJECTORIES, screens=8)
         ws = Workspace(folder.resolve())
         for table, stage in READ:  # as this version writes them
-            partitions.write(ws, table, 1, stage, partitions.read(made, table, 1, stage))
-    manifest.begin(Workspace(folder.resolve()))
+            partitions.write_partition(ws, table, 1, stage, partitions.read_partition(made, table, 1, stage))
+    manifest.init_manifests(Workspace(folder.resolve()))
     return Workspace(folder.resolve())
 
 
 def _routed(ws: Workspace, at: Path | None = None) -> dict:
     staged = Workspace(at or ws.root / "staged")
     settings = Settings().model_copy(update={"routing": Settings().routing.model_copy(update={"broken_limit": 1.0})})
-    build.build(ws, 1, settings, READ, staged, page=False)
-    found = {table: partitions.read(staged, table, 1, build.STAGE).to_pylist() for table in build.WRITTEN}
+    training_stores.build_training_stores(ws, 1, settings, READ, staged, page=False)
+    found = {
+        table: partitions.read_partition(staged, table, 1, training_stores.ROUTE_STAGE).to_pylist()
+        for table in training_stores.WRITTEN_TABLES
+    }
     shutil.rmtree(staged.root)
     return found
 
@@ -113,7 +117,7 @@ def _outcome(ws: Workspace, expected: dict, damaged: str | None) -> str:
         return "named"
     except Exception:
         return "traceback"
-    rows = sum(part.rows for part in partitions.manifest_of(ws, "trajectories", 1, "rollout").parts)
+    rows = sum(part.rows for part in partitions.partition_manifest(ws, "trajectories", 1, "rollout").parts)
     kept = sum(len(got[store]) for store in ("sft", "ct"))
     aside = sum(row["of_table"] == "trajectories" for row in got["quarantine"])
     if kept + aside != rows:
@@ -127,7 +131,7 @@ def _outcome(ws: Workspace, expected: dict, damaged: str | None) -> str:
 
 
 def _file(ws: Workspace, table: str, stage: str) -> Path:
-    return partitions.files(ws, table, 1, stage)[0]
+    return partitions.partition_files(ws, table, 1, stage)[0]
 
 
 def truncated(ws, table, stage, rng) -> str:
@@ -188,19 +192,19 @@ def lost_file(ws, table, stage, rng) -> str:
 
 
 def lost_list(ws, table, stage, rng) -> str:
-    (_file(ws, table, stage).parent / parts.NAME).unlink()
+    (_file(ws, table, stage).parent / partitions.PARTS_FILE).unlink()
     return "lost list"
 
 
 def cut_list(ws, table, stage, rng) -> str:
-    path = _file(ws, table, stage).parent / parts.NAME
+    path = _file(ws, table, stage).parent / partitions.PARTS_FILE
     content = path.read_text()
     path.write_text(content[: rng.randrange(len(content) - 2)])
     return "cut list"
 
 
 def edited_list(ws, table, stage, rng) -> str:
-    path = _file(ws, table, stage).parent / parts.NAME
+    path = _file(ws, table, stage).parent / partitions.PARTS_FILE
     about = json.loads(path.read_text())
     field = rng.choice(["name", "rows", "bytes", "sha256", "footer"])
     value = about["parts"][0][field]
@@ -235,7 +239,9 @@ def foreign(ws, table, stage, rng) -> str:
     else:
         data = data.set_column(0, data.schema.names[0], pa.array(range(data.num_rows), pa.int64()))
     pq.write_table(data.replace_schema_metadata(about), path)
-    parts.write(path.parent, table, [parts.part(path, data.num_rows, parts.known_sha256(path))])
+    partitions.write_part_list(
+        path.parent, table, [partitions.describe_part_file(path, data.num_rows, partitions.cached_sha256(path))]
+    )
     return kind
 
 
@@ -250,12 +256,12 @@ BYTES: tuple[Callable, ...] = (
 
 def _changed(**changes) -> Callable:
     def damage(ws, table, stage, rng) -> str:
-        rows = partitions.read(ws, table, 1, stage).to_pylist()
+        rows = partitions.read_partition(ws, table, 1, stage).to_pylist()
         chosen = rng.choice(rows)
         told = _whose(ws, table, chosen)
         name = rng.choice(sorted(changes))
         chosen[name] = rng.choice(changes[name]) if isinstance(changes[name], list) else changes[name](chosen)
-        partitions.write(ws, table, 1, stage, rows)
+        partitions.write_partition(ws, table, 1, stage, rows)
         return chosen["trajectory_id"] if name == "trajectory_id" else told
 
     damage.__name__ = "changed"
@@ -267,29 +273,29 @@ def _whose(ws: Workspace, table: str, row: dict) -> str | None:
     if table not in ("tasks", "images"):
         return row["trajectory_id"]
     of, own, key = ("trajectories",) + ("task_id",) * 2 if table == "tasks" else ("steps", "image_sha256", "sha256")
-    found = partitions.read(ws, of, 1, "rollout", ["trajectory_id", own])
+    found = partitions.read_partition(ws, of, 1, "rollout", ["trajectory_id", own])
     names = [one["trajectory_id"] for one in found.to_pylist() if one[own] == row[key]]
     return names[0] if names else None  # nobody's: to lose it changes nothing
 
 
 def doubled(ws, table, stage, rng) -> str:
-    rows = partitions.read(ws, table, 1, stage).to_pylist()
+    rows = partitions.read_partition(ws, table, 1, stage).to_pylist()
     chosen = rng.choice(rows)
-    partitions.write(ws, table, 1, stage, [*rows, chosen])
+    partitions.write_partition(ws, table, 1, stage, [*rows, chosen])
     return _whose(ws, table, chosen)
 
 
 def orphaned(ws, table, stage, rng) -> str:
-    rows = partitions.read(ws, table, 1, stage).to_pylist()
-    partitions.write(ws, table, 1, stage, [*rows, rng.choice(rows) | {"trajectory_id": "nobody"}])
+    rows = partitions.read_partition(ws, table, 1, stage).to_pylist()
+    partitions.write_partition(ws, table, 1, stage, [*rows, rng.choice(rows) | {"trajectory_id": "nobody"}])
     return "nobody"
 
 
 def removed(ws, table, stage, rng) -> str:
-    rows = partitions.read(ws, table, 1, stage).to_pylist()
+    rows = partitions.read_partition(ws, table, 1, stage).to_pylist()
     gone = rows.pop(rng.randrange(len(rows)))
     told = _whose(ws, table, gone)
-    partitions.write(ws, table, 1, stage, rows)
+    partitions.write_partition(ws, table, 1, stage, rows)
     return told
 
 

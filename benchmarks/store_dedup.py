@@ -16,10 +16,10 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
-from flywheel.bench import BenchCase
-from flywheel.dedup import minhash, steps
-from flywheel.dedup.repeats import near_duplicates
-from flywheel.dedup.steps import Sequences
+from flywheel.cli.bench import BenchCase
+from flywheel.store.dedup import episode_similarity
+from flywheel.store.dedup.episode_similarity import StepSequences
+from flywheel.store.dedup.near_duplicates import find_near_duplicates
 
 STEPS = 15
 KINDS = ("first", "edited", "renamed", "another way", "one step else", "two steps else")
@@ -131,14 +131,14 @@ def _ours(made: pa.Table, tasks: pa.Table) -> tuple[float, float, set[tuple[str,
     began, cpu = time.perf_counter(), time.process_time()
     with duckdb.connect() as connection:
         connection.register("made", made)
-        connection.register("coded", pa.concat_tables(steps.encode(connection, "FROM made")))
+        connection.register("coded", pa.concat_tables(episode_similarity.encode_steps(connection, "FROM made")))
         connection.register("tasks", tasks)
         # All tasks of a page have the same screens, which tell nothing: here each family has its own.
         connection.execute(
             """CREATE TABLE episodes AS SELECT trajectory_id, content, arguments, 'sft' AS fate, steps, true AS new,
             family::VARCHAR AS first_screen, first_screen AS last_screen FROM tasks JOIN coded USING (trajectory_id)"""
         )
-        near_duplicates(connection, "FROM episodes", LEAST, lambda pairs: [left == right for left, right in pairs])
+        find_near_duplicates(connection, "FROM episodes", LEAST, lambda pairs: [left == right for left, right in pairs])
         found = connection.execute("SELECT trajectory_id, twin FROM near_duplicates").fetchall()
     return time.perf_counter() - began, time.process_time() - cpu, set(found)
 
@@ -150,10 +150,10 @@ def _datasketch(made: pa.Table) -> tuple[float, set[tuple[str, str]]]:
     began = time.perf_counter()
     with duckdb.connect() as connection:
         connection.register("made", made)
-        coded = pa.concat_tables(steps.encode(connection, "FROM made"))
-    sequences, ids = Sequences.of(coded["steps"]), coded["trajectory_id"].to_pylist()
+        coded = pa.concat_tables(episode_similarity.encode_steps(connection, "FROM made"))
+    sequences, ids = StepSequences.of(coded["steps"]), coded["trajectory_id"].to_pylist()
     lsh, signed = MinHashLSH(threshold=0.6, num_perm=64), {}
-    coarse = minhash.coarse(sequences)
+    coarse = episode_similarity.coarsen_steps(sequences)
     for row, name in enumerate(ids):
         own = coarse[sequences.offsets[row] : sequences.offsets[row + 1]]
         signed[name] = MinHash(num_perm=64, seed=22)

@@ -21,27 +21,18 @@ import pyarrow as pa
 import store_synthetic as synthetic
 import yaml
 
-from flywheel import settings as settings_module
-from flywheel import standing
-from flywheel.bench import BenchCase
-from flywheel.files import write_json, write_text
-from flywheel.report import page
-from flywheel.schema import TABLES
-from flywheel.settings import Settings
-from flywheel.store import (
-    catalog,
-    closed,
-    decisions,
-    dvc_lock,
-    lineage,
-    manifest,
-    metrics,
-    newest,
-    partitions,
-    pipeline,
-    versioning,
-)
-from flywheel.workspace import Workspace, label
+from flywheel import config as settings_module
+from flywheel.cli.bench import BenchCase
+from flywheel.config import Settings
+from flywheel.config.workspace import Workspace, iteration_label
+from flywheel.maintenance import status
+from flywheel.pipeline import dag
+from flywheel.store import lineage, manifest, metrics, partitions, routing_decisions
+from flywheel.store.catalog import compaction, database
+from flywheel.store.schema import TABLES
+from flywheel.store.versioning import dvc_files, stage_records
+from flywheel.ui.report import pages
+from flywheel.utils.files import write_json, write_text
 
 _FEW, _MANY, _GOAL = 10, 200, 1.5
 _TRAJECTORIES = 20
@@ -57,13 +48,13 @@ class _Cost:
 
 
 _COSTS = (
-    _Cost("record", lambda ws, k: versioning.commit(ws, _STAGE, k)),
-    _Cost("is_done", lambda ws, k: versioning.is_done(ws, _STAGE, k)),
-    _Cost("status", lambda ws, k: standing.look(ws)),
-    _Cost("connect", lambda ws, k: catalog.connect(ws).close()),
-    _Cost("iterations", lambda ws, k: catalog.query(ws, "FROM iterations")),
-    _Cost("report", lambda ws, k: page.build(ws), repetitions=3),
-    _Cost("status_all", lambda ws, k: standing.look(ws, everything=True), goal=None, repetitions=1),
+    _Cost("record", lambda ws, k: stage_records.record_stage(ws, _STAGE, k)),
+    _Cost("is_done", lambda ws, k: stage_records.is_stage_done(ws, _STAGE, k)),
+    _Cost("status", lambda ws, k: status.read_workspace_status(ws)),
+    _Cost("connect", lambda ws, k: database.connect_catalog(ws).close()),
+    _Cost("iterations", lambda ws, k: database.query_catalog(ws, "FROM iterations")),
+    _Cost("report", lambda ws, k: pages.write_report(ws), repetitions=3),
+    _Cost("status_all", lambda ws, k: status.read_workspace_status(ws, everything=True), goal=None, repetitions=1),
 )
 
 
@@ -91,22 +82,22 @@ def workspace(folder: Path, iterations: int) -> Workspace:
     ws = Workspace(folder.resolve())
     if not (ws.root / "made").is_file():
         write_text(ws.params, "seed: 7\n")
-        versioning.prepare(ws)
-        manifest.genesis(ws, digest="d000")
+        stage_records.init_dvc_project(ws)
+        manifest.init_first_checkpoint(ws, digest="d000")
         chosen = Settings.model_validate({"recording": {"sessions_per_iteration": 0}})
-        text = settings_module.dump(chosen)
+        text = settings_module.dump_settings(chosen)
         for k in range(1, iterations + 1):
             write_text(ws.frozen_params(k), text)
             write_json(ws.iteration(k) / "sessions.json", {"sessions": []})
-            decisions.begin(ws, k)
-            write_text(pipeline.path(ws, k), pipeline.dvc_yaml(k, list(chosen.synthesis.domains)))
+            routing_decisions.init_decisions(ws, k)
+            write_text(dag.dvc_yaml_path(ws, k), dag.render_dvc_yaml(k, list(chosen.synthesis.domains)))
             _iteration(ws, k, list(chosen.synthesis.domains))
             _record(ws, k)
             if k % 10 == 0:
-                closed.bring_up_to_date(ws)
-        newest.prepare(ws, iterations)
+                compaction.compact_iterations(ws)
+        dvc_files.write_workspace_dvc_yaml(ws, iterations)
         write_text(ws.root / "made", "")
-    closed.bring_up_to_date(ws)
+    compaction.compact_iterations(ws)
     return ws
 
 
@@ -130,7 +121,7 @@ def _iteration(ws: Workspace, k: int, domains: list[str]) -> None:
     with duckdb.connect() as connection:
         connection.register("incoming", made["trajectories", "rollout"])
         connection.register("decided", pa.Table.from_pylist(made["routes", "route"]))
-        made["lineage", "route"] = connection.execute(lineage.routed(k)).to_arrow_table()
+        made["lineage", "route"] = connection.execute(lineage.routed_links_sql(k)).to_arrow_table()
     for stage, declared in _declared(ws, k).items():
         for out in declared["outs"]:
             path = ws.root / (next(iter(out)) if isinstance(out, dict) else out)
@@ -139,32 +130,34 @@ def _iteration(ws: Workspace, k: int, domains: list[str]) -> None:
             elif path.suffix != ".json":
                 table = path.parent.parent.name
                 rows = made.get((table, stage), _figures(stage, k, domains) if table == "metrics" else [])
-                partitions.write(ws, table, k, stage, rows)
+                partitions.write_partition(ws, table, k, stage, rows)
     data = [("trajectories", _STAGE), ("steps", _STAGE), ("images", _STAGE), ("tasks", "synthesize")]
-    manifest.write(ws, k, window=2, data=data)
+    manifest.write_manifest(ws, k, window=2, data=data)
     write_json(ws.levels(k), {"open": {}})
     write_json(ws.held_out(k), {"about": "", "models": {}})
-    model = f"models/iteration={label(k)}/merged"
+    model = f"models/iteration={iteration_label(k)}/merged"
     write_json(ws.promotion(k), {"model": model, "digest": f"d{k:03d}", "iteration": k, "promoted": True, "reason": ""})
 
 
 def _figures(stage: str, k: int, domains: list[str]) -> list[dict[str, Any]]:
-    rows = [metrics.row("seconds", 10.0)]
+    rows = [metrics.metric_row("seconds", 10.0)]
     if stage in ("ct", "sft"):
-        rows += [metrics.row("loss", 1 / (n + k), step=n) for n in range(24)]
+        rows += [metrics.metric_row("loss", 1 / (n + k), step=n) for n in range(24)]
     if stage.startswith("rl-"):
         names = ("reward", "success", "entropy", "kl", "mismatch", "clip_fraction", "value_loss", "explained_variance")
         domain = stage.removeprefix("rl-")
-        rows += [metrics.row(name, (n + k) % 7 / 7, domain=domain, step=n) for name in names for n in range(1, 9)]
+        rows += [
+            metrics.metric_row(name, (n + k) % 7 / 7, domain=domain, step=n) for name in names for n in range(1, 9)
+        ]
     if stage == "evaluate":
-        for domain in (*domains, metrics.ALL):
-            rows += [metrics.share(f"success_{when}", (k + n) % 20, 20, domain=domain)
+        for domain in (*domains, metrics.ALL_DOMAINS):
+            rows += [metrics.fraction_metric_row(f"success_{when}", (k + n) % 20, 20, domain=domain)
                      for n, when in enumerate(("before", "after"))]  # fmt: skip
     return rows
 
 
 def _declared(ws: Workspace, k: int) -> dict[str, Any]:
-    return yaml.load(pipeline.path(ws, k).read_text(encoding="utf-8"), yaml.CSafeLoader)["stages"]
+    return yaml.load(dag.dvc_yaml_path(ws, k).read_text(encoding="utf-8"), yaml.CSafeLoader)["stages"]
 
 
 def _record(ws: Workspace, k: int) -> None:
@@ -178,7 +171,7 @@ def _record(ws: Workspace, k: int) -> None:
             (file, blocks), = params.items()  # fmt: skip
             entry["params"] = {file: {block: frozen[block] for block in blocks}}
         entries[stage] = entry | {"outs": [_hashed(ws, path) for path in outs]}
-    write_text(dvc_lock.path(ws, k), dvc_lock.text(entries))
+    write_text(dvc_files.dvc_lock_path(ws, k), dvc_files.dump_dvc_lock(entries))
 
 
 def _hashed(ws: Workspace, path: str) -> dict[str, Any]:

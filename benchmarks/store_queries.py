@@ -18,10 +18,11 @@ import pandas as pd
 import pyarrow as pa
 import store_synthetic as synthetic
 
-from flywheel.bench import BenchCase
-from flywheel.schema import TABLES
-from flywheel.store import catalog, lineage, partitions
-from flywheel.workspace import Workspace
+from flywheel.cli.bench import BenchCase
+from flywheel.config.workspace import Workspace
+from flywheel.store import lineage, partitions
+from flywheel.store.catalog import database
+from flywheel.store.schema import TABLES
 
 SCREENS, SCREEN_BYTES = 20_000, 20_000
 REPETITIONS = 7
@@ -36,7 +37,7 @@ def cases(options: Namespace) -> Iterator[BenchCase]:
     )
     route(ws, count)
     asked = synthetic.identity(1, count // 3)
-    with catalog.connect(ws) as connection:
+    with database.connect_catalog(ws) as connection:
         for case, goal, sql, peer in _questions(ws, asked):
             yield _measure(connection, case, goal, sql, peer, count)
 
@@ -95,7 +96,7 @@ def _measure(
     else:
         assert answer.to_pylist() == expected, case
     for _ in range(REPETITIONS):
-        ours.append(_timed(lambda: catalog.run(connection, sql)))
+        ours.append(_timed(lambda: database.run_query(connection, sql)))
         theirs.append(_timed(peer))
     wall, cpu = (statistics.median(times) for times in zip(*ours, strict=True))
     peer_wall = statistics.median(wall for wall, _ in theirs)
@@ -104,7 +105,7 @@ def _measure(
 
 
 def _first(connection: duckdb.DuckDBPyConnection, sql: str) -> pa.ChunkedArray:
-    return catalog.run(connection, sql).column(0)
+    return database.run_query(connection, sql).column(0)
 
 
 def _timed(work: Callable[[], Any]) -> tuple[float, float]:
@@ -124,7 +125,7 @@ def route(ws: Workspace, count: int) -> None:
     schema = TABLES["routes"]
     reason = np.where(good, "verified", "not verified")
     routes = dict(zip(schema.names, (names, store, reason, scores["score"], good), strict=True))
-    partitions.write(ws, "routes", 1, "route", pa.table(routes, schema))
+    partitions.write_partition(ws, "routes", 1, "route", pa.table(routes, schema))
     links = {
         "child": [*(f"{one}@001" for one in store), *names, *names],
         "child_kind": ["dataset"] * count + ["trajectory"] * 2 * count,
@@ -132,5 +133,7 @@ def route(ws: Workspace, count: int) -> None:
         "parent_kind": ["trajectory"] * count + ["task"] * count + ["run"] * count,
         "relation": ["holds"] * count + ["attempts"] * count + ["produced in"] * count,
     }
-    partitions.write(ws, "lineage", 1, "route", pa.table(links, TABLES["lineage"]))
-    partitions.write(ws, "lineage", 1, "sft", lineage.trained(CHECKPOINT, "d", datasets=[lineage.dataset("sft", 1)]))
+    partitions.write_partition(ws, "lineage", 1, "route", pa.table(links, TABLES["lineage"]))
+    partitions.write_partition(
+        ws, "lineage", 1, "sft", lineage.checkpoint_links(CHECKPOINT, "d", datasets=[lineage.dataset_name("sft", 1)])
+    )

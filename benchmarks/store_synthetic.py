@@ -16,9 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flywheel.schema import TABLES
+from flywheel.config.workspace import Workspace
 from flywheel.store import partitions
-from flywheel.workspace import Workspace
+from flywheel.store.schema import TABLES
 
 AT_ONCE = 2_000  # trajectories in memory: few, so that what is measured is not the making of them
 STEPS = 15
@@ -233,6 +233,6 @@ def _table(table: str, rows: int, **columns) -> pa.Table:
 
 
 def _write(ws: Workspace, table: str, iteration: int, batches: Iterable[pa.Table]) -> None:
-    with partitions.writing(ws, table, iteration, _WRITERS[table]) as writer:
+    with partitions.open_partition_writer(ws, table, iteration, _WRITERS[table]) as writer:
         for batch in batches:
             writer.write(batch)

@@ -22,11 +22,11 @@ import pyarrow.parquet as pq
 import store_synthetic as synthetic
 from PIL import Image
 
-from flywheel.bench import BenchCase
-from flywheel.files import write_json
-from flywheel.schema import TABLES
+from flywheel.cli.bench import BenchCase
+from flywheel.config.workspace import Workspace
 from flywheel.store import manifest, partitions
-from flywheel.workspace import Workspace
+from flywheel.store.schema import TABLES
+from flywheel.utils.files import write_json
 
 SAMPLES = 600
 ITERATIONS = 10
@@ -81,18 +81,18 @@ def _workspace(folder: Path, trajectories: int, seed: int) -> Workspace:
     ws = Workspace(folder.resolve())
     if (ws.root / "made").is_file():
         return ws
-    manifest.genesis(ws, digest="base")
+    manifest.init_first_checkpoint(ws, digest="base")
     mine, screens = trajectories // ITERATIONS, max(1, trajectories * synthetic.STEPS // ITERATIONS // STEPS_A_SCREEN)
     names = synthetic.screen_names(screens)
     for k in range(1, ITERATIONS + 1):
         for table in ("trajectories", "steps"):
-            with partitions.writing(ws, table, k, "rollout") as writer:
+            with partitions.open_partition_writer(ws, table, k, "rollout") as writer:
                 for batch in synthetic.batches(table, mine, iteration=k, screens=screens, seed=seed):
                     writer.write(batch)
-        partitions.write(ws, "images", k, "rollout", _screens(names, seed))
-        partitions.write(ws, "ct", k, "route", _ct(ws, k))
+        partitions.write_partition(ws, "images", k, "rollout", _screens(names, seed))
+        partitions.write_partition(ws, "ct", k, "route", _ct(ws, k))
         data = [(table, "rollout") for table in ("trajectories", "steps", "images")]
-        manifest.write(ws, k, window=2, data=data)
+        manifest.write_manifest(ws, k, window=2, data=data)
     (ws.root / "made").touch()
     return ws
 
@@ -108,7 +108,7 @@ def _screens(names: list[str], seed: int) -> Iterator[dict]:
 
 def _ct(ws: Workspace, iteration: int) -> Iterator[dict]:
     columns = [name for name in TABLES["ct"].names if name in TABLES["trajectories"].names]
-    yield from partitions.read(ws, "trajectories", iteration, "rollout", columns).to_pylist()
+    yield from partitions.read_partition(ws, "trajectories", iteration, "rollout", columns).to_pylist()
 
 
 def _process(what: str, root: Path) -> dict[str, float]:
@@ -132,13 +132,13 @@ def report(act, root: str) -> None:
 
 def sample(ws: Workspace) -> None:
     """As the stage ct: draw, read, and encode each sample once."""
+    from flywheel.config import Settings
     from flywheel.policy.encoding import Encoder
-    from flywheel.settings import Settings
-    from flywheel.training.supervised import dataset
+    from flywheel.training.data import dataset
 
-    read = manifest.read(ws, ITERATIONS)
+    read = manifest.read_manifest(ws, ITERATIONS)
     with tempfile.TemporaryDirectory() as folder:
-        found = dataset.samples(ws, read, _drawn(ws), Encoder.from_folder(_MODEL), Settings(), Path(folder))
+        found = dataset.load_samples(ws, read, _drawn(ws), Encoder.from_folder(_MODEL), Settings(), Path(folder))
         for one in found:
             assert len(one.context) > 0
 
@@ -147,16 +147,16 @@ def read_raw(ws: Workspace) -> None:
     """All columns of the drawn trajectories' rows, and their first screens."""
     names = json.loads((ws.root / _NAMES).read_text(encoding="utf-8"))
     for table in ("trajectories", "steps"):
-        paths = partitions.all_files(ws, table)
+        paths = partitions.table_files(ws, table)
         found = pq.read_table(paths, filters=[("trajectory_id", "in", names)], partitioning=None)
     seen = sorted(set(found["image_sha256"].to_pylist()[:SAMPLES]))
-    pq.read_table(partitions.all_files(ws, "images"), filters=[("sha256", "in", seen)], partitioning=None)
+    pq.read_table(partitions.table_files(ws, "images"), filters=[("sha256", "in", seen)], partitioning=None)
 
 
 def _drawn(ws: Workspace) -> list:
-    from flywheel.settings import Supervised
-    from flywheel.training.supervised import dataset, draw
+    from flywheel.config import SupervisedSettings
+    from flywheel.training.data import dataset
 
-    pool = dataset.pool(ws, manifest.read(ws, ITERATIONS), "ct", {"rollout": 0.02})
-    block = Supervised(samples=SAMPLES, agent_fraction=1.0)
-    return draw.mix(pool, draw.Pool([], np.zeros(0, int), np.zeros(0)), block, 0)
+    pool = dataset.load_weighted_steps(ws, manifest.read_manifest(ws, ITERATIONS), "ct", {"rollout": 0.02})
+    block = SupervisedSettings(samples=SAMPLES, agent_fraction=1.0)
+    return dataset.draw_mixture(pool, dataset.WeightedSteps([], np.zeros(0, int), np.zeros(0)), block, 0)

@@ -19,11 +19,13 @@ from types import ModuleType
 import pyarrow.parquet as pq
 import store_synthetic
 
-from flywheel.bench import BenchCase
-from flywheel.schema import TABLES
-from flywheel.settings import Settings
-from flywheel.store import build, duplicates, manifest, partitions
-from flywheel.workspace import Workspace
+from flywheel.cli.bench import BenchCase
+from flywheel.config import Settings
+from flywheel.config.workspace import Workspace
+from flywheel.store import manifest, partitions
+from flywheel.store.dedup import near_duplicates
+from flywheel.store.routing import training_stores
+from flywheel.store.schema import TABLES
 
 TABLES_WRITTEN = ("trajectories", "steps", "scores")
 READ = [("trajectories", "rollout"), ("steps", "rollout"), ("images", "rollout"), ("tasks", "synthesize")]
@@ -80,16 +82,16 @@ def _ours(ws: Workspace, size: int) -> dict:
     for table in TABLES_WRITTEN:
         began = time.perf_counter()
         made = _made[0]
-        with partitions.writing(ws, table, 1, "score" if table == "scores" else "rollout") as writer:
+        with partitions.open_partition_writer(ws, table, 1, "score" if table == "scores" else "rollout") as writer:
             for batch in _timed(store_synthetic.batches(table, size)):
                 writer.write(batch)
         parts[f"write {table}"] = round(time.perf_counter() - began - (_made[0] - made), 2)
-    manifest.begin(ws)
+    manifest.init_manifests(ws)
     began = time.perf_counter()
     staged = Workspace(ws.root / "staged")
-    near = _clocked(duplicates, "find")
-    built = build.build(ws, 1, Settings(), READ, staged)
-    build.publish(ws, 1, staged)
+    near = _clocked(near_duplicates, "find_near_duplicates")
+    built = training_stores.build_training_stores(ws, 1, Settings(), READ, staged)
+    training_stores.publish_training_stores(ws, 1, staged)
     assert sum(built.routed.values()) == size, built.routed
     assert not built.routed["quarantine"], built.reasons
     parts["route"] = round(time.perf_counter() - began, 2)
@@ -128,8 +130,8 @@ def _timed(batches: Iterator) -> Iterator:
 
 def main(kind: str, folder: str, size: str) -> None:
     ws = store_synthetic.workspace(Path(folder), 0)
-    partitions.write(ws, "tasks", 1, "synthesize", store_synthetic.tasks(int(size), 1))
-    partitions.write(ws, "images", 1, "rollout", store_synthetic.images(64))
+    partitions.write_partition(ws, "tasks", 1, "synthesize", store_synthetic.tasks(int(size), 1))
+    partitions.write_partition(ws, "images", 1, "rollout", store_synthetic.images(64))
     wall, cpu = time.perf_counter(), time.process_time()
     found = {"raw": _raw, "ours": _ours}[kind](ws, int(size))
     page = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -26,14 +26,14 @@ import numpy as np
 import torch
 from streaming_world import SIZE, Line, start, tasks
 
-from flywheel.bench import BenchCase, compare, emit, exit_code
-from flywheel.environments.env import Task
-from flywheel.errors import BadInput
-from flywheel.evaluation.evaluate import evaluate
-from flywheel.intervals import student_mean
-from flywheel.policy.embedded import EmbeddedPolicy
-from flywheel.settings import Settings
+from flywheel.cli.bench import BenchCase, compare_with_peer, emit_case, exit_code
+from flywheel.config import Settings
+from flywheel.envs.base import Task
+from flywheel.evaluation.evaluator import evaluate_policy
+from flywheel.policy.inference.embedded import EmbeddedPolicy
 from flywheel.training.rl.run import train_rl
+from flywheel.utils.confidence_intervals import student_mean_interval
+from flywheel.utils.errors import BadInput
 
 TOLERANCE = 0.01  # by which a mean reward of three seeds may be lower and count as the same
 
@@ -131,7 +131,7 @@ async def final_reward(model: Path, chosen: Settings, options: argparse.Namespac
     held_out: list[Task] = tasks(400, options.median, options.tail, seed=9_999)
     policy = EmbeddedPolicy(model, chosen.policy)
     try:
-        played = await evaluate(policy, held_out, Line(0.0), iteration=0, settings=chosen)
+        played = await evaluate_policy(policy, held_out, Line(0.0), iteration=0, settings=chosen)
     finally:
         await policy.close()
     return fmean(one.result.score for one in played)
@@ -158,7 +158,7 @@ def cases(stream: Sequence[Side], batch: Sequence[Side], options: argparse.Names
     def rates(sides: Sequence[Side]) -> list[float]:
         return [side.samples / side.seconds for side in sides]
 
-    speed = compare(
+    speed = compare_with_peer(
         "streaming",
         "samples_per_second",
         "samples/s",
@@ -206,7 +206,7 @@ def cases(stream: Sequence[Side], batch: Sequence[Side], options: argparse.Names
         {
             "n": len(stream),
             "difference": mine - theirs,
-            "interval": list(student_mean(differences)),
+            "interval": list(student_mean_interval(differences)),
             "differences": differences,
             "tolerance": TOLERANCE,
             "before": before,
@@ -216,7 +216,7 @@ def cases(stream: Sequence[Side], batch: Sequence[Side], options: argparse.Names
             "peer_curve": np.mean([side.rewards for side in batch], axis=0).tolist(),
         },
     )
-    return [emit(case) for case in (speed, use, reward)]
+    return [emit_case(case) for case in (speed, use, reward)]
 
 
 def main(argv: list[str]) -> int:

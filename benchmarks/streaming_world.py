@@ -24,13 +24,13 @@ from transformers import Qwen3VLForConditionalGeneration
 
 from flywheel.agent.actions import Action, Click
 from flywheel.agent.prompt import build_context
-from flywheel.environments.env import Observation, StepResult, Task
-from flywheel.errors import EnvError
+from flywheel.config import PolicySettings, SupervisedSettings
+from flywheel.envs.base import Observation, StepResult, Task
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import save_checkpoint, tiny_config
-from flywheel.settings import Policy, Supervised
-from flywheel.training.samples import Sample
-from flywheel.training.supervised.train import train_supervised
+from flywheel.training.data.samples import Sample
+from flywheel.training.sft import train_supervised
+from flywheel.utils.errors import EnvError
 
 SIZE = 64
 SIDES = ("left", "right")
@@ -137,7 +137,7 @@ class Lamp:
         self._task = None
 
 
-def start(folder: Path, base: Path, policy: Policy, right: float, seed: int) -> Path:
+def start(folder: Path, base: Path, policy: PolicySettings, right: float, seed: int) -> Path:
     """A checkpoint of the real architecture, made small, that writes actions and clicks the lit half with chance about
     `right`: what an SFT stage might leave to RL."""
     config = tiny_config()
@@ -163,6 +163,6 @@ def start(folder: Path, base: Path, policy: Policy, right: float, seed: int) -> 
         side = SIDES[number % 2]
         response = said[side if chance.random() < right else SIDES[1 - number % 2]]
         samples.append(Sample(shown[side, chance.randrange(8)], response, None, f"s{number}", 0, "games"))
-    block = Supervised(lr=3e-3, batch=16, samples=len(samples), freeze_vision=False)
+    block = SupervisedSettings(lr=3e-3, batch=16, samples=len(samples), freeze_vision=False)
     train_supervised(folder / "base", folder / "start", samples, settings=block, seed=seed, state_folder=folder / "s")
     return folder / "start"

@@ -17,11 +17,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from flywheel.bench import BenchCase, emit, exit_code
+from flywheel.cli.bench import BenchCase, emit_case, exit_code
 
 PROJECT = Path(__file__).resolve().parent.parent
 BASELINE = "6659744"
-CONTENT = ("flywheel/worlds/", "flywheel/envs/suites/")
+CONTENT = ("flywheel/envs/suites/", "flywheel/envs/suites/")
 PLUGIN_NAMES = {"main"}
 GOALS = {"files": 350, "lines": 60_000, "shared_names": 0.10}
 
@@ -92,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for case, value in ours.items():
         goal = GOALS.get(case)
         cases.append(
-            emit(
+            emit_case(
                 BenchCase(
                     "structure",
                     case,

@@ -28,11 +28,11 @@ from worlds_facts import page_cases
 from worlds_figures import Found, chance, level_cases, note, rejects, replays, rows_of, success, write_references
 from worlds_parts import Kept, Part, Row, measure, parts_of
 
-from flywheel.bench import BenchCase, exit_code
-from flywheel.errors import BadInput, EnvError
-from flywheel.settings import Sandbox, Settings
-from flywheel.worlds import catalogue, references
-from flywheel.worlds.catalogue import World
+from flywheel.cli.bench import BenchCase, exit_code
+from flywheel.config import SandboxSettings, Settings
+from flywheel.envs.suites import catalogue, references
+from flywheel.envs.suites.catalogue import BrowserWorld
+from flywheel.utils.errors import BadInput, EnvError
 
 _ORACLES = {"game": "oracle_games", "site": "oracle_sites", "page": "oracle_control"}
 CASES = (*_ORACLES.values(), "verifier_rejects", "random_success", "replay_identical", "levels", "pages")
@@ -40,8 +40,8 @@ CASES = (*_ORACLES.values(), "verifier_rejects", "random_success", "replay_ident
 
 def main(argv: Sequence[str] | None = None) -> int:
     options = _options(argv)
-    worlds = [catalogue.get(name) for name in options.worlds or catalogue.names()]
-    sandbox = Sandbox(
+    worlds = [catalogue.get_world(name) for name in options.worlds or catalogue.list_worlds()]
+    sandbox = SandboxSettings(
         browsers=1, pages=options.pages, timeout_s=options.timeout_s, recycle_after=10_000, width=224, height=224
     )
     settings = Settings(sandbox=sandbox)
@@ -84,7 +84,7 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
-def _plan(worlds: list[World], options: argparse.Namespace) -> list[Part]:
+def _plan(worlds: list[BrowserWorld], options: argparse.Namespace) -> list[Part]:
     """All that is to be measured."""
     if options.write_references:
         kinds = ("reference_expert", "reference_random")

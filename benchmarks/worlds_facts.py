@@ -12,25 +12,25 @@ import httpx
 from worlds_figures import case, rounded
 from worlds_play import slots
 
-from flywheel.bench import BenchCase
-from flywheel.sandbox.pool import open_sandbox
-from flywheel.settings import Settings
-from flywheel.synthesis.tasks import make_task
-from flywheel.worlds.catalogue import World
-from flywheel.worlds.server import WorldServer
+from flywheel.cli.bench import BenchCase
+from flywheel.config import Settings
+from flywheel.envs.browser.pool import open_browser_pool
+from flywheel.envs.suites.catalogue import BrowserWorld
+from flywheel.envs.suites.server import WorldServer
+from flywheel.envs.tasks.drawing import make_task
 
 _TIMES = 9
 SESSION_MS = 50.0  # most that a fresh seeded state may take, its first page included
 
 
-async def page_cases(worlds: list[World], settings: Settings) -> list[BenchCase]:
+async def page_cases(worlds: list[BrowserWorld], settings: Settings) -> list[BenchCase]:
     return [await _resets(worlds, settings), *await _sessions(worlds)]
 
 
-async def _resets(worlds: list[World], settings: Settings) -> BenchCase:
+async def _resets(worlds: list[BrowserWorld], settings: Settings) -> BenchCase:
     """Milliseconds until a page in a browser shows a task's first screen: the median of the worlds' medians."""
     by_world = {}
-    async with open_sandbox(settings) as pool, pool.env() as env:
+    async with open_browser_pool(settings) as pool, pool.env() as env:
         for world in worlds:
             task = make_task(world, *slots(world)[-1], 0, "eval")
             await env.reset(task, task.seed)
@@ -44,7 +44,7 @@ async def _resets(worlds: list[World], settings: Settings) -> BenchCase:
     return case("reset_time", value, None, True, unit="ms", n=_TIMES, by_world=rounded(by_world))
 
 
-async def _sessions(worlds: list[World]) -> list[BenchCase]:
+async def _sessions(worlds: list[BrowserWorld]) -> list[BenchCase]:
     """session_time: milliseconds of the slowest world. page_weight: KiB of the first page, all that it needs."""
     times, sizes = {}, {}
     async with WorldServer() as server, httpx.AsyncClient(follow_redirects=True) as client:

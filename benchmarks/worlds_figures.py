@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Mapping
 from worlds_parts import Part, Row
 from worlds_play import slots
 
-from flywheel.bench import BenchCase, emit
-from flywheel.worlds import catalogue, references
-from flywheel.worlds.references import Played, References
+from flywheel.cli.bench import BenchCase, emit_case
+from flywheel.envs.suites import catalogue, references
+from flywheel.envs.suites.references import Played, References
 
 CHANCE = 0.05  # most that random play may win
 _SHOWN = 20  # things named where something failed
@@ -21,7 +21,7 @@ Found = Mapping[Part, list[Row]]
 
 def case(name: str, value: float, goal: float | None, met: bool, unit: str = "fraction", **extra: object) -> BenchCase:
     """Printed at once. Nothing is compared with a peer here: goals are of the figure itself."""
-    return emit(BenchCase("worlds", name, unit, value, None, "", None, goal, met, extra))
+    return emit_case(BenchCase("worlds", name, unit, value, None, "", None, goal, met, extra))
 
 
 def rounded(values: Mapping[str, float]) -> dict[str, float]:
@@ -38,7 +38,7 @@ def rows_of(found: Found, kind: str, of: str = "") -> list[tuple[str, Row]]:
         (part.world, row)
         for part, rows in found.items()
         for row in rows
-        if part.kind == kind and of in ("", catalogue.get(part.world).kind)
+        if part.kind == kind and of in ("", catalogue.get_world(part.world).kind)
     ]
 
 
@@ -128,7 +128,7 @@ def level_cases(found: Found) -> list[BenchCase]:
 def write_references(found: Found) -> None:
     """Keep what the expert and random play reach in each game's folder."""
     for name in dict.fromkeys(part.world for part in found if part.kind.startswith("reference")):
-        world = catalogue.get(name)
+        world = catalogue.get_world(name)
         players = {
             player: [row for whose, row in rows_of(found, f"reference_{player}") if whose == name]
             for player in ("expert", "random")
@@ -148,7 +148,7 @@ def write_references(found: Found) -> None:
             levels=by_level,
             **{player: _played(rows) for player, rows in players.items()},
         )
-        path = references.write(world, kept)
+        path = references.write_references(world, kept)
         share = kept.normalised(kept.random.score)
         note(f"{path}: expert {kept.expert.score}, random {kept.random.score} ({share:.3f})")
 

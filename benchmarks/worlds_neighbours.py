@@ -9,17 +9,17 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
-from flywheel.environments.env import Task
-from flywheel.synthesis.tasks import make_task
-from flywheel.worlds.catalogue import World
-from flywheel.worlds.site import Site
-from flywheel.worlds.site_tasks import Redraw
+from flywheel.envs.base import Task
+from flywheel.envs.suites.catalogue import BrowserWorld
+from flywheel.envs.suites.site import Site
+from flywheel.envs.suites.site_tasks import Redraw
+from flywheel.envs.tasks.drawing import make_task
 
 _TRIES = 12
 _DRAWN, _SALTS = 80, 12  # numbers that the draw of a small edition takes, at most; others tried for each
 
 
-def neighbours(world: World, task: Task) -> list[Task]:
+def neighbours(world: BrowserWorld, task: Task) -> list[Task]:
     """Tasks whose end must not count as this one's, all starting from the very screen that this one starts from.
 
     Of a site's records: one of the same template with other values, and one of another template, where there are
@@ -43,14 +43,14 @@ def _first(others: Iterable[Task], task: Task) -> list[Task]:
 
 
 # -- on the same records -----------------------------------------------------------------------------------------------
-def _alike(world: World, task: Task) -> Iterator[Task]:
+def _alike(world: BrowserWorld, task: Task) -> Iterator[Task]:
     rng = random.Random(f"neighbour of {task.task_id}")
     for _ in range(_TRIES):
         with suppress(Redraw):
             yield _drawn(world, task, task.template, task.level, rng)
 
 
-def _unlike(world: World, task: Task) -> Iterator[Task]:
+def _unlike(world: BrowserWorld, task: Task) -> Iterator[Task]:
     rng = random.Random(f"far neighbour of {task.task_id}")
     templates = world.play.tasks
     others = [name for name in templates if name != task.template]
@@ -60,12 +60,12 @@ def _unlike(world: World, task: Task) -> Iterator[Task]:
             yield _drawn(world, task, template, task.level if task.level in levels else min(levels), rng)
 
 
-def _drawn(world: World, task: Task, template: str, level: int, rng: random.Random) -> Task:
+def _drawn(world: BrowserWorld, task: Task, template: str, level: int, rng: random.Random) -> Task:
     params = world.play.draw_on(task.params["seed"], template, level, rng)
     return _asking(world, task, params, template, level)
 
 
-def _asking(world: World, task: Task, params: dict[str, Any], template: str, level: int) -> Task:
+def _asking(world: BrowserWorld, task: Task, params: dict[str, Any], template: str, level: int) -> Task:
     instruction = world.templates[template].instruction.format(**params)
     return dataclasses.replace(
         task,
@@ -78,7 +78,7 @@ def _asking(world: World, task: Task, params: dict[str, Any], template: str, lev
     )
 
 
-def _differs(world: World, task: Task) -> Callable[[Task], bool]:
+def _differs(world: BrowserWorld, task: Task) -> Callable[[Task], bool]:
     """Tells of another task on the same records whether its end cannot be an end of this one."""
     tasks, start = world.play.tasks, world.play.records(task.params)
     one = tasks[task.template]
@@ -118,7 +118,7 @@ class _Bent(random.Random):
         return self._other.random() if self._place in self._bent else own
 
 
-def _redrawn(world: World, task: Task) -> Iterator[Task]:
+def _redrawn(world: BrowserWorld, task: Task) -> Iterator[Task]:
     small, seed = world.play.small, f"{world.name} {task.template} {task.level} {task.seed}"
     start = small.start(task.params)
     for salt in range(_SALTS):

@@ -29,14 +29,14 @@ from worlds_play import (
 )
 
 from flywheel.agent.actions import Finished
-from flywheel.environments.env import Task
-from flywheel.reward.verdict import Verdict
-from flywheel.sandbox.pool import open_sandbox
-from flywheel.scoring import verifiers
-from flywheel.settings import Settings
-from flywheel.synthesis.tasks import make_task
-from flywheel.worlds import catalogue, levels, references
-from flywheel.worlds.catalogue import World
+from flywheel.config import Settings
+from flywheel.envs.base import Task
+from flywheel.envs.browser.pool import open_browser_pool
+from flywheel.envs.suites import catalogue, levels, references
+from flywheel.envs.suites.catalogue import BrowserWorld
+from flywheel.envs.tasks.drawing import make_task
+from flywheel.envs.verdict import Verdict
+from flywheel.rewards.scorers import verifier
 
 Row = dict[str, Any]
 SIZE = 100  # episodes of a part
@@ -61,11 +61,11 @@ class Part:
 
     def __str__(self) -> str:
         if self.kind == "levels":
-            return " ".join(map(str, (self.world, *slots(catalogue.get(self.world))[self.first], "levels")))
+            return " ".join(map(str, (self.world, *slots(catalogue.get_world(self.world))[self.first], "levels")))
         return f"{self.world} {self.kind.replace('_', ' ')} {self.first} to {self.last - 1}"
 
 
-def parts_of(world: World, kind: str, of: int, **more: int) -> list[Part]:
+def parts_of(world: BrowserWorld, kind: str, of: int, **more: int) -> list[Part]:
     """All parts of one kind. Of a game's levels the middle one is drawn `of` times, the others a fifth as often."""
     if kind == "levels":
         count = len(slots(world))
@@ -108,44 +108,44 @@ class Kept:
     @staticmethod
     def _about(part: Part) -> Row:
         """What was measured: the part, and all sources of the worlds, since what they share decides too."""
-        return {**dataclasses.asdict(part), "sources": _sources(), "checksum": catalogue.get(part.world).checksum}
+        return {**dataclasses.asdict(part), "sources": _sources(), "checksum": catalogue.get_world(part.world).checksum}
 
 
 def _sources() -> str:
     """Of the Python that all worlds share."""
     digest = hashlib.sha256()
-    for path in sorted(catalogue.ROOT.glob("*.py")):
+    for path in sorted(catalogue.SUITES_ROOT.glob("*.py")):
         digest.update(path.read_bytes())
     return digest.hexdigest()
 
 
 def measure(part: Part, settings: Settings) -> list[Row]:
     """The rows of a part, an episode or a level each; runs in a process of its own, with browsers of its own."""
-    world = catalogue.get(part.world)
+    world = catalogue.get_world(part.world)
     if part.kind == "levels":
         return [_level(world, part)]
     return asyncio.run(_episodes(world, part, settings))
 
 
-def _level(world: World, part: Part) -> Row:
+def _level(world: BrowserWorld, part: Part) -> Row:
     """Different levels among so many draws, and the CPU seconds that they took."""
     template, level = slots(world)[part.first]
     started = time.process_time()
-    different = {levels.digest(world.draw(template, level, seed)) for seed in range(part.of)}
+    different = {levels.levels_digest(world.draw(template, level, seed)) for seed in range(part.of)}
     seconds = max(time.process_time() - started, 1e-6)
     return {"template": template, "level": level, "different": len(different), "seconds": seconds}
 
 
-def _seeds(world: World, kind: str, of: int) -> list[tuple[str, int, int]]:
+def _seeds(world: BrowserWorld, kind: str, of: int) -> list[tuple[str, int, int]]:
     return random_seeds(world, of) if kind in ("random", "reference_random") else expert_seeds(world, of)
 
 
-async def _episodes(world: World, part: Part, settings: Settings) -> list[Row]:
+async def _episodes(world: BrowserWorld, part: Part, settings: Settings) -> list[Row]:
     seeds = _seeds(world, part.kind, part.of)
     tasks = [make_task(world, *seed, "eval") for seed in seeds[part.first : part.last]]
     if part.kind.startswith("reference"):
         tasks = [dataclasses.replace(task, max_steps=references.BUDGET) for task in tasks]
-    async with open_sandbox(settings) as pool:
+    async with open_browser_pool(settings) as pool:
         played = await each(pool, tasks, at_random if part.kind.endswith("random") else by_expert)
         rows = {one.task.task_id: _row(one) for one in played}
         if part.kind == "expert":
@@ -179,7 +179,7 @@ def _spread(total: int, count: int) -> set[int]:
 
 
 def _refused(task: Task, state: Row) -> bool:
-    return not Verdict(verifiers.score(task, state), task.threshold).v
+    return not Verdict(verifier.score_final_state(task, state), task.threshold).v
 
 
 async def _replay(pool, played: list[Episode], rows: dict[str, Row]) -> None:
@@ -197,7 +197,7 @@ async def _replay(pool, played: list[Episode], rows: dict[str, Row]) -> None:
             rows[one.task.task_id]["cut"] = not one.won
 
 
-async def _beside(pool, world: World, won: list[Task], rows: dict[str, Row]) -> None:
+async def _beside(pool, world: BrowserWorld, won: list[Task], rows: dict[str, Row]) -> None:
     """beside: of a neighbouring task, what it asks for and whether its end is refused."""
     found = [(task, neighbours(world, task)) for task in won]
     of = [(task, random.Random(task.task_id).choice(others)) for task, others in found if others]

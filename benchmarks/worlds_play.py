@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from flywheel.agent.actions import Action, Finished
-from flywheel.environments.env import Env, StepResult, Task
-from flywheel.errors import FlywheelError
-from flywheel.reward.verdict import Verdict
-from flywheel.worlds import oracle
-from flywheel.worlds.catalogue import World
-from flywheel.worlds.players import random_action
+from flywheel.envs.base import Env, StepResult, Task
+from flywheel.envs.suites import oracle
+from flywheel.envs.suites.catalogue import BrowserWorld
+from flywheel.envs.suites.players import random_action
+from flywheel.envs.verdict import Verdict
+from flywheel.utils.errors import FlywheelError
 
 T = TypeVar("T")
 _TRIES = 3  # of an episode whose page crashed
@@ -40,13 +40,13 @@ class Episode:
     fault: str = ""
 
 
-def slots(world: World) -> list[tuple[str, int]]:
+def slots(world: BrowserWorld) -> list[tuple[str, int]]:
     """(template, level), levels rising."""
     found = ((template, level) for template, spec in world.templates.items() for level in spec.max_steps)
     return sorted(found, key=lambda slot: (slot[1], slot[0]))
 
 
-def expert_seeds(world: World, count: int) -> list[tuple[str, int, int]]:
+def expert_seeds(world: BrowserWorld, count: int) -> list[tuple[str, int, int]]:
     """(template, level, seed) of what its expert plays: of a game so many seeds, its levels in turn; of all others each
     template with so many seeds, its levels in turn."""
     if world.kind == "game":
@@ -58,7 +58,7 @@ def expert_seeds(world: World, count: int) -> list[tuple[str, int, int]]:
     return found
 
 
-def random_seeds(world: World, count: int) -> list[tuple[str, int, int]]:
+def random_seeds(world: BrowserWorld, count: int) -> list[tuple[str, int, int]]:
     """So many (template, level, seed), templates and levels in turn."""
     turns = slots(world)
     return [(*turns[seed % len(turns)], seed) for seed in range(count)]
@@ -140,7 +140,7 @@ async def _play(env: Env, task: Task, choose: Callable[[StepResult], Action | No
 
 
 def _advice(task: Task, result: StepResult) -> Action:
-    advice = oracle.next_step(task, result.info["state"], task.seed)
+    advice = oracle.next_expert_step(task, result.info["state"], task.seed)
     return Finished() if advice is None else advice[1]
 
 

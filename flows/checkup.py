@@ -1,4 +1,4 @@
-"""A check-up of the newest model, between iterations, as a flow: `flywheel/checkup.py` does it."""
+"""Run a check-up of the newest model as a flow, between iterations."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from prefect.runtime import flow_run
 from prefect.states import Completed, State
 from prefect.utilities.timeout import timeout
 
-from flows.alone import alone
-from flywheel import checkup as looking
-from flywheel import settings as parameters
-from flywheel.errors import FlywheelError
-from flywheel.settings import Operations
-from flywheel.workspace import Workspace
-from tasks import tags as named
+from flows.workspace_lock import run_with_workspace_lock
+from flywheel import config as parameters
+from flywheel.config import OperationsSettings
+from flywheel.config.workspace import Workspace
+from flywheel.maintenance import checkup as looking
+from flywheel.utils.errors import FlywheelError
+from tasks import run_history as named
 
 
 @flow(name="checkup", flow_run_name="checkup")
@@ -26,17 +26,17 @@ def checkup(workspace: str) -> State | None:
     Args:
         workspace: Its folder.
     """
-    return alone(workspace, _look, comes_again=True)
+    return run_with_workspace_lock(workspace, _run_checkup, comes_again=True)
 
 
 class _TooLong(TimeoutError):
     pass
 
 
-def _look(ws: Workspace, rules: Operations) -> State:
+def _run_checkup(ws: Workspace, rules: OperationsSettings) -> State:
     try:
-        with tags(named.workspace(ws)), timeout(rules.stage_timeout_s, _TooLong):
-            found = looking.look(ws, parameters.load(ws.params), run_id=flow_run.id or "")
+        with tags(named.workspace_tag(ws)), timeout(rules.stage_timeout_s, _TooLong):
+            found = looking.run_checkup(ws, parameters.load_settings(ws.params), run_id=flow_run.id or "")
     except _TooLong:
         raise FlywheelError(
             f"the check-up took more than {rules.stage_timeout_s:g} s",

@@ -1,36 +1,150 @@
-"""An iteration of the flywheel (section 2.3), whole: lock, beginning, the stages in their order, end.
-
-When a stage runs is decided in `flows/stages.py`. `flywheel run` calls an iteration, and so does a worker told by a
-schedule or a person.
-"""
+"""Run an iteration of the flywheel: lock, beginning, stages as soon as what they read is written, end."""
 
 from __future__ import annotations
 
 import contextlib
+import time
+from collections import Counter
+from graphlib import TopologicalSorter
 from typing import Any
 
 import httpx
 from prefect import flow, tags
 from prefect.client.orchestration import get_client
 from prefect.runtime import flow_run
+from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 from prefect.states import Completed, State
 
-from flows.alone import alone, unwatched
-from flows.notify import notify
-from flows.stages import Stages
-from flywheel import cluster, due, identity, turns
-from flywheel import settings as parameters
-from flywheel.files import write_json
-from flywheel.progress import tell
-from flywheel.report import page
-from flywheel.settings import Operations, Settings
-from flywheel.stages import ingest
-from flywheel.stages.base import Context, clear_staging, run_stage
-from flywheel.store import closed, frozen, git, manifest, pipeline, remote, versioning
-from flywheel.workspace import Workspace, label
-from tasks import history
-from tasks import tags as named
-from tasks.stages import publish_report
+from flows import human_input, stage_run
+from flows.notifications import notify
+from flows.stage_run import stage_flow
+from flows.workspace_lock import is_deployed_run, run_with_workspace_lock
+from flywheel import cluster
+from flywheel import config as parameters
+from flywheel.config import OperationsSettings, Settings, workspace_identity
+from flywheel.config.workspace import Workspace, iteration_label
+from flywheel.pipeline import dag, iterations, triggers
+from flywheel.pipeline.stage import StageContext, clear_staging, run_stage
+from flywheel.pipeline.stages import ingest
+from flywheel.store import manifest
+from flywheel.store.catalog import compaction
+from flywheel.store.versioning import backup, git_tags, iteration_params, stage_records
+from flywheel.ui.report import pages
+from flywheel.utils.errors import FlywheelError, WorkerLost
+from flywheel.utils.files import write_json
+from flywheel.utils.progress import announce, report_progress
+from tasks import run_history
+from tasks import run_history as named
+from tasks.shards import publish_report
+
+# The stages of an iteration: each once what it reads is written, as many at once as `cluster.stages_at_once` allows.
+#
+# One that has nothing beside it runs in this process, as all do where one runs at a time: a process of its own takes
+# seconds to begin. Those beside others are processes of their own (`flows/stage_run.py`).
+
+_LOOK_S = 1.0
+
+
+class StageScheduler:
+    """Those of one iteration. now: the workspace's settings, of which `cluster` and `operations` are taken."""
+
+    def __init__(self, ws: Workspace, k: int, now: Settings) -> None:
+        self._ws, self._k, self._own, self._now = ws, k, iteration_params.load_iteration_params(ws, k), now
+        self._at_work: list[stage_run.StageProcess] = []
+        self._failure: FlywheelError | None = None
+        self._lost = Counter[str]()  # how often a stage's process died
+
+    def run(self, until: str | None) -> None:
+        """Up to that one, or all. What was done before is passed over.
+
+        Raises what a stage raised. Those beside it go on to their end, nothing new begins, and the first error counts.
+        """
+        domains = list(self._own.synthesis.domains)
+        names = dag.stages_until(until, domains)
+        graph = TopologicalSorter(dag.upstream_stages(names, domains))
+        graph.prepare()
+        ready: list[str] = []
+        stage_run.clear_stage_leases(self._ws)
+        try:
+            while graph.is_active():
+                ready = sorted((*ready, *graph.get_ready()), key=names.index)
+                if ready and not self._failure and len(self._at_work) < self._now.cluster.stages_at_once:
+                    name = ready.pop(0)
+                    if self._is_done(name, alone=not ready and not self._at_work):
+                        graph.done(name)
+                elif self._at_work:
+                    graph.done(*self._ended())
+                else:
+                    raise self._failure
+        finally:
+            self._give_up()
+
+    def _is_done(self, name: str, *, alone: bool) -> bool:
+        """It was done before, or is done here and now; else it is asked for. alone: nothing could run beside it."""
+        if stage_records.is_stage_done(self._ws, name, self._k):
+            report_progress(name, "was done before")
+            return True
+        longest_s = self._now.operations.stage_timeout_s
+        longest_s += self._own.promotion.review_timeout_s if name == "promote" else 0
+        longest_s += human_input.route_review_wait_s(self._own.routing, name)
+        if alone or self._now.cluster.stages_at_once == 1:
+            # The iteration has a heartbeat; ended with its thread, each stage would wait for a second.
+            with tags(named.stage_tag(name)), temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+                flow = stage_flow.with_options(
+                    name=name, flow_run_name=f"{iteration_label(self._k)} {name}", timeout_seconds=longest_s
+                )
+                flow(str(self._ws.root), self._k, name)
+            return True
+        self._ask(name, longest_s)
+        return False
+
+    def _ask(self, name: str, longest_s: float) -> None:
+        self._at_work.append(stage_run.StageProcess(self._ws, self._k, name, self._now.cluster, longest_s))
+        announce(name, "is asked for, as a process of its own")
+
+    def _give_up(self) -> None:
+        """Those at work: there are some where this process is told to end."""
+        if self._at_work:
+            with get_client(sync_client=True) as client:
+                for one in self._at_work:
+                    one.give_up(client)
+
+    def _ended(self) -> list[str]:
+        """Names of those that have come to their end since, after a look at those at work."""
+        time.sleep(_LOOK_S)
+        done = []
+        with get_client(sync_client=True) as client:
+            for one in list(self._at_work):
+                try:
+                    said, failure = one.look(client), None
+                except FlywheelError as error:
+                    said, failure = None, error
+                if said is None and failure is None:
+                    continue
+                self._at_work.remove(one)
+                one.give_up(client)
+                if failure is None:
+                    report_progress(one.name, f"ended: {said}")
+                    done.append(one.name)
+                elif self._may_go_on(one.name, failure):
+                    self._ask(one.name, one.longest_s)
+                else:
+                    self._failure = self._failure or failure
+        return done
+
+    def _may_go_on(self, name: str, error: FlywheelError) -> bool:
+        """One whose process died is asked for again, as an iteration whose process died is (`operations.restarts`)."""
+        again = isinstance(error, WorkerLost) and not self._failure
+        again = again and self._lost[name] < self._now.operations.restarts
+        announce(name, f"{error}; it is asked for again" if again else f"failed: {error}")
+        self._lost[name] += 1
+        return again
+
+
+# An iteration of the flywheel (section 2.3), whole: lock, beginning, the stages in their order, end.
+#
+# When a stage runs is decided in `flows/iteration.py`. `flywheel run` calls an iteration, and so does a worker told by
+# a schedule or a person.
 
 
 @flow(name="iteration", flow_run_name="iteration")
@@ -49,102 +163,106 @@ def iteration(
         settings: Parameters for an iteration that is begun now, by their dotted names, such as {"rollout.samples": 8}.
         until: The stage after which it waits, such as ingest; left out, it goes on to its end.
     """
-    return alone(
-        workspace, lambda ws, rules: _looked_at(ws, rules, number, settings or {}, until), comes_again=until is None
+    return run_with_workspace_lock(
+        workspace,
+        lambda ws, rules: _run_unless_halted(ws, rules, number, settings or {}, until),
+        comes_again=until is None,
     )
 
 
-def _looked_at(
-    ws: Workspace, rules: Operations, number: int | None, overrides: dict[str, Any], until: str | None
+def _run_unless_halted(
+    ws: Workspace, rules: OperationsSettings, number: int | None, overrides: dict[str, Any], until: str | None
 ) -> State | None:
-    if unwatched():
-        due.stop(ws, rules)
-    return _turn(ws, number, overrides, until)
+    if is_deployed_run():
+        triggers.halt_if_asked(ws, rules)
+    return _run_iteration(ws, number, overrides, until)
 
 
-def _turn(ws: Workspace, number: int | None, overrides: dict[str, Any], until: str | None) -> State | None:
-    chosen = parameters.load(ws.params, overrides)
-    turns.mend(ws)
-    k = turns.plan(ws, chosen, 1 if number is None else None, number)[0]
-    if turns.complete(ws, k):
-        return Completed(message=f"iteration {label(k)} is complete: nothing to do")
+def _run_iteration(ws: Workspace, number: int | None, overrides: dict[str, Any], until: str | None) -> State | None:
+    chosen = parameters.load_settings(ws.params, overrides)
+    iterations.recover_workspace(ws)
+    k = iterations.plan_iterations(ws, chosen, 1 if number is None else None, number)[0]
+    if iterations.check_iteration_complete(ws, k):
+        return Completed(message=f"iteration {iteration_label(k)} is complete: nothing to do")
     begun = ws.frozen_params(k).exists()
-    own = frozen.load(ws, k) if begun else chosen
-    pipeline.until(until, list(own.synthesis.domains))  # refused before it begins
-    if until == due.INGEST and not begun and (lacking := due.recordings_lacking(ws, chosen)):
-        return Completed(name="NothingToDo", message=f"{lacking} recordings are lacking for iteration {label(k)}")
-    turns.look(ws, chosen, k)
-    turns.found(ws, chosen)
+    own = iteration_params.load_iteration_params(ws, k) if begun else chosen
+    dag.stages_until(until, list(own.synthesis.domains))  # refused before it begins
+    if until == triggers.INGEST and not begun and (lacking := triggers.count_missing_recordings(ws, chosen)):
+        return Completed(
+            name="NothingToDo", message=f"{lacking} recordings are lacking for iteration {iteration_label(k)}"
+        )
+    iterations.check_iteration(ws, chosen, k)
+    iterations.record_base_model(ws, chosen)
     with cluster.open_cluster(ws, own.model_copy(update={"cluster": chosen.cluster})):
-        return _stages_and_end(ws, chosen, k, until)
+        return _run_stages_and_close(ws, chosen, k, until)
 
 
-def _stages_and_end(ws: Workspace, chosen: Settings, k: int, until: str | None) -> State | None:
+def _run_stages_and_close(ws: Workspace, chosen: Settings, k: int, until: str | None) -> State | None:
     rules = chosen.operations
-    history.mark_killed_runs(ws)
-    _begin(ws, chosen, k)
+    run_history.mark_killed_runs(ws)
+    _begin_iteration(ws, chosen, k)
     try:
-        with frozen.named(ws, k), tags(*named.iteration(ws, k)):
-            _stages(ws, chosen, k, until)
+        with iteration_params.name_params_file_in_errors(ws, k), tags(*named.iteration_run_tags(ws, k)):
+            _run_stages(ws, chosen, k, until)
         if until:
-            _keep_history(ws, k)
-            return Completed(message=f"iteration {label(k)} waits after {until}")
-        _close(ws, chosen, k)
+            _write_run_history(ws, k)
+            return Completed(message=f"iteration {iteration_label(k)} waits after {until}")
+        _close_iteration(ws, chosen, k)
     except BaseException as error:  # `flywheel history` says why
         if not isinstance(error, httpx.TransportError):
             with contextlib.suppress(httpx.HTTPError):
-                _keep_history(ws, k, error=str(error) or type(error).__name__)
+                _write_run_history(ws, k, error=str(error) or type(error).__name__)
         raise
     notify(ws, rules, "done", _summary(ws, k))
     return None
 
 
-def _stages(ws: Workspace, chosen: Settings, k: int, until: str | None) -> None:
-    Stages(ws, k, chosen).run(until)
+def _run_stages(ws: Workspace, chosen: Settings, k: int, until: str | None) -> None:
+    StageScheduler(ws, k, chosen).run(until)
     if until is None:
-        with named.none():
-            publish_report(Context.open(ws, k, "report", run_id=flow_run.id or ""))
+        with named.without_tags():
+            publish_report(StageContext.open(ws, k, "report", run_id=flow_run.id or ""))
 
 
-def _keep_history(ws: Workspace, k: int, error: str = "") -> None:
+def _write_run_history(ws: Workspace, k: int, error: str = "") -> None:
     """What Prefect knows of the turn, until it is a table: this run as it is about to end."""
-    write_json(ws.run_history(k), history.runs_of(ws, k, ends=flow_run.id, error=error))
+    write_json(ws.run_history(k), run_history.read_run_rows(ws, k, ends=flow_run.id, error=error))
 
 
 def _summary(ws: Workspace, k: int) -> str:
     """In a line, for who is told."""
     promoted = manifest.read_promotion(ws, k)
-    return f"iteration {label(k)} is done; promoted: {'yes' if promoted['promoted'] else 'no'}, {promoted['reason']}"
+    return f"iteration {iteration_label(k)} is done; promoted: {'yes' if promoted['promoted'] else 'no'}, {promoted['reason']}"
 
 
-def _begin(ws: Workspace, settings: Settings, k: int) -> None:
+def _begin_iteration(ws: Workspace, settings: Settings, k: int) -> None:
     """Give an iteration its frozen parameters and its place in DVC's index, nothing where it has them; its name and
     tags to the run."""
-    versioning.prepare(ws)
-    remote.name(ws, settings.versioning.remote)
+    stage_records.init_dvc_project(ws)
+    backup.configure_remote(ws, settings.versioning.remote)
     if not ws.frozen_params(k).exists():
-        identity.begin_turn(ws, k)
-    later = ingest.later(ws, settings, k)
-    own = versioning.add_iteration(ws, k, settings, later)
+        workspace_identity.renew_iteration_run_id(ws, k)
+    later = ingest.deferral_rule(ws, settings, k)
+    own = stage_records.begin_iteration(ws, k, settings, later)
     if own.model_copy(update={"operations": settings.operations}) != settings:
         where = ws.relative(ws.frozen_params(k))
-        tell("run", f"iteration {label(k)} goes on with the parameters it began with ({where})")
+        announce("run", f"iteration {iteration_label(k)} goes on with the parameters it began with ({where})")
     with get_client(sync_client=True) as client:
-        tagged = sorted({*flow_run.tags, *named.iteration(ws, k)})
-        client.update_flow_run(flow_run.id, name=f"iteration {label(k)}", tags=tagged)
+        tagged = sorted({*flow_run.tags, *named.iteration_run_tags(ws, k)})
+        client.update_flow_run(flow_run.id, name=f"iteration {iteration_label(k)}", tags=tagged)
 
 
-def _close(ws: Workspace, settings: Settings, k: int) -> None:
+def _close_iteration(ws: Workspace, settings: Settings, k: int) -> None:
     """After the stages: the run history as Parquet, the report, and git where the workspace is flywheel's own."""
     write_json(ws.closing(k), flow_run.id)
-    _keep_history(ws, k)
-    ctx = Context.open(ws, k, "runs")
-    run_stage(pipeline.get("runs"), ctx)
-    versioning.commit(ws, "runs", k)
+    _write_run_history(ws, k)
+    ctx = StageContext.open(ws, k, "runs")
+    run_stage(dag.find_stage("runs"), ctx)
+    stage_records.record_stage(ws, "runs", k)
     clear_staging(ctx)
-    closed.bring_up_to_date(ws)
-    page.build(ws)
+    compaction.compact_iterations(ws)
+    pages.write_report(ws)
     if settings.versioning.git:
-        git.tag(ws, k)
-    remote.push(ws, settings.versioning.remote)
+        git_tags.tag_iteration(ws, k)
+    backup.push_iterations(ws, settings.versioning.remote)
     ws.closing(k).unlink()

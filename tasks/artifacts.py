@@ -1,4 +1,4 @@
-"""What a reviewer sees beside a run in Prefect: tables of what was written and of figures, where the report is."""
+"""Publish Prefect artifacts of a stage: tables of what it wrote and measured, RL's curves, where the report is."""
 
 from __future__ import annotations
 
@@ -6,23 +6,25 @@ import base64
 
 from prefect.artifacts import create_image_artifact, create_markdown_artifact, create_table_artifact
 
-from flywheel.report import rl
-from flywheel.stages.base import Context, StageResult
-from flywheel.workspace import label
+from flywheel.config.workspace import iteration_label
+from flywheel.pipeline.stage import StageContext, StageResult
+from flywheel.ui.report import rl_charts
 
 
-def _key(ctx: Context, name: str) -> str:
+def _key(ctx: StageContext, name: str) -> str:
     return f"{ctx.stage}-{name}".lower()
 
 
-def show(ctx: Context, outcome: StageResult) -> None:
+def publish_stage_artifacts(ctx: StageContext, outcome: StageResult) -> None:
     """Tables of the stage's partitions and figures, its summary as Markdown, and what else it has to show."""
     written = [
         {"table": part.table, "rows": part.rows, "files": len(part.parts), "sha256": part.parts[0].sha256[:12]}
         for part in outcome.manifests
         if part.parts
     ]
-    create_table_artifact(key=_key(ctx, "written"), table=written, description=f"{label(ctx.iteration)} {ctx.stage}")
+    create_table_artifact(
+        key=_key(ctx, "written"), table=written, description=f"{iteration_label(ctx.iteration)} {ctx.stage}"
+    )
     figures = [row for row in outcome.metrics if row["step"] == 0]
     columns = ("domain", "name", "value", "low", "high", "n")
     create_table_artifact(
@@ -30,31 +32,33 @@ def show(ctx: Context, outcome: StageResult) -> None:
         table=[{column: _round(row.get(column)) for column in columns} for row in figures],
         description="Figures measured in this stage; low and high are a 95% interval",
     )
-    lines = [f"### {ctx.stage}, iteration {label(ctx.iteration)}", ""]
+    lines = [f"### {ctx.stage}, iteration {iteration_label(ctx.iteration)}", ""]
     lines += [f"- **{name}**: {_round(value)}" for name, value in outcome.summary.items()]
     create_markdown_artifact(key=_key(ctx, "summary"), markdown="\n".join(lines))
     for name, rows in outcome.tables.items():
         table = [{column: _round(value) for column, value in row.items()} for row in rows]
         create_table_artifact(
-            key=_key(ctx, name), table=table, description=f"{label(ctx.iteration)} {ctx.stage}: {name}"
+            key=_key(ctx, name), table=table, description=f"{iteration_label(ctx.iteration)} {ctx.stage}: {name}"
         )
     if ctx.stage.startswith("rl-"):
         _curves(ctx, outcome)
 
 
-def _curves(ctx: Context, outcome: StageResult) -> None:
+def _curves(ctx: StageContext, outcome: StageResult) -> None:
     """RL's curves as a picture that is in the artifact itself: no server must keep it."""
-    svg = rl.sheet(outcome.metrics, f"{ctx.stage}, iteration {label(ctx.iteration)}")
+    svg = rl_charts.draw_rl_sheet(outcome.metrics, f"{ctx.stage}, iteration {iteration_label(ctx.iteration)}")
     address = "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()
-    create_image_artifact(key=_key(ctx, "curves"), image_url=address, description=f"{label(ctx.iteration)} {ctx.stage}")
+    create_image_artifact(
+        key=_key(ctx, "curves"), image_url=address, description=f"{iteration_label(ctx.iteration)} {ctx.stage}"
+    )
 
 
-def tell_report(ctx: Context) -> None:
+def publish_report_artifact(ctx: StageContext) -> None:
     """Where the report lies. No link: what serves it, on which port, is known only when `flywheel ui` begins."""
     create_markdown_artifact(
         key="report",
         markdown=f"The report is `{ctx.ws.report_page}`; `flywheel ui` says where it serves it.",
-        description=f"The report after {label(ctx.iteration)}",
+        description=f"The report after {iteration_label(ctx.iteration)}",
     )
 
 

@@ -19,8 +19,8 @@ os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
 import pytest
 from hypothesis import settings
 
-from flywheel.sandbox import isolation
-from flywheel.workspace import Workspace
+from flywheel.config.workspace import Workspace
+from flywheel.envs import isolation
 
 # No deadline for an example: speed is measured in benchmarks/, and these machines are noisy.
 settings.register_profile("flywheel", deadline=None)
@@ -250,19 +250,19 @@ def ws(tmp_path: Path) -> Workspace:
 def kept(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Servers of pages are kept apart from this machine, or are not."""
     if request.param == "beside":
-        monkeypatch.setattr(isolation, "missing", lambda: "the test says so")
-    elif isolation.missing():
-        pytest.skip(isolation.missing())
+        monkeypatch.setattr(isolation, "explain_missing_bwrap", lambda: "the test says so")
+    elif isolation.explain_missing_bwrap():
+        pytest.skip(isolation.explain_missing_bwrap())
     return request.param
 
 
 @pytest.fixture(scope="module")
 def prefect(tmp_path_factory: pytest.TempPathFactory):
     """The server that `flywheel run` starts, and this process as its client: its address and its workspace."""
-    from flows.server import prefect_server
+    from flows.ops.prefect_server import open_prefect_server
 
     ws = Workspace(tmp_path_factory.mktemp("served"))
-    with mock.patch.dict(os.environ), prefect_server(ws) as url:
+    with mock.patch.dict(os.environ), open_prefect_server(ws) as url:
         from prefect.context import refresh_global_settings_context
 
         refresh_global_settings_context()
@@ -275,11 +275,13 @@ def browser():
     """A Chromium, by Playwright."""
     from playwright.sync_api import sync_playwright
 
-    from flywheel.sandbox import chromium
-    from flywheel.settings import Sandbox
+    from flywheel.config import SandboxSettings
+    from flywheel.envs.browser import chromium
 
     with sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=str(chromium.find(Sandbox())), args=["--no-sandbox"])
+        found = playwright.chromium.launch(
+            executable_path=str(chromium.find_chromium(SandboxSettings())), args=["--no-sandbox"]
+        )
         yield found
         found.close()
 

@@ -1,4 +1,4 @@
-"""The action space as types (section 2.1): computer, browser, mobile, games and SDK functions, one set for all.
+"""Define the actions of an agent as types (section 2.1), one set for all environments.
 
 Which of them a prompt offers is a setting; which of them an environment can carry out, it says itself. Points are
 fractions of the screen's width and height, 0 <= x < 1: the coordinate space of a model (`coordinates.py`) belongs to
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-MAX_DEPTH = 32  # of JSON in a tool's arguments
+MAX_JSON_DEPTH = 32  # of JSON in a tool's arguments
 
 
 @dataclass(frozen=True)
@@ -181,22 +181,22 @@ class ToolCall:
             raise ValueError("nested too deeply") from None
         if not isinstance(arguments, dict):
             raise ValueError("the arguments of a tool are a JSON object")
-        if _deeper(arguments, MAX_DEPTH):
+        if _deeper(arguments, MAX_JSON_DEPTH):
             raise ValueError("nested too deeply")
-        object.__setattr__(self, "arguments", canonical(arguments))
+        object.__setattr__(self, "arguments", canonical_json(arguments))
 
     @classmethod
     def of(cls, tool: str, arguments: Mapping[str, Any]) -> ToolCall:
-        return cls(tool, canonical(arguments))
+        return cls(tool, canonical_json(arguments))
 
 
-def canonical(value: Any) -> str:
+def canonical_json(value: Any) -> str:
     """JSON in one form. Raises ValueError or TypeError for what JSON cannot hold (infinity, objects)."""
     text = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return whole(text)
+    return replace_surrogates(text)
 
 
-def whole(text: str) -> str:
+def replace_surrogates(text: str) -> str:
     """The text with lone surrogates, which no file and no message can carry, replaced by U+FFFD."""
     if text.isascii():
         return text
@@ -248,7 +248,7 @@ Action = (
 )
 
 # Each action's name in the grammar: what the column `action_type` holds, whichever form the text has.
-NAMES: dict[type, str] = {
+ACTION_NAMES: dict[type, str] = {
     Click: "click",
     LeftDouble: "left_double",
     RightSingle: "right_single",
@@ -275,7 +275,7 @@ NAMES: dict[type, str] = {
     ListFiles: "list_files",
     ToolCall: "call_tool",
 }
-ALONE = frozenset({"finished", "call_user"})  # these stand alone in a step
+STANDALONE_ACTIONS = frozenset({"finished", "call_user"})  # these stand alone in a step
 
 
 @dataclass(frozen=True)
@@ -290,7 +290,7 @@ class ParseError:
 
 
 @dataclass(frozen=True)
-class Parsed:
+class ParsedResponse:
     """One model output: its thought, and the action or what was wrong with it."""
 
     thought: str

@@ -1,4 +1,4 @@
-"""Coordinate spaces: what the numbers of a model's points mean. An explicit value, never guessed from the numbers.
+"""Convert between a model's coordinates and fractions of the screen.
 
 - points: cells 0..n-1 of the width and the height (the embedded model: n = 100; UI-TARS's `<point>`, Qwen3-VL: 1000).
   A point is the middle of its cell.
@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from flywheel.agent.actions import Point
-from flywheel.errors import BadInput
+from flywheel.utils.errors import BadInput
 
-Kind = Literal["points", "boxes", "pixels", "fractions"]
+SpaceKind = Literal["points", "boxes", "pixels", "fractions"]
 
 MAX_RATIO = 200  # of an image's sides, as Qwen2-VL's processor has it
 _PLACES = 4  # of a fraction that is written
@@ -43,8 +43,8 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Space:
-    kind: Kind
+class CoordinateSpace:
+    kind: SpaceKind
     x: Axis
     y: Axis
 
@@ -58,24 +58,24 @@ class Space:
         return Point(self.x.read(self.x.write(point.x)), self.y.read(self.y.write(point.y)))
 
 
-def points(coordinates: int) -> Space:
+def grid_space(coordinates: int) -> CoordinateSpace:
     axis = Axis(coordinates, coordinates - 1, 0.5)
-    return Space("points", axis, axis)
+    return CoordinateSpace("points", axis, axis)
 
 
-def boxes() -> Space:
+def norm1000_space() -> CoordinateSpace:
     axis = Axis(1000, 1000, 0.0)
-    return Space("boxes", axis, axis)
+    return CoordinateSpace("boxes", axis, axis)
 
 
-def pixels(width: int, height: int) -> Space:
+def pixel_space(width: int, height: int) -> CoordinateSpace:
     """width, height: of the resized image. A pixel's number is its distance from the edge, as in UI-TARS's code."""
-    return Space("pixels", Axis(width, width - 1, 0.0), Axis(height, height - 1, 0.0))
+    return CoordinateSpace("pixels", Axis(width, width - 1, 0.0), Axis(height, height - 1, 0.0))
 
 
-def fractions() -> Space:
+def norm1_space() -> CoordinateSpace:
     axis = Axis(1, 1 - 10**-_PLACES, 0.0)
-    return Space("fractions", axis, axis)
+    return CoordinateSpace("fractions", axis, axis)
 
 
 def smart_resize(width: int, height: int, factor: int, min_pixels: int, max_pixels: int) -> tuple[int, int]:

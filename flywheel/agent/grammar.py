@@ -1,4 +1,4 @@
-"""A grammar: the text form of a model's actions, and what the numbers in it mean. One explicit value for both."""
+"""Define how a model writes its actions: the text form, and the coordinate space of its points."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
-from flywheel import settings as config
+from flywheel import config
 from flywheel.agent import coordinates
-from flywheel.agent.coordinates import Space
-from flywheel.errors import BadInput
+from flywheel.agent.coordinates import CoordinateSpace
+from flywheel.utils.errors import BadInput
 
 NO_SCREEN = (1000, 1000)  # for the grammar where nothing is seen but text: a point of it means nothing there
 Form = Literal["minimal", "point", "ui_tars_1_5", "ui_tars_1_0", "tool_call"]
@@ -25,13 +25,13 @@ class Grammar:
     """
 
     form: Form
-    space: Space
+    space: CoordinateSpace
     actions: Literal["computer", "browser", "mobile", "game"] = "browser"
     functions: bool = False
     thinks: bool = False
 
     @classmethod
-    def of(cls, policy: config.Policy, screen: tuple[int, int] | None = None) -> Grammar:
+    def of(cls, policy: config.PolicySettings, screen: tuple[int, int] | None = None) -> Grammar:
         """The grammar that the settings name.
 
         screen: width and height of the screens that the model is shown, in pixels. Only the pixels space depends on
@@ -45,17 +45,17 @@ class Grammar:
         return cls.of(settings.policy, (settings.sandbox.width, settings.sandbox.height))
 
 
-def _space(policy: config.Policy, screen: tuple[int, int] | None) -> Space:
+def _space(policy: config.PolicySettings, screen: tuple[int, int] | None) -> CoordinateSpace:
     if policy.space == "points":
-        return coordinates.points(policy.coordinates)
+        return coordinates.grid_space(policy.coordinates)
     if policy.space == "boxes":
-        return coordinates.boxes()
+        return coordinates.norm1000_space()
     if policy.space == "fractions":
-        return coordinates.fractions()
+        return coordinates.norm1_space()
     if screen is None:
         raise BadInput("a point in pixels has no meaning without the size of the screen", where="policy.space")
     resized = coordinates.smart_resize(*screen, policy.resize_factor, policy.min_pixels, policy.max_pixels)
-    return coordinates.pixels(*resized)
+    return coordinates.pixel_space(*resized)
 
 
 def as_grammar(grammar: Grammar | int) -> Grammar:
@@ -63,17 +63,17 @@ def as_grammar(grammar: Grammar | int) -> Grammar:
     return grammar if isinstance(grammar, Grammar) else _cells(grammar)
 
 
-def as_written(grammar: Grammar | int) -> Grammar:
+def grammar_without_thinking(grammar: Grammar | int) -> Grammar:
     """The same for a step that a person did, whose text has no thinking that a prompt opened."""
     return replace(as_grammar(grammar), thinks=False)
 
 
 @lru_cache(maxsize=64)
 def _cells(number: int) -> Grammar:
-    return Grammar("point", coordinates.points(number))
+    return Grammar("point", coordinates.grid_space(number))
 
 
-def response_text(thought: str, action: str) -> str:
+def format_response(thought: str, action: str) -> str:
     """A step as the model writes it; `action` is serialised. A tool call carries its own mark."""
     label = "" if action.startswith("<tool_call>") else "Action: "
     return f"Thought: {thought}\n{label}{action}"

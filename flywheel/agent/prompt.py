@@ -1,32 +1,295 @@
-"""What the policy is given at a step: P(t_n, a_n | instruction, W_n, o_n, E_n) (section 2.1).
-
-Rollout and training build it here, by the same function, so what is trained on is what was seen.
-"""
+"""Build the prompt of a step: P(t_n, a_n | instruction, W_n, o_n, E_n) (section 2.1)."""
 
 from __future__ import annotations
 
+import json
+import re
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
 
-from flywheel import settings as config
-from flywheel.agent.context import Context, Image, Message
+from flywheel import config
 from flywheel.agent.coordinates import smart_resize
-from flywheel.agent.grammar import NO_SCREEN, Grammar, response_text
-from flywheel.agent.screens import size_of
-from flywheel.agent.step_history import Memory, remember
-from flywheel.agent.steps import PastStep, cut_middle, outcome
-from flywheel.agent.templates import instructions, recalled
-from flywheel.errors import BadInput
+from flywheel.agent.grammar import NO_SCREEN, Grammar, format_response
+from flywheel.agent.history import EpisodeMemory, PastStep, build_memory, format_outcome, truncate_middle
+from flywheel.agent.screenshots import screenshot_size
+from flywheel.utils.errors import BadInput
+
+# What a policy is shown: messages of texts and screens.
+
+
+@dataclass(frozen=True)
+class Image:
+    """A screen, as the bytes of a PNG."""
+
+    png: bytes
+
+
+@dataclass(frozen=True)
+class Message:
+    """role: system, user or assistant. parts: text and images in reading order."""
+
+    role: str
+    parts: tuple[str | Image, ...]
+
+
+Context = tuple[Message, ...]
+
+
+# The prompt that belongs to each text form: what a model that does not know its action space from training is told.
+#
+# The call forms are asked for in the words that UI-TARS's checkpoints were trained with (the action lines), the tool
+# form by signatures in the manner of Qwen2.5-VL and Qwen3-VL.
+
+_LINES = {
+    "click": "click({one})",
+    "left_double": "left_double({one})",
+    "right_single": "right_single({one})",
+    "hover": "hover({one})",
+    "long_press": "long_press({one})",
+    "drag": "drag({start}, {end})",
+    "hotkey": "hotkey(key='ctrl c')  # lower case, keys separated by spaces, three at most",
+    "press": "press(key='left')  # hold a key down",
+    "release": "release(key='left')",
+    "type": "type(content='xxx')  # escape ', \" and line ends with a backslash; end with \\n to submit",
+    "scroll": "scroll({one}, direction='down or up or right or left')",
+    "open_app": "open_app(app_name='xxx')",
+    "press_home": "press_home()",
+    "press_back": "press_back()",
+    "navigate": "navigate(content='address')",
+    "navigate_back": "navigate_back()",
+    "wait": "wait()",
+    "finished": "finished(content='xxx')",
+    "call_user": "call_user()  # when the task cannot be solved, or needs the user",
+    "terminal": "terminal(command='xxx')  # a shell command",
+    "python": "python(code='xxx')  # what it computes is kept for the next call",
+    "read_file": "read_file(path='xxx')",
+    "write_file": "write_file(path='xxx', content='xxx')",
+    "list_files": "list_files(path='xxx')",
+    "call_tool": "call_tool(tool='xxx', arguments='{{\"name\": \"value\"}}')",
+}
+_POINTER = ("click", "left_double", "right_single", "drag")
+_ENDS = ("wait", "finished", "call_user")
+ACTION_SPACES: dict[str, tuple[str, ...]] = {
+    "computer": (*_POINTER, "hover", "hotkey", "type", "scroll", *_ENDS),
+    "browser": (
+        *_POINTER,
+        "hover",
+        "hotkey",
+        "press",
+        "release",
+        "type",
+        "scroll",
+        "navigate",
+        "navigate_back",
+        *_ENDS,
+    ),
+    "mobile": ("click", "long_press", "type", "scroll", "drag", "open_app", "press_home", "press_back", *_ENDS),
+    "game": (*_POINTER, "hotkey", "press", "release", "type", "scroll", *_ENDS),
+}
+SDK_FUNCTIONS = ("terminal", "python", "read_file", "write_file", "list_files", "call_tool")
+
+_CALLS = """You are a GUI agent. You are given a task and your action history, with screenshots. Perform the next \
+action to complete the task.
+
+## Output Format
+Thought: ...
+Action: ...
+
+## Action Space
+{lines}
+
+## Note
+- Write a small plan and the next action with its target in one sentence in `Thought`.
+- finished and call_user stand alone in a step.
+- {numbers}
+
+## User Instruction
+"""
+
+_TOOLS = """You are a GUI agent. You are given a task and your action history, with screenshots. Perform the next \
+action to complete the task.
+
+# Tools
+You are given the signatures of functions within <tools></tools> tags:
+<tools>
+{signatures}
+</tools>
+
+Say what you think in one sentence, then call one function, as a JSON object with its name and arguments within \
+<tool_call></tool_call> tags:
+Thought: ...
+<tool_call>
+{{"name": <function-name>, "arguments": <args-json-object>}}
+</tool_call>
+
+# Task
+"""
+
+
+@lru_cache(maxsize=64)
+def format_instructions(grammar: Grammar) -> str:
+    """What stands before the task; "" for a model that knows its actions from training (minimal)."""
+    if grammar.form == "minimal":
+        return ""
+    if grammar.form == "tool_call":
+        signatures = [_screen_tool(grammar), *(_FUNCTION_TOOLS if grammar.functions else ())]
+        return _TOOLS.format(signatures="\n".join(json.dumps(_signature(*one)) for one in signatures))
+    return _CALLS.format(lines="\n".join(list_action_signatures(grammar)), numbers=_numbers(grammar))
+
+
+def list_action_signatures(grammar: Grammar) -> list[str]:
+    """The calls of the grammar's action space, an example each, some with a word about it behind `  #`."""
+    names = ACTION_SPACES[grammar.actions] + (SDK_FUNCTIONS if grammar.functions else ())
+    return [_LINES[name].format(**_places(grammar)) for name in names]
+
+
+def restore_box_tokens(action: str, grammar: Grammar) -> str:
+    """A past action as the model itself wrote it, for its history.
+
+    UI-TARS 1.5 marks its boxes with special tokens, which servers leave out of the text they answer with, so the
+    stored text has none (bytedance/UI-TARS, README_deploy.md puts them back in the same way).
+    """
+    if grammar.form != "ui_tars_1_5":
+        return action
+    return _BOX.sub(r"\1'<|box_start|>\2<|box_end|>'", action)
+
+
+_BOX = re.compile(r"((?:start|end)_box=)'(\(\d+,\d+\))'")
+
+
+def _places(grammar: Grammar) -> dict[str, str]:
+    if grammar.form in ("minimal", "point"):
+        places = {
+            "one": "point='<point>x y</point>'",
+            "start": "start_point='<point>x1 y1</point>'",
+            "end": "end_point='<point>x2 y2</point>'",
+        }
+    else:
+        places = {
+            "one": "start_box='<|box_start|>(x,y)<|box_end|>'",
+            "start": "start_box='<|box_start|>(x1,y1)<|box_end|>'",
+            "end": "end_box='<|box_start|>(x2,y2)<|box_end|>'",
+        }
+    return places
+
+
+def _numbers(grammar: Grammar) -> str:
+    if grammar.space.kind == "fractions":
+        return "Points are fractions of the screen's width and height, 0 to 1, with four digits."
+    if grammar.space.kind == "pixels":
+        return "Points are pixels of the screenshot, counted from its upper left corner."
+    return f"Points count from 0 to {grammar.space.x.last} over the screen's width and height."
+
+
+# Actions of the screen's tool: what each is, told beside those that Qwen's own tools have.
+_ABOUT = {
+    "left_click": "click at the coordinate",
+    "double_click": "double-click at the coordinate",
+    "right_click": "click with the right button at the coordinate",
+    "left_click_drag": "drag from start_coordinate to coordinate",
+    "mouse_move": "move the pointer to the coordinate, and press nothing",
+    "key": "press the keys together and let them go",
+    "key_down": "hold the key down",
+    "key_up": "let the key go",
+    "type": "type the text; a line end submits it",
+    "scroll": "turn the wheel at the coordinate by pixels: positive is up, negative is down",
+    "hscroll": "the same sideways: positive is right, negative is left",
+    "click": "touch the coordinate",
+    "long_press": "touch the coordinate for time seconds",
+    "swipe": "move the finger from coordinate to coordinate2",
+    "system_button": "press the button",
+    "open": "open the app that the text names",
+    "navigate": "go to the address in the text",
+    "navigate_back": "go back to the page before",
+    "wait": "wait time seconds",
+    "answer": "end the task with an answer, the text",
+    "terminate": "end the task with its status",
+}
+_MOUSE = ("left_click", "double_click", "right_click", "left_click_drag")
+_CLOSE = ("wait", "answer", "terminate")
+_TOOL_ACTIONS: dict[str, tuple[str, ...]] = {
+    "computer": (*_MOUSE, "mouse_move", "key", "type", "scroll", "hscroll", *_CLOSE),
+    "browser": (
+        *_MOUSE,
+        "mouse_move",
+        "key",
+        "key_down",
+        "key_up",
+        "type",
+        "scroll",
+        "hscroll",
+        "navigate",
+        "navigate_back",
+        *_CLOSE,
+    ),
+    "mobile": ("click", "long_press", "swipe", "type", "system_button", "open", *_CLOSE),
+    "game": (*_MOUSE, "key", "key_down", "key_up", "type", "scroll", "hscroll", *_CLOSE),
+}
+_PLACE = {"type": "array", "items": {"type": "number"}, "description": "[x, y] from the upper left corner"}
+_TEXT = {"type": "string"}
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "coordinate": _PLACE,
+    "start_coordinate": _PLACE,
+    "coordinate2": _PLACE,
+    "keys": {"type": "array", "items": _TEXT, "description": "three at most, lower case"},
+    "text": _TEXT,
+    "pixels": {"type": "number"},
+    "button": {"type": "string", "enum": ["Back", "Home", "Enter"]},
+    "time": {"type": "number"},
+    "status": {"type": "string", "enum": ["success", "failure"]},
+}
+_NEEDED_BY = {
+    "start_coordinate": {"left_click_drag"},
+    "coordinate2": {"swipe"},
+    "keys": {"key"},
+    "pixels": {"scroll"},
+    "button": {"system_button"},
+}
+_FUNCTION_TOOLS = (
+    ("terminal", "Run a shell command.", {"command": _TEXT}, ["command"]),
+    ("python", "Run Python code; what it computes is kept for the next call.", {"code": _TEXT}, ["code"]),
+    ("read_file", "Read a file.", {"path": _TEXT}, ["path"]),
+    ("write_file", "Replace a file's content.", {"path": _TEXT, "content": _TEXT}, ["path", "content"]),
+    ("list_files", "List a folder.", {"path": _TEXT}, ["path"]),
+    ("call_tool", "Call a tool by its name.", {"name": _TEXT, "arguments": {"type": "object"}}, ["name"]),
+)
+
+
+def _screen_tool(grammar: Grammar) -> tuple[str, str, dict[str, Any], list[str]]:
+    mobile = grammar.actions == "mobile"
+    actions = _TOOL_ACTIONS[grammar.actions]
+    size = "{}x{}".format(*grammar.space.size)
+    scale = _numbers(grammar) if grammar.space.kind == "fractions" else f"The screen's resolution is {size}."
+    what = "Touch a phone's screen." if mobile else "Use the mouse and the keyboard."
+    about = "\n".join(f"* `{action}`: {_ABOUT[action]}." for action in actions)
+    options = {
+        name: option for name, option in _OPTIONS.items() if name not in _NEEDED_BY or _NEEDED_BY[name] & set(actions)
+    }
+    action = {"type": "string", "enum": list(actions), "description": about}
+    told = f"{what} {scale} Point at the middle of an element."
+    return "mobile_use" if mobile else "computer_use", told, {"action": action, **options}, ["action"]
+
+
+def _signature(name: str, about: str, properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
+    parameters = {"type": "object", "properties": properties, "required": required}
+    return {"type": "function", "function": {"name": name, "description": about, "parameters": parameters}}
+
+
+# What the policy is given at a step: P(t_n, a_n | instruction, W_n, o_n, E_n) (section 2.1).
+#
+# Rollout and training build it here, by the same function, so what is trained on is what was seen.
 
 _SHORTEST_RESULT = 32  # characters of a tool's result: less of it says nothing
 
 
 def build_context(
     instruction: str,
-    history: Sequence[PastStep] | Memory,
+    history: Sequence[PastStep] | EpisodeMemory,
     screenshot: bytes | None,
-    policy: config.Policy,
+    policy: config.PolicySettings,
     count: Callable[[Context], int] | None = None,
     *,
     observation: str | None = None,
@@ -47,15 +310,15 @@ def build_context(
         raise BadInput("the instruction is empty", fix="give the task a text")
     if screenshot is None and observation is None:
         raise BadInput("there is nothing to see and nothing to read", fix="give a screen, or an observation's text")
-    screen_size = NO_SCREEN if screenshot is None else size_of(screenshot, policy.max_image_side)
+    screen_size = NO_SCREEN if screenshot is None else screenshot_size(screenshot, policy.max_image_side)
     grammar = Grammar.of(policy, screen_size)
-    told = instructions(grammar)
-    memory = history if isinstance(history, Memory) else remember(history, policy)
+    told = format_instructions(grammar)
+    memory = history if isinstance(history, EpisodeMemory) else build_memory(history, policy)
     memory = replace(memory, observation=observation)
 
-    def attempt(kept: Memory) -> tuple[Context, int]:
+    def attempt(kept: EpisodeMemory) -> tuple[Context, int]:
         context = _render(told, instruction, kept, screenshot, grammar, policy)
-        return context, upper_bound(context, policy) if count is None else count(context)
+        return context, count_tokens_upper_bound(context, policy) if count is None else count(context)
 
     context, tokens = attempt(memory)
     if tokens <= policy.max_context_tokens:
@@ -80,7 +343,7 @@ def build_context(
     return context
 
 
-def _reductions(memory: Memory, policy: config.Policy) -> Iterator[Memory]:
+def _reductions(memory: EpisodeMemory, policy: config.PolicySettings) -> Iterator[EpisodeMemory]:
     """`memory` with less and less in it, until nothing is left; that at least."""
     if memory.digest:
         yield (memory := replace(memory, digest=""))
@@ -95,19 +358,24 @@ def _reductions(memory: Memory, policy: config.Policy) -> Iterator[Memory]:
         yield (memory := replace(memory, result=shorter))
     for shorter in _shorter(memory.observation or "", policy.observation_characters):
         yield (memory := replace(memory, observation=shorter))
-    yield Memory(observation=memory.observation)
+    yield EpisodeMemory(observation=memory.observation)
 
 
 def _shorter(text: str, characters: int) -> Iterator[str]:
     """Half of what is shown of a text, half of that, and so on to nothing. characters: that are shown at most."""
     characters = min(len(text), characters) // 2
     while text:
-        yield (text := cut_middle(text, characters) if characters >= _SHORTEST_RESULT else "")
+        yield (text := truncate_middle(text, characters) if characters >= _SHORTEST_RESULT else "")
         characters //= 2
 
 
 def _render(
-    told: str, task: str, memory: Memory, screenshot: bytes | None, grammar: Grammar, policy: config.Policy
+    told: str,
+    task: str,
+    memory: EpisodeMemory,
+    screenshot: bytes | None,
+    grammar: Grammar,
+    policy: config.PolicySettings,
 ) -> Context:
     """told: what a model that does not know its action space is told first; "" for one that does."""
     if memory.before:
@@ -120,8 +388,10 @@ def _render(
         shown = _shown(step.screenshot, step.observation, policy.observation_characters)
         if result or shown:
             messages.append(Message("user", (*_returned(result, grammar, policy.result_characters), *shown)))
-        messages.append(Message("assistant", (response_text(step.thought, recalled(step.action, grammar)),)))
-        result = outcome(step)
+        messages.append(
+            Message("assistant", (format_response(step.thought, restore_box_tokens(step.action, grammar)),))
+        )
+        result = format_outcome(step)
     returned = _returned(memory.result, grammar, policy.result_characters)
     shown = _shown(screenshot, memory.observation, policy.observation_characters)
     messages.append(Message("user", (*returned, *shown, *(() if told else (task,)))))
@@ -130,13 +400,13 @@ def _render(
 
 def _shown(screenshot: bytes | None, observation: str | None, characters: int) -> tuple[str | Image, ...]:
     """What is seen at a step: a text to read, ahead of the screen; either where the other is all."""
-    read = () if observation is None else (f"Observation: {cut_middle(observation.strip(), characters)}\n",)
+    read = () if observation is None else (f"Observation: {truncate_middle(observation.strip(), characters)}\n",)
     return read if screenshot is None else (*read, Image(screenshot))
 
 
 def _returned(result: str, grammar: Grammar, characters: int) -> tuple[str, ...]:
     """What a step returned, in the form that belongs to the grammar: ahead of the screen that came after it."""
-    result = cut_middle(result.strip(), characters)
+    result = truncate_middle(result.strip(), characters)
     if not result:
         return ()
     if grammar.form == "tool_call":
@@ -145,14 +415,14 @@ def _returned(result: str, grammar: Grammar, characters: int) -> tuple[str, ...]
     return (f"Result: {result}\n",)
 
 
-def upper_bound(context: Context, policy: config.Policy | None = None) -> int:
+def count_tokens_upper_bound(context: Context, policy: config.PolicySettings | None = None) -> int:
     """No fewer tokens than a byte-level tokeniser in Qwen's chat form makes of the context.
 
     A token for each byte of text, 8 a message for the form, 24 for a system message that it may add, and for each
     screen those of the image that `policy.resize_factor`, `min_pixels` and `max_pixels` resize it to; their defaults
     are no less than those of the embedded model, Qwen2-VL, Qwen2.5-VL and Qwen3-VL.
     """
-    policy = policy or config.Policy()
+    policy = policy or config.PolicySettings()
     total = 32
     for message in context:
         total += 8
@@ -167,7 +437,9 @@ def _bytes(text: str) -> int:
     return max(len(form.encode("utf-8", "replace")) for form in forms) + text.count("<|")
 
 
-def _image_tokens(png: bytes, policy: config.Policy) -> int:
+def _image_tokens(png: bytes, policy: config.PolicySettings) -> int:
     factor = policy.resize_factor
-    width, height = smart_resize(*size_of(png, policy.max_image_side), factor, policy.min_pixels, policy.max_pixels)
+    width, height = smart_resize(
+        *screenshot_size(png, policy.max_image_side), factor, policy.min_pixels, policy.max_pixels
+    )
     return (width // factor) * (height // factor)

@@ -1,6 +1,7 @@
 """Where the shards of a stage are done: in this process, or on the nodes of a Ray cluster (block `cluster`).
 
-What a shard is, and how its result is kept, `flywheel/stages/base.py` knows alone: whoever does a shard calls it there.
+What a shard is, and how its result is kept, `flywheel/pipeline/stage.py` knows alone: whoever does a shard calls it
+there.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Protocol
 
-from flywheel.settings import Settings
-from flywheel.stages.base import Context, Stage, Worker
-from flywheel.workspace import Workspace
+from flywheel.config import Settings
+from flywheel.config.workspace import Workspace
+from flywheel.pipeline.stage import InProcessWorker, Stage, StageContext
 
 
-class Workers(Protocol):
+class StageWorkers(Protocol):
     """Do the shards of one stage of one iteration, until the block ends.
 
     several: shards may be asked for at once, each in a thread of its own.
@@ -26,47 +27,47 @@ class Workers(Protocol):
     several: bool
 
     def do_shard(self, shard: str) -> tuple[Path, Any, bool]:
-        """(folder, result, done before), as `stages/base.py: do_shard`. Raises what the shard's work raises, and
+        """(folder, result, done before), as `pipeline/stage.py: run_shard`. Raises what the shard's work raises, and
         ClusterError."""
 
 
-class Cluster(Protocol):
-    def workers(self, stage: Stage, ctx: Context) -> AbstractContextManager[Workers]: ...
+class ClusterBackend(Protocol):
+    def workers(self, stage: Stage, ctx: StageContext) -> AbstractContextManager[StageWorkers]: ...
 
 
-class Local:
+class LocalCluster:
     """This process: one shard after the other."""
 
-    def workers(self, stage: Stage, ctx: Context) -> AbstractContextManager[Workers]:
-        return Worker(stage, ctx)
+    def workers(self, stage: Stage, ctx: StageContext) -> AbstractContextManager[StageWorkers]:
+        return InProcessWorker(stage, ctx)
 
 
-_open: ContextVar[Cluster] = ContextVar("cluster", default=Local())  # noqa: B039 (it has no state)
+_current: ContextVar[ClusterBackend] = ContextVar("cluster", default=LocalCluster())  # noqa: B039 (it has no state)
 
 
-def current() -> Cluster:
+def current_cluster() -> ClusterBackend:
     """The cluster of the innermost `open_cluster`; this process where there is none."""
-    return _open.get()
+    return _current.get()
 
 
 @contextlib.contextmanager
-def open_cluster(ws: Workspace, settings: Settings) -> Iterator[Cluster]:
+def open_cluster(ws: Workspace, settings: Settings) -> Iterator[ClusterBackend]:
     """The cluster that the settings name, looked at before anything is done on it.
 
     Raises BadInput for settings that cannot work, ClusterError where a node cannot take part.
     """
     if settings.sandbox.backend == "manager":
-        from flywheel.environments import managed  # its HTTP client takes a sixth of a second to load
+        from flywheel.envs.remote import client  # its HTTP client takes a sixth of a second to load
 
-        managed.check(settings)
+        client.check_manager_settings(settings)
     with contextlib.ExitStack() as stack:
-        cluster: Cluster = Local()
+        cluster: ClusterBackend = LocalCluster()
         if settings.cluster.engine == "ray":
             from flywheel.cluster.connection import open_ray
 
             cluster = stack.enter_context(open_ray(ws, settings))
-        token = _open.set(cluster)
+        token = _current.set(cluster)
         try:
             yield cluster
         finally:
-            _open.reset(token)
+            _current.reset(token)

@@ -1,5 +1,4 @@
-"""A Ray cluster is reached, or started on this machine, for as long as a run takes. Ray is imported here and not
-before: it reads its settings from the environment then."""
+"""Connect to a Ray cluster, or start one on this machine, for as long as a run takes."""
 
 from __future__ import annotations
 
@@ -12,15 +11,15 @@ import socket
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from flywheel.errors import BadInput, first_line
-from flywheel.files import atomic_file
-from flywheel.settings import Settings
-from flywheel.stages.base import BROWSERS
-from flywheel.workspace import Workspace
+from flywheel.config import Settings
+from flywheel.config.workspace import Workspace
+from flywheel.pipeline.stage import BROWSERS
+from flywheel.utils.errors import BadInput, first_line
+from flywheel.utils.files import atomic_file
 
 if TYPE_CHECKING:
-    from flywheel.cluster.head import RayCluster
-    from flywheel.cluster.node import Shared
+    from flywheel.cluster.nodes import SharedFolder
+    from flywheel.cluster.ray_cluster import RayCluster
 
 _STORE_MB = 100  # results are small JSON values: all else lies in the workspace. Ray's default is 30% of the memory.
 _REACH_S = 10  # a head that answers does so at once
@@ -29,7 +28,7 @@ _REACH_S = 10  # a head that answers does so at once
 # us: `RayCluster.watch` tells of it.
 _ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_gcs_rpc_server_reconnect_timeout_s": "1000000"}
 
-Place = tuple[str, int]  # host and port
+HostPort = tuple[str, int]  # host and port
 
 
 @contextlib.contextmanager
@@ -41,18 +40,18 @@ def open_ray(ws: Workspace, settings: Settings) -> Iterator[RayCluster]:
     """
     if importlib.util.find_spec("ray") is None:
         raise BadInput("Ray is not installed", where="cluster.engine", fix="pip install 'flywheel[ray]'")
-    with _connected(settings) as place:
-        from flywheel.cluster import environments
-        from flywheel.cluster.head import RayCluster
+    with _ray_connection(settings) as place:
+        from flywheel.cluster import env_nodes
+        from flywheel.cluster.ray_cluster import RayCluster
 
-        with _shared(ws) as shared:
+        with _open_shared_folder(ws) as shared:
             cluster = RayCluster(shared, settings, place)
             cluster.check()
-            with environments.placed(cluster, settings):
+            with env_nodes.serve_environments_on_nodes(cluster, settings):
                 yield cluster
 
 
-def reachable(place: Place) -> bool:
+def is_reachable(place: HostPort) -> bool:
     """Whether anything listens there."""
     try:
         socket.create_connection(place, timeout=_REACH_S).close()
@@ -62,10 +61,10 @@ def reachable(place: Place) -> bool:
 
 
 @contextlib.contextmanager
-def _connected(settings: Settings) -> Iterator[Place]:
+def _ray_connection(settings: Settings) -> Iterator[HostPort]:
     """This process as a driver of the cluster; where its head listens."""
     address = settings.cluster.address
-    if address and not reachable(_place(address)):
+    if address and not is_reachable(_parse_address(address)):
         raise BadInput(
             f"no Ray answers at {address}",
             where="cluster.address",
@@ -80,7 +79,11 @@ def _connected(settings: Settings) -> Iterator[Place]:
     import ray
 
     try:
-        ray.init(**({"address": address} if address else _own(settings)), log_to_driver=False, logging_level="ERROR")
+        ray.init(
+            **({"address": address} if address else _local_ray_options(settings)),
+            log_to_driver=False,
+            logging_level="ERROR",
+        )
     except Exception as error:  # of a dozen kinds: a wrong token, another version, a machine that is no node
         with contextlib.suppress(Exception):
             ray.shutdown()
@@ -90,12 +93,12 @@ def _connected(settings: Settings) -> Iterator[Place]:
             fix="look at the token (RAY_AUTH_TOKEN) and at the versions of Ray and Python, which must be the cluster's",
         ) from error
     try:
-        yield _place(address or ray.get_runtime_context().gcs_address)
+        yield _parse_address(address or ray.get_runtime_context().gcs_address)
     finally:
         ray.shutdown()
 
 
-def _own(settings: Settings) -> dict[str, Any]:
+def _local_ray_options(settings: Settings) -> dict[str, Any]:
     """Of a cluster of this machine alone, which ends with this process."""
     return {
         "address": "local",
@@ -106,14 +109,14 @@ def _own(settings: Settings) -> dict[str, Any]:
     }
 
 
-def _place(address: str) -> Place:
+def _parse_address(address: str) -> HostPort:
     host, _, port = address.removeprefix("ray://").rpartition(":")
     return host, int(port)
 
 
 @contextlib.contextmanager
-def _shared(ws: Workspace) -> Iterator[Shared]:
-    from flywheel.cluster.node import Shared, source
+def _open_shared_folder(ws: Workspace) -> Iterator[SharedFolder]:
+    from flywheel.cluster.nodes import SharedFolder, compute_source_digest
 
     path, text = ws.state / "cluster" / secrets.token_hex(4), secrets.token_hex(16)
     with atomic_file(path) as temporary:
@@ -121,6 +124,6 @@ def _shared(ws: Workspace) -> Iterator[Shared]:
     try:
         with path.open("a") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            yield Shared(path, text, source(), ws.root)
+            yield SharedFolder(path, text, compute_source_digest(), ws.root)
     finally:
         path.unlink()

@@ -1,26 +1,93 @@
-"""The promotion gate: is the merged model to replace its predecessor?
-
-Both play the same fresh tasks, a few at a time, until the evidence is enough or the budget is used up: a clear case
-costs few episodes, a close one many. The rule is told by its errors. For `not_worse`: a model that is worse by
-`promotion.margin` or more is promoted with a chance of at most `false_promotion`, and an equal one is called worse with
-a chance of at most `false_refusal`. `better` moves both by the margin: one that is not better, one that is better by
-the margin. What neither shows within `promotion.tasks` is not promoted. `evidence` has the mathematics.
-"""
+"""Decide whether the merged model replaces its predecessor, by a sequential test on fresh tasks."""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
-from flywheel.errors import DataError
-from flywheel.evaluation import evidence
-from flywheel.intervals import bootstrap_mean, newcombe_paired
-from flywheel.settings import Promotion
+from flywheel.config import PromotionSettings
+from flywheel.store import metrics
+from flywheel.utils.confidence_intervals import bootstrap_mean_interval, newcombe_paired_interval
+from flywheel.utils.errors import DataError
+
+# Evidence about the mean of paired differences that holds whenever one stops looking: testing by betting.
+#
+# A gambler who starts with 1 bets on each difference d in [-1, 1] that the mean is above m: the stake u in (0, 1) turns
+# the capital by 1 + u (d - m) / (1 + m), which is never negative and, if the mean is m or less, never grows on average.
+# So by Ville's inequality the capital ever reaches 1/a with a chance of at most a, whatever the distribution, and after
+# every look anew: no number of tasks need be fixed before. The capital is the mean over stakes from a quarter to three
+# quarters, and the order of the tasks makes no difference (Waudby-Smith and Ramdas 2024, Journal of the Royal
+# Statistical Society B 86:1, "Estimating means of bounded random variables by betting"; the mixture is Cover's
+# universal portfolio). Any stakes keep the promise; these find more out of some tens of tasks than stakes from all of
+# (0, 1) do (one equal model in three is promoted within 80 tasks, not one in four), and hardly less out of a thousand.
+
+_STAKES = 0.25 + 0.5 * (np.arange(32) + 0.5) / 32
+_BISECTIONS = 50  # halve [-1, 1] to below what a float can tell
+
+
+def log_capital_above(differences: Sequence[float] | np.ndarray, mean: float) -> float:
+    """Logarithm of the capital won by betting that the mean is above `mean`.
+
+    differences: shape (n,), each in [-1, 1]. -1 < mean < 1. 0 for n = 0.
+    """
+    return _log_mixture(_STAKES * ((np.asarray(differences, np.float64)[:, None] - mean) / (1 + mean)))
+
+
+def log_capital_below(differences: Sequence[float] | np.ndarray, mean: float) -> float:
+    """The same for betting that the mean is below `mean`."""
+    return log_capital_above(-np.asarray(differences, np.float64), -mean)
+
+
+def log_capitals_of_counts(counts: np.ndarray, mean: float) -> np.ndarray:
+    """`log_capital_above` of differences that are -1, 0 or 1, for many samples at once.
+
+    counts: shape (..., 3), how many there are of -1, 0 and 1. Returns shape (...,).
+    """
+    gains = np.log1p(_STAKES * ((np.array([-1.0, 0.0, 1.0])[:, None] - mean) / (1 + mean)))  # (3, stakes)
+    return _log_mean(np.asarray(counts, np.float64) @ gains)
+
+
+def betting_interval(differences: Sequence[float] | np.ndarray, confidence: float = 0.95) -> tuple[float, float]:
+    """The means that neither bet has refuted: it holds the true mean with `confidence`, at all looks together."""
+    data = np.asarray(differences, np.float64)
+    refuted = math.log(2 / (1 - confidence))
+    return _lowest_unrefuted_mean(data, refuted), -_lowest_unrefuted_mean(-data, refuted)
+
+
+def _lowest_unrefuted_mean(data: np.ndarray, refuted: float) -> float:
+    """The least mean that betting above it has not refuted; the capital falls as the mean rises."""
+    low, high = -1.0, 1.0
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        if middle > -1 and log_capital_above(data, middle) >= refuted:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def _log_mixture(changes: np.ndarray) -> float:
+    """changes: relative gains, shape (n, stakes). The mean over stakes of the capitals, as a logarithm."""
+    return float(_log_mean(np.log1p(changes).sum(axis=0)))
+
+
+def _log_mean(logarithms: np.ndarray) -> np.ndarray:
+    top = logarithms.max(axis=-1, keepdims=True)
+    return np.squeeze(top, -1) + np.log(np.exp(logarithms - top).mean(axis=-1))
+
+
+# The promotion gate: is the merged model to replace its predecessor?
+#
+# Both play the same fresh tasks, a few at a time, until the evidence is enough or the budget is used up: a clear case
+# costs few episodes, a close one many. The rule is told by its errors. For `not_worse`: a model that is worse by
+# `promotion.margin` or more is promoted with a chance of at most `false_promotion`, and an equal one is called worse
+# with a chance of at most `false_refusal`. `better` moves both by the margin: one that is not better, one that is
+# better by the margin. What neither shows within `promotion.tasks` is not promoted. `evidence` has the mathematics.
 
 _RUNS = 4000  # simulated, for the error rates
 _DIGITS = 12  # a mean of thirds is rounded: what is left of 1e-18 decides nothing
@@ -47,7 +114,7 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Judgement:
+class GateJudgement:
     """What the tasks played so far say. verdict: pass, fail, or undecided: play on, while there are tasks.
 
     difference, low, high, n: as `Comparison`; the interval holds at all looks together. passing, failing: logarithms
@@ -75,7 +142,7 @@ class ErrorRates:
     tasks: float
 
 
-def paired(old: Sequence[EvalResult], new: Sequence[EvalResult]) -> list[float]:
+def pair_differences(old: Sequence[EvalResult], new: Sequence[EvalResult]) -> list[float]:
     """Differences of P(V=1), new - old, one a task, by task id.
 
     Raises DataError where the two were not evaluated on the same tasks.
@@ -91,74 +158,80 @@ def paired(old: Sequence[EvalResult], new: Sequence[EvalResult]) -> list[float]:
     return [round(_mean(after[task]) - _mean(before[task]), _DIGITS) for task in sorted(before)]
 
 
-def compare(old: Sequence[EvalResult], new: Sequence[EvalResult], *, seed: int = 0) -> Comparison:
+def compare_models(old: Sequence[EvalResult], new: Sequence[EvalResult], *, seed: int = 0) -> Comparison:
     """Compare on P(V=1), paired by task, for a number of tasks that was fixed before.
 
     One episode a task: Newcombe's paired interval; several: a bootstrap over tasks (`seed`). Raises DataError as
     `paired` does.
     """
-    differences, before = paired(old, new), _by_task(old)
+    differences, before = pair_differences(old, new), _by_task(old)
     if all(value in (-1, 0, 1) for value in differences) and all(_mean(runs) in (0, 1) for runs in before.values()):
         solved = sum(_mean(runs) == 1 for runs in before.values())
         gained, lost = differences.count(1), differences.count(-1)
-        low, high = newcombe_paired(solved - lost, gained, lost, len(differences) - solved - gained)
+        low, high = newcombe_paired_interval(solved - lost, gained, lost, len(differences) - solved - gained)
     else:
-        low, high = bootstrap_mean(differences, seed=seed)
+        low, high = bootstrap_mean_interval(differences, seed=seed)
     return Comparison(math.fsum(differences) / len(differences), low, high, len(differences))
 
 
-def bounds(rule: Promotion) -> tuple[float, float]:
+def gate_bounds(rule: PromotionSettings) -> tuple[float, float]:
     """(too bad, good enough): the mean differences that the rule tells apart."""
     return (0.0, rule.margin) if rule.rule == "better" else (-rule.margin, 0.0)
 
 
-def judge(differences: Sequence[float], rule: Promotion) -> Judgement:
+def judge_differences(differences: Sequence[float], rule: PromotionSettings) -> GateJudgement:
     """What the differences say by the rule; `review` is told what `not_worse` says."""
-    bad, good = bounds(rule)
-    passing = evidence.log_capital_above(differences, bad)
-    failing = evidence.log_capital_below(differences, good)
-    verdict = decide(passing, failing, rule)
+    bad, good = gate_bounds(rule)
+    passing = log_capital_above(differences, bad)
+    failing = log_capital_below(differences, good)
+    verdict = decide_gate(passing, failing, rule)
     n = len(differences)
-    low, high = evidence.interval(differences)
+    low, high = betting_interval(differences)
     mean = math.fsum(differences) / n if n else 0.0
     discordance = math.fsum(value * value for value in differences) / n if n else 0.0
-    return Judgement(verdict, mean, low, high, n, passing, failing, discordance)
+    return GateJudgement(verdict, mean, low, high, n, passing, failing, discordance)
 
 
-def decide(passing: float, failing: float, rule: Promotion) -> Literal["pass", "fail", "undecided"]:
+def decide_gate(passing: float, failing: float, rule: PromotionSettings) -> Literal["pass", "fail", "undecided"]:
     """The verdict of two bets, by the logarithms of their capitals."""
     if passing >= -math.log(rule.false_promotion):
         return "pass"
     return "fail" if failing >= -math.log(rule.false_refusal) else "undecided"
 
 
-def fewest_tasks(rule: Promotion) -> int:
+def count_fewest_tasks(rule: PromotionSettings) -> int:
     """Tasks after which a model that does on every task what the other does (`better`: solves every one that the
     other does not) is promoted, no sooner: promotion.tasks must not be less."""
     best = [0.0, 0.0, 1.0] if rule.rule == "better" else [0.0, 1.0, 0.0]
     wanted, n = -math.log(rule.false_promotion), 1
-    while evidence.log_capitals_of_counts(np.array(best) * n, bounds(rule)[0]) < wanted:
+    while log_capitals_of_counts(np.array(best) * n, gate_bounds(rule)[0]) < wanted:
         n += 1
     return n
 
 
-def error_rates(rule: Promotion, discordance: float, *, seed: int = 0, runs: int = _RUNS) -> ErrorRates:
+def estimate_error_rates(
+    rule: PromotionSettings, discordance: float, *, seed: int = 0, runs: int = _RUNS
+) -> ErrorRates:
     """The rule's error rates, simulated for one episode a task and models that differ on this share of tasks, or on
     the least share that such a difference takes."""
-    bad, good = bounds(rule)
-    promoted, _ = simulate(rule, bad, max(discordance, abs(bad)), seed, runs)
-    passed, tasks = simulate(rule, good, max(discordance, abs(good)), seed + 1, runs)
+    bad, good = gate_bounds(rule)
+    promoted, _ = simulate_gate(rule, bad, max(discordance, abs(bad)), seed, runs)
+    passed, tasks = simulate_gate(rule, good, max(discordance, abs(good)), seed + 1, runs)
     return ErrorRates(promoted, 1 - passed, tasks)
 
 
-def explain(found: Judgement, rule: Promotion, against: str, *, seed: int = 0) -> str:
+def explain_judgement(found: GateJudgement, rule: PromotionSettings, against: str, *, seed: int = 0) -> str:
     """One line for people: what was found, what the rule makes of it, and how often the rule errs."""
-    bad, good = bounds(rule)
-    said = {"pass": _GOOD[rule.rule == "better"], "fail": _BAD[rule.rule == "better"], "undecided": "not decided"}
+    bad, good = gate_bounds(rule)
+    said = {
+        "pass": _GOOD_WORDS[rule.rule == "better"],
+        "fail": _BAD_WORDS[rule.rule == "better"],
+        "undecided": "not decided",
+    }
     share = (found.discordance * found.n + 1) / (
         found.n + 2
     )  # of a few tasks: no share is nil for having not been seen
-    rates = error_rates(rule, share, seed=seed)
+    rates = estimate_error_rates(rule, share, seed=seed)
     return (
         f"{said[found.verdict].format(margin=f'{rule.margin:g}')} against {against}: success {found.difference:+.3f} "
         f"[{found.low:+.3f}, {found.high:+.3f}] on {found.n} fresh tasks (at most {rule.tasks}); of models like these, "
@@ -167,23 +240,23 @@ def explain(found: Judgement, rule: Promotion, against: str, *, seed: int = 0) -
     )
 
 
-_GOOD = {False: "not worse by {margin} or more", True: "better"}
-_BAD = {False: "worse", True: "not better by {margin} or more"}
+_GOOD_WORDS = {False: "not worse by {margin} or more", True: "better"}
+_BAD_WORDS = {False: "worse", True: "not better by {margin} or more"}
 
 
-def simulate(
-    rule: Promotion, difference: float, discordance: float, seed: int = 0, runs: int = _RUNS
+def simulate_gate(
+    rule: PromotionSettings, difference: float, discordance: float, seed: int = 0, runs: int = _RUNS
 ) -> tuple[float, float]:
     """(share of runs that promote, mean number of tasks played) of a model whose P(V=1) differs by `difference`, and
     which differs from the other on the share `discordance` of tasks."""
-    bad, good = bounds(rule)
+    bad, good = gate_bounds(rule)
     gain, loss = max(discordance + difference, 0) / 2, max(discordance - difference, 0) / 2
     looks = [*range(rule.tasks_per_look, rule.tasks, rule.tasks_per_look), rule.tasks]
     rng = np.random.default_rng(seed)
     steps = np.diff([0, *looks])
     counts = rng.multinomial(steps, [loss, max(1 - gain - loss, 0), gain], size=(runs, len(steps))).cumsum(axis=1)
-    passing = evidence.log_capitals_of_counts(counts, bad) >= -math.log(rule.false_promotion)
-    failing = evidence.log_capitals_of_counts(counts[..., ::-1], -good) >= -math.log(rule.false_refusal)
+    passing = log_capitals_of_counts(counts, bad) >= -math.log(rule.false_promotion)
+    failing = log_capitals_of_counts(counts[..., ::-1], -good) >= -math.log(rule.false_refusal)
     never = len(looks)
     first_pass = np.where(passing.any(axis=1), passing.argmax(axis=1), never)
     first_fail = np.where(failing.any(axis=1), failing.argmax(axis=1), never)
@@ -201,3 +274,52 @@ def _by_task(results: Sequence[EvalResult]) -> dict[str, list[float]]:
 
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
+
+
+# What the gate found of a candidate, as figures of the table `metrics`, and back.
+
+_METRIC_SUFFIX = {"before": "", "best": "_best"}  # of the figures' names, by rival
+_BASELINE_NAMES = {"before": "the model before it", "best": "the best model so far"}
+
+
+def build_gate_metrics(rival: str, judged: GateJudgement) -> list[dict[str, Any]]:
+    """Rows of the table `metrics` that `judgements` makes a judgement of again."""
+    end = _METRIC_SUFFIX[rival]
+    interval = {"low": judged.low, "high": judged.high, "n": judged.n}
+    return [
+        metrics.metric_row(f"gate_difference{end}", judged.difference, **interval),
+        metrics.metric_row(f"gate_passing{end}", judged.passing, n=judged.n),
+        metrics.metric_row(f"gate_failing{end}", judged.failing, n=judged.n),
+        metrics.metric_row(f"gate_discordance{end}", judged.discordance, n=judged.n),
+    ]
+
+
+def parse_gate_metrics(rows: Iterable[Mapping[str, Any]], rule: PromotionSettings) -> dict[str, GateJudgement]:
+    """What `figures` told of each rival; none of one that was not played against."""
+    told = {row["name"]: row for row in rows if row["domain"] == metrics.ALL_DOMAINS}
+    found = {}
+    for rival, end in _METRIC_SUFFIX.items():
+        row = told.get(f"gate_difference{end}")
+        if row is not None:
+            passing, failing, discordance = (
+                told[f"gate_{name}{end}"]["value"] for name in ("passing", "failing", "discordance")
+            )
+            found[rival] = GateJudgement(
+                decide_gate(passing, failing, rule),
+                row["value"],
+                row["low"],
+                row["high"],
+                row["n"],
+                passing,
+                failing,
+                discordance,
+            )
+    return found
+
+
+def explain_gate_metrics(rows: Iterable[Mapping[str, Any]], rule: PromotionSettings) -> list[str]:
+    """A line for each rival: what was found, what the rule makes of it, how often it errs."""
+    return [
+        explain_judgement(found, rule, _BASELINE_NAMES[rival])
+        for rival, found in parse_gate_metrics(rows, rule).items()
+    ]

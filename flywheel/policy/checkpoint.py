@@ -1,4 +1,4 @@
-"""Checkpoint folders: found by path or by Hugging Face name, and looked at before anything is loaded.
+"""Find checkpoint folders, and check them before anything is loaded.
 
 The library's own errors for a broken checkpoint are many, long and late (after gigabytes were read), so what can be
 seen from names, sizes and headers is checked here first, each fault by name.
@@ -12,8 +12,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from flywheel.errors import ModelError
-from flywheel.files import known_sha256
+from flywheel.utils.errors import ModelError
+from flywheel.utils.files import cached_sha256
 
 # model_type of the architectures that share one way of placing images in a sequence.
 FAMILY = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
@@ -23,7 +23,7 @@ _WANTED = ["*.json", "*.safetensors", "*.jinja", "*.txt"]  # of a repository: no
 _COPY = "copy the whole checkpoint"
 
 
-def resolve(base: Path | str, root: Path | None = None) -> Path:
+def resolve_checkpoint(base: Path | str, root: Path | None = None) -> Path:
     """The folder of a checkpoint: `base`, seen from `root`, or the snapshot of the Hugging Face repository so named.
 
     A name is looked up in the hub's cache on this machine and fetched where it is not there. What begins with the
@@ -39,13 +39,13 @@ def resolve(base: Path | str, root: Path | None = None) -> Path:
         return Path(snapshot_download(str(base), allow_patterns=_WANTED))
     except Exception as error:  # no network, no such repository, no permission: the hub has a class for each
         raise ModelError(
-            f"no such model folder, and as a Hugging Face name {str(base)!r} cannot be fetched: {reason(error)}",
+            f"no such model folder, and as a Hugging Face name {str(base)!r} cannot be fetched: {summarise_error(error)}",
             where="policy.base",
             fix="give the folder of a checkpoint, or a name that the hub knows",
         ) from None
 
 
-def check(folder: Path | str, *, weights: bool = True) -> dict[str, Any]:
+def check_checkpoint(folder: Path | str, *, weights: bool = True) -> dict[str, Any]:
     """The checkpoint's config.json, once the folder is seen to be whole. Reads no weights, only their headers.
 
     weights: false where the tokeniser and the image settings are all that is wanted. Raises ModelError for a folder
@@ -57,7 +57,7 @@ def check(folder: Path | str, *, weights: bool = True) -> dict[str, Any]:
         raise ModelError("no such model folder", where=folder, fix="set policy.base to a checkpoint's folder")
     if not (folder / "config.json").is_file():
         raise ModelError("not a model folder: it has no config.json", where=folder, fix="give policy.base a checkpoint")
-    config = read_json(folder / "config.json")
+    config = read_json_object(folder / "config.json")
     kind = config.get("model_type")
     if kind not in FAMILY:
         raise ModelError(
@@ -67,16 +67,16 @@ def check(folder: Path | str, *, weights: bool = True) -> dict[str, Any]:
         )
     for file in weight_files(folder) if weights else ():
         _check_header(file)
-    if not tokenizer_files(folder):
+    if not has_tokenizer(folder):
         raise ModelError("the model folder has no tokenizer.json", where=folder, fix=_COPY)
     if not (folder / "preprocessor_config.json").is_file():
         raise ModelError("the model folder has no preprocessor_config.json", where=folder, fix=_COPY)
     return config
 
 
-def digest(folder: Path | str) -> str:
+def checkpoint_digest(folder: Path | str) -> str:
     """Name of the weights in `folder`: the first 16 hex digits of the SHA-256 over its safetensors files."""
-    return known_sha256(*weight_files(folder))[:16]
+    return cached_sha256(*weight_files(folder))[:16]
 
 
 def weight_files(folder: Path | str) -> list[Path]:
@@ -86,7 +86,7 @@ def weight_files(folder: Path | str) -> list[Path]:
     """
     folder = Path(folder)
     if (folder / _INDEX).is_file():
-        shards = read_json(folder / _INDEX).get("weight_map")
+        shards = read_json_object(folder / _INDEX).get("weight_map")
         if not isinstance(shards, dict) or not shards:
             raise ModelError(f"{_INDEX} names no shards", where=folder, fix="copy it again")
         files = [folder / name for name in sorted({str(name) for name in shards.values()})]
@@ -101,23 +101,25 @@ def weight_files(folder: Path | str) -> list[Path]:
     return files
 
 
-def tokenizer_files(folder: Path) -> bool:
+def has_tokenizer(folder: Path) -> bool:
     """Whether a tokeniser is there, in its own file or as a list of merges."""
     return (folder / "tokenizer.json").is_file() or all((folder / n).is_file() for n in ("vocab.json", "merges.txt"))
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json_object(path: Path) -> dict[str, Any]:
     """A JSON object. Raises ModelError naming the file."""
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, OSError) as error:
-        raise ModelError(f"{path.name} is not JSON: {reason(error)}", where=path.parent, fix="copy it again") from None
+        raise ModelError(
+            f"{path.name} is not JSON: {summarise_error(error)}", where=path.parent, fix="copy it again"
+        ) from None
     if not isinstance(raw, dict):
         raise ModelError(f"{path.name} is not a JSON object", where=path.parent, fix="copy it again")
     return raw
 
 
-def parameters(folder: Path | str) -> int:
+def count_parameters(folder: Path | str) -> int:
     """How many numbers the checkpoint's weights files hold, from their headers."""
     return sum(_check_header(file) for file in weight_files(folder))
 
@@ -144,7 +146,7 @@ def _check_header(file: Path) -> int:
     return numbers
 
 
-def reason(error: Exception) -> str:
+def summarise_error(error: Exception) -> str:
     """The first line of a library's error, cut to a length that can be read."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     return (lines[0].strip() if lines else type(error).__name__)[:300]

@@ -1,34 +1,116 @@
-"""The policy's network: a Qwen3-VL of a few million parameters, made, loaded, saved and named by its weights."""
+"""Make, load and save the policy's network, a Qwen3-VL, and train the tokeniser of the tiny one."""
 
 from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import torch
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
     AutoConfig,
     AutoModelForImageTextToText,
     PreTrainedModel,
+    PreTrainedTokenizerFast,
     Qwen3VLConfig,
     Qwen3VLForConditionalGeneration,
 )
 from transformers.utils.logging import disable_progress_bar
 
-from flywheel.errors import ModelError
-from flywheel.files import atomic_folder
 from flywheel.policy import checkpoint
-from flywheel.policy.tokenizer import SPECIAL, VOCABULARY
-
-disable_progress_bar()
-log = logging.getLogger(__name__)
+from flywheel.utils.errors import ModelError
+from flywheel.utils.files import atomic_folder
 
 if TYPE_CHECKING:
     from flywheel.policy.encoding import Encoder
 
-SCREEN = 224  # the tiny model's screen, in pixels: 14 x 14 patches of 16, merged 2 x 2 into 49 tokens
+
+# A small byte-level BPE tokeniser in the manner of Qwen's, for the embedded model.
+#
+# About 2,000 entries: every digit is one token (a point is then two digits an axis), the words of the general
+# screens are one token each, and the fixed pieces of the action grammar are one token each, so that a step takes
+# about 16 tokens.
+
+VOCABULARY_SIZE = 2048
+SPECIAL_TOKENS = (
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|vision_start|>",
+    "<|vision_end|>",
+    "<|image_pad|>",
+    "<|video_pad|>",
+)
+GRAMMAR_TOKENS = (
+    "Thought: ",
+    "\nAction: ",
+    "click(point='<point>",
+    "left_double(point='<point>",
+    "right_single(point='<point>",
+    "drag(start_point='<point>",
+    "</point>', end_point='<point>",
+    "scroll(point='<point>",
+    "</point>', direction='",
+    "</point>')",
+    "hotkey(key='",
+    "press(key='",
+    "release(key='",
+    "type(content='",
+    "finished(content='",
+    "finished()",
+    "call_user()",
+    "wait()",
+    "navigate(content='",
+    "navigate_back()",
+    "')",
+    "\\n')",
+)
+
+# Qwen's chat form without its default system message; images stand where the message has them.
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
+    "{% if message['content'] is string %}{{ message['content'] }}{% else %}"
+    "{% for part in message['content'] %}{% if part['type'] == 'image' %}"
+    "<|vision_start|><|image_pad|><|vision_end|>{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}"
+    "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def train_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
+    """Train on `texts`; the same texts give the same tokeniser. Special tokens have the first ids, in order."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY_SIZE - len(GRAMMAR_TOKENS),
+        special_tokens=list(SPECIAL_TOKENS),
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator([*texts, "user\n", "assistant\n"] * 2, trainer)
+    tokenizer.add_tokens([AddedToken(piece, normalized=False, special=False) for piece in GRAMMAR_TOKENS])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+        additional_special_tokens=[token for token in SPECIAL_TOKENS if token not in ("<|im_end|>", "<|endoftext|>")],
+        chat_template=CHAT_TEMPLATE,
+        clean_up_tokenization_spaces=False,
+    )
+
+
+# The policy's network: a Qwen3-VL of a few million parameters, made, loaded, saved and named by its weights.
+
+disable_progress_bar()
+log = logging.getLogger(__name__)
+
+
+SCREEN_SIDE = 224  # the tiny model's screen, in pixels: 14 x 14 patches of 16, merged 2 x 2 into 49 tokens
 INITIALIZER_RANGE = 0.08  # at the library's 0.02 a model this small learns no grounding at all
 PATCH_STD = (
     0.02  # of the patch projection: its 1,536 inputs are nearly alike on a flat screen, and would drown positions
@@ -36,17 +118,23 @@ PATCH_STD = (
 
 # What vision heads look at at first: neighbours, wider apart in each layer, as a convolution would. The rest of the
 # heads begin at random. A vision tower this small takes long to find out by itself that shapes are local.
-OFFSETS = (((0, 1), (0, -1), (1, 0), (-1, 0)), ((0, 2), (0, -2), (1, 0), (-1, 0)), ((0, 3), (0, -3), (2, 0), (-2, 0)))
-ASIDE = 7.0  # size of the constant parts of query and key: nine tenths of the attention fall on the neighbour
+NEIGHBOUR_OFFSETS = (
+    ((0, 1), (0, -1), (1, 0), (-1, 0)),
+    ((0, 2), (0, -2), (1, 0), (-1, 0)),
+    ((0, 3), (0, -3), (2, 0), (-2, 0)),
+)
+NEIGHBOUR_ATTENTION = (
+    7.0  # size of the constant parts of query and key: nine tenths of the attention fall on the neighbour
+)
 
 
 def tiny_config() -> Qwen3VLConfig:
     """A Qwen3-VL of about 3M parameters for 224 x 224 screens."""
-    token = {name: number for number, name in enumerate(SPECIAL)}
+    token = {name: number for number, name in enumerate(SPECIAL_TOKENS)}
     hidden = 192
     return Qwen3VLConfig(
         text_config={
-            "vocab_size": VOCABULARY,
+            "vocab_size": VOCABULARY_SIZE,
             "hidden_size": hidden,
             "intermediate_size": 512,
             "num_hidden_layers": 4,
@@ -75,7 +163,7 @@ def tiny_config() -> Qwen3VLConfig:
             "spatial_merge_size": 2,
             "temporal_patch_size": 2,
             "out_hidden_size": hidden,
-            "num_position_embeddings": (SCREEN // 16) ** 2,
+            "num_position_embeddings": (SCREEN_SIDE // 16) ** 2,
             "deepstack_visual_indexes": [0],
             "initializer_range": INITIALIZER_RANGE,
         },
@@ -87,7 +175,7 @@ def tiny_config() -> Qwen3VLConfig:
     )
 
 
-def new_model(seed: int) -> Qwen3VLForConditionalGeneration:
+def make_tiny_model(seed: int) -> Qwen3VLForConditionalGeneration:
     """A tiny model, freshly initialised, in float32. The same seed gives the same weights."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
@@ -95,14 +183,14 @@ def new_model(seed: int) -> Qwen3VLForConditionalGeneration:
         visual = model.model.visual
         torch.nn.init.normal_(visual.patch_embed.proj.weight, std=PATCH_STD)
         with torch.no_grad():
-            visual.pos_embed.weight.copy_(_waves(visual.num_grid_per_side, visual.pos_embed.embedding_dim))
-            for block, offsets in zip(visual.blocks, OFFSETS, strict=True):
+            visual.pos_embed.weight.copy_(_sine_positions(visual.num_grid_per_side, visual.pos_embed.embedding_dim))
+            for block, offsets in zip(visual.blocks, NEIGHBOUR_OFFSETS, strict=True):
                 for head, offset in enumerate(offsets):
-                    _look_aside(block.attn, head, offset)
+                    _attend_to_neighbour(block.attn, head, offset)
     return model
 
 
-def _look_aside(attention: torch.nn.Module, head: int, offset: tuple[int, int]) -> None:
+def _attend_to_neighbour(attention: torch.nn.Module, head: int, offset: tuple[int, int]) -> None:
     """Make a vision head begin by attending to the patch `offset` (rows, columns) away, whatever the two show.
 
     Under rotary positions a score is a sum over frequencies f of |q||k| cos(f (place of k - place of q) - phase):
@@ -115,12 +203,12 @@ def _look_aside(attention: torch.nn.Module, head: int, offset: tuple[int, int]) 
     weight[:2, head] *= 0.15  # what the patches show matters little at first
     for start, distance in ((0, offset[0]), (width // 4, offset[1])):
         real, imaginary = slice(start, start + 3), slice(start + width // 2, start + width // 2 + 3)
-        bias[0, head, real] = ASIDE * torch.cos(frequencies * distance)
-        bias[0, head, imaginary] = ASIDE * torch.sin(frequencies * distance)
-        bias[1, head, real] = ASIDE
+        bias[0, head, real] = NEIGHBOUR_ATTENTION * torch.cos(frequencies * distance)
+        bias[0, head, imaginary] = NEIGHBOUR_ATTENTION * torch.sin(frequencies * distance)
+        bias[1, head, real] = NEIGHBOUR_ATTENTION
 
 
-def _waves(side: int, width: int) -> torch.Tensor:
+def _sine_positions(side: int, width: int) -> torch.Tensor:
     """Sines and cosines of x and of y at a quarter to `side` / 2 waves a screen: [side x side, width].
 
     The patch positions begin so, and not at random, that what is learnt at one place serves its neighbours.
@@ -142,12 +230,12 @@ def load_model(
     1e-4. Raises ModelError, in one line, for a folder that is not a model of the Qwen-VL family, or whose weights are
     cut off, incomplete or of other shapes.
     """
-    place = find_device(device)
-    checkpoint.check(folder)
+    place = resolve_device(device)
+    checkpoint.check_checkpoint(folder)
     try:
         with torch.device("meta"):  # shapes alone: a wrong config.json must not fill the memory with random weights
             shape = AutoModelForImageTextToText.from_config(AutoConfig.from_pretrained(folder, local_files_only=True))
-        expected, there = sum(p.numel() for p in shape.parameters()), checkpoint.parameters(folder)
+        expected, there = sum(p.numel() for p in shape.parameters()), checkpoint.count_parameters(folder)
         if there < 0.9 * expected:
             raise ModelError(f"the weights have {there:,} numbers, config.json describes a model of {expected:,}")
         model, info = AutoModelForImageTextToText.from_pretrained(
@@ -155,7 +243,7 @@ def load_model(
         )
     except Exception as error:  # the library raises many kinds; all mean that this folder cannot be used
         raise ModelError(
-            f"the model cannot be loaded: {checkpoint.reason(error)}", where=folder, fix="copy it again"
+            f"the model cannot be loaded: {checkpoint.summarise_error(error)}", where=folder, fix="copy it again"
         ) from None
     if info["missing_keys"]:
         missing = sorted(info["missing_keys"])
@@ -166,7 +254,7 @@ def load_model(
     return model.eval().to(place)
 
 
-def find_device(name: str) -> torch.device:
+def resolve_device(name: str) -> torch.device:
     """cpu, cuda, or auto: cuda if there is one. Raises ModelError where a device is asked for that is not there."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"

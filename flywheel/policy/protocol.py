@@ -1,4 +1,4 @@
-"""The policy contract: context in; text, token ids, log-probabilities and weight version out.
+"""Define what a policy is: context in; text, token ids, log-probabilities and weight version out.
 
 Back-ends: `embedded` (transformers in this process) and `remote` (an OpenAI-compatible server such as `vllm serve`).
 """
@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from flywheel.agent.context import Context
-from flywheel.errors import BadInput
+from flywheel.agent.prompt import Context
+from flywheel.utils.errors import BadInput
 
 
 @dataclass(frozen=True)
-class Sampling:
+class SamplingParams:
     """temperature 0 is greedy. seed: the sampled tokens depend on it and on the context alone, not on the batch.
 
     ignore_end: go on after the end token, up to max_new_tokens (for benchmarks). action: the answer is to be an action,
@@ -60,7 +60,7 @@ class Completion:
     sampled_logprobs: tuple[float, ...] = ()
 
 
-class Policy(Protocol):
+class PolicyBackend(Protocol):
     """Requests may come singly and at once; the back-end batches them.
 
     Raises BadInput for a request that cannot be answered as it is, PolicyTimeout after its deadline, PolicyBusy where
@@ -71,7 +71,7 @@ class Policy(Protocol):
     def weight_version(self) -> str:
         """Name of the weights that answer now (a checkpoint's digest)."""
 
-    async def complete(self, context: Context, sampling: Sampling) -> Completion: ...
+    async def complete(self, context: Context, sampling: SamplingParams) -> Completion: ...
 
     async def load(self, checkpoint: Path) -> None:
         """Swap the weights; requests under way finish on the ones they began with, waiting ones get the new ones.

@@ -1,27 +1,33 @@
-"""One episode: the ReAct loop (section 2.1) of a policy in an environment."""
+"""Play one episode: the ReAct loop (section 2.1) of a policy in an environment, and its file."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 import json
+import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
 
 from flywheel.agent.actions import Action, ParseError
-from flywheel.agent.context import Context
 from flywheel.agent.grammar import NO_SCREEN, Grammar
-from flywheel.agent.history_summary import open_summarizer
-from flywheel.agent.parser import parse
-from flywheel.agent.step_fields import of_action
-from flywheel.environments import kind
-from flywheel.environments.env import Env, Observation, StepResult, Task
-from flywheel.errors import EnvTimeout, PolicyTimeout
-from flywheel.policy.protocol import Completion, Policy, Sampling
-from flywheel.rollout.history import History
-from flywheel.settings import Settings
-from flywheel.trajectory import Step, Trajectory, trajectory_id
+from flywheel.agent.history import open_summarizer
+from flywheel.agent.parsing.parser import action_fields, parse_response
+from flywheel.agent.prompt import Context
+from flywheel.config import Settings
+from flywheel.envs import registry
+from flywheel.envs.base import Env, Observation, StepResult, Task
+from flywheel.policy.protocol import Completion, PolicyBackend, SamplingParams
+from flywheel.rollout.history import PromptHistory
+from flywheel.store.schema import record_from_row
+from flywheel.store.trajectory import Step, Trajectory, make_trajectory_id
+from flywheel.utils.errors import DataError, EnvTimeout, PolicyTimeout
+from flywheel.utils.files import atomic_file
+
+# One episode: the ReAct loop (section 2.1) of a policy in an environment.
 
 
 @dataclass(frozen=True)
@@ -43,14 +49,14 @@ class Episode:
         return self.trajectory.trajectory_id
 
 
-def seed_of(*names: object) -> int:
+def derive_seed(*names: object) -> int:
     """A seed made from names: 0 <= seed < 2**31, the same on every machine."""
     return int.from_bytes(hashlib.sha256("|".join(map(str, names)).encode()).digest()[:4]) >> 1
 
 
 async def run_episode(
     env: Env,
-    policy: Policy,
+    policy: PolicyBackend,
     task: Task,
     sample: int,
     *,
@@ -68,23 +74,25 @@ async def run_episode(
     called before each step with its number. Raises EnvError, PolicyError and their time-outs; what the episode's
     status says is written by `rollout.pool`.
     """
-    identity = trajectory_id(iteration, task.task_id, sample, policy.weight_version)
+    identity = make_trajectory_id(iteration, task.task_id, sample, policy.weight_version)
     recorder, names = _Recorder(task, identity, settings, policy), identity if seed is None else seed
     version, started = policy.weight_version, _now()
     # The task's own seed, not the sample's: all samples of a task see the same world.
-    result = await _env(env.reset(task, task.seed), settings, task)
+    result = await _call_env(env.reset(task, task.seed), settings, task)
     terminated = result.terminated
     while not (terminated or result.truncated) and recorder.count < task.max_steps:
         seen, at = result.observation, _now()
         on_step(recorder.count)
         # In a thread: tokens are counted, and a language model may be asked for a digest.
-        context = await asyncio.to_thread(recorder.history.context, seen.screenshot, observation=_read(seen))
-        limit, seed_of_step = settings.policy.max_new_tokens, seed_of(names, recorder.count)
-        sampling = Sampling(temperature, limit, seed_of_step, action=True, session=identity)
-        completion = await _policy(policy, context, sampling, settings)
-        parsed = parse(completion.text, recorder.grammar(seen))
+        context = await asyncio.to_thread(
+            recorder.history.context, seen.screenshot, observation=_observation_text(seen)
+        )
+        limit, seed_of_step = settings.policy.max_new_tokens, derive_seed(names, recorder.count)
+        sampling = SamplingParams(temperature, limit, seed_of_step, action=True, session=identity)
+        completion = await _call_policy(policy, context, sampling, settings)
+        parsed = parse_response(completion.text, recorder.grammar(seen))
         broken = isinstance(parsed.action, ParseError)
-        after = result if broken else await _env(env.step(parsed.action), settings, task)
+        after = result if broken else await _call_env(env.step(parsed.action), settings, task)
         recorder.add(result, completion, parsed.thought, parsed.action, None if broken else after, at)
         result, terminated = after, after.terminated
     return recorder.episode(result, terminated, sample, version, started, run_id)
@@ -93,12 +101,12 @@ async def run_episode(
 class _Recorder:
     """Collects the steps of one episode."""
 
-    def __init__(self, task: Task, identity: str, settings: Settings, policy: Policy) -> None:
+    def __init__(self, task: Task, identity: str, settings: Settings, policy: PolicyBackend) -> None:
         self.task, self.identity, self.settings = task, identity, settings
         self.steps: list[Step] = []
         self.images: dict[str, bytes] = {}
         encoder = getattr(policy, "encoder", None)  # a policy without a checkpoint has none
-        self.history = History(
+        self.history = PromptHistory(
             task.instruction,
             self.images,
             settings.policy,
@@ -130,7 +138,7 @@ class _Recorder:
             sha256 = hashlib.sha256(seen.screenshot).hexdigest()
             self.images[sha256] = seen.screenshot
         broken = isinstance(action, ParseError)
-        done = {"parse_error": action.reason} if broken else of_action(action, self.grammar(seen))
+        done = {"parse_error": action.reason} if broken else action_fields(action, self.grammar(seen))
         step = Step(
             self.identity,
             self.count,
@@ -144,7 +152,7 @@ class _Recorder:
             weight_version=completion.weight_version,
             image_sha256=sha256,
             url=seen.url,
-            observation=_read(seen),
+            observation=_observation_text(seen),
             tool_result=(after.info.get("note") or after.info.get("result") or None) if after else None,
             reward=after.reward if after else 0.0,
             state_score=before.info.get("score"),
@@ -168,7 +176,7 @@ class _Recorder:
         if self.steps and not terminated:
             self.steps[-1] = replace(self.steps[-1], truncated=True)
         trajectory = replace(
-            _trajectory(self.task, self.identity, sample, version, started, run_id),
+            _build_trajectory(self.task, self.identity, sample, version, started, run_id),
             status=status,
             error=error,
             steps=self.count,
@@ -176,19 +184,21 @@ class _Recorder:
             final_state=json.dumps(last.info.get("state"), sort_keys=True, ensure_ascii=False),
         )
         seen = last.observation
-        return Episode(trajectory, tuple(self.steps), self.images, seen.screenshot, _read(seen))
+        return Episode(trajectory, tuple(self.steps), self.images, seen.screenshot, _observation_text(seen))
 
 
-def crashed(
+def build_crashed_episode(
     task: Task, sample: int, version: str, *, iteration: int, error: str, started: datetime, run_id: str = ""
 ) -> Episode:
     """The episode of an environment that crashed in every try: kept with its error, never scored."""
-    identity = trajectory_id(iteration, task.task_id, sample, version)
-    trajectory = _trajectory(task, identity, sample, version, started, run_id)
+    identity = make_trajectory_id(iteration, task.task_id, sample, version)
+    trajectory = _build_trajectory(task, identity, sample, version, started, run_id)
     return Episode(replace(trajectory, status="crashed", error=error, steps=0), (), {})
 
 
-def _trajectory(task: Task, identity: str, sample: int, version: str, started: datetime, run_id: str) -> Trajectory:
+def _build_trajectory(
+    task: Task, identity: str, sample: int, version: str, started: datetime, run_id: str
+) -> Trajectory:
     return Trajectory(
         identity,
         task.task_id,
@@ -210,16 +220,16 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
-def _read(seen: Observation) -> str | None:
+def _observation_text(seen: Observation) -> str | None:
     """What there is to read, as it is shown and kept: Parquet takes no half of a surrogate pair."""
     if not seen.text and seen.screenshot is not None:
         return None
     return seen.text.encode("utf-8", "replace").decode()
 
 
-async def _env(call, settings: Settings, task: Task) -> StepResult:
+async def _call_env(call, settings: Settings, task: Task) -> StepResult:
     """The environment has a deadline of its own; this one stands behind it for an environment that hangs."""
-    limit = 2 * kind.find(task.environment).limits(settings).call_s
+    limit = 2 * registry.find_backend(task.environment).limits(settings).call_s
     try:
         async with asyncio.timeout(limit):
             return await call
@@ -227,10 +237,59 @@ async def _env(call, settings: Settings, task: Task) -> StepResult:
         raise EnvTimeout(f"the environment did not answer in {limit:g} s", where=f"task {task.task_id}") from None
 
 
-async def _policy(policy: Policy, context: Context, sampling: Sampling, settings: Settings) -> Completion:
+async def _call_policy(
+    policy: PolicyBackend, context: Context, sampling: SamplingParams, settings: Settings
+) -> Completion:
     limit = 2 * settings.policy.timeout_s
     try:
         async with asyncio.timeout(limit):
             return await policy.complete(context, sampling)
     except TimeoutError:
         raise PolicyTimeout(f"the policy did not answer in {limit:g} s", where="rollout") from None
+
+
+# A finished episode as one file, there whole or not at all: a zip of its steps (JSON) and its screens (PNG).
+
+_TIMES = ("started_at", "ended_at")
+_ROWS, _LAST = "episode.json", "last.png"
+
+
+def write_episode(path: Path, episode: Episode, facts: Mapping[str, Any]) -> None:
+    """facts: JSON values kept beside the episode. Numbers come back as they are, to the last bit."""
+    rows = {"facts": facts, "trajectory": vars(episode.trajectory), "steps": [vars(step) for step in episode.steps]}
+    rows["last_observation"] = episode.last_observation
+    with atomic_file(path) as temporary, zipfile.ZipFile(temporary, "w") as file:  # not compressed: PNGs are
+        file.writestr(_ROWS, json.dumps(rows, default=datetime.isoformat))
+        for sha256, png in episode.images.items():
+            file.writestr(f"{sha256}.png", png)
+        if episode.last_screen is not None:
+            file.writestr(_LAST, episode.last_screen)
+
+
+def read_episode_facts(path: Path) -> dict[str, Any]:
+    """What was kept beside the episode."""
+    with _open_episode(path) as file:
+        return json.loads(file.read(_ROWS))["facts"]
+
+
+def read_episode(path: Path) -> Episode:
+    """Raises DataError for a file that is missing or broken."""
+    with _open_episode(path) as file:
+        rows = json.loads(file.read(_ROWS))
+        screens = {name: file.read(name) for name in file.namelist() if name != _ROWS}
+    last = screens.pop(_LAST, None)
+    images = {name.removesuffix(".png"): png for name, png in screens.items()}
+    steps = tuple(record_from_row("steps", Step, _parse_times(row)) for row in rows["steps"])
+    trajectory = record_from_row("trajectories", Trajectory, _parse_times(rows["trajectory"]))
+    return Episode(trajectory, steps, images, last, rows.get("last_observation"))
+
+
+def _open_episode(path: Path) -> zipfile.ZipFile:
+    try:
+        return zipfile.ZipFile(path)
+    except (OSError, zipfile.BadZipFile) as error:
+        raise DataError(f"the episode cannot be read: {error}", where=path, fix="delete its folder") from None
+
+
+def _parse_times(row: dict[str, Any]) -> dict[str, Any]:
+    return row | {name: datetime.fromisoformat(row[name]) for name in _TIMES if row.get(name)}

@@ -1,24 +1,21 @@
-"""The context of a step, built from the steps before it: the same function for the rollout and for training."""
+"""Build the prompt of a step from the steps before it, the same way for rollouts and training."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
 
-from flywheel import settings as config
+from flywheel import config
 from flywheel.agent import coordinates
 from flywheel.agent.actions import Type
-from flywheel.agent.context import Context
-from flywheel.agent.grammar import Grammar, response_text
-from flywheel.agent.history_summary import Summarizer
-from flywheel.agent.parser import parse
-from flywheel.agent.prompt import build_context
-from flywheel.agent.step_history import Memory, StepHistory
-from flywheel.agent.steps import PastStep
-from flywheel.trajectory import Step
+from flywheel.agent.grammar import Grammar, format_response
+from flywheel.agent.history import EpisodeMemory, PastStep, StepHistory, Summarizer
+from flywheel.agent.parsing.parser import parse_response
+from flywheel.agent.prompt import Context, build_context
+from flywheel.store.trajectory import Step
 
 
-class History:
+class PromptHistory:
     """One trajectory, step by step: for each its context, then the step itself.
 
     images: PNG by sha256; may grow while the trajectory does. count: tokens of a context (`Encoder.count`), for the
@@ -29,7 +26,7 @@ class History:
         self,
         instruction: str,
         images: Mapping[str, bytes],
-        policy: config.Policy,
+        policy: config.PolicySettings,
         *,
         count: Callable[[Context], int] | None = None,
         summarizer: Summarizer | None = None,
@@ -46,7 +43,7 @@ class History:
         memory = self.memory(stored)
         return build_context(self._instruction, memory, screen, self._policy, self._count, observation=observation)
 
-    def memory(self, stored: str | None = None) -> Memory:
+    def memory(self, stored: str | None = None) -> EpisodeMemory:
         """M_t of the step that comes next, as its context shows it. stored: as above."""
         if stored:
             self._past.recall(**json.loads(stored))
@@ -80,24 +77,24 @@ class History:
 
     def _typed(self, action: str) -> str:
         # What numbers mean does not matter to a text, so any space does.
-        grammar = Grammar(self._policy.template, coordinates.boxes())
-        found = parse(response_text("", action), grammar).action
+        grammar = Grammar(self._policy.template, coordinates.norm1000_space())
+        found = parse_response(format_response("", action), grammar).action
         return found.content if isinstance(found, Type) else ""
 
 
-def step_context(
+def build_step_context(
     instruction: str,
     before: Sequence[Step],
     images: Mapping[str, bytes],
     screen: bytes | None,
-    policy: config.Policy,
+    policy: config.PolicySettings,
     *,
     observation: str | None = None,
     count: Callable[[Context], int] | None = None,
     summarizer: Summarizer | None = None,
 ) -> Context:
     """The context that follows the steps `before`: of one step alone. For all steps of a trajectory use a `History`."""
-    history = History(instruction, images, policy, count=count, summarizer=summarizer)
+    history = PromptHistory(instruction, images, policy, count=count, summarizer=summarizer)
     stored = None
     for step in before:
         history.add(step)

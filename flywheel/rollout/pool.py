@@ -1,26 +1,33 @@
-"""The rollout pool: many episodes at once, bounded, each lost environment replaced by a fresh one."""
+"""Run many episodes at once, bounded; retry an episode whose environment is lost."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from pathlib import Path
+from typing import TypeVar
 
-from flywheel.environments import kind
-from flywheel.environments.env import Task
-from flywheel.environments.router import Environments
-from flywheel.errors import EnvError, EnvTimeout
-from flywheel.policy.protocol import Policy
-from flywheel.rollout.episode import Episode, crashed, run_episode
-from flywheel.settings import Settings
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+
+from flywheel.config import Settings
+from flywheel.envs import registry
+from flywheel.envs.base import Task
+from flywheel.envs.router import EnvProvider, open_environments
+from flywheel.policy import open_policy
+from flywheel.policy.protocol import PolicyBackend
+from flywheel.rollout.episode import Episode, build_crashed_episode, run_episode
+from flywheel.utils.errors import EnvError, EnvTimeout
+
+# The rollout pool: many episodes at once, bounded, each lost environment replaced by a fresh one.
 
 log = logging.getLogger(__name__)
 
 
-class Places:
+class EpisodeSlots:
     """Room for episodes: at most rollout.max_concurrent at once, and of each kind as many as it has environments. Of
     leased ones the manager alone knows how many all nodes have: who has no place waits for it there.
 
@@ -29,7 +36,7 @@ class Places:
 
     def __init__(self, settings: Settings, kinds: Iterable[str]) -> None:
         most, leased = settings.rollout.max_concurrent, settings.sandbox.backend == "manager"
-        of_kind = {name: most if leased else kind.find(name).limits(settings).places for name in set(kinds)}
+        of_kind = {name: most if leased else registry.find_backend(name).limits(settings).places for name in set(kinds)}
         self.count = min(most, sum(of_kind.values()))
         self._free = asyncio.Semaphore(most)
         self._of_kind = {name: asyncio.Semaphore(places) for name, places in of_kind.items()}
@@ -64,11 +71,11 @@ class RolloutStats:
         return asdict(self)
 
 
-async def rollout(
+async def run_rollout(
     tasks: Sequence[Task],
     samples: int,
-    policy: Policy,
-    environments: Environments,
+    policy: PolicyBackend,
+    environments: EnvProvider,
     *,
     iteration: int,
     settings: Settings,
@@ -83,12 +90,12 @@ async def rollout(
     of finishing. A crash of an environment is tried again in a fresh one, rollout.retries times; then the episode's
     status is `crashed`, with the error. `stats` is added to. Raises PolicyError: without a policy no episode can go on.
     """
-    stats, before = stats or RolloutStats(), _counts(environments)
-    places = Places(settings, (task.environment for task in tasks))
+    stats, before = stats or RolloutStats(), _event_counts(environments)
+    places = EpisodeSlots(settings, (task.environment for task in tasks))
 
     async def one(task: Task, sample: int) -> Episode:
         async with places.one(task):
-            episode = await attempt(
+            episode = await run_episode_with_retries(
                 task,
                 sample,
                 policy,
@@ -109,15 +116,15 @@ async def rollout(
         # One cause stops the others; callers want that cause by its class.
         raise several.exceptions[0] from None
     finally:
-        stats.add(before, _counts(environments))
+        stats.add(before, _event_counts(environments))
     return sorted((task.result() for task in running), key=lambda episode: episode.id)
 
 
-async def attempt(
+async def run_episode_with_retries(
     task: Task,
     sample: int,
-    policy: Policy,
-    environments: Environments,
+    policy: PolicyBackend,
+    environments: EnvProvider,
     *,
     iteration: int,
     settings: Settings,
@@ -135,7 +142,7 @@ async def attempt(
         if stats is not None:
             stats.retries += number > 0
         try:
-            async with asyncio.timeout(_deadline(task, settings)), environments.env(task) as env:
+            async with asyncio.timeout(_episode_deadline(task, settings)), environments.env(task) as env:
                 return await run_episode(
                     env,
                     policy,
@@ -149,21 +156,74 @@ async def attempt(
                     on_step=on_step,
                 )
         except (EnvError, TimeoutError) as caught:
-            error = caught if isinstance(caught, EnvError) else _late(task, settings)
+            error = caught if isinstance(caught, EnvError) else _deadline_error(task, settings)
             log.warning("episode of %s, sample %d, try %d: %s", task.task_id, sample, number + 1, error)
-    return crashed(task, sample, version, iteration=iteration, error=str(error), started=started, run_id=run_id)
+    return build_crashed_episode(
+        task, sample, version, iteration=iteration, error=str(error), started=started, run_id=run_id
+    )
 
 
-def _counts(environments: Environments) -> Mapping[str, int]:
+def _event_counts(environments: EnvProvider) -> Mapping[str, int]:
     return getattr(environments, "counts", {})
 
 
-def _deadline(task: Task, settings: Settings) -> float:
+def _episode_deadline(task: Task, settings: Settings) -> float:
     """Seconds of a whole episode: every call at its own limit, and the time to start an environment."""
-    call_s = kind.find(task.environment).limits(settings).call_s
+    call_s = registry.find_backend(task.environment).limits(settings).call_s
     digest_s = settings.language_model.timeout_s if settings.policy.summarizer == "language_model" else 0
     return (task.max_steps + 2) * (2 * (call_s + settings.policy.timeout_s) + digest_s)
 
 
-def _late(task: Task, settings: Settings) -> EnvTimeout:
-    return EnvTimeout(f"the episode did not end in {_deadline(task, settings):g} s", where=f"task {task.task_id}")
+def _deadline_error(task: Task, settings: Settings) -> EnvTimeout:
+    return EnvTimeout(
+        f"the episode did not end in {_episode_deadline(task, settings):g} s", where=f"task {task.task_id}"
+    )
+
+
+# A model and its environments that stay open from one rollout to the next, for callers without an event loop.
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class RolloutWorker:
+    """They live on an event loop in a thread of its own, which goes on between two rollouts: browsers are watched over,
+    and what nobody uses is closed."""
+
+    policy: PolicyBackend
+    environments: EnvProvider
+    _loop: BlockingPortal
+
+    def run(self, play: Callable[[PolicyBackend, EnvProvider], Coroutine[None, None, T]]) -> T:
+        """Let them play, and wait for the end. Interrupted (Ctrl-C), the episodes are given up."""
+        playing = self._loop.start_task_soon(play, self.policy, self.environments)
+        try:
+            return playing.result()
+        except BaseException:
+            playing.cancel()
+            raise
+
+
+@contextmanager
+def open_rollout_worker(model: Path, tasks: Iterable[Task], settings: Settings, root: Path) -> Iterator[RolloutWorker]:
+    """The model in that folder, and environments of the kinds that these tasks are played in.
+
+    root: the folder that relative paths in the settings count from.
+    """
+    with (
+        start_blocking_portal() as loop,
+        loop.wrap_async_context_manager(_open_policy_and_environments(model, tasks, settings, root)) as both,
+    ):
+        yield RolloutWorker(*both, loop)
+
+
+@asynccontextmanager
+async def _open_policy_and_environments(
+    model: Path, tasks: Iterable[Task], settings: Settings, root: Path
+) -> AsyncIterator[tuple[PolicyBackend, EnvProvider]]:
+    policy = open_policy(model, settings.policy)
+    try:
+        async with open_environments(settings, tasks, root) as environments:
+            yield policy, environments
+    finally:
+        await policy.close()

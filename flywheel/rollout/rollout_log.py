@@ -1,27 +1,66 @@
-"""What the rollout pool has begun, has finished and has given to training: in memory, and on disk so that a process
-may be killed at any moment.
-
-Two things on disk say all. A finished episode is a file, and its rename is its acceptance. `log.jsonl` only grows: a
-line for each group of episodes when it is drawn, for each episode that failed, for each batch when it is taken. Which
-batches were trained on is the trainer's to say, whose own checkpoint is replaced whole after each: a batch that was
-taken and not trained on is given again, the same one. So an episode counts once, whenever the process ends.
-"""
+"""Record which episodes an asynchronous pool has begun, finished and given to training."""
 
 from __future__ import annotations
 
 import json
 import logging
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from flywheel.environments.env import Task
-from flywheel.files import remove_unfinished
-from flywheel.rollout import episode_files
-from flywheel.rollout.admission import capacity, choose
-from flywheel.rollout.episode import Episode, seed_of
+from flywheel.envs.base import Task
+from flywheel.rollout import episode as rollout_episode
+from flywheel.rollout.episode import Episode, derive_seed
+from flywheel.utils.files import remove_unfinished
+
+# The two rules that bound staleness: how many episodes may begin, and which of the finished ones are trained on.
+#
+# The first is AReaL's (2025, section 5.1): it bounds how much can be under way. Alone it bounds staleness only where
+# episodes are used in the order in which they began; one that takes long is overtaken without end. The second rule
+# closes that gap, so that an episode that began with version s is trained on at version s + max_staleness at the
+# latest, and no batch is larger than another.
+
+
+def compute_capacity(
+    *, max_concurrent: int, running: int, max_staleness: int, version: int, batch: int, accepted: int
+) -> int:
+    """Episodes that may begin now: min(max_concurrent - running, (max_staleness + version + 1) batch - (accepted +
+    running)), and 0 where that is negative.
+
+    version: training steps done. accepted: episodes that finished since the run began, those trained on included. One
+    that failed is in neither number, so its place is free again.
+    """
+    return max(0, min(max_concurrent - running, (max_staleness + version + 1) * batch - (accepted + running)))
+
+
+def choose_batch(
+    finished: Mapping[int, int], unfinished: Iterable[int], *, version: int, count: int, max_staleness: int
+) -> list[int] | None:
+    """The `count` finished ones to train on now, or None where training must wait.
+
+    finished: number -> the version that it began with. unfinished: the versions that the others began with. The oldest
+    are taken, and only if those that are left can still be trained on in time, `count` at each later version: of all
+    that are left, those due at version d or sooner may be (d - version) count at most. By the rule of `capacity` this
+    holds before anything has begun; where it holds at a version it can be kept at the next, by waiting for the oldest.
+    """
+    oldest = sorted(finished, key=lambda number: (finished[number], number))
+    taken, left = oldest[:count], [finished[number] for number in oldest[count:]]
+    if len(taken) < count:
+        return None
+    due = sorted(start + max_staleness for start in (*left, *unfinished))
+    in_time = all(place < (last - version) * count for place, last in enumerate(due))
+    return taken if in_time else None
+
+
+# What the rollout pool has begun, has finished and has given to training: in memory, and on disk so that a process
+# may be killed at any moment.
+#
+# Two things on disk say all. A finished episode is a file, and its rename is its acceptance. `log.jsonl` only grows: a
+# line for each group of episodes when it is drawn, for each episode that failed, for each batch when it is taken. Which
+# batches were trained on is the trainer's to say, whose own checkpoint is replaced whole after each: a batch that was
+# taken and not trained on is given again, the same one. So an episode counts once, whenever the process ends.
 
 log = logging.getLogger(__name__)
 
@@ -110,7 +149,7 @@ class RolloutLog:
         opened = next((n for group in self._unrecorded for n in self._of(group) if self._is_open(n)), None)
         ordinal = len(self._groups) * self.plan.samples if opened is None else opened
         begun = self._begun()
-        free = capacity(
+        free = compute_capacity(
             max_concurrent=max_concurrent,
             running=len(self.running),
             version=self.version,
@@ -143,14 +182,16 @@ class RolloutLog:
         task_id = self._groups[group]
         # Counted over the task's groups: two of them may be of the same weights, and a trajectory's name is unique.
         sample = self.plan.first + self._groups[:group].count(task_id) * self.plan.samples + number
-        return EpisodeRequest(ordinal, group, self.tasks[task_id], sample, seed_of(self.plan.seed, "episode", ordinal))
+        return EpisodeRequest(
+            ordinal, group, self.tasks[task_id], sample, derive_seed(self.plan.seed, "episode", ordinal)
+        )
 
     # -- how an episode ends --------------------------------------------------------------------------------------
     def accept(self, request: EpisodeRequest, episode: Episode, score: float, success: bool) -> None:
         """It finished: kept on disk until it has been trained on."""
         outcome = EpisodeOutcome(self.running[request.ordinal], score, success)
         facts = {"start": outcome.start, "score": score, "success": success}
-        episode_files.write(self._file(request.ordinal), episode, facts)
+        rollout_episode.write_episode(self._file(request.ordinal), episode, facts)
         del self.running[request.ordinal]
         self._settle(request.ordinal, outcome)
 
@@ -182,7 +223,7 @@ class RolloutLog:
         return [self._ticket(ordinal) for ordinal in self.taken]
 
     def read(self, request: EpisodeRequest) -> Episode:
-        return episode_files.read(self._file(request.ordinal))
+        return rollout_episode.read_episode(self._file(request.ordinal))
 
     def advance(self) -> None:
         """The batch was trained on, the trainer's checkpoint says so, and the new weights answer."""
@@ -194,7 +235,7 @@ class RolloutLog:
         begun = self._begun()
         running = {ordinal // self._unit for ordinal in self.running}
         waiting = {unit for unit in begun if unit in running or any(map(self._is_open, self._in(unit)))}
-        chosen = choose(
+        chosen = choose_batch(
             {unit: start for unit, start in begun.items() if unit not in waiting},
             [begun[unit] for unit in waiting],
             version=self.version,
@@ -276,7 +317,7 @@ class RolloutLog:
 
     def _find_episodes(self) -> None:
         for path in sorted(self.folder.glob("*.zip")):
-            ordinal, outcome = int(path.stem), EpisodeOutcome(**episode_files.facts(path))
+            ordinal, outcome = int(path.stem), EpisodeOutcome(**rollout_episode.read_episode_facts(path))
             self.finished[ordinal] = outcome
             if ordinal // self.plan.samples in self._unrecorded:
                 self._unrecorded[ordinal // self.plan.samples][ordinal] = outcome

@@ -1,4 +1,4 @@
-"""What people say of single trajectories: `reviews/<reviewer>.jsonl`, a line a label, the newest last.
+"""Read and write the labels that people give to trajectories (`reviews/<reviewer>.jsonl`).
 
 Labels come at any time, for closed iterations too, so they are no partition that a stage writes and DVC records. Each
 reviewer has a file of their own that only grows: two never write the same one, and git joins them. The catalogue reads
@@ -13,23 +13,23 @@ import re
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from flywheel.errors import BadInput, DataError, known
-from flywheel.files import disk_full_is_named, locked
-from flywheel.store.decisions import NOT_SOLVED, SOLVED
-from flywheel.workspace import Workspace
+from flywheel.config.workspace import Workspace
+from flywheel.store.routing_decisions import NOT_SOLVED, SOLVED
+from flywheel.utils.errors import BadInput, DataError, did_you_mean
+from flywheel.utils.files import disk_full_errors, file_lock
 
 LABELS = (SOLVED, NOT_SOLVED, "cannot tell")
-COMMENT = 2000  # characters, at most
-FILE_MARK = (
+MAX_COMMENT_CHARACTERS = 2000  # characters, at most
+DAMAGED_FILE_MARK = (
     "damaged file: "  # what an error in SQL begins with that stands for a damaged file; its facts follow, as JSON
 )
-TYPED = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,39}$"  # a reviewer's name, as a form takes it
+REVIEWER_INPUT_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,39}$"  # a reviewer's name, as a form takes it
 _FOLDER = "reviews"
 _REVIEWER = re.compile(r"[a-z0-9][a-z0-9._-]{0,39}")
 _NAME = re.compile(r"[\w.:@-]{1,200}")  # of a trajectory
 _VERSION = 1
 _WAIT_S = 10.0
-_MENDED = "remove the line, or restore the file from git"
+_FIX_DAMAGED_LINE = "remove the line, or restore the file from git"
 _FIELDS = ("trajectory_id", "label", "comment", "reviewer", "at", "queue")
 
 
@@ -47,16 +47,16 @@ class Label:
     version: int = _VERSION
 
 
-def folder(ws: Workspace) -> Path:
+def labels_folder(ws: Workspace) -> Path:
     return ws.root / _FOLDER
 
 
-def stamp(ws: Workspace) -> list[tuple[str, int]]:
+def labels_stamp(ws: Workspace) -> list[tuple[str, int]]:
     """Another one where a label was added since."""
-    return sorted((path.name, path.stat().st_size) for path in folder(ws).glob("*.jsonl"))
+    return sorted((path.name, path.stat().st_size) for path in labels_folder(ws).glob("*.jsonl"))
 
 
-def reviewer(name: str) -> str:
+def normalise_reviewer(name: str) -> str:
     """The name as it is kept: in small letters. It names a file, so its alphabet is small. Raises BadInput."""
     name = name.strip().lower()
     if not _REVIEWER.fullmatch(name):
@@ -67,14 +67,14 @@ def reviewer(name: str) -> str:
     return name
 
 
-def append(ws: Workspace, label: Label) -> None:
+def append_label(ws: Workspace, label: Label) -> None:
     """Add a line to the reviewer's file, whole or not at all. Raises BadInput by name, DiskFull."""
-    label = replace(label, reviewer=reviewer(label.reviewer))
-    path = folder(ws) / f"{label.reviewer}.jsonl"
-    _check(label)
+    label = replace(label, reviewer=normalise_reviewer(label.reviewer))
+    path = labels_folder(ws) / f"{label.reviewer}.jsonl"
+    _check_label(label)
     line = json.dumps(asdict(label), ensure_ascii=False).encode() + b"\n"
     path.parent.mkdir(exist_ok=True)
-    with locked(ws.state / "labels.lock", _WAIT_S, "writing labels"), disk_full_is_named(path):
+    with file_lock(ws.state / "labels.lock", _WAIT_S, "writing labels"), disk_full_errors(path):
         # A file that is a link would lead out of the folder.
         file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         try:
@@ -88,23 +88,24 @@ def append(ws: Workspace, label: Label) -> None:
             os.close(file)
 
 
-def _check(label: Label) -> None:
+def _check_label(label: Label) -> None:
     if label.label not in LABELS:
-        raise BadInput(f"no label {label.label[:60]!r}", fix=known(label.label[:60], LABELS))
-    if len(label.comment) > COMMENT:
+        raise BadInput(f"no label {label.label[:60]!r}", fix=did_you_mean(label.label[:60], LABELS))
+    if len(label.comment) > MAX_COMMENT_CHARACTERS:
         raise BadInput(
-            f"a comment may have {COMMENT:,} characters, this one has {len(label.comment):,}", fix="shorten it"
+            f"a comment may have {MAX_COMMENT_CHARACTERS:,} characters, this one has {len(label.comment):,}",
+            fix="shorten it",
         )
     if not _NAME.fullmatch(label.trajectory_id) or len(label.queue) > 40:
         raise BadInput("no trajectory has such a name", where=label.trajectory_id[:80])
 
 
-def history(ws: Workspace) -> str:
+def label_history_sql(ws: Workspace) -> str:
     """SQL that gives all labels, earlier ones too, as they stand in the files when it runs: `iteration`, the fields of
     `Label`, and their place, `file` and `line`. A damaged line is told as a damaged file is."""
-    pattern = str(folder(ws) / "*.jsonl").replace("'", "''")
-    facts = f"{{'what': 'a label cannot be read', 'where': file || ', line ' || line, 'fix': '{_MENDED}'}}"
-    damaged = f"error('{FILE_MARK}' || to_json({facts})::VARCHAR)"
+    pattern = str(labels_folder(ws) / "*.jsonl").replace("'", "''")
+    facts = f"{{'what': 'a label cannot be read', 'where': file || ', line ' || line, 'fix': '{_FIX_DAMAGED_LINE}'}}"
+    damaged = f"error('{DAMAGED_FILE_MARK}' || to_json({facts})::VARCHAR)"
     kinds = json.dumps({name: "VARCHAR" for name in _FIELDS} | {"iteration": "INTEGER"})
     # What is damaged is told whichever columns are asked for, so it stands in the condition.
     return f"""

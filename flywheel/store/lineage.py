@@ -1,4 +1,4 @@
-"""Rows of the table `lineage`: what came from what, by name.
+"""Make the rows of the table `lineage`: what came from what, by name.
 
 Kinds and how they are named: `trajectory` (trajectory_id), `task` (task_id), `run` (Prefect's run id), `import` (data
 set and id there), `weights` (the digest that stands in `policy_version`), `checkpoint` (folder relative to the
@@ -12,16 +12,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from flywheel.config.workspace import Workspace, iteration_label
 from flywheel.store import partitions
-from flywheel.workspace import Workspace, label
 
 Row = dict[str, Any]
 
 
-def dataset(store: str, iteration: int, version: int = 0) -> str:
+def dataset_name(store: str, iteration: int, version: int = 0) -> str:
     """`dataset("sft", 1)` -> `sft@001`: what trajectories join and checkpoints train on. version: where it was decided
     again, `sft@001.2` for the second time."""
-    return f"{store}@{label(iteration)}" + (f".{version}" if version else "")
+    return f"{store}@{iteration_label(iteration)}" + (f".{version}" if version else "")
 
 
 # Links of a trajectory: column, kind, relation.
@@ -33,7 +33,7 @@ _OF_A_TRAJECTORY = (
 )
 
 
-def routed(iteration: int, version: int = 0) -> str:
+def routed_links_sql(iteration: int, version: int = 0) -> str:
     """SQL of the links of the trajectories of `incoming`, once they are `decided`: to their task, the weights that
     acted, their run, the store that they joined."""
     links = [
@@ -41,31 +41,31 @@ def routed(iteration: int, version: int = 0) -> str:
             '{relation}' AS relation FROM incoming WHERE {column} <> ''"""
         for column, kind, relation in _OF_A_TRAJECTORY
     ]
-    return f"FROM ({' UNION ALL '.join([*links, _holds(iteration, version)])}) ORDER BY child, parent"
+    return f"FROM ({' UNION ALL '.join([*links, _holds_links_sql(iteration, version)])}) ORDER BY child, parent"
 
 
-def decided_again(iteration: int, version: int, destinations: Iterable[str]) -> str:
+def rerouted_links_sql(iteration: int, version: int, destinations: Iterable[str]) -> str:
     """SQL of the links that a new version of an iteration's stores brings: what each holds, and the version before."""
     links = [
-        f"""SELECT '{dataset(store, iteration, version)}', 'dataset', '{dataset(store, iteration, version - 1)}',
+        f"""SELECT '{dataset_name(store, iteration, version)}', 'dataset', '{dataset_name(store, iteration, version - 1)}',
             'dataset', 'decided again from'"""
         for store in destinations
     ]
-    return f"FROM ({' UNION ALL '.join([_holds(iteration, version), *links])}) ORDER BY child, parent"
+    return f"FROM ({' UNION ALL '.join([_holds_links_sql(iteration, version), *links])}) ORDER BY child, parent"
 
 
-def _holds(iteration: int, version: int) -> str:
-    return f"""SELECT destination || '{dataset("", iteration, version)}' AS child, 'dataset' AS child_kind,
+def _holds_links_sql(iteration: int, version: int) -> str:
+    return f"""SELECT destination || '{dataset_name("", iteration, version)}' AS child, 'dataset' AS child_kind,
         trajectory_id AS parent, 'trajectory' AS parent_kind, 'holds' AS relation FROM decided"""
 
 
-def mended(trajectories: Iterable[str], iteration: int, version: int) -> list[Row]:
+def repaired_links(trajectories: Iterable[str], iteration: int, version: int) -> list[Row]:
     """Links of trajectories of which a row was mended, to the decision that says how."""
-    name = dataset("decision", iteration, version)
-    return [_row(one, "trajectory", name, "decision", "mended by") for one in trajectories]
+    name = dataset_name("decision", iteration, version)
+    return [_link(one, "trajectory", name, "decision", "mended by") for one in trajectories]
 
 
-def trained(
+def checkpoint_links(
     checkpoint: str,
     digest: str,
     *,
@@ -82,21 +82,21 @@ def trained(
     over `datasets` in the view `trajectory_lineage`. earlier: digests of the weights that acted while it was trained,
     by step (RL), which no folder keeps.
     """
-    rows = [_row(digest, "weights", checkpoint, "checkpoint", "weights of")]
+    rows = [_link(digest, "weights", checkpoint, "checkpoint", "weights of")]
     rows += [
-        _row(name, "weights", f"{checkpoint}@{step}", "checkpoint", "weights of")
+        _link(name, "weights", f"{checkpoint}@{step}", "checkpoint", "weights of")
         for step, name in (earlier or {}).items()
         if name != digest
     ]
-    rows += [_row(checkpoint, "checkpoint", parent, "checkpoint", "began from") for parent in parents]
-    rows += [_row(checkpoint, "checkpoint", name, "dataset", "drew from") for name in datasets]
-    rows += [_row(checkpoint, "checkpoint", name, "trajectory", "trained on") for name in trajectories]
+    rows += [_link(checkpoint, "checkpoint", parent, "checkpoint", "began from") for parent in parents]
+    rows += [_link(checkpoint, "checkpoint", name, "dataset", "drew from") for name in datasets]
+    rows += [_link(checkpoint, "checkpoint", name, "trajectory", "trained on") for name in trajectories]
     if run_id:
-        rows.append(_row(checkpoint, "checkpoint", run_id, "run", "produced in"))
+        rows.append(_link(checkpoint, "checkpoint", run_id, "run", "produced in"))
     return rows
 
 
-def _row(child: str, child_kind: str, parent: str, parent_kind: str, relation: str) -> Row:
+def _link(child: str, child_kind: str, parent: str, parent_kind: str, relation: str) -> Row:
     return {
         "child": child,
         "child_kind": child_kind,
@@ -106,9 +106,9 @@ def _row(child: str, child_kind: str, parent: str, parent_kind: str, relation: s
     }
 
 
-def weights_of(ws: Workspace, iteration: int, stage: str, checkpoint: str) -> list[str]:
+def find_weights_names(ws: Workspace, iteration: int, stage: str, checkpoint: str) -> list[str]:
     """The name that lineage has for the weights of a checkpoint: reading the file itself takes long."""
     if not ws.partition("lineage", iteration, stage).is_dir():
         return []
-    links = partitions.read(ws, "lineage", iteration, stage, ["child", "parent", "relation"]).to_pylist()
+    links = partitions.read_partition(ws, "lineage", iteration, stage, ["child", "parent", "relation"]).to_pylist()
     return [one["child"] for one in links if (one["parent"], one["relation"]) == (checkpoint, "weights of")]

@@ -1,4 +1,4 @@
-"""The manifests of the training stores: which files iteration k's training may read.
+"""Read and write the training manifests: which files an iteration's training may read.
 
 `iterations/NNN/manifest.json` names the files of its own iteration, each with its sha256, and chains to its predecessor
 by the sha256 of that file: read back along the chain, it names those of the whole history, and a change anywhere in it
@@ -15,16 +15,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from flywheel.errors import DataError
-from flywheel.files import known_sha256, sha256_file, write_json
-from flywheel.store import decisions
-from flywheel.store.lineage import dataset
-from flywheel.store.partitions import manifest_of
-from flywheel.workspace import Workspace, label
+from flywheel.config.workspace import Workspace, iteration_label
+from flywheel.store import routing_decisions
+from flywheel.store.lineage import dataset_name
+from flywheel.store.partitions import partition_manifest
+from flywheel.utils.errors import DataError
+from flywheel.utils.files import cached_sha256, sha256_file, write_json
 
 
 @dataclass(frozen=True)
-class Shard:
+class ManifestFile:
     """One Parquet file. path: relative to the workspace."""
 
     iteration: int
@@ -36,38 +36,38 @@ class Shard:
 
 
 @dataclass(frozen=True)
-class Cumulative:
+class TrainingManifest:
     """An iteration's manifest with those before it. ct: every iteration's, it only grows. sft: of the newest `window`
     iterations. data: every iteration's tables that the stores point into. sessions: recordings taken in so far.
     previous: sha256 of the manifest before. versions: of stores that were decided again, by iteration."""
 
     iteration: int
     previous: str
-    ct: tuple[Shard, ...] = ()
-    sft: tuple[Shard, ...] = ()
-    data: tuple[Shard, ...] = ()
+    ct: tuple[ManifestFile, ...] = ()
+    sft: tuple[ManifestFile, ...] = ()
+    data: tuple[ManifestFile, ...] = ()
     sessions: tuple[str, ...] = ()
     versions: Mapping[int, int] = field(default_factory=dict)
 
     def datasets(self, store: str) -> list[str]:
         """Names in lineage of the iterations' `ct` or `sft` that may be read, oldest first."""
         which = sorted({shard.iteration for shard in self.shards(store)})
-        return [dataset(store, k, self.versions.get(k, 0)) for k in which]
+        return [dataset_name(store, k, self.versions.get(k, 0)) for k in which]
 
-    def shards(self, table: str) -> tuple[Shard, ...]:
+    def shards(self, table: str) -> tuple[ManifestFile, ...]:
         """Files of a table, oldest iteration first: `ct` or `sft`, or what they point into."""
         if table in ("ct", "sft"):
             return getattr(self, table)
         return tuple(shard for shard in self.data if shard.table == table)
 
-    def all(self) -> tuple[Shard, ...]:
+    def all(self) -> tuple[ManifestFile, ...]:
         return (*self.ct, *self.sft, *self.data)
 
     def paths(self, ws: Workspace, table: str) -> list[Path]:
         return [ws.resolve(shard.path) for shard in self.shards(table)]
 
 
-def begin(ws: Workspace, iterations: Iterable[int] = ()) -> None:
+def init_manifests(ws: Workspace, iterations: Iterable[int] = ()) -> None:
     """The empty stores of iteration 0, of which no model is measured. Existing files are kept.
 
     iterations: those that are there; one made before models' outcomes and open
@@ -82,72 +82,76 @@ def begin(ws: Workspace, iterations: Iterable[int] = ()) -> None:
                     write_json(path, nothing)
 
 
-def genesis(ws: Workspace, digest: str, model: str = "models/base") -> None:
+def init_first_checkpoint(ws: Workspace, digest: str, model: str = "models/base") -> None:
     """Iteration 0: empty stores, and the first checkpoint as the promoted model. Existing files are kept."""
-    begin(ws)
+    init_manifests(ws)
     if not ws.promotion(0).exists():
         promotion = {"iteration": 0, "model": model, "digest": digest, "promoted": True, "reason": "first checkpoint"}
         write_json(ws.promotion(0), promotion)
 
 
-def write(
+def write_manifest(
     ws: Workspace, iteration: int, *, window: int, sessions: Iterable[str] = (), data: Iterable[tuple[str, str]] = ()
-) -> Cumulative:
+) -> TrainingManifest:
     """Write iteration k's manifest from its partitions on disk. Returns it with those before it.
 
     window: iterations of the SFT store that are used. sessions: ids of the recordings ingested in this iteration.
     data: (table, stage) of what training needs besides the stores. Raises DataError where a predecessor's manifest
     is missing, changed or not readable.
     """
-    before = read(ws, iteration - 1)
-    own = [shard for table in ("ct", "sft") for shard in _shards(ws, table, iteration, "route")]
-    own += [shard for table, stage in data for shard in _shards(ws, table, iteration, stage)]
+    before = read_manifest(ws, iteration - 1)
+    own = [shard for table in ("ct", "sft") for shard in _manifest_files(ws, table, iteration, "route")]
+    own += [shard for table, stage in data for shard in _manifest_files(ws, table, iteration, stage)]
     fresh = sorted(set(sessions) - set(before.sessions))
     raw = _as_json(iteration, sha256_file(ws.manifest(iteration - 1)), window, own, fresh)
-    if version := decisions.version(ws, iteration):
+    if version := routing_decisions.store_version(ws, iteration):
         raw["version"] = version
     write_json(ws.manifest(iteration), raw)
-    return read(ws, iteration)
+    return read_manifest(ws, iteration)
 
 
-def write_again(ws: Workspace, iteration: int) -> None:
+def rewrite_manifest(ws: Workspace, iteration: int) -> None:
     """The same, once its partitions were decided again: what it names besides stays. Raises DataError."""
-    raw = own(ws, iteration)
+    raw = read_own_manifest(ws, iteration)
     named = dict.fromkeys((shard["table"], shard["stage"]) for shard in raw["shards"])
-    shards = [shard for table, stage in named for shard in _shards(ws, table, iteration, stage)]
+    shards = [shard for table, stage in named for shard in _manifest_files(ws, table, iteration, stage)]
     again = _as_json(iteration, sha256_file(ws.manifest(iteration - 1)), raw["window"], shards, raw["sessions"])
-    write_json(ws.manifest(iteration), {**again, "version": decisions.version(ws, iteration)})
+    write_json(ws.manifest(iteration), {**again, "version": routing_decisions.store_version(ws, iteration)})
 
 
-def chain(ws: Workspace, iteration: int) -> bool:
+def relink_manifest(ws: Workspace, iteration: int) -> bool:
     """Let an iteration's manifest name the one before it as that is now; whether it had named another."""
-    raw, previous = own(ws, iteration), sha256_file(ws.manifest(iteration - 1))
+    raw, previous = read_own_manifest(ws, iteration), sha256_file(ws.manifest(iteration - 1))
     if raw["previous"] == previous:
         return False
     write_json(ws.manifest(iteration), {**raw, "previous": previous})
     return True
 
 
-def own(ws: Workspace, iteration: int) -> dict[str, Any]:
+def read_own_manifest(ws: Workspace, iteration: int) -> dict[str, Any]:
     """What an iteration's manifest says. Raises DataError for one that is of an earlier version, or none."""
-    raw, _ = _json(ws, ws.manifest(iteration), fix="run the iteration before it, or fetch it with `git checkout`")
+    raw, _ = _read_json_object(
+        ws, ws.manifest(iteration), fix="run the iteration before it, or fetch it with `git checkout`"
+    )
     if "shards" not in raw:
         where = ws.relative(ws.manifest(iteration))
         raise DataError("a manifest of an earlier version names all files before it", where=where, fix="it is final")
     return raw
 
 
-def read(ws: Workspace, iteration: int) -> Cumulative:
+def read_manifest(ws: Workspace, iteration: int) -> TrainingManifest:
     """An iteration's manifest with those before it. Raises DataError where one is missing, changed or not one."""
-    named: list[Shard] = []
+    named: list[ManifestFile] = []
     sessions: list[str] = []
     versions: dict[int, int] = {}
     k, expected, newest = iteration, "", {}
     while True:
-        raw, sha256 = _json(ws, ws.manifest(k), fix="run the iteration before it, or fetch it with `git checkout`")
+        raw, sha256 = _read_json_object(
+            ws, ws.manifest(k), fix="run the iteration before it, or fetch it with `git checkout`"
+        )
         if expected and sha256 != expected:
             raise DataError(
-                f"the manifest changed after iteration {label(k + 1)} was built on it",
+                f"the manifest changed after iteration {iteration_label(k + 1)} was built on it",
                 where=ws.relative(ws.manifest(k)),
                 fix="restore it with `git checkout`",
             )
@@ -155,7 +159,7 @@ def read(ws: Workspace, iteration: int) -> Cumulative:
             newest = newest or raw
             # One of an earlier version names what all those before it named.
             found = raw["shards"] if "shards" in raw else [*raw["ct"], *raw["sft"], *raw["data"]]
-            named[:0] = [Shard(**{"iteration": k, **shard}) for shard in found]
+            named[:0] = [ManifestFile(**{"iteration": k, **shard}) for shard in found]
             sessions[:0] = raw["sessions"]
             expected = raw["previous"]
             versions |= {k: raw["version"]} if "version" in raw else {}
@@ -169,46 +173,46 @@ def read(ws: Workspace, iteration: int) -> Cumulative:
     since = iteration - newest.get("window", iteration)
     sft = tuple(shard for shard in named if shard.table == "sft" and shard.iteration > since)
     data = tuple(shard for shard in named if shard.table not in ("ct", "sft"))
-    return Cumulative(iteration, newest["previous"], ct, sft, data, tuple(sessions), versions)
+    return TrainingManifest(iteration, newest["previous"], ct, sft, data, tuple(sessions), versions)
 
 
 def read_promotion(ws: Workspace, iteration: int) -> dict[str, Any]:
     """`promotion.json`: at least `model` (folder relative to the workspace) and `digest`."""
     path = ws.promotion(iteration)
-    raw, _ = _json(ws, path, fix=f"run the iteration {label(iteration)} to its end first")
+    raw, _ = _read_json_object(ws, path, fix=f"run the iteration {iteration_label(iteration)} to its end first")
     for key in ("model", "digest"):
         if key not in raw:
             raise DataError(f"promotion has no {key}", where=ws.relative(path), fix="restore it from git")
     return raw
 
 
-def verify(ws: Workspace, iteration: int) -> None:
+def verify_manifest(ws: Workspace, iteration: int) -> None:
     """Check the chain back to iteration 0 and every file that iteration k's manifest and those before it name.
 
     Raises DataError naming the first file that is missing or differs.
     """
-    for shard in read(ws, iteration).all():
+    for shard in read_manifest(ws, iteration).all():
         path = ws.resolve(shard.path)
         if not path.is_file():
             raise DataError("a file of the manifest is missing", where=shard.path, fix="type `dvc checkout`")
-        if known_sha256(path) != shard.sha256:
+        if cached_sha256(path) != shard.sha256:
             raise DataError("a file differs from the manifest", where=shard.path, fix="type `dvc checkout --force`")
 
 
 def _as_json(
-    iteration: int, previous: str, window: int, shards: Iterable[Shard], sessions: Iterable[str]
+    iteration: int, previous: str, window: int, shards: Iterable[ManifestFile], sessions: Iterable[str]
 ) -> dict[str, Any]:
     """As it is written: what its own iteration brought."""
     own = [{name: value for name, value in vars(shard).items() if name != "iteration"} for shard in shards]
     return {"iteration": iteration, "previous": previous, "window": window, "shards": own, "sessions": list(sessions)}
 
 
-def _shards(ws: Workspace, table: str, iteration: int, stage: str) -> tuple[Shard, ...]:
-    parts = manifest_of(ws, table, iteration, stage).parts
-    return tuple(Shard(iteration, table, stage, part.path, part.rows, part.sha256) for part in parts)
+def _manifest_files(ws: Workspace, table: str, iteration: int, stage: str) -> tuple[ManifestFile, ...]:
+    parts = partition_manifest(ws, table, iteration, stage).parts
+    return tuple(ManifestFile(iteration, table, stage, part.path, part.rows, part.sha256) for part in parts)
 
 
-def _json(ws: Workspace, path: Path, *, fix: str) -> tuple[dict[str, Any], str]:
+def _read_json_object(ws: Workspace, path: Path, *, fix: str) -> tuple[dict[str, Any], str]:
     """What the file says, and its sha256."""
     try:
         content = path.read_bytes()

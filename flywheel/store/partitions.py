@@ -1,37 +1,404 @@
-"""Read and write the Parquet partitions of a table. Half a partition is never visible.
-
-A partition is a folder (`Workspace.partition`) owned by one stage of one iteration. What a stage hands on is
-a `PartitionManifest`: paths, rows, sha256, never the rows. Which files are a partition's says `parts.py`, how they are
-written `partition_writer.py`.
-"""
+"""Read and write the Parquet partitions of a table; half a partition is never visible."""
 
 from __future__ import annotations
 
+import hashlib
+import io
+import json
+import math
+import os
+import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Set
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from itertools import islice
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from flywheel.errors import DataError
-from flywheel.schema import ADDED, SCHEMA_VERSION, TABLES
-from flywheel.store import parts
-from flywheel.store.partition_writer import PartitionWriter, from_rows, held_off, writing
-from flywheel.workspace import Workspace, label
+from flywheel.config.workspace import Workspace, iteration_label
+from flywheel.store.schema import ADDED_COLUMNS, SCHEMA_VERSION, SORT_KEYS, TABLES
+from flywheel.utils.errors import DataError
+from flywheel.utils.files import cached_sha256, disk_full_errors, file_lock, remember_sha256, write_json
 
-__all__ = ["from_rows", "writing"]
+# The list of a partition's files: `_parts.json` beside them. What is not on it is not there.
+#
+# It is written last and replaced in one step, so a reader finds the old rows or the new ones, never some of each: files
+# are named by their content, those of the old list go once the new one stands, and who then misses one begins again.
 
-T = TypeVar("T")
-_REPLACED_S = 30.0  # how long a reader begins again while a partition is replaced under it
-_HELD_OFF_AFTER = 4  # readings that a writer was faster than
+E = TypeVar("E", bound=DataError)
+PARTS_FILE = "_parts.json"  # pandas, pyarrow and Spark read a folder without what begins so
+_PARTS_VERSION = 1
+_FOOTER_TAIL = 8  # bytes: the footer's length, and the mark of a Parquet file
+_LISTED = re.compile(r"part-\d{5}-[0-9a-f]{8}\.parquet")
+
+
+class PartMissing(DataError):
+    """A file that a list names is not there: it is lost, or the partition was replaced meanwhile. folder: its own."""
+
+    folder: Path
 
 
 @dataclass(frozen=True)
-class Part:
+class ListedFile:
+    """A Parquet file of the folder. sha256: of all of it. footer: sha256 of its footer, which its page checksums do not
+    cover; that and the size are looked at wherever it is read, at the cost of a few kB. kept: contracts that its rows
+    were seen to keep when it was written (`partitions.py`)."""
+
+    name: str
+    rows: int
+    bytes: int
+    sha256: str
+    footer: str
+    kept: tuple[str, ...] = ()
+
+
+def describe_part_file(path: Path, rows: int, sha256: str, kept: tuple[str, ...] = ()) -> ListedFile:
+    """Of a file as it is now. sha256: of its bytes."""
+    return ListedFile(path.name, rows, path.stat().st_size, sha256, _footer_sha256(path), kept)
+
+
+def write_part_list(folder: Path, table: str, parts: list[ListedFile]) -> None:
+    """Make these the files of the partition. Files that the list before named are removed by the caller."""
+    listed = [{name: value for name, value in asdict(one).items() if value != ()} for one in parts]
+    write_json(folder / PARTS_FILE, {"version": _PARTS_VERSION, "table": table, "parts": listed})
+
+
+def read_part_list(folder: Path) -> list[ListedFile] | None:
+    """The files of a partition in their order; None where there is none. One without a list, as earlier versions wrote
+    them, has all files named `part-NNNNN.parquet`. Raises DataError for a list that is damaged."""
+    path = folder / PARTS_FILE
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return _list_parts_without_list(folder)
+    return list(_parse_part_list(path, status.st_mtime_ns, status.st_ino, status.st_size))
+
+
+@lru_cache(maxsize=4096)
+def _parse_part_list(path: Path, *_: int) -> tuple[ListedFile, ...]:
+    """Further arguments: what changes with the file."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if found["version"] != _PARTS_VERSION:
+            raise ValueError(f"version {found['version']}")
+        return tuple(ListedFile(**{**one, "kept": tuple(one.get("kept", ()))}) for one in found["parts"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise damaged_file_error(path, f"not a list of a partition's files: {error!r}") from None
+
+
+def _list_parts_without_list(folder: Path) -> list[ListedFile] | None:
+    names = sorted(path.name for path in folder.glob("part-*.parquet"))
+    old = [folder / name for name in names if not _LISTED.fullmatch(name)]  # the others are of a write that was killed
+    found = []
+    for path in old:
+        try:
+            rows = pq.read_metadata(path).num_rows
+            found.append(describe_part_file(path, rows, cached_sha256(path)))
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise damaged_file_error(path, f"not a whole Parquet file: {exception_first_line(error)}") from error
+    return found or None
+
+
+def check_part_file(path: Path, of: ListedFile) -> None:
+    """Raises DataError where the file is missing, or its size or footer are not those of the list."""
+    try:
+        whole = path.stat().st_size == of.bytes and _footer_sha256(path) == of.footer
+    except FileNotFoundError:
+        raise missing_part_error(path) from None
+    except (OSError, ValueError) as error:
+        raise damaged_file_error(path, f"not a whole Parquet file: {exception_first_line(error)}") from error
+    if not whole:
+        raise damaged_file_error(path, "not a whole Parquet file: its size or its footer changed since it was written")
+
+
+def check_part_file_bytes(path: Path, of: ListedFile) -> None:
+    """As `check`, by all bytes; what this process has hashed is not hashed again while the file stays as it is."""
+    check_part_file(path, of)
+    try:
+        whole = cached_sha256(path) == of.sha256
+    except FileNotFoundError:
+        raise missing_part_error(path) from None
+    if not whole:
+        raise damaged_file_error(path, "not a whole Parquet file: its bytes changed since it was written")
+
+
+def missing_part_error(path: Path) -> PartMissing:
+    error = damaged_file_error(path, "a file of the partition is missing", PartMissing)
+    error.folder = path.parent
+    return error
+
+
+def damaged_file_error(path: Path, what: str, kind: type[E] = DataError) -> E:
+    where = "/".join(path.parts[-5:])  # from the workspace: data/<table>/iteration=NNN/stage=<stage>/<file>
+    return kind(
+        what,
+        where=where,
+        fix=f"type `dvc checkout --force {where.rpartition('/')[0]}` in the workspace (`flywheel run` does it too)",
+    )
+
+
+def exception_first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def _footer_sha256(path: Path) -> str:
+    """sha256 of the footer with its length and mark."""
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        file.seek(max(0, size - _FOOTER_TAIL))
+        length = int.from_bytes(file.read(4), "little")
+        if size < length + _FOOTER_TAIL:
+            raise ValueError("it is cut off")
+        file.seek(size - _FOOTER_TAIL - length)
+        return hashlib.sha256(file.read()).hexdigest()
+
+
+# Row contracts that are held when a file is written, of whole columns: a fiftieth of what reading them again costs.
+#
+# The partition's list names them beside the file's sha256, and that is looked at before anything is routed: what held
+# of the bytes then holds now, so `judging.judge` leaves such a contract's columns unread. A file that another program
+# wrote names none, and is judged row by row; so is one of which a single row is in doubt.
+
+
+def check_contracts_at_write(table: str, data: pa.Table) -> tuple[str, ...]:
+    """Names of contracts that all of these rows keep, for certain."""
+    return tuple(
+        name for name, holds in _WRITE_TIME_CONTRACTS.get(table, {}).items() if all(map(holds, data.to_batches()))
+    )
+
+
+def _logprobs_match(rows: pa.RecordBatch) -> bool:
+    """As `contracts.STEP` has it, of people's steps too. What compares false with anything, NaN, is in doubt."""
+    tokens, logprobs = rows["token_ids"], rows["logprobs"]
+    lengths = [pc.fill_null(pc.list_value_length(column), 0) for column in (tokens, logprobs)]
+    ids, values = tokens.flatten(), logprobs.flatten()
+    if not lengths[0].equals(lengths[1]) or ids.null_count or values.null_count:
+        return False
+    least, most = _min_max(values)
+    return len(ids) == 0 or bool(_min_max(ids)[0] >= 0 and most <= 0.001 and least > -math.inf)
+
+
+def _min_max(values: pa.Array) -> tuple[float, float]:
+    found = values.to_numpy()
+    return (float(np.min(found)), float(np.max(found))) if len(found) else (0.0, 0.0)
+
+
+_WRITE_TIME_CONTRACTS = {"steps": {"logprobs_match": _logprobs_match}}
+
+
+# Write a partition in batches: memory stays bounded, whatever its size.
+#
+# Batches are gathered to a run of about 256 MB; a run is sorted where it is not, and is one file. So a small partition
+# is one sorted file, and each file of a large one is sorted for itself, and after the one before it where the rows came
+# so.
+
+_RUN_BYTES = 256 * 2**20  # in memory; a file of steps takes about a quarter of it
+_ROWS_AT_ONCE = 2_000  # of rows that come as mappings
+# A reader that wants one trajectory decodes one group of its steps, and looks at the bounds of all; one that counts all
+# steps reads small groups more slowly. One that wants one screen reads a few hundred kB.
+_ROW_GROUP, _IMAGE_ROW_GROUP = 10_000, 100
+# Values that hardly repeat: a dictionary of them costs half of the time of a reading, and room.
+_NO_DICTIONARY = {"token_ids", "logprobs", "bytes", "thought", "raw_text"}
+_SPLIT = {"logprobs": "logprobs.list.element"}  # floats by their bytes' places: smaller by a tenth
+_LOCK_S = 600.0
+
+
+class PartitionWriter:
+    """Takes batches, and makes files of them under hidden names. Nothing is visible before `publish`."""
+
+    def __init__(self, folder: Path, table: str) -> None:
+        self.folder, self.table, self.schema = folder, table, TABLES[table]
+        self.rows = 0
+        self._held: list[pa.Table] = []
+        self._files: list[tuple[Path, int, str, tuple[str, ...]]] = []
+
+    def write(self, data: pa.Table | pa.RecordBatch | Iterable[Mapping[str, Any]]) -> None:
+        """Take rows. Raises DataError where they do not fit the table's schema, naming the column."""
+        if isinstance(data, pa.RecordBatch):
+            data = pa.Table.from_batches([data])
+        if not isinstance(data, pa.Table):
+            rows = iter(data)
+            while some := list(islice(rows, _ROWS_AT_ONCE)):
+                self._take(table_from_rows(self.table, some, self.rows))
+            return
+        if not data.schema.equals(self.schema):
+            raise DataError(f"data do not have the schema of table {self.table}", where="flywheel/store/schema.py")
+        _refuse_nulls(self.table, data)
+        self._take(data)
+
+    def _take(self, data: pa.Table) -> None:
+        self.rows += data.num_rows
+        data = data.replace_schema_metadata(self.schema.metadata)
+        step = max(1, data.num_rows * _RUN_BYTES // max(1, data.nbytes))
+        for first in range(0, data.num_rows, step):
+            self._held.append(data.slice(first, step))
+            if sum(part.nbytes for part in self._held) >= _RUN_BYTES:
+                self._flush()
+
+    def _flush(self) -> None:
+        run = pa.concat_tables([self.schema.empty_table(), *self._held])
+        self._held = []
+        if not is_sorted(run, SORT_KEYS[self.table]):
+            run = run.sort_by([(key, "ascending") for key in SORT_KEYS[self.table]])
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / f".{len(self._files):05d}.part"
+        with path.open("wb") as file:
+            sink = _HashingFile(file)
+            order = [pq.SortingColumn(self.schema.get_field_index(key)) for key in SORT_KEYS[self.table]]
+            pq.write_table(
+                run,
+                sink,
+                compression="zstd",
+                row_group_size=_IMAGE_ROW_GROUP if self.table == "images" else _ROW_GROUP,
+                write_page_checksum=True,
+                use_dictionary=[name for name in self.schema.names if name not in _NO_DICTIONARY],
+                column_encoding={
+                    leaf: "BYTE_STREAM_SPLIT" for name, leaf in _SPLIT.items() if name in self.schema.names
+                },
+                sorting_columns=order,
+            )
+        self._files.append((path, run.num_rows, sink.sha.hexdigest(), check_contracts_at_write(self.table, run)))
+
+    def take_file(self, path: Path, of: ListedFile) -> None:
+        """Take a file as it is, from a partition on the same disk."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        hidden = self.folder / f".{len(self._files):05d}.part"
+        hidden.unlink(missing_ok=True)
+        hidden.hardlink_to(path)
+        self._files.append((hidden, of.rows, of.sha256, of.kept))
+        self.rows += of.rows
+
+    def publish(self) -> list[ListedFile]:
+        """Make what was taken the partition, in one step; no rows at all give one typed file without rows."""
+        if self._held or not self._files:
+            self._flush()
+        listed = []
+        for number, (path, rows, sha256, holds) in enumerate(self._files):
+            there = path.rename(path.with_name(f"part-{number:05d}-{sha256[:8]}.parquet"))
+            remember_sha256(there, sha256)
+            listed.append(describe_part_file(there, rows, sha256, holds))
+        os.utime(self.folder.parent)  # by it `compaction.py` notices that the iteration is another, from here on
+        write_part_list(self.folder, self.table, listed)
+        _remove_files_except(self.folder, keep={PARTS_FILE, *(one.name for one in listed)})
+        return listed
+
+    def discard(self) -> None:
+        """Remove what is not published."""
+        for path, *_ in self._files:
+            path.unlink(missing_ok=True)
+
+
+@contextmanager
+def open_partition_writer(ws: Workspace, table: str, iteration: int, stage: str) -> Iterator[PartitionWriter]:
+    """A writer of the partition, which takes the place of the one before at the end, and of nothing where that fails.
+
+    One process writes a partition at a time; another one waits. Raises DiskFull, and DataError where the other takes
+    more than ten minutes.
+    """
+    folder = ws.partition(table, iteration, stage)
+    with lock_partition(folder, _LOCK_S), disk_full_errors(folder):
+        writer = PartitionWriter(folder, table)
+        try:
+            yield writer
+            writer.publish()
+        finally:
+            writer.discard()
+            if folder.is_dir() and not any(folder.iterdir()):
+                folder.rmdir()
+            pa.default_memory_pool().release_unused()  # it would keep two runs for what comes next
+
+
+def lock_partition(folder: Path, seconds: float) -> AbstractContextManager[None]:
+    """No other process writes the partition meanwhile. Raises DataError where one still does after so many seconds."""
+    iteration, table, ws = folder.parent, folder.parents[1], Workspace(folder.parents[3])
+    name = "-".join([table.name, *(path.name.partition("=")[2] for path in (iteration, folder))])
+    return file_lock(ws.state / "locks" / name, seconds, f"writing {ws.relative(folder)}")
+
+
+def table_from_rows(table: str, rows: Iterable[Mapping[str, Any]], first: int = 0) -> pa.Table:
+    """Rows (mappings; missing columns are null) as a table of the schema. first: the number of the first row.
+
+    Raises DataError naming the column.
+    """
+    schema = TABLES[table]
+    rows = list(rows)
+    columns = set(schema.names)
+    for number, row in enumerate(rows, first):
+        if not columns.issuperset(row):
+            unknown = sorted(set(row) - columns)
+            raise DataError(f"table {table} has no column {unknown} (row {number})", where="flywheel/store/schema.py")
+    try:
+        result = pa.Table.from_pylist(rows, schema=schema)
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise DataError(f"a row does not fit table {table}: {error}", where="flywheel/store/schema.py") from error
+    _refuse_nulls(table, result)
+    return result
+
+
+def _refuse_nulls(table: str, data: pa.Table) -> None:
+    for field in TABLES[table]:
+        if not field.nullable and data[field.name].null_count:
+            raise DataError(f"table {table}: column {field.name} is empty in a row", where="flywheel/store/schema.py")
+
+
+def is_sorted(data: pa.Table, keys: tuple[str, ...]) -> bool:
+    """Whether the rows ascend by the keys; where a key is null it is not known, and False."""
+    if data.num_rows < 2:
+        return True
+    equal = None  # rows that are as the one before them, by the keys so far
+    for key in keys:
+        column = data[key]
+        before, after = column.slice(0, len(column) - 1), column.slice(1)
+        falls = pc.greater(before, after)
+        if column.null_count or pc.any(falls if equal is None else pc.and_(equal, falls)).as_py():
+            return False
+        same = pc.equal(before, after)
+        equal = same if equal is None else pc.and_(equal, same)
+    return True
+
+
+def _remove_files_except(folder: Path, keep: set[str]) -> None:
+    for path in folder.iterdir():
+        if path.name not in keep:
+            path.unlink(missing_ok=True)
+
+
+class _HashingFile(io.RawIOBase):
+    """A file that is hashed as it is written."""
+
+    def __init__(self, file: io.BufferedWriter) -> None:
+        self.file, self.sha = file, hashlib.sha256()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data) -> int:
+        self.sha.update(data)
+        return self.file.write(data)
+
+
+# Read and write the Parquet partitions of a table. Half a partition is never visible.
+#
+# A partition is a folder (`Workspace.partition`) owned by one stage of one iteration. What a stage hands on is
+# a `PartitionManifest`: paths, rows, sha256, never the rows. Which files are a partition's says `partitions.py`, how
+# they are written `partitions.py`.
+
+
+T = TypeVar("T")
+_RETRY_S = 30.0  # how long a reader begins again while a partition is replaced under it
+_LOCK_AFTER_TRIES = 4  # readings that a writer was faster than
+
+
+@dataclass(frozen=True)
+class PartitionFile:
     """One Parquet file: path relative to the workspace, its rows, the sha256 of its bytes."""
 
     path: str
@@ -44,121 +411,121 @@ class PartitionManifest:
     """What one stage wrote to one table."""
 
     table: str
-    parts: tuple[Part, ...]
+    parts: tuple[PartitionFile, ...]
 
     @property
     def rows(self) -> int:
         return sum(part.rows for part in self.parts)
 
 
-def write(
+def write_partition(
     ws: Workspace, table: str, iteration: int, stage: str, data: pa.Table | Iterable[Mapping]
 ) -> PartitionManifest:
     """Replace the partition by `data`, sorted and compressed; zero rows give one typed zero-row file.
 
     Raises DataError where the data do not fit the schema, DiskFull where there is no space.
     """
-    with writing(ws, table, iteration, stage) as writer:
+    with open_partition_writer(ws, table, iteration, stage) as writer:
         writer.write(data)
-    return manifest_of(ws, table, iteration, stage)
+    return partition_manifest(ws, table, iteration, stage)
 
 
-def files(ws: Workspace, table: str, iteration: int, stage: str) -> list[Path]:
+def partition_files(ws: Workspace, table: str, iteration: int, stage: str) -> list[Path]:
     """The partition's files. Raises DataError where it is missing or its list is damaged."""
     folder = ws.partition(table, iteration, stage)
-    found = parts.read(folder)
+    found = read_part_list(folder)
     if found is None:
         raise DataError("no such partition", where=ws.relative(folder), fix=f"run the stage {stage} first")
     return [folder / part.name for part in found]
 
 
-def all_files(ws: Workspace, table: str, without: Set[int] = frozenset()) -> list[Path]:
+def table_files(ws: Workspace, table: str, without: Set[int] = frozenset()) -> list[Path]:
     """The files of all partitions of a table, oldest iteration first, but those of the iterations `without`.
 
     Raises DataError for a damaged list.
     """
-    place, closed = ws.data / table, {f"iteration={label(k)}" for k in without}
+    place, closed = ws.data / table, {f"iteration={iteration_label(k)}" for k in without}
     names = {path.name for path in place.iterdir()} - closed if place.is_dir() else set()
     folders = [folder for name in sorted(names) for folder in sorted((place / name).glob("stage=*"))]
-    return [folder / part.name for folder in folders for part in parts.read(folder) or ()]
+    return [folder / part.name for folder in folders for part in read_part_list(folder) or ()]
 
 
-def read(ws: Workspace, table: str, iteration: int, stage: str, columns: list[str] | None = None) -> pa.Table:
+def read_partition(ws: Workspace, table: str, iteration: int, stage: str, columns: list[str] | None = None) -> pa.Table:
     """The partition's rows. Raises DataError where it is missing, damaged, or of another schema."""
 
     def once() -> pa.Table:
-        paths = files(ws, table, iteration, stage)
-        return pa.concat_tables([read_file(ws, table, path, columns) for path in paths])
+        paths = partition_files(ws, table, iteration, stage)
+        return pa.concat_tables([read_partition_file(ws, table, path, columns) for path in paths])
 
-    return while_replaced(once)
+    return retry_while_replaced(once)
 
 
-def while_replaced(read: Callable[[], T]) -> T:
+def retry_while_replaced(read: Callable[[], T]) -> T:
     """What `read` gives. Where a file is gone that a list named, the partition was replaced meanwhile, perhaps: read
     again, by the new list. A reader that was too slow for its writer several times holds the writer off.
     """
-    deadline = time.monotonic() + _REPLACED_S
+    deadline = time.monotonic() + _RETRY_S
     missing, tries = None, 0
     waiting: set[Path] = set()
     with ExitStack() as held:
         while True:
             try:
                 return read()
-            except parts.PartMissing as error:
+            except PartMissing as error:
                 # The same file missed twice was not lost to a writer, but for good.
                 if error.where == missing or time.monotonic() > deadline:
                     raise
                 missing, tries = error.where, tries + 1
-                if tries >= _HELD_OFF_AFTER and error.folder not in waiting:
+                if tries >= _LOCK_AFTER_TRIES and error.folder not in waiting:
                     waiting.add(error.folder)
                     with suppress(OSError):  # where nothing can be written, there is no lock, and no writer either
-                        held.enter_context(held_off(error.folder, deadline - time.monotonic()))
+                        held.enter_context(lock_partition(error.folder, deadline - time.monotonic()))
 
 
-def read_file(ws: Workspace, table: str, path: Path, columns: list[str] | None = None) -> pa.Table:
+def read_partition_file(ws: Workspace, table: str, path: Path, columns: list[str] | None = None) -> pa.Table:
     """One Parquet file of a table, checked against its partition's list, its checksums and the schema.
 
     A whole reading hashes all of the file; one of some columns looks at its size, its footer, and the checksums of the
     pages that it reads.
     """
-    with opened(table, path, wholly=columns is None) as file:
+    with open_partition_file(table, path, wholly=columns is None) as file:
         try:
             data = file.read(columns=columns)  # not a dataset read: hive columns must not be added
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-            raise parts.damaged(path, f"not a whole Parquet file: {parts.first_line(error)}") from error
-    return conformed(ws, table, path, data, columns)
+            raise damaged_file_error(path, f"not a whole Parquet file: {exception_first_line(error)}") from error
+    return conform_to_schema(ws, table, path, data, columns)
 
 
-def opened(table: str, path: Path, *, wholly: bool = False) -> pq.ParquetFile:
+def open_partition_file(table: str, path: Path, *, wholly: bool = False) -> pq.ParquetFile:
     """A file of a table to read row groups of; its pages' checksums are looked at as they are read. Raises DataError
     where it is damaged, or is not one of the table's. wholly: all of its bytes are looked at now."""
-    own = {part.name: part for part in parts.read(path.parent) or ()}.get(path.name)
+    own = {part.name: part for part in read_part_list(path.parent) or ()}.get(path.name)
     if own is None:
-        raise parts.missing(path)
-    (parts.check_wholly if wholly else parts.check)(path, own)
+        raise missing_part_error(path)
+    (check_part_file_bytes if wholly else check_part_file)(path, own)
     try:
         file = pq.ParquetFile(path, page_checksum_verification=True)
         about = file.schema_arrow.metadata or {}
     except FileNotFoundError:
-        raise parts.missing(path) from None
+        raise missing_part_error(path) from None
     except (pa.ArrowException, OSError, UnicodeDecodeError, ValueError) as error:
-        raise parts.damaged(path, f"not a whole Parquet file: {parts.first_line(error)}") from error
+        raise damaged_file_error(path, f"not a whole Parquet file: {exception_first_line(error)}") from error
     version, of = about.get(b"schema_version", b"").decode(), about.get(b"table", b"").decode()
     if version != str(SCHEMA_VERSION) or of != table:
         file.close()
         what = f"of table {of or '?'}, version {version or '?'}; expected {table}, version {SCHEMA_VERSION}"
-        raise parts.damaged(path, f"it is a file {what}")
+        raise damaged_file_error(path, f"it is a file {what}")
     if file.metadata.num_rows != own.rows:
         file.close()
-        raise parts.damaged(path, f"it has {file.metadata.num_rows} rows, and its list says {own.rows}")
+        raise damaged_file_error(path, f"it has {file.metadata.num_rows} rows, and its list says {own.rows}")
     return file
 
 
-def conformed(ws: Workspace, table: str, path: Path, data: pa.Table, columns: list[str] | None) -> pa.Table:
+def conform_to_schema(ws: Workspace, table: str, path: Path, data: pa.Table, columns: list[str] | None) -> pa.Table:
     """Rows as they were read, with the columns that an older file lacks. Raises DataError where others differ."""
     expected = TABLES[table] if columns is None else pa.schema([TABLES[table].field(name) for name in columns])
     for place, field in enumerate(expected):
-        if field.name in ADDED.get(table, ()) and field.name not in data.column_names:
+        if field.name in ADDED_COLUMNS.get(table, ()) and field.name not in data.column_names:
             data = data.add_column(place, field, pa.nulls(data.num_rows, field.type))
     if not data.schema.equals(expected):
         raise DataError(
@@ -169,72 +536,150 @@ def conformed(ws: Workspace, table: str, path: Path, data: pa.Table, columns: li
     return data
 
 
-def fault(path: Path, *, wholly: bool = True) -> DataError | None:
+def find_part_file_fault(path: Path, *, wholly: bool = True) -> DataError | None:
     """What is wrong with a table's Parquet file; None where it can be read. wholly: its rows too, else its footer."""
     try:
-        with opened(path.parts[-4], path, wholly=wholly) as file:
+        with open_partition_file(path.parts[-4], path, wholly=wholly) as file:
             for group in range(file.num_row_groups if wholly else 0):
                 file.read_row_group(group)
     except DataError as error:
         return error
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        return parts.damaged(path, f"not a whole Parquet file: {parts.first_line(error)}")
+        return damaged_file_error(path, f"not a whole Parquet file: {exception_first_line(error)}")
     return None
 
 
-def verify(ws: Workspace, table: str, iteration: int, stage: str) -> None:
+def verify_partition(ws: Workspace, table: str, iteration: int, stage: str) -> None:
     """Hold all bytes of the partition against its list, and its columns against the schema. Raises DataError."""
 
     def once() -> None:
-        for path in files(ws, table, iteration, stage):
-            with opened(table, path, wholly=True) as file:
-                conformed(ws, table, path, file.schema_arrow.empty_table(), None)
+        for path in partition_files(ws, table, iteration, stage):
+            with open_partition_file(table, path, wholly=True) as file:
+                conform_to_schema(ws, table, path, file.schema_arrow.empty_table(), None)
 
-    while_replaced(once)
+    retry_while_replaced(once)
 
 
-def kept(ws: Workspace, table: str, iteration: int, stage: str) -> set[str]:
+def contracts_checked_at_write(ws: Workspace, table: str, iteration: int, stage: str) -> set[str]:
     """Contracts that all of the partition's rows were seen to keep when they were written. Of rows whose bytes are as
     the list has them (`verify`) they hold still."""
-    found = parts.read(ws.partition(table, iteration, stage)) or ()
+    found = read_part_list(ws.partition(table, iteration, stage)) or ()
     return set.intersection(*(set(part.kept) for part in found)) if found else set()
 
 
-def adopt(ws: Workspace, staged: Workspace, table: str, iteration: int, stage: str) -> PartitionManifest:
+def adopt_partition(ws: Workspace, staged: Workspace, table: str, iteration: int, stage: str) -> PartitionManifest:
     """Make a partition of another workspace this one's too; where it lies stays as it is."""
-    with writing(ws, table, iteration, stage) as writer:
-        take(staged, writer, table, iteration, stage)
-    return manifest_of(ws, table, iteration, stage)
+    with open_partition_writer(ws, table, iteration, stage) as writer:
+        link_partition_files(staged, writer, table, iteration, stage)
+    return partition_manifest(ws, table, iteration, stage)
 
 
-def take(
+def link_partition_files(
     ws: Workspace, writer: PartitionWriter, table: str, iteration: int, stage: str, only: Path | None = None
 ) -> None:
     """Take the files of a partition, or one of them, into another one as they are; they are not written anew."""
     folder = ws.partition(table, iteration, stage)
-    for path in files(ws, table, iteration, stage) if only is None else [only]:
-        writer.take_file(path, next(part for part in parts.read(folder) if part.name == path.name))
+    for path in partition_files(ws, table, iteration, stage) if only is None else [only]:
+        writer.take_file(path, next(part for part in read_part_list(folder) if part.name == path.name))
 
 
-def examine(ws: Workspace, *, wholly: bool = False) -> tuple[int, list[DataError]]:
+def check_all_partitions(ws: Workspace, *, wholly: bool = False) -> tuple[int, list[DataError]]:
     """How many files the partitions of all tables have, and what is wrong with them; wholly: with their bytes too."""
     count, faults = 0, []
     for table in TABLES:
         for folder in sorted((ws.data / table).glob("iteration=*/stage=*")):
             try:
-                names = [part.name for part in parts.read(folder) or ()]
+                names = [part.name for part in read_part_list(folder) or ()]
             except DataError as error:
                 faults.append(error)
                 continue
             count += len(names)
-            faults += filter(None, (fault(folder / name, wholly=wholly) for name in names))
+            faults += filter(None, (find_part_file_fault(folder / name, wholly=wholly) for name in names))
     return count, faults
 
 
-def manifest_of(ws: Workspace, table: str, iteration: int, stage: str) -> PartitionManifest:
+def partition_manifest(ws: Workspace, table: str, iteration: int, stage: str) -> PartitionManifest:
     """What the partition's list says; the files are not read. Empty where there is no such partition."""
     folder = ws.partition(table, iteration, stage)
-    found = parts.read(folder) or ()
+    found = read_part_list(folder) or ()
     return PartitionManifest(
-        table, tuple(Part(ws.relative(folder / part.name), part.rows, part.sha256) for part in found)
+        table, tuple(PartitionFile(ws.relative(folder / part.name), part.rows, part.sha256) for part in found)
     )
+
+
+# Rows of a table by a key, out of many files, in bounded memory.
+#
+# A row group that cannot hold what is wanted is not read; of the others the key comes first, and the columns asked for
+# only where it is found. Tables are sorted by their keys, so what is read goes with what is wanted.
+
+_SCAN_ROWS = 2**17  # rows of a scan, of which few columns are read
+
+
+def find_rows(
+    ws: Workspace, table: str, files: Iterable[Path], key: str, wanted: Collection[str], columns: Collection[str]
+) -> pa.Table:
+    """The rows whose `key`, a text, is one of the wanted, in the files' order: it and these columns, in the table's
+    order.
+
+    Raises DataError for a damaged file.
+    """
+    names = _in_table_order(table, {key, *columns})
+    nothing = pa.schema([TABLES[table].field(name) for name in names]).empty_table()
+    return pa.concat_tables([nothing, *iter_matching_rows(ws, table, files, key, wanted, columns)])
+
+
+def iter_matching_rows(
+    ws: Workspace, table: str, files: Iterable[Path], key: str, wanted: Collection[str], columns: Collection[str]
+) -> Iterator[pa.Table]:
+    """As `rows`, a table each row group that has some, with the key among its columns."""
+    names, values = _in_table_order(table, {key, *columns}), sorted(wanted)
+    accepted = pa.array(values, pa.string())
+    for path in files if values else ():
+        with open_partition_file(table, path) as file:
+            for group in _row_groups_that_may_hold(file, key, values):
+                keys = _read_row_group(file, path, group, [key])
+                places = pc.indices_nonzero(pc.is_in(keys[key], value_set=accepted))
+                if len(places):
+                    data = _read_row_group(file, path, group, [name for name in names if name != key]).take(places)
+                    data = data.append_column(keys.schema.field(key), keys[key].take(places))
+                    data = data.select([name for name in names if name in data.column_names])
+                    yield conform_to_schema(ws, table, path, data, names)
+
+
+def scan_columns(ws: Workspace, table: str, files: Iterable[Path], columns: Collection[str]) -> Iterator[pa.Table]:
+    """These columns of all rows, some at a time. Raises DataError for a damaged file."""
+    names = _in_table_order(table, columns)
+    for path in files:
+        with open_partition_file(table, path) as file, _name_damaged_file(path):
+            for batch in file.iter_batches(_SCAN_ROWS, columns=names, use_threads=False):
+                yield conform_to_schema(ws, table, path, pa.Table.from_batches([batch]), names)
+
+
+def _in_table_order(table: str, columns: Collection[str]) -> list[str]:
+    return [name for name in TABLES[table].names if name in columns]
+
+
+def _row_groups_that_may_hold(file: pq.ParquetFile, key: str, values: Sequence[str]) -> Iterator[int]:
+    """Numbers of the row groups that one of the values, which ascend, can be in."""
+    place = file.schema.names.index(key) if file.num_row_groups else 0
+    for group in range(file.num_row_groups):
+        about = file.metadata.row_group(group).column(place).statistics
+        if about is None or not about.has_min_max:
+            yield group
+            continue
+        first = bisect_left(values, about.min)
+        if first < len(values) and values[first] <= about.max:
+            yield group
+
+
+def _read_row_group(file: pq.ParquetFile, path: Path, group: int, columns: list[str]) -> pa.Table:
+    with _name_damaged_file(path):
+        return file.read_row_group(group, columns=columns, use_threads=False)
+
+
+@contextmanager
+def _name_damaged_file(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise damaged_file_error(path, f"not a whole Parquet file: {exception_first_line(error)}") from error

@@ -17,13 +17,15 @@ import pytest
 from processes import PATIENCE_S
 from waiting import until
 
-from flows.server import prefect_server
-from flywheel import run_lock, settings
-from flywheel.errors import BadInput
-from flywheel.files import locked
-from flywheel.store import catalog, history, versioning
-from flywheel.store.dvc_process import VersioningError
-from flywheel.workspace import Workspace
+from flows.ops.prefect_server import open_prefect_server
+from flywheel import config
+from flywheel.config import run_lock
+from flywheel.config.workspace import Workspace
+from flywheel.store.catalog import database, run_history
+from flywheel.store.versioning import stage_records
+from flywheel.store.versioning.dvc_files import VersioningError
+from flywheel.utils.errors import BadInput
+from flywheel.utils.files import file_lock
 
 _BESIDE = ("ingest", "synthesize")
 _AT_ONCE = {"cluster.stages_at_once": 2}
@@ -34,7 +36,7 @@ def served(cluster, tmp_path_factory):
     """A workspace with a recording to take in, its server, and this process as its client."""
     ws = least_work.begun(tmp_path_factory.mktemp("apart") / "beside", sessions=1)
     named = {"PREFECT_SERVER_DATABASE_CONNECTION_URL": cluster.new("apart")}
-    with mock.patch.dict(os.environ, named), prefect_server(ws):
+    with mock.patch.dict(os.environ, named), open_prefect_server(ws):
         from prefect.context import refresh_global_settings_context
 
         refresh_global_settings_context()
@@ -45,11 +47,11 @@ def served(cluster, tmp_path_factory):
 @contextlib.contextmanager
 def two_workers(ws: Workspace) -> Iterator[list[subprocess.Popen]]:
     """As on two machines: each takes one run at a time."""
-    from flows.beside import end
-    from flows.deployments import deploy_stages, pool
+    from flows.ops.deployments import deploy_stages, work_pool_name
+    from flywheel.utils.processes import terminate_process
 
     deploy_stages(ws)
-    command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", pool(ws), "--type", "process"]
+    command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", work_pool_name(ws), "--type", "process"]
     fast = {**os.environ, "PREFECT_WORKER_QUERY_SECONDS": "1"}
     workers = []
     try:
@@ -59,18 +61,18 @@ def two_workers(ws: Workspace) -> Iterator[list[subprocess.Popen]]:
         yield workers
     finally:
         for worker in workers:
-            end(worker)
+            terminate_process(worker)
 
 
 def at_work(ws: Workspace) -> list[str]:
     """Stages whose processes are at work."""
-    return [name for name in _BESIDE if run_lock.is_held(ws.state / "stages" / f"{name}.lock")]
+    return [name for name in _BESIDE if run_lock.is_lock_held(ws.state / "stages" / f"{name}.lock")]
 
 
 @contextlib.contextmanager
 def none_recorded(ws: Workspace) -> Iterator[None]:
     """Within the block no stage comes to its end: each is recorded at it, one at a time."""
-    with locked(ws.state / "dvc.lock", PATIENCE_S, "recording", VersioningError):
+    with file_lock(ws.state / "dvc.lock", PATIENCE_S, "recording", VersioningError):
         yield
 
 
@@ -79,7 +81,7 @@ def rows(ws: Workspace) -> dict[str, list[dict]]:
     asked = {name: f"from {name}" for name in ("tasks", "steps", "thoughts", "images", "general")}
     asked["trajectories"] = "select * exclude (run_id) from trajectories"
     asked["metrics"] = "from metrics where name <> 'seconds'"
-    return {name: sorted(catalog.query(ws, sql).to_pylist(), key=repr) for name, sql in asked.items()}
+    return {name: sorted(database.query_catalog(ws, sql).to_pylist(), key=repr) for name, sql in asked.items()}
 
 
 @contextlib.contextmanager
@@ -105,7 +107,7 @@ def both_at_work(cluster, ws: Workspace) -> Iterator[None]:
     running.join(PATIENCE_S)
     assert not running.is_alive()
     assert failures == []
-    assert versioning.unfinished(ws, _BESIDE, 1) == []
+    assert stage_records.unfinished_stages(ws, _BESIDE, 1) == []
 
 
 def test_two_workers_run_two_stages_at_the_same_time_with_the_rows_of_one_after_another(cluster, served, tmp_path):
@@ -125,13 +127,15 @@ def test_two_workers_run_two_stages_at_the_same_time_with_the_rows_of_one_after_
 
 
 def test_its_history_is_that_of_any_iteration(cluster, served):
-    told = {row["stage"]: row for row in history.stages(served, [1])}
-    found = {name: [one["state"] for one in history.tries(served, 1, name)[0]] for name in _BESIDE}
+    told = {row["stage"]: row for row in run_history.query_stage_history(served, [1])}
+    found = {name: [one["state"] for one in run_history.query_stage_attempts(served, 1, name)[0]] for name in _BESIDE}
     assert sorted(map(len, found.values())) == [1, 2]
     for name, states in found.items():
         assert (told[name]["state"], told[name]["tries"]) == ("Completed", len(states))
         assert states.count("Completed") == 1
-        assert {f"finish {name}", f"version {name}"} < {one["task"] for one in history.tries(served, 1, name)[1]}
+        assert {f"finish {name}", f"version {name}"} < {
+            one["task"] for one in run_history.query_stage_attempts(served, 1, name)[1]
+        }
     runs = cluster.run("select name, tags::text, parent_task_run_id from flow_run where name like '001 %'", "apart")
     for run in runs:
         if "one-after-another" not in run["tags"] and "beside" in run["tags"]:
@@ -149,7 +153,8 @@ def test_the_error_of_its_process_is_the_iterations(served, made_with, said):
     from prefect.client.orchestration import get_client
     from prefect.states import Failed
 
-    from flows import apart, deployments
+    from flows import stage_run
+    from flows.ops import deployments
 
     with get_client(sync_client=True) as client:
         for one in client.read_deployments():
@@ -157,16 +162,16 @@ def test_the_error_of_its_process_is_the_iterations(served, made_with, said):
 
     @flow(name="asks")
     def asks() -> None:
-        one = apart.Apart(served, 1, "nowhere", settings.Settings().cluster, 60.0)
+        one = stage_run.StageProcess(served, 1, "nowhere", config.Settings().cluster, 60.0)
         assert client.read_flow_run(one.run_id).deployment_id
         with contextlib.suppress(BadInput):
-            apart.apart(str(served.root), 1, "nowhere", one._lease.name, {}, 60.0, made_with)
+            stage_run.stage_process(str(served.root), 1, "nowhere", one._lease.name, {}, 60.0, made_with)
         raise one._why(Failed())
 
     with get_client(sync_client=True) as client:
         with pytest.raises(BadInput, match=said):
             asks()
-        assert client.read_deployment_by_name(deployments.of_stages(served))
+        assert client.read_deployment_by_name(deployments.stage_deployment_name(served))
 
 
 def test_a_killed_run_leaves_no_process_and_is_gone_on_with(served, tmp_path):
@@ -196,8 +201,8 @@ def test_a_killed_run_leaves_no_process_and_is_gone_on_with(served, tmp_path):
         assert left == []
     finally:
         run.kill()
-    assert versioning.unfinished(ws, _BESIDE, 1) == [*_BESIDE]
+    assert stage_records.unfinished_stages(ws, _BESIDE, 1) == [*_BESIDE]
     iteration(str(ws.root), until="synthesize")
-    assert versioning.unfinished(ws, _BESIDE, 1) == []
-    told = {row["stage"]: row for row in history.stages(ws, [1])}
+    assert stage_records.unfinished_stages(ws, _BESIDE, 1) == []
+    told = {row["stage"]: row for row in run_history.query_stage_history(ws, [1])}
     assert {(told[name]["state"], told[name]["tries"]) for name in _BESIDE} == {("Completed", 2)}

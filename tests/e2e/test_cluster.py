@@ -23,15 +23,14 @@ import small_rollout
 from processes import PATIENCE_S
 from small_rollout import played
 
-from flywheel import cluster
-from flywheel import settings as config
-from flywheel.errors import BadInput, ClusterError, HeadLost, WorkerLost
-from flywheel.files import write_text
-from flywheel.progress import listening
-from flywheel.settings import Settings
-from flywheel.stages import base
-from flywheel.store import pipeline
-from flywheel.workspace import Workspace
+from flywheel import cluster, config
+from flywheel.config import Settings
+from flywheel.config.workspace import Workspace
+from flywheel.pipeline import dag
+from flywheel.pipeline import stage as pipeline_stage
+from flywheel.utils.errors import BadInput, ClusterError, HeadLost, WorkerLost
+from flywheel.utils.files import write_text
+from flywheel.utils.progress import replace_listener
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 from orchestration_machines import NODE, do_shards, machines
@@ -48,24 +47,24 @@ def three_machines() -> Iterator:
 
 def chosen(machines, **blocks) -> Settings:
     limits = {"engine": "ray", "address": machines.address, **blocks.pop("cluster", {})}
-    return config.parse({"sandbox": {"browsers": 1}, **blocks, "cluster": limits}, where="test")
+    return config.parse_settings({"sandbox": {"browsers": 1}, **blocks, "cluster": limits}, where="test")
 
 
 @pytest.fixture(scope="module")
-def nodes(machines, tmp_path_factory) -> Iterator[cluster.Cluster]:
+def nodes(machines, tmp_path_factory) -> Iterator[cluster.ClusterBackend]:
     """The flywheel's view of them."""
     ws = Workspace(tmp_path_factory.mktemp("shared"))
     with cluster.open_cluster(ws, chosen(machines)) as opened:
-        assert cluster.current() is opened
+        assert cluster.current_cluster() is opened
         yield opened
 
 
 @pytest.fixture
-def ctx(ws, machines) -> base.Context:
+def ctx(ws, machines) -> pipeline_stage.StageContext:
     (ws.root / "tries").mkdir()
     settings = chosen(machines)
-    write_text(ws.frozen_params(1), config.dump(settings))
-    return base.Context.open(ws, 1, "waits")
+    write_text(ws.frozen_params(1), config.dump_settings(settings))
+    return pipeline_stage.StageContext.open(ws, 1, "waits")
 
 
 def until(true: Callable[[], object], job: Future) -> None:
@@ -78,13 +77,13 @@ def until(true: Callable[[], object], job: Future) -> None:
         time.sleep(0.02)
 
 
-def tries(ctx: base.Context) -> list[tuple[str, str, int]]:
+def tries(ctx: pipeline_stage.StageContext) -> list[tuple[str, str, int]]:
     """(shard, node, process) of each shard that was begun."""
     told = [(path.name.split()[0], *path.read_text().split()) for path in (ctx.ws.root / "tries").glob("[!.]*")]
     return [(shard, node, int(process)) for shard, node, process in told]
 
 
-def go(ctx: base.Context, *shards: str) -> None:
+def go(ctx: pipeline_stage.StageContext, *shards: str) -> None:
     for shard in shards:
         (ctx.ws.root / f"go {shard}").touch()
 
@@ -94,7 +93,9 @@ def kill(machines, node_id: str) -> None:
 
 
 @contextlib.contextmanager
-def asked(open_one: cluster.Cluster, ctx: base.Context, shards: str, stage=cluster_stages.WAITS) -> Iterator[Future]:
+def asked(
+    open_one: cluster.ClusterBackend, ctx: pipeline_stage.StageContext, shards: str, stage=cluster_stages.WAITS
+) -> Iterator[Future]:
     """The shards are asked for in a thread; let go of at the end, whatever happened."""
     with ThreadPoolExecutor(1) as threads:
         try:
@@ -110,14 +111,14 @@ def workspace(tmp_path_factory) -> Workspace:
 
 
 def test_rollouts_are_the_same_with_a_node_killed_among_them(workspace, machines, nodes):
-    stage, ctx = pipeline.get("rollout"), base.Context.open(workspace, 1, "rollout")
-    base.run_stage(stage, ctx)
+    stage, ctx = dag.find_stage("rollout"), pipeline_stage.StageContext.open(workspace, 1, "rollout")
+    pipeline_stage.run_stage(stage, ctx)
     alone = played(workspace)
     assert len(alone["trajectories"]) == small_rollout.TASKS
-    base.clear_staging(ctx)
+    pipeline_stage.clear_staging(ctx)
     (root := workspace.root).joinpath("hold").touch()
     said: list[str] = []
-    with listening(lambda name, line: said.append(line)), ThreadPoolExecutor(1) as threads:
+    with replace_listener(lambda name, line: said.append(line)), ThreadPoolExecutor(1) as threads:
         plays = functools.partial(do_shards, nodes, cluster_stages.PLAYS, ctx, stage.plan(ctx))
         done = threads.submit(contextvars.copy_context().run, plays)
         try:
@@ -131,7 +132,7 @@ def test_rollouts_are_the_same_with_a_node_killed_among_them(workspace, machines
         results = done.result()
     machines.add_node(**NODE)
     assert list(results) == list(stage.plan(ctx))
-    base.finish(stage, ctx, results)
+    pipeline_stage.publish_stage_result(stage, ctx, results)
     assert played(workspace) == alone
 
 
@@ -173,7 +174,7 @@ def test_a_shard_that_ends_its_workers_is_given_up(ctx, nodes):
 
 def test_a_worker_is_named_by_what_it_does(ctx, nodes):
     """On Ray's dashboard, and before its lines in Ray's logs."""
-    from flywheel.cluster.node import ShardWorker  # it imports Ray
+    from flywheel.cluster.nodes import ShardWorker  # it imports Ray
 
     assert repr(ShardWorker(cluster_stages.WAITS, ctx, {})) == f"waits 001 of {ctx.ws.root.name}"
 
@@ -183,7 +184,7 @@ def test_what_no_node_has_is_refused(ctx, machines, nodes):
         ctx, stage="rl-games", settings=chosen(machines, rl={"device": "cuda", "processes": 2})
     )
     with pytest.raises(ClusterError, match=r"no node has CPU 1, browsers 1, GPU 2 \(stage rl-games\)"):
-        nodes.workers(pipeline.get("rl-games"), training)
+        nodes.workers(dag.find_stage("rl-games"), training)
 
 
 def test_a_node_without_chromium_is_named(machines, nodes, tmp_path):
@@ -196,13 +197,13 @@ def test_a_node_without_chromium_is_named(machines, nodes, tmp_path):
 
 
 def test_a_folder_that_is_not_shared_is_told(tmp_path):
-    from flywheel.cluster import node
+    from flywheel.cluster import nodes
 
     (path := tmp_path / "token").write_text("mine")
-    seen = node.Shared(path, "mine", node.source(), tmp_path)
+    seen = nodes.SharedFolder(path, "mine", nodes.compute_source_digest(), tmp_path)
 
     def told(**changes) -> str:
-        return (node.fault(dataclasses.replace(seen, **changes), Settings(), plays=False) or ("", ""))[0]
+        return (nodes.find_node_fault(dataclasses.replace(seen, **changes), Settings(), plays=False) or ("", ""))[0]
 
     assert told() == "locks on files of the shared folder do not reach it"
     with path.open() as file:
@@ -212,7 +213,7 @@ def test_a_folder_that_is_not_shared_is_told(tmp_path):
         assert told(path=tmp_path / "none") == "the workspace is not there: No such file or directory"
         assert told(source="older") == "it has another version of flywheel"
         wanting = Settings.model_validate({"synthesis": {"worlds": ["none.yaml"]}})
-        what, _ = node.fault(seen, wanting, plays=False) or ("", "")
+        what, _ = nodes.find_node_fault(seen, wanting, plays=False) or ("", "")
         assert what.startswith("the manifest cannot be read")
         assert str(tmp_path / "none.yaml") in what
 
@@ -221,27 +222,27 @@ def test_a_cluster_that_cannot_be_reached_is_bad_input(ws, monkeypatch):
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{closed.getsockname()[1]}"
-    settings = config.parse({"cluster": {"engine": "ray", "address": address}}, where="test")
+    settings = config.parse_settings({"cluster": {"engine": "ray", "address": address}}, where="test")
     with pytest.raises(BadInput, match=f"no Ray answers at {address}"), cluster.open_cluster(ws, settings):
         pass
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(BadInput, match="Ray is not installed"), cluster.open_cluster(ws, settings):
         pass
     with pytest.raises(BadInput, match=r"cluster.address is set, so cluster.engine must be ray"):
-        config.parse({"cluster": {"address": address}}, where="test")
+        config.parse_settings({"cluster": {"address": address}}, where="test")
 
 
 def test_a_head_that_is_gone_is_told_and_what_was_finished_is_kept(ctx, machines, nodes, monkeypatch):
     """The last test with these machines."""
-    from flywheel.cluster import head
+    from flywheel.cluster import ray_cluster
 
-    monkeypatch.setattr(head, "_LOST_S", 1)
+    monkeypatch.setattr(ray_cluster, "_LOST_S", 1)
     with asked(nodes, ctx, "ab") as done:
         until(lambda: len(tries(ctx)) == 2, done)
         go(ctx, "a")
-        until(lambda: (base.shard_folder(cluster_stages.WAITS, ctx, "a") / "result.json").exists(), done)
+        until(lambda: (pipeline_stage.shard_folder(cluster_stages.WAITS, ctx, "a") / "result.json").exists(), done)
         machines.head_node.kill_gcs_server(check_alive=False)
         with pytest.raises(HeadLost, match="the head of the Ray cluster has not answered"):
             done.result()
-    with base.Worker(cluster_stages.WAITS, ctx) as here:
+    with pipeline_stage.InProcessWorker(cluster_stages.WAITS, ctx) as here:
         assert here.do_shard("a")[1:] == ("a", True)

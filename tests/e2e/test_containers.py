@@ -16,13 +16,13 @@ import processes
 import pytest
 from computers import each_wall  # noqa: F401 - what keeps a machine apart
 
-from flywheel.computer import engine
-from flywheel.computer.machine import MachineSettings
-from flywheel.environments import kind
-from flywheel.errors import BadInput
+from flywheel.envs import registry
+from flywheel.envs.computer import launcher
+from flywheel.envs.computer.machine import MachineSettings
+from flywheel.utils.errors import BadInput
 
 BEGIN = """import asyncio, sys
-from flywheel.computer.machine import Machine, MachineSettings
+from flywheel.envs.computer.machine import Machine, MachineSettings
 async def main():
     machine = await Machine.start(MachineSettings(walls=sys.argv[1]))
     busy = "(trap '' TERM HUP; setsid sleep 999 &) ; while :; do :; done &"
@@ -44,7 +44,7 @@ print(len(begun))
 
 def refused(**machine: str) -> str:
     """What is said of such settings; `flywheel doctor` must say the same."""
-    terminal, chosen = kind.find("terminal"), computers.settings("terminal", machine=machine)
+    terminal, chosen = registry.find_backend("terminal"), computers.settings("terminal", machine=machine)
     with pytest.raises(BadInput) as raised:
         terminal.check(chosen)
     (finding,) = terminal.examine(chosen)
@@ -60,24 +60,24 @@ def test_walls_and_images_that_cannot_be_are_told():
 
 
 def test_an_engine_that_is_not_there_or_not_allowed_is_told(monkeypatch, tmp_path):
-    engine.missing.cache_clear()
+    launcher.diagnose_container_engine.cache_clear()
     monkeypatch.setenv("PATH", str(tmp_path))
     try:
         assert "docker is not installed" in refused(walls="docker")
-        engine.missing.cache_clear()
+        launcher.diagnose_container_engine.cache_clear()
         said = "permission denied while trying to connect to the Docker daemon socket"
         (tmp_path / "docker").write_text(f"#!/bin/sh\necho 'Some warning' >&2\necho '{said}' >&2\nexit 1\n")
         (tmp_path / "docker").chmod(0o755)
         assert f"docker does not work here: {said}" in refused(walls="docker")
     finally:
-        engine.missing.cache_clear()
+        launcher.diagnose_container_engine.cache_clear()
 
 
 def test_an_image_that_is_not_there_or_has_no_python_is_told(apart):
     if apart == "bubblewrap":
         pytest.skip("no container")
     assert f"{apart} has no image localhost/none:1" in refused(walls=apart, image="localhost/none:1")
-    assert f"{apart} runs no Python in {engine.OWN}" in refused(walls=apart, image=engine.OWN)
+    assert f"{apart} runs no Python in {launcher.EMPTY_IMAGE}" in refused(walls=apart, image=launcher.EMPTY_IMAGE)
 
 
 def test_nothing_is_left_when_who_began_it_is_killed(apart):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from processes import PATIENCE_S
 
-from flows import empty_database
+from flows.ops import prefect_server_main
 
 
 @pytest.fixture(scope="module")
@@ -62,14 +62,14 @@ def test_a_damaged_one_is_not_copied(begun, tmp_path, monkeypatch, damage):
     mine = tmp_path / "flywheel" / "prefect" / kept.name
     mine.parent.mkdir(parents=True)
     mine.write_bytes(damage(kept.read_bytes()))
-    assert not empty_database.copy_to(tmp_path / "prefect.db")
+    assert not prefect_server_main.copy_empty_database(tmp_path / "prefect.db")
     assert [path.name for path in tmp_path.rglob("*.db*")] == []
-    empty_database.keep(begun[0])
-    assert empty_database.copy_to(tmp_path / "prefect.db")
+    prefect_server_main.cache_empty_database(begun[0])
+    assert prefect_server_main.copy_empty_database(tmp_path / "prefect.db")
 
 
 def test_a_home_that_cannot_be_written_costs_time_alone(begun, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    empty_database.keep(begun[0])
-    assert not empty_database.copy_to(tmp_path / "prefect.db")
+    prefect_server_main.cache_empty_database(begun[0])
+    assert not prefect_server_main.copy_empty_database(tmp_path / "prefect.db")

@@ -15,22 +15,24 @@ import yaml
 from lamps import Lamps, score_lamp, small_model
 from shelves import STORE, Shelves
 
-from flywheel import preflight
 from flywheel.agent.prompt import build_context
-from flywheel.environments.kind import KINDS, Limits
-from flywheel.files import write_text
-from flywheel.policy.checkpoint import digest
+from flywheel.config import Settings, SupervisedSettings, parse_settings
+from flywheel.config.workspace import Workspace
+from flywheel.envs.registry import BACKENDS, EnvLimits
+from flywheel.envs.tasks import curriculum
+from flywheel.envs.tasks.drawing import make_task
+from flywheel.pipeline import dag, preflight
+from flywheel.pipeline.stage import StageContext, run_stage
+from flywheel.policy.checkpoint import checkpoint_digest
 from flywheel.policy.encoding import Encoder
-from flywheel.report import trajectory
-from flywheel.settings import Settings, Supervised, parse
-from flywheel.stages.base import Context, run_stage
-from flywheel.store import catalog, manifest, partitions, pipeline, versioning
-from flywheel.synthesis import levels
-from flywheel.synthesis.tasks import make_task
+from flywheel.store import manifest, partitions
+from flywheel.store.catalog import database
+from flywheel.store.versioning import stage_records
+from flywheel.training.data.samples import Sample
 from flywheel.training.rl.run import train_rl
-from flywheel.training.samples import Sample
-from flywheel.training.supervised.train import train_supervised
-from flywheel.workspace import Workspace
+from flywheel.training.sft import train_supervised
+from flywheel.ui.report import pages
+from flywheel.utils.files import write_text
 
 pytestmark = pytest.mark.slow
 SAID = {name: f"Thought: {name}.\nAction: type(content='set lamp {name}')" for name in ("on", "off")}
@@ -64,7 +66,9 @@ SMALL = {
 
 
 def settings(**blocks) -> Settings:
-    return parse({name: {**SMALL.get(name, {}), **blocks.get(name, {})} for name in {*SMALL, *blocks}}, where="test")
+    return parse_settings(
+        {name: {**SMALL.get(name, {}), **blocks.get(name, {})} for name in {*SMALL, *blocks}}, where="test"
+    )
 
 
 def store_task(number: int, level: int = 1, **changes):
@@ -83,7 +87,7 @@ def base(tmp_path_factory, project):
         context = build_context(task.instruction, (), None, chosen.policy, observation=shown)
         response = tuple(encoder.encode_text(SAID[("on", "off")[number // 4 % 2]]))
         samples.append(Sample(encoder.encode(context), response, None, f"t{number:02d}", 0, "stores"))
-    block = Supervised(lr=5e-3, batch=16)
+    block = SupervisedSettings(lr=5e-3, batch=16)
     train_supervised(model, folder / "base", samples * 20, settings=block, seed=1, state_folder=folder / "state")
     return folder / "base"
 
@@ -91,31 +95,31 @@ def base(tmp_path_factory, project):
 @pytest.fixture
 def shelves(monkeypatch) -> Shelves:
     made = Shelves()
-    monkeypatch.setitem(KINDS, "shelves", made)
+    monkeypatch.setitem(BACKENDS, "shelves", made)
     return made
 
 
 def test_a_whole_turn(shelves, base, tmp_path):
     ws, chosen = Workspace(tmp_path / "ws"), settings()
     write_text(ws.params, yaml.safe_dump(chosen.model_dump(mode="json")))
-    versioning.prepare(ws)
+    stage_records.init_dvc_project(ws)
     shutil.copytree(base, ws.root / "models" / "base")
-    preflight.check(ws, chosen)
-    manifest.genesis(ws, digest(base), "models/base")
-    versioning.add_iteration(ws, 1, chosen)
-    for name in pipeline.order(chosen.synthesis.domains, closing=True):
-        run_stage(pipeline.get(name), Context.open(ws, 1, name))
+    preflight.run_preflight(ws, chosen)
+    manifest.init_first_checkpoint(ws, checkpoint_digest(base), "models/base")
+    stage_records.begin_iteration(ws, 1, chosen)
+    for name in dag.stage_order(chosen.synthesis.domains, closing=True):
+        run_stage(dag.find_stage(name), StageContext.open(ws, 1, name))
 
     def rows(table, stage):
-        return partitions.read(ws, table, 1, stage).to_pylist()
+        return partitions.read_partition(ws, table, 1, stage).to_pylist()
 
     assert {row["environment"] for row in rows("tasks", "synthesize")} == {"shelves"}
-    assert levels.read(ws, 1) == {"store": 2}
-    (told,) = catalog.query(ws, "FROM success_by_stage WHERE domain = 'all'").to_pylist()
+    assert curriculum.read_open_levels(ws, 1) == {"store": 2}
+    (told,) = database.query_catalog(ws, "FROM success_by_stage WHERE domain = 'all'").to_pylist()
     assert told["merged"] == told["rl"]  # the one specialist
     assert all(0 <= told[name] <= 1 for name in ("before", "ct", "sft", "rl", "merged"))
     kept = [row["policy_version"] for row in rows("trajectories", "evaluate")]
-    assert {name[:12] for name in kept} <= {digest(ws.model(1, "merged"))[:12], digest(base)[:12]}
+    assert {name[:12] for name in kept} <= {checkpoint_digest(ws.model(1, "merged"))[:12], checkpoint_digest(base)[:12]}
     for stage in ("rollout", "rl-stores", "evaluate"):
         steps = rows("steps", stage)
         assert {step["image_sha256"] for step in steps} == {None}
@@ -127,9 +131,9 @@ def test_a_whole_turn(shelves, base, tmp_path):
     assert len(rows("ct", "route")) + len(rows("quarantine", "route")) == 24 - len(verified)
     assert rows("ct", "route")
     for name in ("ct", "sft", "rl-stores", "merged"):
-        assert digest(ws.model(1, name)) != digest(base)
+        assert checkpoint_digest(ws.model(1, name)) != checkpoint_digest(base)
     assert all(lender.most <= 3 for lender in shelves.opened)
-    page = trajectory.view(ws, min(verified)).read_text()
+    page = pages.write_trajectory_page(ws, min(verified)).read_text()
     assert '<pre class="read">' in page
     assert "lamp=" in page
     assert "no screen" not in page
@@ -139,7 +143,7 @@ class LampKind(Shelves):
     """The lamps of `lamps.py`, which are pictures, as a kind of their own."""
 
     def limits(self, settings):
-        return Limits(places=2, call_s=30, open_s=30)
+        return EnvLimits(places=2, call_s=30, open_s=30)
 
     def verifier(self, task):
         return lambda params, state: score_lamp(task, state)
@@ -153,7 +157,7 @@ class LampKind(Shelves):
 def test_rl_of_two_kinds_at_once(shelves, base, tmp_path, monkeypatch):
     """Pictures and texts in one batch, a stream of both, each within its own places."""
     pictures = LampKind("lamps")
-    monkeypatch.setitem(KINDS, "lamps", pictures)
+    monkeypatch.setitem(BACKENDS, "lamps", pictures)
     tasks = [store_task(number, task_id=f"store{number}") for number in range(4)]
     tasks += [replace(lamps.task(number, max_steps=2), environment="lamps", domain="stores") for number in range(4)]
     played = []

@@ -13,12 +13,13 @@ import pytest
 from processes import PATIENCE_S
 from waiting import until
 
-from flywheel import identity, settings
-from flywheel.errors import BadInput, EnvError
-from flywheel.files import write_text
-from flywheel.progress import listening
-from flywheel.stages import base
-from flywheel.workspace import Workspace
+from flywheel import config
+from flywheel.config import workspace_identity
+from flywheel.config.workspace import Workspace
+from flywheel.pipeline import stage as pipeline_stage
+from flywheel.utils.errors import BadInput, EnvError
+from flywheel.utils.files import write_text
+from flywheel.utils.progress import replace_listener
 
 pytestmark = pytest.mark.usefixtures("prefect")
 
@@ -27,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("prefect")
 def test_shards_are_tried_again_only_where_that_may_help(ws, monkeypatch, error, tries):
     from prefect import flow
 
-    from tasks import stages as wrapped
+    from tasks import shards as wrapped
 
     calls = []
 
@@ -35,14 +36,14 @@ def test_shards_are_tried_again_only_where_that_may_help(ws, monkeypatch, error,
         calls.append(shard)
         raise error
 
-    stage = base.Stage("score", (), (), (), lambda ctx: ("one",), work, lambda ctx, results: None)
-    monkeypatch.setattr(wrapped.pipeline, "get", lambda name: stage)
-    write_text(ws.frozen_params(1), settings.dump(settings.Settings()))
-    ctx = base.Context.open(ws, 1, "score")
+    stage = pipeline_stage.Stage("score", (), (), (), lambda ctx: ("one",), work, lambda ctx, results: None)
+    monkeypatch.setattr(wrapped.dag, "find_stage", lambda name: stage)
+    write_text(ws.frozen_params(1), config.dump_settings(config.Settings()))
+    ctx = pipeline_stage.StageContext.open(ws, 1, "score")
 
     @flow
     def one() -> None:
-        wrapped.do_shard(ctx, "one", base.Worker(stage, ctx))
+        wrapped.do_shard(ctx, "one", pipeline_stage.InProcessWorker(stage, ctx))
 
     with pytest.raises(type(error)):
         one()
@@ -52,7 +53,7 @@ def test_shards_are_tried_again_only_where_that_may_help(ws, monkeypatch, error,
 def test_shards_on_other_machines_are_asked_for_at_once(ws):
     from prefect import flow
 
-    from tasks import stages as wrapped
+    from tasks import shards as wrapped
 
     class Elsewhere:
         several, both = True, threading.Barrier(2)
@@ -61,14 +62,14 @@ def test_shards_on_other_machines_are_asked_for_at_once(ws):
             self.both.wait(PATIENCE_S)
             return Path(shard), shard, False
 
-    write_text(ws.frozen_params(1), settings.dump(settings.Settings()))
-    ctx, said = base.Context.open(ws, 1, "rollout"), []
+    write_text(ws.frozen_params(1), config.dump_settings(config.Settings()))
+    ctx, said = pipeline_stage.StageContext.open(ws, 1, "rollout"), []
 
     @flow
     def both() -> dict:
         return wrapped.do_shards(ctx, ["one", "two"], Elsewhere())
 
-    with listening(lambda stage, line: said.append(line)):
+    with replace_listener(lambda stage, line: said.append(line)):
         assert both() == {"one": (Path("one"), "one"), "two": (Path("two"), "two")}
     assert sorted(said) == ["one done", "two done"]
 
@@ -77,10 +78,10 @@ def test_a_bar_shows_how_far_a_stage_is(ws):
     from prefect import flow
     from prefect.artifacts import Artifact
 
-    from flows import progress_bar
+    from flows import run_progress
 
-    write_text(ws.frozen_params(1), settings.dump(settings.Settings()))
-    ctx = base.Context.open(ws, 1, "rollout")
+    write_text(ws.frozen_params(1), config.dump_settings(config.Settings()))
+    ctx = pipeline_stage.StageContext.open(ws, 1, "rollout")
 
     def stands_at(percent: float) -> bool:
         shown = Artifact.get("rollout-progress")  # the newest of that name
@@ -88,7 +89,7 @@ def test_a_bar_shows_how_far_a_stage_is(ws):
 
     @flow
     def stage(*, fails: bool) -> None:
-        with progress_bar.shown(ctx, ["one", "two"], every_s=0.01):
+        with run_progress.show_progress_bar(ctx, ["one", "two"], every_s=0.01):
             ctx.report_part("one: 5 of 10", 5, 10, "one")
             until(lambda: stands_at(25), "a quarter")
             ctx.report_part("one done", 1, 1, "one")
@@ -108,8 +109,8 @@ def test_history_has_the_runs_of_the_turn_alone(ws, tmp_path):
     """Not those of an iteration of the same number that was begun before, nor of another workspace on the server."""
     from prefect import flow, tags, task
 
-    from tasks import history
-    from tasks import tags as named
+    from tasks import run_history
+    from tasks import run_history as named
 
     other = Workspace(tmp_path / "other")
 
@@ -121,15 +122,15 @@ def test_history_has_the_runs_of_the_turn_alone(ws, tmp_path):
         shard()
 
     def run(ws: Workspace, name: str) -> None:
-        with tags(*named.iteration(ws, 41)):
+        with tags(*named.iteration_run_tags(ws, 41)):
             stage.with_options(flow_run_name=name)()
 
-    identity.begin_turn(ws, 41)
+    workspace_identity.renew_iteration_run_id(ws, 41)
     run(ws, "041 given up")
-    identity.begin_turn(ws, 41)
+    workspace_identity.renew_iteration_run_id(ws, 41)
     run(ws, "041 score")
     run(other, "041 of the other")
-    rows = history.runs_of(ws, 41)
+    rows = run_history.read_run_rows(ws, 41)
     assert sorted((row["kind"], row["name"], row["state"]) for row in rows) == [
         ("flow", "041 score", "Completed"),
         ("task", "a shard", "Completed"),
@@ -144,8 +145,8 @@ def test_the_end_of_a_task_is_in_the_history_though_the_server_hears_of_it_late(
     from prefect.client.orchestration import get_client
     from prefect.states import Completed, Running
 
-    from tasks import history
-    from tasks import tags as named
+    from tasks import run_history
+    from tasks import run_history as named
 
     @flow
     def stage() -> None: ...
@@ -158,11 +159,13 @@ def test_the_end_of_a_task_is_in_the_history_though_the_server_hears_of_it_late(
             late.set_task_run_state(one.id, Completed(), force=True)
 
     with get_client(sync_client=True) as client:
-        run = client.create_flow_run(stage, name="iteration 044", state=Running(), tags=named.iteration(ws, 44))
+        run = client.create_flow_run(
+            stage, name="iteration 044", state=Running(), tags=named.iteration_run_tags(ws, 44)
+        )
         one = client.create_task_run(report, run.id, dynamic_key="0", name="report", state=Running())
     waited = []
-    monkeypatch.setattr(history.time, "sleep", lambda seconds: (waited.append(seconds), told()))
-    rows = {row["name"]: row["state"] for row in history.runs_of(ws, 44, ends=str(run.id))}
+    monkeypatch.setattr(run_history.time, "sleep", lambda seconds: (waited.append(seconds), told()))
+    rows = {row["name"]: row["state"] for row in run_history.read_run_rows(ws, 44, ends=str(run.id))}
     assert rows == {"iteration 044": "Completed", "report": "Completed"}
     assert waited
 
@@ -175,8 +178,8 @@ def test_a_killed_run_and_its_tasks_end_when_they_were_last_heard_of(ws, tmp_pat
     from prefect.client.schemas.objects import StateType
     from prefect.states import Completed, Running
 
-    from tasks import history
-    from tasks import tags as named
+    from tasks import run_history
+    from tasks import run_history as named
 
     other = Workspace(tmp_path / "other")
 
@@ -187,18 +190,20 @@ def test_a_killed_run_and_its_tasks_end_when_they_were_last_heard_of(ws, tmp_pat
     def shard() -> None: ...
 
     with get_client(sync_client=True) as client:
-        tagged = named.iteration(ws, 43)
+        tagged = named.iteration_run_tags(ws, 43)
         run = client.create_flow_run(stage, name="043 score", state=Running(), tags=tagged)
-        living = client.create_flow_run(stage, name="043 score", state=Running(), tags=named.iteration(other, 43))
+        living = client.create_flow_run(
+            stage, name="043 score", state=Running(), tags=named.iteration_run_tags(other, 43)
+        )
         for key, state in (("0", Completed()), ("1", Running())):
             client.create_task_run(shard, run.id, dynamic_key=key, name=f"shard {key}", state=state)
         last = run.created + timedelta(seconds=100)
         said = LogCreate(name="test", level=20, message="step 7", timestamp=last, flow_run_id=run.id)
         client.create_logs([said])
-        assert [one.id for one in history.mark_killed_runs(ws)] == [run.id]
-        assert history.mark_killed_runs(ws) == []
+        assert [one.id for one in run_history.mark_killed_runs(ws)] == [run.id]
+        assert run_history.mark_killed_runs(ws) == []
         assert client.read_flow_run(living.id).state_type == StateType.RUNNING
-    rows = {row["name"]: row for row in history.runs_of(ws, 43)}
+    rows = {row["name"]: row for row in run_history.read_run_rows(ws, 43)}
     states = {"043 score": "Crashed", "shard 0": "Completed", "shard 1": "Crashed"}
     assert {name: row["state"] for name, row in rows.items()} == states
     for name in ("043 score", "shard 1"):
@@ -272,10 +277,10 @@ def test_the_reason_of_a_run_is_the_message_of_its_state():
     from prefect.client.schemas.objects import FlowRun
     from prefect.states import Completed, Failed
 
-    from tasks import history
+    from tasks import run_history
 
     def row(state) -> dict:
-        return history._row(FlowRun(name="041 score", flow_id="0" * 32, state=state), "flow", None, 1, {})
+        return run_history._row(FlowRun(name="041 score", flow_id="0" * 32, state=state), "flow", None, 1, {})
 
     assert row(Failed(message="it broke"))["message"] == "it broke"
     assert row(Completed())["message"] == ""

@@ -9,22 +9,22 @@ from unittest import mock
 
 import pytest
 
-from flows import notify as module
-from flows.notify import notify
-from flywheel.progress import listening
-from flywheel.settings import Operations
+from flows import notifications as module
+from flows.notifications import notify
+from flywheel.config import OperationsSettings
+from flywheel.utils.progress import replace_listener
 
 TEXT = 'the last word was "$(touch hacked)"; `touch hacked`'  # what an agent wrote may stand in it
 
 
-def command(text: str) -> Operations:
-    return Operations(notify_command=text)
+def command(text: str) -> OperationsSettings:
+    return OperationsSettings(notify_command=text)
 
 
 @pytest.fixture
 def said():
     lines: list[str] = []
-    with listening(lambda stage, line: lines.append(f"{stage}: {line}")):
+    with replace_listener(lambda stage, line: lines.append(f"{stage}: {line}")):
         yield lines
 
 
@@ -53,7 +53,7 @@ def test_a_command_that_hangs_has_a_deadline(ws, said):
 
 
 def test_nobody_is_told_where_nobody_is_named(ws, said):
-    notify(ws, Operations(), "done", "iteration 001 is done")
+    notify(ws, OperationsSettings(), "done", "iteration 001 is done")
     assert said == []
     assert list(ws.root.iterdir()) == []
 
@@ -80,8 +80,8 @@ def test_a_notification_block_of_prefects_is_told(ws, said, prefect):
             json_data={"title": "{{subject}}", "text": "{{body}}"},
         )
         block.save("night", _sync=True)
-        notify(ws, Operations(notify_block="custom-webhook/night"), "waiting", "iteration 002 waits")
-        notify(ws, Operations(notify_block="custom-webhook/day"), "done", "iteration 002 is done")
+        notify(ws, OperationsSettings(notify_block="custom-webhook/night"), "waiting", "iteration 002 waits")
+        notify(ws, OperationsSettings(notify_block="custom-webhook/day"), "done", "iteration 002 is done")
         server.shutdown()
         assert server.got == [{"title": "flywheel: waiting", "text": f"iteration 002 waits\n{ws.root}"}]
     assert len(said) == 1

@@ -12,17 +12,17 @@ import least_work
 import pytest
 from processes import PATIENCE_S
 
-from flows import code
-from flows.server import prefect_server
-from flywheel import run_lock
-from flywheel.store import versioning
+from flows import code_version
+from flows.ops.prefect_server import open_prefect_server
+from flywheel.config import run_lock
+from flywheel.store.versioning import stage_records
 
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
     """A workspace, a server, and this process as its client."""
     ws = least_work.begun(tmp_path_factory.mktemp("own") / "night")
-    with mock.patch.dict(os.environ, PWD=str(ws.root)), prefect_server(ws):
+    with mock.patch.dict(os.environ, PWD=str(ws.root)), open_prefect_server(ws):
         from prefect.context import refresh_global_settings_context
 
         refresh_global_settings_context()
@@ -55,8 +55,8 @@ def test_a_worker_runs_what_was_deployed_and_says_where_it_has_other_code(served
     assert "Validation failed for field 'number'" in refused
     first = ran("-p", "until=ingest")
     assert (first.state_name, first.state.message) == ("Completed", "iteration 001 waits after ingest")
-    assert first.deployment_version == code.version()
-    assert versioning.is_done(served, "ingest", 1)
+    assert first.deployment_version == code_version.compute_code_version()
+    assert stage_records.is_stage_done(served, "ingest", 1)
     wrong = ran("-p", "number=7")
     assert (wrong.state_name, wrong.state.message) == ("Failed", "iteration 7 cannot be next (number); the next is 2")
     prefect(served.root, *deploy, "--version", "0.1.0+000000000000")
@@ -64,5 +64,5 @@ def test_a_worker_runs_what_was_deployed_and_says_where_it_has_other_code(served
     assert other.state_name == "Failed"
     assert "this worker has other code" in other.state.message
     assert "deployment night-process" in other.state.message
-    assert not versioning.is_done(served, "synthesize", 1)
-    assert not run_lock.held(served)
+    assert not stage_records.is_stage_done(served, "synthesize", 1)
+    assert not run_lock.is_workspace_busy(served)

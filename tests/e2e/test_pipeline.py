@@ -12,18 +12,20 @@ import synthetic
 import yaml
 from opened import watching
 
-import flywheel.stages as package
-from flywheel import files
-from flywheel.errors import BadInput
-from flywheel.settings import Settings, load
-from flywheel.stages.base import Context, inputs, run_stage
-from flywheel.store import manifest, partitions, pipeline, versioning
-from flywheel.store.artifacts import Checkpoint, Partition, Record, of_domains
-from flywheel.workspace import Workspace
+from flywheel.config import Settings, load_settings
+from flywheel.config.workspace import Workspace
+from flywheel.pipeline import dag
+from flywheel.pipeline import stages as package
+from flywheel.pipeline.artifacts import Checkpoint, Partition, Record, expand_domains
+from flywheel.pipeline.stage import StageContext, run_stage, stage_inputs
+from flywheel.store import manifest, partitions
+from flywheel.store.versioning import stage_records
+from flywheel.utils import files
+from flywheel.utils.errors import BadInput
 
 
 def test_the_order_follows_from_what_is_read():
-    assert pipeline.order(["games", "web"], closing=True) == (
+    assert dag.stage_order(["games", "web"], closing=True) == (
         "ingest",
         "synthesize",
         "rollout",
@@ -38,7 +40,7 @@ def test_the_order_follows_from_what_is_read():
         "promote",
         "runs",
     )
-    assert "runs" not in pipeline.order(["games"])
+    assert "runs" not in dag.stage_order(["games"])
 
 
 def test_the_pipeline_is_known_without_what_learns():
@@ -51,23 +53,23 @@ def test_the_pipeline_is_known_without_what_learns():
 
 
 def test_each_path_is_written_by_one_stage():
-    written = [path for stage in pipeline.stages() for path in stage.outputs]
+    written = [path for stage in dag.all_stages() for path in stage.outputs]
     assert len(set(written)) == len(written)
-    read = {one for stage in pipeline.stages() for one in stage.reads if not getattr(one, "previous", False)}
+    read = {one for stage in dag.all_stages() for one in stage.reads if not getattr(one, "previous", False)}
     assert read - set(written) == {Record("sessions"), Record("decisions")}  # made when an iteration begins
 
 
 @pytest.mark.parametrize("name", ["rolout", "rl-", "rl", ""])
 def test_an_unknown_stage_is_refused(name):
     with pytest.raises(BadInput, match=r"unknown stage .*one of: ingest, .*rl-<domain>"):
-        pipeline.get(name)
+        dag.find_stage(name)
 
 
 CENSUS = """
-from flywheel.stages import inputs
-from flywheel.stages.base import StageResult, single
+from flywheel.pipeline.stages import inputs
+from flywheel.pipeline.stage import StageResult, single
 from flywheel.store import metrics
-from flywheel.store.artifacts import Partition
+from flywheel.pipeline.artifacts import Partition
 
 
 def _work(ctx, folder):
@@ -91,41 +93,41 @@ def census(tmp_path, monkeypatch):
     (tmp_path / "stages").mkdir()
     (tmp_path / "stages" / "census.py").write_text(CENSUS)
     monkeypatch.setattr(package, "__path__", [*package.__path__, str(tmp_path / "stages")])
-    pipeline.stages.cache_clear()
+    dag.all_stages.cache_clear()
     yield
-    pipeline.stages.cache_clear()
-    sys.modules.pop("flywheel.stages.census", None)
+    dag.all_stages.cache_clear()
+    sys.modules.pop("flywheel.pipeline.stages.census", None)
 
 
 def test_a_stage_is_one_file(census, tmp_path):
-    names = pipeline.order(["games"])
+    names = dag.stage_order(["games"])
     assert names.index("rollout") < names.index("census") < len(names)
-    declared = yaml.safe_load(pipeline.dvc_yaml(1, ["games"]))["stages"]["census"]
+    declared = yaml.safe_load(dag.render_dvc_yaml(1, ["games"]))["stages"]["census"]
     assert declared["deps"] == ["data/trajectories/iteration=001/stage=rollout"]
     assert declared["params"] == [{"iterations/001/params.yaml": ["rollout"]}]
     ws, settings = synthetic.workspace(tmp_path / "ws")
     synthetic.incoming(ws, settings, 1, tasks=2)
-    ctx = Context(ws, settings, 1, "census")
-    run_stage(pipeline.get("census"), ctx)
-    versioning.commit(ws, "census", 1)
-    assert versioning.is_done(ws, "census", 1)
-    counted = {row["name"]: row["value"] for row in partitions.read(ws, "metrics", 1, "census").to_pylist()}
+    ctx = StageContext(ws, settings, 1, "census")
+    run_stage(dag.find_stage("census"), ctx)
+    stage_records.record_stage(ws, "census", 1)
+    assert stage_records.is_stage_done(ws, "census", 1)
+    counted = {row["name"]: row["value"] for row in partitions.read_partition(ws, "metrics", 1, "census").to_pylist()}
     assert counted["trajectories"] == 8
 
 
 def test_what_is_declared_keys_the_shards(tmp_path):
     ws, settings = synthetic.workspace(tmp_path / "ws")
     synthetic.incoming(ws, settings, 1, tasks=2)
-    score = pipeline.get("score")
+    score = dag.find_stage("score")
 
     def key(**changes):
-        return Context(ws, Settings.model_validate({**settings.model_dump(), **changes}), 1, "score").key(score)
+        return StageContext(ws, Settings.model_validate({**settings.model_dump(), **changes}), 1, "score").key(score)
 
     before = key()
     assert key(seed=8) == before  # it does not read it
     assert key(routing={"threshold": 0.5}) != before
-    rows = partitions.read(ws, "trajectories", 1, "rollout").to_pylist()
-    partitions.write(ws, "trajectories", 1, "rollout", rows[1:])
+    rows = partitions.read_partition(ws, "trajectories", 1, "rollout").to_pylist()
+    partitions.write_partition(ws, "trajectories", 1, "rollout", rows[1:])
     assert key() != before
 
 
@@ -167,9 +169,9 @@ def workspace(tmp_path_factory) -> Workspace:
         "promotion.tasks": 7,
         "promotion.margin": 0.5,
     }
-    (ws.params).write_text(yaml.safe_dump(load(ws.params, small).model_dump(mode="json")))
-    manifest.genesis(ws, "base", "models/base")
-    versioning.add_iteration(ws, 1, load(ws.params))
+    (ws.params).write_text(yaml.safe_dump(load_settings(ws.params, small).model_dump(mode="json")))
+    manifest.init_first_checkpoint(ws, "base", "models/base")
+    stage_records.begin_iteration(ws, 1, load_settings(ws.params))
     return ws
 
 
@@ -191,23 +193,23 @@ def named(ws: Workspace, record: Record, iteration: int) -> list[Path]:
 @pytest.mark.slow
 def test_what_a_stage_opens_is_what_it_declares(workspace):
     ws, untrue = workspace, []
-    settings = Watched.model_validate(load(ws.frozen_params(1)).model_dump())
-    for name in pipeline.order(settings.synthesis.domains, closing=True):
-        stage, ctx = pipeline.get(name), Context(ws, settings, 1, name)
+    settings = Watched.model_validate(load_settings(ws.frozen_params(1)).model_dump())
+    for name in dag.stage_order(settings.synthesis.domains, closing=True):
+        stage, ctx = dag.find_stage(name), StageContext(ws, settings, 1, name)
         ctx.key(stage)  # it reads all that is declared
         _ASKED.clear()
-        files._known.clear()  # what it asks the hash of it opens, as in a process of its own
+        files._cache.clear()  # what it asks the hash of it opens, as in a process of its own
         with watching(ws.root) as opened:
             run_stage(stage, ctx)
         asked, declared = set(_ASKED), set(stage.settings)
         untrue += [(name, "asks for", block) for block in asked - declared]
         untrue += [(name, "does not ask for", block) for block in declared - asked - _PERHAPS]
         domains = [ctx.domain] if ctx.domain else list(settings.synthesis.domains)
-        reads = [one for whole in stage.reads for one in of_domains(whole, domains)]
+        reads = [one for whole in stage.reads for one in expand_domains(whole, domains)]
         places = {one: one.path(ws, 1 - getattr(one, "previous", False)) for one in reads}
         allowed = [*places.values(), ws.frozen_params(1)]
         allowed += [path for one in reads if isinstance(one, Record) for path in named(ws, one, 1)]
-        allowed += [one.path(ws, 1) for whole in stage.outputs for one in of_domains(whole, [ctx.domain])]
+        allowed += [one.path(ws, 1) for whole in stage.outputs for one in expand_domains(whole, [ctx.domain])]
         allowed += [ws.state, *([ws.data, ws.root / "iterations"] if stage.judges else [])]
         strange = [path for path in opened if not any(path.is_relative_to(place) for place in allowed)]
         untrue += [(name, "opens", ws.relative(path)) for path in strange]
@@ -217,8 +219,8 @@ def test_what_a_stage_opens_is_what_it_declares(workspace):
 
 
 def test_inputs_are_json(workspace):
-    stage = pipeline.get("synthesize")
-    told = inputs(stage, Context.open(workspace, 1, "synthesize"))
+    stage = dag.find_stage("synthesize")
+    told = stage_inputs(stage, StageContext.open(workspace, 1, "synthesize"))
     assert json.loads(json.dumps(told)) == told
     assert Partition("tasks", "synthesize") in stage.outputs
-    assert Checkpoint("merged") in pipeline.get("merge").outputs
+    assert Checkpoint("merged") in dag.find_stage("merge").outputs

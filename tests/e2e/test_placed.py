@@ -22,19 +22,18 @@ import small_rollout
 from processes import PATIENCE_S, alive, descendants, gone
 from small_rollout import played
 
-from flywheel import cluster, preflight
-from flywheel import settings as config
-from flywheel.cluster import needs
-from flywheel.environments.managed import MANAGER, TOKEN
-from flywheel.environments.router import open_environments
-from flywheel.errors import BadInput, ClusterError
-from flywheel.manager.ledger import Terms
-from flywheel.settings import Settings
-from flywheel.stages import base
-from flywheel.store import pipeline
-from flywheel.synthesis.tasks import make_task
-from flywheel.workspace import Workspace
-from flywheel.worlds import catalogue
+from flywheel import cluster, config
+from flywheel.cluster import resources
+from flywheel.config import Settings
+from flywheel.config.workspace import Workspace
+from flywheel.envs.remote.client import MANAGER_VARIABLE, TOKEN_VARIABLE
+from flywheel.envs.remote.manager import LeasePolicy
+from flywheel.envs.router import open_environments
+from flywheel.envs.suites import catalogue
+from flywheel.envs.tasks.drawing import make_task
+from flywheel.pipeline import dag, preflight
+from flywheel.pipeline import stage as pipeline_stage
+from flywheel.utils.errors import BadInput, ClusterError
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 from orchestration_machines import NODE, do_shards, machines
@@ -43,7 +42,7 @@ pytestmark = pytest.mark.slow
 _SHOWS = {**NODE, "num_cpus": 0}  # environments alone
 _PLAYS = {**NODE, "num_cpus": 2, "resources": {}}  # shards alone
 _PLACED = {"backend": "manager", "manager": "cluster", "browsers": 1, "pages": 1}
-TASK = make_task(catalogue.get("tiles"), "clear", 1, 0, "train")
+TASK = make_task(catalogue.get_world("tiles"), "clear", 1, 0, "train")
 
 
 @pytest.fixture(scope="module", name="machines")
@@ -58,11 +57,13 @@ def four_machines() -> Iterator:
 
 def chosen(address: str, **blocks) -> Settings:
     limits = {"engine": "ray", "address": address, **blocks.pop("cluster", {})}
-    return config.parse({"sandbox": {**_PLACED, **blocks.pop("sandbox", {})}, **blocks, "cluster": limits}, where="t")
+    return config.parse_settings(
+        {"sandbox": {**_PLACED, **blocks.pop("sandbox", {})}, **blocks, "cluster": limits}, where="t"
+    )
 
 
 @pytest.fixture(scope="module")
-def nodes(machines, tmp_path_factory) -> Iterator[cluster.Cluster]:
+def nodes(machines, tmp_path_factory) -> Iterator[cluster.ClusterBackend]:
     """The flywheel's view of them; environments are placed by each test. Ray is imported from here on: it reads the
     environment then."""
     ws = Workspace(tmp_path_factory.mktemp("shared"))
@@ -72,15 +73,15 @@ def nodes(machines, tmp_path_factory) -> Iterator[cluster.Cluster]:
 
 @contextlib.contextmanager
 def placed(nodes, settings: Settings) -> Iterator[None]:
-    from flywheel.cluster import environments  # it imports Ray
+    from flywheel.cluster import env_nodes  # it imports Ray
 
-    with environments.placed(nodes, settings):
+    with env_nodes.serve_environments_on_nodes(nodes, settings):
         yield
 
 
 def asked(path: str) -> Any:
-    headers = {"Authorization": f"Bearer {os.environ[TOKEN]}"}
-    return httpx.get(os.environ[MANAGER] + path, headers=headers, timeout=PATIENCE_S, trust_env=False).json()
+    headers = {"Authorization": f"Bearer {os.environ[TOKEN_VARIABLE]}"}
+    return httpx.get(os.environ[MANAGER_VARIABLE] + path, headers=headers, timeout=PATIENCE_S, trust_env=False).json()
 
 
 def until(holds: Callable[[], Any], what: str) -> Any:
@@ -120,15 +121,15 @@ def workspace(tmp_path_factory) -> Workspace:
 
 
 def test_rollouts_are_the_same_with_a_node_killed_that_had_a_session(workspace, machines, nodes, monkeypatch):
-    from flywheel.cluster import environments
+    from flywheel.cluster import env_nodes
 
-    monkeypatch.setattr(environments, "Terms", lambda **more: Terms(node_silent_s=10.0, **more))
-    stage, ctx = pipeline.get("rollout"), base.Context.open(workspace, 1, "rollout")
+    monkeypatch.setattr(env_nodes, "LeasePolicy", lambda **more: LeasePolicy(node_silent_s=10.0, **more))
+    stage, ctx = dag.find_stage("rollout"), pipeline_stage.StageContext.open(workspace, 1, "rollout")
     own = ctx.settings.sandbox.model_copy(update={"backend": "local"})
-    base.run_stage(stage, dataclasses.replace(ctx, settings=ctx.settings.model_copy(update={"sandbox": own})))
+    pipeline_stage.run_stage(stage, dataclasses.replace(ctx, settings=ctx.settings.model_copy(update={"sandbox": own})))
     alone = played(workspace)
     assert len(alone["trajectories"]) == small_rollout.TASKS
-    base.clear_staging(ctx)
+    pipeline_stage.clear_staging(ctx)
     killed = []
 
     def kill() -> None:
@@ -143,10 +144,10 @@ def test_rollouts_are_the_same_with_a_node_killed_that_had_a_session(workspace, 
         results = do_shards(nodes, stage, ctx, stage.plan(ctx))
         killing.join()
         assert asked("/sessions") == []
-        assert told(os.environ[TOKEN], Path(machines.head_node.get_logs_dir_path()), workspace.root) == []
+        assert told(os.environ[TOKEN_VARIABLE], Path(machines.head_node.get_logs_dir_path()), workspace.root) == []
     assert len(killed) == 1
     machines.add_node(**_SHOWS)
-    base.finish(stage, ctx, results)
+    pipeline_stage.publish_stage_result(stage, ctx, results)
     assert played(workspace) == alone
 
 
@@ -181,12 +182,12 @@ async def test_a_node_that_joins_is_used_and_an_ended_actor_is_placed_again(mach
         left = [pid for node in machines.worker_nodes for pid in actors(node)]
         assert len(left) == 3
         left += [pid for one in left for pid, _ in descendants(one)]
-        host, port = os.environ[MANAGER].removeprefix("http://").split(":")
+        host, port = os.environ[MANAGER_VARIABLE].removeprefix("http://").split(":")
     machines.remove_node(new, allow_graceful=False)
     assert await gone(left)
     with pytest.raises(OSError, match="refused"):
         socket.create_connection((host, int(port)))
-    assert not os.environ.keys() & {MANAGER, TOKEN}
+    assert not os.environ.keys() & {MANAGER_VARIABLE, TOKEN_VARIABLE}
 
 
 def test_nothing_is_left_of_a_run_that_is_killed(machines, nodes, tmp_path):
@@ -222,16 +223,16 @@ def test_nothing_is_left_of_a_run_that_is_killed(machines, nodes, tmp_path):
     ],
 )
 def test_settings_that_cannot_work_are_refused_before_a_run_begins(limits, said, project):
-    settings = config.parse({"sandbox": _PLACED, "cluster": limits}, where="test")
+    settings = config.parse_settings({"sandbox": _PLACED, "cluster": limits}, where="test")
     with pytest.raises(BadInput, match=said):
-        preflight.check(Workspace(project), settings)
+        preflight.run_preflight(Workspace(project), settings)
     with pytest.raises(BadInput, match=said), cluster.open_cluster(Workspace(project), settings):
         pass
 
 
 async def test_where_no_run_has_a_cluster_open_it_is_told():
     with pytest.raises(BadInput, match="no cluster of a run's is open here"):
-        async with open_environments(config.parse({"sandbox": _PLACED}, where="test"), [TASK]):
+        async with open_environments(config.parse_settings({"sandbox": _PLACED}, where="test"), [TASK]):
             pass
 
 
@@ -261,6 +262,6 @@ def test_without_browsers_to_be_had_no_run_begins(machines, nodes, monkeypatch):
 
 
 def test_workers_of_stages_take_no_browsers_where_environments_are_leased(machines, workspace):
-    ctx = base.Context.open(workspace, 1, "rollout")
-    wanted = needs.of_stage(pipeline.get("rollout"), ctx, ctx.settings.cluster, [])
+    ctx = pipeline_stage.StageContext.open(workspace, 1, "rollout")
+    wanted = resources.compute_worker_resources(dag.find_stage("rollout"), ctx, ctx.settings.cluster, [])
     assert wanted == [{"CPU": 1}]

@@ -15,9 +15,9 @@ import pytest
 from postgres import PASSWORD
 from processes import PATIENCE_S
 
-from flows.server import prefect_server
-from flywheel.errors import BadInput
-from flywheel.store import versioning
+from flows.ops.prefect_server import open_prefect_server
+from flywheel.store.versioning import stage_records
+from flywheel.utils.errors import BadInput
 
 _VARIABLE = "PREFECT_SERVER_DATABASE_CONNECTION_URL"
 
@@ -26,7 +26,7 @@ _VARIABLE = "PREFECT_SERVER_DATABASE_CONNECTION_URL"
 def served(cluster, tmp_path_factory):
     """A workspace whose server works on a database of its own, and this process as its client."""
     ws = least_work.begun(tmp_path_factory.mktemp("postgres") / "small")
-    with mock.patch.dict(os.environ, {_VARIABLE: cluster.new("served")}), prefect_server(ws):
+    with mock.patch.dict(os.environ, {_VARIABLE: cluster.new("served")}), open_prefect_server(ws):
         from prefect.context import refresh_global_settings_context
 
         refresh_global_settings_context()
@@ -56,21 +56,21 @@ def named(url: str):
     ids=["password", "database", "port", "driver", "number", "words"],
 )
 def test_what_cannot_be_used_is_told_in_a_line_without_the_password(cluster, change, words):
-    from flows import database
+    from flows.ops import prefect_server_main
 
     with named(change(cluster.url("postgres"))), pytest.raises(BadInput, match=words) as raised:
-        database.look()
+        prefect_server_main.prepare_database()
     assert _VARIABLE in str(raised.value)
     assert PASSWORD not in str(raised.value)
 
 
 def test_one_who_may_make_no_tables_is_told(cluster):
-    from flows import database
+    from flows.ops import prefect_server_main
 
     cluster.run("create role reader login password 'reads-alone'")
     url = cluster.new("not_theirs").replace(f"flywheel:{PASSWORD}", "reader:reads-alone")
     with named(url), pytest.raises(BadInput, match="permission denied"):
-        database.look()
+        prefect_server_main.prepare_database()
 
 
 @pytest.mark.parametrize("command", ["run", "up"])
@@ -84,20 +84,20 @@ def test_a_command_ends_before_anything_begins(cluster, tmp_path, command):
     )
     assert done.returncode == BadInput.exit_code, done.stderr
     assert "password authentication failed" in done.stderr
-    assert versioning.iterations(ws) == []
+    assert stage_records.list_iterations(ws) == []
     logs = [path.read_text(errors="replace") for path in ws.state.rglob("*.log")]
     assert not [text for text in (done.stdout, done.stderr, *logs) if PASSWORD in text]
 
 
 def test_an_iteration_and_its_history_are_kept_there(cluster, served):
     from flows.iteration import iteration
-    from flywheel.store import history
+    from flywheel.store.catalog import run_history
 
     iteration(str(served.root), until="synthesize")
     states = {run["name"]: run["state_name"] for run in cluster.run("select * from flow_run", "served")}
     assert states == {"iteration 001": "Completed", "001 ingest": "Completed", "001 synthesize": "Completed"}
     assert not (served.prefect_home / "prefect.db").exists()
-    told = {row["stage"]: row["state"] for row in history.stages(served, [1])}
+    told = {row["stage"]: row["state"] for row in run_history.query_stage_history(served, [1])}
     assert {told["ingest"], told["synthesize"]} == {"Completed"}
 
 

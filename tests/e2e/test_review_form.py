@@ -16,20 +16,20 @@ from hostile import Page, Site
 from processes import PATIENCE_S
 from reviews import waiting
 
-from flywheel import bench, secret
-from flywheel.cli import main
-from flywheel.errors import FlywheelError
-from flywheel.evaluation import review
-from flywheel.progress import listening
-from flywheel.stages import base
+from flywheel.cli import bench, main
+from flywheel.evaluation import promotion_review
+from flywheel.pipeline import stage
+from flywheel.utils import credentials
+from flywheel.utils.errors import FlywheelError
+from flywheel.utils.progress import replace_listener
 
 pytestmark = pytest.mark.usefixtures("prefect")
 
 
-def asking(ctx: base.Context):
+def asking(ctx: stage.StageContext):
     from prefect import flow
 
-    from flows.review import ask_reviewer
+    from flows.human_input import ask_reviewer
 
     @flow(name="asks")
     def asks() -> None:
@@ -75,7 +75,7 @@ _ATTACK = """(async () => {
 
 async def attack_from_a_page(url: str, run: str, monkeypatch) -> list[list]:
     """What a page's script is told in the sandbox, and in a browser that nothing guards."""
-    monkeypatch.syspath_prepend(str(bench.FOLDER))
+    monkeypatch.syspath_prepend(str(bench.BENCHMARKS_FOLDER))
     ways, told = importlib.import_module("sandbox_loopback"), []
     with Site({"page": Page()}) as site:
         for guard in (contextlib.nullcontext, ways.unguarded):
@@ -111,30 +111,33 @@ def test_a_reviewer_decides_in_prefects_form_and_nobody_without_the_secret(ws, p
     with get_client(sync_client=True) as client:
         paused = paused_run(client, time.monotonic() + PATIENCE_S)
         url, served = prefect
-        host, login = url.removeprefix("http://"), secret.basic(secret.of(served.state))
+        host, login = (
+            url.removeprefix("http://"),
+            credentials.basic_auth_header(credentials.workspace_credentials(served.state)),
+        )
         in_sandbox, unguarded = asyncio.run(attack_from_a_page(url, str(paused.id), monkeypatch))
         assert set(in_sandbox) == {"no answer"}
         assert set(unguarded) == {"no answer", 0}  # it may send what needs no leave, and cannot read the refusal
         assert attack_by_name(url, paused.id) == {401}
-        assert attack_by_name(url, paused.id, authorization=secret.basic("flywheel:guessed")) == {401}
+        assert attack_by_name(url, paused.id, authorization=credentials.basic_auth_header("flywheel:guessed")) == {401}
         assert attack_by_name(url, paused.id, host="evil.example", authorization=login) == {421}
         assert attack_by_name(url, paused.id, origin="http://evil.example", authorization=login) == {403}
         assert attack_by_name(url, paused.id, host=host, origin="http://127.0.0.1:1", authorization=login) == {403}
         assert client.read_flow_run(paused.id).state_type == paused.state_type
-        assert review.read(ws, 1) is None
+        assert promotion_review.read_review(ws, 1) is None
         answer = {"decision": "promote", "reviewer": "Ada", "comment": "sites are better"}
         resume(client, paused, answer, time.monotonic() + PATIENCE_S)
     thread.join(PATIENCE_S)
     assert not thread.is_alive()
     assert failures == []
-    decided = review.read(ws, 1)
+    decided = promotion_review.read_review(ws, 1)
     assert (decided.promote, decided.reviewer, decided.comment) == (True, "Ada", "sites are better")
 
 
 def test_a_reviewer_who_does_not_come_is_an_error_with_a_name(ws):
     with pytest.raises(FlywheelError, match="no reviewer answered in 1 s"):
         asking(waiting(ws, 1, "fail"))()
-    assert review.read(ws, 1) is None
+    assert promotion_review.read_review(ws, 1) is None
 
 
 def test_where_nobody_decides_the_old_model_stays_and_the_run_goes_on(ws):
@@ -142,7 +145,7 @@ def test_where_nobody_decides_the_old_model_stays_and_the_run_goes_on(ws):
 
     run = asking(waiting(ws, 1)).with_options(flow_run_name="nobody comes")
     run()
-    decided = review.read(ws, 1)
+    decided = promotion_review.read_review(ws, 1)
     assert (decided.promote, decided.reviewer) == (False, "nobody")
     assert decided.comment == "no reviewer answered in 1 s"
     with get_client(sync_client=True) as client:
@@ -152,9 +155,9 @@ def test_where_nobody_decides_the_old_model_stays_and_the_run_goes_on(ws):
 
 def test_a_decision_that_is_there_is_not_asked_for_again(ws):
     ctx = waiting(ws, 1)
-    review.decide(ws, 1, promote=False, reviewer="Bo", comment="")
+    promotion_review.decide_promotion(ws, 1, promote=False, reviewer="Bo", comment="")
     asking(ctx)()
-    assert review.read(ws, 1).reviewer == "Bo"
+    assert promotion_review.read_review(ws, 1).reviewer == "Bo"
 
 
 def test_a_paused_run_sees_the_decision_of_the_command(ws):
@@ -162,7 +165,7 @@ def test_a_paused_run_sees_the_decision_of_the_command(ws):
 
     def run() -> None:
         try:
-            with listening(lambda stage, line: said.append((time.monotonic(), line))):
+            with replace_listener(lambda stage, line: said.append((time.monotonic(), line))):
                 asking(ctx)()
         except BaseException as error:
             failures.append(error)
@@ -178,6 +181,10 @@ def test_a_paused_run_sees_the_decision_of_the_command(ws):
     thread.join(PATIENCE_S)
     assert not thread.is_alive()
     assert failures == []
-    assert (review.read(ws, 1).reviewer, review.read(ws, 1).promote, review.read(ws, 1).earlier) == ("Bo", False, ())
+    assert (
+        promotion_review.read_review(ws, 1).reviewer,
+        promotion_review.read_review(ws, 1).promote,
+        promotion_review.read_review(ws, 1).earlier,
+    ) == ("Bo", False, ())
     assert any("waits for a reviewer" in line for _, line in said)
     assert any("decided: keep (Bo" in line for _, line in said)

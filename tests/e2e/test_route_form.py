@@ -17,10 +17,11 @@ import routed_turns
 from past import flywheel
 from processes import PATIENCE_S
 
-from flywheel.errors import FlywheelError
-from flywheel.store import decisions, frozen, partitions
-from flywheel.upkeep import route_review
-from flywheel.workspace import Workspace
+from flywheel.config.workspace import Workspace
+from flywheel.maintenance import route_review
+from flywheel.store import partitions, routing_decisions
+from flywheel.store.versioning import iteration_params
+from flywheel.utils.errors import FlywheelError
 
 pytestmark = pytest.mark.usefixtures("prefect")
 
@@ -36,21 +37,21 @@ def ws(once, tmp_path) -> Workspace:
 
 
 def settings_of(ws: Workspace, **routing: object):
-    own = frozen.load(ws, 1)
+    own = iteration_params.load_iteration_params(ws, 1)
     return own.model_copy(update={"routing": own.routing.model_copy(update=routing)})
 
 
-def opposite(one: route_review.Asked) -> str:
+def opposite(one: route_review.RouteQuestion) -> str:
     return "not solved" if one.v else "solved"
 
 
 def store_of(ws: Workspace, trajectory: str) -> str:
-    rows = partitions.read(ws, "routes", 1, "route").to_pylist()
+    rows = partitions.read_partition(ws, "routes", 1, "route").to_pylist()
     return next(row["destination"] for row in rows if row["trajectory_id"] == trajectory)
 
 
 def ended(ws: Workspace) -> str:
-    (decision,) = decisions.read(ws, 1)
+    (decision,) = routing_decisions.read_decisions(ws, 1)
     return decision.looked["ended"]
 
 
@@ -100,7 +101,7 @@ def test_the_form_says_what_is_asked_and_moves_what_is_answered(ws):
     from prefect.client.orchestration import get_client
     from prefect.input import keyset_from_paused_state, read_flow_run_input
 
-    found = route_review.asked(ws, 1)
+    found = route_review.open_questions(ws, 1)
     with waiting_flow(ws), get_client(sync_client=True) as client:
         run = paused(client)
         send(client, run, {"reviewer": "Ada", "comment": "seen", "trajectory_2": opposite(found[1])})
@@ -110,24 +111,24 @@ def test_the_form_says_what_is_asked_and_moves_what_is_answered(ws):
         assert f"{one.line} (`flywheel view {one.trajectory_id}`)" in shown
     assert store_of(ws, found[1].trajectory_id) == ("ct" if found[1].v else "sft")
     assert ended(ws) == "Ada sent the form, with 3 of 4 not looked at"
-    assert route_review.asked(ws, 1) == []
+    assert route_review.open_questions(ws, 1) == []
 
 
 def test_a_run_that_waits_sees_labels_of_the_command(ws):
     from prefect.client.orchestration import get_client
 
-    first = route_review.asked(ws, 1)[0]
+    first = route_review.open_questions(ws, 1)[0]
     with waiting_flow(ws), get_client(sync_client=True) as client:
         paused(client)
-        route_review.label_one(ws, 1, first.trajectory_id, opposite(first), reviewer="Bo")
-        route_review.label_rest(ws, 1, "cannot tell", reviewer="Bo")
+        route_review.label_trajectory(ws, 1, first.trajectory_id, opposite(first), reviewer="Bo")
+        route_review.label_remaining(ws, 1, "cannot tell", reviewer="Bo")
     assert store_of(ws, first.trajectory_id) == ("ct" if first.v else "sft")
     assert ended(ws) == "all were labelled"
 
 
 def test_at_the_deadline_what_was_said_counts_and_the_turn_goes_on(ws):
-    first = route_review.asked(ws, 1)[0]
-    route_review.label_one(ws, 1, first.trajectory_id, opposite(first), reviewer="Bo")
+    first = route_review.open_questions(ws, 1)[0]
+    route_review.label_trajectory(ws, 1, first.trajectory_id, opposite(first), reviewer="Bo")
     routed_turns.ask(ws, settings_of(ws, review_timeout_s=1))
     assert ended(ws) == "nobody labelled 3 of 4 in 1 s"
     assert store_of(ws, first.trajectory_id) == ("ct" if first.v else "sft")
@@ -137,14 +138,14 @@ def test_at_the_deadline_what_was_said_counts_and_the_turn_goes_on(ws):
 def test_or_it_is_an_error_with_a_name_and_the_question_stays_open(ws):
     with pytest.raises(FlywheelError, match="nobody answered in 1 s, and 4 trajectories have no label"):
         routed_turns.ask(ws, settings_of(ws, review_timeout_s=1, unanswered="fail"))
-    assert decisions.read(ws, 1) == ()
-    assert len(route_review.asked(ws, 1)) == 4
+    assert routing_decisions.read_decisions(ws, 1) == ()
+    assert len(route_review.open_questions(ws, 1)) == 4
 
 
 def test_a_flow_that_is_killed_while_it_waits_is_gone_on_with(ws, prefect):
     from prefect.client.orchestration import get_client
 
-    first, second = route_review.asked(ws, 1)[:2]
+    first, second = route_review.open_questions(ws, 1)[:2]
     paths = [str(Path(routed_turns.__file__).parent), str(Path(__file__).resolve().parents[2])]
     command = [sys.executable, routed_turns.__file__, str(ws.root)]
     with get_client(sync_client=True) as client:
@@ -152,7 +153,7 @@ def test_a_flow_that_is_killed_while_it_waits_is_gone_on_with(ws, prefect):
         process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)})
         try:
             killed = paused(client, before)
-            route_review.label_one(ws, 1, first.trajectory_id, opposite(first), reviewer="Ada")
+            route_review.label_trajectory(ws, 1, first.trajectory_id, opposite(first), reviewer="Ada")
         finally:
             process.send_signal(signal.SIGKILL)
             process.wait(PATIENCE_S)
@@ -162,5 +163,5 @@ def test_a_flow_that_is_killed_while_it_waits_is_gone_on_with(ws, prefect):
             send(client, run, {"reviewer": "Bo"})
     assert ended(ws) == "Bo sent the form, with 2 of 4 not looked at"
     assert store_of(ws, first.trajectory_id) == ("ct" if first.v else "sft")
-    (decision,) = decisions.read(ws, 1)
+    (decision,) = routing_decisions.read_decisions(ws, 1)
     assert [row["label"] for row in decision.looked["asked"]] == [opposite(first), "solved", None, None]

@@ -21,16 +21,15 @@ from processes import PATIENCE_S, alive, gone
 from safetensors.torch import load_file
 from trainees import needs_deepspeed
 
-from flywheel import cluster
-from flywheel import settings as config
-from flywheel.cluster import needs
-from flywheel.errors import BadInput, ClusterError
-from flywheel.files import write_text
-from flywheel.progress import listening
-from flywheel.settings import Settings, Sft
-from flywheel.stages import base
-from flywheel.store import pipeline
-from flywheel.workspace import Workspace
+from flywheel import cluster, config
+from flywheel.cluster import resources
+from flywheel.config import Settings, SftSettings
+from flywheel.config.workspace import Workspace
+from flywheel.pipeline import dag
+from flywheel.pipeline import stage as pipeline_stage
+from flywheel.utils.errors import BadInput, ClusterError
+from flywheel.utils.files import write_text
+from flywheel.utils.progress import replace_listener
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 from orchestration_machines import NODE, do_shards, machines
@@ -57,20 +56,20 @@ def root(tmp_path, model) -> Path:
 
 
 @pytest.fixture(scope="module")
-def nodes(machines, tmp_path_factory) -> Iterator[cluster.Cluster]:
+def nodes(machines, tmp_path_factory) -> Iterator[cluster.ClusterBackend]:
     with cluster.open_cluster(Workspace(tmp_path_factory.mktemp("shared")), chosen(machines)) as opened:
         yield opened
 
 
 def chosen(machines, **limits) -> Settings:
     limits = {"engine": "ray", "address": machines.address, "training_nodes": 2, **limits}
-    return config.parse({"sft": team_stages.SUPERVISED, "rl": team_stages.RL, "cluster": limits}, where="test")
+    return config.parse_settings({"sft": team_stages.SUPERVISED, "rl": team_stages.RL, "cluster": limits}, where="test")
 
 
-def opened(root: Path, machines, stage: str = "sft") -> base.Context:
+def opened(root: Path, machines, stage: str = "sft") -> pipeline_stage.StageContext:
     ws = Workspace(root)
-    write_text(ws.frozen_params(1), config.dump(chosen(machines)))
-    return base.Context.open(ws, 1, stage)
+    write_text(ws.frozen_params(1), config.dump_settings(chosen(machines)))
+    return pipeline_stage.StageContext.open(ws, 1, stage)
 
 
 def told(root: Path) -> list[tuple[str, int, str]]:
@@ -85,7 +84,7 @@ def same(one: Path, other: Path) -> bool:
 
 
 def on_one_machine(root: Path, **changes) -> list[float]:
-    block = Sft(**team_stages.SUPERVISED, **changes)
+    block = SftSettings(**team_stages.SUPERVISED, **changes)
     return team_stages.supervised(root, root / "alone", root / "alone state", block, lambda metric: None)
 
 
@@ -98,7 +97,7 @@ def test_two_nodes_come_to_the_weights_of_one_machine_whatever_is_lost_on_the_wa
     for order in ("kill 1", "hold 1"):
         (root / "told" / order).touch()
     ctx, said = opened(root, machines), []
-    with listening(lambda stage, line: said.append(line)), ThreadPoolExecutor(1) as threads:
+    with replace_listener(lambda stage, line: said.append(line)), ThreadPoolExecutor(1) as threads:
         done = threads.submit(contextvars.copy_context().run, do_shards, nodes, team_stages.SFT, ctx, ["sft"])
         try:
             until(lambda: sum(rank == "1" for rank, *_ in told(root)) == 2, done)
@@ -137,7 +136,7 @@ def test_deepspeed_comes_to_the_same_on_two_nodes(root, machines, nodes):
     """Each node has its own part of the weights, of which states and checkpoints need all."""
     sharded = {"engine": "deepspeed", "zero_stage": 3}
     alone, ctx = on_one_machine(root, **sharded), opened(root, machines)
-    changed = ctx.settings.model_copy(update={"sft": Sft(**team_stages.SUPERVISED, **sharded)})
+    changed = ctx.settings.model_copy(update={"sft": SftSettings(**team_stages.SUPERVISED, **sharded)})
     ctx = dataclasses.replace(ctx, settings=changed)
     (root / "told" / "kill 1").touch()
     ((_, losses),) = do_shards(nodes, team_stages.SFT, ctx, ["sft"]).values()
@@ -148,10 +147,10 @@ def test_deepspeed_comes_to_the_same_on_two_nodes(root, machines, nodes):
 # -- errors with names ------------------------------------------------------------------------------------------------
 def test_nodes_that_are_not_there_are_refused(root, machines, nodes, monkeypatch):
     ctx = opened(root, machines)
-    five = ctx.settings.model_copy(update={"sft": Sft(**{**team_stages.SUPERVISED, "processes": 5})})
+    five = ctx.settings.model_copy(update={"sft": SftSettings(**{**team_stages.SUPERVISED, "processes": 5})})
     monkeypatch.setattr(nodes, "limits", nodes.limits.model_copy(update={"training_nodes": 4}))
     with pytest.raises(ClusterError, match=r"there are no 4 nodes that have, one each, CPU 1; CPU 1; CPU 1; CPU 1 \("):
-        nodes.workers(pipeline.get("sft"), dataclasses.replace(ctx, settings=five))
+        nodes.workers(dag.find_stage("sft"), dataclasses.replace(ctx, settings=five))
 
 
 def test_nodes_that_stay_busy_are_waited_for_no_longer_than_the_setting_says(root, machines, nodes, monkeypatch):
@@ -173,11 +172,11 @@ def test_nodes_that_stay_busy_are_waited_for_no_longer_than_the_setting_says(roo
 
 
 def test_a_node_that_cannot_take_part_is_told(tmp_path):
-    from flywheel.cluster import node
-    from flywheel.cluster.trainers import NodeRanks
+    from flywheel.cluster import nodes
+    from flywheel.cluster.nodes import NodeRanks
 
     (path := tmp_path / "token").write_text("mine")
-    shared = node.Shared(path, "mine", node.source(), tmp_path)
+    shared = nodes.SharedFolder(path, "mine", nodes.compute_source_digest(), tmp_path)
     with path.open() as file, socket.create_server(("127.0.0.1", 0)) as server:
         fcntl.flock(file, fcntl.LOCK_EX)
         place = server.getsockname()
@@ -205,16 +204,16 @@ def test_each_part_has_a_node_of_its_own(wanted, fits):
     parts = [{"GPU": share} for share in wanted]
     parts[0]["browsers"] = 1
     nodes = [{"GPU": 2}, {"GPU": 2, "browsers": 1}, {"GPU": 3}]
-    assert (needs.lacking(parts, nodes) == "") == fits
+    assert (resources.describe_missing_resources(parts, nodes) == "") == fits
 
 
 def test_settings_that_cannot_work_are_refused():
     two = {"engine": "ray", "address": "head:6379", "training_nodes": 2}
     with pytest.raises(BadInput, match=r"cluster.training_nodes is 2, so ct.processes, sft.processes or rl.processes"):
-        config.parse({"cluster": two}, where="test")
+        config.parse_settings({"cluster": two}, where="test")
     with pytest.raises(BadInput, match="name its address"):
-        config.parse({"ct": {"processes": 2}, "cluster": {"training_nodes": 2}}, where="test")
-    assert config.parse({"ct": {"processes": 2}, "cluster": two}, where="test").cluster.training_nodes == 2
+        config.parse_settings({"ct": {"processes": 2}, "cluster": {"training_nodes": 2}}, where="test")
+    assert config.parse_settings({"ct": {"processes": 2}, "cluster": two}, where="test").cluster.training_nodes == 2
 
 
 def until(true, job: Future) -> None:

@@ -15,8 +15,10 @@ import yaml
 from manifest_pages import COUNTER, lay
 from processes import PATIENCE_S
 
-from flywheel.store import catalog, dvc_lock, manifest
-from flywheel.workspace import Workspace
+from flywheel.config.workspace import Workspace
+from flywheel.store import manifest
+from flywheel.store.catalog import database
+from flywheel.store.versioning import dvc_files
 
 # As little to train and to play as there can be: what is seen of a turn does not hang on it.
 _LEAST = (
@@ -107,7 +109,7 @@ def turned(tmp_path_factory) -> tuple[Workspace, list[str]]:
 
 
 def rows(ws: Workspace, sql: str) -> list[dict]:
-    return catalog.query(ws, sql).to_pylist()
+    return database.query_catalog(ws, sql).to_pylist()
 
 
 def test_a_killed_rollout_goes_on_and_loses_or_repeats_nothing(turned):
@@ -145,7 +147,7 @@ def test_a_domain_is_a_name_in_the_parameters(turned):
     merged = "select parent from lineage where child like '%/merged' and parent like 'models/%' order by parent"
     assert "models/iteration=001/rl-clicking" in [row["parent"] for row in rows(ws, merged)]
     assert rows(ws, "select success['clicking'] is not null as told from iterations") == [{"told": True}]
-    assert "rl-clicking" in dvc_lock.recorded(ws, 1)
+    assert "rl-clicking" in dvc_files.recorded_stages(ws, 1)
     assert "Held-out success, clicking" in ws.report_page.read_text()
 
 
@@ -214,7 +216,7 @@ def test_nothing_is_left_running(turned):
 
 def test_the_chain_of_manifests_holds(turned):
     ws, _ = turned
-    manifest.verify(ws, 1)
+    manifest.verify_manifest(ws, 1)
 
 
 def test_a_changed_file_is_seen_and_checked_out_again(turned):

@@ -20,14 +20,15 @@ import pytest
 from processes import PATIENCE_S
 from waiting import until
 
-from flows.server import prefect_server
-from flywheel import checkup as looking
-from flywheel import due, identity, run_lock, secret
-from flywheel.errors import BadInput
-from flywheel.files import write_text
-from flywheel.local_server import at_own
-from flywheel.settings import Operations, Settings
-from flywheel.workspace import Workspace
+from flows.ops.prefect_server import open_prefect_server
+from flywheel.config import OperationsSettings, Settings, run_lock, workspace_identity
+from flywheel.config.workspace import Workspace
+from flywheel.maintenance import checkup as looking
+from flywheel.pipeline import triggers
+from flywheel.utils import credentials
+from flywheel.utils.errors import BadInput
+from flywheel.utils.files import write_text
+from flywheel.utils.local_server import bind_local_port
 
 FLYWHEEL = str(Path(sys.executable).with_name("flywheel"))
 
@@ -38,7 +39,7 @@ def served(tmp_path_factory):
     ws = Workspace(tmp_path_factory.mktemp("unwatched") / "night")
     write_text(ws.params, "seed: 7\n")
     write_text(ws.root / "dvc.yaml", "")
-    with mock.patch.dict(os.environ), prefect_server(ws):
+    with mock.patch.dict(os.environ), open_prefect_server(ws):
         from prefect.context import refresh_global_settings_context
 
         refresh_global_settings_context()
@@ -59,16 +60,16 @@ def of_deployment(identity_: object) -> list:
 
 def test_a_schedule_has_its_runs(served):
     """With SQLAlchemy 2.1 Prefect's scheduler failed in silence, and no schedule ever began anything."""
-    from flows.deployments import deploy
+    from flows.ops.deployments import deploy_workspace
 
-    rules = Operations(schedule="0 3 * * *", checkup_schedule="0 5 * * 0", timezone="Europe/Berlin")
-    found = deploy(served, rules)
+    rules = OperationsSettings(schedule="0 3 * * *", checkup_schedule="0 5 * * 0", timezone="Europe/Berlin")
+    found = deploy_workspace(served, rules)
     for name, hour in (("iteration", 3), ("checkup", 5)):
         planned = until(lambda name=name: of_deployment(found[name]), "scheduled runs")
         assert {run.state_name for run in planned} == {"Scheduled"}
         assert {run.expected_start_time.astimezone(ZoneInfo("Europe/Berlin")).hour for run in planned} == {hour}
     assert of_deployment(found["ingest"]) == []
-    deploy(served, Operations())  # as after an edit of params.yaml
+    deploy_workspace(served, OperationsSettings())  # as after an edit of params.yaml
     until(lambda: not of_deployment(found["iteration"]), "no scheduled runs any more")
 
 
@@ -77,7 +78,9 @@ def test_a_checkup_says_what_came_of_it_by_its_state(served, monkeypatch):
 
     rows = [{"domain": "games", "v": True}, {"domain": "sites", "v": False}]
     for before, name in ((False, "Completed"), (True, "NothingToDo")):
-        monkeypatch.setattr(looking, "look", lambda *given, before=before, **run: looking.Checkup(2, rows, before))
+        monkeypatch.setattr(
+            looking, "run_checkup", lambda *given, before=before, **run: looking.Checkup(2, rows, before)
+        )
         state = checkup(str(served.root), return_state=True)
         assert state.name == name
         assert state.message.startswith(
@@ -87,7 +90,7 @@ def test_a_checkup_says_what_came_of_it_by_its_state(served, monkeypatch):
     def gone(*given, **run):
         raise BadInput("the browser is gone", where="here", fix="start it")
 
-    monkeypatch.setattr(looking, "look", gone)
+    monkeypatch.setattr(looking, "run_checkup", gone)
     with pytest.raises(BadInput, match="the browser is gone"):
         checkup(str(served.root))
     monkeypatch.setenv("PREFECT__RUNTIME__DEPLOYMENT__ID", "one")  # what is deployed has nobody who sees it raised
@@ -96,39 +99,39 @@ def test_a_checkup_says_what_came_of_it_by_its_state(served, monkeypatch):
 
 
 def test_a_schedule_that_is_none_is_named(served):
-    from flows.deployments import deploy
+    from flows.ops.deployments import deploy_workspace
 
     with pytest.raises(BadInput, match=r"not a cron schedule: 99 3 \* \* \* \(operations.ingest_schedule\)"):
-        deploy(served, Operations(ingest_schedule="99 3 * * *"))
+        deploy_workspace(served, OperationsSettings(ingest_schedule="99 3 * * *"))
 
 
 def test_what_is_due_begins_once_whoever_watches(served, monkeypatch):
-    from flows.deployments import deploy
-    from flows.unwatched import Watcher
+    from flows.ops.deployments import deploy_workspace
+    from flows.ops.trigger_watcher import TriggerWatcher
 
-    found = deploy(served, Operations())
-    asked = [due.Due("night:ingest:001", {"until": "ingest"}, "5 new recordings are there")]
-    monkeypatch.setattr(due, "runs", lambda ws, settings: asked)
-    first = Watcher(served, found)
+    found = deploy_workspace(served, OperationsSettings())
+    asked = [triggers.DueRun("night:ingest:001", {"until": "ingest"}, "5 new recordings are there")]
+    monkeypatch.setattr(triggers, "due_runs", lambda ws, settings: asked)
+    first = TriggerWatcher(served, found)
     assert first.begin_what_is_due(Settings()) == ["5 new recordings are there"]
     assert first.begin_what_is_due(Settings()) == []
-    Watcher(served, found).begin_what_is_due(Settings())  # after a restart
+    TriggerWatcher(served, found).begin_what_is_due(Settings())  # after a restart
     (run,) = of_deployment(found["ingest"])
     assert run.parameters["until"] == "ingest"
     assert run.parameters["workspace"] == str(served.root)
-    assert f"workspace:{identity.of(served)}" in run.tags
+    assert f"workspace:{workspace_identity.workspace_name(served)}" in run.tags
 
 
 def test_a_run_that_died_is_begun_again_so_often_and_somebody_is_told(served):
     from prefect.client.orchestration import get_client
     from prefect.states import Cancelled, Crashed, Running
 
-    from flows.deployments import deploy
-    from flows.unwatched import Watcher
+    from flows.ops.deployments import deploy_workspace
+    from flows.ops.trigger_watcher import TriggerWatcher
 
-    rules = Operations(restarts=2, notify_command="cat >> told; echo >> told")
-    found = deploy(served, rules)
-    watcher, seen = Watcher(served, found), set()
+    rules = OperationsSettings(restarts=2, notify_command="cat >> told; echo >> told")
+    found = deploy_workspace(served, rules)
+    watcher, seen = TriggerWatcher(served, found), set()
 
     def die(run) -> None:
         seen.add(run.id)
@@ -145,7 +148,7 @@ def test_a_run_that_died_is_begun_again_so_often_and_somebody_is_told(served):
     for again in (1, 2):
         watcher.begin_again_what_died(rules)
         watcher.begin_again_what_died(rules)
-        Watcher(served, found).begin_again_what_died(rules)
+        TriggerWatcher(served, found).begin_again_what_died(rules)
         (run,) = [one for one in of_deployment(found["iteration"]) if one.id not in seen]
         assert f"restart:{again}" in run.tags
         assert run.parameters["settings"] == {"rollout.samples": 2}
@@ -162,22 +165,22 @@ def test_what_a_worker_was_about_to_begin_died_with_it_and_what_is_to_come_stays
     from prefect.client.orchestration import get_client
     from prefect.states import Pending
 
-    from flows.deployments import deploy, pool, worker_name
-    from flows.unwatched import Watcher
+    from flows.ops.deployments import deploy_workspace, work_pool_name, worker_name
+    from flows.ops.trigger_watcher import TriggerWatcher
 
-    found = deploy(served, Operations())
+    found = deploy_workspace(served, OperationsSettings())
     with get_client(sync_client=True) as client:
         begins, comes = (client.create_flow_run_from_deployment(found["iteration"]) for _ in range(2))
         client.set_flow_run_state(begins.id, Pending(name="Submitting"), force=True)
-    watcher = Watcher(served, found)
-    watcher.begin_again_what_died(Operations())  # a worker may be at work
+    watcher = TriggerWatcher(served, found)
+    watcher.begin_again_what_died(OperationsSettings())  # a worker may be at work
     states = {one.id: one.state_name for one in of_deployment(found["iteration"])}
     assert (states[begins.id], states[comes.id]) == ("Submitting", "Scheduled")
     with get_client(sync_client=True) as client:
         for name, then in (("elsewhere 7", "Submitting"), (worker_name(), "Crashed")):
             if then == "Crashed":
-                client.request("DELETE", f"/work_pools/{pool(served)}/workers/elsewhere 7")
-            client.send_worker_heartbeat(pool(served), name)
+                client.request("DELETE", f"/work_pools/{work_pool_name(served)}/workers/elsewhere 7")
+            client.send_worker_heartbeat(work_pool_name(served), name)
             watcher.end_what_has_no_process()
             states = {one.id: one.state_name for one in of_deployment(found["iteration"])}
             assert (states[begins.id], states[comes.id]) == (then, "Scheduled")
@@ -192,7 +195,7 @@ def small(tmp_path) -> Workspace:
 def test_what_is_up_outlives_its_parts_and_leaves_nothing_behind(small, tmp_path, monkeypatch):
     """A run of the deployment; then worker and server are killed, a second run, and all of it is taken down. It was
     started in a folder with modules that are called as ours."""
-    from flows import keeper
+    from flows.ops import supervisor
 
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
     monkeypatch.delenv("PREFECT_API_AUTH_STRING", raising=False)
@@ -212,7 +215,7 @@ def test_what_is_up_outlives_its_parts_and_leaves_nothing_behind(small, tmp_path
         assert f"Prefect:  http://127.0.0.1:{port}\n" in said
         assert f"Explorer: http://127.0.0.1:{port + 2}\n" in said
         assert httpx.get(f"http://127.0.0.1:{port + 2}/", follow_redirects=True).status_code == 401
-        up = keeper.running(small)
+        up = supervisor.find_supervisor(small)
         family = psutil.Process(up["pid"]).children(recursive=True)
         with client_of(small, monkeypatch) as client:
             (deployed,) = [one for one in client.read_deployments() if one.name.endswith("-iteration")]
@@ -224,10 +227,10 @@ def test_what_is_up_outlives_its_parts_and_leaves_nothing_behind(small, tmp_path
             first = until(run("synthesize"), "the first run")
             assert (first.state_name, first.name) == ("Completed", "iteration 001")
             assert "waits after synthesize" in first.state.message
-            kill(family, "flows.process_worker", "flows.guarded")
+            kill(family, "flows.ops.process_worker", "flows.ops.prefect_server_main")
             second = until(run("ingest"), "the second run, by a new worker and a new server")
             assert second.state_name == "Completed"
-            with run_lock.hold(small):
+            with run_lock.hold_workspace(small):
                 third = until(run("ingest"), "the third run, while another one is at work")
                 kept_out = until(run(None), "an iteration, while another one is at work")
             assert (third.state_type.value, third.state_name) == ("CANCELLED", "Skipped")
@@ -238,14 +241,14 @@ def test_what_is_up_outlives_its_parts_and_leaves_nothing_behind(small, tmp_path
             assert (later.expected_start_time - kept_out.start_time).total_seconds() > 45
             client.delete_flow_run(later.id)
             run("rollout")
-            left = psutil.Process(until(lambda: run_lock.holder(small), "the fourth run, which is at work"))
+            left = psutil.Process(until(lambda: run_lock.workspace_holder(small), "the fourth run, which is at work"))
             family += psutil.Process(up["pid"]).children(recursive=True)
-            kill(family, "flows.process_worker")  # its run goes on without it
+            kill(family, "flows.ops.process_worker")  # its run goes on without it
     finally:
         flywheel("down")
     _, alive = psutil.wait_procs([left, *family], timeout=PATIENCE_S)
     assert alive == []
-    assert keeper.running(small) == {}
+    assert supervisor.find_supervisor(small) == {}
     done = subprocess.run([FLYWHEEL, "down", "-w", str(small.root)], capture_output=True, text=True)
     assert (done.returncode, "nothing is up here" in done.stderr) == (2, True)
 
@@ -261,10 +264,10 @@ def kill(processes: list[psutil.Process], *words: str) -> None:
 def free_port() -> int:
     """With the two after it, which the report and the explorer take."""
     while True:
-        with closing(at_own(0)) as first, contextlib.suppress(BadInput, OverflowError):
+        with closing(bind_local_port(0)) as first, contextlib.suppress(BadInput, OverflowError):
             port = first.getsockname()[1]
-            at_own(port + 1).close()
-            at_own(port + 2).close()
+            bind_local_port(port + 1).close()
+            bind_local_port(port + 2).close()
             return port
 
 
@@ -272,9 +275,9 @@ def client_of(ws: Workspace, monkeypatch):
     from prefect.client.orchestration import get_client
     from prefect.context import refresh_global_settings_context
 
-    from flows import keeper
+    from flows.ops import supervisor
 
-    monkeypatch.setenv("PREFECT_API_URL", f"{keeper.running(ws)['prefect']}/api")
-    monkeypatch.setenv("PREFECT_API_AUTH_STRING", secret.of(ws.state))
+    monkeypatch.setenv("PREFECT_API_URL", f"{supervisor.find_supervisor(ws)['prefect']}/api")
+    monkeypatch.setenv("PREFECT_API_AUTH_STRING", credentials.workspace_credentials(ws.state))
     refresh_global_settings_context()
     return get_client(sync_client=True)

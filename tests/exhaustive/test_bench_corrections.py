@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from flywheel.agent.actions import Click, Drag, Finished, ParseError, Point, Scroll, Type
-from flywheel.bench import FOLDER
+from flywheel.cli.bench import BENCHMARKS_FOLDER
 
 PAGE = {"name": "page", "x": 0.0, "y": 0.0, "w": 1.0, "h": 1.0}
 SAVE = {"name": "Save", "x": 0.4, "y": 0.4, "w": 0.2, "h": 0.1}
@@ -16,11 +16,11 @@ SAVE = {"name": "Save", "x": 0.4, "y": 0.4, "w": 0.2, "h": 0.1}
 
 @pytest.fixture(scope="module")
 def same():
-    sys.path.insert(0, str(FOLDER))
+    sys.path.insert(0, str(BENCHMARKS_FOLDER))
     try:
         return importlib.import_module("corrections").same
     finally:
-        sys.path.remove(str(FOLDER))
+        sys.path.remove(str(BENCHMARKS_FOLDER))
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ import importlib
 
 import pytest
 
-from flywheel import bench
+from flywheel.cli import bench
 
 
 def test_pass_at_1_and_k_and_what_is_solved_sometimes(monkeypatch):
-    monkeypatch.syspath_prepend(str(bench.FOLDER))
+    monkeypatch.syspath_prepend(str(bench.BENCHMARKS_FOLDER))
     found = importlib.import_module("exploration").found
     assert found([[True, True], [False, False], [True, False], [False]]) == pytest.approx((1.5 / 4, 0.5, 1))

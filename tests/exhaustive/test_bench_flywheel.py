@@ -8,18 +8,19 @@ import sys
 
 import pytest
 
-from flywheel import bench, settings
-from flywheel.errors import BadInput
-from flywheel.synthesis.tasks import content, make_tasks
+from flywheel import config
+from flywheel.cli import bench
+from flywheel.envs.tasks.drawing import make_tasks, task_content
+from flywheel.utils.errors import BadInput
 
 TASKS = 12
 
 
 @pytest.fixture(scope="module", autouse=True)
 def beside():
-    sys.path.insert(0, str(bench.FOLDER))
+    sys.path.insert(0, str(bench.BENCHMARKS_FOLDER))
     yield
-    sys.path.remove(str(bench.FOLDER))
+    sys.path.remove(str(bench.BENCHMARKS_FOLDER))
 
 
 @pytest.fixture
@@ -50,29 +51,29 @@ def cases(figures, results) -> dict[str, bench.BenchCase]:
 
 
 def test_its_name_hides_no_package():
-    assert "flywheel" in bench.names()
-    assert "flywheel_" not in bench.names()
+    assert "flywheel" in bench.list_benchmarks()
+    assert "flywheel_" not in bench.list_benchmarks()
     with pytest.raises(BadInput, match="no benchmark 'flywheel_'"):
-        bench.run("flywheel_", [])
+        bench.run_benchmark("flywheel_", [])
 
 
 def test_no_run_trains_on_what_models_are_measured_on(runs):
-    measured = {content(task) for task in runs.measured_tasks(60)}
+    measured = {task_content(task) for task in runs.measured_tasks(60)}
     assert len(measured) == 60
     for seed in (7, 101):
-        chosen = settings.Settings(seed=seed)
-        assert not measured & {content(task) for n in (1, 2) for task in make_tasks(chosen, n, "train")}
+        chosen = config.Settings(seed=seed)
+        assert not measured & {task_content(task) for n in (1, 2) for task in make_tasks(chosen, n, "train")}
 
 
 @pytest.mark.parametrize("profile", [{}, {"iterations": 3, "ct": {"samples": 90}}])
 def test_arms_are_settings_and_one_round_has_the_data_of_all(runs, profile):
-    chosen = settings.parse(profile, where="test")
+    chosen = config.parse_settings(profile, where="test")
     for arm in runs.ARMS:
         raw = chosen.model_dump()
         for name, value in runs.overrides(arm, chosen).items():
             block, _, leaf = name.rpartition(".")
             (raw[block] if block else raw)[leaf] = value
-        changed = settings.parse(raw, where=arm)
+        changed = config.parse_settings(raw, where=arm)
         assert (changed != chosen) == (arm != "whole")
         if arm == "one-round":
             assert changed.iterations == 1
@@ -231,7 +232,7 @@ def test_rl_alone_trains_on_its_own_tasks_from_the_last_promoted_model(runs, tmp
     assert (begin, end, domain) == (ws.root / "models/2", model, "")
     assert (asked["settings"].seed, asked["settings"].rl.steps, asked["settings"].rl.tasks_per_step) == (5, 2, 16)
     assert len(tasks) == 12
-    assert not {content(task) for task in tasks} & {content(task) for task in runs.measured_tasks(60)}
+    assert not {task_content(task) for task in tasks} & {task_content(task) for task in runs.measured_tasks(60)}
     model.mkdir(parents=True)
     asked.clear()
     assert rl.go_on(ws, tmp_path / "rl", 5) == model

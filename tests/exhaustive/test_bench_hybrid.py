@@ -8,17 +8,17 @@ import sys
 
 import pytest
 
-from flywheel import bench
-from flywheel.errors import BadInput
-from flywheel.synthesis.tasks import content
+from flywheel.cli import bench
+from flywheel.envs.tasks.drawing import task_content
 from flywheel.training.rl.curriculum import Curriculum
+from flywheel.utils.errors import BadInput
 
 
 @pytest.fixture(scope="module", autouse=True)
 def beside():
-    sys.path.insert(0, str(bench.FOLDER))
+    sys.path.insert(0, str(bench.BENCHMARKS_FOLDER))
     yield
-    sys.path.remove(str(bench.FOLDER))
+    sys.path.remove(str(bench.BENCHMARKS_FOLDER))
 
 
 def module(name: str):
@@ -45,7 +45,7 @@ def test_a_question_is_the_same_by_all_ways_and_none_that_is_held_out_is_shown()
         assert [task.interface for task in asked] == ["gui", "sdk", "both"]
         assert [task.environment for task in asked] == ["computer", "terminal", "computer"]
         assert len({(task.instruction, str(task.params["wanted"])) for task in asked}) == 1
-    met = [{content(task) for task in some} for some in (held_out, train, shown)]
+    met = [{task_content(task) for task in some} for some in (held_out, train, shown)]
     assert [len(some) for some in met] == [60, 120, 90]
     assert not met[0] & (met[1] | met[2])
     with pytest.raises(BadInput, match=r"--each 101 .*1 to 100 held-out questions"):

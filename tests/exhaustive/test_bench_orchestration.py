@@ -11,10 +11,12 @@ from unittest import mock
 
 import pytest
 
-from flywheel import bench, turns
-from flywheel.files import write_json
-from flywheel.store import catalog, partitions
-from flywheel.workspace import Workspace
+from flywheel.cli import bench
+from flywheel.config.workspace import Workspace
+from flywheel.pipeline import iterations
+from flywheel.store import partitions
+from flywheel.store.catalog import database
+from flywheel.utils.files import write_json
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 import orchestration_history as history
@@ -27,11 +29,13 @@ KILLED = datetime(2026, 11, 25, 3, 0, tzinfo=UTC)
 def metrics(ws: Workspace, **values: float) -> Workspace:
     """A workspace whose iteration has stored these metrics, and a promotion."""
     empty = {"domain": "all", "step": 0, "low": None, "high": None, "n": None}
-    partitions.write(ws, "metrics", 1, "ct", [{**empty, "name": name, "value": one} for name, one in values.items()])
+    partitions.write_partition(
+        ws, "metrics", 1, "ct", [{**empty, "name": name, "value": one} for name, one in values.items()]
+    )
     links = [
         {"child": "ct", "child_kind": "checkpoint", "parent": str(ws.root), "parent_kind": "run", "relation": "made in"}
     ]
-    partitions.write(ws, "lineage", 1, "ct", links)
+    partitions.write_partition(ws, "lineage", 1, "ct", links)
     write_json(ws.promotion(1), {"digest": "d1", "promoted": True, "reason": "better", "iteration": 1})
     return ws
 
@@ -73,16 +77,20 @@ def test_a_history_that_is_not_so_is_told(rows, says):
 def test_iterations_that_are_made_up_are_complete(tmp_path):
     """The costs of iteration 200 are measured in such a workspace."""
     ws = store_iterations.workspace(tmp_path / "made", 3)
-    assert [turns.complete(ws, k) for k in (1, 2, 3)] == [True] * 3
-    links = catalog.query(ws, "SELECT count(DISTINCT child) n FROM lineage WHERE relation = 'acted by'").to_pylist()
-    assert links == catalog.query(ws, "SELECT count(*) n FROM trajectories").to_pylist()
+    assert [iterations.check_iteration_complete(ws, k) for k in (1, 2, 3)] == [True] * 3
+    links = database.query_catalog(
+        ws, "SELECT count(DISTINCT child) n FROM lineage WHERE relation = 'acted by'"
+    ).to_pylist()
+    assert links == database.query_catalog(ws, "SELECT count(*) n FROM trajectories").to_pylist()
 
 
 def test_shards_of_prefects_beside_a_plain_loop(tmp_path, capsys):
     from prefect.context import refresh_global_settings_context
 
     with mock.patch.dict(os.environ):  # the server's address and secret
-        assert bench.run("orchestration", ["--only", "shards", "--shards", "3", "--folder", str(tmp_path)]) == 0
+        assert (
+            bench.run_benchmark("orchestration", ["--only", "shards", "--shards", "3", "--folder", str(tmp_path)]) == 0
+        )
     refresh_global_settings_context()
     loop, lost = map(json.loads, capsys.readouterr().out.splitlines())
     assert (loop["case"], lost["case"]) == ("shards_3", "shards_lost")

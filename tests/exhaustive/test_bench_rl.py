@@ -13,18 +13,18 @@ import numpy as np
 import pytest
 from lamps import small_model
 
-from flywheel import bench
-from flywheel.errors import BadInput
-from flywheel.synthesis.tasks import content
+from flywheel.cli import bench
+from flywheel.envs.tasks.drawing import task_content
+from flywheel.utils.errors import BadInput
 
 WORLDS = ["tiles", "shapes", "merge", "settings", "shop"]
 
 
 @pytest.fixture(scope="module", autouse=True)
 def beside():
-    sys.path.insert(0, str(bench.FOLDER))
+    sys.path.insert(0, str(bench.BENCHMARKS_FOLDER))
     yield
-    sys.path.remove(str(bench.FOLDER))
+    sys.path.remove(str(bench.BENCHMARKS_FOLDER))
 
 
 def module(name: str):
@@ -71,9 +71,9 @@ def test_held_out_tasks_are_none_of_those_trained_or_shown(episodes):
     assert {task.split for task in held_out} == {"eval"}
     seeds = {task.seed for task in held_out}
     assert not seeds & {task.seed for task in (*train, *shown)}
-    met = [content(task) for task in held_out]
+    met = [task_content(task) for task in held_out]
     assert len(set(met)) == len(met)
-    assert not set(met) & {content(task) for task in (*train, *shown)}
+    assert not set(met) & {task_content(task) for task in (*train, *shown)}
     with pytest.raises(BadInput, match=r"--each 101 .*1 to 100 held-out tasks of a kind"):
         start.tasks("eval", 101, kinds)
     assert [task.task_id for task in held_out] == [task.task_id for task in start.tasks("eval", 20, kinds)]
@@ -179,7 +179,7 @@ def test_the_table_of_what_is_there(tmp_path, capsys):
     keep(tmp_path, result("grpo", 1, 0.05), curve=3)
     for seed, gain in ((2, 0.1), (3, 0.3), (4, 0.9)):  # of seed 4 there is none to compare with
         keep(tmp_path, result("fixed-lambda", seed, gain))
-    assert bench.run("rl", ["--table", "--out", str(tmp_path)]) == 0
+    assert bench.run_benchmark("rl", ["--table", "--out", str(tmp_path)]) == 0
     rows = {row["case"]: row for row in map(json.loads, capsys.readouterr().out.splitlines())}
     gain = rows["success_gain"]
     assert (gain["ours"], gain["goal"], gain["met"], gain["by_seed"]) == (0.2, 0.1, True, [0.1, 0.2, 0.3])
@@ -203,7 +203,7 @@ def test_long_episodes_have_a_table_and_a_start_of_their_own(tmp_path, capsys):
         long = result(variant, 1, 0.2) | {"episodes": "long"}
         long["before"]["sampled"]["score"], long["after"]["sampled"]["score"] = 0.3, score
         keep(tmp_path, long, curve=3, runs="runs-long")
-    assert bench.run("rl", ["--table", "--out", str(tmp_path), "--episodes", "long"]) == 1
+    assert bench.run_benchmark("rl", ["--table", "--out", str(tmp_path), "--episodes", "long"]) == 1
     rows = {row["case"]: row for row in map(json.loads, capsys.readouterr().out.splitlines())}
     assert (rows["success_gain"]["by_seed"], rows["success_gain"]["met"]) == ([0.2], True)
     assert rows["success_gain"]["score_by_seed"] == [pytest.approx(0.2)]
@@ -226,12 +226,12 @@ def test_long_episodes_have_a_table_and_a_start_of_their_own(tmp_path, capsys):
 
 def test_a_gain_below_the_goal_is_not_met(tmp_path, capsys):
     keep(tmp_path, result("full", 1, 0.04))
-    assert bench.run("rl", ["--table", "--out", str(tmp_path)]) == 1
+    assert bench.run_benchmark("rl", ["--table", "--out", str(tmp_path)]) == 1
     assert json.loads(capsys.readouterr().out.splitlines()[0])["met"] is False
 
 
 def test_nothing_there(tmp_path, capsys):
-    assert bench.run("rl", ["--table", "--out", str(tmp_path / "new")]) == 1
+    assert bench.run_benchmark("rl", ["--table", "--out", str(tmp_path / "new")]) == 1
     assert "there are no results" in capsys.readouterr().err
 
 

@@ -18,9 +18,9 @@ def speech(project):
 
 
 def test_the_held_out_sentences_are_three_kinds_of_sixty_and_not_what_the_language_model_is_made_from(speech):
-    from flywheel.recording.recognizers.trigrams import sentences
+    from flywheel.recordings.asr.pocketsphinx import generate_sentences
 
-    made = {" ".join(sentence) for sentence in sentences()}
+    made = {" ".join(sentence) for sentence in generate_sentences()}
     held_out, tuned = speech.sentences(), {text for _, text in speech.sentences(speech.TUNING)}
     assert {kind: sum(kind == one for one, _ in held_out) for kind in ("plain", "interfaces", "aloud")} == {
         "plain": 60,
@@ -47,7 +47,7 @@ def test_both_recognisers_hear_the_same_sound_and_the_case_fails_where_one_kind_
             self.ours = adapted
 
         def recognize(self, samples, rate):
-            from flywheel.recording.recognizers.recognizer import Transcript, Word
+            from flywheel.recordings.asr.recognizer import Transcript, Word
 
             given.append(samples.tobytes())
             texts = ["take", "the", "red", "one"] if self.ours else ["take", "the", "green"]

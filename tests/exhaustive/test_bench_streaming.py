@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from flywheel.agent.actions import Click, Point
-from flywheel.errors import BadInput
-from flywheel.scoring.verifiers import score
+from flywheel.rewards.scorers.verifier import score_final_state
+from flywheel.utils.errors import BadInput
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
@@ -49,8 +49,8 @@ async def test_the_world_repeats_itself_and_scores_by_the_projects_own_verifier(
     right, again, one_wrong = await play(0), await play(0), await play(1)
     assert [r.observation.screenshot for r in right] == [r.observation.screenshot for r in again]
     assert [r.terminated for r in right] == [False] * 4 + [True]
-    assert score(task, right[-1].info["state"]) == 1
-    assert score(task, one_wrong[-1].info["state"]) == 0.75
+    assert score_final_state(task, right[-1].info["state"]) == 1
+    assert score_final_state(task, one_wrong[-1].info["state"]) == 0.75
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from flywheel import bench
-from flywheel.errors import BadInput
-from flywheel.worlds import catalogue, references
+from flywheel.cli import bench
+from flywheel.envs.suites import catalogue, references
+from flywheel.utils.errors import BadInput
 
 FEW = ["--quick", "--workers", "1", "--pages", "3"]
 
@@ -19,7 +19,7 @@ def lines(capsys) -> dict[str, dict]:
 
 def test_a_game_is_won_repeated_and_not_won_by_chance(capsys):
     only = ["oracle_games", "random_success", "replay_identical", "levels"]
-    assert bench.run("worlds", ["--worlds", "shapes", "--levels", "4", *FEW, "--only", *only]) == 0
+    assert bench.run_benchmark("worlds", ["--worlds", "shapes", "--levels", "4", *FEW, "--only", *only]) == 0
     rows = lines(capsys)
     assert set(rows) == {"oracle_games", "random_success", "replay_identical", "levels_a_second", "levels_distinct"}
     assert rows["oracle_games"]["by_world"] == {"shapes": 1.0}
@@ -27,7 +27,7 @@ def test_a_game_is_won_repeated_and_not_won_by_chance(capsys):
 
 
 def test_pages_are_weighed_and_sessions_timed(capsys):
-    bench.run("worlds", ["--worlds", "shapes", *FEW, "--only", "pages"])  # what is met depends on the machine
+    bench.run_benchmark("worlds", ["--worlds", "shapes", *FEW, "--only", "pages"])  # what is met depends on the machine
     rows = lines(capsys)
     assert set(rows) == {"reset_time", "session_time", "page_weight"}
     assert 5 < rows["page_weight"]["ours"] < 100
@@ -36,32 +36,32 @@ def test_pages_are_weighed_and_sessions_timed(capsys):
 def test_what_was_measured_is_kept_and_taken_up_again(capsys, tmp_path):
     few = ["--levels", "1", "--distinct", "3", "--workers", "1", "--pages", "1"]
     run = ["--worlds", "shapes", *few, "--only", "oracle_games", "levels", "--keep", str(tmp_path)]
-    bench.run("worlds", run)
+    bench.run_benchmark("worlds", run)
     first = capsys.readouterr()
     (expert,) = tmp_path.glob("shapes.expert.*.json")
     assert len(list(tmp_path.glob("shapes.levels.*.json"))) == 7
     expert.unlink()
-    bench.run("worlds", run)
+    bench.run_benchmark("worlds", run)
     second = capsys.readouterr()
     assert "7 of 8 parts were measured before" in second.err
     assert second.out == first.out  # the levels' seconds too are those of the first run
     told = json.loads(expert.read_text())
     expert.write_text(json.dumps({**told, "about": {**told["about"], "checksum": "another"}}))
-    bench.run("worlds", run)
+    bench.run_benchmark("worlds", run)
     assert "7 of 8 parts were measured before" in capsys.readouterr().err  # that of other sources is measured again
 
 
 def test_unknown_cases_and_worlds_are_named():
     with pytest.raises(BadInput, match="'oracle'"):
-        bench.run("worlds", ["--only", "oracle"])
+        bench.run_benchmark("worlds", ["--only", "oracle"])
     with pytest.raises(BadInput, match="'nowhere'"):
-        bench.run("worlds", ["--worlds", "nowhere"])
+        bench.run_benchmark("worlds", ["--worlds", "nowhere"])
 
 
-@pytest.mark.parametrize("name", catalogue.games())
+@pytest.mark.parametrize("name", catalogue.list_games())
 def test_kept_references_are_of_this_version(name):
-    world = catalogue.get(name)
-    kept = references.read(world)
+    world = catalogue.get_world(name)
+    kept = references.read_references(world)
     assert (kept.world, kept.version, kept.budget) == (name, world.version, references.BUDGET)
     assert kept.expert.won == 1.0
     assert kept.normalised(kept.random.score) < 1

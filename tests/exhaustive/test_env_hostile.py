@@ -14,9 +14,9 @@ from hostile_pages import ASKS, AT_CLICK, AT_RESET, COVERED, FLEES, FOR_EVER, GO
 
 from flywheel.agent import actions as act
 from flywheel.agent.actions import Action, Click, Drag, Hotkey, Point, Wait
-from flywheel.errors import EnvError, EnvTimeout
-from flywheel.sandbox.pool import BrowserPool
-from flywheel.settings import Sandbox
+from flywheel.config import SandboxSettings
+from flywheel.envs.browser.pool import BrowserPool
+from flywheel.utils.errors import EnvError, EnvTimeout
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 _PATIENT_S = 20.0  # deadline of a reset or step, for pages that do answer
@@ -96,7 +96,7 @@ async def opened(deadline_s: float):
             "redirect_elsewhere": Page(send=redirect(lambda path: other.url + "/p/quiet")),
             "moves_away_at_once": Page(send=redirect(lambda path: other.url + "/p/quiet")),
         }
-        settings = Sandbox(browsers=1, pages=2, width=_SIZE, height=_SIZE, timeout_s=deadline_s)
+        settings = SandboxSettings(browsers=1, pages=2, width=_SIZE, height=_SIZE, timeout_s=deadline_s)
         async with BrowserPool(settings, Source(site)) as pool:
             async with pool.env() as env:
                 calm = await quiet(env)

@@ -8,9 +8,9 @@ import computers
 import pytest
 from computers import each_wall  # noqa: F401 - what keeps a machine apart
 
-from flywheel import bench
-from flywheel.computer import container, desktop, limits, seccomp, walls
-from flywheel.computer.machine import Machine
+from flywheel.cli import bench
+from flywheel.envs.computer import bwrap, cgroups, desktop, launcher
+from flywheel.envs.computer.machine import Machine
 
 pytestmark = computers.needed
 # Those whose harm is another kind than the rest's; all of them are in the benchmark.
@@ -19,16 +19,16 @@ BOMBS += ["watches of files without end"]
 NOT_DOCKER = ("other files of the kernel's", "watches of files without end")
 # What each part of a machine's walls keeps out.
 WALLS = {
-    "the kernel's settings": (walls, "_READ_ONLY", ("/dev", "/")),
-    "the system's files": (walls, "_READ_ONLY", ("/proc",)),
-    "keys of this user": (seccomp, "program", lambda: b""),
-    "sockets that no namespace keeps apart": (seccomp, "program", lambda: b""),
+    "the kernel's settings": (bwrap, "_READ_ONLY", ("/dev", "/")),
+    "the system's files": (bwrap, "_READ_ONLY", ("/proc",)),
+    "keys of this user": (bwrap, "seccomp_program", lambda: b""),
+    "sockets that no namespace keeps apart": (bwrap, "seccomp_program", lambda: b""),
 }
 
 
 @pytest.fixture
 def hostile(monkeypatch):
-    monkeypatch.syspath_prepend(str(bench.FOLDER))
+    monkeypatch.syspath_prepend(str(bench.BENCHMARKS_FOLDER))
     return importlib.import_module("computer_hostile")
 
 
@@ -45,7 +45,7 @@ def contained(hostile, monkeypatch, apart):
 async def test_nothing_that_keeps_quiet_gets_anything(contained):
     """All in one machine, which lives on."""
     hostile = contained
-    async with hostile.target(not desktop.missing()) as target:
+    async with hostile.target(not desktop.list_missing_packages()) as target:
         attacker = await Machine.start(hostile.SMALL)
         try:
             got = {name: await hostile.quiet(target, attacker, name) for name in hostile.attacks.QUIET}
@@ -55,7 +55,7 @@ async def test_nothing_that_keeps_quiet_gets_anything(contained):
     assert len(got) >= 30
 
 
-@pytest.mark.skipif(bool(limits.missing()), reason=limits.missing() or "-")
+@pytest.mark.skipif(bool(cgroups.explain_missing_cgroups()), reason=cgroups.explain_missing_cgroups() or "-")
 async def test_bombs_harm_no_other_session(contained):
     hostile = contained
     async with hostile.target() as target:
@@ -81,8 +81,8 @@ async def test_the_suite_sees_that_a_container_has_no_rules(contained, monkeypat
     hostile = contained
     if hostile.SMALL.walls == "bubblewrap":
         pytest.skip("no container")
-    monkeypatch.setattr(seccomp, "profile", lambda: {"defaultAction": "SCMP_ACT_ALLOW"})
-    monkeypatch.setattr(container, "_LIMITING", "true")
+    monkeypatch.setattr(bwrap, "seccomp_profile", lambda: {"defaultAction": "SCMP_ACT_ALLOW"})
+    monkeypatch.setattr(launcher, "_LIMIT_SCRIPT", "true")
     async with hostile.target() as target:
         attacker = await Machine.start(hostile.SMALL)
         try:

@@ -16,14 +16,14 @@ from conftest import EVERY_LEVEL
 from pages import Experts, script, spoken_words
 
 from flywheel.agent.actions import Click, Drag, Hotkey, LeftDouble, Point, RightSingle, Scroll, Type, Wait
-from flywheel.errors import BadInput
-from flywheel.sandbox.pool import open_sandbox
-from flywheel.scoring import verifiers
-from flywheel.settings import Sandbox, Settings
-from flywheel.synthesis.tasks import make_task
-from flywheel.worlds import catalogue, levels
+from flywheel.config import SandboxSettings, Settings
+from flywheel.envs.browser.pool import open_browser_pool
+from flywheel.envs.suites import catalogue, levels
+from flywheel.envs.tasks.drawing import make_task
+from flywheel.rewards.scorers import verifier
+from flywheel.utils.errors import BadInput
 
-GAMES = catalogue.games()
+GAMES = catalogue.list_games()
 STATE = "JSON.stringify(window.__env__.getState())"
 CORNERS = Point(0.003, 0.997), Point(0.997, 0.997)  # of the viewport: no board reaches there
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -32,7 +32,7 @@ every_game = pytest.mark.parametrize("name", GAMES)
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def pool():
-    async with open_sandbox(Settings(sandbox=Sandbox(timeout_s=60, browsers=1, pages=2))) as opened:
+    async with open_browser_pool(Settings(sandbox=SandboxSettings(timeout_s=60, browsers=1, pages=2))) as opened:
         yield opened
 
 
@@ -43,18 +43,18 @@ async def experts(pool):
 
 def slots(name: str) -> list[tuple[str, int]]:
     """(template, level) of the game, by level."""
-    templates = catalogue.get(name).templates.items()
+    templates = catalogue.get_world(name).templates.items()
     return sorted(((template, level) for template, spec in templates for level in spec.max_steps), key=lambda s: s[1])
 
 
 @cache
 def drawn(name: str, slot: tuple[str, int]) -> list[tuple[int, dict]]:
     """(seed, params) of the first four levels."""
-    return list(levels.levels(catalogue.get(name), *slot, 4))
+    return list(levels.draw_levels(catalogue.get_world(name), *slot, 4))
 
 
 def task_of(name: str, slot: tuple[str, int], seed: int = 3, **changes):
-    return dataclasses.replace(make_task(catalogue.get(name), *slot, seed, "train"), **changes)
+    return dataclasses.replace(make_task(catalogue.get_world(name), *slot, seed, "train"), **changes)
 
 
 def digest(result) -> str:
@@ -64,19 +64,19 @@ def digest(result) -> str:
 # -- levels ------------------------------------------------------------------------------------------------------------
 @every_game
 async def test_the_manifest_describes_a_game(name):
-    world = catalogue.get(name)
+    world = catalogue.get_world(name)
     assert world.levels == list(range(1, len(world.levels) + 1))
     assert len(world.levels) >= 5
     for template, spec in world.templates.items():
         assert spec.instruction.endswith(".")
         budgets = [spec.max_steps[level] for level in sorted(spec.max_steps)]
         assert budgets == sorted(budgets)
-        assert verifiers.find(task_of(name, (template, min(spec.max_steps))))
+        assert verifier.get_verifier(task_of(name, (template, min(spec.max_steps))))
 
 
 @every_game
 async def test_levels_do_not_repeat_and_are_drawn_the_same_again(name):
-    world = catalogue.get(name)
+    world = catalogue.get_world(name)
     for slot in slots(name):
         assert [seed for seed, _ in drawn(name, slot)] == [0, 1, 2, 3]  # none was left out as a repeat
         assert world.draw(*slot, 3) == drawn(name, slot)[3][1]
@@ -86,7 +86,7 @@ async def test_levels_do_not_repeat_and_are_drawn_the_same_again(name):
 
 @every_game
 async def test_its_expert_knows_a_way_within_the_budget(name):
-    world = catalogue.get(name)
+    world = catalogue.get_world(name)
     for template, level in slots(name):
         for seed, params in drawn(name, (template, level))[: 4 if EVERY_LEVEL else 1]:
             way = world.module.solve(params)
@@ -96,7 +96,7 @@ async def test_its_expert_knows_a_way_within_the_budget(name):
 
 @every_game
 async def test_any_integer_is_a_seed_and_a_level_beyond_the_last_is_refused(pool, name):
-    world, first = catalogue.get(name), slots(name)[0]
+    world, first = catalogue.get_world(name), slots(name)[0]
     async with pool.env() as env:
         for seed in (-1, 0, 2**63, -(10**30)):
             task = task_of(name, first, seed)
@@ -169,7 +169,7 @@ async def test_the_contract_is_published(pool, name):
     async with pool.env() as env:
         await env.reset(task, 77)
         seen = json.loads(await script(env, "JSON.stringify({...window.__env__, ...window.__env__.getState()})"))
-        assert (seen["version"], seen["seed"], seen["level"]) == (catalogue.get(name).version, 77, task.level)
+        assert (seen["version"], seen["seed"], seen["level"]) == (catalogue.get_world(name).version, 77, task.level)
         assert 0 <= seen["score"] < 1
         assert (seen["terminated"], seen["won"], seen["lost"], seen["moves"]) == (False, False, False, 0)
         assert {"score", "lives", "terminated"} <= seen.keys()

@@ -17,11 +17,11 @@ import torch
 import yaml
 from processes import PATIENCE_S
 
-from flywheel import bench
-from flywheel.settings.file import parse
-from flywheel.training.forward.sequence_packing import TokenSequence, pack
+from flywheel.cli import bench
+from flywheel.config.params_file import parse_settings
+from flywheel.training.modeling.packing import TokenSequence, pack_sequences
 
-sys.path.insert(0, str(bench.FOLDER))
+sys.path.insert(0, str(bench.BENCHMARKS_FOLDER))
 try:
     import gpu
     import gpu_training
@@ -29,7 +29,7 @@ try:
     from gpu_limits import Limits, Timed
     from gpu_shape import SHAPES, configuration, contexts, new_encoder
 finally:
-    sys.path.remove(str(bench.FOLDER))
+    sys.path.remove(str(bench.BENCHMARKS_FOLDER))
 
 PROJECT = Path(__file__).resolve().parents[2]
 SEVEN = SHAPES["qwen2.5-vl-7b"]
@@ -81,7 +81,7 @@ def test_operations_of_packs_count_what_is_shared_once(seven):
         keys = torch.tensor(ids).numpy()
         return TokenSequence(keys, keys[None].repeat(3, axis=0), keys, (), keys[-2:])
 
-    parts = pack([line([*range(20), 1, 2]), line([*range(20), 3, 4, 5])], 100)
+    parts = pack_sequences([line([*range(20), 1, 2]), line([*range(20), 3, 4, 5])], 100)
     # 20 tokens in common, then 2 and 3: each sees what is before it in its own sample
     pairs = sum(range(1, 21)) + (21 + 22) + (21 + 22 + 23)
     once = gpu_work.language(seven, 25, pairs, 4)
@@ -236,7 +236,7 @@ def test_the_settings_of_the_page_on_scaling_are_ones_that_there_are(column):
             for block, _, field in (name.partition(".") for name in cells[0]):
                 raw.setdefault(block, {})[field] = yaml.safe_load(cells[column][0])
     assert len(raw["policy"]) == 11
-    found = parse(raw, where="docs/scaling.md")
+    found = parse_settings(raw, where="docs/scaling.md")
     assert found.policy.backend == ("transformers" if column == 1 else "openai")
     if column == 1:
-        assert found == parse({}, where="the defaults")
+        assert found == parse_settings({}, where="the defaults")

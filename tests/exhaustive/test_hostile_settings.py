@@ -17,11 +17,13 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from flywheel import preflight, settings
+from flywheel import config
 from flywheel.cli import main
-from flywheel.errors import BadInput, FlywheelError
-from flywheel.store import manifest, versioning
-from flywheel.workspace import Workspace
+from flywheel.config.workspace import Workspace
+from flywheel.pipeline import preflight
+from flywheel.store import manifest
+from flywheel.store.versioning import stage_records
+from flywheel.utils.errors import BadInput, FlywheelError
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +41,7 @@ def fields(block: type[BaseModel], before: str = "") -> Iterator[str]:
             yield f"{before}{name}"
 
 
-FIELDS = tuple(fields(settings.Settings))
+FIELDS = tuple(fields(config.Settings))
 HOSTILE = (
     math.nan,
     math.inf,
@@ -89,7 +91,7 @@ LOOKED_AT = (
 )
 
 
-def chosen(name: str, value: Any) -> settings.Settings:
+def chosen(name: str, value: Any) -> config.Settings:
     """The settings with one field set, or BadInput."""
     raw: dict[str, Any] = {}
     block = raw
@@ -99,7 +101,7 @@ def chosen(name: str, value: Any) -> settings.Settings:
     block[leaf] = value
     if name == "recording.whisper_model":
         block["recognizer"] = "whisper"
-    return settings.parse(raw, where="params.yaml")
+    return config.parse_settings(raw, where="params.yaml")
 
 
 def value_of(block: BaseModel, name: str) -> Any:
@@ -141,8 +143,8 @@ def test_a_value_is_refused_by_its_name_or_kept_as_it_is(name, value):
     assert isinstance(kept, bool) == isinstance(value, bool)
     if isinstance(kept, float):
         assert math.isfinite(kept)
-    for form in (settings.dump, settings.commented):
-        assert settings.parse(yaml.safe_load(form(loaded)), where="") == loaded
+    for form in (config.dump_settings, config.dump_commented_settings):
+        assert config.parse_settings(yaml.safe_load(form(loaded)), where="") == loaded
 
 
 @pytest.mark.parametrize("name", [name for name in FIELDS if name.startswith(LOOKED_AT)])
@@ -150,7 +152,7 @@ def test_what_passes_preflight_can_be_drawn_and_what_does_not_is_named(ws, name)
     for value in HOSTILE:
         if isinstance(value, int) and value > 1000:
             continue  # drawing so many tasks takes as long as it says
-        error = refusal(lambda value=value: preflight.check(ws, chosen(name, value)))
+        error = refusal(lambda value=value: preflight.run_preflight(ws, chosen(name, value)))
         if error:
             check_told(error, name)
 
@@ -205,11 +207,11 @@ def test_what_is_wrong_with_an_override_is_said_of_it_and_not_of_the_file(tmp_pa
     path.write_text("rl: {steps: 5}\n")
     for name, value in (("rl.steps", -1), ("rl.nope", 1), ("merge.weights", {"games": 1.0}), ("seed.x", 1)):
         with pytest.raises(BadInput) as raised:
-            settings.load(path, {name: value})
+            config.load_settings(path, {name: value})
         assert raised.value.where == "--set"
     path.write_text("rl: {steps: -5}\n")
     with pytest.raises(BadInput) as raised:
-        settings.load(path, {"seed": 1})
+        config.load_settings(path, {"seed": 1})
     assert raised.value.where == str(path)
 
 
@@ -218,20 +220,20 @@ def test_an_empty_file_is_no_workspace_of_defaults(tmp_path, text):
     path = tmp_path / "params.yaml"
     path.write_text(text)
     with pytest.raises(BadInput, match="empty"):
-        settings.load(path)
+        config.load_settings(path)
 
 
-@pytest.mark.parametrize("form", [settings.dump, settings.commented])
+@pytest.mark.parametrize("form", [config.dump_settings, config.dump_commented_settings])
 def test_a_file_that_is_cut_off_anywhere_is_refused(tmp_path, form):
     path: Path = tmp_path / "params.yaml"
-    whole = form(settings.Settings())
+    whole = form(config.Settings())
     path.write_text(whole)
-    assert settings.load(path) == settings.Settings()
+    assert config.load_settings(path) == config.Settings()
     head = whole.index("\n") + 1
     for length in range(head, len(whole) - 2, 101):
         path.write_text(whole[:length])
         with pytest.raises(BadInput):
-            settings.load(path)
+            config.load_settings(path)
 
 
 @pytest.mark.parametrize("text", ["seed: 1\nseed: 2\n", "rl: {steps: 1, steps: 2}\n", "seed: &a [*a]\n", "[" * 1200])
@@ -239,22 +241,22 @@ def test_yaml_that_says_two_things_or_nothing_sound_is_one_line(tmp_path, text):
     path = tmp_path / "params.yaml"
     path.write_text(text)
     with pytest.raises(BadInput) as raised:
-        settings.load(path)
+        config.load_settings(path)
     assert "\n" not in str(raised.value)
 
 
 def test_numbers_are_read_as_people_write_them(tmp_path):
     path = tmp_path / "params.yaml"
     path.write_text("ct: {lr: 5e-4}\nrl: {actor_lr: 1E-4, alpha: 2}\n")
-    loaded = settings.load(path)
+    loaded = config.load_settings(path)
     assert (loaded.ct.lr, loaded.rl.actor_lr, loaded.rl.alpha) == (5e-4, 1e-4, 2.0)
 
 
 def test_an_error_of_a_frozen_file_names_it_and_the_way_out(ws, tmp_path):
     own = Workspace(shutil.copytree(ws.root, tmp_path / "ws", symlinks=True))
-    manifest.genesis(own, digest="abc")
-    bad = settings.load(own.params, {"synthesis.held_out": ["nope/none"]})
-    versioning.add_iteration(own, 1, bad)
+    manifest.init_first_checkpoint(own, digest="abc")
+    bad = config.load_settings(own.params, {"synthesis.held_out": ["nope/none"]})
+    stage_records.begin_iteration(own, 1, bad)
     code, output = flywheel("run", "-w", own.root)
     assert code == 2
     assert "iterations/001/params.yaml" in output
@@ -265,4 +267,4 @@ def test_an_error_of_a_frozen_file_names_it_and_the_way_out(ws, tmp_path):
     assert code == 0
     assert "iterations/001" in output
     assert not own.frozen_params(1).exists()
-    preflight.check(own, settings.load(own.params))
+    preflight.run_preflight(own, config.load_settings(own.params))

@@ -13,23 +13,23 @@ from pages import task_of
 from processes import gone
 
 from flywheel.agent.actions import Finished
-from flywheel.errors import EnvError
-from flywheel.sandbox import memory
-from flywheel.sandbox.events import Stepped
-from flywheel.sandbox.pool import BrowserPool, open_sandbox
-from flywheel.settings import Sandbox, Settings
-from flywheel.worlds import oracle
+from flywheel.config import SandboxSettings, Settings
+from flywheel.envs.browser.events import Stepped
+from flywheel.envs.browser.pool import BrowserPool, open_browser_pool
+from flywheel.envs.suites import oracle
+from flywheel.utils import child_processes
+from flywheel.utils.errors import EnvError
 
 KILLS = 8
 EVERY = 6  # answers
 EPISODES = 48
-SETTINGS = Settings(sandbox=Sandbox(browsers=2, pages=6, timeout_s=60, recycle_after=15))
+SETTINGS = Settings(sandbox=SandboxSettings(browsers=2, pages=6, timeout_s=60, recycle_after=15))
 TASKS = [task_of("tiles", "clear"), task_of("shop", "add"), task_of("shapes", "fit")]
 
 
 async def test_no_episode_is_lost_or_scored_from_a_crash():
     rng, seen, folders = random.Random(4), set(), set()
-    async with open_sandbox(SETTINGS) as pool:
+    async with open_browser_pool(SETTINGS) as pool:
         undisturbed = [await _play(pool, number) for number in range(2 * len(TASKS))]
         killer = asyncio.create_task(_kill(pool, rng, seen, folders))
         episodes = await asyncio.gather(*(_insist(pool, number) for number in range(EPISODES)))
@@ -53,7 +53,7 @@ async def _play(pool: BrowserPool, number: int) -> tuple[float, bytes]:
             await env.reset(task, task.seed)
             last = await env.step(Finished())
         else:
-            last = (await oracle.demonstrate(env, task, task.seed))[-1][2]
+            last = (await oracle.demonstrate_task(env, task, task.seed))[-1][2]
     assert last.terminated
     return last.reward, last.observation.screenshot
 
@@ -89,5 +89,5 @@ async def _kill(pool: BrowserPool, rng: random.Random, seen: set[int], folders: 
 async def _processes(pool: BrowserPool) -> dict[int, str]:
     """Process id -> kind, of all browsers."""
     pids = [host.pid for host in pool.fleet.hosts if host.alive]
-    families = await asyncio.to_thread(memory.measure, pids)
+    families = await asyncio.to_thread(child_processes.measure_memory, pids)
     return {process.pid: process.kind for family in families.values() for process in family}

@@ -7,11 +7,11 @@ import random
 
 import pytest
 
-from flywheel.worlds import catalogue
-from flywheel.worlds.site import Site
-from flywheel.worlds.site_tasks import Redraw
+from flywheel.envs.suites import catalogue
+from flywheel.envs.suites.site import Site
+from flywheel.envs.suites.site_tasks import Redraw
 
-SITES = [name for name in catalogue.names() if isinstance(catalogue.get(name).play, Site)]
+SITES = [name for name in catalogue.list_worlds() if isinstance(catalogue.get_world(name).play, Site)]
 SEEDS, DRAWS = range(2), 4
 
 
@@ -35,7 +35,7 @@ def drawn(site: Site, template: str, seed: int) -> list[dict]:
 
 @pytest.mark.parametrize("name", SITES)
 def test_the_end_of_another_task_of_the_template_is_refused(name):
-    site, compared = catalogue.get(name).play, 0
+    site, compared = catalogue.get_world(name).play, 0
     for template, seed in itertools.product(site.tasks, SEEDS):
         if site.tasks[template].change is None:
             continue

@@ -26,19 +26,19 @@ from conftest import EVERY_LEVEL
 from pages import spoken_words
 
 from flywheel.agent.actions import Finished
-from flywheel.environments.env import Task
-from flywheel.sandbox.pool import open_sandbox
-from flywheel.scoring import verifiers
-from flywheel.settings import Sandbox, Settings
-from flywheel.synthesis.tasks import make_task
-from flywheel.worlds import catalogue, oracle
-from flywheel.worlds.server import WorldServer
-from flywheel.worlds.site import Site
-from flywheel.worlds.site_tasks import Redraw
+from flywheel.config import SandboxSettings, Settings
+from flywheel.envs.base import Task
+from flywheel.envs.browser.pool import open_browser_pool
+from flywheel.envs.suites import catalogue, oracle
+from flywheel.envs.suites.server import WorldServer
+from flywheel.envs.suites.site import Site
+from flywheel.envs.suites.site_tasks import Redraw
+from flywheel.envs.tasks.drawing import make_task
+from flywheel.rewards.scorers import verifier
 
-SITES = [name for name in catalogue.names() if isinstance(catalogue.get(name).play, Site)]
+SITES = [name for name in catalogue.list_worlds() if isinstance(catalogue.get_world(name).play, Site)]
 SEED = 3  # of the records; `flywheel bench worlds` draws many
-SCREEN = Settings(sandbox=Sandbox(width=320, height=320, timeout_s=60))
+SCREEN = Settings(sandbox=SandboxSettings(width=320, height=320, timeout_s=60))
 HOSTILE = '"><script>alert(1)</script>{{ 7*7 }}&amp;\u202e\x00\U0001f600 ' + "龘" * 50
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -56,14 +56,14 @@ class Run:
     @cached_property
     def wanted(self) -> tuple[Any, ...]:
         """What the task asks for: records, page, answer."""
-        site = catalogue.get(self.task.world).play
+        site = catalogue.get_world(self.task.world).play
         return site.tasks[self.task.template].wanted(site.records(self.task.params), self.task.params)
 
 
 def tasks_of(name: str, seed: int) -> Iterator[Task]:
     """Every sixth template of a site on the records of a seed, at one of its levels by turns, or every one at all; of
     other records where those hold nothing to ask."""
-    world = catalogue.get(name)
+    world = catalogue.get_world(name)
     for number, (template, spec) in enumerate(world.play.tasks.items()):
         if number % 6 and not EVERY_LEVEL:
             continue
@@ -88,7 +88,10 @@ async def run(pool, task: Task) -> Run:
         result = await env.reset(task, task.seed)
         one = Run(task, [], [dict(result.info["state"])], [result.info["score"]])
         while not (result.terminated or result.truncated):
-            thought, action = oracle.next_step(task, result.info["state"], task.seed) or ("I am done.", Finished())
+            thought, action = oracle.next_expert_step(task, result.info["state"], task.seed) or (
+                "I am done.",
+                Finished(),
+            )
             result = await env.step(action)
             one.thoughts.append(thought)
             one.states.append(dict(result.info["state"]))
@@ -98,13 +101,13 @@ async def run(pool, task: Task) -> Run:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def pool():
-    async with open_sandbox(SCREEN) as opened:
+    async with open_browser_pool(SCREEN) as opened:
         yield opened
 
 
 @pytest.mark.parametrize("name", SITES)
 async def test_experts_are_accepted_and_nobody_else(pool, name):
-    assert len(catalogue.get(name).templates) >= 20 or name == "shop", "a site has 20 templates or more"
+    assert len(catalogue.get_world(name).templates) >= 20 or name == "shop", "a site has 20 templates or more"
     tasks = list(tasks_of(name, SEED))
     runs = await asyncio.gather(*(run(pool, task) for task in tasks))
     for one in runs:
@@ -123,11 +126,11 @@ def deceived(a: Run, b: Run) -> bool:
         return False
     if a.wanted == b.wanted:
         return False  # the same thing, asked in other words
-    tasks = catalogue.get(a.task.world).play.tasks
+    tasks = catalogue.get_world(a.task.world).play.tasks
     one, other = tasks[a.task.template], tasks[b.task.template]
     if one.change is None and one.answer is None and other.change is None:
         return False  # a page may lie on the way to an answer or to another page
-    return verifiers.score(a.task, b.states[-1]) == 1
+    return verifier.score_final_state(a.task, b.states[-1]) == 1
 
 
 def check_thoughts(one: Run) -> None:
@@ -233,7 +236,7 @@ async def test_every_link_leads_to_a_page(looks, name):
     look = await looks(name)
     assert len(look.pages) >= 10
     assert look.after == look.before, "looking changed something"
-    site = catalogue.get(name).play
+    site = catalogue.get_world(name).play
     assert not site.t.missing, f"not translated: {site.t.missing}"
 
 
@@ -279,4 +282,4 @@ async def test_sessions_are_apart_and_start_the_same(server, client, looks, name
             await client.post(urljoin(one, action), data=fields, follow_redirects=True)
     assert server.state(one)["records"] != server.state(other)["records"]
     assert (await client.get(other)).status_code == 200
-    assert server.state(other)["records"] == catalogue.get(name).play.records(task.params)
+    assert server.state(other)["records"] == catalogue.get_world(name).play.records(task.params)

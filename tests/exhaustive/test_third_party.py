@@ -16,16 +16,16 @@ import pytest
 import pytest_asyncio
 
 from flywheel.agent.actions import Click, Drag, Hotkey, Navigate, Point, Type, Wait
-from flywheel.errors import EnvError
-from flywheel.sandbox import manifests, packages, programs
-from flywheel.sandbox.check import check_env
-from flywheel.sandbox.pages import ManifestPages
-from flywheel.sandbox.pool import BrowserPool
-from flywheel.settings import Sandbox
-from flywheel.synthesis.pages import make_task
+from flywheel.config import SandboxSettings
+from flywheel.envs.browser.pages import manifest, packages
+from flywheel.envs.browser.pages.session import ManifestPages
+from flywheel.envs.browser.pool import BrowserPool
+from flywheel.envs.conformance import check_env
+from flywheel.envs.tasks.drawing import make_page_task
+from flywheel.utils.errors import EnvError
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-SHIPPED = manifests.load_all([str(manifests.THIRD_PARTY)], manifests.THIRD_PARTY)
+SHIPPED = manifest.load_page_manifests([str(manifest.SHIPPED_MANIFESTS)], manifest.SHIPPED_MANIFESTS)
 
 
 class Pages:
@@ -43,7 +43,7 @@ class Pages:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def sandbox():
     pages = Pages()
-    async with BrowserPool(Sandbox(browsers=1, pages=1, timeout_s=60), pages) as pool:
+    async with BrowserPool(SandboxSettings(browsers=1, pages=1, timeout_s=60), pages) as pool:
         yield pages, pool
     for opened in pages.opened.values():
         await opened.__aexit__(None, None, None)
@@ -56,13 +56,13 @@ async def lease(sandbox):
 
     async def ready(name):
         manifest = SHIPPED[name]
-        if not programs.ready(manifest):
+        if not packages.has_server_programs(manifest):
             if "FLYWHEEL_TEST_SERVERS" not in os.environ:
                 pytest.skip(f"{name}: its server is not installed; set FLYWHEEL_TEST_SERVERS to have it installed")
-            programs.install(manifest)
-        if not packages.ready(manifest):
+            packages.install_server_packages(manifest)
+        if not packages.has_page_files(manifest):
             try:
-                packages.fetch(manifest)
+                packages.fetch_page_packages(manifest)
             except EnvError as error:
                 if name == "miniwob":
                     raise
@@ -196,7 +196,7 @@ async def test_a_scripted_player_reaches_the_reward(lease, name, variant):
     manifest, env_of = await lease(name)
     async with env_of() as env:
         for seed in (3, 11):
-            task = dataclasses.replace(make_task(manifest, variant, seed, "eval"), max_steps=300)
+            task = dataclasses.replace(make_page_task(manifest, variant, seed, "eval"), max_steps=300)
             result = await env.reset(task, seed)
             assert result.info["score"] < 1
             async for action in PLAYERS[name, variant](env, result.info["state"]["instruction"]):
@@ -209,7 +209,7 @@ async def test_a_scripted_player_reaches_the_reward(lease, name, variant):
 async def test_every_variant_of_miniwob_opens_with_an_instruction(lease, variant):
     manifest, env_of = await lease("miniwob")
     async with env_of() as env:
-        result = await env.reset(make_task(manifest, variant, 5, "eval"), 5)
+        result = await env.reset(make_page_task(manifest, variant, 5, "eval"), 5)
     assert len(result.info["state"]["instruction"]) > 10
     assert result.info["score"] == 0
 
@@ -217,7 +217,7 @@ async def test_every_variant_of_miniwob_opens_with_an_instruction(lease, variant
 async def test_a_wrong_action_fails_the_task_for_good(lease):
     manifest, env_of = await lease("miniwob")
     async with env_of() as env:
-        said = (await env.reset(make_task(manifest, "click-test-2", 5, "eval"), 5)).info["state"]["instruction"]
+        said = (await env.reset(make_page_task(manifest, "click-test-2", 5, "eval"), 5)).info["state"]["instruction"]
         assert said == "Click button ONE."
         last = await env.step(Click(await middle(env, "button", "TWO")))
     assert (last.terminated, last.reward) == (True, 0.0)
@@ -225,4 +225,4 @@ async def test_a_wrong_action_fails_the_task_for_good(lease):
 
 async def test_miniwob_passes_the_conformance_suite(lease):
     manifest, env_of = await lease("miniwob")
-    await check_env(env_of, make_task(manifest, "enter-text", 7, "eval"), seeded=True)
+    await check_env(env_of, make_page_task(manifest, "enter-text", 7, "eval"), seeded=True)

@@ -11,7 +11,7 @@ import tool_servers
 from tool_servers import called
 from waiting import until
 
-from flywheel.errors import EnvError
+from flywheel.utils.errors import EnvError
 
 pytestmark = computers.needed
 LATE = "error: s did not answer in 1 s"

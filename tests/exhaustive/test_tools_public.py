@@ -16,7 +16,7 @@ import pytest
 from tool_servers import called
 
 from flywheel.agent.actions import Terminal
-from flywheel.computer import computer
+from flywheel.envs.computer import computer
 
 FOLDER = Path(os.environ.get("FLYWHEEL_MCP_SERVERS", "/nonexistent")).resolve()
 pytestmark = [
@@ -29,7 +29,7 @@ WIDE = {**RUN, "machine": {"processes": 256, "memory_mb": 1024}}  # Node wants m
 
 @pytest.fixture(autouse=True)
 def seen(monkeypatch):
-    monkeypatch.setattr(computer, "READABLE", (*computer.READABLE, FOLDER))
+    monkeypatch.setattr(computer, "TOOL_READABLE_FOLDERS", (*computer.TOOL_READABLE_FOLDERS, FOLDER))
 
 
 def python(where: str, module: str, *words: str) -> dict:

@@ -23,16 +23,16 @@ from processes import PATIENCE_S
 
 from flywheel.agent import actions as act
 from flywheel.agent.actions import Click, Finished, LongPress, OpenApp, Point, PressBack, PressHome, Scroll, Type, Wait
-from flywheel.environments import kind
-from flywheel.environments.router import open_environments
-from flywheel.errors import BadInput, EnvError, EnvTimeout
-from flywheel.phone import android_acts, android_tasks
-from flywheel.phone.adb import Phone, Screen
-from flywheel.sandbox.check import check_env
-from flywheel.settings import parse
-from flywheel.synthesis.tasks import make_task, make_tasks
+from flywheel.config import parse_settings
+from flywheel.envs import registry
+from flywheel.envs.conformance import check_env
+from flywheel.envs.phone import android_env, android_suite
+from flywheel.envs.phone.android_env import AndroidPhone, PhoneScreenshot
+from flywheel.envs.router import open_environments
+from flywheel.envs.tasks.drawing import make_task, make_tasks
+from flywheel.utils.errors import BadInput, EnvError, EnvTimeout
 
-SCREEN = Screen(b"", WIDTH, HEIGHT)
+SCREEN = PhoneScreenshot(b"", WIDTH, HEIGHT)
 MANIFEST = """
 world: mine
 apps: {Settings: com.android.settings}
@@ -52,7 +52,7 @@ def _wifi():
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "tasks.yaml"
         path.write_text(MANIFEST)
-        return make_task(android_tasks.load(path), "wifi", 1, 1, "train")
+        return make_task(android_suite.load_android_suite(path), "wifi", 1, 1, "train")
 
 
 WIFI = _wifi()
@@ -64,11 +64,11 @@ def at(place: tuple[int, int]) -> Point:
 
 def settings(server: AdbServer, **more):
     chosen = {"port": server.port, "settle_ms": 0.0, "timeout_s": 20.0, **more}
-    return parse({"sandbox": {"kinds": {"android": chosen}}}, where="test")
+    return parse_settings({"sandbox": {"kinds": {"android": chosen}}}, where="test")
 
 
-async def found(server: AdbServer, serial: str = "", timeout_s: float = 10.0) -> Phone:
-    return await Phone.find("127.0.0.1", server.port, serial, timeout_s)
+async def found(server: AdbServer, serial: str = "", timeout_s: float = 10.0) -> AndroidPhone:
+    return await AndroidPhone.find("127.0.0.1", server.port, serial, timeout_s)
 
 
 @asynccontextmanager
@@ -126,7 +126,7 @@ async def test_actions_are_commands_of_the_phones_shell():
             (Type("a\n"), "input keyevent 66"),
             (OpenApp("SETTINGS"), "monkey -p com.android.settings -c android.intent.category.LAUNCHER 1"),
         ):
-            note = await android_acts.do(there, action, SCREEN, WIFI.params["apps"], False)
+            note = await android_env.perform_android_action(there, action, SCREEN, WIFI.params["apps"], False)
             assert (note, phone.commands[-1]) == ("", command)
 
 
@@ -136,7 +136,7 @@ async def test_what_is_typed_is_what_is_written(text):
     phone = FakeAndroid()
     phone.app, phone.focused = "com.android.settings", True
     async with AdbServer({"one": phone}) as server:
-        assert await android_acts.do(await found(server), Type(text), SCREEN, {}, False) == ""
+        assert await android_env.perform_android_action(await found(server), Type(text), SCREEN, {}, False) == ""
     assert phone.text == text
 
 
@@ -147,8 +147,8 @@ async def test_every_character_is_typed_where_the_keyboard_is_installed():
         for name, one in (("with", with_it), ("without", without)):
             one.app, one.focused = "com.android.settings", True
             there = await found(server, name)
-            keyboard = await android_acts.take_keyboard(there)
-            note = await android_acts.do(there, Type(text), SCREEN, {}, keyboard)
+            keyboard = await android_env.enable_adb_keyboard(there)
+            note = await android_env.perform_android_action(there, Type(text), SCREEN, {}, keyboard)
             assert (one.text, bool(note)) == ((text, False) if one is with_it else ("", True))
     assert "ADBKeyboard" in note
 
@@ -157,7 +157,7 @@ async def test_every_character_is_typed_where_the_keyboard_is_installed():
 async def test_an_application_that_is_not_there_is_said(name):
     phone = FakeAndroid()
     async with AdbServer({"one": phone}) as server:
-        note = await android_acts.do(await found(server), OpenApp(name), SCREEN, {}, False)
+        note = await android_env.perform_android_action(await found(server), OpenApp(name), SCREEN, {}, False)
     assert note.startswith("there is no application called")
     assert {one.split()[0] for one in phone.commands} <= {"pm"}
 
@@ -274,19 +274,19 @@ async def test_who_finds_no_phone_free_is_told():
 
 # -- the tasks ---------------------------------------------------------------------------------------------------------
 async def test_the_kind_and_its_tasks_are_found_by_name():
-    assert "android" in kind.names()
-    world = kind.find("android").world("android")
+    assert "android" in registry.list_backends()
+    world = registry.find_backend("android").world("android")
     for template in world.templates:
         level = min(world.templates[template].max_steps)
         params = world.draw(template, level, 3)
         assert "{" not in " ".join([params["instruction"], *params["reset"], *params["wanted"].values()])
-        assert android_tasks.as_wanted(params, {"shown": params["wanted"]}) == 1
-        assert android_tasks.as_wanted(params, {"shown": dict.fromkeys(params["wanted"], "null")}) == 0
+        assert android_suite.score_shown_state(params, {"shown": params["wanted"]}) == 1
+        assert android_suite.score_shown_state(params, {"shown": dict.fromkeys(params["wanted"], "null")}) == 0
 
 
 async def test_the_shipped_tasks_are_enough_to_train_and_to_judge_by():
     counts = {"train_tasks": 12, "eval_tasks": 6, "domains": {"phone": ["android"]}, "levels": [1, 2, 3]}
-    chosen = parse({"synthesis": counts, "merge": {"weights": {"phone": 1.0}}}, where="test")
+    chosen = parse_settings({"synthesis": counts, "merge": {"weights": {"phone": 1.0}}}, where="test")
     train, held_out = (make_tasks(chosen, 0, split) for split in ("train", "eval"))
     assert {one.environment for one in train} == {"android"}
     assert not {one.task_id for one in train} & {one.task_id for one in held_out}
@@ -307,5 +307,5 @@ async def test_the_shipped_tasks_are_enough_to_train_and_to_judge_by():
 async def test_a_wrong_manifest_is_refused_in_one_line(tmp_path, text, said):
     (tmp_path / "tasks.yaml").write_text(text)
     with pytest.raises(BadInput, match=said) as raised:
-        android_tasks.load(tmp_path / "tasks.yaml")
+        android_suite.load_android_suite(tmp_path / "tasks.yaml")
     assert "\n" not in str(raised.value)

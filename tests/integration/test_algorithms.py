@@ -12,17 +12,17 @@ from lamps import Lamps, settings, small_model, task
 from safetensors.torch import load_file
 from trainees import made_up
 
-from flywheel.errors import BadInput
+from flywheel.config import RlSettings
 from flywheel.policy.model import load_model
-from flywheel.scoring import verifiers
-from flywheel.settings import Rl
+from flywheel.rewards.scorers import verifier
 from flywheel.training.rl import algorithm
-from flywheel.training.rl.algorithm import ALGORITHMS, Rewarded
-from flywheel.training.rl.experience import step_samples
+from flywheel.training.rl.algorithm import ALGORITHMS, ScoredTrajectory
+from flywheel.training.rl.experience import estimate_step_samples
 from flywheel.training.rl.learner import Learner
-from flywheel.training.rl.ppo import TokenBatch
+from flywheel.training.rl.losses import TokenBatch
 from flywheel.training.rl.run import train_rl
-from flywheel.training.rl.update import train_step
+from flywheel.training.rl.trainer import train_step
+from flywheel.utils.errors import BadInput
 
 NAMES = ["ppo", "grpo", "rloo"]
 
@@ -38,18 +38,18 @@ def folder(tmp_path_factory, project):
 
 
 def test_names_are_the_files_and_what_was_registered():
-    assert set(algorithm.names()) == set(NAMES)
+    assert set(algorithm.list_algorithms()) == set(NAMES)
     for name in NAMES:
-        assert algorithm.find(name) is ALGORITHMS[name]
+        assert algorithm.get_algorithm(name) is ALGORITHMS[name]
     with pytest.raises(BadInput, match=r"no algorithm 'pp' \(rl\.algorithm\); known are grpo, ppo, rloo"):
-        algorithm.find("pp")
+        algorithm.get_algorithm("pp")
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_each_token_of_each_step_gets_an_advantage(name):
-    rng, lengths, made = np.random.default_rng(0), [(3, 1), (2,), (4, 4, 4), (1,)], algorithm.find(name)
+    rng, lengths, made = np.random.default_rng(0), [(3, 1), (2,), (4, 4, 4), (1,)], algorithm.get_algorithm(name)
     batch = [
-        Rewarded(
+        ScoredTrajectory(
             f"task{number // 2}",
             tuple(rng.normal(size=len(some)).tolist()),
             some,
@@ -57,7 +57,7 @@ def test_each_token_of_each_step_gets_an_advantage(name):
         )
         for number, some in enumerate(lengths)
     ]
-    found = made.advantages(batch, Rl())
+    found = made.advantages(batch, RlSettings())
     assert [tuple(map(len, one.advantages)) for one in found] == lengths
     assert [tuple(map(len, one.returns)) for one in found] == (lengths if made.needs_value else [()] * 4)
     every = np.concatenate([part for one in found for part in one.advantages])
@@ -68,7 +68,7 @@ def test_each_token_of_each_step_gets_an_advantage(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_losses_and_gradients_of_parts_add_up_to_the_minibatchs(name):
     torch.manual_seed(0)
-    n, made = 12, algorithm.find(name)
+    n, made = 12, algorithm.get_algorithm(name)
     old = -torch.rand(n)
     logprobs = (old + 0.3 * torch.randn(n)).requires_grad_()
     successful = torch.arange(n) % 3 == 0
@@ -79,7 +79,7 @@ def test_losses_and_gradients_of_parts_add_up_to_the_minibatchs(name):
         return replace(whole, **{k: v[first:last] for k, v in parts.items() if isinstance(v, torch.Tensor)})
 
     def losses(*parts: TokenBatch):
-        got = [made.loss(part, Rl(positive_nll=0.1)) for part in parts]
+        got = [made.loss(part, RlSettings(positive_nll=0.1)) for part in parts]
         total = sum(loss for loss, _ in got)
         (gradient,) = torch.autograd.grad(total, logprobs)
         return total.detach(), gradient, sum((terms for _, terms in got[1:]), start=got[0][1])
@@ -95,15 +95,15 @@ def test_losses_and_gradients_of_parts_add_up_to_the_minibatchs(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_step_makes_likelier_what_was_better(folder, name):
     """Over all tokens, advantage times the change of the log-probability is above 0."""
-    rl = Rl(algorithm=name, actor_lr=1e-3, warmup=0, positive_nll=0.0, minibatch=64, max_mismatch=100)
+    rl = RlSettings(algorithm=name, actor_lr=1e-3, warmup=0, positive_nll=0.0, minibatch=64, max_mismatch=100)
     made, batch = Learner(load_model(folder), rl, 0), made_up(folder, rl)
-    assert (made.value is not None) == algorithm.find(name).needs_value
-    cut, horizon = step_samples(batch, made, rl)
+    assert (made.value is not None) == algorithm.get_algorithm(name).needs_value
+    cut, horizon = estimate_step_samples(batch, made, rl)
     figures = train_step(made, cut, rl, 1)
     # What V explains, and how far a reward reaches, are figures of algorithms that have V.
     assert ("value_loss" in figures, np.isfinite(horizon)) == (made.value is not None,) * 2
     made.version = 0  # so that the same samples are read as fresh ones
-    again, _ = step_samples(
+    again, _ = estimate_step_samples(
         [replace(e, samples=tuple(replace(s, version=9) for s in e.samples)) for e in batch], made, rl
     )
     moved = [(one.advantages * (two.proximal - one.old_logprobs)).sum() for one, two in zip(cut, again, strict=True)]
@@ -114,7 +114,7 @@ def test_a_step_makes_likelier_what_was_better(folder, name):
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_third_algorithm_trains_by_its_name_alone(folder, tmp_path, monkeypatch, processes):
     scores = np.random.default_rng(0)  # so that trajectories of one task differ
-    monkeypatch.setattr(verifiers, "score", lambda task, state: float(scores.random()))
+    monkeypatch.setattr(verifier, "score_final_state", lambda task, state: float(scores.random()))
     rl = {
         "algorithm": "rloo",
         "steps": 2,
@@ -143,10 +143,10 @@ def test_a_third_algorithm_trains_by_its_name_alone(folder, tmp_path, monkeypatc
 
 
 def test_a_frozen_tower_stays_as_it_is_and_reads_each_screen_once(folder):
-    rl = Rl(freeze_vision=True, actor_lr=1e-3, warmup=0, epochs=2, max_mismatch=100)
+    rl = RlSettings(freeze_vision=True, actor_lr=1e-3, warmup=0, epochs=2, max_mismatch=100)
     made, batch = Learner(load_model(folder), rl, 0), made_up(folder, rl)
     before = {name: weights.clone() for name, weights in made.policy.state_dict().items()}
-    train_step(made, step_samples(batch, made, rl)[0], rl, 1)
+    train_step(made, estimate_step_samples(batch, made, rl)[0], rl, 1)
     moved = {name for name, weights in made.policy.state_dict().items() if not torch.equal(weights, before[name])}
     assert moved
     assert not [name for name in moved if ".visual." in name]

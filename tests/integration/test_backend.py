@@ -19,9 +19,9 @@ import pytest
 from page_servers import lay
 from processes import PATIENCE_S
 
-from flywheel.errors import EnvError, EnvTimeout
-from flywheel.sandbox.backend import Backend
-from flywheel.sandbox.programs import Programs
+from flywheel.envs.browser.pages.packages import ServerPrograms
+from flywheel.envs.browser.pages.server import PageServer
+from flywheel.utils.errors import EnvError, EnvTimeout
 
 NAP = f"600.{os.getpid()}"  # seconds, which no other test sleeps
 
@@ -46,7 +46,7 @@ async def until(holds):
 # -- a server by itself ---
 @contextlib.asynccontextmanager
 async def started(manifest, seed=3):
-    backend = Backend(manifest, "page", seed, Programs(manifest))
+    backend = PageServer(manifest, "page", seed, ServerPrograms(manifest))
     try:
         await backend.start()
         yield backend
@@ -131,9 +131,9 @@ async def test_a_server_above_its_memory_is_ended(tmp_path):
 
 _HOLDER = """
 import asyncio, sys
-from flywheel.sandbox import isolation, manifests
-from flywheel.sandbox.backend import Backend
-from flywheel.sandbox.programs import Programs
+from flywheel.envs.browser import isolation, manifests
+from flywheel.envs.browser.pages.server import Backend
+from flywheel.envs.browser.pages.packages import Programs
 async def main():
     if sys.argv[2] == "beside":
         isolation.missing = lambda: "the test says so"

@@ -8,10 +8,9 @@ import textwrap
 import pytest
 from click.testing import CliRunner
 
-from flywheel import bench
-from flywheel.bench import BenchCase, compare, exit_code, names
-from flywheel.cli import main
-from flywheel.errors import BadInput
+from flywheel.cli import bench, main
+from flywheel.cli.bench import BenchCase, compare_with_peer, exit_code, list_benchmarks
+from flywheel.utils.errors import BadInput
 
 KEYS = ["bench", "case", "unit", "ours", "peer", "peer_name", "ratio", "goal", "met"]
 SCRIPT = '''
@@ -21,13 +20,13 @@ SCRIPT = '''
     """
     from beside import PEER
 
-    from flywheel.bench import compare, emit, exit_code
+    from flywheel.cli.bench import compare_with_peer, emit_case, exit_code
 
     def main(argv):
         if "--help" in argv:
             return print("--ours: of one")
         ours = float(argv[argv.index("--ours") + 1]) if argv else 1.0
-        return exit_code([emit(compare("one", "speed", "things/s", ours=ours, peer=PEER, peer_name="rest", goal=4.0))])
+        return exit_code([emit_case(compare_with_peer("one", "speed", "things/s", ours=ours, peer=PEER, peer_name="rest", goal=4.0))])
 '''
 
 
@@ -35,7 +34,7 @@ SCRIPT = '''
 def folder(tmp_path, monkeypatch):
     (tmp_path / "one.py").write_text(textwrap.dedent(SCRIPT))
     (tmp_path / "beside.py").write_text('"""No benchmark: what scripts share."""\n\nPEER = 2.0\n')
-    monkeypatch.setattr(bench, "FOLDER", tmp_path)
+    monkeypatch.setattr(bench, "BENCHMARKS_FOLDER", tmp_path)
     return tmp_path
 
 
@@ -72,20 +71,22 @@ def test_an_unknown_name_is_bad_input(folder):
 
 
 def test_an_installed_package_has_no_benchmarks_and_says_so(tmp_path, monkeypatch):
-    monkeypatch.setattr(bench, "FOLDER", tmp_path / "benchmarks")
+    monkeypatch.setattr(bench, "BENCHMARKS_FOLDER", tmp_path / "benchmarks")
     with pytest.raises(BadInput, match="run from the source folder"):
-        names()
+        list_benchmarks()
     assert flywheel("policy")[0] == 2
 
 
 def test_the_project_has_its_benchmarks():
-    found = names()
+    found = list_benchmarks()
     assert "policy" in found
     assert all(found.values())
 
 
 def test_a_line_has_its_nine_keys_first_and_numbers_that_can_be_read():
-    case = compare("b", "c", "s", ours=1 / 3, peer=0.0, peer_name="p", goal=1.0, n=3, all=[1 / 3, float("nan")])
+    case = compare_with_peer(
+        "b", "c", "s", ours=1 / 3, peer=0.0, peer_name="p", goal=1.0, n=3, all=[1 / 3, float("nan")]
+    )
     line = json.loads(case.line())
     assert list(line) == [*KEYS, "n", "all"]
     assert (line["ours"], line["ratio"], line["met"], line["all"]) == (0.3333, None, False, [0.3333, None])

@@ -11,13 +11,14 @@ from hostile import Site
 from PIL import Image
 
 from flywheel.agent.actions import Click, Hotkey, Navigate, NavigateBack, Point, Press, Release, Type
-from flywheel.sandbox import browser_keys, page_state
-from flywheel.sandbox.keyboard import CONTROL
-from flywheel.sandbox.tab import Tab
+from flywheel.envs.browser.driver import shortcuts
+from flywheel.envs.browser.driver import tab as driver_tab
+from flywheel.envs.browser.driver.tab import BrowserTab
+from flywheel.envs.keyboard import CONTROL
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-MISSING = [name for names in browser_keys._MISSING.values() for name in names.split(", ")]
-RESERVED = browser_keys.RESERVED.split(", ")
+MISSING = [name for names in shortcuts._KEYS_BY_REASON.values() for name in names.split(", ")]
+RESERVED = shortcuts.RESERVED_KEYS.split(", ")
 
 
 def key(name: str) -> Hotkey:
@@ -31,7 +32,7 @@ async def stage(request):
             yield Stage(chromium, site)
 
 
-async def corner(tab: Tab, at_: tuple[int, int]) -> tuple[int, ...]:
+async def corner(tab: BrowserTab, at_: tuple[int, int]) -> tuple[int, ...]:
     return Image.open(io.BytesIO(await tab.screenshot())).convert("RGB").getpixel(at_)
 
 
@@ -80,8 +81,8 @@ async def test_a_held_modifier_counts(stage):
     assert "address bar" in await act(tab, Press("l"))
     await act(tab, Release("l"))
     await act(tab, Release("ctrl"))
-    assert browser_keys.find(Press("r"), CONTROL).does == browser_keys.RELOAD
-    assert browser_keys.find(Press("r"), 0) is None
+    assert shortcuts.find_shortcut(Press("r"), CONTROL).does == shortcuts.RELOAD
+    assert shortcuts.find_shortcut(Press("r"), 0) is None
 
 
 async def test_back_and_forward(stage):
@@ -234,6 +235,6 @@ async def test_the_page_lives_on_under_the_bar(stage):
     await act(tab, key("ctrl+v"))
     field = next(part for part in (await tab.observe(0))["elements"] if part["name"] == "find field")
     assert field["value"] == "typed"
-    assert not (await page_state.save(tab))["restorable"]
+    assert not (await driver_tab.save_page_state(tab))["restorable"]
     tab = await stage.open("<p data-el=p>fresh")
     assert [part["name"] for part in (await tab.observe(0))["elements"]] == ["p"]

@@ -14,12 +14,14 @@ import synthetic
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flywheel.errors import BadInput, DataError
-from flywheel.files import write_text
-from flywheel.intervals import wilson
-from flywheel.schema import ADDED, TABLES
-from flywheel.store import catalog, dvc_lock, metrics, partitions, pruned
-from flywheel.workspace import Workspace
+from flywheel.config.workspace import Workspace
+from flywheel.store import metrics, partitions
+from flywheel.store.catalog import database
+from flywheel.store.schema import ADDED_COLUMNS, TABLES
+from flywheel.store.versioning import dvc_files
+from flywheel.utils.confidence_intervals import wilson_interval
+from flywheel.utils.errors import BadInput, DataError
+from flywheel.utils.files import write_text
 
 
 @pytest.fixture(scope="module")
@@ -33,13 +35,13 @@ def ws(tmp_path_factory) -> Workspace:
 
 
 def ask(ws: Workspace, sql: str) -> list[dict]:
-    return catalog.query(ws, sql).to_pylist(maps_as_pydicts="strict")
+    return database.query_catalog(ws, sql).to_pylist(maps_as_pydicts="strict")
 
 
 def test_an_empty_workspace_has_every_table_typed(tmp_path):
     ws, _ = synthetic.workspace(tmp_path)
     for table, schema in TABLES.items():
-        result = catalog.query(ws, f"FROM {table}")
+        result = database.query_catalog(ws, f"FROM {table}")
         assert result.num_rows == 0
         assert result.column_names == ["iteration", "stage", *schema.names]
     assert ask(ws, "FROM iterations") == []
@@ -134,7 +136,7 @@ def test_replay_gives_steps_in_order_with_their_screens(ws):
 @given(st.integers(0, 200).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
 def test_wilson_bounds_the_share(case):
     successes, n = case
-    share = metrics.share("p_v1", successes, n)
+    share = metrics.fraction_metric_row("p_v1", successes, n)
     low, high = share["low"], share["high"]
     if n == 0:
         assert (low, high) == (None, None)
@@ -144,64 +146,65 @@ def test_wilson_bounds_the_share(case):
 
 
 def test_wilson_has_the_known_values():
-    assert wilson(8, 10) == pytest.approx((0.4901625, 0.9433178), abs=1e-6)
-    assert wilson(0, 10) == pytest.approx((0.0, 0.2775328), abs=1e-6)
+    assert wilson_interval(8, 10) == pytest.approx((0.4901625, 0.9433178), abs=1e-6)
+    assert wilson_interval(0, 10) == pytest.approx((0.0, 0.2775328), abs=1e-6)
 
 
 def test_sql_and_python_agree_on_wilson(ws):
-    with catalog.connect(ws) as connection:
+    with database.connect_catalog(ws) as connection:
         for k, n in ((0, 7), (3, 7), (7, 7), (120, 400)):
-            (row,) = catalog.rows(
+            (row,) = database.query_rows(
                 connection, "SELECT wilson_low($k, $n) AS low, wilson_high($k, $n) AS high", {"k": k, "n": n}
             )
-            assert (row["low"], row["high"]) == pytest.approx(wilson(k, n), abs=1e-12)
+            assert (row["low"], row["high"]) == pytest.approx(wilson_interval(k, n), abs=1e-12)
 
 
 @pytest.mark.parametrize("sql", ["SELEC 1", "SELECT nothing FROM steps", "FROM no_such_table", "SELECT 1 +"])
 def test_wrong_sql_is_one_line(ws, sql):
     with pytest.raises(BadInput, match="cannot be answered") as raised:
-        catalog.query(ws, sql)
+        database.query_catalog(ws, sql)
     assert "\n" not in str(raised.value)
 
 
 def test_formats_hold_the_same_rows(ws, tmp_path):
-    result = catalog.query(ws, "SELECT iteration, name, rows FROM funnel WHERE iteration = 1")
+    result = database.query_catalog(ws, "SELECT iteration, name, rows FROM funnel WHERE iteration = 1")
     expected = [(row["iteration"], row["name"], row["rows"]) for row in result.to_pylist()]
-    from_json = [tuple(row.values()) for row in json.loads(catalog.render(result, "json"))]
+    from_json = [tuple(row.values()) for row in json.loads(database.render_result(result, "json"))]
     from_csv = [
-        (int(k), name, int(n)) for k, name, n in list(csv.reader(io.StringIO(catalog.render(result, "csv"))))[1:]
+        (int(k), name, int(n))
+        for k, name, n in list(csv.reader(io.StringIO(database.render_result(result, "csv"))))[1:]
     ]
-    said = catalog.render(result, "parquet", tmp_path / "funnel.parquet")
+    said = database.render_result(result, "parquet", tmp_path / "funnel.parquet")
     from_parquet = [tuple(row.values()) for row in pq.read_table(tmp_path / "funnel.parquet").to_pylist()]
     assert from_json == from_csv == from_parquet == expected
     assert said.startswith(f"{len(expected)} rows written to ")
-    table = catalog.render(result).splitlines()
+    table = database.render_result(result).splitlines()
     assert table[0].split() == ["iteration", "name", "rows"]
     assert [line.split()[1] for line in table[1:]] == [name for _, name, _ in expected]
 
 
 def test_screens_and_times_are_text_in_text_formats(ws):
-    result = catalog.query(ws, "SELECT started_at, screen, token_ids FROM replay('t10003') LIMIT 1")
-    (row,) = json.loads(catalog.render(result, "json"))
+    result = database.query_catalog(ws, "SELECT started_at, screen, token_ids FROM replay('t10003') LIMIT 1")
+    (row,) = json.loads(database.render_result(result, "json"))
     assert row["started_at"].startswith("2026-11-")
     assert row["screen"].endswith(" bytes>")
-    assert "[5, 6, 7]" in catalog.render(result, "csv")
+    assert "[5, 6, 7]" in database.render_result(result, "csv")
 
 
 def test_parquet_needs_a_file(ws):
     with pytest.raises(BadInput, match="name a file with --output"):
-        catalog.render(catalog.query(ws, "SELECT 1"), "parquet")
+        database.render_result(database.query_catalog(ws, "SELECT 1"), "parquet")
 
 
 @pytest.mark.parametrize("sql", ["", "  ", ";", "-- nothing but a comment"])
 def test_an_empty_query_is_one_line(ws, sql):
     with pytest.raises(BadInput, match="the query is empty"):
-        catalog.query(ws, sql)
+        database.query_catalog(ws, sql)
 
 
 def test_a_wrong_path_in_the_users_own_sql_is_not_taken_for_damage(ws):
     with pytest.raises(BadInput, match="cannot be answered") as raised:
-        catalog.query(ws, "FROM read_parquet('/no/such/file.parquet')")
+        database.query_catalog(ws, "FROM read_parquet('/no/such/file.parquet')")
     assert "dvc" not in str(raised.value)
 
 
@@ -209,7 +212,7 @@ def test_a_wrong_path_in_the_users_own_sql_is_not_taken_for_damage(ws):
 def test_an_output_path_that_is_not_there_is_one_line(ws, tmp_path, form):
     out = tmp_path / "no" / "folder" / "x"
     with pytest.raises(BadInput, match="the result cannot be written"):
-        catalog.render(catalog.query(ws, "SELECT 1 AS n"), form, out)
+        database.render_result(database.query_catalog(ws, "SELECT 1 AS n"), form, out)
 
 
 _ODD = """SELECT true AS b, 'nan'::DOUBLE AS f, 'inf'::DOUBLE AS g, NULL AS n, INTERVAL 1 DAY AS i,
@@ -218,7 +221,7 @@ _ODD = """SELECT true AS b, 'nan'::DOUBLE AS f, 'inf'::DOUBLE AS g, NULL AS n, I
 
 
 def test_csv_is_as_duckdb_writes_it(ws):
-    (header, row) = list(csv.reader(io.StringIO(catalog.render(catalog.query(ws, _ODD), "csv"))))
+    (header, row) = list(csv.reader(io.StringIO(database.render_result(database.query_catalog(ws, _ODD), "csv"))))
     assert dict(zip(header, row, strict=True)) == {
         "b": "true",
         "f": "nan",
@@ -237,16 +240,16 @@ def test_json_is_json(ws):
     def strange(name: str):
         pytest.fail(f"{name} is not JSON")
 
-    (row,) = json.loads(catalog.render(catalog.query(ws, _ODD), "json"), parse_constant=strange)
+    (row,) = json.loads(database.render_result(database.query_catalog(ws, _ODD), "json"), parse_constant=strange)
     assert (row["b"], row["f"], row["g"], row["n"], row["i"]) == (True, None, None, None, "1 day")
     assert (row["l"], row["s"], row["o"]) == ([1.5, None], {"x": "2026-01-02"}, "<1 bytes>")
-    assert json.loads(catalog.render(catalog.query(ws, "FROM tasks WHERE false"), "json")) == []
+    assert json.loads(database.render_result(database.query_catalog(ws, "FROM tasks WHERE false"), "json")) == []
 
 
 def test_columns_of_one_name_are_all_there(ws):
-    result = catalog.query(ws, 'SELECT 1 AS n, 2 AS n, 3 AS "N"')
-    assert catalog.render(result, "csv").splitlines() == ["n,n_1,N_2", "1,2,3"]
-    assert catalog.render(result).split() == ["n", "n_1", "N_2", "1", "2", "3"]
+    result = database.query_catalog(ws, 'SELECT 1 AS n, 2 AS n, 3 AS "N"')
+    assert database.render_result(result, "csv").splitlines() == ["n,n_1,N_2", "1,2,3"]
+    assert database.render_result(result).split() == ["n", "n_1", "N_2", "1", "2", "3"]
 
 
 @pytest.fixture
@@ -255,11 +258,11 @@ def broken(ws, tmp_path) -> Workspace:
 
 
 def test_a_cut_off_file_fails_only_what_reads_it_and_names_its_mend(broken):
-    path = partitions.files(broken, "scores", 1, "score")[0]
+    path = partitions.partition_files(broken, "scores", 1, "score")[0]
     path.write_bytes(path.read_bytes()[:40])
     for sql in ("FROM scores", "SELECT count(*) FROM scores", "FROM trajectory_lineage", "FROM iterations"):
         with pytest.raises(DataError, match="scores") as raised:
-            catalog.query(broken, sql)
+            database.query_catalog(broken, sql)
         assert raised.value.where == f"data/scores/iteration=001/stage=score/{path.name}"
         assert "dvc checkout --force data/scores/iteration=001/stage=score`" in raised.value.fix
         assert "\n" not in str(raised.value)
@@ -267,24 +270,24 @@ def test_a_cut_off_file_fails_only_what_reads_it_and_names_its_mend(broken):
         broken, "SELECT count(*) AS n FROM trajectories"
     )
     assert ask(broken, "DESCRIBE scores")
-    assert catalog.query(broken, "FROM p_v1").num_rows > 0
+    assert database.query_catalog(broken, "FROM p_v1").num_rows > 0
 
 
 def test_a_file_whose_rows_are_damaged_is_found_where_they_are_read(broken):
-    path = partitions.files(broken, "steps", 1, "rollout")[0]
+    path = partitions.partition_files(broken, "steps", 1, "rollout")[0]
     content = bytearray(path.read_bytes())
     content[4:600] = bytes(596)
     path.write_bytes(content)
     with pytest.raises(DataError, match="stage=rollout"):
-        catalog.query(broken, "FROM steps")
-    assert catalog.query(broken, "FROM tasks").num_rows > 0
+        database.query_catalog(broken, "FROM steps")
+    assert database.query_catalog(broken, "FROM tasks").num_rows > 0
 
 
 def test_a_promotion_that_is_no_json_fails_only_what_reads_it(broken):
     broken.promotion(1).write_text('{"model": ')
     with pytest.raises(DataError, match=r"iterations/001/promotion\.json"):
-        catalog.query(broken, "FROM promotions")
-    assert catalog.query(broken, "FROM tasks").num_rows > 0
+        database.query_catalog(broken, "FROM promotions")
+    assert database.query_catalog(broken, "FROM tasks").num_rows > 0
 
 
 @pytest.mark.parametrize("newer", [False, True], ids=["alone", "beside newer ones"])
@@ -300,13 +303,13 @@ def test_columns_that_older_files_lack_have_the_type_of_the_schema(tmp_path, mon
         "started_at": "TIMESTAMP WITH TIME ZONE",
         "memory": "VARCHAR",
     }
-    monkeypatch.setitem(ADDED, "steps", tuple(lacking))
+    monkeypatch.setitem(ADDED_COLUMNS, "steps", tuple(lacking))
     row = {"trajectory_id": "t", "step": 0, "prompt_tokens": 9, "x": 0.5, "token_ids": [3], "terminated": True}
-    path = ws.resolve(partitions.write(ws, "steps", 1, "rollout", [row]).parts[0].path)
+    path = ws.resolve(partitions.write_partition(ws, "steps", 1, "rollout", [row]).parts[0].path)
     pq.write_table(pq.read_table(path).drop_columns(list(lacking)), path)
     if newer:
-        partitions.write(ws, "steps", 2, "rollout", [row, row | {"step": 1, "prompt_tokens": 10}])
-    with catalog.connect(ws) as connection:
+        partitions.write_partition(ws, "steps", 2, "rollout", [row, row | {"step": 1, "prompt_tokens": 10}])
+    with database.connect_catalog(ws) as connection:
         types = {name: kind for name, kind, *_ in connection.execute("DESCRIBE steps").fetchall()}
         assert {name: types[name] for name in lacking} == lacking
         asked = "SELECT max(prompt_tokens), sum(x), count(*) FILTER (terminated) FROM steps"
@@ -316,24 +319,28 @@ def test_columns_that_older_files_lack_have_the_type_of_the_schema(tmp_path, mon
 def test_a_table_with_added_columns_that_is_damaged_fails_filters_too(tmp_path):
     """A filter on what the damaged table stands for must not be answered with no rows."""
     ws = Workspace(tmp_path)
-    path = ws.resolve(partitions.write(ws, "scores", 1, "score", [{"trajectory_id": "t", "score": 1.0}]).parts[0].path)
+    path = ws.resolve(
+        partitions.write_partition(ws, "scores", 1, "score", [{"trajectory_id": "t", "score": 1.0}]).parts[0].path
+    )
     path.write_bytes(path.read_bytes()[:40])
     for sql in ("FROM scores WHERE stage = 'score'", "SELECT sum(score) FROM scores WHERE iteration = 1"):
         with pytest.raises(DataError, match="not a whole Parquet file"):
-            catalog.query(ws, sql)
-    assert catalog.query(ws, "DESCRIBE scores").num_rows == 2 + len(TABLES["scores"].names)
+            database.query_catalog(ws, sql)
+    assert database.query_catalog(ws, "DESCRIBE scores").num_rows == 2 + len(TABLES["scores"].names)
 
 
 def test_a_recorded_partition_that_is_not_here_is_no_empty_table(broken):
     """Its table's queries say what is missing and what to type; those of other tables are answered."""
     folder = "data/quarantine/iteration=001/stage=route"
-    write_text(dvc_lock.path(broken, 1), f"stages:\n  route:\n    outs:\n    - path: {folder}\n      md5: abc\n")
-    assert catalog.query(broken, "SELECT count(*) AS n FROM quarantine").to_pylist()[0]["n"] > 0
+    write_text(
+        dvc_files.dvc_lock_path(broken, 1), f"stages:\n  route:\n    outs:\n    - path: {folder}\n      md5: abc\n"
+    )
+    assert database.query_catalog(broken, "SELECT count(*) AS n FROM quarantine").to_pylist()[0]["n"] > 0
     shutil.rmtree(broken.root / folder)
     for sql in ("SELECT count(*) FROM quarantine", "FROM iterations"):
         with pytest.raises(DataError, match="a partition that is recorded is not here") as raised:
-            catalog.query(broken, sql)
+            database.query_catalog(broken, sql)
         assert raised.value.where == folder
-    assert catalog.query(broken, "SELECT count(*) AS n FROM sft").to_pylist()[0]["n"] > 0
-    pruned.add(broken, 1, [folder])
-    assert catalog.query(broken, "FROM iterations").num_rows > 0
+    assert database.query_catalog(broken, "SELECT count(*) AS n FROM sft").to_pylist()[0]["n"] > 0
+    dvc_files.add_pruned(broken, 1, [folder])
+    assert database.query_catalog(broken, "FROM iterations").num_rows > 0

@@ -9,10 +9,11 @@ import synthetic
 from click.testing import CliRunner
 
 from flywheel.cli import main
-from flywheel.errors import BadInput
-from flywheel.schema import TABLES
-from flywheel.store import catalog, partitions
-from flywheel.workspace import Workspace
+from flywheel.config.workspace import Workspace
+from flywheel.store import partitions
+from flywheel.store.catalog import database
+from flywheel.store.schema import TABLES
+from flywheel.utils.errors import BadInput
 
 QUESTIONS = (
     "FROM iterations",
@@ -38,21 +39,21 @@ def ws(tmp_path_factory) -> Workspace:
 @pytest.fixture(scope="module")
 def file(ws, tmp_path_factory):
     path = tmp_path_factory.mktemp("elsewhere") / "catalog.duckdb"
-    catalog.write(ws, path)
+    database.write_catalog_file(ws, path)
     return path
 
 
 def test_plain_duckdb_answers_as_flywheel_does(ws, file):
     with duckdb.connect(file, read_only=True) as one, duckdb.connect(file, read_only=True) as other:
         for sql in QUESTIONS:
-            expected = catalog.query(ws, sql).to_pylist(maps_as_pydicts="strict")
+            expected = database.query_catalog(ws, sql).to_pylist(maps_as_pydicts="strict")
             assert one.execute(sql).to_arrow_table().to_pylist(maps_as_pydicts="strict") == expected, sql
         count = "SELECT count(*) FROM steps"
         assert other.execute(count).fetchone() == one.execute(count).fetchone()
 
 
 def test_it_is_attached_beside_tables_of_ones_own(ws, file):
-    expected = catalog.query(ws, "SELECT domain, p FROM p_v1").to_pylist()
+    expected = database.query_catalog(ws, "SELECT domain, p FROM p_v1").to_pylist()
     with duckdb.connect() as own:
         own.execute(f"ATTACH '{file}' AS flywheel (READ_ONLY)")
         assert own.execute("SELECT domain, p FROM flywheel.p_v1").to_arrow_table().to_pylist() == expected
@@ -66,14 +67,14 @@ def test_pandas_has_it_as_a_frame(ws, file):
         meaning = connection.sql("SELECT comment FROM duckdb_columns() WHERE table_name = 'p_v1' AND column_name = 'p'")
         assert meaning.fetchone() == ("verified / scored; `low`, `high`: its 95% interval",)
     assert frame["p"].tolist() == (frame["verified"] / frame["scored"]).tolist()
-    assert frame["domain"].tolist() == catalog.query(ws, "SELECT domain FROM p_v1")["domain"].to_pylist()
+    assert frame["domain"].tolist() == database.query_catalog(ws, "SELECT domain FROM p_v1")["domain"].to_pylist()
 
 
 def test_pandas_reads_a_table_s_folder_too(ws):
     frame = pd.read_parquet(ws.data / "routes")
     assert (
         sorted(frame["trajectory_id"])
-        == catalog.query(ws, "SELECT trajectory_id FROM routes ORDER BY ALL")["trajectory_id"].to_pylist()
+        == database.query_catalog(ws, "SELECT trajectory_id FROM routes ORDER BY ALL")["trajectory_id"].to_pylist()
     )
     assert {*frame["iteration"].astype(int)} == {1}
 
@@ -81,13 +82,13 @@ def test_pandas_reads_a_table_s_folder_too(ws):
 def test_a_partition_that_was_replaced_is_an_error_until_it_is_written_anew(tmp_path):
     ws, path = Workspace(tmp_path / "ws"), tmp_path / "catalog.duckdb"
     row = {"trajectory_id": "t", "destination": "ct"}
-    partitions.write(ws, "routes", 1, "route", [row])
-    catalog.write(ws, path)
-    partitions.write(ws, "routes", 1, "route", [row, row | {"trajectory_id": "u"}])
+    partitions.write_partition(ws, "routes", 1, "route", [row])
+    database.write_catalog_file(ws, path)
+    partitions.write_partition(ws, "routes", 1, "route", [row, row | {"trajectory_id": "u"}])
     with duckdb.connect(path, read_only=True) as connection:
         with pytest.raises(duckdb.IOException):
             connection.execute("SELECT count(*) FROM routes")
-        catalog.write(ws, path)  # under the eyes of one who reads
+        database.write_catalog_file(ws, path)  # under the eyes of one who reads
         assert connection.execute("SELECT count(*) FROM steps").fetchone() == (0,)
     with duckdb.connect(path, read_only=True) as connection:
         assert connection.execute("SELECT count(*) FROM routes").fetchone() == (2,)
@@ -98,9 +99,9 @@ def test_what_is_no_catalogue_is_not_overwritten(tmp_path):
     path = tmp_path / "steps.parquet"
     path.write_bytes(b"PAR1 and so on")
     with pytest.raises(BadInput, match="no catalogue"):
-        catalog.write(Workspace(tmp_path), path)
+        database.write_catalog_file(Workspace(tmp_path), path)
     with pytest.raises(BadInput, match="cannot be written"):
-        catalog.write(Workspace(tmp_path), tmp_path / "no" / "folder" / "x.duckdb")
+        database.write_catalog_file(Workspace(tmp_path), tmp_path / "no" / "folder" / "x.duckdb")
     assert path.read_bytes() == b"PAR1 and so on"
 
 

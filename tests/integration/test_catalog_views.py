@@ -8,8 +8,9 @@ import pytest
 import synthetic
 from synthetic_rows import image_row, step, task, trajectory
 
-from flywheel.store import catalog, catalog_reference, partitions
-from flywheel.workspace import Workspace
+from flywheel.config.workspace import Workspace
+from flywheel.store import partitions
+from flywheel.store.catalog import database, reference
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +24,7 @@ def ws(tmp_path_factory) -> Workspace:
 
 
 def ask(ws: Workspace, sql: str) -> list[dict]:
-    return catalog.query(ws, sql).to_pylist(maps_as_pydicts="strict")
+    return database.query_catalog(ws, sql).to_pylist(maps_as_pydicts="strict")
 
 
 def test_pass_at_k_is_the_share_of_draws_that_hold_a_success(ws):
@@ -66,12 +67,12 @@ def test_the_macros_of_one_trajectory_give_what_the_views_of_all_give(ws):
     for row in ask(ws, "FROM steps ORDER BY trajectory_id, step"):
         steps.setdefault(row["trajectory_id"], []).append(row)
     assert {row["trained_checkpoints"] == [] for row in of_all.values()} == {True, False}
-    with catalog.connect(ws) as connection:
+    with database.connect_catalog(ws) as connection:
         for name, expected in list(of_all.items())[::8]:  # of each stage
-            assert catalog.rows(connection, "FROM lineage_of($id)", {"id": name}) == [expected]
-            assert catalog.rows(connection, "FROM steps_of($id)", {"id": name}) == steps.get(name, [])
+            assert database.query_rows(connection, "FROM lineage_of($id)", {"id": name}) == [expected]
+            assert database.query_rows(connection, "FROM steps_of($id)", {"id": name}) == steps.get(name, [])
         for macro in ("lineage_of", "steps_of", "replay"):
-            assert catalog.rows(connection, f"FROM {macro}('none')") == []
+            assert database.query_rows(connection, f"FROM {macro}('none')") == []
 
 
 def test_what_trained_a_checkpoint_is_what_was_trained_by_it(ws):
@@ -90,10 +91,10 @@ def test_a_long_replay_has_every_screen_of_its_own_iteration(tmp_path):
     seen = [image_row(n) for n in range(80)]
     steps = [step(row, n, total=90) | {"image_sha256": seen[n % 80]["sha256"]} for n in range(90)]
     steps[7]["image_sha256"] = "0" * 64
-    partitions.write(ws, "trajectories", 3, "rollout", [row])
-    partitions.write(ws, "steps", 3, "rollout", steps)
+    partitions.write_partition(ws, "trajectories", 3, "rollout", [row])
+    partitions.write_partition(ws, "steps", 3, "rollout", steps)
     for k, stage in ((3, "rollout"), (3, "evaluate"), (4, "rollout")):
-        partitions.write(ws, "images", k, stage, seen)
+        partitions.write_partition(ws, "images", k, stage, seen)
     screens = [row["screen"] for row in ask(ws, "FROM replay('t')")]
     assert screens == [None if n == 7 else seen[n % 80]["bytes"] for n in range(90)]
 
@@ -102,13 +103,13 @@ def test_scorers_that_disagree_are_named_with_how_much(tmp_path):
     ws = Workspace(tmp_path)
     kind = task("k", "games", "tiles")
     judged = {"a": (1.0, 1.0), "b": (0.9, 0.2), "c": (0.1, 0.0), "d": (0.3, 0.8), "e": (0.0, 0.1), "f": (1.0, None)}
-    partitions.write(ws, "trajectories", 1, "rollout", [trajectory(name, kind) for name in judged])
+    partitions.write_partition(ws, "trajectories", 1, "rollout", [trajectory(name, kind) for name in judged])
     rows = [
         {"trajectory_id": name, "scorer": scorer, "score": score, "v": None if score is None else score >= 0.5}
         for name, both in judged.items()
         for scorer, score in zip(("judge", "verifier"), both, strict=True)
     ]
-    partitions.write(ws, "scores", 1, "score", rows)
+    partitions.write_partition(ws, "scores", 1, "score", rows)
     found = ask(ws, "FROM disagreements")
     assert [(row["trajectory_id"], row["v"]) for row in found] == [
         ("b", {"judge": True, "verifier": False}),
@@ -123,11 +124,11 @@ def test_scorers_that_disagree_are_named_with_how_much(tmp_path):
 
 
 def test_the_reference_is_what_the_sql_says(project):
-    assert (project / "docs/sql.md").read_text(encoding="utf-8") == catalog_reference.text()
+    assert (project / "docs/sql.md").read_text(encoding="utf-8") == reference.render_catalog_reference()
 
 
 def test_every_view_and_macro_says_what_it_is(tmp_path):
-    with catalog.connect(Workspace(tmp_path)) as connection:
+    with database.connect_catalog(Workspace(tmp_path)) as connection:
         views = "SELECT view_name FROM duckdb_views() WHERE NOT internal AND comment IS NULL"
         macros = "SELECT function_name FROM duckdb_functions() WHERE NOT internal AND comment IS NULL"
         assert connection.execute(f"{views} UNION ALL {macros}").fetchall() == []

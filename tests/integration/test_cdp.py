@@ -13,9 +13,9 @@ from browser_pages import browser
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flywheel.errors import EnvError, EnvTimeout
-from flywheel.sandbox.cdp import CommandError, Connection
-from flywheel.sandbox.guarded import group
+from flywheel.envs.browser.driver.cdp import CdpCommandError, CdpConnection
+from flywheel.utils.child_processes import list_process_group
+from flywheel.utils.errors import EnvError, EnvTimeout
 
 in_module_loop = pytest.mark.asyncio(loop_scope="module")
 
@@ -36,7 +36,7 @@ async def test_commands_written_at_once_are_answered_each(chromium):
 
 @in_module_loop
 async def test_a_command_that_is_refused_says_which(chromium):
-    with pytest.raises(CommandError, match=r"wasn't found \(No.suchCommand\)"):
+    with pytest.raises(CdpCommandError, match=r"wasn't found \(No.suchCommand\)"):
         await chromium._connection.send("No.suchCommand")
 
 
@@ -55,7 +55,7 @@ async def test_what_a_killed_browser_was_asked_fails_at_once_and_nothing_is_left
     async with browser() as started:
         tab = await started.open_tab(64, 64)
         asked = tab.page.send("Runtime.evaluate", {"expression": "new Promise(() => {})", "awaitPromise": True})
-        family = group(started.pid)
+        family = list_process_group(started.pid)
         assert len(family) > 2
         assert started.memory() > 2**20
         os.kill(started.pid, signal.SIGKILL)
@@ -66,7 +66,7 @@ async def test_what_a_killed_browser_was_asked_fails_at_once_and_nothing_is_left
             await tab.page.evaluate("1")
         with pytest.raises(EnvError, match="gone"):
             await started.open_tab(64, 64)
-    assert not group(started.pid)
+    assert not list_process_group(started.pid)
     assert not started.profile.path.exists()
 
 
@@ -85,7 +85,7 @@ async def test_a_browser_is_closed_twice_without_harm():
 )
 def test_messages_arrive_whole_however_the_pipe_cuts_them(values, cuts):
     async def run():
-        connection, heard = Connection(), []
+        connection, heard = CdpConnection(), []
         connection.listen("s", lambda method, params: heard.append((method, params["value"])))
         waiting = [asyncio.get_running_loop().create_future() for _ in values]
         stream = b""

@@ -16,14 +16,14 @@ import computers
 import pytest
 
 from flywheel.agent.actions import CallUser, Finished, Terminal, Wait
-from flywheel.computer import limits
-from flywheel.computer.checker import Checker, CheckerFailed, Judgement, check
-from flywheel.computer.home import Home
-from flywheel.environments import catalogue, foreign, kind
-from flywheel.environments.router import open_environments
-from flywheel.errors import BadInput, EnvError
-from flywheel.settings import Settings, parse
-from flywheel.synthesis.tasks import make_tasks
+from flywheel.config import Settings, parse_settings
+from flywheel.envs import registry, suite_manifests
+from flywheel.envs.computer import cgroups
+from flywheel.envs.computer.checker import Checker, CheckerFailed, CheckerVerdict, run_task_checker
+from flywheel.envs.computer.home import MachineHome
+from flywheel.envs.router import open_environments
+from flywheel.envs.tasks.drawing import make_tasks
+from flywheel.utils.errors import BadInput, EnvError
 
 RIGHT = """
 import json, pathlib, sys
@@ -58,13 +58,13 @@ def home(tmp_path) -> Path:
     return tmp_path / "agent"
 
 
-async def judged(home: Path, code: str, files: dict[str, str] | None = None, **most: Any) -> Judgement:
+async def judged(home: Path, code: str, files: dict[str, str] | None = None, **most: Any) -> CheckerVerdict:
     texts = {"check.py": textwrap.dedent(code), **(files or {})}
     coded = {name: base64.b64encode(text.encode()).decode() for name, text in texts.items()}
-    opened = Home(os.open(home, os.O_RDONLY | os.O_DIRECTORY))
+    opened = MachineHome(os.open(home, os.O_RDONLY | os.O_DIRECTORY))
     try:
         program = Checker(program="check.py", files=coded, **most)
-        return await check(program, opened, 2**26, {"answer": "yes", "begin": {}, "values": {}})
+        return await run_task_checker(program, opened, 2**26, {"answer": "yes", "begin": {}, "values": {}})
     finally:
         opened.close()
 
@@ -93,7 +93,7 @@ async def test_it_sees_a_copy_of_the_home_and_what_lies_beside_it(home):
 async def test_it_can_change_nothing_and_reach_nothing(home, tried):
     (home / "kept").write_text("one")
     code = f"import os\ntry:\n    {tried.replace('%s', str(home))}\nexcept OSError:\n    print('{{\"score\": 0.25}}')\n"
-    assert await judged(home, code) == Judgement(score=0.25)
+    assert await judged(home, code) == CheckerVerdict(score=0.25)
     assert (home / "kept").read_text() == "one"
 
 
@@ -129,11 +129,11 @@ async def test_one_that_does_not_end_is_ended_with_all_that_it_began(home):
     with pytest.raises(CheckerFailed, match=r"check\.py did not end in 1 s"):
         await judged(home, "while True: pass", seconds=1.0)
     left = "import os\nif os.fork(): print('{\"score\": 1}')\nelse:\n    while True: pass"
-    assert await judged(home, left) == Judgement(score=1.0)  # its child has ended with it
+    assert await judged(home, left) == CheckerVerdict(score=1.0)  # its child has ended with it
 
 
 @computers.needed
-@pytest.mark.skipif(bool(limits.missing()), reason="no cgroups")
+@pytest.mark.skipif(bool(cgroups.explain_missing_cgroups()), reason="no cgroups")
 async def test_memory_and_processes_have_limits(home):
     with pytest.raises(CheckerFailed, match="ended with status"):
         await judged(home, "x = bytearray(2**28)\nprint('{\"score\": 1}')", memory_mb=64)
@@ -201,23 +201,25 @@ def workspace(tmp_path) -> Path:
     (tmp_path / "gold.txt").write_text("gold")
     (tmp_path / "mine.yaml").write_text(MANIFEST.format(words=WORDS, checker="{program: check.py, files: [gold.txt]}"))
     yield tmp_path
-    kind.find("terminal").own.clear()
+    registry.find_backend("terminal").own.clear()
 
 
 def chosen(**more: Any) -> Settings:
     block = {"domains": {"office": ["sorting"]}, "worlds": ["mine.yaml"], "held_out": [], "levels": [1]}
-    return parse({"synthesis": {**block, "train_tasks": 1, **more}, "merge": {"weights": {"office": 1.0}}}, where="t")
+    return parse_settings(
+        {"synthesis": {**block, "train_tasks": 1, **more}, "merge": {"weights": {"office": 1.0}}}, where="t"
+    )
 
 
 def test_its_text_is_part_of_the_world(workspace):
     settings = chosen()
-    foreign.register_all(settings, workspace)
-    seen = {catalogue.get("sorting").checksum}
+    suite_manifests.load_external_suites(settings, workspace)
+    seen = {registry.get_task_suite("sorting").checksum}
     for name in ("check.py", "gold.txt"):
         with (workspace / name).open("a") as file:
             file.write("# more\n")
-        foreign.register_all(settings, workspace)
-        seen.add(catalogue.get("sorting").checksum)
+        suite_manifests.load_external_suites(settings, workspace)
+        seen.add(registry.get_task_suite("sorting").checksum)
     assert len(seen) == 3
     (task,) = make_tasks(settings, 1, "train", workspace)
     assert task.params["checker"]["files"].keys() == {"check.py", "gold.txt"}
@@ -240,7 +242,7 @@ def test_its_text_is_part_of_the_world(workspace):
 def test_what_is_wrong_with_one_is_told_in_a_line(workspace, checker, said):
     (workspace / "mine.yaml").write_text(MANIFEST.format(words=WORDS, checker=checker))
     with pytest.raises(BadInput, match=said) as caught:
-        foreign.register_all(chosen(), workspace)
+        suite_manifests.load_external_suites(chosen(), workspace)
     assert "mine.yaml" in str(caught.value)
 
 

@@ -13,11 +13,10 @@ import yaml
 from pages import task_of
 
 from flywheel.agent.actions import Click, Hotkey, Point, Type, Wait
-from flywheel.sandbox import manifests
-from flywheel.sandbox.pool import open_sandbox
-from flywheel.settings import parse
-from flywheel.synthesis.pages import make_task
-from flywheel.synthesis.tasks import to_row
+from flywheel.config import parse_settings
+from flywheel.envs.browser.pages import manifest
+from flywheel.envs.browser.pool import open_browser_pool
+from flywheel.envs.tasks.drawing import make_page_task, task_to_row
 
 ACTIONS = (Hotkey(("left",)), Type("red"), Click(Point(0.1, 0.3)), Wait())
 PAGE = (
@@ -29,9 +28,9 @@ ELSEWHERE = """
 import asyncio, json, sys
 from pathlib import Path
 from test_checkpoint_bytes import ACTIONS, digests, settings_of
-from flywheel.sandbox.check import resume
-from flywheel.sandbox.pool import open_sandbox
-from flywheel.synthesis.tasks import from_row
+from flywheel.envs.conformance import resume
+from flywheel.envs.browser.pool import open_sandbox
+from flywheel.envs.tasks.drawing import from_row
 
 async def main():
     asked = json.load(sys.stdin)
@@ -45,7 +44,7 @@ asyncio.run(main())
 
 def settings_of(folder):
     sandbox = {"browsers": 1, "pages": 1, "timeout_s": 60}
-    return parse({"sandbox": sandbox, "synthesis": {"manifests": [str(folder)]}}, where="test")
+    return parse_settings({"sandbox": sandbox, "synthesis": {"manifests": [str(folder)]}}, where="test")
 
 
 def digests(results):
@@ -68,14 +67,14 @@ def _page(folder):
         "max_steps": 9,
     }
     (folder / "page.yaml").write_text(yaml.safe_dump(said))
-    return make_task(manifests.load(folder / "page.yaml"), "page", 5, "eval")
+    return make_page_task(manifest.load_page_manifest(folder / "page.yaml"), "page", 5, "eval")
 
 
 @pytest.mark.parametrize("world", ["shop", "merge", "sparks"])
 async def test_another_process_goes_on_from_the_bytes(tmp_path, project, world):
     own = _page(tmp_path)
     task = own if world == "sparks" else task_of(world, {"shop": "add", "merge": "reach"}[world])
-    async with open_sandbox(settings_of(tmp_path), tmp_path) as pool, pool.env() as env:
+    async with open_browser_pool(settings_of(tmp_path), tmp_path) as pool, pool.env() as env:
         await env.reset(task, task.seed)
         reached = await env.step(Click(Point(0.5, 0.5)))
         kept = await env.checkpoint()
@@ -83,7 +82,7 @@ async def test_another_process_goes_on_from_the_bytes(tmp_path, project, world):
         for action in ACTIONS:
             if not (here[-1].terminated or here[-1].truncated):
                 here.append(await env.step(action))
-    asked = {"task": to_row(task), "checkpoint": kept.hex(), "folder": str(tmp_path), "count": len(here) - 1}
+    asked = {"task": task_to_row(task), "checkpoint": kept.hex(), "folder": str(tmp_path), "count": len(here) - 1}
     there = await asyncio.create_subprocess_exec(
         sys.executable,
         "-c",

@@ -12,11 +12,11 @@ from hostile import Site, task_on
 from pages import task_of
 
 from flywheel.agent.actions import Click, Finished, Hotkey, Point, Press, Scroll, Type, Wait
-from flywheel.errors import EnvError
-from flywheel.sandbox import chromium
-from flywheel.sandbox.browser import BrowserEnv
-from flywheel.sandbox.process import Chromium
-from flywheel.worlds.server import WorldServer
+from flywheel.envs.browser import chromium
+from flywheel.envs.browser.driver.browser_process import Chromium
+from flywheel.envs.browser.env import BrowserEnv
+from flywheel.envs.suites.server import WorldServer
+from flywheel.utils.errors import EnvError
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 # All that a page can keep: its own state, stores, a field with the focus, a scroll, a clock, chance.
@@ -77,7 +77,7 @@ def _page(timer: str = "", set_more: str = "", chance: str = "0"):
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def started():
-    browser = await Chromium.start(chromium.find(SETTINGS), SETTINGS)
+    browser = await Chromium.start(chromium.find_chromium(SETTINGS), SETTINGS)
     yield browser
     await browser.close()
 

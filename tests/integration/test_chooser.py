@@ -8,7 +8,7 @@ from browser_pages import SIZE, Stage, act, at, browser, html
 from hostile import Page, Site, reply
 
 from flywheel.agent.actions import Click, Hotkey, Navigate, Point, Scroll, Type, Wait
-from flywheel.sandbox.chooser import accepts, files_in
+from flywheel.envs.browser.driver.file_chooser import accepts_file, list_session_files
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 _SAY = """<script>const log = []; for (const kind of ["change", "cancel"]) addEventListener(kind, async (e) => {
@@ -131,12 +131,12 @@ async def test_a_page_that_prevents_it_and_the_machines_own_files(stage, folder)
 
 async def test_what_an_input_accepts():
     for accept, name in (("", "a.bin"), (".CSV, .txt", "b.csv"), ("image/*", "c.png"), ("text/csv", "b.csv")):
-        assert accepts(accept, name)
-    assert not accepts("image/*,.pdf", "b.csv")
+        assert accepts_file(accept, name)
+    assert not accepts_file("image/*,.pdf", "b.csv")
 
 
 async def test_links_are_no_files(folder):
-    assert list(files_in([folder, folder / "none"])) == ["a.csv", "b.txt", "c.png", "sub/d.csv"]
+    assert list(list_session_files([folder, folder / "none"])) == ["a.csv", "b.txt", "c.png", "sub/d.csv"]
 
 
 async def test_the_list_goes_with_the_document_that_asked(stage, folder):

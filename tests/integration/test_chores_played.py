@@ -12,10 +12,10 @@ import computers
 import pytest
 
 from flywheel.agent.actions import Finished, RunPython, Terminal, Wait, WriteFile
-from flywheel.computer import packed
-from flywheel.computer.chores.world import CHORES
-from flywheel.environments.router import open_environments
-from flywheel.synthesis.tasks import make_task
+from flywheel.envs.computer import state
+from flywheel.envs.router import open_environments
+from flywheel.envs.suites.chores.world import CHORES
+from flywheel.envs.tasks.drawing import make_task
 
 pytestmark = computers.needed
 EVERY_LEVEL = bool(os.environ.get("FLYWHEEL_EVERY_LEVEL"))
@@ -136,7 +136,7 @@ def test_archives_of_all_kinds_are_opened():
         archive.mkdir("b")
         for path, text in files.items():
             archive.writestr(path, text)
-    assert packed.files(made.getvalue()) == files
+    assert state.read_archive(made.getvalue()) == files
     for how in ("w", "w:gz", "w:bz2", "w:xz"):
         made = io.BytesIO()
         with tarfile.open(fileobj=made, mode=how) as archive:
@@ -144,7 +144,7 @@ def test_archives_of_all_kinds_are_opened():
                 about = tarfile.TarInfo(f"./{path}")
                 about.size = len(text.encode())
                 archive.addfile(about, io.BytesIO(text.encode()))
-        assert packed.files(made.getvalue()) == files
+        assert state.read_archive(made.getvalue()) == files
 
 
 def test_what_is_no_archive_or_a_bomb_is_none():
@@ -156,5 +156,5 @@ def test_what_is_no_archive_or_a_bomb_is_none():
         for number in range(2000):
             archive.writestr(str(number), "")
     whole = bomb.getvalue()
-    for data in (None, b"", b"PK", b"hello", whole, whole[:-30], many.getvalue(), bytes(packed.LIMIT)):
-        assert packed.files(data) is None
+    for data in (None, b"", b"PK", b"hello", whole, whole[:-30], many.getvalue(), bytes(state.ARCHIVE_READ_BYTES)):
+        assert state.read_archive(data) is None

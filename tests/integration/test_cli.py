@@ -14,12 +14,14 @@ import least_work
 import pytest
 from click.testing import CliRunner
 
-from flywheel import doctor, settings
+from flywheel import config
 from flywheel.cli import main
-from flywheel.errors import BadInput, DiskFull, FlywheelError
-from flywheel.files import disk_full_is_named
-from flywheel.store import manifest, partitions, versioning
-from flywheel.workspace import Workspace
+from flywheel.config.workspace import Workspace
+from flywheel.maintenance import doctor
+from flywheel.store import manifest, partitions
+from flywheel.store.versioning import stage_records
+from flywheel.utils.errors import BadInput, DiskFull, FlywheelError
+from flywheel.utils.files import disk_full_errors
 
 
 def flywheel(*arguments, cwd=None):
@@ -63,7 +65,7 @@ def test_every_command_has_help_with_an_example(command):
 
 
 def test_help_loads_none_of_what_commands_work_with():
-    heavy = ("torch", "prefect", "flows", "pydantic", "pyarrow", "duckdb", "dvc", "flywheel.settings")
+    heavy = ("torch", "prefect", "flows", "pydantic", "pyarrow", "duckdb", "dvc", "flywheel.config")
     code = f"""
 import sys
 from flywheel.cli import main
@@ -154,8 +156,8 @@ def test_query_of_an_empty_workspace_in_every_format(workspace, tmp_path):
 
 
 def test_a_half_written_parquet_file_is_named(workspace):
-    partitions.write(workspace, "tasks", 1, "synthesize", [])
-    path = partitions.files(workspace, "tasks", 1, "synthesize")[0]
+    partitions.write_partition(workspace, "tasks", 1, "synthesize", [])
+    path = partitions.partition_files(workspace, "tasks", 1, "synthesize")[0]
     path.write_bytes(path.read_bytes()[:100])
     code, output = flywheel("query", "from tasks", "-w", workspace.root)
     assert code == 1
@@ -164,25 +166,25 @@ def test_a_half_written_parquet_file_is_named(workspace):
 
 
 def test_a_half_written_parquet_file_hides_nothing_else(workspace):
-    manifest.genesis(workspace, digest="abc")
-    versioning.add_iteration(workspace, 1, frozen_without_sessions(workspace))
-    partitions.write(workspace, "tasks", 1, "synthesize", [])
-    path = partitions.files(workspace, "tasks", 1, "synthesize")[0]
+    manifest.init_first_checkpoint(workspace, digest="abc")
+    stage_records.begin_iteration(workspace, 1, frozen_without_sessions(workspace))
+    partitions.write_partition(workspace, "tasks", 1, "synthesize", [])
+    path = partitions.partition_files(workspace, "tasks", 1, "synthesize")[0]
     path.write_bytes(path.read_bytes()[:100])
     assert flywheel("query", "select count(*) as n from steps", "-w", workspace.root)[0] == 0
-    (found,) = doctor.data(workspace.root)
+    (found,) = doctor.check_recorded_data(workspace.root)
     assert found.state == "missing"
     assert "data/tasks/iteration=001/stage=synthesize" in found.detail
 
 
 def test_a_broken_chain_of_manifests_is_told(workspace):
-    manifest.genesis(workspace, digest="abc")
-    versioning.add_iteration(workspace, 1, frozen_without_sessions(workspace))
-    manifest.write(workspace, 1, window=1)
+    manifest.init_first_checkpoint(workspace, digest="abc")
+    stage_records.begin_iteration(workspace, 1, frozen_without_sessions(workspace))
+    manifest.write_manifest(workspace, 1, window=1)
     workspace.promotion(1).write_text("{}")
-    assert doctor.data(workspace.root) == []
+    assert doctor.check_recorded_data(workspace.root) == []
     workspace.manifest(0).write_text(workspace.manifest(0).read_text() + "\n")
-    (found,) = doctor.data(workspace.root)
+    (found,) = doctor.check_recorded_data(workspace.root)
     assert found.state == "missing"
     assert found.detail.startswith("iterations/000/manifest.json: the manifest changed after iteration 001")
 
@@ -207,7 +209,7 @@ def test_a_workspace_that_cannot_be_written_is_one_line(workspace, monkeypatch):
     def refused(self, *_, **__):
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(self))
 
-    versioning.add_iteration(workspace, 1, frozen_without_sessions(workspace))
+    stage_records.begin_iteration(workspace, 1, frozen_without_sessions(workspace))
     with monkeypatch.context() as patient:
         patient.setattr(Path, "mkdir", refused)
         for command in (["run"], ["report"], ["discard", "--yes"]):
@@ -221,7 +223,7 @@ def test_a_workspace_that_cannot_be_written_is_one_line(workspace, monkeypatch):
 
 
 def frozen_without_sessions(ws: Workspace):
-    return settings.load(ws.params, {"recording.sessions_per_iteration": 0})
+    return config.load_settings(ws.params, {"recording.sessions_per_iteration": 0})
 
 
 @pytest.mark.parametrize(
@@ -290,7 +292,7 @@ def test_init_refuses_an_unknown_profile_and_makes_nothing(tmp_path):
 
 
 def test_clean_leaves_what_runs_did_not_make(workspace):
-    partitions.write(workspace, "tasks", 1, "synthesize", [])
+    partitions.write_partition(workspace, "tasks", 1, "synthesize", [])
     (workspace.root / "models" / "iteration=001").mkdir()
     code, _ = flywheel("clean", "--yes", "-w", workspace.root)
     assert code == 0
@@ -312,7 +314,7 @@ def test_doctor_tells_programs_what_is_missing(workspace):
 def test_a_full_disk_is_named():
     with (
         pytest.raises(DiskFull, match="the disk is full; what was finished is kept"),
-        disk_full_is_named(Path("/dev/full")),
+        disk_full_errors(Path("/dev/full")),
         Path("/dev/full").open("w") as full,
     ):
         full.write("x" * 100_000)

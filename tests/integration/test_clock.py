@@ -9,8 +9,8 @@ import pytest_asyncio
 from browser_pages import Stage, act, at, browser
 from hostile import Page, Site, reply
 
-from flywheel.sandbox.tab import Tab
-from flywheel.worlds.merge.board import first_random
+from flywheel.envs.browser.driver.tab import BrowserTab
+from flywheel.envs.suites.merge.board import first_random
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 _LOG = "<script>const log = []; const say = (what) => log.push([what, performance.now()]);</script>"
@@ -23,7 +23,7 @@ async def stage():
             yield Stage(chromium, site)
 
 
-async def log(tab: Tab) -> list:
+async def log(tab: BrowserTab) -> list:
     return await tab.evaluate("log")
 
 

@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 import synthetic
 
-from flywheel.errors import DataError
-from flywheel.files import write_text
-from flywheel.schema import TABLES
-from flywheel.store import catalog, closed, dvc_lock, partitions
-from flywheel.workspace import Workspace
+from flywheel.config.workspace import Workspace
+from flywheel.store import partitions
+from flywheel.store.catalog import compaction, database
+from flywheel.store.schema import TABLES
+from flywheel.store.versioning import dvc_files
+from flywheel.utils.errors import DataError
+from flywheel.utils.files import write_text
 
 VIEWS = ("iterations", "funnel", "p_v1", "success", "templates", "p_v1_rise", "trajectory_lineage", "learning_curves")
 ITERATIONS = 5
@@ -32,17 +34,17 @@ def made(tmp_path_factory) -> Path:
 
 
 def complete(ws: Workspace, k: int) -> None:
-    write_text(dvc_lock.path(ws, k), dvc_lock.text({dvc_lock.LAST: {"cmd": "x"}}))
+    write_text(dvc_files.dvc_lock_path(ws, k), dvc_files.dump_dvc_lock({dvc_files.LAST_STAGE: {"cmd": "x"}}))
 
 
 @pytest.fixture
 def ws(made, tmp_path, monkeypatch) -> Workspace:
-    monkeypatch.setattr(closed, "_WIDTHS", (2, 4))
+    monkeypatch.setattr(compaction, "_WIDTHS", (2, 4))
     return Workspace(shutil.copytree(made, tmp_path / "ws", symlinks=True))
 
 
 def answers(ws: Workspace) -> dict[str, list]:
-    with catalog.connect(ws) as connection:
+    with database.connect_catalog(ws) as connection:
         return {one: connection.execute(f"FROM {one} ORDER BY ALL").fetchall() for one in (*TABLES, *VIEWS)}
 
 
@@ -53,17 +55,17 @@ def folders(ws: Workspace) -> list[str]:
 def test_the_catalogue_answers_the_same(ws):
     before = answers(ws)
     assert len(before["iterations"]) == ITERATIONS
-    closed.bring_up_to_date(ws)
-    assert closed.look(ws).iterations == {1, 2, 3, 4}
+    compaction.compact_iterations(ws)
+    assert compaction.find_compacted_iterations(ws).iterations == {1, 2, 3, 4}
     assert answers(ws) == before
     complete(ws, 5)
-    closed.bring_up_to_date(ws)
+    compaction.compact_iterations(ws)
     assert folders(ws) == ["001-004", "005-005"]
     assert answers(ws) == before
 
 
 def test_it_reads_the_files_of_closed_iterations_there_alone(ws):
-    closed.bring_up_to_date(ws)
+    compaction.compact_iterations(ws)
     before = answers(ws)
     for place in ws.data.glob("*/iteration=00[1-4]/stage=*"):
         for path in place.iterdir():
@@ -73,17 +75,17 @@ def test_it_reads_the_files_of_closed_iterations_there_alone(ws):
 
 @pytest.mark.parametrize("wide", [False, True])
 def test_a_partition_that_is_another_by_now_is_read_anew(ws, wide):
-    closed.bring_up_to_date(ws)
+    compaction.compact_iterations(ws)
     if wide:
-        closed.bring_up_to_date(ws)  # what the wide folder replaced is gone
+        compaction.compact_iterations(ws)  # what the wide folder replaced is gone
         assert folders(ws) == ["001-004"]
-    rows = partitions.read(ws, "routes", 2, "route").to_pylist()
-    partitions.write(ws, "routes", 2, "route", rows[1:])
-    assert closed.look(ws).iterations == {1, 3, 4}
+    rows = partitions.read_partition(ws, "routes", 2, "route").to_pylist()
+    partitions.write_partition(ws, "routes", 2, "route", rows[1:])
+    assert compaction.find_compacted_iterations(ws).iterations == {1, 3, 4}
     changed = answers(ws)
-    assert len(changed["routes"]) == sum(len(partitions.read(ws, "routes", k, "route")) for k in range(1, 6))
-    closed.bring_up_to_date(ws)
-    assert closed.look(ws).iterations == {1, 2, 3, 4}
+    assert len(changed["routes"]) == sum(len(partitions.read_partition(ws, "routes", k, "route")) for k in range(1, 6))
+    compaction.compact_iterations(ws)
+    assert compaction.find_compacted_iterations(ws).iterations == {1, 2, 3, 4}
     assert answers(ws) == changed
     shutil.rmtree(ws.state / "closed")
     assert answers(ws) == changed
@@ -91,35 +93,35 @@ def test_a_partition_that_is_another_by_now_is_read_anew(ws, wide):
 
 def test_large_partitions_are_read_where_they_lie(ws, monkeypatch):
     before = answers(ws)
-    monkeypatch.setattr(closed, "_LARGE_BYTES", 5_000)
-    closed.bring_up_to_date(ws)
-    assert closed.look(ws).large["steps"]
+    monkeypatch.setattr(compaction, "_LARGE_BYTES", 5_000)
+    compaction.compact_iterations(ws)
+    assert compaction.find_compacted_iterations(ws).large["steps"]
     assert answers(ws) == before
 
 
 def test_a_damaged_iteration_is_left_where_it_is_told(ws):
-    path = partitions.files(ws, "routes", 2, "route")[0]
+    path = partitions.partition_files(ws, "routes", 2, "route")[0]
     path.write_bytes(path.read_bytes()[:40])
-    closed.bring_up_to_date(ws)
-    assert closed.look(ws).iterations == {1, 3, 4}
+    compaction.compact_iterations(ws)
+    assert compaction.find_compacted_iterations(ws).iterations == {1, 3, 4}
     with pytest.raises(DataError, match="dvc checkout --force data/routes/iteration=002"):
-        catalog.query(ws, "FROM routes")
+        database.query_catalog(ws, "FROM routes")
 
 
 @pytest.mark.parametrize("left", [40, 0])
 def test_a_damaged_file_of_closed_iterations_is_told_with_the_way_out(ws, left):
-    closed.bring_up_to_date(ws)
+    compaction.compact_iterations(ws)
     (path,) = (ws.state / "closed").glob("001-004/routes.parquet")
     path.write_bytes(path.read_bytes()[:left])
     with pytest.raises(DataError, match=r"delete \.flywheel/closed") as raised:
-        catalog.query(ws, "FROM routes")
+        database.query_catalog(ws, "FROM routes")
     assert raised.value.where == ".flywheel/closed/001-004/routes.parquet"
-    assert catalog.query(ws, "FROM scores").num_rows
+    assert database.query_catalog(ws, "FROM scores").num_rows
 
 
 def test_what_another_schema_put_together_does_not_count(ws, monkeypatch):
     before = answers(ws)
-    closed.bring_up_to_date(ws)
-    monkeypatch.setattr(closed, "_schema", lambda: "another")
-    assert closed.look(ws).iterations == set()
+    compaction.compact_iterations(ws)
+    monkeypatch.setattr(compaction, "_schema", lambda: "another")
+    assert compaction.find_compacted_iterations(ws).iterations == set()
     assert answers(ws) == before

@@ -11,10 +11,12 @@ import synthetic
 import synthetic_rows
 from synthetic import routed
 
-from flywheel.errors import ContractBroken, DataError
-from flywheel.stages.route import INCOMING
-from flywheel.store import catalog, contracts, judging, lineage, partitions
-from flywheel.workspace import Workspace
+from flywheel.config.workspace import Workspace
+from flywheel.pipeline.stages.route import INCOMING
+from flywheel.store import lineage, partitions
+from flywheel.store.catalog import database
+from flywheel.store.routing import contracts
+from flywheel.utils.errors import ContractBroken, DataError
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +31,7 @@ def copy(ws: Workspace, to: Path) -> Workspace:
 
 
 def rows(ws: Workspace, table: str, stage: str) -> list[dict]:
-    return partitions.read(ws, table, 1, stage).to_pylist()
+    return partitions.read_partition(ws, table, 1, stage).to_pylist()
 
 
 def aside(ws: Workspace) -> dict[str, str]:
@@ -38,7 +40,7 @@ def aside(ws: Workspace) -> dict[str, str]:
 
 
 def conserved(ws: Workspace) -> bool:
-    (iteration,) = catalog.query(ws, "SELECT conserved FROM iterations WHERE iteration = 1").to_pylist()
+    (iteration,) = database.query_catalog(ws, "SELECT conserved FROM iterations WHERE iteration = 1").to_pylist()
     return iteration["conserved"]
 
 
@@ -66,7 +68,7 @@ def edited(table, stage, edit):
     def write(ws, name="t10000"):
         found = rows(ws, table, stage)
         edit([row for row in found if row.get("trajectory_id") == name], found)
-        partitions.write(ws, table, 1, stage, found)
+        partitions.write_partition(ws, table, 1, stage, found)
 
     return write
 
@@ -91,7 +93,7 @@ def images(**changes):
             for row in found:
                 if row["sha256"] == step["image_sha256"]:
                     row.update(changes)
-            partitions.write(ws, "images", 1, stage, found)
+            partitions.write_partition(ws, "images", 1, stage, found)
 
     return edit
 
@@ -195,8 +197,8 @@ def test_a_screen_or_task_without_a_name_switches_no_contract_off(built, tmp_pat
     source, settings, _ = built
     ws = copy(source, tmp_path)
     for table, stage in (("images", "rollout"), ("tasks", "synthesize")):
-        path = partitions.files(ws, table, 1, stage)[0]
-        data = partitions.read(ws, table, 1, stage)
+        path = partitions.partition_files(ws, table, 1, stage)[0]
+        data = partitions.read_partition(ws, table, 1, stage)
         assert not data.schema.field("sha256" if table == "images" else "task_id").nullable, path
     edited("steps", "rollout", lambda mine, found: mine[0].update(image_sha256="0" * 64))(ws)
     routed(ws, settings, 1)
@@ -220,10 +222,10 @@ def test_a_trajectory_of_an_earlier_iteration_does_not_come_in_again(built, tmp_
     synthetic.outgoing(ws, 1)
     synthetic.incoming(ws, settings, 2, tasks=3, samples=3)
     (old,) = [row for row in rows(ws, "trajectories", "rollout") if row["trajectory_id"] == "t10000"]
-    found = partitions.read(ws, "trajectories", 2, "rollout").to_pylist()
-    partitions.write(ws, "trajectories", 2, "rollout", [*found, old])
+    found = partitions.read_partition(ws, "trajectories", 2, "rollout").to_pylist()
+    partitions.write_partition(ws, "trajectories", 2, "rollout", [*found, old])
     routed(ws, settings, 2)
-    reasons = partitions.read(ws, "quarantine", 2, "route").to_pylist()
+    reasons = partitions.read_partition(ws, "quarantine", 2, "route").to_pylist()
     assert any(row["reason"].startswith("contract: id_new: ") for row in reasons if row["trajectory_id"] == "t10000")
 
 
@@ -232,7 +234,7 @@ def test_rows_of_no_trajectory_are_set_aside_and_counted_apart(built, tmp_path, 
     source, settings, before = built
     ws = copy(source, tmp_path)
     found = rows(ws, table, stage)
-    partitions.write(ws, table, 1, stage, [*found, found[0] | {"trajectory_id": "nobody"}])
+    partitions.write_partition(ws, table, 1, stage, [*found, found[0] | {"trajectory_id": "nobody"}])
     outcome = routed(ws, settings, 1)
     (orphan,) = [row for row in rows(ws, "quarantine", "route") if row["of_table"] != "trajectories"]
     assert (orphan["of_table"], orphan["trajectory_id"], orphan["detail"]) == (table, "nobody", "1 rows")
@@ -258,7 +260,7 @@ def test_an_iteration_of_nothing_is_refused(built, tmp_path):
     ws = copy(source, tmp_path)
     for stage in ("rollout", "ingest"):
         for table in ("trajectories", "steps"):
-            partitions.write(ws, table, 1, stage, [])
+            partitions.write_partition(ws, table, 1, stage, [])
     with pytest.raises(DataError, match="nothing came in"):
         routed(ws, settings, 1)
 
@@ -266,7 +268,7 @@ def test_an_iteration_of_nothing_is_refused(built, tmp_path):
 def test_damaged_input_is_named_before_anything_is_routed(built, tmp_path):
     source, settings, _ = built
     ws = copy(source, tmp_path)
-    path = partitions.files(ws, "steps", 1, "rollout")[0]
+    path = partitions.partition_files(ws, "steps", 1, "rollout")[0]
     path.write_bytes(path.read_bytes()[:-100] + bytes(100))
     with pytest.raises(DataError, match="not a whole Parquet file") as raised:
         routed(ws, settings, 1)
@@ -276,20 +278,20 @@ def test_damaged_input_is_named_before_anything_is_routed(built, tmp_path):
 def twice(table, stage):
     def write(ws):
         found = rows(ws, table, stage)
-        partitions.write(ws, table, 1, stage, [*found, found[0]])
+        partitions.write_partition(ws, table, 1, stage, [*found, found[0]])
 
     return write
 
 
 def without_one(table, stage):
     def write(ws):
-        partitions.write(ws, table, 1, stage, rows(ws, table, stage)[1:])
+        partitions.write_partition(ws, table, 1, stage, rows(ws, table, stage)[1:])
 
     return write
 
 
 def in_both(ws):
-    partitions.write(ws, "ct", 1, "route", rows(ws, "ct", "route") + rows(ws, "sft", "route")[:1])
+    partitions.write_partition(ws, "ct", 1, "route", rows(ws, "ct", "route") + rows(ws, "sft", "route")[:1])
 
 
 def held_out(ws):
@@ -298,8 +300,8 @@ def held_out(ws):
     for row in (*found, *(recorded := rows(ws, "tasks", "ingest"))):
         if row["task_id"] == trained:
             row["split"] = "eval"
-    partitions.write(ws, "tasks", 1, "synthesize", found)
-    partitions.write(ws, "tasks", 1, "ingest", recorded)
+    partitions.write_partition(ws, "tasks", 1, "synthesize", found)
+    partitions.write_partition(ws, "tasks", 1, "ingest", recorded)
 
 
 TABLE_OFFENCES = {
@@ -312,31 +314,31 @@ TABLE_OFFENCES = {
 @pytest.mark.parametrize("name", TABLE_OFFENCES)
 def test_a_table_contract_stops_with_its_name(built, tmp_path, name):
     ws = copy(built[0], tmp_path)
-    judging.check_tables(ws, 1, INCOMING)
+    contracts.check_table_contracts(ws, 1, INCOMING)
     TABLE_OFFENCES[name](ws)
     with pytest.raises(ContractBroken, match=f"contract {name} is broken") as raised:
-        judging.check_tables(ws, 1, INCOMING)
-    table = next(contract.table for contract in contracts.TABLES if contract.name == name)
+        contracts.check_table_contracts(ws, 1, INCOMING)
+    table = next(contract.table for contract in contracts.TABLE_CONTRACTS if contract.name == name)
     assert raised.value.where == f"data/{table}/iteration=001"
 
 
 def test_rl_does_not_train_on_an_evaluation_task(built, tmp_path):
     ws = copy(built[0], tmp_path)
     held_out = rows(ws, "tasks", "synthesize")[0] | {"task_id": "held out", "split": "eval"}
-    partitions.write(ws, "tasks", 1, "synthesize", [*rows(ws, "tasks", "synthesize"), held_out])
+    partitions.write_partition(ws, "tasks", 1, "synthesize", [*rows(ws, "tasks", "synthesize"), held_out])
     played = rows(ws, "trajectories", "rollout")[0] | {"trajectory_id": "of RL", "task_id": "held out", "steps": 0}
-    partitions.write(ws, "trajectories", 1, "rl-games", [played])
-    judging.check_tables(ws, 1, INCOMING)
-    trained = lineage.trained("models/iteration=001/rl-games", "its digest", trajectories=["of RL"])
-    partitions.write(ws, "lineage", 1, "rl-games", trained)
+    partitions.write_partition(ws, "trajectories", 1, "rl-games", [played])
+    contracts.check_table_contracts(ws, 1, INCOMING)
+    trained = lineage.checkpoint_links("models/iteration=001/rl-games", "its digest", trajectories=["of RL"])
+    partitions.write_partition(ws, "lineage", 1, "rl-games", trained)
     with pytest.raises(ContractBroken, match=r"no_evaluation_task .* store models/iteration=001/rl-games"):
-        judging.check_tables(ws, 1, INCOMING)
+        contracts.check_table_contracts(ws, 1, INCOMING)
 
 
 @pytest.mark.parametrize("name", ["ct_sft_disjoint", "conservation"])
 def test_later_contracts_see_the_offence_too(built, tmp_path, name, monkeypatch):
     ws = copy(built[0], tmp_path)
     in_both(ws)
-    monkeypatch.setattr(contracts, "TABLES", tuple(c for c in contracts.TABLES if c.name == name))
+    monkeypatch.setattr(contracts, "TABLE_CONTRACTS", tuple(c for c in contracts.TABLE_CONTRACTS if c.name == name))
     with pytest.raises(ContractBroken, match=f"contract {name} is broken"):
-        judging.check_tables(ws, 1, INCOMING)
+        contracts.check_table_contracts(ws, 1, INCOMING)

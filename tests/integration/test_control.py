@@ -26,16 +26,16 @@ from flywheel.agent.actions import (
     Type,
     Wait,
 )
-from flywheel.sandbox.pool import open_sandbox
-from flywheel.scoring import verifiers
-from flywheel.settings import Sandbox, Settings
-from flywheel.synthesis.tasks import make_task
-from flywheel.worlds import catalogue
-from flywheel.worlds.control.sketch import LEVELS
-from flywheel.worlds.control.world import FAMILIES, KINDS
-from flywheel.worlds.steps import spot, where
+from flywheel.config import SandboxSettings, Settings
+from flywheel.envs.browser.pool import open_browser_pool
+from flywheel.envs.suites import catalogue
+from flywheel.envs.suites.control.sketch import LEVELS
+from flywheel.envs.suites.control.world import FAMILIES, KINDS
+from flywheel.envs.suites.steps import spot, where
+from flywheel.envs.tasks.drawing import make_task
+from flywheel.rewards.scorers import verifier
 
-WORLD = catalogue.get("control")
+WORLD = catalogue.get_world("control")
 STATE = "JSON.stringify(window.__env__.getState())"
 SLOTS = [(template, level) for template in KINDS for level in LEVELS]
 SEEDS = {1: 3, 2: 4, 3: 5}  # by level: of what the experts play
@@ -44,7 +44,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def pool():
-    async with open_sandbox(Settings(sandbox=Sandbox(timeout_s=60, browsers=2, pages=4))) as opened:
+    async with open_browser_pool(Settings(sandbox=SandboxSettings(timeout_s=60, browsers=2, pages=4))) as opened:
         yield opened
 
 
@@ -316,8 +316,8 @@ async def test_the_verifier_agrees_with_the_page_and_refuses_other_pages(pool, e
         first = await env.reset(task, task.seed)
     states = [first.info["state"], *(step[2].info["state"] for step in steps)]
     for state in states:
-        assert verifiers.score(task, state) == pytest.approx(state["score"]), template
-    assert verifiers.score(task, states[-1]) == 1.0
-    assert max(verifiers.score(task, state) for state in states[:-1]) < 1
+        assert verifier.score_final_state(task, state) == pytest.approx(state["score"]), template
+    assert verifier.score_final_state(task, states[-1]) == 1.0
+    assert max(verifier.score_final_state(task, state) for state in states[:-1]) < 1
     if other.params["goal"] != task.params["goal"]:
-        assert verifiers.score(other, states[-1]) < 1
+        assert verifier.score_final_state(other, states[-1]) < 1

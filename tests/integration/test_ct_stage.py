@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 import synthetic
 
-from flywheel.errors import BadInput
-from flywheel.files import write_text
-from flywheel.settings import Settings
-from flywheel.stages import ct
-from flywheel.stages.base import Context, run_stage
-from flywheel.store import catalog, manifest
-from flywheel.workspace import Workspace
+from flywheel.config import Settings
+from flywheel.config.workspace import Workspace
+from flywheel.pipeline.stage import StageContext, run_stage
+from flywheel.pipeline.stages import ct
+from flywheel.store import manifest
+from flywheel.store.catalog import database
+from flywheel.utils.errors import BadInput
+from flywheel.utils.files import write_text
 
 
 @pytest.fixture(scope="module")
@@ -27,9 +28,9 @@ def three(tmp_path_factory) -> tuple[Workspace, Settings]:
     return ws, settings
 
 
-def _ct(three, k: int, **changes) -> Context:
+def _ct(three, k: int, **changes) -> StageContext:
     ws, settings = three
-    return Context(ws, settings.model_copy(update={"ct": settings.ct.model_copy(update=changes)}), k, "ct")
+    return StageContext(ws, settings.model_copy(update={"ct": settings.ct.model_copy(update=changes)}), k, "ct")
 
 
 def test_it_runs_once_in_so_many_iterations(three):
@@ -44,7 +45,7 @@ def test_the_newest_model_is_handed_on(three):
     assert result.summary == {"not due": "every 2 iterations"}
     made = ws.model(2, "ct") / "model.safetensors"
     assert made.read_bytes() == (ws.root / newest / "model.safetensors").read_bytes()
-    found = catalog.query(ws, "SELECT * FROM lineage WHERE iteration = 2 AND stage = 'ct'").to_pylist()
+    found = database.query_catalog(ws, "SELECT * FROM lineage WHERE iteration = 2 AND stage = 'ct'").to_pylist()
     assert (ws.relative(ws.model(2, "ct")), newest) in {(row["child"], row["parent"]) for row in found}
     assert "trajectory" not in {row["parent_kind"] for row in found}  # it was trained on none
 
@@ -59,5 +60,5 @@ def test_the_last_model_of_ct_is_handed_on_where_that_is_asked(three):
     write_text(made / "model.safetensors", "weights of CT's first")
     run_stage(ct.STAGE, _ct(three, 3, **chosen))
     assert (ws.model(3, "ct") / "model.safetensors").read_text() == "weights of CT's first"
-    found = catalog.query(ws, "SELECT * FROM lineage WHERE iteration = 3 AND stage = 'ct'").to_pylist()
+    found = database.query_catalog(ws, "SELECT * FROM lineage WHERE iteration = 3 AND stage = 'ct'").to_pylist()
     assert (ws.relative(ws.model(3, "ct")), ws.relative(made)) in {(row["child"], row["parent"]) for row in found}

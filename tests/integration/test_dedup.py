@@ -16,9 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageDraw
 
-from flywheel.dedup import alignment, candidates, repeats, screens, steps, tasks
-from flywheel.dedup.repeats import RENAMED, SAME, near_duplicates
-from flywheel.dedup.steps import Sequences, encode
+from flywheel.store.dedup import episode_similarity, fingerprints
+from flywheel.store.dedup import near_duplicates as dedup_near_duplicates
+from flywheel.store.dedup.episode_similarity import StepSequences, encode_steps
+from flywheel.store.dedup.near_duplicates import REASON_OTHER_TASK, REASON_SAME_TASK, find_near_duplicates
 
 LEAST = 0.8
 
@@ -43,7 +44,7 @@ def coded(episodes: dict[str, list[tuple]]) -> dict[str, list[int]]:
         name: pa.array(values, kind) for name, values, kind in zip(columns, zip(*rows, strict=True), kinds, strict=True)
     }
     database().register("made", pa.table(made))
-    table = pa.concat_tables(encode(database(), "FROM made"))
+    table = pa.concat_tables(encode_steps(database(), "FROM made"))
     return dict(zip(table["trajectory_id"].to_pylist(), table["steps"].to_pylist(), strict=True))
 
 
@@ -70,20 +71,26 @@ def found(new: pa.Table, known: pa.Table | None = None, *, look_alike: bool = Tr
     connection.register("known", new.slice(0, 0) if known is None else known)
     connection.execute("CREATE OR REPLACE TABLE episodes AS SELECT *, true AS new FROM new")
     connection.execute("INSERT INTO episodes SELECT *, false FROM known")
-    near_duplicates(connection, "FROM episodes", LEAST, lambda pairs: [look_alike] * len(pairs))
+    find_near_duplicates(connection, "FROM episodes", LEAST, lambda pairs: [look_alike] * len(pairs))
     result = connection.execute("SELECT * REPLACE (round(similarity, 3) AS similarity) FROM near_duplicates")
     return {name: tuple(told) for name, *told in result.fetchall()}
 
 
 def test_a_few_points_spacing_and_case_are_the_same_step():
     off = [click(x + 0.008, y - 0.008 if y else y) if x is not None else typed("ada   LOVELACE") for *_, x, y in WAY]
-    assert found(table({"a": WAY, "b": off})) == {"a": ("b", 1.0, SAME, 0.5), "b": ("a", 1.0, SAME, 0.5)}
+    assert found(table({"a": WAY, "b": off})) == {
+        "a": ("b", 1.0, REASON_SAME_TASK, 0.5),
+        "b": ("a", 1.0, REASON_SAME_TASK, 0.5),
+    }
 
 
 def test_one_edited_step_of_ten_is_near_and_half_of_them_are_not():
     edited = [click(0.99, 0.5), *WAY[1:]]
     other = [click(0.99, k / 20) if k % 2 else one for k, one in enumerate(WAY)]
-    assert found(table({"a": WAY, "b": edited, "c": other})) == {"a": ("b", 0.9, SAME, 0.5), "b": ("a", 0.9, SAME, 0.5)}
+    assert found(table({"a": WAY, "b": edited, "c": other})) == {
+        "a": ("b", 0.9, REASON_SAME_TASK, 0.5),
+        "b": ("a", 0.9, REASON_SAME_TASK, 0.5),
+    }
 
 
 def test_another_task_on_the_page_is_none_though_one_step_alone_differs():
@@ -94,7 +101,7 @@ def test_another_task_on_the_page_is_none_though_one_step_alone_differs():
 def test_one_task_under_two_names_is_found_where_its_screens_are_alike():
     episodes = {"a": WAY, "b": [*WAY[:3], WAIT, *WAY[3:]]}
     told = table(episodes, content={"b": "other"})
-    assert found(told)["b"] == ("a", round(10 / 11, 3), RENAMED, 0.5)
+    assert found(told)["b"] == ("a", round(10 / 11, 3), REASON_OTHER_TASK, 0.5)
     assert found(told, look_alike=False) == {}
     assert found(table(episodes, content={"b": "other"}, arguments={"b": "7"})) == {}  # it asks for another number
 
@@ -106,8 +113,8 @@ def test_a_success_and_a_failure_are_no_twins():
 def test_of_an_earlier_iteration_only_the_newer_one_is_weighed_down_and_names_it():
     known = table({"z": WAY})
     assert found(table({"a": WAY, "b": WAY}), known) == {
-        "a": ("z", 1.0, SAME, pytest.approx(1 / 3)),
-        "b": ("z", 1.0, SAME, pytest.approx(1 / 3)),
+        "a": ("z", 1.0, REASON_SAME_TASK, pytest.approx(1 / 3)),
+        "b": ("z", 1.0, REASON_SAME_TASK, pytest.approx(1 / 3)),
     }
 
 
@@ -128,10 +135,12 @@ def test_the_order_of_the_rows_changes_nothing(drawn, random):
 
 
 def test_of_a_small_group_all_pairs_are_looked_at_and_of_a_crowd_those_that_are_alike():
-    small, crowd = 5, candidates.CROWDED + 6
+    small, crowd = 5, episode_similarity.CROWDED_GROUP + 6
     group = np.repeat([3, 1, 2], [small, crowd, 1])
     done = [[k << 40] * 4 for k in range(small)] + [[k // 2 << 40, 5 << 40, 7 << 40, 9 << 40] for k in range(crowd)]
-    pairs = candidates.pairs(group, Sequences.of(pa.array([*done, done[0]], pa.list_(pa.uint64()))))
+    pairs = episode_similarity.candidate_pairs(
+        group, StepSequences.of(pa.array([*done, done[0]], pa.list_(pa.uint64())))
+    )
     told = {tuple(pair) for pair in pairs.tolist()}
     assert len(told) == len(pairs)
     assert {pair for pair in told if pair[0] < small} == set(combinations(range(small), 2))
@@ -141,7 +150,7 @@ def test_of_a_small_group_all_pairs_are_looked_at_and_of_a_crowd_those_that_are_
 
 def test_many_episodes_are_compared_some_at_a_time_and_none_of_a_task_is_left_alone(monkeypatch):
     """Tasks of one to five samples, in so many batches that tasks lie across their ends."""
-    monkeypatch.setattr(repeats, "_AT_ONCE", 700)
+    monkeypatch.setattr(dedup_near_duplicates, "_EPISODES_PER_BATCH", 700)
     sizes = [k % 5 + 1 for k in range(2_000)]
     names = [f"t{k:04d}-{sample}" for k, size in enumerate(sizes) for sample in range(size)]
     numbers = [k for k, size in enumerate(sizes) for _ in range(size)]
@@ -162,13 +171,13 @@ def test_many_episodes_are_compared_some_at_a_time_and_none_of_a_task_is_left_al
 
 @pytest.mark.parametrize("order", ["trajectory_id, step", "step, trajectory_id", "trajectory_id DESC, step DESC"])
 def test_steps_are_put_in_order_where_they_do_not_lie_so(monkeypatch, order):
-    monkeypatch.setattr(steps, "_AT_ONCE", 100)
+    monkeypatch.setattr(episode_similarity, "_ROWS_PER_BATCH", 100)
     database().execute(
         f"""CREATE OR REPLACE TABLE played AS SELECT 't' || (k // 7)::VARCHAR AS trajectory_id,
         (k % 7)::INTEGER AS step, 'type' AS action_type, k::VARCHAR AS action, NULL::DOUBLE AS x, NULL::DOUBLE AS y,
         NULL::DOUBLE AS x2, NULL::DOUBLE AS y2 FROM range(7 * 900) _(k) ORDER BY {order}"""
     )
-    table = pa.concat_tables(encode(database(), "FROM played"))
+    table = pa.concat_tables(encode_steps(database(), "FROM played"))
     told = dict(zip(table["trajectory_id"].to_pylist(), table["steps"].to_pylist(), strict=True))
     hashed = database().execute("SELECT md5_number_lower('type ' || k::VARCHAR) FROM range(7 * 900) _(k)").fetchall()
     done = [number >> 25 for (number,) in hashed]
@@ -187,7 +196,7 @@ def test_each_trajectory_comes_once_from_many_files_that_two_threads_read(tmp_pa
         pq.write_table(made.slice(first, 100), tmp_path / f"{first:05d}.parquet")
     connection = duckdb.connect(config={"threads": 2})
     for _ in range(5):  # which thread is the first is chance
-        table = pa.concat_tables(encode(connection, f"FROM read_parquet('{tmp_path}/*.parquet')"))
+        table = pa.concat_tables(encode_steps(connection, f"FROM read_parquet('{tmp_path}/*.parquet')"))
         assert table["trajectory_id"].to_pylist() == [f"t{k:04d}" for k in range(400)]
         assert {len(codes) for codes in table["steps"].to_pylist()} == {15}
 
@@ -203,13 +212,13 @@ def test_similarity_is_levenshteins_and_equal_says_when_it_is_1(words):
         return min(swapped, edits(left[1:], right) + 1, edits(left, right[1:]) + 1)
 
     short = [word[:4] for word in words]
-    sequences = Sequences.of(pa.array([[k << 40 for k in word] for word in short], pa.list_(pa.uint64())))
+    sequences = StepSequences.of(pa.array([[k << 40 for k in word] for word in short], pa.list_(pa.uint64())))
     pairs = np.array(list(pairwise(range(len(short)))))
     expected = [
         1 - edits(tuple(short[i]), tuple(short[j])) / max(len(short[i]), len(short[j]), 1) for i, j in pairs.tolist()
     ]
-    assert alignment.similarity(sequences, pairs).tolist() == pytest.approx(expected)
-    assert alignment.equal(sequences, pairs).tolist() == [value == 1 for value in expected]
+    assert episode_similarity.sequence_similarity(sequences, pairs).tolist() == pytest.approx(expected)
+    assert episode_similarity.sequences_equal(sequences, pairs).tolist() == [value == 1 for value in expected]
 
 
 def screen(*boxes: tuple[int, int, int, int]) -> bytes:
@@ -226,8 +235,8 @@ def test_a_caret_leaves_a_screen_alike_and_another_page_does_not():
     page = screen((20, 20, 150, 90), (180, 120, 300, 220))
     caret = screen((20, 20, 150, 90), (180, 120, 300, 220), (60, 150, 61, 160))
     other = screen((160, 10, 300, 60), (10, 130, 100, 230))
-    assert screens.alike(screens.dhash(page), screens.dhash(caret))
-    assert not screens.alike(screens.dhash(page), screens.dhash(other))
+    assert fingerprints.hashes_alike(fingerprints.difference_hash(page), fingerprints.difference_hash(caret))
+    assert not fingerprints.hashes_alike(fingerprints.difference_hash(page), fingerprints.difference_hash(other))
 
 
 def task(name: str, **columns) -> dict:
@@ -245,5 +254,5 @@ def task(name: str, **columns) -> dict:
     ],
 )
 def test_what_is_near_an_evaluation_task(columns, why):
-    near = tasks.near_evaluation([task("t1", **columns)], [task("e2", seed=77, level=3), task("e1")])
+    near = fingerprints.find_tasks_near_evaluation([task("t1", **columns)], [task("e2", seed=77, level=3), task("e1")])
     assert near == ({"t1": why} if why else {})

@@ -7,31 +7,31 @@ from pathlib import Path
 import computers
 import pytest
 
-from flywheel.computer.chores.world import CHORES
-from flywheel.dedup.tasks import near_evaluation
-from flywheel.environments.router import open_environments
-from flywheel.errors import FlywheelError
-from flywheel.exchange.demonstration import DemonstratedStep, Demonstration, save
+from flywheel.config import Settings
+from flywheel.envs.router import open_environments
+from flywheel.envs.suites.chores.world import CHORES
+from flywheel.envs.tasks.drawing import make_task, make_tasks, task_content, task_to_row
 from flywheel.policy.encoding import Encoder
-from flywheel.recording.demonstrations import demonstration_rows
-from flywheel.recording.ingest import ingest_sessions
-from flywheel.recording.synthetic.make_demonstrations import demonstrated, shown_tasks
-from flywheel.settings import Settings
-from flywheel.synthesis.tasks import content, make_task, make_tasks, to_row
-from flywheel.training.samples import agent_samples
+from flywheel.recordings.ingest import ingest_sessions
+from flywheel.recordings.rows import demonstration_rows
+from flywheel.recordings.synthetic.demonstrations import demonstrate_task, demonstration_tasks
+from flywheel.store.dedup.fingerprints import find_tasks_near_evaluation
+from flywheel.store.interop.demonstration import DemonstratedStep, Demonstration, save_demonstration
+from flywheel.training.data.samples import build_agent_samples
+from flywheel.utils.errors import FlywheelError
 
 
 def ingested(one: Demonstration, folder: Path):
-    assert save(one, folder)
+    assert save_demonstration(one, folder)
     return demonstration_rows(folder / one.name, Settings(), 3)
 
 
 @computers.needed
 async def test_what_an_expert_does_in_a_terminal_is_learnt_as_a_persons(tmp_path):
     settings = Settings.model_validate({"policy": {"functions": True}, "synthesis": {"levels": [1]}})
-    (task,) = (one for one in shown_tasks(CHORES, settings, 34) if one.template == "find")
+    (task,) = (one for one in demonstration_tasks(CHORES, settings, 34) if one.template == "find")
     async with open_environments(settings, [task]) as environments, environments.env(task) as env:
-        one = await demonstrated(env, task, CHORES)
+        one = await demonstrate_task(env, task, CHORES)
     rows = ingested(one, tmp_path)
     assert (rows.trajectory.status, rows.trajectory.reward, rows.trajectory.error) == ("completed", 1.0, None)
     assert [step.action_type for step in rows.steps] == ["terminal", "finished"]
@@ -39,7 +39,7 @@ async def test_what_an_expert_does_in_a_terminal_is_learnt_as_a_persons(tmp_path
     assert rows.steps[0].observation == "~$"
     assert rows.steps[0].tool_result.strip() == task.params["answer"]
     encoder = Encoder.from_folder(Path(__file__).parents[2] / "models" / "base")
-    first, last = agent_samples([rows.trajectory], rows.steps, {}, encoder, settings.policy)
+    first, last = build_agent_samples([rows.trajectory], rows.steps, {}, encoder, settings.policy)
     assert f"Result: {task.params['answer']}" in encoder.tokenizer.decode(last.context.input_ids)
     assert encoder.tokenizer.decode(first.response).startswith("Thought: I search all files.\nAction: terminal(")
 
@@ -56,7 +56,7 @@ def test_they_need_no_recognizer_and_keep_their_places_among_those_that_do(tmp_p
     folders = []
     for name in ("a", "b"):
         one = Demonstration("flywheel", name, "", f"List {name}.", "chores", "find", "train", True, step)
-        assert save(one, tmp_path)
+        assert save_demonstration(one, tmp_path)
         folders.append(tmp_path / one.name)
     assert [one.trajectory.status for one in ingest_sessions(folders, chosen, 1)] == ["completed"] * 2
     (broken := tmp_path / "broken").mkdir()
@@ -70,9 +70,9 @@ def test_they_need_no_recognizer_and_keep_their_places_among_those_that_do(tmp_p
 def test_experts_are_shown_no_task_of_an_evaluation():
     given = {"domains": {"computer": ["chores"]}, "held_out": ["chores/move"], "levels": [1], "eval_tasks": 30}
     settings = Settings.model_validate({"synthesis": given, "merge": {"weights": {"computer": 1.0}}})
-    shown = shown_tasks(CHORES, settings, 80)
-    assert len({content(task) for task in shown}) == 80
-    assert not {content(task) for task in shown} & {content(task) for task in make_tasks(settings, 0, "eval")}
+    shown = demonstration_tasks(CHORES, settings, 80)
+    assert len({task_content(task) for task in shown}) == 80
+    assert not {task_content(task) for task in shown} & {task_content(task) for task in make_tasks(settings, 0, "eval")}
     assert {task.template for task in shown} == CHORES.templates.keys() - {"move"}
 
 
@@ -82,6 +82,6 @@ def test_of_one_instruction_the_task_of_an_evaluation_alone_is_refused(tmp_path)
     step = (DemonstratedStep("list_files(path='.')", "", observation="~$"),)
     one = Demonstration("flywheel", "a", "", held.instruction, "chores", "sort", "train", True, step, seed=2**31)
     row = ingested(one, tmp_path).task_row
-    assert not near_evaluation([row], [to_row(held)])
-    assert near_evaluation([{**row, "seed": None}], [to_row(held)])
-    assert near_evaluation([{**row, "seed": held.seed}], [to_row(held)])
+    assert not find_tasks_near_evaluation([row], [task_to_row(held)])
+    assert find_tasks_near_evaluation([{**row, "seed": None}], [task_to_row(held)])
+    assert find_tasks_near_evaluation([{**row, "seed": held.seed}], [task_to_row(held)])

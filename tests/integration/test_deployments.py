@@ -16,9 +16,10 @@ from prefect.flows import load_flow_from_entrypoint
 from prefect.utilities.callables import parameter_schema
 from prefect.utilities.schema_tools.validation import validate
 
-from flows import code, deployments, iteration
-from flywheel import init
-from flywheel.errors import BadInput
+from flows import code_version, iteration
+from flows.ops import deployments
+from flywheel.cli import scaffold
+from flywheel.utils.errors import BadInput
 
 # Of a deployment: its pool's type.
 POOLS = {"process": "process", "checkup": "process", "docker": "docker", "kubernetes": "kubernetes"}
@@ -115,7 +116,7 @@ def test_the_image_has_what_the_setup_would_install(project):
 
 
 def test_workspaces_on_one_server_have_names_of_their_own(project, tmp_path):
-    ws = init.create(tmp_path / "Night 2")
+    ws = scaffold.create_workspace(tmp_path / "Night 2")
     found = yaml.safe_load((ws.root / "prefect.yaml").read_text())
     assert [one.pop("name") for one in found["deployments"]] == [f"night-2-{name}" for name in POOLS]
     shared = yaml.safe_load((project / "prefect.yaml").read_text())
@@ -127,36 +128,36 @@ def test_workspaces_on_one_server_have_names_of_their_own(project, tmp_path):
 def copied(tmp_path, monkeypatch, project) -> Path:
     """Some of the source, elsewhere, as what this process runs."""
     shutil.copytree(project / "flows", tmp_path / "flows", ignore=shutil.ignore_patterns("__pycache__"))
-    monkeypatch.setattr(code, "_ROOT", tmp_path)
-    monkeypatch.setattr(code, "version", code.version.__wrapped__)
+    monkeypatch.setattr(code_version, "_ROOT", tmp_path)
+    monkeypatch.setattr(code_version, "compute_code_version", code_version.compute_code_version.__wrapped__)
     return tmp_path
 
 
 def test_code_is_named_by_its_content(copied):
-    first = code.version()
+    first = code_version.compute_code_version()
     (copied / "flows" / "__pycache__").mkdir()
     (copied / "flows" / "__pycache__" / "iteration.pyc").write_bytes(b"compiled")
-    assert code.version() == first == code.fingerprint()["version"]
+    assert code_version.compute_code_version() == first == code_version.code_version_build_step()["version"]
     (copied / "flows" / "iteration.py").rename(copied / "flows" / "turn.py")
-    renamed = code.version()
+    renamed = code_version.compute_code_version()
     with (copied / "flows" / "turn.py").open("a") as file:
         file.write("# more\n")
-    assert len({first, renamed, code.version()}) == 3
+    assert len({first, renamed, code_version.compute_code_version()}) == 3
 
 
 def test_other_code_is_told_in_a_line(copied, monkeypatch):
     monkeypatch.setenv("PREFECT__RUNTIME__DEPLOYMENT__NAME", "night-process")
-    made_with = code.version()
+    made_with = code_version.compute_code_version()
     (copied / "flows" / "iteration.py").unlink()
     with pytest.raises(
         BadInput, match=rf"this worker has other code.*{re.escape(made_with)} \(deployment night-process"
     ):
-        code.check(made_with)
+        code_version.check_code_version(made_with)
     with pytest.raises(BadInput, match="than its iteration"):
-        code.check(made_with, by="its iteration")
-    code.check(code.version())
+        code_version.check_code_version(made_with, by="its iteration")
+    code_version.check_code_version(code_version.compute_code_version())
 
 
 @pytest.mark.parametrize("version", [None, "", "v2", "d41d8cd98f00b204e9800998ecf8427e"])
 def test_versions_that_are_not_of_flywheel_say_nothing_of_its_code(version):
-    code.check(version)
+    code_version.check_code_version(version)

@@ -25,14 +25,13 @@ from flywheel.agent.actions import (
     Type,
     Wait,
 )
-from flywheel.computer import desk
-from flywheel.computer.desk import DESK, files_are
-from flywheel.computer.desktop import Desktop
-from flywheel.computer.desktop_acts import Cannot, acts
-from flywheel.environments.router import open_environments
-from flywheel.errors import BadInput, EnvError, EnvTimeout
-from flywheel.sandbox.check import check_env
-from flywheel.synthesis.tasks import make_task
+from flywheel.envs.computer.desktop import Desktop, UnsupportedAction, translate_action
+from flywheel.envs.conformance import check_env
+from flywheel.envs.router import open_environments
+from flywheel.envs.suites.desk import world
+from flywheel.envs.suites.desk.world import DESK, score_desk_files
+from flywheel.envs.tasks.drawing import make_task
+from flywheel.utils.errors import BadInput, EnvError, EnvTimeout
 
 EVERY_PLANE = "plain ASCII {}~ 中文 日本 한국 Ελλάδα жук é e\u0301 \u0301 😀🎉 👨\u200d👩\u200d👧 עברית\tTab\nnew line"
 MIDDLE = Point(0.5, 0.5)
@@ -60,18 +59,18 @@ async def played(env, task, steps):
 
 # -- actions, without a desktop ---------------------------------------------------------------------------------------
 def test_actions_become_acts_in_pixels():
-    assert acts(LeftDouble(Point(0.5, 0.25)), 200, 100) == [
+    assert translate_action(LeftDouble(Point(0.5, 0.25)), 200, 100) == [
         {"type": "move", "x": 100, "y": 25},
         *[{"type": kind, "button": "left"} for kind in ("down", "up", "down", "up")],
     ]
-    assert acts(Hotkey(("ctrl", "shift", "s")), 200, 100) == [
+    assert translate_action(Hotkey(("ctrl", "shift", "s")), 200, 100) == [
         *({"type": "key_down", "key": key} for key in ("Control", "Shift", "s")),
         *({"type": "key_up", "key": key} for key in ("s", "Shift", "Control")),
     ]
-    drag = acts(Drag(Point(0, 0), Point(0.5, 0.5)), 200, 100)
+    drag = translate_action(Drag(Point(0, 0), Point(0.5, 0.5)), 200, 100)
     assert [drag[0], drag[-2]] == [{"type": "move", "x": 0, "y": 0}, {"type": "move", "x": 100, "y": 50}]
     assert [act["type"] for act in drag[1:-2]] == ["down"] + ["move"] * (len(drag) - 4)
-    assert acts(Wait(), 200, 100) == acts(Finished("done"), 200, 100) == []
+    assert translate_action(Wait(), 200, 100) == translate_action(Finished("done"), 200, 100) == []
 
 
 @pytest.mark.parametrize(
@@ -87,8 +86,8 @@ def test_actions_become_acts_in_pixels():
     ],
 )
 def test_what_a_hand_cannot_do_is_said(action, said):
-    with pytest.raises(Cannot, match=said):
-        acts(action, 200, 100)
+    with pytest.raises(UnsupportedAction, match=said):
+        translate_action(action, 200, 100)
 
 
 # -- the world --------------------------------------------------------------------------------------------------------
@@ -97,20 +96,20 @@ def test_only_the_wanted_files_are_worth_one(template, level):
     params = DESK.draw(template, level, 3)
     before, wanted = params["files"], params["wanted"]
     assert params == DESK.draw(template, level, 3) != DESK.draw(template, level, 4)
-    assert files_are(params, {"files": wanted}) == 1.0
-    assert files_are(params, {"files": before}) == 0.0
+    assert score_desk_files(params, {"files": wanted}) == 1.0
+    assert score_desk_files(params, {"files": before}) == 0.0
     for path in wanted:
         lacking = {name: text for name, text in wanted.items() if name != path}
-        assert files_are(params, {"files": lacking}) <= 0.5
-        assert files_are(params, {"files": wanted | {path: "something else"}}) <= 0.5
-    assert files_are(params, {"files": wanted | {"more.txt": ""}}) <= 0.5
+        assert score_desk_files(params, {"files": lacking}) <= 0.5
+        assert score_desk_files(params, {"files": wanted | {path: "something else"}}) <= 0.5
+    assert score_desk_files(params, {"files": wanted | {"more.txt": ""}}) <= 0.5
 
 
 def test_a_verifier_that_there_is_not_is_named():
-    from flywheel.environments.kind import find
+    from flywheel.envs.registry import find_backend
 
     with pytest.raises(BadInput, match="files_are"):
-        find("computer").verifier(desk_task("write", verifier="file_are"))
+        find_backend("computer").verifier(desk_task("write", verifier="file_are"))
 
 
 # -- desktops ---------------------------------------------------------------------------------------------------------
@@ -133,7 +132,7 @@ async def test_an_expert_solves_every_template_and_chance_does_not():
     tasks = [desk_task(template, 2) for template in DESK.templates]
     async with open_environments(desktops.settings(), tasks) as environments, environments.env(tasks[0]) as env:
         for task in tasks:
-            steps = [action for _, action in desk.play(task.template, task.params)]
+            steps = [action for _, action in world.play_desk_task(task.template, task.params)]
             result = await played(env, task, steps)
             assert (result.reward, result.terminated) == (1.0, True), (task.template, result.info)
             assert result.info["state"]["files"] == task.params["wanted"]
@@ -185,13 +184,13 @@ async def test_two_clicks_in_two_steps_are_no_double_click():
 
 @desktops.needed
 async def test_links_out_of_the_home_are_not_followed():
-    from flywheel.computer.state import files
+    from flywheel.envs.computer.state import read_home_files
 
     async with desktops.opened({"a.txt": "a"}, [["xterm"]]) as desktop:
         await desktop.do(Type("ln -s /etc/passwd secret; mkfifo pipe; head -c 99999 /dev/zero >big; echo >done\n"))
         while desktop.machine.home.read("done", 8) is None:
             await desktop.do(Wait())
-        found = files(desktop.machine.home)
+        found = read_home_files(desktop.machine.home)
         assert found["secret"] == "a link"
         assert found["pipe"] == "no file"
         assert found["big"].startswith("sha256:")

@@ -13,9 +13,9 @@ from processes import PATIENCE_S
 
 from flywheel.agent import actions as act
 from flywheel.agent.actions import Click, Point, Type, Wait
-from flywheel.errors import EnvError
-from flywheel.sandbox.pool import BrowserPool
-from flywheel.settings import Sandbox
+from flywheel.config import SandboxSettings
+from flywheel.envs.browser.pool import BrowserPool
+from flywheel.utils.errors import EnvError
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -27,7 +27,7 @@ async def pool():
         "greets": Page(load="tell(confirm('at load'));"),
     }
     with Site(pages) as site:
-        settings = Sandbox(browsers=1, pages=2, width=SIZE, height=SIZE, timeout_s=20)
+        settings = SandboxSettings(browsers=1, pages=2, width=SIZE, height=SIZE, timeout_s=20)
         async with BrowserPool(settings, Source(site)) as opened:
             yield opened
 

@@ -14,7 +14,7 @@ from processes import PATIENCE_S
 
 from flywheel.agent import actions as act
 from flywheel.agent.actions import Action, Click, Hotkey, NavigateBack, Point, Type, Wait
-from flywheel.sandbox.tab import Tab
+from flywheel.envs.browser.driver.tab import BrowserTab
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -26,7 +26,7 @@ async def stage(request):
             yield Stage(chromium, site)
 
 
-async def open_kind(tab: Tab) -> str:
+async def open_kind(tab: BrowserTab) -> str:
     return (await tab.observe(0)).get("dialog", {}).get("kind", "")
 
 

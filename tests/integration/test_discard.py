@@ -8,13 +8,13 @@ import least_work
 import pytest
 from click.testing import CliRunner
 
-from flywheel import discard, run_lock
 from flywheel.cli import main
-from flywheel.errors import BadInput, FlywheelError
-from flywheel.files import write_text
-from flywheel.settings import Settings
-from flywheel.store import versioning
-from flywheel.workspace import Workspace
+from flywheel.config import Settings, run_lock
+from flywheel.config.workspace import Workspace
+from flywheel.maintenance import discard
+from flywheel.store.versioning import stage_records
+from flywheel.utils.errors import BadInput, FlywheelError
+from flywheel.utils.files import write_text
 
 SETTINGS = least_work.frozen(Settings(), recording={"sessions_per_iteration": 0})
 
@@ -32,11 +32,11 @@ def content(ws: Workspace) -> dict[str, bytes]:
 
 def begin(ws: Workspace) -> None:
     """Iteration 2, left in the middle."""
-    versioning.add_iteration(ws, 2, SETTINGS)
+    stage_records.begin_iteration(ws, 2, SETTINGS)
     for stage in ("ingest", "synthesize", "rollout", "ct"):
         least_work.run_stage(ws, stage, 2)
         if stage != "ct":
-            versioning.commit(ws, stage, 2)
+            stage_records.record_stage(ws, stage, 2)
     write_text(ws.staging(2, "ct") / "key" / "ct" / "state.pt", "half a training")
     write_text(ws.run_target, '{"first": 2, "last": 3}')
 
@@ -47,8 +47,8 @@ def test_what_was_begun_goes_and_nothing_else(ws):
     result = CliRunner().invoke(main, ["discard", "--yes", "-w", str(ws.root)])
     assert result.exit_code == 0, result.output
     assert content(ws) == before
-    assert versioning.iterations(ws) == [1]
-    assert versioning.status(ws) == {}
+    assert stage_records.list_iterations(ws) == [1]
+    assert stage_records.changed_stages(ws) == {}
     told = result.output.splitlines()
     for name in ("iterations/002", "data/steps/iteration=002", "models/iteration=002"):
         assert name in told
@@ -79,8 +79,8 @@ def test_what_was_interrupted_is_finished_by_typing_it_again(ws, monkeypatch, re
     with monkeypatch.context() as patient:
         patient.setattr(discard.shutil, "rmtree", rmtree)
         with pytest.raises(KeyboardInterrupt):
-            discard.carry_out(ws, discard.plan(ws))
-    discard.carry_out(ws, discard.plan(ws, 2))
+            discard.discard_iteration(ws, discard.plan_discard(ws))
+    discard.discard_iteration(ws, discard.plan_discard(ws, 2))
     assert content(ws) == before
 
 
@@ -88,37 +88,37 @@ def test_a_complete_iteration_is_never_discarded(ws):
     for damage in (lambda: None, lambda: shutil.rmtree(ws.data), lambda: ws.promotion(1).unlink()):
         damage()
         with pytest.raises(BadInput, match="001 is complete"):
-            discard.plan(ws, 1)
+            discard.plan_discard(ws, 1)
         with pytest.raises(BadInput, match="001 is complete"):
-            discard.plan(ws)
+            discard.plan_discard(ws)
 
 
 def test_a_decided_iteration_is_not_discarded(ws):
-    versioning.add_iteration(ws, 2, SETTINGS)
+    stage_records.begin_iteration(ws, 2, SETTINGS)
     for stage in ("merge", "evaluate", "promote"):
         least_work.run_stage(ws, stage, 2)
-    versioning.commit(ws, "promote", 2)
+    stage_records.record_stage(ws, "promote", 2)
     with pytest.raises(BadInput, match="002 is released"):
-        discard.plan(ws)
+        discard.plan_discard(ws)
 
 
 def test_what_was_not_begun_cannot_be_discarded(ws, tmp_path):
     with pytest.raises(BadInput, match="iteration 4 has not been begun"):
-        discard.plan(ws, 4)
+        discard.plan_discard(ws, 4)
     (tmp_path / "fresh").mkdir()
     with pytest.raises(BadInput, match="no iteration has been begun"):
-        discard.plan(Workspace(tmp_path / "fresh"))
+        discard.plan_discard(Workspace(tmp_path / "fresh"))
 
 
 def test_not_while_a_run_is_at_work(ws):
     begin(ws)
     before = content(ws)
-    with run_lock.hold(ws):
-        assert run_lock.held(ws)
+    with run_lock.hold_workspace(ws):
+        assert run_lock.is_workspace_busy(ws)
         result = CliRunner().invoke(main, ["discard", "--yes", "-w", str(ws.root)])
-        with pytest.raises(FlywheelError, match="another run"), run_lock.hold(ws):
+        with pytest.raises(FlywheelError, match="another run"), run_lock.hold_workspace(ws):
             pass
-    assert not run_lock.held(ws)
+    assert not run_lock.is_workspace_busy(ws)
     assert result.exit_code == 1
     assert "another run is at work here" in result.output
     assert content(ws) == before

@@ -16,10 +16,10 @@ import pytest
 from lamps import small_model
 from trainees import DEEPSPEED, needs_deepspeed
 
-from flywheel.errors import TrainingError
+from flywheel.config import RlSettings
 from flywheel.policy.model import load_model
-from flywheel.settings import Rl
 from flywheel.training.rl.learner import Learner
+from flywheel.utils.errors import TrainingError
 
 PROJECT = Path(__file__).resolve().parents[2]
 SUPPORT = PROJECT / "tests" / "support"
@@ -67,4 +67,4 @@ def test_same_losses_as_one_process_of_plain_torch(folder, alone, tmp_path, engi
 @pytest.mark.skipif(DEEPSPEED, reason="deepspeed is installed")
 def test_deepspeed_that_is_not_installed_is_named(folder):
     with pytest.raises(TrainingError, match=r"deepspeed is not installed \(engine\)"):
-        Learner(load_model(folder), Rl(engine="deepspeed"), 0)
+        Learner(load_model(folder), RlSettings(engine="deepspeed"), 0)

@@ -6,30 +6,30 @@ import asyncio
 
 import pytest
 import pytest_asyncio
+from fake_env import FakeEnv, FakePool, Faults, fake_task
 from pages import click_on, script, swallow, task_of
 
 from flywheel.agent import actions as act
 from flywheel.agent.actions import Click, Drag, Hotkey, Point, Type, Wait
-from flywheel.errors import EnvError
-from flywheel.sandbox.check import check_env
-from flywheel.sandbox.fake import FakeEnv, FakePool, Faults, fake_task
-from flywheel.sandbox.pool import open_sandbox
-from flywheel.settings import Sandbox, Settings
-from flywheel.worlds.merge.board import first_random
+from flywheel.config import SandboxSettings, Settings
+from flywheel.envs.browser.pool import open_browser_pool
+from flywheel.envs.conformance import check_env
+from flywheel.envs.suites.merge.board import first_random
+from flywheel.utils.errors import EnvError
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def pool():
-    async with open_sandbox(Settings(sandbox=Sandbox(timeout_s=60))) as opened:
+    async with open_browser_pool(Settings(sandbox=SandboxSettings(timeout_s=60))) as opened:
         yield opened
 
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def hasty():
     """A pool of one page with a short deadline."""
-    async with open_sandbox(Settings(sandbox=Sandbox(browsers=1, pages=1, timeout_s=4))) as opened:
+    async with open_browser_pool(Settings(sandbox=SandboxSettings(browsers=1, pages=1, timeout_s=4))) as opened:
         yield opened
 
 

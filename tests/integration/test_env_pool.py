@@ -15,15 +15,15 @@ from processes import descendants, gone
 from routed import route
 
 from flywheel.agent.actions import Wait
-from flywheel.environments.router import Router
-from flywheel.errors import BadInput, EnvError, EnvTimeout
-from flywheel.rollout.pool import rollout
-from flywheel.sandbox import chromium, profiles
-from flywheel.sandbox.events import Closed, Crashed, Started
-from flywheel.sandbox.pool import open_sandbox
-from flywheel.sandbox.watchdog import Watchdog
-from flywheel.schema import to_row
-from flywheel.settings import Rollout, Sandbox, Settings
+from flywheel.config import RolloutSettings, SandboxSettings, Settings
+from flywheel.envs.browser import chromium
+from flywheel.envs.browser.events import Closed, Crashed, Started
+from flywheel.envs.browser.pool import PoolWatchdog, open_browser_pool
+from flywheel.envs.router import EnvRouter
+from flywheel.rollout.pool import run_rollout
+from flywheel.store.schema import record_to_row
+from flywheel.utils import child_processes
+from flywheel.utils.errors import BadInput, EnvError, EnvTimeout
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 TILES = task_of("tiles", "clear")
@@ -32,7 +32,7 @@ TILES = task_of("tiles", "clear")
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def pool():
     """A pool of one page."""
-    async with open_sandbox(Settings(sandbox=Sandbox(browsers=1, pages=1, timeout_s=30))) as opened:
+    async with open_browser_pool(Settings(sandbox=SandboxSettings(browsers=1, pages=1, timeout_s=30))) as opened:
         yield opened
 
 
@@ -43,18 +43,18 @@ async def test_a_task_whose_page_does_not_load_is_named_and_quarantined_not_scor
     async with pool.env() as env:
         with pytest.raises(EnvError, match="the page does not load: it answered status 404"):
             await env.reset(task, 0)
-    (episode,) = await rollout(
+    (episode,) = await run_rollout(
         [task],
         1,
         StillPolicy(),
-        Router({"browser": pool}),
+        EnvRouter({"browser": pool}),
         iteration=1,
-        settings=Settings(rollout=Rollout(retries=1)),
+        settings=Settings(rollout=RolloutSettings(retries=1)),
         temperature=1.0,
     )
     assert episode.trajectory.status == "crashed"
     assert "does not load" in episode.trajectory.error
-    (decision,) = route([to_row("trajectories", episode.trajectory)], [])
+    (decision,) = route([record_to_row("trajectories", episode.trajectory)], [])
     assert decision["destination"] == "quarantine"
     assert "does not load" in decision["reason"]
 
@@ -102,8 +102,8 @@ async def test_an_error_of_the_user_of_a_lease_frees_the_page(pool):
 
 async def test_a_page_that_hangs_by_itself_is_ended_and_its_neighbour_does_not_notice():
     """In one browser, with no call under way in either page."""
-    settings = Settings(sandbox=Sandbox(browsers=1, pages=2, timeout_s=3))
-    async with open_sandbox(settings) as pool, pool.env() as sound:
+    settings = Settings(sandbox=SandboxSettings(browsers=1, pages=2, timeout_s=3))
+    async with open_browser_pool(settings) as pool, pool.env() as sound:
         async with pool.env() as hung:
             await hung.reset(TILES, 0)
             before = await sound.reset(TILES, 0)
@@ -122,15 +122,15 @@ async def test_a_page_that_hangs_by_itself_is_ended_and_its_neighbour_does_not_n
 
 
 async def test_a_page_that_takes_too_much_memory_is_ended_and_its_neighbour_does_not_notice():
-    settings = Sandbox(browsers=1, pages=2, timeout_s=30)
-    async with open_sandbox(Settings(sandbox=settings)) as pool, pool.env() as greedy, pool.env() as modest:
+    settings = SandboxSettings(browsers=1, pages=2, timeout_s=30)
+    async with open_browser_pool(Settings(sandbox=settings)) as pool, pool.env() as greedy, pool.env() as modest:
         await greedy.reset(TILES, 0)
         await modest.reset(TILES, 0)
         await script(greedy, "window.kept = new Uint8Array(2e8).fill(1), 0")
         await pool.watchdog.memory()
         await greedy.step(Wait())
         # The limit comes down, rather than the page's need up: the test would take a gigabyte.
-        pool.watchdog = Watchdog(pool, settings.model_copy(update={"page_mb": 200}))
+        pool.watchdog = PoolWatchdog(pool, settings.model_copy(update={"page_mb": 200}))
         await pool.watchdog.memory()
         with pytest.raises(EnvError, match=r"crashed|gone|died"):
             await greedy.step(Wait())
@@ -161,8 +161,8 @@ async def test_a_recording_plays_in_a_browser(pool, tmp_path):
 
 async def test_step_history_stays_flat_as_browsers_are_replaced():
     """Each browser serves its share and no more; nothing of the old ones stays."""
-    settings = Sandbox(browsers=1, pages=1, timeout_s=30, recycle_after=4)
-    async with open_sandbox(Settings(sandbox=settings)) as pool:
+    settings = SandboxSettings(browsers=1, pages=1, timeout_s=30, recycle_after=4)
+    async with open_browser_pool(Settings(sandbox=settings)) as pool:
         events = pool.events.stream(Started, Closed)
         for _ in range(12):
             async with pool.env() as env:
@@ -178,10 +178,10 @@ async def test_step_history_stays_flat_as_browsers_are_replaced():
 # -- the end of the process ---
 _HOLD = """
 import asyncio, sys
-from flywheel.settings import Sandbox, Settings
-from flywheel.sandbox.pool import open_sandbox
-from flywheel.sandbox.watchdog import Watchdog
-from flywheel.synthesis.tasks import make_tasks
+from flywheel.config import Sandbox, Settings
+from flywheel.envs.browser.pool import open_sandbox
+from flywheel.envs.browser.pool import Watchdog
+from flywheel.envs.tasks.drawing import make_tasks
 
 async def main():
     settings = Settings(sandbox=Sandbox(browsers=2, pages=2, timeout_s=60))
@@ -226,7 +226,7 @@ async def test_nothing_outlives_its_process(how, number):
     assert len(folders) == 2
     assert await gone(pid for pid, _ in family)
     if number in (signal.SIGTERM, signal.SIGKILL):
-        assert set(profiles.sweep()) >= {folder for folder in folders if folder.exists()}
+        assert set(child_processes.remove_abandoned_folders()) >= {folder for folder in folders if folder.exists()}
     assert not any(folder.exists() for folder in folders)
 
 
@@ -234,20 +234,20 @@ async def test_a_missing_browser_says_what_to_type(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("PLAYWRIGHT_BROWSERS_PATH", str(tmp_path))
     with pytest.raises(BadInput, match="playwright install"):
-        chromium.find(Sandbox())
+        chromium.find_chromium(SandboxSettings())
     with pytest.raises(BadInput, match="no-such-browser"):
-        chromium.find(Sandbox(executable="no-such-browser"))
+        chromium.find_chromium(SandboxSettings(executable="no-such-browser"))
     shell = tmp_path / "chromium_headless_shell-1" / "linux" / "headless_shell"
     shell.parent.mkdir(parents=True)
     shell.touch(mode=0o755)
-    assert chromium.find(Sandbox()) == shell
+    assert chromium.find_chromium(SandboxSettings()) == shell
 
 
 async def test_a_browser_that_does_not_start_is_an_env_error(tmp_path):
     broken = tmp_path / "broken"
     broken.write_text("#!/bin/sh\nexit 3\n")
     broken.chmod(0o755)
-    settings = Settings(sandbox=Sandbox(browsers=1, pages=1, executable=str(broken)))
-    async with open_sandbox(settings) as pool:
+    settings = Settings(sandbox=SandboxSettings(browsers=1, pages=1, executable=str(broken)))
+    async with open_browser_pool(settings) as pool:
         with pytest.raises(EnvError, match="did not start"):
             await pool.env().__aenter__()

@@ -11,27 +11,27 @@ import pytest_asyncio
 from pages import click_on, script, spoken_words, task_of
 
 from flywheel.agent.actions import Drag, Hotkey, Point, Wait
-from flywheel.sandbox.pool import open_sandbox
-from flywheel.settings import Sandbox, Settings, Synthesis
-from flywheel.synthesis.tasks import make_tasks
-from flywheel.worlds import oracle
-from flywheel.worlds.merge.board import play
-from flywheel.worlds.players import random_action
+from flywheel.config import SandboxSettings, Settings, SynthesisSettings
+from flywheel.envs.browser.pool import open_browser_pool
+from flywheel.envs.suites import oracle
+from flywheel.envs.suites.merge.board import play
+from flywheel.envs.suites.players import random_action
+from flywheel.envs.tasks.drawing import make_tasks
 
-FORTY = Settings(synthesis=Synthesis(train_tasks=40, eval_tasks=40, levels=[1, 2]))
+FORTY = Settings(synthesis=SynthesisSettings(train_tasks=40, eval_tasks=40, levels=[1, 2]))
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def pool():
-    async with open_sandbox(Settings(sandbox=Sandbox(timeout_s=60))) as opened:
+    async with open_browser_pool(Settings(sandbox=SandboxSettings(timeout_s=60))) as opened:
         yield opened
 
 
 async def _demonstrate(pool, tasks):
     async def one(task):
         async with pool.env() as env:
-            return await oracle.demonstrate(env, task, task.seed)
+            return await oracle.demonstrate_task(env, task, task.seed)
 
     return await asyncio.gather(*(one(task) for task in tasks))
 
@@ -68,7 +68,7 @@ async def test_thoughts_are_short_and_the_recognizer_knows_their_words(demonstra
 async def test_higher_levels_can_be_solved(pool):
     for world, template in (("tiles", "clear"), ("shapes", "fit"), ("merge", "reach"), ("shop", "swap")):
         async with pool.env() as env:
-            steps = await oracle.demonstrate(env, task_of(world, template, level=3), 1)
+            steps = await oracle.demonstrate_task(env, task_of(world, template, level=3), 1)
         assert steps[-1][2].reward == 1.0, world
 
 
@@ -128,7 +128,7 @@ async def test_a_game_state_can_be_set(pool):
     async with pool.env() as env:
         result = await env.reset(task, 0)
         kept = await script(env, "JSON.stringify(window.__env__.getState())")
-        _, action = oracle.next_step(task, result.info["state"])
+        _, action = oracle.next_expert_step(task, result.info["state"])
         moved = await env.step(action)
         await script(env, f"window.__env__.setState({kept})")
         back = await env.step(Wait())

@@ -8,12 +8,14 @@ import computers
 import pytest
 
 from flywheel.agent.actions import Click, Finished, Hotkey, Point, RunPython, Terminal, Wait
-from flywheel.computer import browser, desktop
-from flywheel.computer.chores.world import ERRANDS
-from flywheel.environments.router import open_environments
-from flywheel.synthesis.tasks import make_task
+from flywheel.envs.computer import desktop
+from flywheel.envs.router import open_environments
+from flywheel.envs.suites.chores.world import ERRANDS
+from flywheel.envs.tasks.drawing import make_task
 
-LACKING = desktop.missing({browser.PROGRAM: browser.PROGRAM, "galculator": "galculator", "gnumeric": "gnumeric"})
+LACKING = desktop.list_missing_packages(
+    {desktop.BROWSER_PROGRAM: desktop.BROWSER_PROGRAM, "galculator": "galculator", "gnumeric": "gnumeric"}
+)
 pytestmark = [computers.needed, pytest.mark.skipif(bool(LACKING), reason=f"no errands without {', '.join(LACKING)}")]
 EVERY_LEVEL = bool(os.environ.get("FLYWHEEL_EVERY_LEVEL"))
 

@@ -18,13 +18,13 @@ from click.testing import CliRunner
 from PIL import Image
 
 from flywheel.cli import main
-from flywheel.errors import DataError
-from flywheel.exchange import agentnet, hugging_face, mind2web, samples, webdataset
-from flywheel.exchange.demonstration import Demonstration, Refused, save
-from flywheel.recording.ingest import ingest_session
-from flywheel.settings import Settings
+from flywheel.config import Settings
+from flywheel.config.workspace import Workspace
+from flywheel.recordings.ingest import ingest_session
 from flywheel.store import partitions
-from flywheel.workspace import Workspace
+from flywheel.store.interop import agentnet, exports, mind2web
+from flywheel.store.interop.demonstration import Demonstration, RefusedRecord, save_demonstration
+from flywheel.utils.errors import DataError
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +48,8 @@ def screen(colour: str = "white", form: str = "png", size: tuple[int, int] = (40
 def test_webdataset_reads_every_step_and_screen(built, tmp_path, store):
     import webdataset as wds
 
-    steps = list(samples.read(built, store, 1))
-    assert webdataset.write(steps, tmp_path / "out", 2_000) == len(steps) > 0
+    steps = list(exports.read_store_steps(built, store, 1))
+    assert exports.write_webdataset(steps, tmp_path / "out", 2_000) == len(steps) > 0
     tars = sorted(str(path) for path in (tmp_path / "out").glob("*.tar"))
     assert len(tars) > 1
     read = list(wds.WebDataset(tars, shardshuffle=False))
@@ -71,8 +71,8 @@ def test_hugging_face_reads_every_column_and_screen(built, tmp_path, store, monk
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     import datasets  # it looks at the environment
 
-    steps = list(samples.read(built, store, 1))
-    assert hugging_face.write(steps, tmp_path / "out", "a store") == len(steps)
+    steps = list(exports.read_store_steps(built, store, 1))
+    assert exports.write_hugging_face(steps, tmp_path / "out", "a store") == len(steps)
     read = datasets.load_dataset(str(tmp_path / "out"), split="train", cache_dir=str(tmp_path / "cache"))
     assert isinstance(read.features["screen"], datasets.Image)
     raw = read.cast_column("screen", datasets.Image(decode=False))
@@ -97,10 +97,10 @@ def test_export_tells_what_is_lost_and_overwrites_nothing(built, tmp_path):
 
 def test_a_damaged_store_is_not_exported(built, tmp_path):
     ws = Workspace(Path(shutil.copytree(built.root, tmp_path / "ws")))
-    (path, *_) = partitions.files(ws, "steps", 1, "rollout")
+    (path, *_) = partitions.partition_files(ws, "steps", 1, "rollout")
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(DataError, match="steps"):
-        webdataset.write(samples.read(ws, "ct", 1), tmp_path / "out")
+        exports.write_webdataset(exports.read_store_steps(ws, "ct", 1), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -157,12 +157,12 @@ CODES = (
 
 
 def ingested(one: Demonstration, folder: Path):
-    assert save(one, folder)
+    assert save_demonstration(one, folder)
     return ingest_session(folder / one.name, None, Settings(), 3, None)
 
 
 def test_agentnet_becomes_steps_in_the_grammar_of_the_workspace(tmp_path):
-    (one,) = agentnet.read(*agentnet_files(tmp_path, *CODES))
+    (one,) = agentnet.read_agentnet(*agentnet_files(tmp_path, *CODES))
     rows = ingested(one, tmp_path / "recordings")
     assert [step.action_type for step in rows.steps] == ["click", "drag", "type", "hotkey", None, "finished"]
     assert rows.steps[0].action == "click(point='<point>16 27</point>')"
@@ -181,7 +181,7 @@ def test_a_step_that_agentnet_calls_wrong_is_a_slip(tmp_path):
     record = json.loads(lines.read_text())
     record["traj"][1]["value"]["last_step_redundant"] = True
     lines.write_text(json.dumps(record))
-    (one,) = agentnet.read(lines, images)
+    (one,) = agentnet.read_agentnet(lines, images)
     assert [step.slip for step in one.steps] == [False, True, False]
 
 
@@ -197,8 +197,8 @@ def test_a_record_that_is_none_is_refused_by_line(tmp_path, change, why):
     lines, images = agentnet_files(tmp_path, *CODES[:3], **change)
     with lines.open("a") as file:
         file.write("{ not json\n")
-    refused = list(agentnet.read(lines, images))
-    assert refused[0] == Refused("agentnet.jsonl line 1", why)
+    refused = list(agentnet.read_agentnet(lines, images))
+    assert refused[0] == RefusedRecord("agentnet.jsonl line 1", why)
     assert refused[1].where == "agentnet.jsonl line 2"
 
 
@@ -206,7 +206,7 @@ def test_a_zip_in_parts_is_told_how_to_join(tmp_path):
     lines, images = agentnet_files(tmp_path, *CODES)
     images.write_bytes(images.read_bytes()[: images.stat().st_size // 2])
     with pytest.raises(DataError, match="zip -s 0"):
-        list(agentnet.read(lines, images))
+        list(agentnet.read_agentnet(lines, images))
 
 
 def mind2web_file(path: Path, *operations: dict) -> Path:
@@ -254,7 +254,7 @@ def test_mind2web_becomes_clicks_in_the_middle_of_their_targets(tmp_path):
         {"op": "CLICK", "original_op": "HOVER"},
         {"op": "CLICK", "box": "-1,-1,-1,-1"},
     )
-    (one,) = mind2web.read([path])
+    (one,) = mind2web.read_mind2web([path])
     rows = ingested(one, tmp_path / "recordings")
     types = [step.action_type for step in rows.steps]
     assert types == ["click", "click", "type", "click", None, "hover", None]
@@ -267,9 +267,9 @@ def test_mind2web_becomes_clicks_in_the_middle_of_their_targets(tmp_path):
 def test_what_is_imported_goes_by_the_contracts_to_ct_and_what_is_held_out_does_not(tmp_path):
     ws, settings = synthetic.workspace(tmp_path / "ws")
     synthetic.incoming(ws, settings, 1, tasks=3, samples=2)
-    (good,) = agentnet.read(*agentnet_files(tmp_path, *CODES))
-    (held,) = mind2web.read([mind2web_file(tmp_path / "test_task-00000-of-00003.parquet", {"op": "CLICK"})])
-    (copied,) = agentnet.read(
+    (good,) = agentnet.read_agentnet(*agentnet_files(tmp_path, *CODES))
+    (held,) = mind2web.read_mind2web([mind2web_file(tmp_path / "test_task-00000-of-00003.parquet", {"op": "CLICK"})])
+    (copied,) = agentnet.read_agentnet(
         *agentnet_files(tmp_path, *CODES[:1], task_id="copy", instruction="buy the BLUE mug")  # an evaluation task's
     )
     both = [ingested(one, tmp_path / "recordings") for one in (good, held, copied)]
@@ -278,20 +278,23 @@ def test_what_is_imported_goes_by_the_contracts_to_ct_and_what_is_held_out_does_
         ("tasks", [one.task_row for one in both]),
         ("images", list({row["sha256"]: row for one in both for row in one.image_rows}.values())),
     ):
-        there = partitions.read(ws, table, 1, "ingest").to_pylist()
-        partitions.write(ws, table, 1, "ingest", [*there, *rows])
-    there = partitions.read(ws, "steps", 1, "ingest").to_pylist()
-    columns = set(partitions.read(ws, "steps", 1, "ingest").column_names)
+        there = partitions.read_partition(ws, table, 1, "ingest").to_pylist()
+        partitions.write_partition(ws, table, 1, "ingest", [*there, *rows])
+    there = partitions.read_partition(ws, "steps", 1, "ingest").to_pylist()
+    columns = set(partitions.read_partition(ws, "steps", 1, "ingest").column_names)
     made = [{k: v for k, v in vars(step).items() if k in columns} for one in both for step in one.steps]
-    partitions.write(ws, "steps", 1, "ingest", [*there, *made])
+    partitions.write_partition(ws, "steps", 1, "ingest", [*there, *made])
     synthetic.routed(ws, settings, 1)
-    stored = {row["trajectory_id"]: row for row in partitions.read(ws, "ct", 1, "route").to_pylist()}
-    aside = {row["trajectory_id"]: row["reason"] for row in partitions.read(ws, "quarantine", 1, "route").to_pylist()}
+    stored = {row["trajectory_id"]: row for row in partitions.read_partition(ws, "ct", 1, "route").to_pylist()}
+    aside = {
+        row["trajectory_id"]: row["reason"]
+        for row in partitions.read_partition(ws, "quarantine", 1, "route").to_pylist()
+    }
     names = [one.trajectory.trajectory_id for one in both]
     assert stored[names[0]]["source"] == "import"
     assert "held out for evaluation" in aside[names[1]]
     assert "the instruction of held" in aside[names[2]]
-    links = partitions.read(ws, "lineage", 1, "route").to_pylist()
+    links = partitions.read_partition(ws, "lineage", 1, "route").to_pylist()
     assert ("agentnet:20240927235321_5855063d", "imported from") in {
         (row["parent"], row["relation"]) for row in links if row["child"] == names[0]
     }

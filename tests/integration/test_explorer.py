@@ -11,11 +11,10 @@ from explored import SCRIPT, explorer, rollouts
 from PIL import Image
 from synthetic_rows import image_row
 
-from flywheel import secret
-from flywheel.explorer.guard import LONGEST
-from flywheel.explorer.login import Login
-from flywheel.store.partitions import write
-from flywheel.workspace import Workspace
+from flywheel.config.workspace import Workspace
+from flywheel.store.partitions import write_partition
+from flywheel.ui.explorer.auth import MAX_REQUEST_BYTES, LoginSessions
+from flywheel.utils import credentials
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +46,7 @@ def test_an_address_lets_in_once_and_leaves_a_cookie_that_scripts_cannot_read(se
 
 def test_the_secret_of_the_workspace_lets_in_and_nothing_else(served):
     ws, server, _ = served
-    line = secret.of(ws.state)
+    line = credentials.workspace_credentials(ws.state)
     for typed, status in ((line, 303), (line.partition(":")[2], 303), ("", 401), ("flywheel:", 401), (line[:-1], 401)):
         with httpx.Client(base_url=server.url) as client:
             answer = client.post("/login", data={"secret": typed, "next": "/trajectories?q=a"})
@@ -83,7 +82,7 @@ def test_other_hosts_origins_and_servers_of_this_machine_are_refused(served):
 
 def test_sessions_end():
     clock = [0.0]
-    login = Login("flywheel:x", 4202, lambda: clock[0])
+    login = LoginSessions("flywheel:x", 4202, lambda: clock[0])
     cookies = login.set_cookie(login.by_key(login.key())).partition(";")[0]
     assert login.holds(f"a=b; {cookies}")
     assert not login.holds(cookies.replace("4202", "4203"))
@@ -107,7 +106,7 @@ def test_each_answer_says_what_a_browser_may_do_with_it(served):
 
 def test_a_long_request_is_refused_whatever_it_says_of_its_length(served):
     client = served[2]
-    told = client.post("/login", content=b"x" * (LONGEST + 1))
+    told = client.post("/login", content=b"x" * (MAX_REQUEST_BYTES + 1))
     assert (told.status_code, told.json()["error"]) == (413, "a request may have 256 KiB, this one is longer")
     assert client.post("/login", content=(b"x" * 65536 for _ in range(16))).status_code == 413
     assert client.get("/api/columns").status_code == 200
@@ -207,15 +206,17 @@ def test_columns_say_what_they_are_and_which_values_they_have(served):
 
 def test_a_trajectory_with_all_that_is_known_of_it(served):
     ws, _, client = served
-    write(
+    write_partition(
         ws,
         "duplicates",
         1,
         "route",
         [{"trajectory_id": "t1r1", "twin": "t1r5", "similarity": 0.9, "reason": "a repeat", "weight": 0.5}],
     )
-    write(ws, "lineage", 1, "sft", [{"child": "models/iteration=001/sft", "parent": "t1r1", "relation": "trained on"}])
-    write(
+    write_partition(
+        ws, "lineage", 1, "sft", [{"child": "models/iteration=001/sft", "parent": "t1r1", "relation": "trained on"}]
+    )
+    write_partition(
         ws,
         "thoughts",
         1,
@@ -254,7 +255,7 @@ def test_screens_are_given_as_pictures_for_ever_and_small_in_lists(served):
         {"sha256": "b" * 64, "width": 9, "height": 9, "format": "svg+xml", "bytes": hostile},
         {"sha256": "c" * 64, "width": 9, "height": 9, "format": "png", "bytes": hostile},
     ]
-    write(ws, "images", 3, "rollout", rows)
+    write_partition(ws, "images", 3, "rollout", rows)
     screen = client.get(f"/screens/3/{'a' * 64}")
     assert screen.content == large.getvalue()
     assert screen.headers["content-type"] == "image/png"
@@ -306,7 +307,9 @@ def test_a_partition_that_is_half_written_is_not_seen(ws):
 
 def test_what_is_no_number_in_a_row_is_null(ws):
     rollouts(ws, 1)
-    write(ws, "routes", 1, "route", [{"trajectory_id": "t1r0", "destination": "ct", "score": float("nan"), "v": None}])
+    write_partition(
+        ws, "routes", 1, "route", [{"trajectory_id": "t1r0", "destination": "ct", "score": float("nan"), "v": None}]
+    )
     with explorer(ws) as (_, client):
         rows = json.loads(client.get("/api/trajectories?where=trajectory_id:is:t1r0").text)["rows"]
         assert rows[0]["score"] is None

@@ -9,15 +9,15 @@ import pytest
 from explored import rollouts
 from processes import PATIENCE_S
 
-from flywheel.errors import QueryTimeout
-from flywheel.explorer import asking as explorer_asking
-from flywheel.explorer.asking import Asking
+from flywheel.ui.explorer import catalog_reader as explorer_asking
+from flywheel.ui.explorer.catalog_reader import CatalogReader
+from flywheel.utils.errors import QueryTimeout
 
 
 def test_who_waits_too_long_for_others_is_told(ws, monkeypatch):
-    monkeypatch.setattr(explorer_asking, "_AT_ONCE", 1)
+    monkeypatch.setattr(explorer_asking, "_MAX_QUERIES", 1)
     rollouts(ws)
-    asking, working, over = Asking(ws, limit_s=2), threading.Event(), threading.Event()
+    asking, working, over = CatalogReader(ws, limit_s=2), threading.Event(), threading.Event()
 
     def work(connection) -> int:
         working.set()
@@ -38,7 +38,7 @@ def test_who_waits_too_long_for_others_is_told(ws, monkeypatch):
 
 def test_a_question_that_takes_too_long_is_ended(ws):
     rollouts(ws)
-    asking = Asking(ws, limit_s=3)
+    asking = CatalogReader(ws, limit_s=3)
     asking.rows("SELECT 1")  # opens the catalogue
     with pytest.raises(QueryTimeout, match="it took longer than 3 s"):
         asking.rows("SELECT count(*) FROM range(1000000) a, range(1000000) b WHERE a.range + b.range = 7")

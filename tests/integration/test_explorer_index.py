@@ -12,11 +12,11 @@ from explored import explorer
 from processes import PATIENCE_S
 from synthetic_rows import step, task, trajectory
 
-from flywheel.errors import DataError, FlywheelError, QueryTimeout
-from flywheel.explorer import index_file
-from flywheel.explorer.index import Index
+from flywheel.config.workspace import Workspace
 from flywheel.store import partitions
-from flywheel.workspace import Workspace
+from flywheel.ui.explorer import search_index
+from flywheel.ui.explorer.search_index import ThoughtIndex
+from flywheel.utils.errors import DataError, FlywheelError, QueryTimeout
 
 THOUGHTS = {
     "a": ["I open the Settings page", "now I press Größe"],
@@ -38,19 +38,19 @@ def write(ws: Workspace, iteration: int, thoughts: dict[str, list[str | None]]) 
         for row in rows
         for n, said in enumerate(thoughts[row["trajectory_id"]])
     ]
-    partitions.write(ws, "tasks", iteration, "synthesize", [of])
-    partitions.write(ws, "trajectories", iteration, "rollout", rows)
-    partitions.write(ws, "steps", iteration, "rollout", made)
+    partitions.write_partition(ws, "tasks", iteration, "synthesize", [of])
+    partitions.write_partition(ws, "trajectories", iteration, "rollout", rows)
+    partitions.write_partition(ws, "steps", iteration, "rollout", made)
 
 
-def found(index: Index, text: str) -> set[str]:
+def found(index: ThoughtIndex, text: str) -> set[str]:
     return set(index.find(text)["trajectory_id"].to_pylist())
 
 
 @pytest.fixture
 def index(ws):
     write(ws, 1, THOUGHTS)
-    index = Index(ws, limit_s=60)
+    index = ThoughtIndex(ws, limit_s=60)
     index.begin()
     return index
 
@@ -58,8 +58,8 @@ def index(ws):
 @pytest.fixture
 def read(monkeypatch) -> list[int]:
     """The iterations whose steps were read."""
-    known, seen = index_file._trajectories, []
-    monkeypatch.setattr(index_file, "_trajectories", lambda ws, k, stage: seen.append(k) or known(ws, k, stage))
+    known, seen = search_index._trajectories, []
+    monkeypatch.setattr(search_index, "_trajectories", lambda ws, k, stage: seen.append(k) or known(ws, k, stage))
     return seen
 
 
@@ -98,7 +98,7 @@ def test_words_are_found_in_their_order_and_nothing_typed_is_a_command(index, te
 
 def test_each_partition_is_read_once_and_what_is_gone_is_not_found(ws, read):
     write(ws, 1, THOUGHTS)
-    index = Index(ws, limit_s=60)
+    index = ThoughtIndex(ws, limit_s=60)
     index.begin()
     assert found(index, "press") == {"a", "b"}
     write(ws, 2, {"e": ["press too"]})
@@ -109,7 +109,7 @@ def test_each_partition_is_read_once_and_what_is_gone_is_not_found(ws, read):
     index.begin()
     assert (found(index, "press"), found(index, "release")) == ({"a", "b"}, {"f"})
     assert read == [1, 2, 2]
-    again = Index(ws, limit_s=60)  # another process
+    again = ThoughtIndex(ws, limit_s=60)  # another process
     again.begin()
     assert (found(again, "press"), read) == ({"a", "b"}, [1, 2, 2])
 
@@ -123,7 +123,7 @@ def test_where_most_of_it_is_gone_it_is_made_anew(ws, index):
     shutil.rmtree(ws.data / "steps" / "iteration=001")
     index.begin()
     assert found(index, "press") == {"f"}
-    with index_file.reading(ws.state / "explorer" / "index.sqlite") as connection:
+    with search_index.open_index(ws.state / "explorer" / "index.sqlite") as connection:
         assert connection.execute("SELECT count(*) FROM trajectory").fetchone() == (1,)
 
 
@@ -143,7 +143,7 @@ def test_a_file_that_is_of_no_use_is_made_anew(ws, index, damage):
         connection.close()
     else:
         path.write_text(damage, encoding="utf-8")
-    index = Index(ws, limit_s=60)
+    index = ThoughtIndex(ws, limit_s=60)
     index.begin()
     assert found(index, "press") == {"a", "b"}
 
@@ -151,7 +151,7 @@ def test_a_file_that_is_of_no_use_is_made_anew(ws, index, damage):
 def test_a_damaged_file_of_the_store_is_named_and_mended(ws, index):
     assert found(index, "press")
     write(ws, 2, {"e": ["press too"]})
-    (path,) = partitions.files(ws, "steps", 2, "rollout")
+    (path,) = partitions.partition_files(ws, "steps", 2, "rollout")
     whole = path.read_bytes()
     path.write_bytes(whole[:100])
     index.begin()
@@ -166,7 +166,7 @@ def test_where_it_cannot_be_written_the_list_goes_on_without(ws):
     write(ws, 1, THOUGHTS)
     ws.state.mkdir(exist_ok=True)
     (ws.state / "explorer").write_text("in its place", encoding="utf-8")
-    index = Index(ws, limit_s=60)
+    index = ThoughtIndex(ws, limit_s=60)
     index.begin()
     with pytest.raises(FlywheelError, match="the index of words cannot be used"):
         index.find("press")
@@ -180,8 +180,8 @@ def test_where_it_cannot_be_written_the_list_goes_on_without(ws):
 
 def test_a_search_waits_for_new_words_within_its_limit(ws, monkeypatch):
     over = threading.Event()
-    monkeypatch.setattr(index_file, "catch_up", lambda *_: over.wait(PATIENCE_S) and ())
-    index = Index(ws, limit_s=0.01)
+    monkeypatch.setattr(search_index, "update_index", lambda *_: over.wait(PATIENCE_S) and ())
+    index = ThoughtIndex(ws, limit_s=0.01)
     index.begin()
     with pytest.raises(QueryTimeout, match="still being indexed"):
         index.find("press")
@@ -202,17 +202,17 @@ def test_a_file_that_another_process_makes_at_the_same_time_is_waited_for(ws, mo
         if len(waited) == 3:
             other.execute("ROLLBACK")
 
-    monkeypatch.setattr(index_file.time, "sleep", sleep)
-    assert index_file.catch_up(path, ws, index_file.standing(ws)) == ()
+    monkeypatch.setattr(search_index.time, "sleep", sleep)
+    assert search_index.update_index(path, ws, search_index.list_step_partitions(ws)) == ()
     assert len(waited) == 3
     other.close()
 
 
 def test_several_processes_make_one_index(ws, read):
     write(ws, 1, THOUGHTS)
-    several = [Index(ws, limit_s=60) for _ in range(4)]
+    several = [ThoughtIndex(ws, limit_s=60) for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(Index.begin, several))
+        list(pool.map(ThoughtIndex.begin, several))
         assert list(pool.map(lambda one: found(one, "press"), several)) == [{"a", "b"}] * 4
     assert several[0].find("press").num_rows == 2
     assert read == [1]

@@ -13,11 +13,11 @@ from explorer_tabs import SIZES, open_page, serious
 from playwright.sync_api import Page, expect
 from waiting import until
 
-from flywheel import secret
-from flywheel.files import write_text
-from flywheel.store import git
-from flywheel.store.partitions import write
-from flywheel.workspace import Workspace
+from flywheel.config.workspace import Workspace
+from flywheel.store.partitions import write_partition
+from flywheel.store.versioning import git_tags
+from flywheel.utils import credentials
+from flywheel.utils.files import write_text
 
 PAGES = ["/iterations", "/trajectories", "/compare", "/compare?a=t1r0&b=t2r1", "/sql?sql=FROM+task_success"]
 
@@ -46,7 +46,7 @@ def rows(tab: Page):
 
 def test_the_bundle_was_built_from_these_sources(project):
     """`make explorer` builds it; whoever changes a source builds it anew."""
-    web = project / "flywheel" / "explorer" / "web"
+    web = project / "flywheel" / "ui" / "explorer" / "web"
     files = [path.relative_to(web).as_posix() for path in (web / "src").rglob("*") if path.is_file()]
     digest = hashlib.sha256()
     for name in sorted([*files, "build.mjs", "package-lock.json", "package.json", "tsconfig.json"]):
@@ -211,10 +211,10 @@ def test_another_workspace_is_laid_over_this_one(browser, ws, tmp_path):
 def test_an_iteration_leads_to_its_run_its_data_docs_and_its_revision(browser, ws):
     rollouts(ws, 1)
     run = {"run_id": "0a<b>", "name": "iteration 001", "kind": "flow", "state": "Completed", "attempts": 1}
-    write(ws, "runs", 1, "runs", [run])
+    write_partition(ws, "runs", 1, "runs", [run])
     write_text(ws.report / "docs" / "index.html", "<h1>docs</h1>")
-    git.init(ws.root)
-    git.tag(ws, 1)
+    git_tags.init_git(ws.root)
+    git_tags.tag_iteration(ws, 1)
     with explorer(ws) as (server, _):
         tab = open_page(browser, server)
         expect(tab.get_by_role("row", name=re.compile("^001"))).to_contain_text("iteration 001")
@@ -225,7 +225,7 @@ def test_an_iteration_leads_to_its_run_its_data_docs_and_its_revision(browser, w
         expect(tab.get_by_role("link", name="iteration 001")).to_have_attribute("href", run_page)
         docs = "http://127.0.0.1:4201/docs/index.html"
         expect(tab.get_by_role("link", name="Data docs")).to_have_attribute("href", docs)
-        commit = git.tags(ws)[0][1]
+        commit = git_tags.iteration_tags(ws)[0][1]
         expect(tab.get_by_title(f"commit {commit}: git checkout iteration-001 && dvc checkout")).to_be_visible()
         tab.goto(f"{server.url}/trajectories/t1r0")
         expect(tab.get_by_text("iteration-001")).to_be_visible()
@@ -327,7 +327,7 @@ def test_whoever_is_not_let_in_gives_the_secret(browser, served):
     tab.get_by_label("Secret").fill("wrong")
     tab.get_by_role("button", name="Log in").click()
     expect(tab.get_by_role("alert")).to_have_text("That is not the secret of this workspace.")
-    tab.get_by_label("Secret").fill(secret.of(served.ws.state))
+    tab.get_by_label("Secret").fill(credentials.workspace_credentials(served.ws.state))
     tab.get_by_role("button", name="Log in").click()
     expect(tab.get_by_text("12 found")).to_be_visible()
     context.close()

@@ -10,11 +10,11 @@ from explorer_tabs import SIZES, open_page, serious
 from playwright.sync_api import Page, expect
 from reviews import waiting
 
-from flywheel.evaluation import review
-from flywheel.explorer import samples
-from flywheel.explorer.asking import Asking
+from flywheel.config.workspace import Workspace
+from flywheel.evaluation import promotion_review
 from flywheel.store import labels
-from flywheel.workspace import Workspace
+from flywheel.ui.explorer import review
+from flywheel.ui.explorer.catalog_reader import CatalogReader
 
 DRAWN = "/review?queue=random&iteration=1&seed=7"
 
@@ -39,7 +39,9 @@ def as_reviewer(tab: Page, served, name: str, path: str) -> Page:
 
 def labelled(served, name: str, **said: str) -> None:
     for reviewer, label in said.items():
-        samples.say(Asking(served.ws), samples.Said(trajectory_id=name, label=label, reviewer=reviewer))
+        review.save_review_label(
+            CatalogReader(served.ws), review.LabelRequest(trajectory_id=name, label=label, reviewer=reviewer)
+        )
 
 
 def close(*tabs: Page) -> None:
@@ -125,7 +127,7 @@ def test_a_queue_is_labelled_by_keys_alone(browser, served):
     expect(asked).not_to_have_text(first)
     expect(tab.get_by_text("Was the task solved")).to_be_visible()
     expect(tab.locator("article .notice")).to_have_count(0)
-    (said,) = Asking(served.ws).rows("FROM labels")
+    (said,) = CatalogReader(served.ws).rows("FROM labels")
     assert (said["reviewer"], said["label"], said["comment"]) == ("ada", "not solved", "1 mug too many")
     close(tab)
 
@@ -164,7 +166,7 @@ def test_what_people_write_is_words(browser, served):
     other.get_by_label("Name").fill("../../x")
     other.get_by_role("button", name="Begin").click()
     assert other.get_by_label("Name").evaluate("field => field.validity.patternMismatch")
-    assert {path.name for path in labels.folder(served.ws).iterdir()} == {"bo.jsonl", "ada.jsonl"}
+    assert {path.name for path in labels.labels_folder(served.ws).iterdir()} == {"bo.jsonl", "ada.jsonl"}
     close(bo, ada, other)
 
 
@@ -178,7 +180,7 @@ def test_a_label_of_a_megabyte_is_refused_in_the_page(browser, served):
         )
         tab.get_by_role("button", name="Not solved").click()
         expect(tab.get_by_role("alert")).to_contain_text(said)
-    assert not labels.folder(served.ws).exists()
+    assert not labels.labels_folder(served.ws).exists()
     field.fill("short")
     tab.get_by_role("button", name="Not solved").click()
     expect(tab.get_by_text("Kept: not solved")).to_be_visible()
@@ -200,7 +202,7 @@ def test_a_promotion_is_decided_from_the_page(browser, served):
     expect(tab.get_by_role("region", name="Differences")).to_contain_text("−0.10 to +0.60")
     tab.get_by_label("Why").fill(f"n is small {SCRIPT}")
     tab.get_by_role("button", name="Promote the new model").click()
-    assert review.read(served.ws, 1) is None, "it is asked once more"
+    assert promotion_review.read_review(served.ws, 1) is None, "it is asked once more"
     tab.get_by_role("button", name="Yes, decide").click()
     expect(tab.get_by_text("ada said: promote")).to_be_visible()
     expect(tab.get_by_text(f"“n is small {SCRIPT}”")).to_be_visible()
@@ -209,5 +211,5 @@ def test_a_promotion_is_decided_from_the_page(browser, served):
     tab.keyboard.press("Enter")
     expect(tab.get_by_text("ada said: keep the old model")).to_be_visible()
     expect(tab.get_by_text(re.compile("Before: ada, promote"))).to_be_visible()
-    assert [one.promote for one in review.read(served.ws, 1).all] == [True, False]
+    assert [one.promote for one in promotion_review.read_review(served.ws, 1).all] == [True, False]
     close(tab)

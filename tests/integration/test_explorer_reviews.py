@@ -12,12 +12,13 @@ import routed_turns
 from explored import explorer, rollouts
 from reviews import waiting
 
-from flywheel.evaluation import review
-from flywheel.explorer.guard import LONGEST
-from flywheel.files import write_text
-from flywheel.store import decisions, dvc_lock, labels
-from flywheel.store.partitions import write
-from flywheel.upkeep import route_review
+from flywheel.evaluation import promotion_review
+from flywheel.maintenance import route_review
+from flywheel.store import labels, routing_decisions
+from flywheel.store.partitions import write_partition
+from flywheel.store.versioning import dvc_files
+from flywheel.ui.explorer.auth import MAX_REQUEST_BYTES
+from flywheel.utils.files import write_text
 
 ROUTED = {f"t{k}r{n}" for k in (1, 2) for n in range(6)}
 TELLING = ("v", "score", "scorer", "scores", "destination", "reason", "samples", "twins", "others", "reward")
@@ -64,7 +65,9 @@ def test_a_draw_is_the_same_for_all_who_ask_for_it(client):
 
 def test_as_many_of_each_store_are_drawn_by_route(ws, client):
     stores = {name: "ct" for name in ("t1r0", "t1r1", "t1r2", "t1r3", "t1r4")} | {"t1r5": "sft"}
-    write(ws, "routes", 1, "route", [{"trajectory_id": name, "destination": to} for name, to in stores.items()])
+    write_partition(
+        ws, "routes", 1, "route", [{"trajectory_id": name, "destination": to} for name, to in stores.items()]
+    )
     for seed in range(5):
         first = names(client, queue="route", iteration=1, size=2, seed=seed)
         assert sorted(stores[name] for name in first) == ["ct", "sft"]
@@ -73,10 +76,10 @@ def test_as_many_of_each_store_are_drawn_by_route(ws, client):
 def test_what_scorers_dispute_and_what_was_hardly_understood_is_found(ws, client):
     judged = [("t1r0", "judge", True), ("t1r0", "verifier", False), ("t1r1", "judge", True), ("t1r1", "verifier", True)]
     rows = [{"trajectory_id": name, "scorer": scorer, "score": float(v), "v": v} for name, scorer, v in judged]
-    write(ws, "scores", 1, "score", rows)
+    write_partition(ws, "scores", 1, "score", rows)
     said = [("t1r2", 0, 0.9), ("t1r2", 1, 0.4), ("t1r3", 0, 0.6), ("t1r4", 0, None)]
     rows = [{"trajectory_id": name, "utterance": n, "confidence": heard, "step": 0} for name, n, heard in said]
-    write(ws, "thoughts", 1, "rollout", rows)
+    write_partition(ws, "thoughts", 1, "rollout", rows)
     assert names(client, queue="disagreement") == ["t1r0"]
     assert names(client, queue="speech") == ["t1r2", "t1r3"], "the least understood first"
     answer = client.get("/api/review/queue", params={"reviewer": "ada", "size": 1})
@@ -141,7 +144,7 @@ def test_a_second_label_counts_and_keeps_how_it_was_drawn(ws, client):
     say(client, "t1r0", "solved", queue="route")
     say(client, "t1r0", "cannot tell", queue="random")
     assert client.get("/api/review/items/t1r0?reviewer=ada").json()["mine"]["label"] == "cannot tell"
-    lines = (labels.folder(ws) / "ada.jsonl").read_text(encoding="utf-8").splitlines()
+    lines = (labels.labels_folder(ws) / "ada.jsonl").read_text(encoding="utf-8").splitlines()
     assert [(one["label"], one["queue"]) for one in map(json.loads, lines)] == [
         ("solved", "route"),
         ("cannot tell", "route"),
@@ -161,7 +164,7 @@ def test_a_second_label_counts_and_keeps_how_it_was_drawn(ws, client):
         ({"reviewer": ""}, 400, "no name of a reviewer"),
         ({"queue": "sql"}, 400, "what was sent cannot be read: queue"),
         ({"comment": "x" * 2001}, 400, "a comment may have 2,000 characters, this one has 2,001"),
-        ({"comment": "x" * 2**20}, 413, f"a request may have {LONGEST // 1024} KiB, this one is longer"),
+        ({"comment": "x" * 2**20}, 413, f"a request may have {MAX_REQUEST_BYTES // 1024} KiB, this one is longer"),
         ({"label": None}, 400, "what was sent cannot be read: label"),
     ],
 )
@@ -170,7 +173,7 @@ def test_what_is_no_label_is_refused(ws, client, body, status, said):
         "/api/review/labels", json={"trajectory_id": "t1r0", "label": "solved", "reviewer": "ada", **body}
     )
     assert (answer.status_code, answer.json()["error"][: len(said)]) == (status, said)
-    assert not labels.folder(ws).exists()
+    assert not labels.labels_folder(ws).exists()
 
 
 def test_nobody_else_writes(ws, client):
@@ -192,19 +195,19 @@ def test_nobody_else_writes(ws, client):
         assert httpx.post(f"{client.base_url}{path}", json=body).status_code == 401
         for method in ("PUT", "PATCH", "DELETE"):
             assert client.request(method, path, json=body).status_code == 405
-    assert not labels.folder(ws).exists()
-    assert review.read(ws, 1) is None
+    assert not labels.labels_folder(ws).exists()
+    assert promotion_review.read_review(ws, 1) is None
 
 
 def test_a_damaged_line_is_named_and_the_rest_goes_on(ws, client):
     say(client, "t1r0", "solved")
-    (labels.folder(ws) / "bo.jsonl").write_text('{"half', encoding="utf-8")
+    (labels.labels_folder(ws) / "bo.jsonl").write_text('{"half', encoding="utf-8")
     answer = client.get("/api/review/queue", params={"reviewer": "ada"})
     assert (answer.status_code, "reviews/bo.jsonl, line 1" in answer.json()["error"]) == (500, True)
     asked = client.post("/api/sql", json={"sql": "FROM labels"})
     assert "reviews/bo.jsonl, line 1" in asked.json()["error"]
     assert client.get("/api/trajectories").json()["total"] == 18
-    (labels.folder(ws) / "bo.jsonl").unlink()
+    (labels.labels_folder(ws) / "bo.jsonl").unlink()
     assert len(drawn(client)) == 12
     asked = client.post("/api/sql", json={"sql": "SELECT reviewer, label FROM labels"})
     assert asked.json()["data"] == [["ada", "solved"]]
@@ -230,7 +233,10 @@ def test_a_promotion_is_decided_as_by_the_command(ws):
         for promote, reviewer in ((True, "Ada"), (False, "Bo")):
             body = {"promote": promote, "reviewer": reviewer, "comment": "n is small"}
             assert client.post("/api/promotions/1", json=body).status_code == 200
-        assert [(one.promote, one.reviewer) for one in review.read(ws, 1).all] == [(True, "Ada"), (False, "Bo")]
+        assert [(one.promote, one.reviewer) for one in promotion_review.read_review(ws, 1).all] == [
+            (True, "Ada"),
+            (False, "Bo"),
+        ]
         assert len(client.get("/api/promotions/1").json()["decisions"]) == 2
         for body, said in (
             ({"promote": "yes", "reviewer": "Ada"}, "what was sent cannot be read: promote"),
@@ -239,11 +245,11 @@ def test_a_promotion_is_decided_as_by_the_command(ws):
         ):
             answer = client.post("/api/promotions/1", json=body)
             assert (answer.status_code, answer.json()["error"][: len(said)]) == (400, said)
-        write_text(dvc_lock.path(ws, 1), "schema: '2.0'\nstages:\n  promote:\n    cmd: x\n")
+        write_text(dvc_files.dvc_lock_path(ws, 1), "schema: '2.0'\nstages:\n  promote:\n    cmd: x\n")
         answer = client.post("/api/promotions/1", json={"promote": True, "reviewer": "Eve"})
         assert (answer.status_code, "is decided already" in answer.json()["error"]) == (400, True)
         assert client.get("/api/promotions").json() == []
-        assert len(review.read(ws, 1).all) == 2
+        assert len(promotion_review.read_review(ws, 1).all) == 2
         assert client.post("/api/promotions/9", json={"promote": True, "reviewer": "Eve"}).status_code == 400
 
 
@@ -252,16 +258,16 @@ def test_a_promotion_is_decided_as_by_the_command(ws):
 
 def test_what_is_asked_before_training_is_a_queue_of_its_own_and_a_label_is_the_answer(ws):
     asked = routed_turns.routed(ws.root / "asked", review=3)
-    found = [one.trajectory_id for one in route_review.asked(asked, 1)]
+    found = [one.trajectory_id for one in route_review.open_questions(asked, 1)]
     with explorer(asked) as (_, client):
         assert names(client, queue="routing") == found
         assert say(client, found[0], "solved", queue="routing").status_code == 204
         assert say(client, found[1], "cannot tell").status_code == 204, "however it was come upon"
         other = next(name for name in names(client) if name not in found)
         assert say(client, other, "solved", queue="routing").status_code == 400
-        assert [one.label for one in route_review.asked(asked, 1)] == ["solved", "cannot tell", None]
-        route_review.end(asked, 1, "enough")
+        assert [one.label for one in route_review.open_questions(asked, 1)] == ["solved", "cannot tell", None]
+        route_review.end_route_review(asked, 1, "enough")
         assert names(client, queue="routing") == []
         assert say(client, found[2], "solved", queue="routing").status_code == 400
         assert say(client, found[2], "solved", queue="random").status_code == 204, "of how far people agree"
-        assert len(decisions.read(asked, 1)) == 1
+        assert len(routing_decisions.read_decisions(asked, 1)) == 1

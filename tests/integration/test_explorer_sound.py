@@ -12,11 +12,11 @@ from explorer_tabs import open_page
 from playwright.sync_api import expect
 from synthetic_rows import image_row, step, task, trajectory
 
-from flywheel.files import write_json
-from flywheel.recording.sound import audio
-from flywheel.store.partitions import write
-from flywheel.trajectory import session_id
-from flywheel.workspace import Workspace
+from flywheel.config.workspace import Workspace
+from flywheel.recordings import audio
+from flywheel.store.partitions import write_partition
+from flywheel.store.trajectory import session_trajectory_id
+from flywheel.utils.files import write_json
 
 AHEAD_S = 1.5  # of the screen's clock, before the sound's
 NAME = "001-shop-ben"
@@ -30,26 +30,26 @@ def ws(tmp_path, project) -> Workspace:
     chosen = {"id": NAME, "path": f"recordings/{NAME}", "sha256": "0" * 64}
     write_json(found.root / "iterations" / "001" / "sessions.json", {"sessions": [chosen]})
     asked = task("k1", "sites", "shop")
-    mine = trajectory(session_id(1, "k1", NAME), asked, source="recording", author="human", steps=3)
+    mine = trajectory(session_trajectory_id(1, "k1", NAME), asked, source="recording", author="human", steps=3)
     played = trajectory("t1", asked)
-    first, *_, last = audio.segments(audio.read(found.root / "recordings" / NAME / "speech.opus"))
+    first, *_, last = audio.speech_segments(audio.read_audio(found.root / "recordings" / NAME / "speech.opus"))
     said = [
         {"trajectory_id": mine["trajectory_id"], "utterance": n, "step": at, "asr_text": "add it", "text": "I add it."}
         | {"start_s": start + AHEAD_S, "end_s": end + AHEAD_S, "words": [], "alignment_score": 1.0}
         | {"recognizer": "none", "refined_by": "rules", "confidence": 1.0, "doubtful": False}
         for n, (at, (start, end)) in enumerate(((0, first), (2, last)))
     ]
-    write(found, "tasks", 1, "ingest", [asked])
-    write(found, "trajectories", 1, "ingest", [mine])
-    write(found, "trajectories", 1, "rollout", [played])
-    write(found, "steps", 1, "ingest", [step(mine, n, total=3) for n in range(3)])
-    write(found, "images", 1, "ingest", [image_row(n) for n in range(3)])
-    write(found, "thoughts", 1, "ingest", said)
+    write_partition(found, "tasks", 1, "ingest", [asked])
+    write_partition(found, "trajectories", 1, "ingest", [mine])
+    write_partition(found, "trajectories", 1, "rollout", [played])
+    write_partition(found, "steps", 1, "ingest", [step(mine, n, total=3) for n in range(3)])
+    write_partition(found, "images", 1, "ingest", [image_row(n) for n in range(3)])
+    write_partition(found, "thoughts", 1, "ingest", said)
     return found
 
 
 def test_the_waveform_is_that_of_the_file_and_knows_both_clocks(ws):
-    name, path = session_id(1, "k1", NAME), ws.root / "recordings" / NAME / "speech.opus"
+    name, path = session_trajectory_id(1, "k1", NAME), ws.root / "recordings" / NAME / "speech.opus"
     with explorer(ws) as (_, client):
         found = client.get(f"/api/trajectories/{name}/waveform").json()
         assert found["seconds"] == pytest.approx(soundfile.info(path).duration, abs=0.01)
@@ -65,7 +65,7 @@ def test_the_waveform_is_that_of_the_file_and_knows_both_clocks(ws):
 
 
 def test_what_has_no_sound_here_says_so(ws):
-    name, folder = session_id(1, "k1", NAME), ws.root / "recordings" / NAME
+    name, folder = session_trajectory_id(1, "k1", NAME), ws.root / "recordings" / NAME
     with explorer(ws) as (_, client):
 
         def told(of: str) -> tuple[int, str]:
@@ -88,12 +88,12 @@ def test_a_session_cannot_name_a_file_outside_of_it(ws, named):
     told = json.loads((folder / "session.json").read_text(encoding="utf-8")) | {"audio": named}
     (folder / "session.json").write_text(json.dumps(told), encoding="utf-8")
     with explorer(ws) as (_, client):
-        assert client.get(f"/sound/{session_id(1, 'k1', NAME)}").status_code == 404
+        assert client.get(f"/sound/{session_trajectory_id(1, 'k1', NAME)}").status_code == 404
 
 
 def test_another_sound_in_its_place_is_shown_without_marks_and_a_damaged_one_is_told(ws):
     path = ws.root / "recordings" / NAME / "speech.opus"
-    asked = f"/api/trajectories/{session_id(1, 'k1', NAME)}/waveform"
+    asked = f"/api/trajectories/{session_trajectory_id(1, 'k1', NAME)}/waveform"
     with explorer(ws) as (_, client):
         soundfile.write(path, [0.0, 0.5] * 8_000, 16_000, format="WAV")
         other = client.get(asked).json()
@@ -105,7 +105,7 @@ def test_another_sound_in_its_place_is_shown_without_marks_and_a_damaged_one_is_
 
 
 def test_the_page_draws_it_and_an_utterance_leads_to_its_step(browser, ws):
-    name = session_id(1, "k1", NAME)
+    name = session_trajectory_id(1, "k1", NAME)
     with explorer(ws) as (server, _):
         tab = open_page(browser, server)
         tab.goto(f"{server.url}/trajectories/{name}?step=1")
@@ -121,7 +121,7 @@ def test_the_page_draws_it_and_an_utterance_leads_to_its_step(browser, ws):
 
 
 def test_a_trajectory_of_the_model_has_no_place_for_sound(browser, ws):
-    write(ws, "steps", 1, "rollout", [step(trajectory("t1", task("k1", "sites", "shop")), 0, total=1)])
+    write_partition(ws, "steps", 1, "rollout", [step(trajectory("t1", task("k1", "sites", "shop")), 0, total=1)])
     with explorer(ws) as (server, _):
         tab = open_page(browser, server)
         tab.goto(f"{server.url}/trajectories/t1")

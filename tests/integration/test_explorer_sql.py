@@ -12,15 +12,15 @@ import pytest
 import pytest_asyncio
 from explored import rollouts
 
-from flywheel import secret
-from flywheel.errors import BadInput, FlywheelError, QueryTimeout
-from flywheel.explorer import sql as explorer_sql
-from flywheel.explorer.sql import Sql
-from flywheel.explorer.sql_worker import Limits
-from flywheel.workspace import Workspace
+from flywheel.config.workspace import Workspace
+from flywheel.ui.explorer import sql as explorer_sql
+from flywheel.ui.explorer.sql import SqlWorkerPool
+from flywheel.ui.explorer.sql_worker import SqlLimits
+from flywheel.utils import credentials
+from flywheel.utils.errors import BadInput, FlywheelError, QueryTimeout
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-LIMITS = Limits(seconds=30.0, memory=128 * 2**20, rows=100, export_rows=1000, bytes=4 * 2**20)
+LIMITS = SqlLimits(seconds=30.0, memory=128 * 2**20, rows=100, export_rows=1000, bytes=4 * 2**20)
 
 
 @pytest.fixture(scope="module")
@@ -28,14 +28,14 @@ def ws(tmp_path_factory) -> Workspace:
     ws = Workspace(tmp_path_factory.mktemp("asked"))
     rollouts(ws, 1)
     ws.params.write_text("seed: 31337\n", encoding="utf-8")
-    secret.of(ws.state)
-    (ws.data / "link").symlink_to(secret.file(ws.state))
+    credentials.workspace_credentials(ws.state)
+    (ws.data / "link").symlink_to(credentials.credentials_path(ws.state))
     return ws
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def sql(ws):
-    found = Sql(ws, LIMITS)
+    found = SqlWorkerPool(ws, LIMITS)
     yield found
     await found.aclose()
 
@@ -47,10 +47,16 @@ def files(ws: Workspace) -> dict[str, bytes]:
 async def test_fifty_hostile_texts_get_nothing_and_the_next_question_is_answered(ws, tmp_path):
     assert len(set(hostile_sql.ALL)) == 50
     out = tmp_path / "out.csv"
-    places = {"secret": secret.file(ws.state), "data": ws.data, "root": ws.root, "name": ws.root.name, "out": out}
+    places = {
+        "secret": credentials.credentials_path(ws.state),
+        "data": ws.data,
+        "root": ws.root,
+        "name": ws.root.name,
+        "out": out,
+    }
     before, succeeded = files(ws), []
     said = ""
-    sql = Sql(ws, replace(LIMITS, seconds=2.0))
+    sql = SqlWorkerPool(ws, replace(LIMITS, seconds=2.0))
     try:
         for text in hostile_sql.ALL:
             try:
@@ -63,7 +69,7 @@ async def test_fifty_hostile_texts_get_nothing_and_the_next_question_is_answered
     assert succeeded == []
     assert len(said.splitlines()) == 50, "each is told in one line"
     assert "31337" not in said
-    assert secret.of(ws.state) not in said
+    assert credentials.workspace_credentials(ws.state) not in said
     assert files(ws) == before
     assert not out.exists()
 
@@ -175,7 +181,7 @@ async def test_a_small_result_that_would_be_a_large_file_is_refused(sql):
 
 
 async def test_a_query_that_takes_too_long_is_ended_and_its_process_goes_on(ws):
-    sql = Sql(ws, replace(LIMITS, seconds=0.5))
+    sql = SqlWorkerPool(ws, replace(LIMITS, seconds=0.5))
     try:
         with pytest.raises(QueryTimeout, match=r"longer than the 0\.5 s"):
             await sql.ask(hostile_sql.HOLD[0])
@@ -188,7 +194,7 @@ async def test_a_query_that_takes_too_long_is_ended_and_its_process_goes_on(ws):
 
 async def test_one_that_does_not_heed_its_time_is_ended_from_outside(ws, monkeypatch):
     monkeypatch.setattr(explorer_sql, "_GRACE_S", 0.0)
-    sql = Sql(ws, Limits(seconds=0.5))
+    sql = SqlWorkerPool(ws, SqlLimits(seconds=0.5))
     try:
         assert (await sql.ask("SELECT 1")).data == b"[[1]]"
         (held,) = sql._all

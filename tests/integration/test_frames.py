@@ -11,8 +11,8 @@ from browser_pages import SETTINGS, SIZE, Stage, browser
 from hostile import Site
 from PIL import Image
 
-from flywheel.errors import EnvError
-from flywheel.sandbox.frames import BeginFrames, Screenshots
+from flywheel.envs.browser.driver.frames import BeginFrameCapture, ScreenshotCapture
+from flywheel.utils.errors import EnvError
 
 PAGES = {
     "text": "<h1>Screens</h1><p style='font:13px serif'>of <b>text</b>, with <i>edges</i>.</p>"
@@ -28,7 +28,9 @@ PAGES = {
 async def _screens(settings) -> dict[str, list[bytes]]:
     with Site({}) as site:
         async with browser(settings) as chromium:
-            assert type(chromium.frames) is (BeginFrames if settings.frames == "begin_frame" else Screenshots)
+            assert type(chromium.frames) is (
+                BeginFrameCapture if settings.frames == "begin_frame" else ScreenshotCapture
+            )
             stage, screens = Stage(chromium, site), {}
             for name, page in PAGES.items():
                 tab = await stage.open(page)

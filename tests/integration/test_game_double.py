@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pages import task_of
 
-from flywheel.sandbox.pool import open_sandbox
-from flywheel.settings import Sandbox, Settings
-from flywheel.worlds.double.rules import NEXT, Level, State, dropped
-from flywheel.worlds.steps import click_at, drag
+from flywheel.config import SandboxSettings, Settings
+from flywheel.envs.browser.pool import open_browser_pool
+from flywheel.envs.suites.double.rules import NEXT, Level, State, dropped
+from flywheel.envs.suites.steps import click_at, drag
 
 numbers = st.sampled_from([2, 4, 8, 16])
 
@@ -54,7 +54,10 @@ async def test_the_page_and_the_search_have_the_same_rules():
     """Any moves until there is none: the page agrees at each, and ends as lost or won."""
     task = dataclasses.replace(task_of("double", "make", level=3), max_steps=500)
     level, rng, top = Level(task.params), random.Random(3), 1.5
-    async with open_sandbox(Settings(sandbox=Sandbox(timeout_s=60, browsers=1, pages=1))) as pool, pool.env() as env:
+    async with (
+        open_browser_pool(Settings(sandbox=SandboxSettings(timeout_s=60, browsers=1, pages=1))) as pool,
+        pool.env() as env,
+    ):
         result = await env.reset(task, 0)
         now = level.start
         while not level.won(now) and (moves := sorted(level.moves(now))):

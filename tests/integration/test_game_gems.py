@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pages import task_of
 
-from flywheel.sandbox.pool import open_sandbox
-from flywheel.settings import Sandbox, Settings
-from flywheel.worlds.gems.rules import Level, State, joined, pairs
-from flywheel.worlds.steps import click_cell, drag
+from flywheel.config import SandboxSettings, Settings
+from flywheel.envs.browser.pool import open_browser_pool
+from flywheel.envs.suites.gems.rules import Level, State, joined, pairs
+from flywheel.envs.suites.steps import click_cell, drag
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,10 @@ async def test_the_page_and_the_search_have_the_same_rules():
     task = dataclasses.replace(task_of("gems", "make", level=3), max_steps=500)
     level, rng = Level(task.params), random.Random(3)
     side = task.params["side"]
-    async with open_sandbox(Settings(sandbox=Sandbox(timeout_s=60, browsers=1, pages=1))) as pool, pool.env() as env:
+    async with (
+        open_browser_pool(Settings(sandbox=SandboxSettings(timeout_s=60, browsers=1, pages=1))) as pool,
+        pool.env() as env,
+    ):
         result = await env.reset(task, 0)
         now = level.start
         while not level.won(now) and (moves := sorted(level.moves(now))):
@@ -97,7 +100,10 @@ async def test_gems_that_do_not_join_stay():
         if joined(columns[x][y], columns[x + 1][y]) is None
     )
     cells = [(x, len(columns) - 1 - y) for x, y in apart]
-    async with open_sandbox(Settings(sandbox=Sandbox(timeout_s=60, browsers=1, pages=1))) as pool, pool.env() as env:
+    async with (
+        open_browser_pool(Settings(sandbox=SandboxSettings(timeout_s=60, browsers=1, pages=1))) as pool,
+        pool.env() as env,
+    ):
         state = (await env.reset(task, 0)).info["state"]
         picked = []
         for cell in (*cells, cells[1]):

@@ -8,28 +8,28 @@ import random
 import pytest
 import pytest_asyncio
 
-from flywheel.sandbox.pool import open_sandbox
-from flywheel.settings import Sandbox, Settings
-from flywheel.synthesis.tasks import make_task
-from flywheel.worlds import catalogue
-from flywheel.worlds.lasers.rules import Level as Lasers
-from flywheel.worlds.lasers.rules import mirrors
-from flywheel.worlds.loops.rules import joined
-from flywheel.worlds.maze.rules import SIDES, State
-from flywheel.worlds.maze.rules import Level as Maze
-from flywheel.worlds.pour.rules import finished, poured
-from flywheel.worlds.pour.rules import pour as after_pour
-from flywheel.worlds.power.rules import Level as Power
-from flywheel.worlds.steps import click, click_cell, drag, press
-from flywheel.worlds.turning import replaced, turned
-from flywheel.worlds.untangle.rules import Level as Untangle
+from flywheel.config import SandboxSettings, Settings
+from flywheel.envs.browser.pool import open_browser_pool
+from flywheel.envs.suites import catalogue
+from flywheel.envs.suites.lasers.rules import Level as Lasers
+from flywheel.envs.suites.lasers.rules import mirrors
+from flywheel.envs.suites.loops.rules import joined
+from flywheel.envs.suites.maze.rules import SIDES, State
+from flywheel.envs.suites.maze.rules import Level as Maze
+from flywheel.envs.suites.pour.rules import finished, poured
+from flywheel.envs.suites.pour.rules import pour as after_pour
+from flywheel.envs.suites.power.rules import Level as Power
+from flywheel.envs.suites.steps import click, click_cell, drag, press
+from flywheel.envs.suites.turning import replaced, turned
+from flywheel.envs.suites.untangle.rules import Level as Untangle
+from flywheel.envs.tasks.drawing import make_task
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def pool():
-    async with open_sandbox(Settings(sandbox=Sandbox(timeout_s=60, browsers=1, pages=1))) as opened:
+    async with open_browser_pool(Settings(sandbox=SandboxSettings(timeout_s=60, browsers=1, pages=1))) as opened:
         yield opened
 
 
@@ -131,7 +131,7 @@ MOVES = {
 )
 async def test_the_page_and_the_rules_agree(pool, game, move):
     rng = random.Random(str(game))
-    task = dataclasses.replace(make_task(catalogue.get(game[0]), game[1], 5, 2, "train"), max_steps=100)
+    task = dataclasses.replace(make_task(catalogue.get_world(game[0]), game[1], 5, 2, "train"), max_steps=100)
     async with pool.env() as env:
         result = await env.reset(task, task.seed)
         for _ in range(12):
@@ -146,7 +146,7 @@ async def test_the_page_and_the_rules_agree(pool, game, move):
 
 
 async def test_pour_and_sort_is_lost_where_nothing_can_be_poured(pool):
-    task = make_task(catalogue.get("pour"), "sort", 1, 3, "train")
+    task = make_task(catalogue.get_world("pour"), "sort", 1, 3, "train")
     tubes = [["star", "moon", "key"], ["moon", "star"], ["key", "moon", "star"]]
     task = dataclasses.replace(task, params={"size": 3, "tubes": tubes})
     async with pool.env() as env:
@@ -161,7 +161,7 @@ async def test_pour_and_sort_is_lost_where_nothing_can_be_poured(pool):
 
 async def test_a_choice_can_be_taken_back(pool):
     """Pour and sort: a second click on a tube, or one that cannot take the symbols, is no move."""
-    task = make_task(catalogue.get("pour"), "sort", 1, 3, "train")
+    task = make_task(catalogue.get_world("pour"), "sort", 1, 3, "train")
     tubes = [["star", "moon", "key"], ["moon", "star"], ["key"], []]
     async with pool.env() as env:
         result = await env.reset(dataclasses.replace(task, params={"size": 3, "tubes": tubes}), 3)

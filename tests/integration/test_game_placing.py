@@ -12,13 +12,13 @@ import pytest
 from pages import task_of
 
 from flywheel.agent.actions import Drag
-from flywheel.sandbox.pool import open_sandbox
-from flywheel.settings import Sandbox, Settings
-from flywheel.worlds import placing
-from flywheel.worlds.hexes import world as hexes
-from flywheel.worlds.placing import State
-from flywheel.worlds.steps import spot, where
-from flywheel.worlds.wood import world as wood
+from flywheel.config import SandboxSettings, Settings
+from flywheel.envs.browser.pool import open_browser_pool
+from flywheel.envs.suites import placing
+from flywheel.envs.suites.hexes import world as hexes
+from flywheel.envs.suites.placing import PlacingState
+from flywheel.envs.suites.steps import spot, where
+from flywheel.envs.suites.wood import world as wood
 
 DOT, PAIR = [[0, 0]], [[0, 0], [1, 0]]
 
@@ -98,9 +98,12 @@ async def test_the_page_and_the_search_have_the_same_rules(name):
         height = 2 * (side - 1) * math.sqrt(3) / 2 + 2 / math.sqrt(3) + 2 * hexes.EDGE
         return state["frame"]["cols"] / 2 + cell[0] + cell[1] / 2, height / 2 + cell[1] * math.sqrt(3) / 2
 
-    async with open_sandbox(Settings(sandbox=Sandbox(timeout_s=60, browsers=1, pages=1))) as pool, pool.env() as env:
+    async with (
+        open_browser_pool(Settings(sandbox=SandboxSettings(timeout_s=60, browsers=1, pages=1))) as pool,
+        pool.env() as env,
+    ):
         result = await env.reset(dataclasses.replace(task, max_steps=100), 0)
-        now: State = level.start
+        now: PlacingState = level.start
         while moves := sorted(level.moves(now)):
             (piece, (x, y)), now = rng.choice(moves)
             state = result.info["state"]

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pages import task_of
 
-from flywheel.sandbox.pool import open_sandbox
-from flywheel.settings import Sandbox, Settings
-from flywheel.worlds.slide import world
-from flywheel.worlds.slide.rules import Level, state_of
-from flywheel.worlds.steps import drag
+from flywheel.config import SandboxSettings, Settings
+from flywheel.envs.browser.pool import open_browser_pool
+from flywheel.envs.suites.slide import world
+from flywheel.envs.suites.slide.rules import Level, state_of
+from flywheel.envs.suites.steps import drag
 
 
 def block(x, y, length, across):
@@ -87,7 +87,10 @@ async def test_the_page_and_the_search_have_the_same_rules():
         ends = [(value, lane) if block["across"] else (lane, value) for value in (along, along + cells)]
         return drag(state, *ends)
 
-    async with open_sandbox(Settings(sandbox=Sandbox(timeout_s=60, browsers=1, pages=1))) as pool, pool.env() as env:
+    async with (
+        open_browser_pool(Settings(sandbox=SandboxSettings(timeout_s=60, browsers=1, pages=1))) as pool,
+        pool.env() as env,
+    ):
         for move, after in level.moves(level.start):
             result = await env.reset(task, 0)
             state = result.info["state"]

@@ -8,11 +8,11 @@ import hashlib
 import pytest
 import pytest_asyncio
 
-from flywheel.sandbox.pool import BrowserPool
-from flywheel.settings import Sandbox
-from flywheel.synthesis.tasks import make_task
-from flywheel.worlds import catalogue, oracle
-from flywheel.worlds.server import WorldServer, WorldSession
+from flywheel.config import SandboxSettings
+from flywheel.envs.browser.pool import BrowserPool
+from flywheel.envs.suites import catalogue, oracle
+from flywheel.envs.suites.server import WorldServer, WorldSession
+from flywheel.envs.tasks.drawing import make_task
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -38,7 +38,7 @@ class Tab(WorldSession):
 async def pool():
     async with (
         WorldServer() as server,
-        BrowserPool(Sandbox(timeout_s=60, browsers=1, pages=2), OneSession(server)) as opened,
+        BrowserPool(SandboxSettings(timeout_s=60, browsers=1, pages=2), OneSession(server)) as opened,
     ):
         yield opened
 
@@ -47,9 +47,9 @@ def digest(result) -> str:
     return hashlib.sha256(result.observation.screenshot).hexdigest()
 
 
-@pytest.mark.parametrize("name", catalogue.games())
+@pytest.mark.parametrize("name", catalogue.list_games())
 async def test_a_game_in_one_tab_is_not_changed_by_another_tab(pool, name):
-    world = catalogue.get(name)
+    world = catalogue.get_world(name)
     template, level = min(
         ((template, level) for template, spec in world.templates.items() for level in spec.max_steps),
         key=lambda slot: slot[1],
@@ -58,14 +58,14 @@ async def test_a_game_in_one_tab_is_not_changed_by_another_tab(pool, name):
     async with pool.env() as one, pool.env() as other:
         first, beside = await asyncio.gather(one.reset(task, task.seed), other.reset(task, task.seed))
         assert digest(beside) == digest(first)
-        advice = oracle.next_step(task, first.info["state"], task.seed)
+        advice = oracle.next_expert_step(task, first.info["state"], task.seed)
         moved = await one.step(advice[1])
         assert moved.info["state"] != first.info["state"]
-        again = await oracle.demonstrate(other, task, task.seed)  # as if nothing had been done in the first tab
+        again = await oracle.demonstrate_task(other, task, task.seed)  # as if nothing had been done in the first tab
         assert digest(again[0][2]) == digest(moved)
         assert again[-1][2].reward == 1.0
         result = moved
         while not result.terminated:
-            result = await one.step(oracle.next_step(task, result.info["state"], task.seed)[1])
+            result = await one.step(oracle.next_expert_step(task, result.info["state"], task.seed)[1])
         assert result.reward == 1.0
         assert digest(result) == digest(again[-1][2])

@@ -11,7 +11,6 @@ import pytest
 from PIL import Image as Picture
 from playwright.sync_api import sync_playwright
 
-from flywheel import scenes, words
 from flywheel.agent.actions import (
     Click,
     Drag,
@@ -25,60 +24,63 @@ from flywheel.agent.actions import (
     Type,
     Wait,
 )
-from flywheel.agent.parser import parse
-from flywheel.sandbox import chromium
-from flywheel.scenes.markup import div, written
-from flywheel.settings import Sandbox, Settings
-from flywheel.synthesis import render
-from flywheel.synthesis.general import make_general
-from flywheel.training.pretrain.evaluate import rate, success
+from flywheel.agent.parsing.parser import parse_response
+from flywheel.config import SandboxSettings, Settings
+from flywheel.envs.browser import chromium
+from flywheel.envs.screens import layouts, vocabulary
+from flywheel.envs.screens.scene import extract_texts, format_div
+from flywheel.envs.tasks import grounding
+from flywheel.envs.tasks.grounding import make_grounding_examples
+from flywheel.training.pretrain.grounding_eval import is_correct_answer, success_rate
 
 
 @pytest.fixture(scope="module")
 def samples():
-    return make_general(120, 3, Settings())
+    return make_grounding_examples(120, 3, Settings())
 
 
-@pytest.mark.parametrize("kind", scenes.KINDS)
-@pytest.mark.parametrize("level", range(1, scenes.LEVELS + 1))
+@pytest.mark.parametrize("kind", layouts.SCENE_KINDS)
+@pytest.mark.parametrize("level", range(1, layouts.SCENE_LEVELS + 1))
 def test_every_answer_is_right_by_its_own_measure(kind, level):
     for seed in range(25):
-        scene = scenes.draw(kind, level, random.Random(seed), 100)
+        scene = layouts.draw_scene(kind, level, random.Random(seed), 100)
         assert scene.questions[0].instruction
         for question in scene.questions:
-            assert success(question, question.response, 100), question
+            assert is_correct_answer(question, question.response, 100), question
             for box in (*question.boxes, *([question.seen] if question.seen else [])):
-                assert -1 <= box.x < box.x + box.w <= scenes.SIDE + 1
-                assert -1 <= box.y < box.y + box.h <= scenes.SIDE + 1
+                assert -1 <= box.x < box.x + box.w <= layouts.SCENE_SIDE + 1
+                assert -1 <= box.y < box.y + box.h <= layouts.SCENE_SIDE + 1
             if question.response.startswith("Thought: "):
-                assert not isinstance(parse(question.response, 100).action, ParseError)
+                assert not isinstance(parse_response(question.response, 100).action, ParseError)
 
 
 def test_a_wrong_answer_is_wrong():
-    box, other = scenes.Box(10, 10, 20, 20), scenes.Box(100, 100, 20, 20)
-    click = scenes.Question("shape", "Click it.", "Action: click(point='10 10')", (box,))
-    assert success(click, "Action: click(point='<point>08 08</point>')", 100)
-    assert not success(click, "Action: click(point='<point>50 50</point>')", 100)
-    assert not success(click, "Action: drag(start_point='08 08', end_point='49 49')", 100)
-    assert not success(click, "Action: left_double(point='<point>08 08</point>')", 100)
-    assert not success(click, "nothing", 100)
-    drag = scenes.Question("drag", "Drag it.", "Action: drag(start_point='10 10', end_point='50 50')", (box, other))
-    assert success(drag, "Action: drag(start_point='08 08', end_point='49 49')", 100)
-    assert not success(drag, "Action: drag(start_point='49 49', end_point='08 08')", 100)
-    typed = scenes.Question("type", "Type it.", "Thought: I type mug.\nAction: type(content='mug')")
-    assert success(typed, "Thought: other\nAction: type(content='mug')", 100)
-    assert not success(typed, "Action: type(content='cup')", 100)
+    box, other = layouts.SceneBox(10, 10, 20, 20), layouts.SceneBox(100, 100, 20, 20)
+    click = layouts.SceneQuestion("shape", "Click it.", "Action: click(point='10 10')", (box,))
+    assert is_correct_answer(click, "Action: click(point='<point>08 08</point>')", 100)
+    assert not is_correct_answer(click, "Action: click(point='<point>50 50</point>')", 100)
+    assert not is_correct_answer(click, "Action: drag(start_point='08 08', end_point='49 49')", 100)
+    assert not is_correct_answer(click, "Action: left_double(point='<point>08 08</point>')", 100)
+    assert not is_correct_answer(click, "nothing", 100)
+    drag = layouts.SceneQuestion(
+        "drag", "Drag it.", "Action: drag(start_point='10 10', end_point='50 50')", (box, other)
+    )
+    assert is_correct_answer(drag, "Action: drag(start_point='08 08', end_point='49 49')", 100)
+    assert not is_correct_answer(drag, "Action: drag(start_point='49 49', end_point='08 08')", 100)
+    typed = layouts.SceneQuestion("type", "Type it.", "Thought: I type mug.\nAction: type(content='mug')")
+    assert is_correct_answer(typed, "Thought: other\nAction: type(content='mug')", 100)
+    assert not is_correct_answer(typed, "Action: type(content='cup')", 100)
 
 
 def test_every_skill_is_there():
     questions = [
         question
-        for kind in scenes.KINDS
+        for kind in layouts.SCENE_KINDS
         for level in range(1, 5)
         for seed in range(20)
-        for question in scenes.draw(kind, level, random.Random(seed), 100).questions
+        for question in layouts.draw_scene(kind, level, random.Random(seed), 100).questions
     ]
-    actions = {type(parse(q.response, 100).action) for q in questions}
+    actions = {type(parse_response(q.response, 100).action) for q in questions}
     assert actions - {ParseError} == {Click, LeftDouble, RightSingle, Drag, Hotkey, Type, Scroll, Wait, Finished}
     assert {q.skill for q in questions} == {
         "describe",
@@ -113,8 +115,8 @@ def test_a_name_means_one_thing_and_higher_levels_hold_more():
         for level in range(1, 5):
             described = []
             for seed in range(30):
-                scene = scenes.draw(kind, level, random.Random(seed), 100)
-                clicks: dict[str, set[scenes.Box]] = {}
+                scene = layouts.draw_scene(kind, level, random.Random(seed), 100)
+                clicks: dict[str, set[layouts.SceneBox]] = {}
                 for question in scene.questions:
                     if question.skill in ("shape", "block", "text", "mixed"):
                         name = question.instruction.split(" the ", 1)[1]
@@ -127,9 +129,9 @@ def test_a_name_means_one_thing_and_higher_levels_hold_more():
 
 def test_samples_are_screens_with_questions_the_same_each_time(samples):
     assert len(samples) == 120
-    assert samples == make_general(120, 3, Settings())
+    assert samples == make_grounding_examples(120, 3, Settings())
     assert len({sample.sample_id for sample in samples}) == 120
-    assert samples[0] != make_general(1, 4, Settings())[0]
+    assert samples[0] != make_grounding_examples(1, 4, Settings())[0]
     for sample in samples:
         picture = Picture.open(io.BytesIO(sample.png))
         assert (picture.size, picture.format) == ((224, 224), "PNG")
@@ -138,22 +140,22 @@ def test_samples_are_screens_with_questions_the_same_each_time(samples):
 
 
 async def test_samples_are_made_where_an_event_loop_runs():
-    assert len(make_general(2, 5, Settings())) == 2
-    assert len(await asyncio.to_thread(make_general, 1, 5, Settings())) == 1
+    assert len(make_grounding_examples(2, 5, Settings())) == 2
+    assert len(await asyncio.to_thread(make_grounding_examples, 1, 5, Settings())) == 1
 
 
 def test_the_named_colour_is_where_the_answer_points(samples):
     """What was drawn agrees with what is said: the commonest colour around the point is the one named."""
     checked = 0
     for sample in samples:
-        action = parse(sample.response, 100).action
+        action = parse_response(sample.response, 100).action
         name = sample.instruction.split("\n")[0].rstrip(".").split()
-        if sample.kind != "block" or not isinstance(action, Click) or name[-2] not in words.COLOURS:
+        if sample.kind != "block" or not isinstance(action, Click) or name[-2] not in vocabulary.COLOURS:
             continue
         pixels = np.asarray(Picture.open(io.BytesIO(sample.png)).convert("RGB")).astype(int)
         x, y = int(action.point.x * 224), int(action.point.y * 224)
         around = pixels[max(0, y - 20) : y + 21, max(0, x - 20) : x + 21].reshape(-1, 3)
-        value = words.COLOURS[name[-2]]
+        value = vocabulary.COLOURS[name[-2]]
         wanted = np.array([int(value[i : i + 2], 16) for i in (1, 3, 5)])
         assert (np.abs(around - wanted).max(axis=1) <= 14).mean() > 0.08, sample.instruction
         checked += 1
@@ -162,15 +164,15 @@ def test_the_named_colour_is_where_the_answer_points(samples):
 
 def test_letters_stand_where_a_text_is_drawn():
     """M, u and g of Liberation Sans take 0.833, 0.556 and 0.556 of the font's size, centred in the box."""
-    box = scenes.Box(20, 40, 80, 30)
+    box = layouts.SceneBox(20, 40, 80, 30)
     section = "<section style=\"font:normal 15px 'Liberation Sans'\">{}</section>"
-    (found,) = written(section.format(div(box, "font-size:20.0px", "Mug")))
+    (found,) = extract_texts(section.format(format_div(box, "font-size:20.0px", "Mug")))
     assert found.characters == "mug"
     start = 60 - (0.833 + 2 * 0.556) * 20 / 2
     assert [place.x for place in found.boxes] == pytest.approx([start, start + 16.66, start + 16.66 + 11.12])
     assert all((place.y, place.h) == pytest.approx((43, 24)) for place in found.boxes)
     assert (found.box.x, found.box.w) == pytest.approx((start, 38.9))
-    (left,) = written(section.format(div(box, "justify-content:flex-start", "go on")))
+    (left,) = extract_texts(section.format(format_div(box, "justify-content:flex-start", "go on")))
     assert left.characters == "goon"
     assert left.boxes[0].x == 20
 
@@ -196,11 +198,13 @@ _LETTERS = """() => [...document.querySelectorAll("section")].map((section) => {
 def test_letters_stand_where_chromium_puts_them():
     """To a pixel on average a page, both ways together; kerning may shift one by more."""
     rng = random.Random(3)
-    drawn = [scenes.draw(kind, 3, rng, 100) for kind in scenes.KINDS for _ in range(2)]
+    drawn = [layouts.draw_scene(kind, 3, rng, 100) for kind in layouts.SCENE_KINDS for _ in range(2)]
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=str(chromium.find(Sandbox())), args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": 8 * scenes.SIDE, "height": 8 * scenes.SIDE})
-        page.set_content(render.STYLE + "".join(scene.html for scene in drawn))
+        browser = playwright.chromium.launch(
+            executable_path=str(chromium.find_chromium(SandboxSettings())), args=["--no-sandbox"]
+        )
+        page = browser.new_page(viewport={"width": 8 * layouts.SCENE_SIDE, "height": 8 * layouts.SCENE_SIDE})
+        page.set_content(grounding.SHEET_STYLE + "".join(scene.html for scene in drawn))
         measured = page.evaluate(_LETTERS)
         browser.close()
     for scene, marks in zip(drawn, measured, strict=True):
@@ -214,6 +218,6 @@ def test_letters_stand_where_chromium_puts_them():
 
 
 def test_the_interval_is_wilsons():
-    assert rate([True] * 8 + [False] * 2) == {"value": 0.8, "n": 10, "low": 0.49, "high": 0.943}
-    assert rate([False] * 20)["low"] == 0
-    assert Point(0.5, 0.5) == scenes.Box(102, 102, 20, 20).centre
+    assert success_rate([True] * 8 + [False] * 2) == {"value": 0.8, "n": 10, "low": 0.49, "high": 0.943}
+    assert success_rate([False] * 20)["low"] == 0
+    assert Point(0.5, 0.5) == layouts.SceneBox(102, 102, 20, 20).centre

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from flywheel.errors import FlywheelError
-from flywheel.store import git
+from flywheel.store.versioning import git_tags
+from flywheel.utils.errors import FlywheelError
 
 
 def test_a_git_that_does_not_answer_is_told_with_what_was_asked(tmp_path, monkeypatch):
@@ -14,7 +14,7 @@ def test_a_git_that_does_not_answer_is_told_with_what_was_asked(tmp_path, monkey
     program.write_text('#!/bin/sh\ncase "$*" in *add*) exec sleep 600 ;; esac\n', encoding="utf-8")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
-    monkeypatch.setattr(git, "_DEADLINE_S", 1)
+    monkeypatch.setattr(git_tags, "_DEADLINE_S", 1)
     with pytest.raises(FlywheelError, match=r"git did not answer in 1 s \(.*add --all\)") as told:
-        git.init(tmp_path)
+        git_tags.init_git(tmp_path)
     assert told.value.where == str(tmp_path)

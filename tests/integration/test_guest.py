@@ -22,7 +22,7 @@ from waiting import until
 
 import flywheel
 
-GUEST = Path(flywheel.__file__).parent / "guest"
+GUEST = Path(flywheel.__file__).parent / "envs" / "computer_server"
 NO_X = not all(map(shutil.which, ("Xvnc", "openbox", "xterm")))
 
 

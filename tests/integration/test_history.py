@@ -12,18 +12,19 @@ from lamps import LEFT, LampEnv, Lamps, Scripted, task
 from lamps import settings as lamp_settings
 from local_server import Server, said
 
-from flywheel.agent.context import Image
-from flywheel.agent.history_summary import ModelSummarizer, open_summarizer
-from flywheel.environments.env import Observation
-from flywheel.language_model import OpenAIModel
+from flywheel.agent.history import ModelSummarizer, open_summarizer
+from flywheel.agent.prompt import Image
+from flywheel.envs.base import Observation
+from flywheel.policy.client.language_model import OpenAIChatModel
 from flywheel.policy.encoding import Encoder
-from flywheel.rollout.history import step_context
-from flywheel.rollout.pool import rollout
-from flywheel.schema import TABLES, from_row, to_row
-from flywheel.store import catalog, parts
-from flywheel.store.partitions import from_rows, read, write
-from flywheel.training.samples import agent_samples
-from flywheel.trajectory import Step
+from flywheel.rollout.history import build_step_context
+from flywheel.rollout.pool import run_rollout
+from flywheel.store import partitions
+from flywheel.store.catalog import database
+from flywheel.store.partitions import read_partition, table_from_rows, write_partition
+from flywheel.store.schema import TABLES, record_from_row, record_to_row
+from flywheel.store.trajectory import Step
+from flywheel.training.data.samples import build_agent_samples
 
 STEPS = 30
 DEAD = "http://127.0.0.1:1/v1"
@@ -55,7 +56,7 @@ async def rolled_out(encoder: Encoder, chosen, make=LampEnv):
     policy = Counting(answer)
     policy.encoder = encoder
     tasks = [task(number, max_steps=STEPS, side="right") for number in (1, 2)]
-    episodes = await rollout(
+    episodes = await run_rollout(
         tasks, 1, policy, Lamps(lambda lease: make()), iteration=0, settings=chosen, temperature=1.0
     )
     return episodes, policy
@@ -105,9 +106,10 @@ async def test_training_sees_what_the_rollout_saw(name, make, encoder):
     trajectories = [episode.trajectory for episode in episodes]
     images = {sha: png for episode in episodes for sha, png in episode.images.items()}
     steps = [
-        from_row("steps", Step, row) for row in from_rows("steps", [to_row("steps", s) for s in steps]).to_pylist()
+        record_from_row("steps", Step, row)
+        for row in table_from_rows("steps", [record_to_row("steps", s) for s in steps]).to_pylist()
     ]
-    samples = agent_samples(trajectories, steps, images, encoder, chosen.policy, parse_errors=True)
+    samples = build_agent_samples(trajectories, steps, images, encoder, chosen.policy, parse_errors=True)
     assert len(samples) == 2 * STEPS
     assert same(samples, policy, encoder)
     counts = [one.prompt_tokens for one in sorted(steps, key=lambda one: (one.trajectory_id, one.step))]
@@ -133,13 +135,15 @@ async def test_a_digest_by_a_model_is_read_from_the_step_and_not_asked_for_again
     assert {one["steps"] for one in stored} == {8, 16, 24}
     assert {one["by"] for one in stored} == {"stub"}
     images = {sha: png for episode in episodes for sha, png in episode.images.items()}
-    dead = ModelSummarizer(OpenAIModel(chosen.language_model.model_copy(update={"endpoint": DEAD})), 100)
+    dead = ModelSummarizer(OpenAIChatModel(chosen.language_model.model_copy(update={"endpoint": DEAD})), 100)
     trajectories = [episode.trajectory for episode in episodes]
-    samples = agent_samples(trajectories, rows, images, encoder, chosen.policy, parse_errors=True, summarizer=dead)
+    samples = build_agent_samples(
+        trajectories, rows, images, encoder, chosen.policy, parse_errors=True, summarizer=dead
+    )
     assert same(samples, policy, encoder)
     # What would have come next goes on from the last stored digest.
     first = episodes[0]
-    beyond = step_context(
+    beyond = build_step_context(
         first.trajectory.instruction, first.steps, first.images, first.last_screen, chosen.policy, summarizer=dead
     )
     last = json.loads(first.steps[-1].memory)
@@ -164,16 +168,16 @@ async def test_without_a_digest_nothing_is_stored(encoder):
 def test_steps_of_an_older_version_are_read_with_an_empty_memory(ws):
     """Files without the column, alone and beside newer ones, in the partition and in the catalog."""
     row = {"trajectory_id": "t", "step": 0, "action": "wait()"}
-    part = write(ws, "steps", 0, "rollout", [row]).parts[0]
+    part = write_partition(ws, "steps", 0, "rollout", [row]).parts[0]
     path = ws.resolve(part.path)
     old = pq.read_table(path).drop_columns(["memory", "observation"])
     pq.write_table(old.replace_schema_metadata(TABLES["steps"].metadata), path.with_name("part-00000.parquet"))
     path.unlink()
-    (path.parent / parts.NAME).unlink()  # which that version did not write
-    assert read(ws, "steps", 0, "rollout").schema.equals(TABLES["steps"])
-    assert read(ws, "steps", 0, "rollout", ["memory"])["memory"].to_pylist() == [None]
+    (path.parent / partitions.PARTS_FILE).unlink()  # which that version did not write
+    assert read_partition(ws, "steps", 0, "rollout").schema.equals(TABLES["steps"])
+    assert read_partition(ws, "steps", 0, "rollout", ["memory"])["memory"].to_pylist() == [None]
     ask = "SELECT iteration, memory, observation FROM steps ORDER BY iteration"
-    assert catalog.connect(ws).execute(ask).fetchall() == [(0, None, None)]
-    write(ws, "steps", 1, "rollout", [row | {"memory": "{}", "observation": ""}])
-    assert catalog.connect(ws).execute(ask).fetchall() == [(0, None, None), (1, "{}", "")]
-    assert isinstance(pa.concat_tables([read(ws, "steps", n, "rollout") for n in (0, 1)]), pa.Table)
+    assert database.connect_catalog(ws).execute(ask).fetchall() == [(0, None, None)]
+    write_partition(ws, "steps", 1, "rollout", [row | {"memory": "{}", "observation": ""}])
+    assert database.connect_catalog(ws).execute(ask).fetchall() == [(0, None, None), (1, "{}", "")]
+    assert isinstance(pa.concat_tables([read_partition(ws, "steps", n, "rollout") for n in (0, 1)]), pa.Table)

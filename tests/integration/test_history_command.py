@@ -13,12 +13,13 @@ import synthetic
 import yaml
 from past import flywheel
 
-from flywheel import run_lock
-from flywheel.errors import FlywheelError
-from flywheel.files import sha256_file, write_json, write_text
-from flywheel.settings import Settings
-from flywheel.store import catalog, dvc_lock, partitions, versioning
-from flywheel.workspace import Workspace, label
+from flywheel.config import Settings, run_lock
+from flywheel.config.workspace import Workspace, iteration_label
+from flywheel.store import partitions
+from flywheel.store.catalog import database
+from flywheel.store.versioning import dvc_files, stage_records
+from flywheel.utils.errors import FlywheelError
+from flywheel.utils.files import sha256_file, write_json, write_text
 
 START = datetime(2026, 1, 2, 3, tzinfo=UTC)
 SETTINGS = Settings.model_validate({"recording": {"sessions_per_iteration": 0}})
@@ -44,7 +45,7 @@ def run(name: str, parent: str = "", *, kind="flow", state="Completed", at=0, se
 
 def tried(k: int, stage: str, at: float, seconds: float, shards: list[dict], **ended) -> list[dict]:
     """A turn that makes one stage: flow, the task that stands for it in the turn, and its own tasks."""
-    turn, one = f"iteration {label(k)}", f"{label(k)} {stage}"
+    turn, one = f"iteration {iteration_label(k)}", f"{iteration_label(k)} {stage}"
     return [
         run(turn, at=at, seconds=seconds + 1, **ended),
         run(f"{stage}-0", f"{turn}@{at}", kind="task", at=at, seconds=seconds, **ended),
@@ -73,24 +74,24 @@ def ws(tmp_path) -> Workspace:
 
 
 def complete(ws: Workspace, k: int, rows: list[dict]) -> None:
-    versioning.add_iteration(ws, k, SETTINGS)
-    partitions.write(ws, "runs", k, "runs", rows)
-    record(ws, k, versioning.stages(ws, k))
+    stage_records.begin_iteration(ws, k, SETTINGS)
+    partitions.write_partition(ws, "runs", k, "runs", rows)
+    record(ws, k, stage_records.stage_names(ws, k))
 
 
 def record(ws: Workspace, k: int, stages) -> None:
     """As recorded: of rollout with a partition that it wrote, which is there, and a model that is not."""
-    data = f"data/images/iteration={label(k)}/stage=rollout"
-    partitions.write(ws, "images", k, "rollout", [{"sha256": "0" * 64, "bytes": b"png"}])
+    data = f"data/images/iteration={iteration_label(k)}/stage=rollout"
+    partitions.write_partition(ws, "images", k, "rollout", [{"sha256": "0" * 64, "bytes": b"png"}])
     outs = [{"path": data, "md5": "abc.dir", "size": 1234, "nfiles": 2}]
     entry = {"deps": [{"path": "iterations/000/promotion.json", "md5": "def", "size": 7}], "outs": outs}
-    outs.append({"path": f"models/iteration={label(k)}/ct", "md5": "fed.dir", "size": 99, "nfiles": 3})
+    outs.append({"path": f"models/iteration={iteration_label(k)}/ct", "md5": "fed.dir", "size": 99, "nfiles": 3})
     entries = {name: entry if name == "rollout" else {"cmd": "flywheel stage"} for name in stages}
-    write_text(dvc_lock.path(ws, k), dvc_lock.text(entries))
+    write_text(dvc_files.dvc_lock_path(ws, k), dvc_files.dump_dvc_lock(entries))
 
 
 def ask(ws: Workspace, sql: str) -> list[dict]:
-    return catalog.query(ws, sql).to_pylist(maps_as_pydicts="strict")
+    return database.query_catalog(ws, sql).to_pylist(maps_as_pydicts="strict")
 
 
 def told(ws: Workspace, *arguments) -> list | dict:
@@ -147,17 +148,19 @@ def test_a_turn_that_failed_by_itself_is_told(ws):
 
 
 def test_runs_of_an_older_version_have_no_message(ws):
-    (path,) = partitions.files(ws, "runs", 13, "runs")
+    (path,) = partitions.partition_files(ws, "runs", 13, "runs")
     pq.write_table(pq.read_table(path).drop_columns(["message"]), path)
     assert {row["message"] for row in ask(ws, "FROM run_history WHERE iteration = 13")} == {""}
     assert [row["run"] for row in ask(ws, "FROM failures")] == ["b"]
 
 
-@pytest.mark.parametrize("written", [dvc_lock.text, lambda of: yaml.safe_dump({"schema": "2.0", "stages": of})])
+@pytest.mark.parametrize(
+    "written", [dvc_files.dump_dvc_lock, lambda of: yaml.safe_dump({"schema": "2.0", "stages": of})]
+)
 def test_artifacts_are_what_dvc_recorded_however_it_is_written(ws, written):
-    entries = dvc_lock.read(dvc_lock.path(ws, 13))
+    entries = dvc_files.read_dvc_lock(dvc_files.dvc_lock_path(ws, 13))
     entries["rollout"]["params"] = {"iterations/013/params.yaml": {"outs": [{"path": "no"}], "deps": "no"}}
-    write_text(dvc_lock.path(ws, 13), written(entries))
+    write_text(dvc_files.dvc_lock_path(ws, 13), written(entries))
     facts = ("role", "kind", "path", "files", "bytes", "md5")
     rows = ask(ws, "FROM stage_artifacts WHERE iteration = 13 AND stage = 'rollout'")
     assert [tuple(row[name] for name in facts) for row in rows] == [
@@ -184,7 +187,7 @@ def test_the_command_has_the_ten_newest_iterations_the_newest_last(ws):
 
 def test_one_iteration_has_its_stages_in_their_order(ws):
     rows = told(ws, "-k", 13)
-    assert [row["stage"] for row in rows] == list(versioning.stages(ws, 13))
+    assert [row["stage"] for row in rows] == list(stage_records.stage_names(ws, 13))
     assert {row["stage"]: row["state"] for row in rows if row["state"] != "recorded"} == {"rollout": "Completed"}
     (row,) = (row for row in rows if row["stage"] == "rollout")
     assert (row["ratio"], row["shards"], row["retries"], row["reason"]) == (1.8, 2, 3, RAISED)
@@ -210,7 +213,7 @@ def test_all_of_a_stage(ws):
         (2, "finish rollout", 1),
         (2, "version rollout", 1),
     ]
-    (part,) = partitions.files(ws, "images", 13, "rollout")
+    (part,) = partitions.partition_files(ws, "images", 13, "rollout")
     read, wrote, model = found["artifacts"]
     assert read["sha256"] == [sha256_file(ws.promotion(0))]
     assert (wrote["rows"], wrote["bytes"], wrote["sha256"]) == (1, 1234, [sha256_file(part)])
@@ -244,7 +247,7 @@ def test_what_failed_is_told_with_the_reason(ws):
 
 
 def test_an_iteration_is_told_from_its_own_partitions_and_those_of_ten_before(ws):
-    (path,) = partitions.files(ws, "runs", 2, "runs")
+    (path,) = partitions.partition_files(ws, "runs", 2, "runs")
     path.write_bytes(b"no Parquet")
     assert flywheel(ws, "history", "-k", 13)[0] == 0
     assert flywheel(ws, "history", "-k", 13, "-s", "rollout")[0] == 0
@@ -256,7 +259,7 @@ def test_an_iteration_is_told_from_its_own_partitions_and_those_of_ten_before(ws
 
 def test_an_iteration_at_work_is_told_by_what_lies_on_disk(ws):
     """It failed in rollout, and the run after that was killed there: no table `runs`, two shards finished."""
-    versioning.add_iteration(ws, 14, SETTINGS)
+    stage_records.begin_iteration(ws, 14, SETTINGS)
     record(ws, 14, ["ingest", "synthesize"])
     rows = tried(14, "rollout", 0, 30, [task("a", state="Failed", message=RAISED)], state="Failed", message="so")
     rows = [{**row, **{name: row[name].isoformat() for name in ("started_at", "ended_at")}} for row in rows]
@@ -275,14 +278,14 @@ def test_an_iteration_at_work_is_told_by_what_lies_on_disk(ws):
     assert (found["rollout"]["staged"], found["rollout"]["shards"], found["rollout"]["ratio"]) == (2, 2, 30 / 85)
     assert [row["run"] for row in told(ws, "-k", 14, "--failed")] == ["a"]
     assert ask(ws, "FROM failures WHERE iteration = 14") == []
-    with run_lock.hold(ws):
+    with run_lock.hold_workspace(ws):
         assert told(ws)[-1]["state"] == "running"
         assert [row["stage"] for row in told(ws, "-k", 14) if row["state"] == "running"] == ["rollout"]
 
 
 def test_a_stage_that_was_run_without_prefect_has_the_time_of_its_work(ws):
     complete(ws, 14, [])
-    partitions.write(
+    partitions.write_partition(
         ws, "metrics", 14, "score", [{"domain": "all", "name": "seconds", "step": 0, "value": 4.5, "n": 3}]
     )
     (row,) = told(ws, "-k", 14, "-s", "score")["stage"]
@@ -322,13 +325,13 @@ def test_csv_has_the_rows_with_the_whole_reason(ws):
 
 def test_a_turn_that_failed_leaves_its_runs(tmp_path, monkeypatch):
     from flows import iteration as flow
-    from tasks import history
+    from tasks import run_history
 
     ws, _ = synthetic.workspace(tmp_path)
     asked = {}
 
     def begin(*_) -> None:
-        versioning.add_iteration(ws, 1, SETTINGS)
+        stage_records.begin_iteration(ws, 1, SETTINGS)
 
     def stages(*_) -> None:
         raise FlywheelError("it broke")
@@ -337,11 +340,11 @@ def test_a_turn_that_failed_leaves_its_runs(tmp_path, monkeypatch):
         asked.update(how)
         return [row | dict.fromkeys(("started_at", "ended_at")) for row in [run("iteration 001", state="Failed")]]
 
-    monkeypatch.setattr(flow, "_begin", begin)
-    monkeypatch.setattr(flow, "_stages", stages)
-    monkeypatch.setattr(history, "mark_killed_runs", lambda *_: [])
-    monkeypatch.setattr(history, "runs_of", runs_of)
+    monkeypatch.setattr(flow, "_begin_iteration", begin)
+    monkeypatch.setattr(flow, "_run_stages", stages)
+    monkeypatch.setattr(run_history, "mark_killed_runs", lambda *_: [])
+    monkeypatch.setattr(run_history, "read_run_rows", runs_of)
     with pytest.raises(FlywheelError, match="it broke"):
-        flow._stages_and_end(ws, SETTINGS, 1, None)
+        flow._run_stages_and_close(ws, SETTINGS, 1, None)
     assert asked["error"] == "it broke"
     assert [row["run"] for row in told(ws, "-k", 1, "--failed")] == ["iteration 001"]

@@ -12,12 +12,17 @@ from hypothesis import strategies as st
 from local_server import Server, said
 from processes import PATIENCE_S
 
-from flywheel.agent.history_summary import HistorySummary, ModelSummarizer, RuleSummarizer, StepCounts, open_summarizer
-from flywheel.agent.steps import PastStep
-from flywheel.errors import BadInput
-from flywheel.language_model import OpenAIModel
-from flywheel.settings import LanguageModel, Policy, Settings
-from flywheel.settings import parse as parse_settings
+from flywheel.agent.history import (
+    HistorySummary,
+    ModelSummarizer,
+    PastStep,
+    RuleSummarizer,
+    StepCounts,
+    open_summarizer,
+)
+from flywheel.config import LanguageModelSettings, PolicySettings, Settings, parse_settings
+from flywheel.policy.client.language_model import OpenAIChatModel
+from flywheel.utils.errors import BadInput
 
 CHARACTERS = 120
 
@@ -37,7 +42,7 @@ def summarizer(request):
         yield RuleSummarizer(CHARACTERS)
         return
     with Server(record if request.param == "language model" else lambda asked: (401, "no")) as server:
-        yield ModelSummarizer(OpenAIModel(server.settings()), CHARACTERS)
+        yield ModelSummarizer(OpenAIChatModel(server.settings()), CHARACTERS)
 
 
 def folded(summarizer, steps: list[PastStep]) -> HistorySummary:
@@ -91,7 +96,7 @@ def test_a_tally_may_be_made_in_parts_and_is_bounded(history, place, characters)
 def test_a_model_is_told_the_digest_so_far_and_the_new_steps_alone():
     history = [step(n) for n in range(40)]
     with Server(record) as server:
-        final = folded(ModelSummarizer(OpenAIModel(server.settings()), CHARACTERS), history)
+        final = folded(ModelSummarizer(OpenAIChatModel(server.settings()), CHARACTERS), history)
         told = [body["messages"][1]["content"] for _, body, _ in server.requests]
     assert len(told) == 5
     for number, text in enumerate(told):
@@ -108,7 +113,7 @@ def test_a_model_is_told_the_digest_so_far_and_the_new_steps_alone():
 def test_what_was_asked_once_is_not_asked_again():
     answers = iter(range(100))
     with Server(lambda asked: said(f"answer {next(answers)}")) as server:
-        summarizer = ModelSummarizer(OpenAIModel(server.settings()), CHARACTERS)
+        summarizer = ModelSummarizer(OpenAIChatModel(server.settings()), CHARACTERS)
         found = [folded(summarizer, [step(n) for n in range(16)]) for _ in range(5)]
         other = folded(summarizer, [step(n) for n in range(15)])
         assert len(server.requests) == 3
@@ -125,7 +130,7 @@ def test_samples_of_one_task_that_ask_at_once_read_one_answer():
 
     found = []
     with Server(answer) as server:
-        summarizer = ModelSummarizer(OpenAIModel(server.settings()), CHARACTERS)
+        summarizer = ModelSummarizer(OpenAIChatModel(server.settings()), CHARACTERS)
         threads = [threading.Thread(target=lambda: found.append(folded(summarizer, [step(1)]))) for _ in range(4)]
         for thread in threads:
             thread.start()
@@ -147,7 +152,7 @@ def test_samples_of_one_task_that_ask_at_once_read_one_answer():
 def test_a_model_that_fails_is_replaced_by_rules_that_say_so(answer, why, caplog):
     history = [step(n) for n in range(16)]
     with Server(said("Eight clicks."), answer, said("Well again.")) as server, caplog.at_level(logging.WARNING):
-        summarizer = ModelSummarizer(OpenAIModel(server.settings(timeout_s=3.0, retries=0)), CHARACTERS)
+        summarizer = ModelSummarizer(OpenAIChatModel(server.settings(timeout_s=3.0, retries=0)), CHARACTERS)
         first = summarizer.digest(HistorySummary(), history[:8])
         second = summarizer.digest(first, history[8:])
         assert (first.text, first.by) == ("Eight clicks.", "stub")
@@ -160,15 +165,15 @@ def test_a_model_that_fails_is_replaced_by_rules_that_say_so(answer, why, caplog
 
 def test_an_endpoint_that_is_no_address_is_bad_input():
     with pytest.raises(BadInput, match=r"language_model\.endpoint"):
-        OpenAIModel(LanguageModel(endpoint="http://h:port/v1", model="stub"))
+        OpenAIChatModel(LanguageModelSettings(endpoint="http://h:port/v1", model="stub"))
 
 
 # -- the settings ----------------------------------------------------------------------------------------------------
 def test_the_settings_choose_the_summarizer():
     assert open_summarizer(Settings()).name == "rules"
     chosen = Settings(
-        policy=Policy(summarizer="language_model", digest_characters=90),
-        language_model=LanguageModel(endpoint="http://127.0.0.1:1/v1", model="qwen"),
+        policy=PolicySettings(summarizer="language_model", digest_characters=90),
+        language_model=LanguageModelSettings(endpoint="http://127.0.0.1:1/v1", model="qwen"),
     )
     assert open_summarizer(chosen).name == "qwen"
     assert open_summarizer(chosen) is open_summarizer(chosen.model_copy())  # its answers are shared

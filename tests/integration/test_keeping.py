@@ -14,10 +14,10 @@ from computers import small_world  # noqa: F401 - every test has its verifier
 from test_terminal import opened
 
 from flywheel.agent.actions import RunPython, Terminal, Wait
-from flywheel.environments.env import Observation, StepResult
-from flywheel.environments.router import open_environments
-from flywheel.errors import EnvError
-from flywheel.sandbox.check_keeping import fault
+from flywheel.envs.base import Observation, StepResult
+from flywheel.envs.conformance import find_partial_checkpoint_fault
+from flywheel.envs.router import open_environments
+from flywheel.utils.errors import EnvError
 
 pytestmark = computers.needed
 PICKLED = Path("/tmp/flywheel-pickled")
@@ -109,7 +109,7 @@ async def test_the_applications_of_a_task_begin_anew():
 
 # -- who says that it keeps a part ------------------------------------------------------------------------------------
 async def test_a_node_keeps_it_too(tmp_path, monkeypatch):
-    monkeypatch.setenv(managers.TOKEN, managers.SECRET)
+    monkeypatch.setenv(managers.TOKEN_VARIABLE, managers.SECRET)
     task, kinds = computers.task("terminal"), {"terminal": {"run_s": computers.RUN_S, "wait_ms": 10.0}}
     async with (
         managers.manager(tmp_path) as manager,
@@ -117,7 +117,7 @@ async def test_a_node_keeps_it_too(tmp_path, monkeypatch):
         open_environments(managers.chosen(manager.address, kinds=kinds), [task]) as environments,
     ):
         moves = (Terminal("x=5; cd /tmp"), Terminal("echo $x $PWD"))
-        assert await fault(lambda: environments.env(task), task, moves) == ""
+        assert await find_partial_checkpoint_fault(lambda: environments.env(task), task, moves) == ""
 
 
 class Claims:
@@ -163,6 +163,6 @@ async def test_who_does_not_keep_it_well_is_caught(flaw):
     async def made():
         yield Claims("is seen otherwise elsewhere" if flaw == "seen otherwise" else flaw)
 
-    said = await fault(made, computers.task("terminal"), (Wait(), Wait()))
+    said = await find_partial_checkpoint_fault(made, computers.task("terminal"), (Wait(), Wait()))
     assert flaw in said
     assert bool(said) == bool(flaw)

@@ -11,10 +11,10 @@ from browser_pages import SIZE, Stage, act, browser, html
 from hostile import Page, Site, reply
 
 from flywheel.agent.actions import Click, Drag, Point, Scroll, Wait
-from flywheel.errors import EnvError
-from flywheel.sandbox import packages
-from flywheel.sandbox.files import media_type
-from flywheel.sandbox.manifests import PageManifest
+from flywheel.envs.browser.pages import packages
+from flywheel.envs.browser.pages.file_server import media_type
+from flywheel.envs.browser.pages.manifest import PageManifest
+from flywheel.utils.errors import EnvError
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 _LIST = """<style>li {{ height: 40px; list-style: none; background: #aac; width: 150px; margin: 0 }}</style>
@@ -54,12 +54,12 @@ def use(stage: Stage, package: str, *folders: str) -> None:
         max_steps=1,
         path=Path("libraries.yaml"),
     )
-    if not packages.ready(manifest):
+    if not packages.has_page_files(manifest):
         try:
-            packages.fetch(manifest)
+            packages.fetch_page_packages(manifest)
         except EnvError as error:
             pytest.skip(f"{package}: {error}")
-    root = packages.served(manifest)
+    root = packages.find_served_folder(manifest)
     for folder in folders:
         for path in sorted(root.glob(folder)):
             stage.site.pages[path.relative_to(root).as_posix()] = _served(path)

@@ -9,9 +9,9 @@ import httpx
 import pytest
 from starlette.responses import PlainTextResponse
 
-from flywheel import local_server
-from flywheel.errors import BadInput, EnvError, PolicyError
-from flywheel.local_server import LocalServer, at_own, free_port
+from flywheel.utils import local_server
+from flywheel.utils.errors import BadInput, EnvError, PolicyError
+from flywheel.utils.local_server import LocalServer, bind_free_port, bind_local_port
 
 
 async def nothing(scope, receive, send) -> None:
@@ -19,7 +19,7 @@ async def nothing(scope, receive, send) -> None:
 
 
 async def test_a_server_that_never_answers(monkeypatch):
-    server = LocalServer(nothing, [free_port()])
+    server = LocalServer(nothing, [bind_free_port()])
     monkeypatch.setattr(local_server, "_START_S", 0.05)
     monkeypatch.setattr(server._server, "startup", lambda sockets: asyncio.Event().wait())
     with pytest.raises(PolicyError, match=r"did not answer within 0\.05 s \(shop\)"):
@@ -30,7 +30,7 @@ async def test_a_server_that_breaks(monkeypatch):
     async def breaks(sockets) -> None:
         raise OSError("no more sockets")
 
-    server = LocalServer(nothing, [free_port()])
+    server = LocalServer(nothing, [bind_free_port()])
     monkeypatch.setattr(server._server, "startup", breaks)
     with pytest.raises(EnvError, match="the server did not start"):
         await server.start("shop")
@@ -56,7 +56,7 @@ async def test_a_server_that_breaks(monkeypatch):
 )
 async def test_it_answers_to_its_own_host_and_origin_alone(headers, status):
     """A page of a browser on this machine can give a name of its own this machine's address."""
-    listener = free_port()
+    listener = bind_free_port()
     server = LocalServer(PlainTextResponse("here"), [listener])
     await server.start()
     port = listener.getsockname()[1]
@@ -67,9 +67,9 @@ async def test_it_answers_to_its_own_host_and_origin_alone(headers, status):
 
 
 def test_a_port_that_is_asked_for_is_ours_or_refused():
-    with closing(at_own(0)) as free:
+    with closing(bind_local_port(0)) as free:
         port = free.getsockname()[1]
-    with closing(at_own(port)) as ours:
+    with closing(bind_local_port(port)) as ours:
         assert ours.getsockname() == ("127.0.0.1", port)
         with pytest.raises(BadInput, match=f"port {port} is in use"):
-            at_own(port)
+            bind_local_port(port)

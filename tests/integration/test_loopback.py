@@ -12,10 +12,10 @@ import pytest_asyncio
 from browser_pages import SETTINGS, browser
 from processes import PATIENCE_S
 
-from flywheel import bench
-from flywheel.sandbox import proxy
-from flywheel.sandbox.proxy import Proxy
-from flywheel.sandbox.sessions import origins
+from flywheel.cli import bench
+from flywheel.envs.browser.driver import proxy
+from flywheel.envs.browser.driver.proxy import SessionProxy
+from flywheel.envs.browser.page_source import list_allowed_origins
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 @pytest.fixture
 def ways(monkeypatch):
     """The module that serves listeners and tries every way, `ways.WAYS`."""
-    monkeypatch.syspath_prepend(str(bench.FOLDER))
+    monkeypatch.syspath_prepend(str(bench.BENCHMARKS_FOLDER))
     return importlib.import_module("sandbox_loopback")
 
 
@@ -82,7 +82,7 @@ async def test_a_browser_that_is_killed_leaves_no_open_port():
 
 
 # -- the proxy by itself
-async def said(proxy: Proxy, request: bytes) -> bytes:
+async def said(proxy: SessionProxy, request: bytes) -> bytes:
     """All that a proxy answers to some bytes."""
     reader, writer = await asyncio.open_connection(sock=_connected(proxy))
     writer.write(request)
@@ -94,9 +94,9 @@ async def said(proxy: Proxy, request: bytes) -> bytes:
 
 @contextlib.asynccontextmanager
 async def opened(allowed: str, faults: list[str]):
-    one = Proxy(faults.append)
+    one = SessionProxy(faults.append)
     await one.start()
-    one.origins = origins((allowed,))
+    one.origins = list_allowed_origins((allowed,))
     try:
         yield one
     finally:
@@ -185,7 +185,7 @@ async def test_a_name_that_was_given_an_address_of_this_machine_leads_nowhere(mo
     assert "far.example:80 cannot be reached: the name has no address that may be reached" in faults
 
 
-def _connected(one: Proxy) -> socket.socket:
+def _connected(one: SessionProxy) -> socket.socket:
     host, port = one.address.removeprefix("http://").split(":")
     return socket.create_connection((host, int(port)))
 
@@ -198,4 +198,4 @@ async def test_origins_of_addresses():
         "http://far.example/a",
         "about:blank",
     )
-    assert origins(allowed) == {("127.0.0.1", 81), ("example.org", 443), ("[::1]", 8), ("far.example", 80)}
+    assert list_allowed_origins(allowed) == {("127.0.0.1", 81), ("example.org", 443), ("[::1]", 8), ("far.example", 80)}

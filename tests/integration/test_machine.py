@@ -13,10 +13,10 @@ import processes
 import pytest
 from computers import each_wall  # noqa: F401 - what keeps a machine apart
 
-from flywheel.computer import home, limits
-from flywheel.computer.machine import GuestRefused, Machine, MachineSettings
-from flywheel.computer.state import files
-from flywheel.errors import EnvError, EnvTimeout
+from flywheel.envs.computer import cgroups, home
+from flywheel.envs.computer.machine import Machine, MachineRefused, MachineSettings
+from flywheel.envs.computer.state import read_home_files
+from flywheel.utils.errors import EnvError, EnvTimeout
 
 pytestmark = computers.needed
 
@@ -50,7 +50,7 @@ async def test_nothing_is_left_of_a_machine(apart):
 
 
 async def test_a_guest_that_is_gone_and_one_that_hangs_are_named(monkeypatch, apart):
-    monkeypatch.setattr("flywheel.computer.machine._GRACE_S", 0.2)
+    monkeypatch.setattr("flywheel.envs.computer.machine._GRACE_S", 0.2)
     async with computers.machine(walls=apart) as machine:
         guest = computers.guest(machine)
         os.kill(guest, signal.SIGSTOP)
@@ -62,7 +62,7 @@ async def test_a_guest_that_is_gone_and_one_that_hangs_are_named(monkeypatch, ap
 
 
 async def test_a_machine_that_cannot_start_says_why(monkeypatch, tmp_path, apart):
-    monkeypatch.setattr("flywheel.computer.walls.GUEST", tmp_path)
+    monkeypatch.setattr("flywheel.envs.computer.bwrap.SERVER_SOURCES", tmp_path)
     with pytest.raises(EnvError, match=r"did not start: .*__main__"):
         await Machine.start(MachineSettings(walls=apart))
 
@@ -75,8 +75,8 @@ async def test_its_programs_are_told_with_groups_and_without(monkeypatch, apart)
             return machine.programs(), machine.memory
 
     assert (await told())[0] == ["a name 999", "sleep 998"]
-    for way in ("group", "of"):
-        monkeypatch.setattr(limits, way, lambda *_: None)
+    for way in ("create_cgroup", "find_own_cgroup"):
+        monkeypatch.setattr(cgroups, way, lambda *_: None)
     assert await told() == (["a name 999", "sleep 998"], 0)
 
 
@@ -91,9 +91,9 @@ async def test_ports_and_programs_are_handed_on(apart):
         to_port.close()
         assert await reader.read() == b""  # it has ended
         writer.close()
-        with pytest.raises(GuestRefused, match="nothing answers at port 8000"):
+        with pytest.raises(MachineRefused, match="nothing answers at port 8000"):
             await machine.stream("/port", {"port": 8000})
-        with pytest.raises(GuestRefused, match="does not start"):
+        with pytest.raises(MachineRefused, match="does not start"):
             await machine.stream("/program", {"command": ["no-such-program"]})
 
 
@@ -121,7 +121,7 @@ async def test_what_lies_in_a_home_is_read_and_never_followed(apart):
         kinds = {entry.path: entry.kind for entry in machine.home.entries()}
         assert kinds["a"] == "folder"
         assert (kinds["link"], kinds["folder"], kinds["pipe"], kinds["huge"]) == ("link", "link", "other", "file")
-        found = files(machine.home)
+        found = read_home_files(machine.home)
         assert (found["a/b/x"], found["link"], found["pipe"], found["?"]) == ("x\n", "a link", "no file", "\ufffd")
         assert found["huge"].startswith("sha256:")
 
@@ -153,9 +153,9 @@ async def test_a_kept_home_is_put_into_another_machine(apart):
         assert await run(other, look) == "x\ny\n750\n/etc/passwd\n0\n"
     async with computers.machine(home_mb=1) as small:
         await run(small, "head -c 900000 /dev/zero >fill")
-        with pytest.raises(GuestRefused, match="No space left"):
+        with pytest.raises(MachineRefused, match="No space left"):
             await small.restore(kept)
-        with pytest.raises(GuestRefused):
+        with pytest.raises(MachineRefused):
             await small.restore(b"no archive")
     async with computers.machine(home_mb=1) as machine:
         await run(machine, "truncate -s 1T huge")
@@ -164,18 +164,18 @@ async def test_a_kept_home_is_put_into_another_machine(apart):
 
 
 async def test_a_home_of_too_many_files_is_an_error(monkeypatch):
-    monkeypatch.setattr(home, "MAX_ENTRIES", 100)
+    monkeypatch.setattr(home, "MAX_HOME_ENTRIES", 100)
     async with computers.machine() as machine:
         await run(machine, "touch {1..100}")
-        assert len(files(machine.home)) == 100
+        assert len(read_home_files(machine.home)) == 100
         await run(machine, "touch more")
         with pytest.raises(EnvError, match="more than 100 files"):
-            files(machine.home)
+            read_home_files(machine.home)
 
 
 async def test_of_many_long_files_a_state_holds_the_digests(monkeypatch):
-    monkeypatch.setattr("flywheel.computer.state._ALL", 100)
+    monkeypatch.setattr("flywheel.envs.computer.state._MAX_STATE_BYTES", 100)
     async with computers.machine() as machine:
         await run(machine, "for n in 1 2 3; do head -c 60 /dev/zero >$n; done; echo x >4")
-        found = files(machine.home)
+        found = read_home_files(machine.home)
         assert [found[name][:7] for name in ("1", "2", "3", "4")] == ["\0" * 7, "sha256:", "sha256:", "x\n"]

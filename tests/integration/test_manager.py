@@ -10,17 +10,17 @@ import managers
 import pytest
 from managers import MOVES, SECRET, chosen, manager, node, task, until
 
-from flywheel import preflight
 from flywheel.agent.actions import Finished, Type, Wait
-from flywheel.environments import wire
-from flywheel.environments.env import Checkpointable, Observation, StepResult
-from flywheel.environments.managed import TOKEN
-from flywheel.environments.router import open_environments
-from flywheel.environments.wire import LeaseNote
-from flywheel.errors import BadInput, EnvError, EnvTimeout
-from flywheel.sandbox.check import check_env
-from flywheel.settings import parse
-from flywheel.workspace import Workspace
+from flywheel.config import parse_settings
+from flywheel.config.workspace import Workspace
+from flywheel.envs.base import Checkpointable, Observation, StepResult
+from flywheel.envs.conformance import check_env
+from flywheel.envs.remote import protocol
+from flywheel.envs.remote.client import TOKEN_VARIABLE
+from flywheel.envs.remote.protocol import LeaseToken
+from flywheel.envs.router import open_environments
+from flywheel.pipeline import preflight
+from flywheel.utils.errors import BadInput, EnvError, EnvTimeout
 
 kinds = managers.kinds  # the fixture: shelves are known here
 
@@ -50,24 +50,26 @@ async def test_it_plays_as_one_of_this_machine(tmp_path):
 def test_results_tasks_and_leases_come_back_as_they_were():
     seen = Observation(b"\x89PNG \0\xff", 3, 4, "shop/ü", "text\n😀")
     result = StepResult(seen, 0.5, False, True, {"state": {"a": [1, None]}, "note": "x"})
-    assert wire.result_read(wire.result_sent(result)) == result
-    assert wire.result_read(wire.result_sent(StepResult(Observation(None)))) == StepResult(Observation(None))
-    assert wire.task_read(json.loads(json.dumps(wire.task_sent(task())))) == task()
-    note = LeaseNote("s", "n", "shelves", "x", 12.5)
-    assert LeaseNote.read(note.signed(SECRET), SECRET) == note
+    assert protocol.decode_result(protocol.encode_result(result)) == result
+    assert protocol.decode_result(protocol.encode_result(StepResult(Observation(None)))) == StepResult(
+        Observation(None)
+    )
+    assert protocol.decode_task(json.loads(json.dumps(protocol.encode_task(task())))) == task()
+    note = LeaseToken("s", "n", "shelves", "x", 12.5)
+    assert LeaseToken.read(note.signed(SECRET), SECRET) == note
     for broken in (note.signed("another"), f"x{note.signed(SECRET)}", "", "."):
         with pytest.raises(ValueError, match="not signed"):
-            LeaseNote.read(broken, SECRET)
+            LeaseToken.read(broken, SECRET)
     for error in (EnvError("a", where="b", fix="c"), EnvTimeout("late"), BadInput("no")):
-        back = wire.error_read(wire.error_sent(error))
+        back = protocol.decode_error(protocol.encode_error(error))
         assert (type(back), str(back)) == (type(error), str(error))
-    assert "cannot be read" in str(wire.error_read(b"<html>"))
+    assert "cannot be read" in str(protocol.decode_error(b"<html>"))
 
 
 @pytest.mark.parametrize("broken", [b"", b"\0\0\0\x09{}", b"\0\0\0\x02[]", b"\0\0\0\x02{]"])
 def test_what_is_no_message_is_refused(broken):
     with pytest.raises(ValueError, match=r"cut off|no head|Expecting"):
-        wire.opened(broken)
+        protocol.decode_message(broken)
 
 
 # -- who may ----------------------------------------------------------------------------------------------------------
@@ -77,16 +79,16 @@ async def test_without_the_token_nothing_is_done(tmp_path, monkeypatch):
             for method, path in (("POST", "/sessions"), ("GET", "/status"), ("POST", "/nodes/x"), ("GET", "/sessions")):
                 async with client.request(method, it.address + path, json={}, headers=headers) as answer:
                     assert answer.status == 401
-        for lease in ("", "x.y", LeaseNote("s", "one", "shelves", "i", time.time() + 9).signed("another")):
+        for lease in ("", "x.y", LeaseToken("s", "one", "shelves", "i", time.time() + 9).signed("another")):
             async with client.post(f"{one.address}/sessions/s/open", headers={"X-Lease": lease}) as answer:
                 assert answer.status == 403
         assert one.node.sessions == {}
-        monkeypatch.setenv(TOKEN, "wrong")
+        monkeypatch.setenv(TOKEN_VARIABLE, "wrong")
         async with open_environments(chosen(it.address), [task()]) as environments:
             with pytest.raises(BadInput, match="the token is missing or wrong"):
                 async with environments.env(task()):
                     pass
-        monkeypatch.delenv(TOKEN)
+        monkeypatch.delenv(TOKEN_VARIABLE)
         with pytest.raises(BadInput, match="not in FLYWHEEL_SANDBOX_TOKEN"):
             async with open_environments(chosen(it.address), [task()]):
                 pass
@@ -97,16 +99,16 @@ async def test_a_lease_opens_nothing_else_and_nothing_once_it_is_over(tmp_path):
         await until(lambda: it.ledger.nodes, "the node has not registered")
         identity = it.ledger.nodes["one"].places["shelves"][1]
 
-        async def status(lease: LeaseNote, session: str, call: str = "open") -> int:
+        async def status(lease: LeaseToken, session: str, call: str = "open") -> int:
             headers = {"X-Lease": lease.signed(SECRET)}
             async with client.post(f"{one.address}/sessions/{session}/{call}", headers=headers) as answer:
                 return answer.status
 
-        good = LeaseNote("s", "one", "shelves", identity, time.time() + 60)
+        good = LeaseToken("s", "one", "shelves", identity, time.time() + 60)
         assert await status(good, "t") == 403
-        assert await status(LeaseNote("s", "two", "shelves", identity, time.time() + 60), "s") == 403
-        assert await status(LeaseNote("s", "one", "shelves", identity, time.time() - 1), "s") == 403
-        assert await status(LeaseNote("s", "one", "shelves", "other", time.time() + 60), "s") == 500
+        assert await status(LeaseToken("s", "two", "shelves", identity, time.time() + 60), "s") == 403
+        assert await status(LeaseToken("s", "one", "shelves", identity, time.time() - 1), "s") == 403
+        assert await status(LeaseToken("s", "one", "shelves", "other", time.time() + 60), "s") == 500
         assert await status(good, "s", "exec") == 422
         assert await status(good, "s") == 200  # and the next beat ends it: the manager does not know it
         await until(lambda: not one.node.sessions, "a session that the manager does not know goes on")
@@ -115,10 +117,10 @@ async def test_a_lease_opens_nothing_else_and_nothing_once_it_is_over(tmp_path):
 
 @pytest.mark.parametrize(("manager", "token", "said"), [("", SECRET, "no manager"), ("http://a:1", "", "not in FLYW")])
 def test_a_run_without_a_manager_or_its_token_is_refused_before_it_begins(manager, token, said, monkeypatch, project):
-    monkeypatch.setenv(TOKEN, token)
-    chosen = parse({"sandbox": {"backend": "manager", "manager": manager}}, where="test")
+    monkeypatch.setenv(TOKEN_VARIABLE, token)
+    chosen = parse_settings({"sandbox": {"backend": "manager", "manager": manager}}, where="test")
     with pytest.raises(BadInput, match=said):
-        preflight.check(Workspace(project), chosen)
+        preflight.run_preflight(Workspace(project), chosen)
 
 
 async def test_settings_that_differ_are_refused_at_once(tmp_path):

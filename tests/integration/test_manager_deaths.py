@@ -18,12 +18,12 @@ from managers import DEADLINE_S, SECRET, chosen, manager, node, task, until
 from shelves import Shelf, Shelves
 
 from flywheel.agent.actions import Type
-from flywheel.environments.kind import KINDS
-from flywheel.environments.managed import TOKEN
-from flywheel.environments.router import open_environments
-from flywheel.errors import BadInput, EnvError, EnvTimeout
-from flywheel.manager.ledger import Terms
-from flywheel.rollout.pool import Places
+from flywheel.envs.registry import BACKENDS
+from flywheel.envs.remote.client import TOKEN_VARIABLE
+from flywheel.envs.remote.manager import LeasePolicy
+from flywheel.envs.router import open_environments
+from flywheel.rollout.pool import EpisodeSlots
+from flywheel.utils.errors import BadInput, EnvError, EnvTimeout
 
 kinds = managers.kinds  # the fixture: shelves are known here
 
@@ -45,9 +45,9 @@ async def test_places_come_back_however_who_plays_ends(tmp_path):
 
 
 async def test_who_is_killed_is_silent_and_loses_its_places(tmp_path):
-    async with manager(tmp_path, Terms(silent_s=3)) as it, node(it.address) as one:
+    async with manager(tmp_path, LeasePolicy(silent_s=3)) as it, node(it.address) as one:
         player = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", _PLAYER, it.address, env={**os.environ, TOKEN: SECRET}, stdout=subprocess.PIPE,
+            sys.executable, "-c", _PLAYER, it.address, env={**os.environ, TOKEN_VARIABLE: SECRET}, stdout=subprocess.PIPE,
             cwd=Path(__file__).parents[1] / "support",
         )  # fmt: skip
         assert (await asyncio.wait_for(player.stdout.readline(), DEADLINE_S)) == b"plays\n"
@@ -60,7 +60,7 @@ async def test_who_is_killed_is_silent_and_loses_its_places(tmp_path):
 
 async def test_a_node_that_dies_is_a_crash_and_the_next_lease_is_elsewhere(tmp_path):
     async with (
-        manager(tmp_path, Terms(node_silent_s=3)) as it,
+        manager(tmp_path, LeasePolicy(node_silent_s=3)) as it,
         open_environments(chosen(it.address), [task()]) as environments,
     ):
         async with contextlib.AsyncExitStack() as stack:
@@ -140,7 +140,7 @@ async def test_as_many_are_played_at_once_as_all_nodes_have(tmp_path):
         open_environments(run := chosen(it.address, **settings), [task()]) as environments,
         asyncio.timeout(DEADLINE_S),
     ):
-        places = Places(run, ["shelves"])
+        places = EpisodeSlots(run, ["shelves"])
         async with places.one(task()), environments.env(task()), places.one(task()), environments.env(task()):
             assert {one.node for one in it.ledger.sessions.values()} == {"one", "two"}
 
@@ -150,7 +150,7 @@ async def test_an_environment_that_does_not_begin_is_a_crash(tmp_path, monkeypat
         async def reset(self, task, seed):
             raise EnvTimeout("it hangs", where="a shelf")
 
-    monkeypatch.setitem(KINDS, "shelves", Shelves(make=Broken))
+    monkeypatch.setitem(BACKENDS, "shelves", Shelves(make=Broken))
     async with (
         manager(tmp_path) as it,
         node(it.address),
@@ -184,8 +184,8 @@ async def _reset_once(environments):
 _PLAYER = """
 import asyncio, sys
 from shelves import Shelves
-from flywheel.environments.kind import KINDS
-from flywheel.environments.router import open_environments
+from flywheel.envs.registry import KINDS
+from flywheel.envs.router import open_environments
 import managers
 
 KINDS["shelves"] = Shelves()
@@ -214,7 +214,7 @@ async def _manager_process(folder: Path, port: int) -> asyncio.subprocess.Proces
         str(folder / "state.db"),
     ]
     made = await asyncio.create_subprocess_exec(
-        sys.executable, *words, env={**os.environ, TOKEN: SECRET}, stderr=subprocess.DEVNULL
+        sys.executable, *words, env={**os.environ, TOKEN_VARIABLE: SECRET}, stderr=subprocess.DEVNULL
     )
     end = time.monotonic() + DEADLINE_S
     while True:

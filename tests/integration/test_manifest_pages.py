@@ -9,14 +9,13 @@ from page_sources import Sources
 
 from flywheel.agent import actions as act
 from flywheel.agent.actions import Click, Point, Wait
-from flywheel.environments.router import Router
-from flywheel.errors import BadInput, EnvError
-from flywheel.sandbox.check import check_env
-from flywheel.sandbox.pages import ManifestPages
-from flywheel.sandbox.pool import BrowserPool, open_sandbox
-from flywheel.settings import Sandbox, parse
-from flywheel.synthesis.pages import instruct, make_task
-from flywheel.synthesis.tasks import make_tasks
+from flywheel.config import SandboxSettings, parse_settings
+from flywheel.envs.browser.pages.session import ManifestPages
+from flywheel.envs.browser.pool import BrowserPool, open_browser_pool
+from flywheel.envs.conformance import check_env
+from flywheel.envs.router import EnvRouter
+from flywheel.envs.tasks.drawing import fetch_page_instructions, make_page_task, make_tasks
+from flywheel.utils.errors import BadInput, EnvError
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 MIDDLE = Click(Point(0.5, 0.5))
@@ -26,14 +25,14 @@ MIDDLE = Click(Point(0.5, 0.5))
 async def play():
     """play(manifest, *actions): the results of a reset and of the actions."""
     sources = Sources()
-    settings = Sandbox(browsers=1, pages=2, timeout_s=60)
+    settings = SandboxSettings(browsers=1, pages=2, timeout_s=60)
     async with BrowserPool(settings, sources) as pool:
 
         async def run(manifest, *actions, seed=1):
             async with ManifestPages({manifest.name: manifest}) as pages:
                 sources.now = pages
                 async with pool.env() as env:
-                    results = [await env.reset(make_task(manifest, manifest.variants[0], seed, "train"), seed)]
+                    results = [await env.reset(make_page_task(manifest, manifest.variants[0], seed, "train"), seed)]
                     return results + [await env.step(action) for action in actions]
 
         run.pool, run.sources = pool, sources
@@ -74,13 +73,15 @@ async def test_a_page_that_asks_first_is_reset_once_it_is_answered(tmp_path, pla
 async def test_a_page_that_asks_passes_the_conformance_suite(tmp_path, play):
     page = lay(tmp_path / "asks", ASKS, reset="game.reset(seed)")
     async with ManifestPages({page.name: page}) as play.sources.now:
-        await check_env(play.pool.env, make_task(page, page.variants[0], 1, "train"))
+        await check_env(play.pool.env, make_page_task(page, page.variants[0], 1, "train"))
 
 
 async def test_an_instruction_is_read_behind_a_question(tmp_path, play):
     page = lay(tmp_path / "asks", ASKS, reset="reload", instruction={"expression": "'Be ' + game.name"})
     async with ManifestPages({page.name: page}) as play.sources.now:
-        [task] = await instruct([make_task(page, page.variants[0], 1, "train")], Router({"browser": play.pool}).env)
+        [task] = await fetch_page_instructions(
+            [make_page_task(page, page.variants[0], 1, "train")], EnvRouter({"browser": play.pool}).env
+        )
     assert task.instruction == "Be me"
 
 
@@ -222,7 +223,7 @@ async def test_a_manifest_page_passes_the_conformance_suite(tmp_path, play, kind
     page = lay(tmp_path / kind, {"index.html": GAME + BUTTON + dot}, reset="game.start(seed); place()", max_steps=5)
     async with ManifestPages({page.name: page}) as pages:
         play.sources.now = pages
-        await check_env(play.pool.env, make_task(page, "page", 7, "train"), seeded=True)
+        await check_env(play.pool.env, make_page_task(page, "page", 7, "train"), seeded=True)
 
 
 async def test_a_page_that_is_left_for_one_that_is_not_there_rewards_nothing(tmp_path, play):
@@ -297,10 +298,12 @@ async def test_worlds_and_pages_stand_in_one_sandbox(tmp_path):
         instruction={"expression": "`Click three times, ${seed}.`"},
     )
     chosen = {"manifests": ["pages/counter"], "train_tasks": 12, "eval_tasks": 1}
-    settings = parse({"synthesis": chosen, "sandbox": {"browsers": 1, "pages": 1, "timeout_s": 60}}, where="test")
+    settings = parse_settings(
+        {"synthesis": chosen, "sandbox": {"browsers": 1, "pages": 1, "timeout_s": 60}}, where="test"
+    )
     tasks = make_tasks(settings, 0, "train", tmp_path)
-    async with open_sandbox(settings, tmp_path) as pool:
-        tasks = await instruct(tasks, Router({"browser": pool}).env)
+    async with open_browser_pool(settings, tmp_path) as pool:
+        tasks = await fetch_page_instructions(tasks, EnvRouter({"browser": pool}).env)
         async with pool.env() as env:
             for task in tasks:
                 if task.world in ("counter", "shop", "tiles"):

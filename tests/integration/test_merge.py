@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from processes import PATIENCE_S
 from safetensors.torch import load_file, save_file
 
-from flywheel.errors import BadInput, ModelError
-from flywheel.training.merge import merge
+from flywheel.training.model_merging import merge_checkpoints
+from flywheel.utils.errors import BadInput, ModelError
 
 
 def checkpoint(folder: Path, *shards: dict[str, torch.Tensor], config: dict | None = None, **tensors) -> Path:
@@ -34,7 +34,7 @@ def checkpoint(folder: Path, *shards: dict[str, torch.Tensor], config: dict | No
 def test_weighted_mean_is_exact(tmp_path):
     a = checkpoint(tmp_path / "a", w=torch.tensor([1.0, -2.0]), steps=torch.tensor([3]))
     b = checkpoint(tmp_path / "b", w=torch.tensor([3.0, 6.0]), steps=torch.tensor([3]))
-    merge([a, b], [0.25, 0.75], tmp_path / "out")
+    merge_checkpoints([a, b], [0.25, 0.75], tmp_path / "out")
     got = load_file(tmp_path / "out" / "model.safetensors")
     assert got["w"].tolist() == [2.5, 4.0]
     assert got["steps"].tolist() == [3]
@@ -50,14 +50,14 @@ def test_equals_the_sum_in_float64(tmp_path_factory, weights, seed):
     generator = torch.Generator().manual_seed(seed)
     tensors = [torch.randn(3, 2, generator=generator) for _ in shares]
     folders = [checkpoint(folder / str(i), w=tensor) for i, tensor in enumerate(tensors)]
-    merge(folders, shares, folder / "out")
+    merge_checkpoints(folders, shares, folder / "out")
     expected = sum(share * tensor.double() for share, tensor in zip(shares, tensors, strict=True)).float()
     assert torch.equal(load_file(folder / "out" / "model.safetensors")["w"], expected)
 
 
 def test_one_checkpoint_merges_to_itself(tmp_path):
     tensor = torch.randn(64)
-    merge([checkpoint(tmp_path / "a", w=tensor)], [1.0], tmp_path / "out")
+    merge_checkpoints([checkpoint(tmp_path / "a", w=tensor)], [1.0], tmp_path / "out")
     assert torch.equal(load_file(tmp_path / "out" / "model.safetensors")["w"], tensor)
 
 
@@ -77,7 +77,7 @@ def test_one_checkpoint_merges_to_itself(tmp_path):
 def test_other_architecture_is_refused_by_name(tmp_path, other, named):
     a, b = checkpoint(tmp_path / "a", w=torch.zeros(2)), checkpoint(tmp_path / "b", **other)
     with pytest.raises(ModelError, match=named):
-        merge([a, b], [0.5, 0.5], tmp_path / "out")
+        merge_checkpoints([a, b], [0.5, 0.5], tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -85,7 +85,7 @@ def test_other_architecture_is_refused_by_name(tmp_path, other, named):
 def test_weights_must_be_convex(tmp_path, weights):
     folders = [checkpoint(tmp_path / name, w=torch.zeros(1)) for name in "ab"]
     with pytest.raises(BadInput, match="weights"):
-        merge(folders, weights, tmp_path / "out")
+        merge_checkpoints(folders, weights, tmp_path / "out")
 
 
 def test_cut_off_file_is_one_clear_line(tmp_path):
@@ -93,14 +93,14 @@ def test_cut_off_file_is_one_clear_line(tmp_path):
     path = b / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-10])
     with pytest.raises(ModelError, match="cannot read the checkpoint"):
-        merge([a, b], [0.5, 0.5], tmp_path / "out")
+        merge_checkpoints([a, b], [0.5, 0.5], tmp_path / "out")
 
 
 def test_shards_are_merged_whatever_their_layout(tmp_path):
     """Two shards and one file hold the same tensors; the result has the first one's shards and index."""
     one = checkpoint(tmp_path / "a", {"w": torch.tensor([1.0])}, {"v": torch.tensor([2.0]), "u": torch.tensor([0.0])})
     other = checkpoint(tmp_path / "b", w=torch.tensor([3.0]), v=torch.tensor([4.0]), u=torch.tensor([1.0]))
-    merge([one, other], [0.5, 0.5], tmp_path / "out")
+    merge_checkpoints([one, other], [0.5, 0.5], tmp_path / "out")
     shards = [load_file(tmp_path / "out" / f"model-0000{n}.safetensors") for n in range(2)]
     assert [{name: tensor.tolist() for name, tensor in shard.items()} for shard in shards] == [
         {"w": [2.0]},
@@ -109,7 +109,7 @@ def test_shards_are_merged_whatever_their_layout(tmp_path):
     assert (tmp_path / "out" / "model.safetensors.index.json").read_text() == (
         one / "model.safetensors.index.json"
     ).read_text()
-    merge([other, one], [0.5, 0.5], tmp_path / "back")
+    merge_checkpoints([other, one], [0.5, 0.5], tmp_path / "back")
     assert [path.name for path in sorted((tmp_path / "back").iterdir())] == ["config.json", "model.safetensors"]
 
 
@@ -118,7 +118,7 @@ def test_a_mean_that_the_type_cannot_hold_is_refused(tmp_path):
     top = torch.tensor([torch.finfo(torch.float32).max])
     folders = [checkpoint(tmp_path / name, w=top) for name in "ab"]
     with pytest.raises(ModelError, match=r"the mean of w does not fit into torch\.float32"):
-        merge(folders, [0.5, 0.5 + 9e-7], tmp_path / "out")
+        merge_checkpoints(folders, [0.5, 0.5 + 9e-7], tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -126,7 +126,7 @@ def test_a_missing_shard_is_named(tmp_path):
     folder = checkpoint(tmp_path / "a", {"w": torch.zeros(1)}, {"v": torch.zeros(1)})
     (folder / "model-00001.safetensors").unlink()
     with pytest.raises(ModelError, match=r"the shard model-00001\.safetensors is missing"):
-        merge([folder], [1.0], tmp_path / "out")
+        merge_checkpoints([folder], [1.0], tmp_path / "out")
 
 
 def test_no_more_than_a_shard_is_in_memory(tmp_path):
@@ -134,7 +134,7 @@ def test_no_more_than_a_shard_is_in_memory(tmp_path):
     for name in "abc":
         checkpoint(tmp_path / name, *({f"w{n}": torch.full((2_000_000,), float(n))} for n in range(8)))
     script = (
-        "import resource, sys; from pathlib import Path; from flywheel.training.merge import merge\n"
+        "import resource, sys; from pathlib import Path; from flywheel.training.model_merging import merge\n"
         "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "root, before = Path(sys.argv[1]), peak()\n"
         "merge([root / n for n in 'abc'], [0.25, 0.25, 0.5], root / 'out'); print(peak() - before)"

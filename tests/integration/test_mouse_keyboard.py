@@ -20,8 +20,8 @@ from flywheel.agent.actions import (
     Scroll,
     Type,
 )
-from flywheel.sandbox import page_state
-from flywheel.sandbox.tab import Tab
+from flywheel.envs.browser.driver import tab as driver_tab
+from flywheel.envs.browser.driver.tab import BrowserTab
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 MIDDLE = Point(0.5, 0.5)
@@ -46,7 +46,7 @@ async def stage():
             yield Stage(chromium, site)
 
 
-async def log(tab: Tab) -> list:
+async def log(tab: BrowserTab) -> list:
     return await tab.evaluate("log")
 
 
@@ -186,7 +186,7 @@ _FIELDS = """<input id=a style="position:absolute;top:0;left:0;width:190px;heigh
 _A, _B = Click(Point(0.2, 15 / SIZE)), Click(Point(0.2, 60 / SIZE))
 
 
-async def keys(tab: Tab, *names: str) -> None:
+async def keys(tab: BrowserTab, *names: str) -> None:
     for name in names:
         await act(tab, Hotkey(tuple(name.split())))
 
@@ -234,7 +234,7 @@ async def test_the_clipboard_is_the_sessions(stage):
     await act(stranger, _A)
     await keys(stranger, "ctrl v")
     assert await stranger.evaluate("a.value") == ""
-    kept = await page_state.save(tab)
+    kept = await driver_tab.save_page_state(tab)
     stage.site.pages["next"] = html(_FIELDS % "")
     await act(tab, Navigate(f"{stage.site.url}/p/next"))
     await tab.screenshot()  # what is not drawn yet takes no clicks

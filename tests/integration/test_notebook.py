@@ -7,7 +7,7 @@ import pytest
 import synthetic
 from nbclient import NotebookClient
 
-from flywheel.store import catalog
+from flywheel.store.catalog import database
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ def ran(committed, tmp_path_factory):
         synthetic.routed(ws, settings, k)
         synthetic.outgoing(ws, k)
     folder = tmp_path_factory.mktemp("notebook")
-    catalog.write(ws, folder / "catalog.duckdb")
+    database.write_catalog_file(ws, folder / "catalog.duckdb")
     with pytest.MonkeyPatch.context() as patch:
         for name in ("JUPYTER_RUNTIME_DIR", "IPYTHONDIR", "MPLCONFIGDIR"):
             patch.setenv(name, str(folder / name))
@@ -51,7 +51,7 @@ def test_a_run_shows_what_the_committed_one_shows(committed, ran):
 
 def test_its_figures_are_those_of_the_workspace(ran):
     ws, notebook = ran
-    rows = catalog.query(ws, "SELECT domain, round(rise, 2) AS rise FROM p_v1_rise").to_pylist()
+    rows = database.query_catalog(ws, "SELECT domain, round(rise, 2) AS rise FROM p_v1_rise").to_pylist()
     (cell,) = (cell for cell in notebook.cells if cell.source.startswith('ask("FROM p_v1_rise")'))
     shown = cell.outputs[0]["data"]["text/html"]
     assert rows

@@ -14,11 +14,12 @@ import s3fs
 from object_store import BUCKET, Store
 from processes import PATIENCE_S
 
-from flywheel.errors import BadInput, DataError
-from flywheel.files import write_text
-from flywheel.progress import listening
-from flywheel.store import pipeline, recovery, remote, versioning
-from flywheel.workspace import Workspace
+from flywheel.config.workspace import Workspace
+from flywheel.pipeline import dag
+from flywheel.store.versioning import backup, stage_records
+from flywheel.utils.errors import BadInput, DataError
+from flywheel.utils.files import write_text
+from flywheel.utils.progress import replace_listener
 
 URL = f"s3://{BUCKET}/mine"
 
@@ -69,11 +70,11 @@ stages:
 def ws(tmp_path) -> Workspace:
     """One iteration of two stages, which are recorded."""
     ws = Workspace(tmp_path / "ws")
-    versioning.prepare(ws)
-    write_text(pipeline.path(ws, 1), STAGES)
+    stage_records.init_dvc_project(ws)
+    write_text(dag.dvc_yaml_path(ws, 1), STAGES)
     for table, stage in (("steps", "rollout"), ("runs", "runs")):
         write_text(ws.partition(table, 1, stage) / "_parts.json", f'{{"of": "{table}"}}')
-        versioning.commit(ws, stage, 1)
+        stage_records.record_stage(ws, stage, 1)
     return ws
 
 
@@ -89,8 +90,8 @@ def lose(ws: Workspace) -> None:
 
 def push(ws: Workspace, url: str = URL) -> tuple[list[int], list[str]]:
     lines: list[str] = []
-    with listening(lambda stage, line: lines.append(line)):
-        return remote.push(ws, url), lines
+    with replace_listener(lambda stage, line: lines.append(line)):
+        return backup.push_iterations(ws, url), lines
 
 
 def test_what_was_pushed_comes_back_from_the_store_alone(store, ws):
@@ -100,8 +101,8 @@ def test_what_was_pushed_comes_back_from_the_store_alone(store, ws):
     assert all(name.startswith("mine/files/md5/") for name in store.names())
     assert push(ws) == ([], [])
     lose(ws)
-    assert [one.mend for one in recovery.damaged(ws)] == ["`dvc pull`"] * 2  # what `flywheel status` says
-    assert len(recovery.mend(ws)) == 2  # what `flywheel run` does first
+    assert [one.mend for one in backup.find_damaged_outputs(ws)] == ["`dvc pull`"] * 2  # what `flywheel status` says
+    assert len(backup.restore_damaged_outputs(ws)) == 2  # what `flywheel run` does first
     assert content(ws) == before
     lose(ws)
     subprocess.run([sys.executable, "-m", "dvc", "pull", "--quiet"], cwd=ws.root, check=True, timeout=PATIENCE_S)
@@ -115,13 +116,13 @@ def test_keys_from_a_file_and_the_address_from_dvcs_own_settings_do_too(store, w
     keys = f"[default]\naws_access_key_id = {store.key}\naws_secret_access_key = {store.secret}\n"
     (tmp_path / "credentials").write_text(keys)
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
-    remote.name(ws, URL)
+    backup.configure_remote(ws, URL)
     with (ws.root / ".dvc" / "config").open("a") as config:
         config.write(f"    endpointurl = {store.url}\n")  # as `dvc remote modify flywheel endpointurl` does
     assert push(ws)[0] == [1]
     assert store.url in (ws.root / ".dvc" / "config").read_text()
     lose(ws)
-    assert recovery.mend(ws)
+    assert backup.restore_damaged_outputs(ws)
 
 
 HINDERED = {
@@ -166,11 +167,11 @@ def test_a_store_that_is_gone_when_files_are_wanted_says_so_and_the_same_command
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     asked_anew()
     with pytest.raises(DataError, match=r"cannot be brought back: .*127\.0\.0\.1:9.*dvc pull") as caught:
-        recovery.mend(ws)
+        backup.restore_damaged_outputs(ws)
     assert "\n" not in str(caught.value)
     monkeypatch.setenv("AWS_ENDPOINT_URL", store.url)
     asked_anew()
-    assert recovery.mend(ws)
+    assert backup.restore_damaged_outputs(ws)
     assert content(ws) == before
 
 
@@ -184,17 +185,17 @@ def test_a_store_that_is_gone_when_files_are_wanted_says_so_and_the_same_command
 )
 def test_a_store_that_cannot_be_meant_is_refused_before_anything_begins(url, words):
     with pytest.raises(BadInput, match=words) as caught:
-        remote.check(url)
+        backup.check_remote_url(url)
     assert "versioning.remote" in str(caught.value)
     assert "me:secret" not in str(caught.value)
 
 
 def test_without_the_extra_an_s3_store_says_what_to_type(monkeypatch):
     for url in ("", "/a/folder", "s3://bucket/data"):
-        remote.check(url)
+        backup.check_remote_url(url)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(BadInput, match=r"pip install -e '\.\[s3\]'"):
-        remote.check("s3://bucket/data")
+        backup.check_remote_url("s3://bucket/data")
 
 
 def test_the_store_asks_for_keys(store: Store):

@@ -10,10 +10,10 @@ import pytest
 from osworlds import EXPECTED, PHOTOS, RIGHT, THEIRS, Workspace, example, execute, gold, mine, opened, printed
 
 from flywheel.agent.actions import Action, CallUser, Finished, Hotkey, Terminal, Type
-from flywheel.environments import catalogue
-from flywheel.environments.router import open_environments
-from flywheel.errors import EnvError
-from flywheel.synthesis.tasks import make_task
+from flywheel.envs import registry
+from flywheel.envs.router import open_environments
+from flywheel.envs.tasks.drawing import make_task
+from flywheel.utils.errors import EnvError
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def workspace(tmp_path):
 async def played(workspace: Workspace, name: str, actions: list[Action], of: str = "terminal") -> tuple[float, str]:
     """The reward, and the reason."""
     workspace.load(of)
-    task = make_task(catalogue.get("theirs"), f"tasks_{name}", 1, 1, "train")
+    task = make_task(registry.get_task_suite("theirs"), f"tasks_{name}", 1, 1, "train")
     settings = computers.settings(of, warm=0) if of == "terminal" else desktops.settings(warm=0, timeout_s=40.0)
     async with open_environments(settings, [task]) as environments, environments.env(task) as env:
         begun = await env.reset(task, 1)

@@ -10,8 +10,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flywheel.errors import BadInput, EnvError
-from flywheel.sandbox import manifests, packages
+from flywheel.envs.browser.pages import manifest as pages_manifest
+from flywheel.envs.browser.pages import packages
+from flywheel.utils.errors import BadInput, EnvError
 
 
 @pytest.fixture(autouse=True)
@@ -49,33 +50,33 @@ def manifest(tmp_path, **more):
         **more,
     }
     (tmp_path / "lampgame.yaml").write_text(yaml.safe_dump(said))
-    return manifests.load(tmp_path / "lampgame.yaml")
+    return pages_manifest.load_page_manifest(tmp_path / "lampgame.yaml")
 
 
 def test_a_package_is_fetched_once_and_served_from_the_cache(tmp_path, cache):
     wheel(tmp_path)
     found = manifest(tmp_path)
-    assert not packages.ready(found)
+    assert not packages.has_page_files(found)
     with pytest.raises(BadInput, match=r"flywheel page fetch .*lampgame\.yaml"):
-        packages.served(found)
-    folder, checksum = packages.fetch(found)
-    assert folder == packages.served(found)
-    assert packages.ready(found)
+        packages.find_served_folder(found)
+    folder, checksum = packages.fetch_page_packages(found)
+    assert folder == packages.find_served_folder(found)
+    assert packages.has_page_files(found)
     assert [path.name for path in folder.iterdir()] == ["index.html"]
-    assert checksum == packages.checksum(folder)
-    assert packages.fetch(found) == (folder, checksum)
+    assert checksum == packages.hash_served_folder(folder)
+    assert packages.fetch_page_packages(found) == (folder, checksum)
     assert len(list(cache.iterdir())) == 1  # and nothing half done beside it
 
 
 def test_a_manifest_gets_the_package_that_it_was_written_for(tmp_path, cache):
     wheel(tmp_path)
-    _, checksum = packages.fetch(manifest(tmp_path))
-    assert packages.served(manifest(tmp_path, sha256=checksum)).is_dir()
+    _, checksum = packages.fetch_page_packages(manifest(tmp_path))
+    assert packages.find_served_folder(manifest(tmp_path, sha256=checksum)).is_dir()
     with pytest.raises(BadInput, match=f"sha256: .* has the checksum {checksum}"):
-        packages.served(manifest(tmp_path, sha256="0" * 64))
+        packages.find_served_folder(manifest(tmp_path, sha256="0" * 64))
     shutil.rmtree(cache)
     with pytest.raises(BadInput, match=f"sha256: .* has the checksum {checksum}"):
-        packages.fetch(manifest(tmp_path, sha256="0" * 64))
+        packages.fetch_page_packages(manifest(tmp_path, sha256="0" * 64))
     assert list(cache.iterdir()) == []
 
 
@@ -86,7 +87,7 @@ def test_a_manifest_gets_the_package_that_it_was_written_for(tmp_path, cache):
 def test_a_package_that_is_not_there_is_told_with_what_the_client_said(tmp_path, cache, package, part):
     wheel(tmp_path)
     with pytest.raises(EnvError, match=part) as caught:
-        packages.fetch(manifest(tmp_path, package=package))
+        packages.fetch_page_packages(manifest(tmp_path, package=package))
     assert package in str(caught.value)
     assert list(cache.iterdir()) == []
 
@@ -94,12 +95,12 @@ def test_a_package_that_is_not_there_is_told_with_what_the_client_said(tmp_path,
 def test_a_wrong_folder_of_a_package_is_told_with_what_there_is(tmp_path):
     wheel(tmp_path)
     with pytest.raises(BadInput, match=r"no folder lampgame/web .*; it holds lampgame, lampgame-1\.0\.dist-info"):
-        packages.fetch(manifest(tmp_path, folder="lampgame/web"))
+        packages.fetch_page_packages(manifest(tmp_path, folder="lampgame/web"))
 
 
 def test_a_package_cannot_write_outside_of_its_tree(tmp_path, cache):
     wheel(tmp_path, **{"../../../escaped.txt": "x", "/absolute.txt": "y"})
-    packages.fetch(manifest(tmp_path))
+    packages.fetch_page_packages(manifest(tmp_path))
     assert not list(tmp_path.glob("escaped.txt"))
     assert all(path.is_relative_to(cache) for path in tmp_path.rglob("*.txt"))
 
@@ -112,20 +113,20 @@ def test_a_source_package_is_not_taken_since_its_script_would_run(tmp_path):
     (source / "PKG-INFO").write_text("Metadata-Version: 2.1\nName: lampgame\nVersion: 1.0\n")
     shutil.make_archive(str(tmp_path / "wheels" / "lampgame-1.0"), "gztar", tmp_path, "lampgame-1.0")
     with pytest.raises(EnvError, match="could not fetch"):
-        packages.fetch(manifest(tmp_path))
+        packages.fetch_page_packages(manifest(tmp_path))
     assert not ran.exists()
 
 
 def test_a_client_that_is_not_installed_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(EnvError, match=r"npm is not installed \(npm:lampgame@1\.0\)"):
-        packages.fetch(manifest(tmp_path, package="npm:lampgame@1.0"))
+        packages.fetch_page_packages(manifest(tmp_path, package="npm:lampgame@1.0"))
 
 
 def test_a_manifest_without_packages_has_nothing_to_fetch(tmp_path):
     own = manifest(tmp_path).model_copy(update={"package": (), "folder": "."})
     with pytest.raises(BadInput, match="names no package"):
-        packages.fetch(own)
+        packages.fetch_page_packages(own)
 
 
 @given(st.dictionaries(st.text("abc", min_size=1, max_size=3), st.binary(max_size=5), max_size=4), st.data())
@@ -134,7 +135,7 @@ def test_the_checksum_is_that_of_names_and_contents(tmp_path_factory, files, dat
         folder = tmp_path_factory.mktemp("tree")
         for name, text in content.items():
             (folder / name).write_bytes(text)
-        return packages.checksum(folder)
+        return packages.hash_served_folder(folder)
 
     assert lay(files) == lay(dict(reversed(files.items())))
     other = data.draw(st.dictionaries(st.text("abc", min_size=1, max_size=3), st.binary(max_size=5), max_size=4))

@@ -6,7 +6,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from flywheel.sandbox.files import FileServer, Folder, media_type
+from flywheel.envs.browser.pages.file_server import FileServer, ServedFolder, media_type
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def folder(tmp_path):
     (root / "out").symlink_to(tmp_path / "secret.txt")
     (root / "in").symlink_to("sub/index.html")
     (root / "round").symlink_to("round")
-    return Folder(root, {"/usr/share/lib.js": "/lib.mjs", "/leave": "/../secret.txt"})
+    return ServedFolder(root, {"/usr/share/lib.js": "/lib.mjs", "/leave": "/../secret.txt"})
 
 
 @pytest_asyncio.fixture
@@ -101,7 +101,7 @@ async def test_each_folder_has_a_port_of_its_own_and_remembers_what_it_lacked(tm
     for name in "ab":
         (tmp_path / name).mkdir()
         (tmp_path / name / "index.html").write_text(name)
-        folders.append(Folder(tmp_path / name))
+        folders.append(ServedFolder(tmp_path / name))
     async with FileServer(folders) as server, httpx.AsyncClient() as client:
         for folder in folders:
             assert (await client.get(server.url(folder) + "/")).text == folder.root.name

@@ -8,11 +8,11 @@ import yaml
 from page_sources import Sources
 
 from flywheel.agent.actions import Click, Hotkey, Navigate, NavigateBack, Point
-from flywheel.sandbox import manifests
-from flywheel.sandbox.pages import ManifestPages
-from flywheel.sandbox.pool import BrowserPool
-from flywheel.settings import Sandbox
-from flywheel.synthesis.pages import make_task
+from flywheel.config import SandboxSettings
+from flywheel.envs.browser.pages import manifest
+from flywheel.envs.browser.pages.session import ManifestPages
+from flywheel.envs.browser.pool import BrowserPool
+from flywheel.envs.tasks.drawing import make_page_task
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 SEED = 3
@@ -43,20 +43,20 @@ def lay(folder, files, **fields):
         (folder / name).write_text(text)
     said = {key: value for key, value in {"name": "clicks", **SAID, **fields}.items() if value is not None}
     (folder / "page.yaml").write_text(yaml.safe_dump(said))
-    return manifests.load(folder / "page.yaml")
+    return manifest.load_page_manifest(folder / "page.yaml")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def play():
     """play(manifest, *actions): the results of a reset and of the actions."""
     sources = Sources()
-    async with BrowserPool(Sandbox(browsers=1, pages=1, timeout_s=60), sources) as pool:
+    async with BrowserPool(SandboxSettings(browsers=1, pages=1, timeout_s=60), sources) as pool:
 
         async def run(manifest, *actions, variant=None):
             async with ManifestPages({manifest.name: manifest}) as pages:
                 sources.now = pages
                 async with pool.env() as env:
-                    task = make_task(manifest, variant or manifest.variants[0], SEED, "train")
+                    task = make_page_task(manifest, variant or manifest.variants[0], SEED, "train")
                     results = [await env.reset(task, SEED)]
                     for action in actions:
                         results.append(await env.step(action))

@@ -13,12 +13,12 @@ import pytest_asyncio
 from page_servers import SAID, lay
 
 from flywheel.agent.actions import Click, Navigate, Point
-from flywheel.errors import BadInput, EnvError
-from flywheel.sandbox.check import CLAUSES, Checked
-from flywheel.sandbox.pages import ManifestPages
-from flywheel.sandbox.pool import BrowserPool
-from flywheel.settings import Sandbox
-from flywheel.synthesis.pages import make_task
+from flywheel.config import SandboxSettings
+from flywheel.envs.browser.pages.session import ManifestPages
+from flywheel.envs.browser.pool import BrowserPool
+from flywheel.envs.conformance import CLAUSES, ConformanceCase
+from flywheel.envs.tasks.drawing import make_page_task
+from flywheel.utils.errors import BadInput, EnvError
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 MUG, CUP = Click(Point(0.5, 0.3)), Click(Point(0.5, 0.7))
@@ -36,7 +36,7 @@ class Sources:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def pool():
     sources = Sources()
-    async with BrowserPool(Sandbox(browsers=1, pages=3, timeout_s=60), sources) as opened:
+    async with BrowserPool(SandboxSettings(browsers=1, pages=3, timeout_s=60), sources) as opened:
         opened.sources = sources
         yield opened
 
@@ -49,7 +49,7 @@ async def serving(pool, manifest):
 
 
 def task_of(manifest, seed=1):
-    return make_task(manifest, "page", seed, "eval")
+    return make_page_task(manifest, "page", seed, "eval")
 
 
 async def play(env, manifest, *actions, seed=1):
@@ -88,7 +88,7 @@ async def test_sessions_at_once_have_servers_of_their_own(tmp_path, pool, kept):
 async def test_it_passes_clauses_of_the_conformance_suite(tmp_path, pool, clause):
     manifest = lay(tmp_path)
     async with serving(pool, manifest):
-        await CLAUSES[clause](Checked(pool.env, task_of(manifest), seeded=True))
+        await CLAUSES[clause](ConformanceCase(pool.env, task_of(manifest), seeded=True))
 
 
 async def test_a_checkpoint_is_played_again_on_a_fresh_server(tmp_path, pool):

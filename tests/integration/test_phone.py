@@ -11,23 +11,24 @@ import random
 import pytest
 import pytest_asyncio
 from conftest import EVERY_LEVEL
+from phone_expert import next_phone_step
 
 from flywheel.agent import actions as act
 from flywheel.agent.actions import Click, Drag, Finished, LongPress, OpenApp, Point, PressBack, PressHome, Scroll, Type
-from flywheel.environments import catalogue
-from flywheel.environments.router import open_environments
-from flywheel.errors import BadInput
-from flywheel.phone import parts
-from flywheel.phone.apps import APPS
-from flywheel.phone.expert import next_step
-from flywheel.phone.families import FAMILIES
-from flywheel.phone.world import PHONE
-from flywheel.sandbox.check import check_env
-from flywheel.scoring import verifiers
-from flywheel.settings import parse
-from flywheel.synthesis.tasks import make_task, make_tasks
+from flywheel.config import parse_settings
+from flywheel.envs import registry
+from flywheel.envs.conformance import check_env
+from flywheel.envs.router import open_environments
+from flywheel.envs.suites.phone import world
+from flywheel.envs.suites.phone.home_screen import PHONE_APPS
+from flywheel.envs.suites.phone.world import PHONE, PHONE_TASK_FAMILIES
+from flywheel.envs.tasks.drawing import make_task, make_tasks
+from flywheel.rewards.scorers import verifier
+from flywheel.utils.errors import BadInput
 
-SETTINGS = parse({"sandbox": {"pages_min": 0, "kinds": {"phone": {"places": 3, "timeout_s": 60}}}}, where="test")
+SETTINGS = parse_settings(
+    {"sandbox": {"pages_min": 0, "kinds": {"phone": {"places": 3, "timeout_s": 60}}}}, where="test"
+)
 MIDDLE = Point(0.5, 0.5)
 ABLE = frozenset({LongPress, OpenApp, PressHome, PressBack})
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -39,7 +40,7 @@ def task_of(family: str, level: int = 1, seed: int = 5):
 
 TASKS = [
     task_of(name, level)
-    for n, name in enumerate(FAMILIES)
+    for n, name in enumerate(PHONE_TASK_FAMILIES)
     for level in (PHONE.levels if EVERY_LEVEL else [PHONE.levels[n % 3]])
 ]
 
@@ -61,7 +62,7 @@ async def expert(phones, task):
     async with phones.env(task) as env:
         results, actions = [await env.reset(task, task.seed)], []
         while not (results[-1].terminated or results[-1].truncated):
-            _, action = next_step(task, results[-1].info["state"], task.seed) or ("I am done.", Finished())
+            _, action = next_phone_step(task, results[-1].info["state"], task.seed) or ("I am done.", Finished())
             actions.append(action)
             results.append(await env.step(action))
     return task, actions, results
@@ -84,7 +85,7 @@ async def test_the_expert_solves_every_family_with_room_for_mistakes(played):
         assert (results[-1].reward, results[-1].terminated) == (1.0, True), story
         assert max(one.info["score"] for one in results[:-1]) < 1, story
         assert len(actions) + 2 <= task.max_steps, story
-        assert verifiers.score(task, results[-1].info["state"]) == 1.0
+        assert verifier.score_final_state(task, results[-1].info["state"]) == 1.0
 
 
 async def test_the_expert_has_fingers_alone(played):
@@ -104,7 +105,9 @@ def leaves(tree, path=()):
 def ignored(task, site: str, path) -> bool:
     """What may change by looking at it."""
     found = [one for one in task.params["parts"] if one["site"] == site]
-    patterns = parts.site_of(found[0]).tasks[found[0]["params"]["task"]].ignore if found else ("threads/*/unread",)
+    patterns = (
+        world.get_part_site(found[0]).tasks[found[0]["params"]["task"]].ignore if found else ("threads/*/unread",)
+    )
     return any(key.startswith("_") for key in path) or any(fnmatch.fnmatch("/".join(path), one) for one in patterns)
 
 
@@ -115,7 +118,9 @@ def mutants(task, state, rng):
         other = copy.deepcopy(state)
         site = rng.choice(sites) if sites else "mail"
         if site not in other["apps"]:
-            other["apps"][site] = parts.catalogue.get(site).play.start({"seed": parts.seed_of(task.params, site)})
+            other["apps"][site] = world.catalogue.get_world(site).play.start(
+                {"seed": world.get_records_seed(task.params, site)}
+            )
         records = other["apps"][site]["records"]
         path = rng.choice([one for one in leaves(records) if not ignored(task, site, one)])
         for key in path[:-1]:
@@ -129,7 +134,7 @@ def mutants(task, state, rng):
         del icons[rng.choice(list(icons))]
         yield "an icon is gone", other
     nothing = copy.deepcopy(state)
-    nothing |= {"apps": {}, "opened": [], "app": "", "answer": "", "home": parts.HOME.start({"seed": 0})}
+    nothing |= {"apps": {}, "opened": [], "app": "", "answer": "", "home": world.HOME_SCREEN.start({"seed": 0})}
     yield "nothing was done", nothing
     yield "another application is seen", state | {"app": "shop" if state["app"] != "shop" else "", "answer": "no"}
     yield "others were opened", state | {"opened": [*state["opened"], "files"], "answer": "", "app": "files"}
@@ -144,7 +149,7 @@ async def test_twenty_other_ends_of_each_task_are_refused(played):
             ):
                 continue  # where one is at the end is not asked for
             count += 1
-            assert verifiers.score(task, other) < 1, (task.template, task.instruction, what)
+            assert verifier.score_final_state(task, other) < 1, (task.template, task.instruction, what)
         assert count >= 18
 
 
@@ -157,7 +162,7 @@ def random_action(rng):
         lambda: Drag(at(), at()),
         lambda: LongPress(at()),
         lambda: Type(rng.choice(("anna\n", "7"))),
-        lambda: OpenApp(rng.choice(list(APPS))),
+        lambda: OpenApp(rng.choice(list(PHONE_APPS))),
         PressHome,
         PressBack,
     )
@@ -191,15 +196,15 @@ async def test_the_phone_passes_the_suite(phones):
 
 async def test_tasks_are_drawn_as_those_of_any_domain():
     wanted = {"domains": {"phone": ["phone"]}, "train_tasks": 12, "eval_tasks": 6}
-    settings = parse({"synthesis": wanted, "merge": {"weights": {"phone": 1.0}}}, where="test")
+    settings = parse_settings({"synthesis": wanted, "merge": {"weights": {"phone": 1.0}}}, where="test")
     tasks = make_tasks(settings, 0, "train")
     assert {task.environment for task in tasks} == {"phone"}
-    assert catalogue.kinds(settings) == {"phone"}
+    assert registry.find_used_backends(settings) == {"phone"}
     assert len({task.task_id for task in tasks}) == 12
 
 
 async def test_wrong_settings_are_refused_by_name():
-    wrong = parse({"sandbox": {"kinds": {"phone": {"width": 7}}}}, where="test")
+    wrong = parse_settings({"sandbox": {"kinds": {"phone": {"width": 7}}}}, where="test")
     with pytest.raises(BadInput, match=r"sandbox\.kinds\.phone\.width"):
         async with open_environments(wrong, TASKS):
             pass

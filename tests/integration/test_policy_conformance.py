@@ -12,17 +12,17 @@ import torch
 from PIL import Image as Picture
 from served import checkpoints, context, serving
 
-from flywheel.agent.context import Context, Image, Message
-from flywheel.errors import BadInput, ModelError, PolicyBusy, PolicyError, PolicyTimeout
+from flywheel.agent.prompt import Context, Image, Message
+from flywheel.config import PolicySettings
 from flywheel.policy import open_policy
-from flywheel.policy.checkpoint import digest
-from flywheel.policy.encoding import Encoder, collate
+from flywheel.policy.checkpoint import checkpoint_digest
+from flywheel.policy.client.remote import RemotePolicy
+from flywheel.policy.encoding import Encoder, collate_sequences
 from flywheel.policy.model import load_model
-from flywheel.policy.protocol import Sampling
-from flywheel.policy.remote import RemotePolicy
-from flywheel.settings import Policy
+from flywheel.policy.protocol import SamplingParams
+from flywheel.utils.errors import BadInput, ModelError, PolicyBusy, PolicyError, PolicyTimeout
 
-SAMPLINGS = [Sampling(temperature=0.4 + 0.2 * n, max_new_tokens=3 + 2 * n, seed=100 + n) for n in range(6)]
+SAMPLINGS = [SamplingParams(temperature=0.4 + 0.2 * n, max_new_tokens=3 + 2 * n, seed=100 + n) for n in range(6)]
 CONTEXTS = [context(n) for n in range(5)] + [
     (
         Message("system", ("You act.",)),
@@ -49,7 +49,7 @@ class Backend:
     settings: dict
 
     def open(self, folder: Path, **changes):
-        return open_policy(folder, Policy(**self.settings | changes))
+        return open_policy(folder, PolicySettings(**self.settings | changes))
 
 
 @pytest.fixture(params=["transformers", "openai"])
@@ -72,12 +72,12 @@ async def test_log_probabilities_are_those_of_a_training_pass(policy, folders):
     for asked, sampling, done in zip(CONTEXTS, SAMPLINGS, completions, strict=True):
         sequence = encoder.encode(asked).extended(done.token_ids)
         with torch.no_grad():
-            rows = model(**collate([sequence], "right")).logits[0].log_softmax(-1)
+            rows = model(**collate_sequences([sequence], "right")).logits[0].log_softmax(-1)
         recomputed = [rows[done.prompt_tokens + n - 1, token].item() for n, token in enumerate(done.token_ids)]
         assert done.logprobs == pytest.approx(recomputed, abs=1e-4)
         assert done.prompt_tokens == len(encoder.encode(asked))
         assert 1 <= len(done.token_ids) == len(done.logprobs) <= sampling.max_new_tokens
-        assert done.weight_version == digest(folders[0])
+        assert done.weight_version == checkpoint_digest(folders[0])
         assert done.text == encoder.decode([token for token in done.token_ids if token != encoder.end_id])
         assert done.finished == (done.token_ids[-1] == encoder.end_id)
 
@@ -88,7 +88,7 @@ async def test_the_same_seed_gives_the_same_tokens_alone_and_among_others(policy
         alone = await policy.complete(asked, sampling)
         assert alone.token_ids == done.token_ids
         assert alone.logprobs == pytest.approx(done.logprobs, abs=1e-4)
-    seeds = {(await policy.complete(CONTEXTS[0], Sampling(max_new_tokens=6, seed=n))).token_ids for n in range(4)}
+    seeds = {(await policy.complete(CONTEXTS[0], SamplingParams(max_new_tokens=6, seed=n))).token_ids for n in range(4)}
     assert len(seeds) == 4
 
 
@@ -99,7 +99,7 @@ def blank(side: int) -> Context:
 
 
 async def test_a_broken_request_fails_alone_and_by_name(policy):
-    ask = Sampling(max_new_tokens=3)
+    ask = SamplingParams(max_new_tokens=3)
     no_picture = (Message("user", (Image(b"no picture"), "Go.")),)
     too_large, point = (blank(8000), blank(1))
     too_long = (Message("user", ("word " * 5000,)),)
@@ -130,18 +130,18 @@ def _give_it(policy, timeout_s: float) -> None:
 
 async def test_a_deadline_has_a_name(backend, folders):
     policy = backend.open(folders[0])
-    await policy.complete(CONTEXTS[0], Sampling(max_new_tokens=1))
+    await policy.complete(CONTEXTS[0], SamplingParams(max_new_tokens=1))
     _give_it(policy, 1e-4)
     with pytest.raises(PolicyTimeout, match=r"policy\.timeout_s"):
-        await policy.complete(CONTEXTS[0], Sampling(max_new_tokens=40))
+        await policy.complete(CONTEXTS[0], SamplingParams(max_new_tokens=40))
     _give_it(policy, 60.0)
-    assert (await policy.complete(CONTEXTS[0], Sampling(max_new_tokens=2))).token_ids
+    assert (await policy.complete(CONTEXTS[0], SamplingParams(max_new_tokens=2))).token_ids
     await policy.close()
 
 
 async def test_a_full_queue_has_a_name_and_those_in_it_are_answered(backend, folders):
     policy = backend.open(folders[0], batch=1, queue=2)
-    ask = Sampling(max_new_tokens=20, seed=1)
+    ask = SamplingParams(max_new_tokens=20, seed=1)
     results = await asyncio.gather(*(policy.complete(CONTEXTS[0], ask) for _ in range(12)), return_exceptions=True)
     answered = [result for result in results if not isinstance(result, Exception)]
     assert all(isinstance(result, PolicyBusy) for result in results if isinstance(result, Exception))
@@ -151,7 +151,9 @@ async def test_a_full_queue_has_a_name_and_those_in_it_are_answered(backend, fol
 
 
 async def test_a_cancelled_request_leaves_the_others_alone(policy):
-    tasks = [asyncio.create_task(policy.complete(CONTEXTS[0], Sampling(max_new_tokens=30, seed=n))) for n in range(6)]
+    tasks = [
+        asyncio.create_task(policy.complete(CONTEXTS[0], SamplingParams(max_new_tokens=30, seed=n))) for n in range(6)
+    ]
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in tasks[::2]:
         task.cancel()
@@ -160,8 +162,8 @@ async def test_a_cancelled_request_leaves_the_others_alone(policy):
 
 
 async def test_weights_are_swapped_and_the_old_ones_kept_where_that_fails(policy, folders, tmp_path):
-    ask = Sampling(seed=3, max_new_tokens=8)
-    old, new = digest(folders[0]), digest(folders[1])
+    ask = SamplingParams(seed=3, max_new_tokens=8)
+    old, new = checkpoint_digest(folders[0]), checkpoint_digest(folders[1])
     before = await policy.complete(CONTEXTS[0], ask)
     await policy.load(folders[1])
     after = await policy.complete(CONTEXTS[0], ask)
@@ -176,18 +178,20 @@ async def test_weights_are_swapped_and_the_old_ones_kept_where_that_fails(policy
 
 async def test_closing_answers_what_is_under_way_and_refuses_what_comes_after(backend, folders):
     policy = backend.open(folders[0])
-    tasks = [asyncio.create_task(policy.complete(CONTEXTS[0], Sampling(max_new_tokens=9, seed=n))) for n in range(4)]
+    tasks = [
+        asyncio.create_task(policy.complete(CONTEXTS[0], SamplingParams(max_new_tokens=9, seed=n))) for n in range(4)
+    ]
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     await policy.close()
     await policy.close()
     assert all(done.token_ids for done in await asyncio.gather(*tasks))
     with pytest.raises(PolicyError, match="closed"):
-        await policy.complete(CONTEXTS[0], Sampling())
+        await policy.complete(CONTEXTS[0], SamplingParams())
 
 
 def test_callers_may_sit_on_different_event_loops(backend, folders):
     policy = backend.open(folders[0])
-    ask = Sampling(seed=1, max_new_tokens=3)
+    ask = SamplingParams(seed=1, max_new_tokens=3)
     first, second = (asyncio.run(policy.complete(CONTEXTS[0], ask)) for _ in range(2))
     assert first == second
     asyncio.run(policy.close())
@@ -200,8 +204,8 @@ def test_a_folder_that_is_no_checkpoint_is_refused(backend, tmp_path):
 
 async def test_both_back_ends_say_the_same(folders, server):
     """Same tokens for the same seeds, same log-probabilities, same text, same end."""
-    embedded = open_policy(folders[0], Policy())
-    remote = open_policy(folders[0], Policy(backend="openai", endpoint=server.url))
+    embedded = open_policy(folders[0], PolicySettings())
+    remote = open_policy(folders[0], PolicySettings(backend="openai", endpoint=server.url))
     ours = await asyncio.gather(*map(embedded.complete, CONTEXTS, SAMPLINGS))
     theirs = await asyncio.gather(*map(remote.complete, CONTEXTS, SAMPLINGS))
     for one, other in zip(ours, theirs, strict=True):

@@ -10,18 +10,18 @@ from heard import told
 from lamps import small_model
 from served import Misbehaving, breaks, context, half, hangs, says
 
-from flywheel import preflight
-from flywheel import settings as config
-from flywheel.errors import BadInput, PolicyBusy, PolicyError
+from flywheel import config
+from flywheel.config import PolicySettings
+from flywheel.config.workspace import Workspace
+from flywheel.pipeline import preflight
 from flywheel.policy import open_policy
-from flywheel.policy.checkpoint import digest
-from flywheel.policy.protocol import Sampling
-from flywheel.progress import listening
-from flywheel.settings import Policy
-from flywheel.workspace import Workspace
+from flywheel.policy.checkpoint import checkpoint_digest
+from flywheel.policy.protocol import SamplingParams
+from flywheel.utils.errors import BadInput, PolicyBusy, PolicyError
+from flywheel.utils.progress import replace_listener
 
 # -- servers that misbehave -------------------------------------------------------------------------------------------
-ASK = Sampling(max_new_tokens=8, seed=5)
+ASK = SamplingParams(max_new_tokens=8, seed=5)
 
 
 @pytest.fixture(scope="module")
@@ -77,11 +77,11 @@ def pair(folders):
 
 def several(*servers, **changes):
     chosen = {"backend": "openai", "endpoint": [server.url for server in servers], "retries": 0, "timeout_s": 20}
-    return open_policy(servers[0].folder, Policy(**chosen | changes))
+    return open_policy(servers[0].folder, PolicySettings(**chosen | changes))
 
 
 def of(session, **more):
-    return Sampling(max_new_tokens=8, session=str(session), seed=session, **more)
+    return SamplingParams(max_new_tokens=8, session=str(session), seed=session, **more)
 
 
 async def test_all_requests_of_a_session_go_to_one_server_and_each_has_as_many(pair):
@@ -208,9 +208,11 @@ async def test_each_server_gets_each_version(pair, folders):
     for folder in (folders[1], folders[0]):
         await policy.load(folder)
         done = await asyncio.gather(*(policy.complete(context(0), of(n)) for n in range(4)))
-        assert {completion.weight_version for completion in done} == {digest(folder)} == {policy.weight_version}
+        assert (
+            {completion.weight_version for completion in done} == {checkpoint_digest(folder)} == {policy.weight_version}
+        )
     await policy.close()
-    assert [server.published for server in pair] == [[digest(folders[1]), digest(folders[0])]] * 2
+    assert [server.published for server in pair] == [[checkpoint_digest(folders[1]), checkpoint_digest(folders[0])]] * 2
 
 
 async def test_a_server_that_was_away_gets_the_newest_weights_before_it_is_asked(pair, folders):
@@ -221,15 +223,15 @@ async def test_a_server_that_was_away_gets_the_newest_weights_before_it_is_asked
         await policy.complete(context(0), of(1))
         await heard.line(one.url, "left out")
         await policy.load(folders[1])
-        assert (one.published, other.published) == ([], [digest(folders[1])])
+        assert (one.published, other.published) == ([], [checkpoint_digest(folders[1])])
         one.next = []
         one.there()
-        assert digest(folders[1]) in await heard.line(one.url, "answers again")
+        assert checkpoint_digest(folders[1]) in await heard.line(one.url, "answers again")
         done = await asyncio.gather(*(policy.complete(context(0), of(n)) for n in range(2, 6)))
         await policy.close()
-    assert one.published == [digest(folders[1])]
+    assert one.published == [checkpoint_digest(folders[1])]
     assert one.seeds
-    assert {completion.weight_version for completion in done} == {digest(folders[1])}
+    assert {completion.weight_version for completion in done} == {checkpoint_digest(folders[1])}
 
 
 async def test_a_server_that_was_started_anew_unnoticed_does_not_answer_with_old_weights(pair, folders):
@@ -238,16 +240,16 @@ async def test_a_server_that_was_started_anew_unnoticed_does_not_answer_with_old
     with told() as heard:
         policy = several(*pair)
         await policy.load(folders[1])
-        one.version = digest(folders[0])
+        one.version = checkpoint_digest(folders[0])
         done = await asyncio.gather(*(policy.complete(context(0), of(n)) for n in range(4)))
         assert "started anew" in await heard.line(one.url, "left out")
         await heard.line(one.url, "answers again")
         await policy.close()
-    assert {completion.weight_version for completion in done} == {digest(folders[1])}
-    assert one.published == [digest(folders[1])] * 2
-    alone = open_policy(folders[0], Policy(backend="openai", endpoint=other.url, retries=0))
+    assert {completion.weight_version for completion in done} == {checkpoint_digest(folders[1])}
+    assert one.published == [checkpoint_digest(folders[1])] * 2
+    alone = open_policy(folders[0], PolicySettings(backend="openai", endpoint=other.url, retries=0))
     await alone.load(folders[1])
-    other.version = digest(folders[0])
+    other.version = checkpoint_digest(folders[0])
     with pytest.raises(PolicyError, match="started anew, or someone else published"):
         await alone.complete(context(0), ASK)
     await alone.close()
@@ -262,7 +264,7 @@ async def test_a_server_that_hangs_does_not_keep_the_others_from_new_weights(pai
         pair[0].there()
         await heard.line(pair[0].url, "answers again")
         await policy.close()
-    assert [server.published for server in pair] == [[digest(folders[1])]] * 2
+    assert [server.published for server in pair] == [[checkpoint_digest(folders[1])]] * 2
 
 
 async def test_nobody_takes_the_weights(pair, folders):
@@ -281,7 +283,7 @@ async def test_nobody_takes_the_weights(pair, folders):
 )
 def test_a_list_that_cannot_be_meant(endpoint, words):
     with pytest.raises(BadInput, match=rf"policy\.endpoint.*{words}"):
-        config.parse({"policy": {"backend": "openai", "endpoint": endpoint}}, where="params.yaml")
+        config.parse_settings({"policy": {"backend": "openai", "endpoint": endpoint}}, where="params.yaml")
 
 
 def test_preflight_tells_of_a_server_that_is_away_and_refuses_one_that_cannot_be_used(pair, project):
@@ -290,8 +292,8 @@ def test_preflight_tells_of_a_server_that_is_away_and_refuses_one_that_cannot_be
     def look(**changes):
         chosen = {"backend": "openai", "endpoint": [server.url for server in pair], "retries": 0} | changes
         lines = []
-        with listening(lambda stage, line: lines.append(line)):
-            preflight.check(Workspace(project), config.parse({"policy": chosen}, where=""))
+        with replace_listener(lambda stage, line: lines.append(line)):
+            preflight.run_preflight(Workspace(project), config.parse_settings({"policy": chosen}, where=""))
         return lines
 
     assert look() == []

@@ -12,9 +12,9 @@ from processes import PATIENCE_S
 from served import serving
 
 from flywheel.policy import open_policy
-from flywheel.policy.checkpoint import digest
-from flywheel.rollout.pool import rollout
-from flywheel.scoring import verifiers
+from flywheel.policy.checkpoint import checkpoint_digest
+from flywheel.rewards.scorers import verifier
+from flywheel.rollout.pool import run_rollout
 from flywheel.training.rl.run import train_rl
 
 
@@ -37,7 +37,7 @@ def two(folders):
 
 
 def test_rl_publishes_each_version_to_all_its_servers(folders, two, tmp_path, monkeypatch):
-    monkeypatch.setattr(verifiers, "score", score_lamp)
+    monkeypatch.setattr(verifier, "score_final_state", score_lamp)
     after, (one, other) = [], two
     chosen = settings(
         policy={"max_new_tokens": 9, "timeout_s": 60, "backend": "openai", "endpoint": [one.url, other.url]},
@@ -68,7 +68,7 @@ def test_rl_publishes_each_version_to_all_its_servers(folders, two, tmp_path, mo
     assert [metric["step"] for metric in curve] == [1, 2, 3]
     assert all(left == right for left, right in after)
     versions = [left for left, _ in after]  # the weights of the last step answer nobody
-    assert len({digest(folders[0]), *versions}) == 3
+    assert len({checkpoint_digest(folders[0]), *versions}) == 3
     assert versions[1] == versions[2]
 
 
@@ -76,7 +76,7 @@ async def test_a_server_killed_in_the_middle_of_a_rollout_loses_nothing_and_come
     chosen, tasks = settings(policy={"max_new_tokens": 12, "timeout_s": 60}), [task(n) for n in range(4)]
     arguments = {"iteration": 1, "settings": chosen, "temperature": 1.0}
     own = open_policy(folders[0], chosen.policy)
-    expected = await rollout(tasks, 2, own, Lamps(), **arguments)
+    expected = await run_rollout(tasks, 2, own, Lamps(), **arguments)
     await own.close()
     one, other = two
     with told() as heard:
@@ -84,21 +84,21 @@ async def test_a_server_killed_in_the_middle_of_a_rollout_loses_nothing_and_come
         policy = several_of(folders[0], chosen, one, other)
         await policy.load(folders[0])  # whatever they were published before
 
-        got = await rollout(tasks, 2, Killing(policy, one.process), Lamps(), **arguments)
+        got = await run_rollout(tasks, 2, Killing(policy, one.process), Lamps(), **arguments)
         assert one.process.poll() is not None
         assert "connect" in await heard.line(one.url, "is left out")
         await policy.load(folders[1])
         with serving(folders[0], "--port", port) as again:  # another key, and the weights it was started on
             assert again.url == one.url
-            assert digest(folders[1]) in await heard.line(one.url, "answers again")
-            assert await asyncio.to_thread(weights_of, again) == digest(folders[1])
+            assert checkpoint_digest(folders[1]) in await heard.line(one.url, "answers again")
+            assert await asyncio.to_thread(weights_of, again) == checkpoint_digest(folders[1])
             assert other.end() == 0
-            late = await rollout(tasks, 2, policy, Lamps(), **arguments)
+            late = await run_rollout(tasks, 2, policy, Lamps(), **arguments)
             await policy.close()
     assert [episode.id for episode in got] == [episode.id for episode in expected]
     for episode, alike in zip(got, expected, strict=True):
         assert [step.token_ids for step in episode.steps] == [step.token_ids for step in alike.steps]
-    assert {step.weight_version for episode in late for step in episode.steps} == {digest(folders[1])}
+    assert {step.weight_version for episode in late for step in episode.steps} == {checkpoint_digest(folders[1])}
     assert {episode.trajectory.status for episode in late} <= {"completed", "truncated", "invalid"}
 
 

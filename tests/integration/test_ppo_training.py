@@ -11,25 +11,23 @@ from lamps import LEFT, RIGHT, LampEnv, Lamps, score_lamp, screen, settings, sma
 from safetensors.torch import load_file
 
 from flywheel.agent.prompt import build_context
-from flywheel.errors import TrainingError
-from flywheel.evaluation.evaluate import judge
-from flywheel.policy.checkpoint import digest
-from flywheel.policy.embedded import EmbeddedPolicy
+from flywheel.config import SupervisedSettings
+from flywheel.evaluation.evaluator import judge_episode
+from flywheel.policy.checkpoint import checkpoint_digest
 from flywheel.policy.encoding import Encoder
+from flywheel.policy.inference.embedded import EmbeddedPolicy
 from flywheel.policy.model import load_model
-from flywheel.rollout.pool import rollout
+from flywheel.rewards.scorer_set import ScorerSet
+from flywheel.rewards.scorers import verifier
+from flywheel.rollout.pool import run_rollout
 from flywheel.rollout.rollout_log import EpisodeOutcome
-from flywheel.scoring import verifiers
-from flywheel.scoring.panel import Panel
-from flywheel.settings import Supervised
-from flywheel.training.rl.experience import experiences, step_samples
-from flywheel.training.rl.learner import Learner
+from flywheel.training.data.samples import Sample
+from flywheel.training.rl.experience import build_experiences, estimate_step_samples
+from flywheel.training.rl.learner import UNKNOWN_FEATURE, Learner, ValueFeatures
 from flywheel.training.rl.run import train_rl
-from flywheel.training.rl.update import train_step
-from flywheel.training.rl.value import UNTOLD, Told
-from flywheel.training.rl.value_pretraining import pretrain_value
-from flywheel.training.samples import Sample
-from flywheel.training.supervised.train import train_supervised
+from flywheel.training.rl.trainer import pretrain_value, train_step
+from flywheel.training.sft import train_supervised
+from flywheel.utils.errors import TrainingError
 
 RL = {
     "steps": 3,
@@ -59,18 +57,18 @@ def sft(tmp_path_factory, project):
         context = encoder.encode(build_context("Click the lamp.", (), screen(("left", "right")[i % 2]), S.policy))
         response = tuple(encoder.encode_text((LEFT, RIGHT)[i // 2 % 2]))
         samples.append(Sample(context, response, None, f"t{i:02d}", 0, "games"))
-    block = Supervised(lr=5e-3, batch=16)
+    block = SupervisedSettings(lr=5e-3, batch=16)
     train_supervised(base, folder / "sft", samples * 60, settings=block, seed=1, state_folder=folder / "state")
     return folder / "sft"
 
 
 @pytest.fixture(autouse=True)
 def lamp_verifier(monkeypatch):
-    monkeypatch.setattr(verifiers, "score", score_lamp)
+    monkeypatch.setattr(verifier, "score_final_state", score_lamp)
 
 
 def outcomes(episodes, tasks):
-    results = [judge(tasks[one.trajectory.task_id], one, Panel(S)).result for one in episodes]
+    results = [judge_episode(tasks[one.trajectory.task_id], one, ScorerSet(S)).result for one in episodes]
     return [EpisodeOutcome(0, result.score, result.v) for result in results]
 
 
@@ -128,8 +126,8 @@ def test_killed_run_goes_on_with_the_same_numbers(sft, tmp_path):
     assert len(set(whole.trajectories)) == len(whole.trajectories) == episodes
     # Those that acted: the checkpoint's own, then one a step, but for the last step's, which the result holds.
     assert len(set(whole.weights)) == 3
-    assert whole.weights[0] == digest(sft)
-    assert digest(tmp_path / "whole" / "out") not in whole.weights
+    assert whole.weights[0] == checkpoint_digest(sft)
+    assert checkpoint_digest(tmp_path / "whole" / "out") not in whole.weights
     one, two = (load_file(tmp_path / name / "out" / "model.safetensors") for name in ("whole", "killed"))
     assert all(torch.equal(one[name], two[name]) for name in one)
 
@@ -185,11 +183,11 @@ class Counted(LampEnv):
 async def collect(sft, chosen=S, tasks=TASKS, lamps=None):
     policy = EmbeddedPolicy(sft, chosen.policy)
     try:
-        episodes = await rollout(
+        episodes = await run_rollout(
             tasks, 2, policy, lamps or Lamps(), iteration=0, settings=chosen, temperature=chosen.rl.temperature
         )
         by_id = {t.task_id: t for t in tasks}
-        return episodes, experiences(episodes, outcomes(episodes, by_id), by_id, policy.encoder, chosen)
+        return episodes, build_experiences(episodes, outcomes(episodes, by_id), by_id, policy.encoder, chosen)
     finally:
         await policy.close()
 
@@ -205,7 +203,7 @@ async def test_experience_is_rewarded_at_the_last_token_of_a_step(sft):
         assert got.rewards[-1] == pytest.approx(float(hit), abs=0.2)
     made = Learner(load_model(sft), S.rl, 0)
     # V is 0 everywhere at first and the critic's lambda is 1: every return is the sum of rewards to come.
-    cut, horizon = step_samples(batch, made, S.rl)
+    cut, horizon = estimate_step_samples(batch, made, S.rl)
     assert horizon > 1
     by_id = {}
     for turn in cut:
@@ -222,13 +220,13 @@ async def test_a_score_that_the_environment_tells_is_rewarded_as_it_grows_and_to
         chosen = settings(rl={**RL, "reward_progress": progress, "format_penalty": 0.0, "length_buffer": 0})
         _, batch = await collect(sft, chosen, lamps=Lamps(lambda lease: Counted()))
         whole = [one for one in batch if len(one.samples) == 2]
-        assert {one.told for one in whole} == {(Told(0.0, 1.0), Told(0.25, 0.5))}
+        assert {one.told for one in whole} == {(ValueFeatures(0.0, 1.0), ValueFeatures(0.25, 0.5))}
         assert {(one.score, one.later) for one in whole} == {(0.0, 0.0)}
         (rewards[progress],) = {one.rewards for one in whole}
     # Its verifier, which decides, says 0 in the end: what was earned is taken back with the last step.
     assert rewards == {False: (0.0, 0.0), True: (0.25, -0.25)}
     _, batch = await collect(sft)  # an environment that tells nothing before the end
-    assert {told.score for one in batch for told in one.told} == {UNTOLD}
+    assert {told.score for one in batch for told in one.told} == {UNKNOWN_FEATURE}
 
 
 async def test_cut_off_the_policy_ends_in_the_value_of_the_last_screen_and_v_in_the_outcome(sft):
@@ -240,7 +238,8 @@ async def test_cut_off_the_policy_ends_in_the_value_of_the_last_screen_and_v_in_
     batch = [replace(one, later=0.25) if one.bootstrap_context is not None else one for one in batch]
     # V is 1/2 everywhere and lambda 1: an advantage is what is to come less 1/2.
     ends = {
-        turn.sample.trajectory_id: (turn.advantages[-1], turn.returns[-1]) for turn in step_samples(batch, made, rl)[0]
+        turn.sample.trajectory_id: (turn.advantages[-1], turn.returns[-1])
+        for turn in estimate_step_samples(batch, made, rl)[0]
     }
     assert {one.bootstrap_context is not None for one in batch} == {True, False}
     for one in batch:
@@ -258,7 +257,7 @@ async def test_value_pretraining_fits_returns_and_leaves_the_policy(sft):
     rl = S.rl.model_copy(update={"value_pretraining_steps": 30})
     made = Learner(load_model(sft), rl, 0)
     before = {name: tensor.clone() for name, tensor in made.policy.state_dict().items()}
-    returns = np.concatenate([t.returns for t in step_samples(batch, made, rl)[0]])
+    returns = np.concatenate([t.returns for t in estimate_step_samples(batch, made, rl)[0]])
     got = pretrain_value(made, batch, rl, seed=3)
     assert got.steps > 0
     assert got.loss < float(np.mean(returns**2) / 2)  # better than V = 0
@@ -272,7 +271,7 @@ async def test_disagreement_of_rollout_and_training_stops_the_run(sft):
         for parameter in other.policy.parameters():
             parameter += 0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0))
     with pytest.raises(TrainingError, match="recomputed log-probabilities differ"):
-        train_step(other, step_samples(batch, other, S.rl)[0], S.rl, seed=1)
+        train_step(other, estimate_step_samples(batch, other, S.rl)[0], S.rl, seed=1)
 
 
 async def test_crashed_episodes_are_not_trained_on(sft):
@@ -281,11 +280,11 @@ async def test_crashed_episodes_are_not_trained_on(sft):
     lamps = Lamps(lambda lease: LampEnv(crash_at=0 if lease % 2 else None))
     chosen = settings(rl=RL, rollout={"retries": 0})
     try:
-        episodes = await rollout(TASKS, 1, policy, lamps, iteration=0, settings=chosen, temperature=1.0)
+        episodes = await run_rollout(TASKS, 1, policy, lamps, iteration=0, settings=chosen, temperature=1.0)
     finally:
         await policy.close()
     crashed = {e.id for e in episodes if e.trajectory.status == "crashed"}
     by_id = {t.task_id: t for t in TASKS}
-    kept = experiences(episodes, outcomes(episodes, by_id), by_id, encoder, chosen)
+    kept = build_experiences(episodes, outcomes(episodes, by_id), by_id, encoder, chosen)
     assert crashed
     assert {e.trajectory_id for e in kept} == {e.id for e in episodes} - crashed

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from prefect.server.database.configurations import AioSqliteConfiguration
 from sqlalchemy.exc import OperationalError
 
-from flows.database import WaitsForItsTurn
+from flows.ops.prefect_server_main import ImmediateSqliteConfiguration
 
 
 async def _two_at_once(configuration: AioSqliteConfiguration, patience_s: float) -> int:
@@ -37,7 +37,7 @@ async def _two_at_once(configuration: AioSqliteConfiguration, patience_s: float)
 
 
 def test_transactions_wait_for_their_turn(tmp_path):
-    ours = WaitsForItsTurn(connection_url=f"sqlite+aiosqlite:///{tmp_path}/ours.db")
+    ours = ImmediateSqliteConfiguration(connection_url=f"sqlite+aiosqlite:///{tmp_path}/ours.db")
     assert asyncio.run(_two_at_once(ours, 0.1)) == 2
 
 

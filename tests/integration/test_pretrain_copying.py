@@ -11,26 +11,25 @@ import pytest
 import torch
 from pretraining import lines, undrawn
 
-from flywheel import scenes, words
-from flywheel.errors import BadInput
+from flywheel.envs.screens import layouts, vocabulary
+from flywheel.envs.screens.layouts import SceneQuestion
 from flywheel.policy.encoding import Encoder
-from flywheel.policy.model import load_model, new_model
-from flywheel.policy.tokenizer import train_tokenizer
-from flywheel.scenes import Question
-from flywheel.training.pretrain import attention, copying, objectives
-from flywheel.training.pretrain import train as module
-from flywheel.training.pretrain.question_batch import IGNORED, QuestionCollator
-from flywheel.training.pretrain.train import Recipe, pretrain
+from flywheel.policy.model import load_model, make_tiny_model, train_tokenizer
+from flywheel.training.pretrain import batches, objectives
+from flywheel.training.pretrain import pretrainer as module
+from flywheel.training.pretrain.batches import IGNORED, QuestionCollator
+from flywheel.training.pretrain.pretrainer import Recipe, run_pretraining
+from flywheel.utils.errors import BadInput
 
 
 @pytest.fixture(scope="module")
 def encoder():
-    return Encoder.new(train_tokenizer(words.corpus()), scenes.SIDE)
+    return Encoder.new(train_tokenizer(vocabulary.tokenizer_corpus()), layouts.SCENE_SIDE)
 
 
 def test_what_is_repeated_is_what_was_said_before():
     rng = random.Random(4)
-    for text, names in (copying.draw(rng) for _ in range(300)):
+    for text, names in (batches.draw_copy_text(rng) for _ in range(300)):
         assert names
         for length, starts in names:
             assert len(starts) >= 2
@@ -42,7 +41,9 @@ def test_a_token_of_a_name_knows_the_tokens_that_hold_the_same_letter(encoder):
     """Behind a space and behind a quote a name is cut into other tokens."""
     text = "folder jetena, then 'jetena' =jetena"
     starts = (7, 21, 30)
-    batch = copying.pack(encoder, [copying.Repeated(text, (copying.Said(6, starts),)), copying.Repeated("a", ())])
+    batch = batches.collate_copy_texts(
+        encoder, [batches.CopyText(text, (batches.NameOccurrences(6, starts),)), batches.CopyText("a", ())]
+    )
     told = encoder.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
     assert batch.ids.shape == (2, len(told))
     assert batch.repeats.shape == (2, len(told), len(told))
@@ -58,7 +59,7 @@ def test_a_token_of_a_name_knows_the_tokens_that_hold_the_same_letter(encoder):
 
 
 def test_what_is_typed_repeats_the_instruction_in_its_thought_and_its_action(encoder):
-    question = Question("type", "Type xq.", "Thought: I type xq.\nAction: type(content='xq')", copied="xq")
+    question = SceneQuestion("type", "Type xq.", "Thought: I type xq.\nAction: type(content='xq')", copied="xq")
     packed = QuestionCollator(encoder, 224).pack(np.zeros((1, 224, 224, 3), np.uint8), [[question, question]])
     pairs = packed.repeats[0].nonzero().tolist()
     said = [encoder.tokenizer.decode(packed.inputs["input_ids"][0, token]) for token, _ in pairs]
@@ -73,8 +74,8 @@ def test_the_copying_loss_is_low_where_heads_look_at_the_source_and_at_the_token
     repeats = torch.zeros(1, 5, 5, dtype=torch.bool)
     repeats[0, 3, 1] = True
     ids = torch.tensor([[9, 7, 8, 7, 6]])
-    model = new_model(5)
-    attention.install(model)
+    model = make_tiny_model(5)
+    objectives.install_attention(model)
     places = 10 * torch.eye(8)[None, None, :5].expand(1, 6, -1, -1)
 
     def loss(first, layer, repeats=repeats):
@@ -83,15 +84,15 @@ def test_the_copying_loss_is_low_where_heads_look_at_the_source_and_at_the_token
         @contextmanager
         def told(layers, screens):
             yield {
-                objectives.FIRST: attention.CapturedQK(places, places.roll(first, 3), 1.0),
-                objectives.LAYER: attention.CapturedQK(places, places.roll(layer, 3), 1.0),
+                objectives.PREVIOUS_TOKEN_LAYER: objectives.CapturedQK(places, places.roll(first, 3), 1.0),
+                objectives.POINTING_LAYER: objectives.CapturedQK(places, places.roll(layer, 3), 1.0),
             }
 
         monkeypatch.setattr(objectives, "capture_attention", told)
-        found = objectives.copying(model, copying.CopyBatch(ids, repeats))
+        found = objectives.compute_copying_losses(model, batches.CopyBatch(ids, repeats))
         return found.aids["copying"].item(), found.right
 
-    monkeypatch.setattr(attention, "_captured", attention.Captured((), 0))
+    monkeypatch.setattr(objectives, "_captured", objectives.Captured((), 0))
     assert loss(1, 1) == (pytest.approx(0, abs=1e-3), 1.0)
     assert loss(1, 0) == (pytest.approx(100, abs=1), 0.0)
     assert loss(0, 1) == (pytest.approx(100, abs=1), 1.0)
@@ -103,12 +104,12 @@ def test_the_copying_loss_is_low_where_heads_look_at_the_source_and_at_the_token
 def test_a_base_learns_to_copy_and_its_sight_and_words_rest(tmp_path, monkeypatch):
     for name, value in (("BATCH", 4), ("QUESTIONS", 2), ("WARMUP", 2)):
         monkeypatch.setattr(module, name, value)
-    monkeypatch.setattr(module, "chunks", undrawn)
+    monkeypatch.setattr(module, "stream_scene_chunks", undrawn)
     monkeypatch.setattr(module, "COPYING_BATCH", 2)
     monkeypatch.setattr(module, "TEXTS", 8)
     run = {"seed": 3, "seeing": 0, "report_every": 1, "evaluate_every": 100, "held_out": 1, "chunk": 16}
-    base = pretrain(Recipe(tmp_path / "base", steps=1, **run))
-    copies = pretrain(Recipe(tmp_path / "copies", steps=12, copying=True, start=base, **run))
+    base = run_pretraining(Recipe(tmp_path / "base", steps=1, **run))
+    copies = run_pretraining(Recipe(tmp_path / "copies", steps=12, copying=True, start=base, **run))
     said = [line for line in lines(tmp_path / "copies") if "answers" in line]
     assert said[-1]["copying"] < 0.9 * said[0]["copying"]
     assert said[-1]["copies"] < said[0]["copies"]
@@ -120,4 +121,4 @@ def test_a_base_learns_to_copy_and_its_sight_and_words_rest(tmp_path, monkeypatc
 
 def test_only_a_base_that_sees_learns_to_copy(tmp_path):
     with pytest.raises(BadInput, match="add --start MODEL --seeing 0"):
-        pretrain(Recipe(tmp_path, copying=True))
+        run_pretraining(Recipe(tmp_path, copying=True))

@@ -16,8 +16,8 @@ from prefect.client.schemas.objects import FlowRun
 from prefect.utilities.processutils import command_from_string
 from processes import PATIENCE_S
 
-from flows import process_worker
-from flows.worker import Worker
+from flows.ops import process_worker
+from flows.ops.worker import WorkerProcess
 
 _WAITS = [sys.executable, "-c", "input()"]
 
@@ -43,7 +43,7 @@ def runs():
 @pytest.fixture
 def question(clock, asked, runs):
     before = signal.getsignal(signal.SIGUSR1)
-    yield process_worker.Sparing(asked, runs)
+    yield process_worker.AdaptivePoller(asked, runs)
     signal.signal(signal.SIGUSR1, before)
 
 
@@ -79,7 +79,7 @@ def test_it_asks_at_once_where_it_is_told_so(question, clock, asked):
 def test_to_be_told_does_not_end_one_that_is_just_beginning(monkeypatch):
     begin = subprocess.Popen
     monkeypatch.setattr(subprocess, "Popen", lambda command, **options: begin(_WAITS, **options))
-    worker = Worker("none", None)
+    worker = WorkerProcess("none", None)
     worker.look_now()
     assert worker.process.wait(PATIENCE_S) == 1  # of its closed input, not of the signal
 
@@ -89,7 +89,7 @@ def test_to_be_told_does_not_end_one_that_is_just_beginning(monkeypatch):
 )
 def test_a_run_is_one_process_of_the_workers_python_unless_its_deployment_names_a_command(named, used):
     run = FlowRun(flow_id=uuid4(), name="a run")
-    configuration = process_worker.AtOnce(command=named)
+    configuration = process_worker.DirectJob(command=named)
     configuration.prepare_for_flow_run(run)
     assert command_from_string(configuration.command) == used
     assert configuration._command_configured  # so that Prefect takes it as it is
@@ -101,7 +101,7 @@ def test_that_a_run_is_killed_is_known_at_once_though_what_it_began_is_there_sti
         "print(began.pid, file=sys.stderr, flush=True); os.kill(os.getpid(), 9)"
     )
     told = (
-        "import asyncio, sys; from unittest import mock; from flows.process_worker import Runs; runs = Runs();"
+        "import asyncio, sys; from unittest import mock; from flows.ops.process_worker import RunProcesses; runs = RunProcesses();"
         "runs.spare.begin = mock.AsyncMock();"
         "status = mock.Mock(); options = {'task_status': status, 'task_status_handler': lambda process: process.pid};"
         f"done = asyncio.run(runs.run_process([sys.executable, '-c', {killed!r}], **options));"
@@ -121,7 +121,7 @@ def test_that_a_run_is_killed_is_known_at_once_though_what_it_began_is_there_sti
 def test_it_ends_though_the_signal_comes_where_python_forgets_what_is_raised(number):
     always_in_a_callback = """
 import asyncio, time, weakref
-from flows.process_worker import end_by_signals
+from flows.ops.process_worker import end_by_signals
 
 class Thing: pass
 

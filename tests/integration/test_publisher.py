@@ -14,15 +14,15 @@ import pytest
 import torch
 from served import Misbehaving, checkpoints, context, says, serving
 
-from flywheel.errors import ModelError, PolicyError
+from flywheel.config import PolicySettings
 from flywheel.policy import open_policy
-from flywheel.policy.checkpoint import digest
-from flywheel.policy.encoding import Encoder, collate
-from flywheel.policy.endpoint import PolicyEndpoint
+from flywheel.policy.checkpoint import checkpoint_digest
+from flywheel.policy.client.endpoint import PolicyEndpoint
+from flywheel.policy.client.server_connection import CannotPublish, ServePublisher, VllmPublisher
+from flywheel.policy.encoding import Encoder, collate_sequences
 from flywheel.policy.model import load_model
-from flywheel.policy.protocol import Sampling
-from flywheel.policy.publisher import CannotPublish, ServePublisher, VllmPublisher
-from flywheel.settings import Policy
+from flywheel.policy.protocol import SamplingParams
+from flywheel.utils.errors import ModelError, PolicyError
 
 
 @pytest.fixture(scope="module")
@@ -82,15 +82,15 @@ def vllm(folders):
 @pytest.fixture(params=["flywheel serve", "vllm serve, its routes"])
 async def publisher(request, folders):
     if request.param == "flywheel serve":
-        yield ServePublisher(PolicyEndpoint(Policy(endpoint=request.getfixturevalue("server").url)))
+        yield ServePublisher(PolicyEndpoint(PolicySettings(endpoint=request.getfixturevalue("server").url)))
     else:
-        yield VllmPublisher(PolicyEndpoint(Policy(endpoint=request.getfixturevalue("vllm").server.url)))
+        yield VllmPublisher(PolicyEndpoint(PolicySettings(endpoint=request.getfixturevalue("vllm").server.url)))
 
 
 async def test_what_is_published_answers(publisher, folders):
     for folder in (folders[1], folders[1], folders[0], folders[2]):
-        assert await publisher.publish(folder) == digest(folder)
-        assert await publisher.version() == digest(folder)
+        assert await publisher.publish(folder) == checkpoint_digest(folder)
+        assert await publisher.version() == checkpoint_digest(folder)
 
 
 async def test_what_is_no_checkpoint_changes_nothing(publisher, folders, tmp_path):
@@ -98,7 +98,7 @@ async def test_what_is_no_checkpoint_changes_nothing(publisher, folders, tmp_pat
     for folder in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(ModelError):
             await publisher.publish(folder)
-    assert await publisher.version() == digest(folders[1])
+    assert await publisher.version() == checkpoint_digest(folders[1])
 
 
 async def test_publishers_at_once_end_on_one_of_the_versions(publisher, folders):
@@ -109,33 +109,33 @@ async def test_publishers_at_once_end_on_one_of_the_versions(publisher, folders)
 async def test_a_server_that_sees_another_file_system_says_so(vllm, folders):
     vllm.server.routes["POST /v1/weights"] = says(400, {"error": {"message": "no such model folder"}})
     with pytest.raises(PolicyError, match=r"no such model folder.*must be able to read .*m1 under the same path"):
-        await ServePublisher(PolicyEndpoint(Policy(endpoint=vllm.server.url))).publish(folders[1])
+        await ServePublisher(PolicyEndpoint(PolicySettings(endpoint=vllm.server.url))).publish(folders[1])
 
 
 # -- a real swap under load -------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("backend", ["transformers", "openai"])
 async def test_a_swap_under_load_loses_no_request(backend, server, folders):
     """32 requests, two swaps: each is answered once, by one version, with that version's log-probabilities."""
-    policy = open_policy(folders[0], Policy(backend=backend, endpoint=server.url, batch=8, retries=0))
-    samplings = [Sampling(temperature=1.0, max_new_tokens=6 + n % 9, seed=n) for n in range(32)]
+    policy = open_policy(folders[0], PolicySettings(backend=backend, endpoint=server.url, batch=8, retries=0))
+    samplings = [SamplingParams(temperature=1.0, max_new_tokens=6 + n % 9, seed=n) for n in range(32)]
     tasks = [asyncio.create_task(policy.complete(context(n % 5), samplings[n])) for n in range(32)]
     await asyncio.wait(tasks[:4], return_when=asyncio.FIRST_COMPLETED)
     await policy.load(folders[1])
     await asyncio.wait(tasks[12:], return_when=asyncio.FIRST_COMPLETED)
     await policy.load(folders[2])
     done = await asyncio.gather(*tasks)
-    last = await policy.complete(context(0), Sampling(max_new_tokens=4))
+    last = await policy.complete(context(0), SamplingParams(max_new_tokens=4))
     await policy.close()
 
-    assert last.weight_version == digest(folders[2])
-    models = {digest(folder): load_model(folder) for folder in folders}
+    assert last.weight_version == checkpoint_digest(folders[2])
+    models = {checkpoint_digest(folder): load_model(folder) for folder in folders}
     encoder = Encoder.from_folder(folders[0])
     assert {completion.weight_version for completion in done} <= set(models)
-    assert done[0].weight_version == digest(folders[0])
+    assert done[0].weight_version == checkpoint_digest(folders[0])
     for number, completion in enumerate(done):
         sequence = encoder.encode(context(number % 5)).extended(completion.token_ids)
         with torch.no_grad():
-            rows = models[completion.weight_version](**collate([sequence], "right")).logits[0].log_softmax(-1)
+            rows = models[completion.weight_version](**collate_sequences([sequence], "right")).logits[0].log_softmax(-1)
         at = completion.prompt_tokens - 1
         recomputed = [rows[at + n, token].item() for n, token in enumerate(completion.token_ids)]
         assert completion.logprobs == pytest.approx(recomputed, abs=1e-4)
@@ -143,7 +143,7 @@ async def test_a_swap_under_load_loses_no_request(backend, server, folders):
 
 # -- vLLM's order of calls --------------------------------------------------------------------------------------------
 def publisher_of(vllm):
-    return VllmPublisher(PolicyEndpoint(Policy(endpoint=vllm.server.url, retries=0)))
+    return VllmPublisher(PolicyEndpoint(PolicySettings(endpoint=vllm.server.url, retries=0)))
 
 
 async def test_vllm_is_paused_while_it_reads_and_resumed_after(vllm, folders):
@@ -171,7 +171,7 @@ async def test_an_older_vllm_does_not_name_its_weights(vllm, folders):
     for route in ("GET /weight_info", "POST /update_weight_version"):
         vllm.refuse[route] = says(404, {"detail": "Not Found"})
     publisher = publisher_of(vllm)
-    assert await publisher.publish(folders[1]) == digest(folders[1])
+    assert await publisher.publish(folders[1]) == checkpoint_digest(folders[1])
     assert await publisher.version() == ""
 
 
@@ -193,12 +193,15 @@ async def test_a_server_that_does_not_name_its_weights_is_asked_nothing_while_it
         body["choices"][0].pop("weight_version")
 
     vllm.server.next = [vllm.server.spoilt(answer) for _ in range(25)]
-    policy = open_policy(folders[0], Policy(backend="openai", endpoint=vllm.server.url, batch=4))
-    tasks = [asyncio.create_task(policy.complete(context(0), Sampling(seed=n))) for n in range(24)]
+    policy = open_policy(folders[0], PolicySettings(backend="openai", endpoint=vllm.server.url, batch=4))
+    tasks = [asyncio.create_task(policy.complete(context(0), SamplingParams(seed=n))) for n in range(24)]
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     await policy.load(folders[1])
-    done = [*await asyncio.gather(*tasks), await policy.complete(context(0), Sampling(seed=24))]
+    done = [*await asyncio.gather(*tasks), await policy.complete(context(0), SamplingParams(seed=24))]
     await policy.close()
     assert not any(paused for paused, _ in seen)
     assert sorted(version for _, version in seen) == sorted(completion.weight_version for completion in done)
-    assert {completion.weight_version for completion in done} == {digest(folders[0]), digest(folders[1])}
+    assert {completion.weight_version for completion in done} == {
+        checkpoint_digest(folders[0]),
+        checkpoint_digest(folders[1]),
+    }

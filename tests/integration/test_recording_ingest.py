@@ -16,18 +16,18 @@ import pytest
 from processes import PATIENCE_S
 
 from flywheel.agent.actions import ParseError
-from flywheel.agent.parser import parse
-from flywheel.errors import BadInput, DataError
-from flywheel.recording import ingest
-from flywheel.recording.ingest import ingest_session, ingest_sessions, mark_duplicates, new_sessions
-from flywheel.recording.recognizers.recognizer import Transcript, Word
-from flywheel.recording.session import load_session
-from flywheel.schema import to_row
-from flywheel.scoring import verifiers
-from flywheel.settings import Recording, Settings, Synthesis
+from flywheel.agent.parsing.parser import parse_response
+from flywheel.config import RecordingSettings, Settings, SynthesisSettings
+from flywheel.envs.tasks.drawing import make_tasks, task_content, task_from_row
+from flywheel.recordings import ingest
+from flywheel.recordings.asr.recognizer import Transcript, Word
+from flywheel.recordings.ingest import find_new_sessions, ingest_session, ingest_sessions, mark_duplicates
+from flywheel.recordings.session import load_session
+from flywheel.rewards.scorers import verifier
 from flywheel.store import partitions
-from flywheel.synthesis.tasks import content, from_row, make_tasks
-from flywheel.trajectory import trajectory_id
+from flywheel.store.schema import record_to_row
+from flywheel.store.trajectory import make_trajectory_id
+from flywheel.utils.errors import BadInput, DataError
 
 SETTINGS = Settings()
 TABLES = {
@@ -68,13 +68,13 @@ def session(recordings, tmp_path):
 
 
 def test_the_shipped_sessions_hold_no_evaluation_task(recordings):
-    held_out = {content(task) for task in make_tasks(SETTINGS, 0, "eval")}
+    held_out = {task_content(task) for task in make_tasks(SETTINGS, 0, "eval")}
     worlds, levels = set(), set()
-    for folder in new_sessions(recordings, set(), 100):
+    for folder in find_new_sessions(recordings, set(), 100):
         loaded = load_session(folder)
         assert loaded.meta.session == folder.name
-        assert content(loaded.task) not in held_out
-        assert verifiers.score(loaded.task, loaded.meta.outcome.state) == loaded.meta.outcome.reward == 1.0
+        assert task_content(loaded.task) not in held_out
+        assert verifier.score_final_state(loaded.task, loaded.meta.outcome.state) == loaded.meta.outcome.reward == 1.0
         worlds.add(loaded.task.world)
         levels.add(loaded.meta.level)
     domains = SETTINGS.synthesis.domains
@@ -85,12 +85,12 @@ def test_the_shipped_sessions_hold_no_evaluation_task(recordings):
 def test_a_session_becomes_rows_of_every_table(recordings, ws):
     one = ingest_session(recordings / "000-tiles-anna", FixedRecognizer(), SETTINGS, 3)
     trajectory, steps = one.trajectory, one.steps
-    assert trajectory.trajectory_id == trajectory_id(3, one.task_row["task_id"], 0, "human-000-tiles-anna")
+    assert trajectory.trajectory_id == make_trajectory_id(3, one.task_row["task_id"], 0, "human-000-tiles-anna")
     assert (trajectory.status, trajectory.source, trajectory.author) == ("completed", "recording", "human")
     assert (trajectory.policy_version, trajectory.steps, trajectory.reward) == ("human", len(steps), 1.0)
-    assert verifiers.score(from_row(one.task_row), json.loads(trajectory.final_state)) == 1.0
+    assert verifier.score_final_state(task_from_row(one.task_row), json.loads(trajectory.final_state)) == 1.0
     for step in steps:
-        parsed = parse(step.raw_text, SETTINGS.policy.coordinates)
+        parsed = parse_response(step.raw_text, SETTINGS.policy.coordinates)
         assert not isinstance(parsed.action, ParseError)
         assert parsed.thought == step.thought
         assert step.raw_text.endswith(f"\nAction: {step.action}")
@@ -107,8 +107,8 @@ def test_a_session_becomes_rows_of_every_table(recordings, ws):
     for table, name in TABLES.items():
         rows = getattr(one, name)
         rows = rows if isinstance(rows, tuple) else (rows,)
-        rows = [to_row(table, row) if table in ("trajectories", "steps") else row for row in rows]
-        assert partitions.write(ws, table, 3, "ingest", rows).rows == len(rows) > 0
+        rows = [record_to_row(table, row) if table in ("trajectories", "steps") else row for row in rows]
+        assert partitions.write_partition(ws, table, 3, "ingest", rows).rows == len(rows) > 0
 
 
 def test_clicks_on_nothing_are_slips(recordings):
@@ -141,7 +141,7 @@ def test_without_names_of_elements_no_click_is_a_slip(recordings, tmp_path):
 
 def test_a_recording_of_a_template_that_is_held_out_is_not_learnt_from(recordings):
     """Else what evaluation calls unseen would have been shown."""
-    settings = Settings(synthesis=Synthesis(held_out=["tiles/clear"]))
+    settings = Settings(synthesis=SynthesisSettings(held_out=["tiles/clear"]))
     shown, other = (
         ingest_session(recordings / name, FixedRecognizer(), settings, 3) for name in ("000-tiles-anna", "001-shop-ben")
     )
@@ -160,7 +160,7 @@ def test_what_was_hardly_understood_is_kept_and_marked_and_is_no_thought_to_lear
     assert {(step.thought, "tile" in step.raw_text) for step in unsure.steps} == {("", False)}
     assert [step.action for step in unsure.steps] == [step.action for step in sure.steps]
     assert f"{len(unsure.thought_rows)} utterances were hardly understood" in unsure.review_rows[0]["comment"]
-    trusting = Settings(recording=Recording(least_confidence=0.3))
+    trusting = Settings(recording=RecordingSettings(least_confidence=0.3))
     again = ingest_session(recordings / "000-tiles-anna", FixedRecognizer(0.4), trusting, 3)
     assert again.steps == sure.steps
 
@@ -218,7 +218,12 @@ def test_damage_is_named_and_quarantined(session, what, ws):
     assert str(session.parent) not in one.trajectory.error
     assert one.steps == ()
     assert (one.review_rows[0]["decision"], one.review_rows[0]["subject"]) == ("reject", one.trajectory.trajectory_id)
-    assert partitions.write(ws, "trajectories", 1, "ingest", [to_row("trajectories", one.trajectory)]).rows == 1
+    assert (
+        partitions.write_partition(
+            ws, "trajectories", 1, "ingest", [record_to_row("trajectories", one.trajectory)]
+        ).rows
+        == 1
+    )
     known = "session.json" not in what and "annotator" not in what and "tasks" not in what
     assert (one.task_row is not None) == known
 
@@ -228,7 +233,7 @@ def test_processes_agree_with_one_process_and_go_on_past_a_corrupt_session(recor
     folders = [shutil.copytree(recordings / name, tmp_path / name) for name in names]
     _cut(folders[0] / "screens.parquet")
     together = ingest_sessions(folders, SETTINGS, 1)
-    alone = ingest_sessions(folders, Settings(recording=Recording(processes=1)), 1)
+    alone = ingest_sessions(folders, Settings(recording=RecordingSettings(processes=1)), 1)
     assert [one.session for one in together] == names
     assert [one.trajectory.status for one in together] == ["invalid", "completed"]
 
@@ -241,7 +246,7 @@ def test_processes_agree_with_one_process_and_go_on_past_a_corrupt_session(recor
 def test_a_recognizer_is_opened_once_for_several_lots(recordings, monkeypatch):
     opened = []
     monkeypatch.setattr(ingest, "open_recognizer", lambda settings: opened.append(settings) or FixedRecognizer())
-    with contextlib.closing(ingest.Listeners(Settings(recording=Recording(processes=1)))) as listeners:
+    with contextlib.closing(ingest.AsrWorkerPool(Settings(recording=RecordingSettings(processes=1)))) as listeners:
         lots = [listeners.ingest([recordings / name], 1, {}) for name in ("000-tiles-anna", "003-shapes-dana")]
     assert [one.session for lot in lots for one in lot] == ["000-tiles-anna", "003-shapes-dana"]
     assert len(opened) == 1
@@ -250,8 +255,8 @@ def test_a_recognizer_is_opened_once_for_several_lots(recordings, monkeypatch):
 def test_a_killed_run_leaves_none_of_its_processes(recordings):
     program = (
         "from pathlib import Path\n"
-        "from flywheel.recording.ingest import ingest_sessions, new_sessions\n"
-        "from flywheel.settings import Settings\n"
+        "from flywheel.recordings.ingest import ingest_sessions, new_sessions\n"
+        "from flywheel.config import Settings\n"
         "if __name__ == '__main__':\n"
         f"    ingest_sessions(new_sessions(Path({str(recordings)!r}), set(), 144), Settings(), 1)\n"
     )
@@ -278,9 +283,9 @@ def _listens(process: psutil.Process) -> bool:
 
 
 def test_a_missing_model_is_the_users_error_in_worker_processes_too(recordings, tmp_path):
-    settings = Settings(recording=Recording(recognizer="whisper", whisper_model=str(tmp_path / "none.pt")))
+    settings = Settings(recording=RecordingSettings(recognizer="whisper", whisper_model=str(tmp_path / "none.pt")))
     with pytest.raises(BadInput, match="no such Whisper checkpoint"):
-        ingest_sessions(new_sessions(recordings, set(), 2), settings, 1)
+        ingest_sessions(find_new_sessions(recordings, set(), 2), settings, 1)
 
 
 def test_duplicates_are_of_earlier_ones_and_the_first_stands(recordings):
@@ -309,15 +314,15 @@ def test_new_sessions_come_by_name_and_once(recordings, tmp_path):
     for name in ("b", "a", "c", ".hidden"):
         (tmp_path / name).mkdir()
     (tmp_path / "truth.json").write_text("{}")
-    assert [path.name for path in new_sessions(tmp_path, {"a"}, 5)] == ["b", "c"]
-    assert [path.name for path in new_sessions(tmp_path, set(), 2)] == ["a", "b"]
+    assert [path.name for path in find_new_sessions(tmp_path, {"a"}, 5)] == ["b", "c"]
+    assert [path.name for path in find_new_sessions(tmp_path, set(), 2)] == ["a", "b"]
     with pytest.raises(BadInput, match="no recordings folder"):
-        new_sessions(tmp_path / "none", set(), 1)
+        find_new_sessions(tmp_path / "none", set(), 1)
 
 
 HANG = """
 import time
-from flywheel.recording import ingest
+from flywheel.recordings import ingest
 
 class Hanging:
     name = "hanging"

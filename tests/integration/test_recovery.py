@@ -12,14 +12,15 @@ import least_work
 import pytest
 from processes import PATIENCE_S
 
-from flows.run import run
-from flywheel import standing, turns
-from flywheel.errors import BadInput, DataError, FlywheelError
-from flywheel.files import write_json
-from flywheel.progress import listening
-from flywheel.settings import Settings
-from flywheel.store import dvc_lock, pipeline, recovery, versioning
-from flywheel.workspace import Workspace
+from flows.iteration_loop import run_iterations
+from flywheel.config import Settings
+from flywheel.config.workspace import Workspace
+from flywheel.maintenance import status
+from flywheel.pipeline import dag, iterations
+from flywheel.store.versioning import backup, dvc_files, stage_records
+from flywheel.utils.errors import BadInput, DataError, FlywheelError
+from flywheel.utils.files import write_json
+from flywheel.utils.progress import replace_listener
 
 DVC = str(Path(sys.executable).with_name("dvc"))
 SETTINGS = least_work.frozen(Settings(), recording={"sessions_per_iteration": 0})
@@ -68,24 +69,24 @@ def everything(ws: Workspace) -> None:
 def test_a_damaged_file_of_a_complete_iteration_comes_back_and_nothing_is_done_again(ws, damage: Callable):
     before, said = whole(ws), []
     damage(ws)
-    with listening(lambda stage, line: said.append(line)):
-        outcome = run(ws, {}, iteration=1)
+    with replace_listener(lambda stage, line: said.append(line)):
+        outcome = run_iterations(ws, {}, iteration=1)
     assert (outcome.ran, outcome.done_before) == ((), (1,))
     assert whole(ws) == before
-    assert versioning.status(ws) == {}
+    assert stage_records.changed_stages(ws) == {}
     assert any("brought back" in line for line in said)
 
 
 def test_an_iteration_that_goes_on_does_not_repeat_what_it_has_recorded(ws):
-    versioning.add_iteration(ws, 2, SETTINGS)
+    stage_records.begin_iteration(ws, 2, SETTINGS)
     for stage in ("ingest", "synthesize", "rollout"):
         least_work.run_stage(ws, stage, 2)
-        versioning.commit(ws, stage, 2)
+        stage_records.record_stage(ws, stage, 2)
     before = whole(ws)
     shutil.rmtree(ws.partition("steps", 2, "rollout"))
-    assert not versioning.is_done(ws, "rollout", 2)
-    recovery.mend(ws)
-    assert versioning.is_done(ws, "rollout", 2)
+    assert not stage_records.is_stage_done(ws, "rollout", 2)
+    backup.restore_damaged_outputs(ws)
+    assert stage_records.is_stage_done(ws, "rollout", 2)
     assert whole(ws) == before
 
 
@@ -93,7 +94,7 @@ def test_a_file_of_an_earlier_iteration_that_training_reads_comes_back(three, tm
     ws = Workspace(shutil.copytree(three, tmp_path / "ws", symlinks=True))
     before = whole(ws)
     next(ws.partition("ct", 1, "route").glob("*.parquet")).unlink()
-    assert [damage.path for damage in recovery.mend(ws)] == ["data/ct/iteration=001/stage=route"]
+    assert [damage.path for damage in backup.restore_damaged_outputs(ws)] == ["data/ct/iteration=001/stage=route"]
     assert whole(ws) == before
 
 
@@ -102,7 +103,7 @@ def test_what_no_copy_is_left_of_stops_the_run_with_what_to_type(ws):
     shutil.rmtree(ws.root / ".dvc" / "cache")
     before = whole(ws)
     with pytest.raises(DataError, match=r"dvc pull.*nothing was done again") as raised:
-        run(ws, {})
+        run_iterations(ws, {})
     assert raised.value.exit_code == 1
     assert "stage=rollout" in str(raised.value)
     assert "\n" not in str(raised.value)
@@ -111,7 +112,7 @@ def test_what_no_copy_is_left_of_stops_the_run_with_what_to_type(ws):
 
 def test_a_cache_that_was_cleared_stops_nothing_where_the_files_are_here(ws):
     shutil.rmtree(ws.root / ".dvc" / "cache")
-    assert run(ws, {}, iteration=1).done_before == (1,)
+    assert run_iterations(ws, {}, iteration=1).done_before == (1,)
 
 
 def test_a_clone_fetches_from_its_remote_and_without_one_says_dvc_pull(ws, tmp_path):
@@ -122,86 +123,88 @@ def test_a_clone_fetches_from_its_remote_and_without_one_says_dvc_pull(ws, tmp_p
     subprocess.run(["git", "clone", "-q", str(ws.root), str(tmp_path / "clone")], check=True)
     clone = Workspace(tmp_path / "clone")
     with pytest.raises(DataError, match="dvc pull"):
-        run(clone, {})
-    lines = [line for _, line in standing.lines(standing.look(clone))]
+        run_iterations(clone, {})
+    lines = [line for _, line in status.status_lines(status.read_workspace_status(clone))]
     assert len(lines) == 1
     assert "dvc pull" in lines[0]
     (clone.root / ".dvc" / "config").write_text(config)
-    assert run(clone, {}, iteration=1).done_before == (1,)
+    assert run_iterations(clone, {}, iteration=1).done_before == (1,)
     assert whole(clone) == whole(ws)
 
 
 def test_a_small_file_that_git_keeps_is_told_with_the_command(ws):
     ws.promotion(1).write_text('{"model": ')
     with pytest.raises(DataError, match=r"git checkout HEAD -- iterations/001/promotion\.json"):
-        run(ws, {})
+        run_iterations(ws, {})
 
 
 def test_a_complete_iteration_whose_parameters_were_changed_is_told_and_not_done_again(ws):
     text = ws.frozen_params(1).read_text()
     ws.frozen_params(1).write_text(text.replace("threshold: 1.0", "threshold: 0.5"))
     with pytest.raises(DataError, match=r"git checkout HEAD -- iterations/001/params\.yaml"):
-        run(ws, {}, iteration=1)
+        run_iterations(ws, {}, iteration=1)
 
 
 def test_a_stage_whose_inputs_changed_is_not_taken_back(ws):
     """An open iteration: someone means another threshold, so what the old one gave is not damage."""
-    dvc_lock.path(ws, 1).unlink()
+    dvc_files.dvc_lock_path(ws, 1).unlink()
     for stage in ("ingest", "synthesize", "rollout", "score"):
-        versioning.commit(ws, stage, 1)
+        stage_records.record_stage(ws, stage, 1)
     text = ws.frozen_params(1).read_text()
     ws.frozen_params(1).write_text(text.replace("threshold: 1.0", "threshold: 0.5"))
     (ws.partition("scores", 1, "score") / "part-00000.parquet").write_text("by the new threshold")
-    assert recovery.mend(ws) == []
-    assert not versioning.is_done(ws, "score", 1)
+    assert backup.restore_damaged_outputs(ws) == []
+    assert not stage_records.is_stage_done(ws, "score", 1)
 
 
 def test_a_lost_small_file_of_an_open_iteration_is_told_with_the_stage_that_makes_it(ws):
-    versioning.add_iteration(ws, 2, SETTINGS)
+    stage_records.begin_iteration(ws, 2, SETTINGS)
     for stage in ("ingest", "synthesize", "rollout", "score", "route"):
         least_work.run_stage(ws, stage, 2)
-        versioning.commit(ws, stage, 2)
+        stage_records.record_stage(ws, stage, 2)
     ws.manifest(2).unlink()
     with pytest.raises(DataError, match="flywheel stage route --iteration 2"):
-        recovery.mend(ws)
+        backup.restore_damaged_outputs(ws)
 
 
 def test_lost_parameters_of_a_complete_iteration_are_told_with_git(ws):
     ws.frozen_params(1).unlink()
     with pytest.raises(FlywheelError, match=r"git checkout HEAD -- iterations/001/params\.yaml"):
-        run(ws, {})
+        run_iterations(ws, {})
 
 
 def test_stages_that_are_lost_beside_full_data_are_told(ws):
-    pipeline.path(ws, 1).unlink()
-    for act in (lambda: run(ws, {}), lambda: standing.look(ws)):
+    dag.dvc_yaml_path(ws, 1).unlink()
+    for act in (lambda: run_iterations(ws, {}), lambda: status.read_workspace_status(ws)):
         with pytest.raises(DataError, match=r"git checkout HEAD -- iterations/001/dvc\.yaml"):
             act()
-    assert not pipeline.path(ws, 1).exists()
-    dvc_lock.path(ws, 1).unlink()
+    assert not dag.dvc_yaml_path(ws, 1).exists()
+    dvc_files.dvc_lock_path(ws, 1).unlink()
     with pytest.raises(DataError, match=r"no iterations/NNN/dvc\.yaml names them"):
-        run(ws, {})
+        run_iterations(ws, {})
 
 
 def test_status_names_the_file_and_what_mends_it(ws):
     cut(ws)
-    versioning.add_iteration(ws, 2, SETTINGS)
-    said = [line for _, line in standing.lines(standing.look(ws))]
+    stage_records.begin_iteration(ws, 2, SETTINGS)
+    said = [line for _, line in status.status_lines(status.read_workspace_status(ws))]
     assert any("dvc checkout --force data/steps/iteration=001/stage=rollout`" in line for line in said)
-    assert any(f"iteration 002 is not complete (0 of {len(versioning.stages(ws, 2))} stages)" in line for line in said)
+    assert any(
+        f"iteration 002 is not complete (0 of {len(stage_records.stage_names(ws, 2))} stages)" in line for line in said
+    )
     assert not any("route@001" in line for line in said), "its input is damaged, it is not changed itself"
 
 
 def test_an_iteration_out_of_order_is_still_refused(ws):
     with pytest.raises(BadInput, match="the next is 2"):
-        run(ws, {}, iteration=3)
+        run_iterations(ws, {}, iteration=3)
 
 
 def test_an_iteration_that_was_killed_before_its_tag_is_not_complete(ws):
     """All its stages are recorded by then; the next run passes over them, and reports, tags and copies it."""
-    assert turns.complete(ws, 1)
+    assert iterations.check_iteration_complete(ws, 1)
     write_json(ws.closing(1), "run")
-    assert not turns.complete(ws, 1)
-    assert turns.plan(ws, Settings()) == [1, 2]
+    assert not iterations.check_iteration_complete(ws, 1)
+    assert iterations.plan_iterations(ws, Settings()) == [1, 2]
     ws.closing(1).unlink()
-    assert turns.plan(ws, Settings()) == [2, 3]
+    assert iterations.plan_iterations(ws, Settings()) == [2, 3]

@@ -7,16 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from local_server import Server, said
 
-from flywheel.errors import BadInput
-from flywheel.language_model import LanguageModelError, LanguageModelTimeout, OpenAIModel
-from flywheel.recording.refine import HeardUtterance, ModelRefiner, RuleRefiner, open_refiner
-from flywheel.settings import LanguageModel, Settings
-from flywheel.settings import parse as parse_settings
+from flywheel.config import LanguageModelSettings, Settings, parse_settings
+from flywheel.policy.client.language_model import LanguageModelError, LanguageModelTimeout, OpenAIChatModel
+from flywheel.recordings.refine import ModelRefiner, RefinerInput, RuleRefiner, open_refiner
+from flywheel.utils.errors import BadInput
 
 
 def refine(text: str, vocabulary: str = "", confidence: float = 1.0) -> str:
     words = tuple(text.split())
-    return RuleRefiner().refine(HeardUtterance(words, (confidence,) * len(words), "", frozenset(vocabulary.split())))
+    return RuleRefiner().refine(RefinerInput(words, (confidence,) * len(words), "", frozenset(vocabulary.split())))
 
 
 @pytest.mark.parametrize(
@@ -77,11 +76,11 @@ def test_what_is_refined_stays_as_it_is(said):
 
 def test_a_model_refines_and_signs_with_its_name():
     with Server(said(" I click\n the red tile. "), said("NONE.")) as server:
-        refiner = ModelRefiner(OpenAIModel(server.settings()))
-        heard = HeardUtterance(("um", "red", "tile"), (1, 1, 1), "Clear the tiles.", frozenset({"tile"}))
+        refiner = ModelRefiner(OpenAIChatModel(server.settings()))
+        heard = RefinerInput(("um", "red", "tile"), (1, 1, 1), "Clear the tiles.", frozenset({"tile"}))
         assert refiner.refine(heard) == "I click the red tile."
         assert refiner.refine(heard) == ""
-        assert refiner.refine(HeardUtterance((), ())) == ""
+        assert refiner.refine(RefinerInput((), ())) == ""
     assert refiner.name == "stub"
     assert len(server.requests) == 2
     path, body, _ = server.requests[0]
@@ -93,7 +92,7 @@ def test_a_model_refines_and_signs_with_its_name():
 
 def test_a_busy_server_is_asked_again():
     with Server((503, "busy"), (429, "slow down"), said("yes")) as server:
-        assert OpenAIModel(server.settings(retries=2)).complete("s", "u") == "yes"
+        assert OpenAIChatModel(server.settings(retries=2)).complete("s", "u") == "yes"
 
 
 def test_a_server_that_stays_broken_is_an_error_and_not_the_rules():
@@ -101,20 +100,20 @@ def test_a_server_that_stays_broken_is_an_error_and_not_the_rules():
         Server((500, "x"), (500, "x")) as server,
         pytest.raises(LanguageModelError, match=r"status 500: x \(2 tries\)"),
     ):
-        ModelRefiner(OpenAIModel(server.settings(retries=1))).refine(HeardUtterance(("hi",), (1.0,)))
+        ModelRefiner(OpenAIChatModel(server.settings(retries=1))).refine(RefinerInput(("hi",), (1.0,)))
 
 
 def test_a_server_that_is_not_there_is_named():
     with Server() as server:
         settings = server.settings(retries=0)
     with pytest.raises(LanguageModelError, match="no connection") as caught:
-        OpenAIModel(settings).complete("s", "u")
+        OpenAIChatModel(settings).complete("s", "u")
     assert caught.value.where == f"{settings.endpoint}/chat/completions"
 
 
 def test_an_answer_that_does_not_come_is_a_timeout():
     with Server((0, "")) as server, pytest.raises(LanguageModelTimeout, match=r"no answer in 0\.2 s"):
-        OpenAIModel(server.settings(timeout_s=0.2)).complete("s", "u")
+        OpenAIChatModel(server.settings(timeout_s=0.2)).complete("s", "u")
 
 
 @pytest.mark.parametrize(
@@ -128,22 +127,22 @@ def test_an_answer_that_does_not_come_is_a_timeout():
 )
 def test_answers_of_no_use_are_told_apart_and_not_asked_for_again(answer, what):
     with Server(answer) as server, pytest.raises(LanguageModelError, match=what):
-        OpenAIModel(server.settings()).complete("s", "u")
+        OpenAIChatModel(server.settings()).complete("s", "u")
     assert len(server.requests) == 1
 
 
 def test_the_key_is_read_from_the_variable_that_is_named(monkeypatch):
     monkeypatch.setenv("MY_KEY", "secret")
     with Server(said("a"), said("b")) as server:
-        OpenAIModel(server.settings(key_variable="MY_KEY")).complete("s", "u")
-        OpenAIModel(server.settings(key_variable="NO_SUCH_KEY")).complete("s", "u")
+        OpenAIChatModel(server.settings(key_variable="MY_KEY")).complete("s", "u")
+        OpenAIChatModel(server.settings(key_variable="NO_SUCH_KEY")).complete("s", "u")
     assert server.requests[0][2]["Authorization"] == "Bearer secret"
     assert "Authorization" not in server.requests[1][2]
 
 
 def test_the_settings_choose_the_refiner():
     assert open_refiner(Settings()).name == "rules"
-    named = Settings(language_model=LanguageModel(endpoint="http://127.0.0.1:1/v1", model="qwen"))
+    named = Settings(language_model=LanguageModelSettings(endpoint="http://127.0.0.1:1/v1", model="qwen"))
     assert open_refiner(named).name == "qwen"
     with pytest.raises(BadInput, match="must name a model"):
         parse_settings({"language_model": {"endpoint": "http://127.0.0.1:1/v1"}}, where="params.yaml")

@@ -13,17 +13,16 @@ import yaml
 from lamps import Lamps, settings, small_model, task
 from served import Misbehaving, breaks, context, half, hangs, says, serving
 
-from flywheel import doctor
-from flywheel.endpoint import PAUSE_S, retry_after
-from flywheel.errors import BadInput, ModelError, PolicyBusy, PolicyError, PolicyTimeout
+from flywheel.config import PolicySettings, parse_settings
+from flywheel.maintenance import doctor
 from flywheel.policy import open_policy
-from flywheel.policy.checkpoint import digest
-from flywheel.policy.endpoint import PolicyEndpoint
-from flywheel.policy.protocol import Sampling
-from flywheel.rollout.pool import rollout
-from flywheel.settings import Policy, parse
+from flywheel.policy.checkpoint import checkpoint_digest
+from flywheel.policy.client.endpoint import PAUSE_S, PolicyEndpoint, parse_retry_after
+from flywheel.policy.protocol import SamplingParams
+from flywheel.rollout.pool import run_rollout
+from flywheel.utils.errors import BadInput, ModelError, PolicyBusy, PolicyError, PolicyTimeout
 
-ASK = Sampling(max_new_tokens=8, seed=5)
+ASK = SamplingParams(max_new_tokens=8, seed=5)
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +37,9 @@ def server(folder):
 
 
 def remote(server, **changes):
-    return open_policy(server.folder, Policy(**{"backend": "openai", "endpoint": server.url, "retries": 0} | changes))
+    return open_policy(
+        server.folder, PolicySettings(**{"backend": "openai", "endpoint": server.url, "retries": 0} | changes)
+    )
 
 
 def refusal(message: str) -> dict:
@@ -184,13 +185,13 @@ def test_a_server_that_is_not_there(folder):
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
         with pytest.raises(PolicyError, match=r"no connection.*start the server"):
-            open_policy(folder, Policy(backend="openai", endpoint=url, retries=1))
+            open_policy(folder, PolicySettings(backend="openai", endpoint=url, retries=1))
 
 
 @pytest.mark.parametrize("endpoint", ["localhost:8000", "ftp://x/v1", "http://", "file:///etc/passwd"])
 def test_an_endpoint_that_is_no_address(folder, endpoint):
     with pytest.raises(BadInput, match=r"policy\.endpoint"):
-        open_policy(folder, Policy(backend="openai", endpoint=endpoint))
+        open_policy(folder, PolicySettings(backend="openai", endpoint=endpoint))
 
 
 def test_a_model_that_the_server_has_not(server):
@@ -207,7 +208,7 @@ def test_a_list_of_models_that_is_none(server):
 def test_a_folder_without_a_tokeniser(server, tmp_path):
     (tmp_path / "model.safetensors").write_bytes((server.folder / "model.safetensors").read_bytes())
     with pytest.raises(ModelError):
-        open_policy(tmp_path, Policy(backend="openai", endpoint=server.url))
+        open_policy(tmp_path, PolicySettings(backend="openai", endpoint=server.url))
 
 
 def test_a_server_whose_weights_cannot_be_changed_must_have_been_started_on_the_folder(server, tmp_path):
@@ -219,22 +220,22 @@ def test_a_server_whose_weights_cannot_be_changed_must_have_been_started_on_the_
         remote(server)
     started_on(server.folder)
     policy = remote(server)
-    assert policy.weight_version == digest(server.folder)
+    assert policy.weight_version == checkpoint_digest(server.folder)
     asyncio.run(policy.close())
 
 
 async def test_the_key_is_sent(server, monkeypatch):
     monkeypatch.setenv("THE_KEY", "s3cret")
-    endpoint = PolicyEndpoint(Policy(endpoint=server.url, key_variable="THE_KEY"))
+    endpoint = PolicyEndpoint(PolicySettings(endpoint=server.url, key_variable="THE_KEY"))
     async with endpoint.client() as client:
         assert client.headers["authorization"] == "Bearer s3cret"
-    async with PolicyEndpoint(Policy(endpoint=server.url, key_variable="NO_SUCH_KEY")).client() as client:
+    async with PolicyEndpoint(PolicySettings(endpoint=server.url, key_variable="NO_SUCH_KEY")).client() as client:
         assert "authorization" not in client.headers
 
 
 def test_doctor_looks_at_the_server(server, tmp_path):
     def found():
-        findings = {finding.name: finding for finding in doctor.examine(tmp_path)}
+        findings = {finding.name: finding for finding in doctor.diagnose_installation(tmp_path)}
         return findings.get("policy server")
 
     def write(**changes):
@@ -255,23 +256,23 @@ def test_doctor_looks_at_the_server(server, tmp_path):
 
 def test_the_settings_in_the_page_on_serving_can_be_used(project):
     (block,) = re.findall(r"```yaml\n(.*?)```", (project / "docs" / "serving.md").read_text(), re.DOTALL)
-    policy = parse(yaml.safe_load(block), where="docs/serving.md").policy
+    policy = parse_settings(yaml.safe_load(block), where="docs/serving.md").policy
     assert policy.backend == "openai"
     assert PolicyEndpoint(policy).root == "http://127.0.0.1:8000"
 
 
 # -- the parts --------------------------------------------------------------------------------------------------------
 def test_pauses_are_drawn_below_a_bound_that_doubles():
-    one, same, other = (PolicyEndpoint(Policy(endpoint="http://x/v1"), seed) for seed in (1, 1, 2))
+    one, same, other = (PolicyEndpoint(PolicySettings(endpoint="http://x/v1"), seed) for seed in (1, 1, 2))
     drawn = [[endpoint.pause(number) for number in range(12)] for endpoint in (one, same, other)]
     assert drawn[0] == drawn[1] != drawn[2]
     assert all(0 <= pause <= min(8.0, PAUSE_S * 2**number) for number, pause in enumerate(drawn[0]))
 
 
 def test_retry_after_is_seconds_or_a_date():
-    assert [retry_after(value) for value in ("0", "2.5", "-3", "", "soon")] == [0, 2.5, 0, 0, 0]
-    assert retry_after(email.utils.formatdate(time.time() - 100)) == 0
-    assert 3000 < retry_after(email.utils.formatdate(time.time() + 3600)) <= 3600
+    assert [parse_retry_after(value) for value in ("0", "2.5", "-3", "", "soon")] == [0, 2.5, 0, 0, 0]
+    assert parse_retry_after(email.utils.formatdate(time.time() - 100)) == 0
+    assert 3000 < parse_retry_after(email.utils.formatdate(time.time() + 3600)) <= 3600
 
 
 # -- a real server ----------------------------------------------------------------------------------------------------
@@ -284,7 +285,7 @@ async def test_a_rollout_through_a_server_is_the_rollout_in_process(folder):
         for backend in ("transformers", "openai"):
             changes = {"backend": backend, "endpoint": server.url}
             policy = open_policy(folder, chosen.policy.model_copy(update=changes))
-            episodes[backend] = await rollout(tasks, 2, policy, Lamps(), **arguments)
+            episodes[backend] = await run_rollout(tasks, 2, policy, Lamps(), **arguments)
             await policy.close()
         assert server.end() == 0
     assert len(episodes["openai"]) == 8

@@ -12,10 +12,12 @@ import pytest
 import synthetic
 from rich.console import Console
 
-from flywheel.errors import BadInput
-from flywheel.report import charts, facts, page, replay, summary, trajectory
-from flywheel.store import catalog, partitions
-from flywheel.workspace import Workspace
+from flywheel.cli import console as cli_console
+from flywheel.config.workspace import Workspace
+from flywheel.store import partitions
+from flywheel.store.catalog import database
+from flywheel.ui.report import charts, figures, pages, replay
+from flywheel.utils.errors import BadInput
 
 VOID = {"meta", "img", "br", "link", "input", "hr"}
 
@@ -53,9 +55,9 @@ class Page(HTMLParser):
 
 
 def test_worlds_and_rises_are_told_as_the_views_say(ws):
-    with catalog.connect(ws) as connection:
-        told, rises = facts.worlds(connection), facts.rises(connection)
-        newest = catalog.rows(connection, "FROM templates WHERE iteration = 2")
+    with database.connect_catalog(ws) as connection:
+        told, rises = figures.query_world_success(connection), figures.query_p_v1_rises(connection)
+        newest = database.query_rows(connection, "FROM templates WHERE iteration = 2")
     assert sum(row["tasks"] for row in told) == sum(row["tasks"] for row in newest) > 0
     for row in told:
         own = [one for one in newest if one["world"] == row["world"]]
@@ -79,7 +81,7 @@ def ws(tmp_path_factory) -> Workspace:
 
 @pytest.fixture(scope="module")
 def report(ws) -> Page:
-    return Page(page.build(ws).read_text())
+    return Page(pages.write_report(ws).read_text())
 
 
 def test_it_needs_nothing_but_itself(ws, report):
@@ -105,7 +107,7 @@ def test_it_holds_every_part(report):
 
 
 def test_its_figures_are_those_of_the_tables(ws, report):
-    for row in catalog.query(ws, "FROM iterations").to_pylist():
+    for row in database.query_catalog(ws, "FROM iterations").to_pylist():
         assert f"{100 * row['p_v1']:.0f}% {100 * row['p_v1_low']:.0f}% to {100 * row['p_v1_high']:.0f}%" in report.text
     assert "20% → 40%" in report.text
     assert "50% → 75%" in report.text
@@ -116,8 +118,8 @@ def test_its_figures_are_those_of_the_tables(ws, report):
 
 
 def test_five_trajectories_of_different_kinds(ws):
-    with catalog.connect(ws) as connection:
-        shown = facts.replays(connection, ["games", "sites"])
+    with database.connect_catalog(ws) as connection:
+        shown = figures.pick_replays(connection, ["games", "sites"])
     assert len(shown) == 5
     assert len({one.trajectory_id for _, one in shown}) == 5
     assert {one.facts["destination"] for _, one in shown} == {"sft", "ct", None}
@@ -126,8 +128,8 @@ def test_five_trajectories_of_different_kinds(ws):
 
 
 def test_lineage_goes_back_to_the_base_model(ws):
-    with catalog.connect(ws) as connection:
-        turns = facts.lineage(connection)
+    with database.connect_catalog(ws) as connection:
+        turns = figures.query_model_lineage(connection)
     paths = [[sorted(node["path"] for node in rank) for rank in turn] for turn in turns]
     one, two = "models/iteration=001", "models/iteration=002"
     assert paths == [
@@ -136,29 +138,29 @@ def test_lineage_goes_back_to_the_base_model(ws):
     ]
     sft = turns[2][1][0]
     assert sft["drew"] == ["sft@001", "sft@002"]
-    assert sft["trained"] == catalog.query(ws, "FROM sft").num_rows
+    assert sft["trained"] == database.query_catalog(ws, "FROM sft").num_rows
 
 
 def test_an_empty_workspace_says_what_to_type(tmp_path):
     ws, _ = synthetic.workspace(tmp_path)
-    told = Page(page.build(ws).read_text())
+    told = Page(pages.write_report(ws).read_text())
     assert "Nothing has run yet" in told.text
     assert "flywheel run" in told.text
-    assert summary.summary_table(ws).row_count == 0
+    assert cli_console.build_summary_table(ws).row_count == 0
 
 
 def test_a_turn_under_way_is_shown_as_far_as_it_is(tmp_path):
     ws, settings = synthetic.workspace(tmp_path)
     synthetic.incoming(ws, settings, 1, tasks=3, samples=2)
-    told = Page(page.build(ws).read_text())
+    told = Page(pages.write_report(ws).read_text())
     assert "1 turn of the flywheel" in told.text
     assert "not conserved" not in told.text, "what is not yet routed is not lost"
-    assert summary.summary_table(ws).row_count == 1
+    assert cli_console.build_summary_table(ws).row_count == 1
 
 
 def test_text_from_data_is_escaped(ws, tmp_path):
     evil = Workspace(Path(shutil.copytree(ws.root, tmp_path / "ws")))
-    rows = partitions.read(evil, "steps", 2, "rollout").to_pylist()
+    rows = partitions.read_partition(evil, "steps", 2, "rollout").to_pylist()
     for row in rows:
         row |= {
             "thought": "<script>alert(1)</script>",
@@ -166,18 +168,18 @@ def test_text_from_data_is_escaped(ws, tmp_path):
             "action_type": "type",
             "x": None,
         }
-    partitions.write(evil, "steps", 2, "rollout", rows)
-    text = page.build(evil).read_text()
+    partitions.write_partition(evil, "steps", 2, "rollout", rows)
+    text = pages.write_report(evil).read_text()
     Page(text)
     assert "<script>" not in text
     assert "&lt;script&gt;" in text
 
 
 def test_one_trajectory_has_a_page_of_its_own(ws):
-    (row,) = catalog.query(
+    (row,) = database.query_catalog(
         ws, "FROM trajectory_lineage WHERE destination = 'sft' ORDER BY trajectory_id LIMIT 1"
     ).to_pylist()
-    path = trajectory.view(ws, row["trajectory_id"])
+    path = pages.write_trajectory_page(ws, row["trajectory_id"])
     told = Page(path.read_text())
     assert path.parent == ws.report / "trajectories"
     assert f"{row['steps']} steps" in told.text
@@ -187,19 +189,19 @@ def test_one_trajectory_has_a_page_of_its_own(ws):
 
 
 def test_what_was_hardly_understood_is_shown_so(ws):
-    told = Page(trajectory.view(ws, "r10").read_text())
+    told = Page(pages.write_trajectory_page(ws, "r10").read_text())
     assert "hardly understood, not learned from: “um so i click the uh add button (0.55)”" in told.text
     assert told.text.count("said: “um so i click the uh add button”") == 2
 
 
 def test_an_unknown_trajectory_is_bad_input(ws):
     with pytest.raises(BadInput, match=r"no trajectory \.\./t-nothing .*such as e2"):
-        trajectory.view(ws, "../t-nothing")
+        pages.write_trajectory_page(ws, "../t-nothing")
 
 
 def test_the_last_screen_has_a_row_an_iteration(ws):
     console = Console(width=80, record=True, file=io.StringIO())
-    console.print(summary.summary_table(ws))
+    console.print(cli_console.build_summary_table(ws))
     lines = [line for line in console.export_text().splitlines() if re.match(r"\s+00\d", line)]
     assert len(lines) == 2
     assert lines[0].split()[8:11] == ["0.20→0.40", "0.25→0.50", "yes"]
@@ -221,9 +223,9 @@ def test_the_last_screen_cuts_nothing_off_with_the_domains_of_the_main_job(ws, m
             "success": {name: {"before": 0.25, "after": 0.5} for name in ("control", "games", "sites")},
         }
     ]
-    monkeypatch.setattr(facts, "iterations", lambda connection: rows)
+    monkeypatch.setattr(figures, "query_report_iterations", lambda connection: rows)
     console = Console(width=80, record=True, file=io.StringIO())
-    console.print(summary.summary_table(ws))
+    console.print(cli_console.build_summary_table(ws))
     assert console.export_text().splitlines()[-1].split() == [
         "012",
         "180",
@@ -265,20 +267,20 @@ def row(kind: str | None, action: str = "", **points: float) -> dict:
     ],
 )
 def test_what_was_done_is_drawn(step, words, drawn):
-    assert replay.in_short(step) == words
-    assert drawn in replay.overlay(step, 200, 100)
+    assert replay.describe_action(step) == words
+    assert drawn in replay.draw_action_overlay(step, 200, 100)
 
 
 def test_a_badge_stays_on_the_screen():
     long = row("type", f"type(content='{'very long ' * 20}')")
-    box = re.search(r'<rect x="([\d.]+)" y="[\d.]+" width="([\d.]+)"', replay.overlay(long, 200, 100))
+    box = re.search(r'<rect x="([\d.]+)" y="[\d.]+" width="([\d.]+)"', replay.draw_action_overlay(long, 200, 100))
     left, width = float(box.group(1)), float(box.group(2))
     assert left >= 0
     assert left + width <= 200
 
 
 def test_a_line_chart_puts_values_where_they_belong():
-    svg = charts.lines([charts.Series("loss", "tone-ct", ((0, 0.0), (1, 1.0), (2, 0.5)))], title="loss")
+    svg = charts.draw_lines([charts.ChartSeries("loss", "tone-ct", ((0, 0.0), (1, 1.0), (2, 0.5)))], title="loss")
     points = [tuple(map(float, pair.split(","))) for pair in re.search(r'points="([^"]+)"', svg).group(1).split()]
     (x0, y0), (x1, y1), (x2, y2) = points
     assert x1 - x0 == pytest.approx(x2 - x1, abs=0.11)
@@ -287,9 +289,9 @@ def test_a_line_chart_puts_values_where_they_belong():
 
 
 def test_constant_and_single_values_are_drawn():
-    assert "NaN" not in charts.lines([charts.Series("a", "tone-ct", ((0, 3.0), (1, 3.0)))], title="flat")
-    assert "circle" in charts.lines([charts.Series("a", "tone-ct", ((4, 3.0),))], title="one")
-    assert charts.lines([], title="none") == ""
+    assert "NaN" not in charts.draw_lines([charts.ChartSeries("a", "tone-ct", ((0, 3.0), (1, 3.0)))], title="flat")
+    assert "circle" in charts.draw_lines([charts.ChartSeries("a", "tone-ct", ((4, 3.0),))], title="one")
+    assert charts.draw_lines([], title="none") == ""
 
 
 def texts(svg):
@@ -297,13 +299,15 @@ def texts(svg):
 
 
 def test_one_step_is_named_once_and_zeros_that_cannot_fall_have_no_axis_below():
-    svg = charts.lines([charts.Series("a", "tone-ct", ((1, 0.0),))], title="one", x_label="PPO step", zero=True)
+    svg = charts.draw_lines(
+        [charts.ChartSeries("a", "tone-ct", ((1, 0.0),))], title="one", x_label="PPO step", zero=True
+    )
     assert [text for text in texts(svg) if "step" in text] == ["PPO step 1"]
     assert not [text for text in texts(svg) if text.startswith("-")]
 
 
 def test_an_interval_is_drawn_around_its_value():
-    svg = charts.intervals([("001", [("tone-games", charts.ChartMark(0.5, 0.25, 0.75, "half"))])], title="p")
+    svg = charts.draw_intervals([("001", [("tone-games", charts.ChartMark(0.5, 0.25, 0.75, "half"))])], title="p")
     top, foot = map(float, re.search(r'class="whisker [^"]*" d="M[\d.]+ ([\d.]+)V([\d.]+)', svg).groups())
     middle = float(re.search(r'class="dot [^"]*" cx="[\d.]+" cy="([\d.]+)"', svg).group(1))
     assert top < middle < foot

@@ -10,23 +10,22 @@ import pytest
 import synthetic
 import synthetic_rows
 
-from flywheel.report import page, rl
-from flywheel.report.charts import Chart, Series, lines
-from flywheel.report.palette import tone
-from flywheel.report.sheet import sheet
-from flywheel.store import catalog, metrics, partitions
+from flywheel.store import metrics, partitions
+from flywheel.store.catalog import database
+from flywheel.ui.report import pages, rl_charts
+from flywheel.ui.report.charts import Chart, ChartSeries, draw_chart_sheet, draw_lines, tone_class
 
 SVG = "{http://www.w3.org/2000/svg}"
 
 
 def rows(domain: str, k: int = 1, steps: int = 8) -> list[dict]:
     found = synthetic_rows.rl_metrics(domain, k, random.Random(k), steps)
-    return [{"domain": metrics.ALL, "step": 0, "iteration": k, **row} for row in found]
+    return [{"domain": metrics.ALL_DOMAINS, "step": 0, "iteration": k, **row} for row in found]
 
 
 def test_each_figure_asked_for_has_a_chart_with_a_line_a_domain():
-    charts = {chart.title: chart for chart in rl.panels([*rows("games"), *rows("sites")])}
-    assert set(charts) == {panel.title for panel in rl.PANELS}
+    charts = {chart.title: chart for chart in rl_charts.draw_rl_panels([*rows("games"), *rows("sites")])}
+    assert set(charts) == {panel.title for panel in rl_charts.RL_PANELS}
     assert charts["Entropy"].legend == (("games", "tone-games"), ("sites", "tone-sites"))
     assert charts["Entropy"].svg.count("<polyline") == 2
     lengths = charts["Lengths: consumed and in flight"]
@@ -35,40 +34,40 @@ def test_each_figure_asked_for_has_a_chart_with_a_line_a_domain():
 
 
 def test_what_was_not_measured_has_none_and_a_single_figure_is_no_curve():
-    assert rl.panels([]) == []
-    found = rl.panels([{"domain": "games", "name": "success", "step": 0, "value": 0.5}])
+    assert rl_charts.draw_rl_panels([]) == []
+    found = rl_charts.draw_rl_panels([{"domain": "games", "name": "success", "step": 0, "value": 0.5}])
     assert found == []
     holes = [{"domain": "games", "name": "kl", "step": n, "value": value} for n, value in enumerate((0.1, None, 0.3))]
-    (chart,) = rl.panels(holes)
+    (chart,) = rl_charts.draw_rl_panels(holes)
     assert re.search(r'points="([^"]*)"', chart.svg).group(1).count(",") == 2
 
 
 def test_the_value_model_begins_with_what_pretraining_reached():
-    chart = next(chart for chart in rl.panels(rows("games")) if chart.title == "Explained variance")
+    chart = next(chart for chart in rl_charts.draw_rl_panels(rows("games")) if chart.title == "Explained variance")
     points = re.search(r'points="([^"]*)"', chart.svg).group(1).split()
     assert len(points) == 9  # eight steps, and step 0
 
 
 def test_an_older_iteration_is_faint_and_long_curves_are_smoothed():
-    success = rl.panels([*rows("games", 1), *rows("games", 2)])[0].svg
+    success = rl_charts.draw_rl_panels([*rows("games", 1), *rows("games", 2)])[0].svg
     assert success.count("faint") == 1
-    long = rl.panels(rows("games", 1, steps=60))[0].svg
+    long = rl_charts.draw_rl_panels(rows("games", 1, steps=60))[0].svg
     assert long.count("<polyline") == 2  # the mean of neighbours, and behind it the values
     assert long.count("faint") == 1
 
 
 def test_a_small_chart_a_world_says_how_far_it_came():
-    charts = rl.worlds(rows("games"))
+    charts = rl_charts.draw_world_success(rows("games"))
     assert [chart.title for chart in charts] == sorted(synthetic_rows.WORLDS["games"])
     assert all(re.fullmatch(r"\d+% → \d+%", chart.note) for chart in charts)
 
 
 def test_the_sheet_is_one_svg_that_needs_nothing_else():
-    text = rl.sheet([*rows("games"), *rows("sites")], "rl <games> & more")
+    text = rl_charts.draw_rl_sheet([*rows("games"), *rows("sites")], "rl <games> & more")
     root = ElementTree.fromstring(text)
     words = [element.text for element in root.iter(f"{SVG}text")]
     assert "rl <games> & more" in words
-    assert {panel.title for panel in rl.PANELS} <= set(words)
+    assert {panel.title for panel in rl_charts.RL_PANELS} <= set(words)
     assert "href" not in text
     assert "url(" not in text
     width, height = float(root.get("width")), float(root.get("height"))
@@ -79,9 +78,9 @@ def test_the_sheet_is_one_svg_that_needs_nothing_else():
 
 def test_a_legend_that_is_too_wide_goes_on_below():
     names = ["full", "no-value-pretraining", "fixed-lambda", "no-clip-higher", "grpo"]
-    drawn = lines([Series("a", "tone-one", ((0.861, 1.0), (20.48, 2.0)))], title="t", x_label="minutes")
+    drawn = draw_lines([ChartSeries("a", "tone-one", ((0.861, 1.0), (20.48, 2.0)))], title="t", x_label="minutes")
     chart = Chart("t", "", drawn, tuple((name, "tone-one") for name in names))
-    root = ElementTree.fromstring(sheet([chart], [], "one", columns=1))
+    root = ElementTree.fromstring(draw_chart_sheet([chart], [], "one", columns=1))
     card = root.find(f"{SVG}rect[@class='card']")
     right, foot = (float(card.get(at)) + float(card.get(size)) for at, size in (("x", "width"), ("y", "height")))
     keys = [element for element in root.iter(f"{SVG}text") if element.text in names]
@@ -93,7 +92,7 @@ def test_a_legend_that_is_too_wide_goes_on_below():
 
 
 def test_an_axis_that_begins_at_zero():
-    svg = lines([Series("a", tone("games"), ((0, 3.0), (1, 3.2)))], title="t", zero=True)
+    svg = draw_lines([ChartSeries("a", tone_class("games"), ((0, 3.0), (1, 3.2)))], title="t", zero=True)
     assert ">0</text>" in svg
 
 
@@ -102,23 +101,27 @@ def ws(tmp_path_factory):
     ws, settings = synthetic.workspace(tmp_path_factory.mktemp("rl"))
     synthetic.incoming(ws, settings, 1, tasks=6, samples=1)
     for domain in ("games", "sites"):
-        partitions.write(ws, "metrics", 1, f"rl-{domain}", synthetic_rows.rl_metrics(domain, 1, random.Random(1)))
-        partitions.write(ws, "curriculum", 1, f"rl-{domain}", synthetic_rows.rl_curriculum(domain, 1))
+        partitions.write_partition(
+            ws, "metrics", 1, f"rl-{domain}", synthetic_rows.rl_metrics(domain, 1, random.Random(1))
+        )
+        partitions.write_partition(ws, "curriculum", 1, f"rl-{domain}", synthetic_rows.rl_curriculum(domain, 1))
     return ws
 
 
 def test_the_report_names_the_tasks_sampled_less(ws):
-    text = page.build(ws).read_text(encoding="utf-8")
+    text = pages.write_report(ws).read_text(encoding="utf-8")
     assert "4 of 6 tasks are sampled less: 1 always solved, 1 level not reached, 2 never solved" in text
     assert text.count("never solved</td>") == 4
-    for panel in rl.PANELS:
+    for panel in rl_charts.RL_PANELS:
         assert f"<h3>{panel.title}</h3>" in text
 
 
 def test_the_funnel_and_a_view_say_so_in_sql(ws):
-    funnel = {row["name"]: row["rows"] for row in catalog.query(ws, "FROM funnel WHERE iteration = 1").to_pylist()}
+    funnel = {
+        row["name"]: row["rows"] for row in database.query_catalog(ws, "FROM funnel WHERE iteration = 1").to_pylist()
+    }
     assert (funnel["rl_tasks"], funnel["rl_sampled_less"]) == (12, 8)
-    less = catalog.query(ws, "FROM sampled_less WHERE stage = 'rl-games'").to_pylist()
+    less = database.query_catalog(ws, "FROM sampled_less WHERE stage = 'rl-games'").to_pylist()
     assert {row["reason"] for row in less} == {"always solved", "never solved", "level not reached"}
     always = next(row for row in less if row["reason"] == "always solved")
     assert (always["success"], always["groups"], round(always["relative"], 2)) == (1.0, 3, 0.6)

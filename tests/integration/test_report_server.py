@@ -9,18 +9,18 @@ from unittest import mock
 import httpx
 import pytest
 
-from flows.ui import report_server, serve
-from flywheel import secret
-from flywheel.errors import BadInput
-from flywheel.files import write_text
+from flows.ops.ui import serve_ui, start_report_server
+from flywheel.utils import credentials
+from flywheel.utils.errors import BadInput
+from flywheel.utils.files import write_text
 
 
 def test_the_report_is_given_to_whoever_has_the_secret(ws):
     """The reviewer, by a browser that asks him; neither a page, nor a name that was given this machine's address."""
     write_text(ws.report_page, "the report")
-    with report_server(ws, 0) as server:
+    with start_report_server(ws, 0) as server:
         url = f"http://127.0.0.1:{server.server_port}/{ws.report_page.name}"
-        login = {"Authorization": secret.basic(secret.of(ws.state))}
+        login = {"Authorization": credentials.basic_auth_header(credentials.workspace_credentials(ws.state))}
         assert httpx.get(url, headers=login).text == "the report"
         assert httpx.get(url).headers["www-authenticate"].startswith("Basic")
         for headers, status in (
@@ -40,13 +40,13 @@ def test_ui_names_a_port_that_is_taken(ws, which):
         taken.listen()
         port = taken.getsockname()[1]
         with mock.patch.dict(os.environ), pytest.raises(BadInput, match=f"port {port} is in use"):
-            serve(ws, port - which, pytest.fail)
+            serve_ui(ws, port - which, pytest.fail)
 
 
 def test_the_secret_is_its_owner_s_alone_and_stays_the_same(ws):
-    path, made = secret.file(ws.state), secret.of(ws.state)
+    path, made = credentials.credentials_path(ws.state), credentials.workspace_credentials(ws.state)
     assert path.stat().st_mode & 0o777 == 0o600
-    assert secret.of(ws.state) == made
+    assert credentials.workspace_credentials(ws.state) == made
     path.chmod(0o644)  # others may have read it
-    assert secret.of(ws.state) not in ("", made)
+    assert credentials.workspace_credentials(ws.state) not in ("", made)
     assert path.stat().st_mode & 0o777 == 0o600

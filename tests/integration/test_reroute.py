@@ -11,13 +11,15 @@ import past
 import pytest
 from past import flywheel
 
-from flywheel.settings import Settings
-from flywheel.stages import route, score
-from flywheel.stages.base import Context, run_stage
-from flywheel.store import catalog, decisions, manifest, partitions, versioning
-from flywheel.store.decisions import Rule
-from flywheel.upkeep import again, reroute
-from flywheel.workspace import Workspace
+from flywheel.config import Settings
+from flywheel.config.workspace import Workspace
+from flywheel.maintenance import reroute
+from flywheel.pipeline.stage import StageContext, run_stage
+from flywheel.pipeline.stages import route, score
+from flywheel.store import manifest, partitions, routing_decisions
+from flywheel.store.catalog import database
+from flywheel.store.routing_decisions import RoutingRule
+from flywheel.store.versioning import stage_records
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +50,7 @@ def recorded(three, tmp_path) -> Workspace:
 
 
 def rows(ws: Workspace, table: str, k: int, stage: str = "route") -> list[dict]:
-    return partitions.read(ws, table, k, stage).to_pylist()
+    return partitions.read_partition(ws, table, k, stage).to_pylist()
 
 
 def half(ws: Workspace, k: int) -> None:
@@ -56,9 +58,9 @@ def half(ws: Workspace, k: int) -> None:
     scores = rows(ws, "scores", k, "score")
     for row in scores:
         row["score"] = row["score"] or 0.5
-    partitions.write(ws, "scores", k, "score", scores)
+    partitions.write_partition(ws, "scores", k, "score", scores)
     for stage in ("score", "rl-games", "rl-sites", "rl-control"):
-        versioning.commit(ws, stage, k)
+        stage_records.record_stage(ws, stage, k)
 
 
 def test_what_moves_is_shown_and_nothing_is_written(still):
@@ -79,22 +81,22 @@ def test_what_is_written_is_what_the_stages_give_and_all_is_recorded(ws):
     old = rows(ws, "lineage", 1)
     first = {row["trajectory_id"] for row in rows(ws, "sft", 1)}
     assert flywheel(ws, "reroute", 1, "--threshold", 0.4, "--write")[0] == 0
-    assert versioning.status(ws) == {}
-    manifest.verify(ws, 3)
-    assert decisions.version(ws, 1) == 1
-    (decision,) = decisions.read(ws, 1)
-    assert decision.rule == Rule(threshold=0.4)
+    assert stage_records.changed_stages(ws) == {}
+    manifest.verify_manifest(ws, 3)
+    assert routing_decisions.store_version(ws, 1) == 1
+    (decision,) = routing_decisions.read_decisions(ws, 1)
+    assert decision.rule == RoutingRule(threshold=0.4)
     now = rows(ws, "lineage", 1)
     assert [row for row in now if row["child"] == "sft@001"] == [row for row in old if row["child"] == "sft@001"]
     held = {row["parent"] for row in now if row["child"] == "sft@001.1" and row["relation"] == "holds"}
     assert held == {row["trajectory_id"] for row in rows(ws, "sft", 1)} > first
-    assert {"sft@001.1", "sft@002"} == set(manifest.read(ws, 2).datasets("sft"))
+    assert {"sft@001.1", "sft@002"} == set(manifest.read_manifest(ws, 2).datasets("sft"))
     routes, scores = rows(ws, "routes", 1), rows(ws, "scores", 1, "score")
     assert {row["threshold"] for row in scores} == {0.4}
-    result = run_stage(route.STAGE, Context.open(ws, 1, "route"))
+    result = run_stage(route.STAGE, StageContext.open(ws, 1, "route"))
     assert rows(ws, "routes", 1) == routes
     assert result.summary["to sft"] == len(held)
-    (figure,) = catalog.query(ws, "SELECT p FROM p_v1 WHERE iteration = 1 AND domain = 'all'").to_pylist()
+    (figure,) = database.query_catalog(ws, "SELECT p FROM p_v1 WHERE iteration = 1 AND domain = 'all'").to_pylist()
     metric = [row for row in rows(ws, "metrics", 1, "score") if row["name"] == "p_v1" and row["domain"] == "all"]
     assert figure["p"] == pytest.approx(metric[0]["value"])
 
@@ -105,12 +107,12 @@ def test_without_options_it_goes_back_to_the_parameters(ws):
     assert {row["trajectory_id"]: row["destination"] for row in rows(ws, "routes", 1)} != before
     flywheel(ws, "reroute", 1, "--write")
     assert {row["trajectory_id"]: row["destination"] for row in rows(ws, "routes", 1)} == before
-    assert decisions.version(ws, 1) == 2
-    assert versioning.status(ws) == {}
+    assert routing_decisions.store_version(ws, 1) == 2
+    assert stage_records.changed_stages(ws) == {}
     code, told = flywheel(ws, "reroute", "--all", "--write")
     assert code == 0
     assert told.count("every trajectory goes where it went") == 3
-    assert decisions.version(ws, 1) == 2
+    assert routing_decisions.store_version(ws, 1) == 2
 
 
 def test_a_band_of_doubt_sets_aside_and_gives_back(ws):
@@ -124,13 +126,13 @@ def test_a_band_of_doubt_sets_aside_and_gives_back(ws):
 
 def test_a_scorer_judges_stored_trajectories_anew(recorded, monkeypatch):
     """The verifier of the synthetic tasks knows no such page: by it nothing can be judged any more."""
-    import flywheel.scoring.scorers.verifier as module
+    from flywheel.rewards.scorers import verifier as module
 
     class Steps:
         name, version, needs = "verifier", "2", frozenset({"steps"})
 
         def score(self, case):
-            from flywheel.scoring.scorer import Score
+            from flywheel.rewards.scorer import Score
 
             return Score(1.0 if len(case.steps) >= 4 else 0.0)
 
@@ -140,8 +142,10 @@ def test_a_scorer_judges_stored_trajectories_anew(recorded, monkeypatch):
     scored = {row["trajectory_id"]: row for row in rows(recorded, "scores", 2, "score")}
     assert {name for name, row in scored.items() if row["v"]} == long & scored.keys()
     assert {row["trajectory_id"] for row in rows(recorded, "sft", 2)} <= long
-    assert versioning.status(recorded) == {}
-    by_stage = list(score.judge(Context(recorded, Settings(), 2, "score"), Rule(scorers=("verifier",))))
+    assert stage_records.changed_stages(recorded) == {}
+    by_stage = list(
+        score.score_trajectories(StageContext(recorded, Settings(), 2, "score"), RoutingRule(scorers=("verifier",)))
+    )
     assert sorted(by_stage, key=lambda row: row["trajectory_id"]) == rows(recorded, "scores", 2, "score")
 
 
@@ -151,29 +155,29 @@ def test_a_write_that_is_killed_is_gone_on_with(ws, monkeypatch, after):
     def killed(*arguments):
         raise KeyboardInterrupt
 
-    found = reroute.prepare(ws, 1, Rule(threshold=0.4))
+    found = reroute.prepare_reroute(ws, 1, RoutingRule(threshold=0.4))
     with monkeypatch.context() as patch:
-        patch.setattr(again.dvc_lock if after == "renew" else manifest, after, killed)
+        patch.setattr(reroute.dvc_files if after == "renew" else manifest, after, killed)
         with pytest.raises(KeyboardInterrupt):
-            reroute.write(ws, [found], Rule(threshold=0.4))
-    assert again.resume(ws) == [1]
-    assert decisions.version(ws, 1) == 1
-    assert versioning.status(ws) == {}
-    manifest.verify(ws, 3)
-    assert again.resume(ws) == []
+            reroute.apply_reroute(ws, [found], RoutingRule(threshold=0.4))
+    assert reroute.resume_pending_decisions(ws) == [1]
+    assert routing_decisions.store_version(ws, 1) == 1
+    assert stage_records.changed_stages(ws) == {}
+    manifest.verify_manifest(ws, 3)
+    assert reroute.resume_pending_decisions(ws) == []
 
 
 def test_an_open_iteration_trains_on_what_was_decided_again(ws):
-    from flywheel.store import dvc_lock
+    from flywheel.store.versioning import dvc_files
 
     half(ws, 3)
-    entries = dvc_lock.read(dvc_lock.path(ws, 3))
+    entries = dvc_files.read_dvc_lock(dvc_files.dvc_lock_path(ws, 3))
     open_ = {name: entry for name, entry in entries.items() if name not in ("promote", "runs")}
-    dvc_lock.path(ws, 3).write_text(dvc_lock.text(open_))
+    dvc_files.dvc_lock_path(ws, 3).write_text(dvc_files.dump_dvc_lock(open_))
     flywheel(ws, "reroute", 3, "--threshold", 0.4, "--write")
-    (decision,) = decisions.read(ws, 3)
+    (decision,) = routing_decisions.read_decisions(ws, 3)
     assert decision.stale == ()
-    assert versioning.unfinished(ws, versioning.stages(ws, 3), 3)[0] == "ct"
+    assert stage_records.unfinished_stages(ws, stage_records.stage_names(ws, 3), 3)[0] == "ct"
 
 
 @pytest.mark.parametrize(
@@ -205,8 +209,8 @@ def test_looking_at_what_was_set_aside(still):
 
 
 def test_a_mended_row_is_judged_and_routed_again(ws, monkeypatch):
-    import flywheel.scoring.scorers.verifier as module
-    from flywheel.scoring.scorer import Score
+    from flywheel.rewards.scorer import Score
+    from flywheel.rewards.scorers import verifier as module
 
     monkeypatch.setattr(module.VerifierScorer, "score", lambda self, case: Score(1.0))
     assert "t10001" in {row["trajectory_id"] for row in rows(ws, "quarantine", 1)}
@@ -220,17 +224,17 @@ def test_a_mended_row_is_judged_and_routed_again(ws, monkeypatch):
     assert "t10001" not in {row["trajectory_id"] for row in rows(ws, "quarantine", 1)}
     untouched = {path for path in before if "/stage=synthesize/" in path or "iteration=002" in path}
     assert {path: before[path] for path in untouched} == {path: past.content(ws)[path] for path in untouched}
-    (decision,) = decisions.read(ws, 1)
+    (decision,) = routing_decisions.read_decisions(ws, 1)
     assert decision.mended["rows"] == 1
     links = {(row["child"], row["parent"]) for row in rows(ws, "lineage", 1) if row["relation"] == "mended by"}
     assert links == {("t10001", "decision@001.1")}
-    assert versioning.status(ws) == {}
-    manifest.verify(ws, 3)
+    assert stage_records.changed_stages(ws) == {}
+    manifest.verify_manifest(ws, 3)
 
 
 def test_mending_steps_goes_through_the_contracts(recorded, monkeypatch):
-    import flywheel.scoring.scorers.verifier as module
-    from flywheel.scoring.scorer import Score
+    from flywheel.rewards.scorer import Score
+    from flywheel.rewards.scorers import verifier as module
 
     monkeypatch.setattr(module.VerifierScorer, "score", lambda self, case: Score(0.0))
     broken = "reason LIKE 'contract: logprobs_match%'"
@@ -242,7 +246,7 @@ def test_mending_steps_goes_through_the_contracts(recorded, monkeypatch):
     assert len(rows(recorded, "steps", 2, "rollout")) == sum(
         row["steps"] for row in rows(recorded, "trajectories", 2, "rollout")
     )
-    assert versioning.status(recorded) == {}
+    assert stage_records.changed_stages(recorded) == {}
 
 
 @pytest.mark.parametrize(
@@ -268,11 +272,11 @@ def test_a_decision_leaves_the_large_tables_as_they_are(ws):
     files = {path.stat().st_ino for path in ws.partition("steps", 1, "rollout").iterdir()}
     flywheel(ws, "reroute", 1, "--write")
     assert {path.stat().st_ino for path in ws.partition("steps", 1, "rollout").iterdir()} == files
-    signed, stores = partitions.files(ws, "signatures", 1, "route"), store_ids(ws)
+    signed, stores = partitions.partition_files(ws, "signatures", 1, "route"), store_ids(ws)
     flywheel(ws, "reroute", 1, "--threshold", 0.4, "--write")
     assert store_ids(ws) != stores
-    assert partitions.files(ws, "signatures", 1, "route") == signed  # by content: they are named by it
+    assert partitions.partition_files(ws, "signatures", 1, "route") == signed  # by content: they are named by it
 
 
 def store_ids(ws) -> list[list[str]]:
-    return [partitions.read(ws, store, 1, "route")["trajectory_id"].to_pylist() for store in ("sft", "ct")]
+    return [partitions.read_partition(ws, store, 1, "route")["trajectory_id"].to_pylist() for store in ("sft", "ct")]

@@ -8,18 +8,19 @@ import httpx
 import pytest
 from synthetic_rows import image_row, step, task, trajectory
 
-from flows.ui import report_server
-from flywheel import secret
-from flywheel.files import write_json
-from flywheel.store import catalog, partitions
-from flywheel.store.resident import Resident
+from flows.ops.ui import start_report_server
+from flywheel.store import partitions
+from flywheel.store.catalog import database
+from flywheel.store.catalog.database import CatalogConnection
+from flywheel.utils import credentials
+from flywheel.utils.files import write_json
 
 
 @pytest.fixture
 def opened(monkeypatch) -> list:
     """Grows by one with each opening of a catalogue."""
-    times, connect = [], catalog.connect
-    monkeypatch.setattr(catalog, "connect", lambda ws: times.append(ws) or connect(ws))
+    times, connect = [], database.connect_catalog
+    monkeypatch.setattr(database, "connect_catalog", lambda ws: times.append(ws) or connect(ws))
     return times
 
 
@@ -28,18 +29,18 @@ def routes(*names: str) -> list[dict]:
 
 
 def test_it_opens_once_and_again_when_something_came_or_changed(ws, opened):
-    resident = Resident(ws)
+    resident = CatalogConnection(ws)
 
     def known(sql: str = "SELECT trajectory_id FROM routes ORDER BY ALL") -> list[str]:
-        return resident.ask(lambda connection: [*catalog.run(connection, sql).column(0).to_pylist()])
+        return resident.ask(lambda connection: [*database.run_query(connection, sql).column(0).to_pylist()])
 
     assert [known(), known()] == [[], []]
     assert len(opened) == 1
-    partitions.write(ws, "routes", 1, "route", routes("a"))  # the table's first
+    partitions.write_partition(ws, "routes", 1, "route", routes("a"))  # the table's first
     assert [known(), known()] == [["a"], ["a"]]
-    partitions.write(ws, "routes", 2, "route", routes("b"))
+    partitions.write_partition(ws, "routes", 2, "route", routes("b"))
     assert known() == ["a", "b"]
-    partitions.write(ws, "routes", 1, "route", routes("c"))  # replaced
+    partitions.write_partition(ws, "routes", 1, "route", routes("c"))  # replaced
     assert [known(), known()] == [["b", "c"]] * 2
     assert len(opened) == 4
     promoted = "SELECT model FROM promotions"
@@ -49,25 +50,25 @@ def test_it_opens_once_and_again_when_something_came_or_changed(ws, opened):
 
 
 def test_threads_ask_side_by_side_and_times_are_utc_in_each(ws, opened):
-    partitions.write(ws, "routes", 1, "route", routes(*(f"t{n:04d}" for n in range(2000))))
-    resident = Resident(ws)
+    partitions.write_partition(ws, "routes", 1, "route", routes(*(f"t{n:04d}" for n in range(2000))))
+    resident = CatalogConnection(ws)
     sql = "SELECT count(*) AS n, max(trajectory_id) AS last, current_setting('TimeZone') AS zone FROM routes"
     with ThreadPoolExecutor(8) as pool:
-        answers = list(pool.map(lambda _: resident.ask(lambda c: catalog.rows(c, sql)), range(64)))
+        answers = list(pool.map(lambda _: resident.ask(lambda c: database.query_rows(c, sql)), range(64)))
     assert answers == [[{"n": 2000, "last": "t1999", "zone": "UTC"}]] * 64
     assert len(opened) == 1
 
 
 def test_a_trajectory_s_page_is_made_when_it_is_asked_for(ws, opened):
-    login = {"Authorization": secret.basic(secret.of(ws.state))}
-    with report_server(ws, 0) as server, httpx.Client(headers=login) as client:
+    login = {"Authorization": credentials.basic_auth_header(credentials.workspace_credentials(ws.state))}
+    with start_report_server(ws, 0) as server, httpx.Client(headers=login) as client:
         page = f"http://127.0.0.1:{server.server_port}/trajectories/{{}}.html"
         assert client.get(page.format("t1")).status_code == 404
         for number, name in enumerate(("t1", "t2"), 1):
             row = trajectory(name, task("k", "games", "tiles"), steps=1, instruction=f"Clear tile {name}")
-            partitions.write(ws, "trajectories", number, "rollout", [row])
-            partitions.write(ws, "steps", number, "rollout", [step(row, 0, total=1)])
-            partitions.write(ws, "images", number, "rollout", [image_row(0)])
+            partitions.write_partition(ws, "trajectories", number, "rollout", [row])
+            partitions.write_partition(ws, "steps", number, "rollout", [step(row, 0, total=1)])
+            partitions.write_partition(ws, "images", number, "rollout", [image_row(0)])
             told = client.get(page.format(name))
             assert told.status_code == 200
             assert f"Clear tile {name}" in told.text

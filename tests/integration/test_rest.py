@@ -10,21 +10,21 @@ from processes import PATIENCE_S
 
 import flywheel
 
-GUEST = Path(flywheel.__file__).parent / "guest"
+GUEST = Path(flywheel.__file__).parent / "envs" / "computer_server"
 WORKS = "import time; ends = time.monotonic() + 0.5\nwhile time.monotonic() < ends: pass\nopen('done', 'w').close()"
 PROGRAM = f"""
 import subprocess, sys, time
 from pathlib import Path
 
 sys.path.insert(0, {str(GUEST)!r})
-import quiet
-from screen import Screen
+import idle
+from screen import ScreenAccess
 
 words = ["sh", "-c", 'read go; "$0" -c "$1" & echo begun; wait', sys.executable, {WORKS!r}]
 shell = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
-class Late(quiet.Watched):
+class Late(idle.ProcessWatch):
     def wait(self, until):
         if not shell.stdin.closed:  # after the first look at who is there
             shell.stdin.write(b"go\\n")
@@ -38,7 +38,7 @@ class Hands:
         return {{shell.pid}}
 
 
-quiet.Watched, screen = Late, Screen()
+idle.ProcessWatch, screen = Late, ScreenAccess()
 screen._hands, screen._eyes = Hands(), object()
 print(screen.rest(time.monotonic() + {PATIENCE_S}), Path("done").exists())
 """

@@ -15,12 +15,12 @@ from lamps import Lamps, settings, small_model, task
 from pages import task_of
 from served import serving
 
-from flywheel.environments.router import Router
-from flywheel.errors import PolicyError
-from flywheel.sandbox.events import Stepped
-from flywheel.sandbox.pool import open_sandbox
-from flywheel.scoring import verifiers
+from flywheel.envs.browser.events import Stepped
+from flywheel.envs.browser.pool import open_browser_pool
+from flywheel.envs.router import EnvRouter
+from flywheel.rewards.scorers import verifier
 from flywheel.training.rl.run import train_rl
+from flywheel.utils.errors import PolicyError
 
 RL = {
     "steps": 3,
@@ -46,7 +46,7 @@ def used(state) -> list[int]:
 
 
 def test_a_killed_inference_server(model, tmp_path, monkeypatch):
-    monkeypatch.setattr(verifiers, "score", lambda task, state: float(task.params["side"] == "left"))
+    monkeypatch.setattr(verifier, "score_final_state", lambda task, state: float(task.params["side"] == "left"))
     seen = []
 
     def train(server, after=lambda: None):
@@ -93,9 +93,9 @@ def test_killed_browsers(model, tmp_path):
 
     @asynccontextmanager
     async def with_kills(chosen, tasks):
-        async with open_sandbox(chosen) as pool, asyncio.TaskGroup() as group:
+        async with open_browser_pool(chosen) as pool, asyncio.TaskGroup() as group:
             killer = group.create_task(kill(pool))
-            yield Router({"browser": pool})
+            yield EnvRouter({"browser": pool})
             killer.cancel()
 
     # Long enough that a busy machine kills a browser before its episodes are over.

@@ -12,22 +12,22 @@ import torch
 from lamps import LampEnv, Lamps, settings, small_model, task
 from safetensors.torch import load_file
 
-from flywheel import settings as config
-from flywheel.errors import BadInput, TrainingError
-from flywheel.evaluation.evaluate import judge
-from flywheel.policy.embedded import EmbeddedPolicy
+from flywheel import config
+from flywheel.evaluation.evaluator import judge_episode
 from flywheel.policy.encoding import Encoder
+from flywheel.policy.inference.embedded import EmbeddedPolicy
 from flywheel.policy.model import load_model, save_checkpoint
-from flywheel.rollout.episode import run_episode, seed_of
+from flywheel.rewards.scorer_set import ScorerSet
+from flywheel.rewards.scorers import verifier
+from flywheel.rollout.episode import derive_seed, run_episode
 from flywheel.rollout.rollout_log import EpisodeOutcome
-from flywheel.scoring import verifiers
-from flywheel.scoring.panel import Panel
+from flywheel.training.rl import run
 from flywheel.training.rl import run as rl
-from flywheel.training.rl import threads
 from flywheel.training.rl.curriculum import Curriculum
-from flywheel.training.rl.experience import experiences, step_samples
+from flywheel.training.rl.experience import build_experiences, estimate_step_samples
 from flywheel.training.rl.learner import Learner
-from flywheel.training.rl.update import train_step
+from flywheel.training.rl.trainer import train_step
+from flywheel.utils.errors import BadInput, TrainingError
 
 RL = {
     "steps": 3,
@@ -51,7 +51,7 @@ def model(tmp_path_factory, project):
 
 @pytest.fixture(autouse=True)
 def half_are_solved(monkeypatch):
-    monkeypatch.setattr(verifiers, "score", lambda task, state: float(task.params["side"] == "left"))
+    monkeypatch.setattr(verifier, "score_final_state", lambda task, state: float(task.params["side"] == "left"))
 
 
 def train(model, folder, block, tasks=TASKS, **more):
@@ -62,7 +62,7 @@ def train(model, folder, block, tasks=TASKS, **more):
 
 async def synchronous(model, folder, chosen: config.Settings) -> dict:
     """The loop as plainly as it can be written: one episode after another, no pool, nothing on disk but weights."""
-    seed = lambda *names: seed_of(chosen.seed, 1, "games", *names)  # noqa: E731
+    seed = lambda *names: derive_seed(chosen.seed, 1, "games", *names)  # noqa: E731
     encoder, made = Encoder.from_folder(model), Learner(load_model(model), chosen.rl, seed("value"))
     curriculum, tasks = Curriculum(TASKS, chosen.rl, seed("curriculum")), {t.task_id: t for t in TASKS}
     alone = chosen.policy.model_copy(update={"batch": 1, "cache_mb": 0})
@@ -81,10 +81,10 @@ async def synchronous(model, folder, chosen: config.Settings) -> dict:
                     iteration=1,
                     settings=chosen,
                     temperature=chosen.rl.temperature,
-                    seed=seed_of(seed("train"), "episode", ordinal),
+                    seed=derive_seed(seed("train"), "episode", ordinal),
                 )
                 episodes.append(episode)
-                results.append(judge(chosen_task, episode, Panel(chosen)).result)
+                results.append(judge_episode(chosen_task, episode, ScorerSet(chosen)).result)
                 drawn[chosen_task.task_id] += 1
             groups.append((chosen_task.task_id, [r.score for r in results], [r.v for r in results]))
         await policy.close()
@@ -93,15 +93,15 @@ async def synchronous(model, folder, chosen: config.Settings) -> dict:
         outcomes = [
             EpisodeOutcome(step, score, v) for _, scores, vs in groups for score, v in zip(scores, vs, strict=True)
         ]
-        found = experiences(episodes, outcomes, tasks, encoder, chosen)
-        train_step(made, step_samples(found, made, chosen.rl)[0], chosen.rl, seed("minibatches", step))
+        found = build_experiences(episodes, outcomes, tasks, encoder, chosen)
+        train_step(made, estimate_step_samples(found, made, chosen.rl)[0], chosen.rl, seed("minibatches", step))
     return made.policy.state_dict()
 
 
 def both_ways(model, folder, algorithm) -> tuple[bool, bool]:
     """Whether the two loops give the same weights, and others than at the start."""
     torch.set_num_threads(1)  # how sums are split changes their last bits, and a run shares the threads out
-    verifiers.score = lambda task, state: float(task.params["side"] == "left")
+    verifier.score_final_state = lambda task, state: float(task.params["side"] == "left")
     wanted = asyncio.run(synchronous(model, folder, settings(rl=RL | {"algorithm": algorithm}, policy=POLICY)))
     train(model, folder, {"algorithm": algorithm})
     got, before = (load_file(path / "model.safetensors") for path in (folder / "out", model))
@@ -191,6 +191,6 @@ def test_the_trainer_leaves_cores_to_a_policy_beside_it():
         settings(policy={"device": "cpu"}),
         settings(policy={"backend": "openai", "endpoint": "http://there", "model": "m"}),
     )
-    assert [threads.share(here, every) for every in (1, 2, 8)] == [1, 1, 4]
-    assert threads.share(server, 8) == 8
-    assert threads.share(settings(rl={"threads": 3}), 8) == 3
+    assert [run.count_trainer_threads(here, every) for every in (1, 2, 8)] == [1, 1, 4]
+    assert run.count_trainer_threads(server, 8) == 8
+    assert run.count_trainer_threads(settings(rl={"threads": 3}), 8) == 3

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from flywheel.sandbox import memory
+from flywheel.utils import child_processes
 
 _TWO = """
 import subprocess, sys
@@ -28,7 +28,7 @@ def family():
 
 
 def taken(pid, **limits):
-    return {process.pid: process.mb for process in memory.measure([pid], **limits)[pid]}
+    return {process.pid: process.mb for process in child_processes.measure_memory([pid], **limits)[pid]}
 
 
 def test_a_family_under_both_limits_is_told_by_what_it_maps(family, monkeypatch):
@@ -36,7 +36,7 @@ def test_a_family_under_both_limits_is_told_by_what_it_maps(family, monkeypatch)
     assert len(exact) == 2
     assert exact[family] > 40
     with monkeypatch.context() as patch:
-        patch.setattr(memory, "_pss", lambda pid: pytest.fail("went through all pages"))
+        patch.setattr(child_processes, "_pss_mb", lambda pid: pytest.fail("went through all pages"))
         most = taken(family, one_mb=1000, all_mb=1000)
     assert set(most) == set(exact)
     assert all(most[pid] > exact[pid] for pid in exact)  # they share Python itself
@@ -50,4 +50,4 @@ def test_above_a_limit_the_shares_are_exact(family, limits):
 def test_a_process_that_is_gone_takes_nothing():
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    assert memory.measure([gone.pid], one_mb=1, all_mb=1) == {gone.pid: []}
+    assert child_processes.measure_memory([gone.pid], one_mb=1, all_mb=1) == {gone.pid: []}

@@ -16,11 +16,11 @@ from processes import PATIENCE_S
 from served import BODY, COMMAND, context, screen, serving
 
 from flywheel.cli import main
-from flywheel.policy.checkpoint import digest
+from flywheel.policy.chat_api import format_chat_request, png_data_url
+from flywheel.policy.checkpoint import checkpoint_digest
 from flywheel.policy.encoding import Encoder
-from flywheel.policy.protocol import Sampling
-from flywheel.policy.serving import app, key
-from flywheel.policy.wire_request import data_url, write_request
+from flywheel.policy.protocol import SamplingParams
+from flywheel.policy.server import app, key_file
 
 
 @pytest.fixture(scope="module")
@@ -57,8 +57,8 @@ def picture(url):
 def test_the_list_of_models(server, folder):
     (row,) = httpx.get(f"{server.url}/models", headers=server.headers).json()["data"]
     assert row["id"] == server.model == "small"
-    assert (row["owned_by"], row["weight_version"]) == ("flywheel", digest(folder))
-    assert server.weight_version == digest(folder)
+    assert (row["owned_by"], row["weight_version"]) == ("flywheel", checkpoint_digest(folder))
+    assert server.weight_version == checkpoint_digest(folder)
     assert httpx.get(server.url.replace("/v1", "/health")).json() == {"status": "ok", "under_way": 0}
 
 
@@ -66,7 +66,7 @@ def test_an_answer_is_openais_with_token_ids(ask, folder):
     encoder = Encoder.from_folder(folder)
     messages = [
         {"role": "system", "content": "You act."},
-        {"role": "user", "content": [{"type": "text", "text": "Go."}, *picture(data_url(screen(1)))[0]["content"]]},
+        {"role": "user", "content": [{"type": "text", "text": "Go."}, *picture(png_data_url(screen(1)))[0]["content"]]},
     ]
     status, body = ask(messages=messages, logprobs=True, return_token_ids=True, max_completion_tokens=5, user="u")
     (choice,) = body["choices"]
@@ -82,7 +82,7 @@ def test_an_answer_is_openais_with_token_ids(ask, folder):
         "completion_tokens": len(entries),
         "total_tokens": len(body["prompt_token_ids"]) + len(entries),
     }
-    assert body["system_fingerprint"] == choice["weight_version"] == digest(folder)
+    assert body["system_fingerprint"] == choice["weight_version"] == checkpoint_digest(folder)
 
 
 def test_what_is_not_asked_for_is_not_sent(ask):
@@ -123,7 +123,7 @@ def test_a_stream_holds_the_same_answer(server, ask):
 
 
 # -- refusals ---------------------------------------------------------------------------------------------------------
-PNG = data_url(screen(0))
+PNG = png_data_url(screen(0))
 BAD = {
     "messages": ({"messages": []}, "messages"),
     "no role": ({"messages": [{"content": "x"}]}, "messages.0.role"),
@@ -135,8 +135,8 @@ BAD = {
     "a number for an address": ({"messages": picture(7)}, "messages.0.content.0.image_url.url"),
     "not base64": ({"messages": picture("data:image/png;base64,%%%")}, "messages.0.content.0.image_url.url"),
     "not in base64": ({"messages": picture("data:text/plain,hello")}, "messages.0.content.0.image_url.url"),
-    "not a picture": ({"messages": picture(data_url(b"nothing"))}, "policy context"),
-    "cut off": ({"messages": picture(data_url(screen(0)[:500]))}, "policy context"),
+    "not a picture": ({"messages": picture(png_data_url(b"nothing"))}, "policy context"),
+    "cut off": ({"messages": picture(png_data_url(screen(0)[:500]))}, "policy context"),
     "temperature": ({"temperature": -1}, "temperature"),
     "no temperature": ({"temperature": "hot"}, "temperature"),
     "max_tokens": ({"max_tokens": 0}, "max_tokens"),
@@ -219,13 +219,13 @@ def test_weights_that_cannot_be_taken(server, folder, ask, body, words):
     answer = httpx.post(f"{server.url}/weights", json=body, timeout=PATIENCE_S, headers=server.headers)
     assert (answer.status_code, answer.json()["error"]["type"]) == (400, "invalid_request_error")
     assert words in answer.json()["error"]["message"]
-    assert ask()[1]["choices"][0]["weight_version"] == digest(folder)
+    assert ask()[1]["choices"][0]["weight_version"] == checkpoint_digest(folder)
 
 
 # -- the process ------------------------------------------------------------------------------------------------------
 def test_it_ends_once_what_is_under_way_is_answered(folder):
     with serving(folder, "--set", "policy.batch=4") as server, ThreadPoolExecutor(4) as threads:
-        body = write_request(context(0), Sampling(max_new_tokens=600, ignore_end=True), "small")
+        body = format_chat_request(context(0), SamplingParams(max_new_tokens=600, ignore_end=True), "small")
         asked = [
             threads.submit(
                 httpx.post, f"{server.url}/chat/completions", json=body, timeout=PATIENCE_S, headers=server.headers
@@ -284,10 +284,14 @@ def test_a_key_is_made_for_each_server_and_its_user_alone_finds_it(folder, monke
     monkeypatch.setenv("OPENAI_API_KEY", "of another server")
     with serving(folder) as server:
         port = httpx.URL(server.url).port
-        path = key.file(port)
+        path = key_file.server_key_path(port)
         assert path.stat().st_mode & 0o777 == 0o600
-        assert key.of(server.url) == key.of(f"http://localhost:{port}/v1") == server.key
-        assert key.of(f"http://example.org:{port}/v1") == ""
+        assert (
+            key_file.find_server_key(server.url)
+            == key_file.find_server_key(f"http://localhost:{port}/v1")
+            == server.key
+        )
+        assert key_file.find_server_key(f"http://example.org:{port}/v1") == ""
         ask = {"json": BODY, "timeout": 60}
         for headers, status in (
             ({}, 401),
@@ -299,7 +303,7 @@ def test_a_key_is_made_for_each_server_and_its_user_alone_finds_it(folder, monke
         server.process.kill()
         server.process.wait(PATIENCE_S)
         assert path.exists()
-        assert key.of(server.url) == ""
+        assert key_file.find_server_key(server.url) == ""
     path.unlink()
 
 
@@ -312,5 +316,5 @@ def test_ctrl_c_and_the_line_for_people(folder):
     assert process.wait(PATIENCE_S) == 0
     assert process.stdout.read() == ""
     process.stdout.close()
-    assert line.startswith(f"serving mine (weights {digest(folder)}) at http://127.0.0.1:")
+    assert line.startswith(f"serving mine (weights {checkpoint_digest(folder)}) at http://127.0.0.1:")
     assert line.endswith(".key; Ctrl-C ends it\n")

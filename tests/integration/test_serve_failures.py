@@ -17,11 +17,11 @@ from lamps import small_model
 from processes import PATIENCE_S
 from served import BODY
 
-from flywheel.errors import BadInput, PolicyBusy, PolicyError, PolicyTimeout
+from flywheel.config import PolicySettings
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.protocol import Completion
-from flywheel.policy.serving import app
-from flywheel.settings import Policy
+from flywheel.policy.server import app
+from flywheel.utils.errors import BadInput, PolicyBusy, PolicyError, PolicyTimeout
 
 
 @pytest.fixture(scope="module")
@@ -56,10 +56,10 @@ async def waits(policy):
 async def routes(folder, then):
     """The routes over a scripted policy, in this event loop: (service, policy, url)."""
     policy = Scripted(Encoder.from_folder(folder), then)
-    service = app.Service(policy, name="small", folder=folder, key=KEY, settings=Policy(timeout_s=20))
+    service = app.PolicyService(policy, name="small", folder=folder, key=KEY, settings=PolicySettings(timeout_s=20))
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
-        server = uvicorn.Server(uvicorn.Config(app.application(service), log_level="error", lifespan="off"))
+        server = uvicorn.Server(uvicorn.Config(app.create_policy_app(service), log_level="error", lifespan="off"))
         running = asyncio.create_task(server._serve(sockets=[listener]))
         while not server.started:  # noqa: ASYNC110
             await asyncio.sleep(0)

@@ -9,11 +9,11 @@ import computers
 import pytest
 
 from flywheel.agent.actions import Hotkey, ListFiles, ReadFile, RunPython, Terminal, Type, Wait, WriteFile
-from flywheel.computer import limits
-from flywheel.computer.desktop_acts import Cannot
-from flywheel.computer.terminal_keys import sent
-from flywheel.errors import EnvError
-from flywheel.guest.terminal import Terminal as Shown
+from flywheel.envs.computer import cgroups
+from flywheel.envs.computer.desktop import UnsupportedAction
+from flywheel.envs.computer.sdk_functions import encode_terminal_keys
+from flywheel.envs.computer_server.terminal import TerminalEmulator as Shown
+from flywheel.utils.errors import EnvError
 
 pytestmark = computers.needed
 ENDLESS = {"run_s": 0.3}  # for commands that are not to end in time
@@ -136,14 +136,14 @@ async def test_a_pager_and_a_monitor_show_a_screen():
 
 def test_keys_as_a_terminal_sends_them():
     together = (("ctrl", "c"), ("alt", "x"), ("shift", "a"), ("ctrl", "left"))
-    assert [sent(keys) for keys in together] == ["\x03", "\x1bx", "A", "\x1b[1;5D"]
-    assert [sent((key,)) for key in ("up", "f5", "delete")] == ["\x1bOA", "\x1b[15~", "\x1b[3~"]
-    assert [sent((key,)) for key in ("enter", "esc", "tab", "backspace", "space", "/")] == [
+    assert [encode_terminal_keys(keys) for keys in together] == ["\x03", "\x1bx", "A", "\x1b[1;5D"]
+    assert [encode_terminal_keys((key,)) for key in ("up", "f5", "delete")] == ["\x1bOA", "\x1b[15~", "\x1b[3~"]
+    assert [encode_terminal_keys((key,)) for key in ("enter", "esc", "tab", "backspace", "space", "/")] == [
         "\r", "\x1b", "\t", "\x7f", " ", "/",
     ]  # fmt: skip
     for keys in ((), ("ctrl",), ("a", "b"), ("hyper", "x"), ("ctrl", "1"), ("capslock",)):
-        with pytest.raises(Cannot):
-            sent(keys)
+        with pytest.raises(UnsupportedAction):
+            encode_terminal_keys(keys)
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ async def test_what_jobs_print_is_seen_and_still_read_later():
 SMALL = {"machine": {"memory_mb": 128, "home_mb": 8, "processes": 32}, "run_s": 5.0}
 
 
-@pytest.mark.skipif(bool(limits.missing()), reason=limits.missing() or "-")
+@pytest.mark.skipif(bool(cgroups.explain_missing_cgroups()), reason=cgroups.explain_missing_cgroups() or "-")
 @pytest.mark.parametrize(
     ("action", "told"),
     [

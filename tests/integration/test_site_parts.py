@@ -12,14 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flywheel.agent.actions import Click, Finished, Hotkey, Point, Scroll, Type
-from flywheel.errors import BadInput, DataError
-from flywheel.synthesis.tasks import make_task
-from flywheel.worlds import catalogue, changes, forms, messages
-from flywheel.worlds.forms import Field, Invalid
-from flywheel.worlds.screen import Screen
-from flywheel.worlds.server import WorldServer
-from flywheel.worlds.site import Page, Site, address
-from flywheel.worlds.site_tasks import Redraw, SiteTask
+from flywheel.envs.suites import catalogue, changes, forms, messages
+from flywheel.envs.suites.forms import Field, Invalid
+from flywheel.envs.suites.screen import Screen
+from flywheel.envs.suites.server import WorldServer
+from flywheel.envs.suites.site import Page, Site, site_address
+from flywheel.envs.suites.site_tasks import Redraw, SiteTask
+from flywheel.envs.tasks.drawing import make_task
+from flywheel.utils.errors import BadInput, DataError
 
 # -- changes -----------------------------------------------------------------------------------------------------------
 START = {"notes": {"n1": {"text": "a", "done": False}, "n2": {"text": "b", "done": True}}, "theme": "light", "_next": 3}
@@ -47,7 +47,7 @@ GOAL = changed(lambda r: r["notes"]["n1"].update(done=True))
     ],
 )
 def test_only_what_was_asked_scores_one(change, expected):
-    assert changes.share(START, GOAL, changed(change)) == pytest.approx(expected)
+    assert changes.share_of_changes(START, GOAL, changed(change)) == pytest.approx(expected)
 
 
 def test_new_entries_are_known_by_their_content():
@@ -55,15 +55,15 @@ def test_new_entries_are_known_by_their_content():
     made = changed(lambda r: r["notes"].update(n7={"text": "milk and bread", "done": False, "_seen": 1}))
     twice = changed(lambda r: r["notes"].update({k: {"text": "milk and bread", "done": False} for k in ("n7", "n8")}))
     other = changed(lambda r: r["notes"].update(n7={"text": "milk", "done": False}))
-    assert changes.share(START, goal, made) == 1.0
-    assert changes.share(START, goal, twice) == 0.0
-    assert changes.share(START, goal, other) == 0.0
+    assert changes.share_of_changes(START, goal, made) == 1.0
+    assert changes.share_of_changes(START, goal, twice) == 0.0
+    assert changes.share_of_changes(START, goal, other) == 0.0
 
 
 def test_what_is_left_out_does_not_count():
     seen = changed(lambda r: (r["notes"]["n1"].update(done=True), r.update(theme="dark")))
-    assert changes.share(START, GOAL, seen, ["theme"]) == 1.0
-    assert changes.share(START, START, seen, ["theme", "notes/*/done"]) == 1.0
+    assert changes.share_of_changes(START, GOAL, seen, ["theme"]) == 1.0
+    assert changes.share_of_changes(START, START, seen, ["theme", "notes/*/done"]) == 1.0
 
 
 LEAF = st.one_of(st.booleans(), st.integers(), st.text(max_size=3))
@@ -72,12 +72,12 @@ RECORDS = st.dictionaries(st.sampled_from("abc"), st.one_of(LEAF, st.dictionarie
 
 @given(RECORDS, RECORDS, RECORDS)
 def test_a_share_is_one_exactly_where_the_goal_is_reached(start, goal, now):
-    value = changes.share(start, goal, now)
+    value = changes.share_of_changes(start, goal, now)
     assert 0 <= value <= 1
-    assert changes.share(start, goal, goal) == 1
+    assert changes.share_of_changes(start, goal, goal) == 1
     if value == 1:
-        assert changes.share(now, goal, goal) == 1
-        assert changes.share(start, now, goal) == 1
+        assert changes.share_of_changes(now, goal, goal) == 1
+        assert changes.share_of_changes(start, now, goal) == 1
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_every_wrong_field_is_named():
         Field("note", required=False),
         Field("day", check=forms.day),
         Field("at", check=forms.clock),
-        Field("count", check=forms.whole(1, 9)),
+        Field("count", check=forms.whole_number(1, 9)),
         Field("code", check=forms.digits(4)),
         Field("kind", check=forms.one_of(("a", "b"))),
     )
@@ -129,7 +129,7 @@ def test_every_wrong_field_is_named():
         "code": "0042",
         "kind": "a",
     }
-    assert forms.read(right, fields) == {**right, "to": "a@b.cd", "note": ""}
+    assert forms.read_form(right, fields) == {**right, "to": "a@b.cd", "note": ""}
     wrong = {
         "to": "a@b",
         "text": "hello!",
@@ -140,30 +140,32 @@ def test_every_wrong_field_is_named():
         "kind": "c",
     }
     with pytest.raises(Invalid) as refused:
-        forms.read(wrong, fields)
+        forms.read_form(wrong, fields)
     assert set(refused.value.errors) == {*wrong}
     with pytest.raises(Invalid) as refused:
-        forms.read({}, fields)
+        forms.read_form({}, fields)
     assert "note" not in refused.value.errors
 
 
 def test_a_language_that_is_not_there_is_named(tmp_path: Path):
     with pytest.raises(BadInput, match="'xx'"):
-        messages.load(tmp_path, "xx")
+        messages.load_messages(tmp_path, "xx")
     (tmp_path / "messages").mkdir()
     (tmp_path / "messages" / "zh.json").write_text("[")
     with pytest.raises(BadInput, match=r"zh\.json"):
         messages.Messages(tmp_path, "zh")
 
 
-@pytest.mark.parametrize("name", [name for name in catalogue.names() if catalogue.get(name).language != "en"])
+@pytest.mark.parametrize(
+    "name", [name for name in catalogue.list_worlds() if catalogue.get_world(name).language != "en"]
+)
 def test_translations_keep_their_placeholders(name):
-    world = catalogue.get(name)
-    table = messages.load(world.folder, world.language)._texts
+    world = catalogue.get_world(name)
+    table = messages.load_messages(world.folder, world.language)._texts
     for text, translated in table.items():
         places = {part.split("}")[0] for part in text.split("{")[1:]}
         assert places == {part.split("}")[0] for part in translated.split("{")[1:]}, text
-    assert world.play.tasks.keys() == catalogue.get(world.folder.name).play.tasks.keys()
+    assert world.play.tasks.keys() == catalogue.get_world(world.folder.name).play.tasks.keys()
     assert all(task.zh for task in world.play.tasks.values())
 
 
@@ -254,8 +256,8 @@ def test_what_is_done_already_is_never_asked(tmp_path: Path):
 
 
 def test_addresses():
-    assert address("list") == "list"
-    assert address("list", q="", page=2, brand="A & B") == "list?page=2&brand=A+%26+B"
+    assert site_address("list") == "list"
+    assert site_address("list", q="", page=2, brand="A & B") == "list?page=2&brand=A+%26+B"
 
 
 # -- what an expert does -----------------------------------------------------------------------------------------------
@@ -309,7 +311,7 @@ def test_a_form_is_sent_once_it_is_as_wanted():
 
 # -- the server --------------------------------------------------------------------------------------------------------
 async def test_a_site_that_fails_answers_by_a_page_and_no_other_session_suffers():
-    task = make_task(catalogue.get("settings"), "switch_on", 3, 1, "train")
+    task = make_task(catalogue.get_world("settings"), "switch_on", 3, 1, "train")
     async with WorldServer() as server, httpx.AsyncClient() as client:
         broken, sound = server.new_session(task, 1), server.new_session(task, 1)
         server._session(broken).state["records"] = None
@@ -320,7 +322,7 @@ async def test_a_site_that_fails_answers_by_a_page_and_no_other_session_suffers(
 
 
 async def test_what_is_too_long_is_refused_in_the_language_of_the_site():
-    task = make_task(catalogue.get("settings_zh"), "switch_on", 3, 1, "train")
+    task = make_task(catalogue.get_world("settings_zh"), "switch_on", 3, 1, "train")
     async with WorldServer() as server, httpx.AsyncClient() as client:
         base = server.new_session(task, 1)
         answer = await client.post(base + "rename", content=b"device=" + b"x" * 1_000_000)

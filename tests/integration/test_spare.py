@@ -17,14 +17,14 @@ import psutil
 import pytest
 from processes import PATIENCE_S, alive, gone
 
-from flows import process_worker
-from flows.process_worker import Runs
-from flows.spare import Spare
+from flows.ops import process_worker
+from flows.ops.prewarmed_process import PrewarmedProcess
+from flows.ops.process_worker import RunProcesses
 
 _NO_RUN = {"PREFECT__FLOW_RUN_ID": "none"}  # Prefect's engine says so and ends with 1
 
 
-async def ended(spare: Spare) -> None:
+async def ended(spare: PrewarmedProcess) -> None:
     if spare._waits is not None:
         with contextlib.suppress(ProcessLookupError):  # the one that was killed, where the loop had not heard of it yet
             spare._waits.terminate()
@@ -32,7 +32,7 @@ async def ended(spare: Spare) -> None:
 
 
 async def test_it_becomes_the_run_and_another_waits(tmp_path, capfd):
-    runs, started = Runs(), mock.Mock()
+    runs, started = RunProcesses(), mock.Mock()
     await runs.spare.begin()
     first = runs.spare._waits
     done = await runs.run_process(
@@ -54,7 +54,7 @@ async def test_it_becomes_the_run_and_another_waits(tmp_path, capfd):
 
 @pytest.mark.parametrize("options", [{}, {"stream_output": False}])
 async def test_a_run_begins_without_it_where_it_was_killed(tmp_path, capfd, options):
-    runs = Runs()
+    runs = RunProcesses()
     await runs.spare.begin()
     killed = runs.spare._waits
     killed.kill()
@@ -77,7 +77,7 @@ async def test_a_run_begins_without_it_where_it_was_killed(tmp_path, capfd, opti
     "more", [{"PYTHONPATH": "/elsewhere"}, {"PREFECT_LOGGING_LEVEL": "DEBUG"}, {"TZ": "Asia/Tokyo"}]
 )
 async def test_it_is_not_taken_for_a_run_of_another_environment(more):
-    spare = Spare()
+    spare = PrewarmedProcess()
     spare._waits, spare._environment = mock.Mock(), dict(os.environ)
     assert await spare.take({**os.environ, **more}, None) is None
     assert spare._waits is not None
@@ -93,7 +93,7 @@ def ended_process():
 
 async def test_a_process_that_has_just_ended_is_told_nothing(ended_process):
     """The event loop has not heard of it, and its pipe would take the line."""
-    spare = Spare()
+    spare = PrewarmedProcess()
     waits = spare._waits = mock.Mock(pid=ended_process.pid, returncode=None, stdin=mock.AsyncMock())
     spare._environment = dict(os.environ)
     assert await spare.take(os.environ, None) is None
@@ -109,7 +109,7 @@ async def test_of_two_runs_that_begin_at_once_one_process_is_left_to_wait(monkey
         return begun[-1]
 
     monkeypatch.setattr(anyio, "open_process", begin)
-    spare = Spare()
+    spare = PrewarmedProcess()
     await asyncio.gather(spare.begin(), spare.begin())
     assert begun == [spare._waits]
 
@@ -120,9 +120,9 @@ def test_it_ends_with_its_worker_unless_it_has_become_a_run(taken):
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"http://127.0.0.1:{server.getsockname()[1]}/api"
         worker = (
-            "import asyncio, os, sys; from flows.spare import Spare; from uuid import uuid4\n"
+            "import asyncio, os, sys; from flows.ops.prewarmed_process import PrewarmedProcess; from uuid import uuid4\n"
             "async def main():\n"
-            "    spare = Spare(); await spare.begin(); pid = spare._waits.pid\n"
+            "    spare = PrewarmedProcess(); await spare.begin(); pid = spare._waits.pid\n"
             f"    run = {{'PREFECT_API_URL': {url!r}, 'PREFECT__FLOW_RUN_ID': str(uuid4())}}\n"
             f"    if {taken}: await spare.take({{**os.environ, **run}}, None)\n"
             "    print(pid, flush=True); await asyncio.to_thread(sys.stdin.read)\n"

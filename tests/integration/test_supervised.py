@@ -12,17 +12,17 @@ from safetensors.torch import load_file
 from trainees import needs_deepspeed, response_logprobs
 
 from flywheel.agent.prompt import build_context
-from flywheel.errors import TrainingError
-from flywheel.policy.checkpoint import digest
+from flywheel.config import SupervisedSettings
+from flywheel.policy.checkpoint import checkpoint_digest
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import load_model
-from flywheel.settings import Supervised
-from flywheel.training.forward.padded import batch_of
-from flywheel.training.samples import Sample
-from flywheel.training.supervised.train import SupervisedTrainer, plan, schedule, train_supervised
+from flywheel.training.data.samples import Sample
+from flywheel.training.modeling.packing import pad_samples
+from flywheel.training.sft import SupervisedTrainer, cosine_learning_rate, plan_batches, train_supervised
+from flywheel.utils.errors import TrainingError
 
 S = settings()
-BLOCK = Supervised(lr=3e-3, batch=4, save_every=2)
+BLOCK = SupervisedSettings(lr=3e-3, batch=4, save_every=2)
 
 
 @pytest.fixture(scope="module")
@@ -54,9 +54,9 @@ def test_learns_and_reports(base, samples, tmp_path):
     assert losses[-1] < 0.5 * losses[0]
     assert seen[-1]["probability"] > seen[0]["probability"]
     model = load_model(tmp_path / "out")
-    assert digest(tmp_path / "out") != digest(base)
+    assert checkpoint_digest(tmp_path / "out") != checkpoint_digest(base)
     with torch.no_grad():
-        batch = batch_of([s.context for s in samples], [s.response for s in samples])
+        batch = pad_samples([s.context for s in samples], [s.response for s in samples])
         logprobs, _ = response_logprobs(model, batch)
     assert float(-logprobs[batch.mask].mean()) < 0.5 * losses[0]
 
@@ -74,7 +74,7 @@ def test_the_vision_tower_stays_as_it_is_where_it_is_frozen(base, samples, tmp_p
 
 def test_a_frozen_tower_reads_each_screen_once(base, samples, tmp_path):
     trainer = SupervisedTrainer(base, samples, BLOCK, "ct")
-    batches = plan(len(samples), BLOCK.batch, seed=5)
+    batches = plan_batches(len(samples), BLOCK.batch, seed=5)
     once = [trainer.step(batch, BLOCK.lr, number)[0] for number, batch in enumerate(batches, 1)]
     screens = {sample.context.pixel_values.tobytes() for sample in samples}
     assert trainer.reader.vision.encoded == len(screens) < len(samples)
@@ -178,15 +178,15 @@ def test_loss_that_is_not_finite_stops_and_leaves_no_model(base, samples, tmp_pa
 
 
 def test_plan_uses_each_sample_once_in_random_batches():
-    batches = plan(10, 4, seed=1)
+    batches = plan_batches(10, 4, seed=1)
     assert [len(batch) for batch in batches] == [4, 4, 2]
     assert sorted(i for batch in batches for i in batch) == list(range(10))
-    assert batches == plan(10, 4, seed=1) != plan(10, 4, seed=2)
+    assert batches == plan_batches(10, 4, seed=1) != plan_batches(10, 4, seed=2)
 
 
 def test_schedule_warms_up_and_decays_to_a_tenth():
-    block = Supervised(lr=1.0, warmup=0.1)
-    rates = [schedule(step, 100, block) for step in range(100)]
+    block = SupervisedSettings(lr=1.0, warmup=0.1)
+    rates = [cosine_learning_rate(step, 100, block) for step in range(100)]
     assert rates[:3] == pytest.approx([0.1, 0.2, 0.3])
     assert max(rates) == rates[10] == 1.0
     assert rates[-1] == pytest.approx(0.1, abs=0.01)
@@ -197,7 +197,7 @@ def test_loss_is_the_mean_over_response_tokens(base, samples, tmp_path):
     """That of a first step, from log-probabilities that the padded pass gives."""
     few = [samples[0], replace(samples[1], response=samples[1].response * 2), samples[2]]
     with torch.no_grad():
-        batch = batch_of([s.context for s in few], [s.response for s in few])
+        batch = pad_samples([s.context for s in few], [s.response for s in few])
         logprobs, _ = response_logprobs(load_model(base), batch)
     assert train(base, tmp_path, few)[0] == pytest.approx(float(-logprobs[batch.mask].mean()), abs=1e-5)
 
@@ -232,9 +232,9 @@ def test_padding_and_company_do_not_change_a_sequence(base, samples):
     model = load_model(base)
     longer = replace(samples[1], response=samples[1].response * 2)
     with torch.no_grad():
-        alone, _ = response_logprobs(model, batch_of([samples[0].context], [samples[0].response]))
+        alone, _ = response_logprobs(model, pad_samples([samples[0].context], [samples[0].response]))
         both, _ = response_logprobs(
-            model, batch_of([longer.context, samples[0].context], [longer.response, samples[0].response])
+            model, pad_samples([longer.context, samples[0].context], [longer.response, samples[0].response])
         )
     torch.testing.assert_close(both[1, : alone.shape[1]], alone[0], rtol=1e-4, atol=1e-5)
 
@@ -244,7 +244,7 @@ def test_sampled_image_token_does_not_break_the_batch(base, samples):
     image = int(samples[0].context.input_ids[samples[0].context.mm_token_type_ids == 1][0])
     model = load_model(base)
     with torch.no_grad():
-        odd, _ = response_logprobs(model, batch_of([samples[0].context], [(image, 20, 21)]))
-        alone, _ = response_logprobs(model, batch_of([samples[0].context], [(image,)]))
+        odd, _ = response_logprobs(model, pad_samples([samples[0].context], [(image, 20, 21)]))
+        alone, _ = response_logprobs(model, pad_samples([samples[0].context], [(image,)]))
     assert torch.isfinite(odd).all()
     assert float(odd[0, 0]) == pytest.approx(float(alone[0, 0]), abs=1e-5)

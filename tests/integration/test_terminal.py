@@ -28,13 +28,13 @@ from flywheel.agent.actions import (
     Wait,
     WriteFile,
 )
-from flywheel.computer import worlds
-from flywheel.computer.functions import TYPES
-from flywheel.computer.warm import Warm
-from flywheel.environments import kind
-from flywheel.environments.router import open_environments
-from flywheel.errors import BadInput, EnvError, EnvTimeout
-from flywheel.sandbox.check import check_env
+from flywheel.envs import registry
+from flywheel.envs.computer import task_suites
+from flywheel.envs.computer.computer import WarmPool
+from flywheel.envs.computer.sdk_functions import SDK_ACTION_TYPES
+from flywheel.envs.conformance import check_env
+from flywheel.envs.router import open_environments
+from flywheel.utils.errors import BadInput, EnvError, EnvTimeout
 
 pytestmark = computers.needed
 MIDDLE = Point(0.5, 0.5)
@@ -75,13 +75,13 @@ async def test_a_terminal_passes_the_suite(apart):
     task = computers.task("terminal", setup=["mkdir made"], ports={"8000": "/"})
     chosen = computers.settings("terminal", timeout_s=8.0, machine={"walls": apart})
     async with open_environments(chosen, [task]) as environments:
-        await check_env(lambda: environments.env(task), task, hang, able=frozenset(TYPES), moves=MOVES)
+        await check_env(lambda: environments.env(task), task, hang, able=frozenset(SDK_ACTION_TYPES), moves=MOVES)
 
 
 @desktops.needed
 async def test_a_computer_passes_the_suite(apart):
     """That with hands alone: tests/integration/test_desktop.py."""
-    task, able = computers.task("computer", apps=[["xterm"]]), frozenset(TYPES)
+    task, able = computers.task("computer", apps=[["xterm"]]), frozenset(SDK_ACTION_TYPES)
     chosen = desktops.settings(run_s=computers.RUN_S, machine={"walls": apart})
     async with open_environments(chosen, [task]) as environments:
         await check_env(lambda: environments.env(task), task, able=able, moves=(*MOVES, Click(MIDDLE), Type("a")))
@@ -103,7 +103,7 @@ async def test_a_terminal_says_what_it_has_not():
     async with opened("terminal") as (env, _):
         for action in (Click(MIDDLE), act.Press("a"), act.Navigate("a"), act.OpenApp("a"), ToolCall("a")):
             result = await env.step(action)
-            assert result.info["note"] == f"a terminal has no {act.NAMES[type(action)]}"
+            assert result.info["note"] == f"a terminal has no {act.ACTION_NAMES[type(action)]}"
             assert "result" not in result.info
 
 
@@ -239,7 +239,7 @@ async def test_nothing_is_left_of_what_waited():
         made.append(one := Opened())
         return one
 
-    async with Warm(start, 3) as warm:
+    async with WarmPool(start, 3) as warm:
         taken = await warm.take()
         assert (await warm.take()) is not taken
         warm.fill()
@@ -249,21 +249,21 @@ async def test_nothing_is_left_of_what_waited():
 
 # -- the kinds --------------------------------------------------------------------------------------------------------
 def test_kinds_have_the_worlds_that_name_them():
-    assert set(kind.find("computer").worlds()) == {
-        world.name for world in worlds.WORLDS.values() if world.environment == "computer"
+    assert set(registry.find_backend("computer").worlds()) == {
+        world.name for world in task_suites.SHIPPED_COMPUTER_SUITES.values() if world.environment == "computer"
     }
-    assert "desk" not in kind.find("terminal").worlds()
+    assert "desk" not in registry.find_backend("terminal").worlds()
 
 
 def test_a_step_must_have_time_for_its_command():
     with pytest.raises(BadInput, match="run_s is 30") as raised:
-        kind.find("terminal").check(computers.settings("terminal", run_s=30.0))
+        registry.find_backend("terminal").check(computers.settings("terminal", run_s=30.0))
     assert "raise timeout_s to 35" in str(raised.value)
     with pytest.raises(BadInput, match=r"sandbox\.kinds\.terminal\.width"):
-        kind.find("terminal").check(computers.settings("terminal", width=800))
+        registry.find_backend("terminal").check(computers.settings("terminal", width=800))
 
 
 def test_only_what_changes_an_episode_is_its_identity():
-    terminal, plain = kind.find("terminal"), computers.settings("terminal")
+    terminal, plain = registry.find_backend("terminal"), computers.settings("terminal")
     assert terminal.identity(plain) == terminal.identity(computers.settings("terminal", warm=7, timeout_s=99.0))
     assert terminal.identity(plain) != terminal.identity(computers.settings("terminal", result_bytes=999))

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from processes import PATIENCE_S
 
-from flywheel import termination
-from flywheel.termination import Terminated, sigterm_raises
+from flywheel.utils import processes
+from flywheel.utils.processes import Terminated, raise_on_sigterm
 
 NOT_RAISED = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 RAISED = {signal.SIGTERM: Terminated, signal.SIGINT: KeyboardInterrupt}
@@ -81,7 +81,7 @@ def in_a_callback_of_a_loop(number: int) -> None:
         asyncio.get_running_loop().call_soon(send, number)
         await _sleep()
 
-    termination.run(work())
+    processes.run_until_sigterm(work())
 
 
 def in_a_task_that_nobody_asks(number: int) -> None:
@@ -90,7 +90,7 @@ def in_a_task_that_nobody_asks(number: int) -> None:
         await _sleep()
         del kept
 
-    termination.run(work())
+    processes.run_until_sigterm(work())
 
 
 def in_a_task_of_a_group(number: int) -> None:
@@ -99,7 +99,7 @@ def in_a_task_of_a_group(number: int) -> None:
             group.create_task(_send(number))
             group.create_task(_sleep())
 
-    termination.run(work())
+    processes.run_until_sigterm(work())
 
 
 def while_a_loop_waits(number: int) -> None:
@@ -107,7 +107,7 @@ def while_a_loop_waits(number: int) -> None:
         asyncio.get_running_loop().run_in_executor(None, send, number)
         await _sleep()
 
-    termination.run(work())
+    processes.run_until_sigterm(work())
 
 
 @NOT_RAISED
@@ -124,7 +124,7 @@ def while_a_loop_waits(number: int) -> None:
     ],
 )
 def test_it_is_never_lost(come, number):
-    with pytest.raises(RAISED[number]), sigterm_raises():
+    with pytest.raises(RAISED[number]), raise_on_sigterm():
         come(number)
 
 
@@ -134,7 +134,7 @@ def test_it_is_not_lost_while_prefect_has_the_signal(come):
     from prefect.exceptions import TerminationSignal
     from prefect.utilities.engine import capture_sigterm
 
-    with pytest.raises(Terminated) as raised, sigterm_raises(), capture_sigterm():
+    with pytest.raises(Terminated) as raised, raise_on_sigterm(), capture_sigterm():
         come(signal.SIGTERM)
     assert isinstance(raised.value.__context__, TerminationSignal)
 
@@ -142,7 +142,7 @@ def test_it_is_not_lost_while_prefect_has_the_signal(come):
 def test_what_else_is_lost_sends_nothing(monkeypatch):
     lost, sent = [], []
     monkeypatch.setattr(sys, "unraisablehook", lost.append)
-    monkeypatch.setattr(termination.threading, "Timer", lambda *about: sent.append(about))
+    monkeypatch.setattr(processes.threading, "Timer", lambda *about: sent.append(about))
 
     def fail() -> None:
         raise OSError("a plain error")
@@ -150,7 +150,7 @@ def test_what_else_is_lost_sends_nothing(monkeypatch):
     def leave() -> None:
         raise SystemExit
 
-    with sigterm_raises():
+    with raise_on_sigterm():
         Last(fail)
         Last(leave)
     assert [type(one.exc_value) for one in lost] == [OSError, SystemExit]
@@ -169,8 +169,8 @@ def test_a_loop_is_closed_in_order_first():
             await asyncio.sleep(0)
             closed.append("closed")
 
-    with pytest.raises(Terminated), sigterm_raises():
-        termination.run(work())
+    with pytest.raises(Terminated), raise_on_sigterm():
+        processes.run_until_sigterm(work())
     assert closed == ["closed"]
 
 
@@ -183,8 +183,8 @@ def test_a_second_one_does_not_wait_for_the_order():
             send(signal.SIGTERM)
             await _sleep()
 
-    with pytest.raises(Terminated), sigterm_raises():
-        termination.run(work())
+    with pytest.raises(Terminated), raise_on_sigterm():
+        processes.run_until_sigterm(work())
 
 
 def test_a_result_and_an_error_come_through_and_the_signal_is_who_had_it():
@@ -194,11 +194,11 @@ def test_a_result_and_an_error_come_through_and_the_signal_is_who_had_it():
     async def fail() -> None:
         raise ZeroDivisionError
 
-    with sigterm_raises():
+    with raise_on_sigterm():
         before = signal.getsignal(signal.SIGTERM)
-        assert termination.run(give()) == 7
+        assert processes.run_until_sigterm(give()) == 7
         with pytest.raises(ZeroDivisionError):
-            termination.run(fail())
+            processes.run_until_sigterm(fail())
         assert signal.getsignal(signal.SIGTERM) is before
 
 
@@ -231,5 +231,5 @@ def test_a_fork_within_the_loop_ends_alone():
     async def work() -> int:
         return fork()
 
-    with sigterm_raises():
-        assert termination.run(work()) == -signal.SIGTERM
+    with raise_on_sigterm():
+        assert processes.run_until_sigterm(work()) == -signal.SIGTERM

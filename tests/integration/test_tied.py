@@ -35,6 +35,6 @@ def test_a_tied_program_is_the_module_with_its_words_and_ends_where_the_other_is
 
 
 def test_a_program_whose_other_is_gone_already_does_not_begin():
-    command = [sys.executable, "-P", "-m", "flows.tied", "0", "this", "x"]  # 0 is nobody's parent
+    command = [sys.executable, "-P", "-m", "flows.ops.tied_process", "0", "this", "x"]  # 0 is nobody's parent
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (143, "")

@@ -12,10 +12,10 @@ from tool_servers import called
 from waiting import until
 
 from flywheel.agent.actions import Terminal, ToolCall
-from flywheel.computer import computer, desktop
-from flywheel.computer.given import Given
-from flywheel.environments.router import open_environments
-from flywheel.errors import EnvError
+from flywheel.envs.computer import computer, desktop
+from flywheel.envs.computer.task_spec import ComputerTaskSpec
+from flywheel.envs.router import open_environments
+from flywheel.utils.errors import EnvError
 
 pytestmark = computers.needed
 _BASE = "python3 -c \"import sqlite3; c = sqlite3.connect('a.db'); c.executescript(open('a.sql').read())\""
@@ -25,7 +25,7 @@ ROWS = "CREATE TABLE t (n INTEGER, word TEXT); INSERT INTO t VALUES (1, 'one'), 
 @pytest.fixture
 def with_sdk(monkeypatch):
     """Machines that see the SDK."""
-    monkeypatch.setattr(computer, "READABLE", (*computer.READABLE, tool_servers.SITE))
+    monkeypatch.setattr(computer, "TOOL_READABLE_FOLDERS", (*computer.TOOL_READABLE_FOLDERS, tool_servers.SITE))
 
 
 # -- what ships --------------------------------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ async def test_tools_are_told_at_every_step():
         assert result.info["result"].startswith("Oslo (Cities)")
 
 
-@pytest.mark.skipif(bool(desktop.missing()), reason="no desktop")
+@pytest.mark.skipif(bool(desktop.list_missing_packages()), reason="no desktop")
 async def test_beside_a_screen_tools_are_told_where_the_task_allows_functions():
     for allowed in ("both", "gui"):
         task = computers.task("computer", tools={"search": {"shipped": ["search"]}}, allowed=allowed)
@@ -172,6 +172,6 @@ async def test_what_there_is_not_is_said():
 )
 def test_a_server_that_is_named_wrongly_is_refused(server, why):
     with pytest.raises(EnvError, match=why):
-        Given.of(computers.task("terminal", tools={"s": server}))
+        ComputerTaskSpec.of(computers.task("terminal", tools={"s": server}))
     with pytest.raises(EnvError, match="tools"):
-        Given.of(computers.task("terminal", tools={"a.b": {"shipped": ["sql"]}}))
+        ComputerTaskSpec.of(computers.task("terminal", tools={"a.b": {"shipped": ["sql"]}}))

@@ -7,17 +7,14 @@ import pytest_asyncio
 import yaml
 from page_sources import Sources
 
-from flywheel.errors import EnvError
-from flywheel.sandbox import manifests
-from flywheel.sandbox.check import CLAUSES, Checked
-from flywheel.sandbox.check_seeds import Seeds
-from flywheel.sandbox.pages import ManifestPages
-from flywheel.sandbox.pool import BrowserPool
-from flywheel.sandbox.trial_controls import Tried, try_controls
-from flywheel.sandbox.trial_drags import Dragged, try_drags
-from flywheel.sandbox.trial_seeds import judge, try_seeds
-from flywheel.settings import Sandbox
-from flywheel.synthesis.pages import make_task
+from flywheel.config import SandboxSettings
+from flywheel.envs.browser.page_check import ControlResult, DragResult, judge_seeds, try_controls, try_drags, try_seeds
+from flywheel.envs.browser.pages import manifest
+from flywheel.envs.browser.pages.session import ManifestPages
+from flywheel.envs.browser.pool import BrowserPool
+from flywheel.envs.conformance import CLAUSES, ConformanceCase, SeedComparison
+from flywheel.envs.tasks.drawing import make_page_task
+from flywheel.utils.errors import EnvError
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 SAID = {"title": "t", "folder": ".", "instruction": "Win.", "reward": "0", "success": 1, "max_steps": 5}
@@ -26,19 +23,19 @@ SAID = {"title": "t", "folder": ".", "instruction": "Win.", "reward": "0", "succ
 def lay(folder, text, **fields):
     (folder / "index.html").write_text(text)
     (folder / "page.yaml").write_text(yaml.safe_dump({"name": "tried", **SAID, "viewport": [320, 320], **fields}))
-    return manifests.load(folder / "page.yaml")
+    return manifest.load_page_manifest(folder / "page.yaml")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def tried():
     """tried(manifest, how): what `how(pool, task)` finds on the manifest's page."""
     sources = Sources()
-    async with BrowserPool(Sandbox(browsers=1, pages=2, timeout_s=8), sources) as pool:
+    async with BrowserPool(SandboxSettings(browsers=1, pages=2, timeout_s=8), sources) as pool:
 
         async def run(manifest, how):
             async with ManifestPages({manifest.name: manifest}) as pages:
                 sources.now = pages
-                return await how(pool, make_task(manifest, "page", 7, "eval"))
+                return await how(pool, make_page_task(manifest, "page", 7, "eval"))
 
         yield run
 
@@ -79,7 +76,7 @@ async def test_a_seed_that_shows_only_after_some_moves_is_found(tmp_path, tried)
 
 async def test_the_conformance_suite_itself_sees_it(tmp_path, tried):
     manifest = lay(tmp_path, DUEL.replace("CHANCE", "Math.random()"))
-    await tried(manifest, lambda pool, task: CLAUSES["seeding"](Checked(pool.env, task, seeded=True)))
+    await tried(manifest, lambda pool, task: CLAUSES["seeding"](ConformanceCase(pool.env, task, seeded=True)))
 
 
 @pytest.mark.parametrize(
@@ -105,7 +102,7 @@ async def test_what_seeds_do_is_told_as_it_is(tmp_path, tried, text, fields, kin
     assert not getattr(verdict, {"wrong": "doubtful", "doubtful": "wrong"}[kind])
     if kind == "wrong":
         with pytest.raises(EnvError, match="4 other seeds all gave the same task, over 24 steps"):
-            await tried(manifest, lambda pool, task: CLAUSES["seeding"](Checked(pool.env, task, seeded=True)))
+            await tried(manifest, lambda pool, task: CLAUSES["seeding"](ConformanceCase(pool.env, task, seeded=True)))
 
 
 async def test_advice_never_says_the_opposite_of_what_was_found(tmp_path):
@@ -113,13 +110,13 @@ async def test_advice_never_says_the_opposite_of_what_was_found(tmp_path):
     chance."""
     manifest = lay(tmp_path, "")
     for named in (False, True):
-        assert judge(manifest, Seeds(3, 24, 5), named).found == (
+        assert judge_seeds(manifest, SeedComparison(3, 24, 5), named).found == (
             "holds: another seed shows after 3 steps of the same actions"
         )
-        assert not judge(manifest, Seeds(None, 24, 5), named).wrong
-    assert "Write seeded: false" in judge(manifest, Seeds(None, 24, 0), named=False).wrong
+        assert not judge_seeds(manifest, SeedComparison(None, 24, 5), named).wrong
+    assert "Write seeded: false" in judge_seeds(manifest, SeedComparison(None, 24, 0), named=False).wrong
     handed = manifest.model_copy(update={"reset": "start(seed)"})
-    assert "seeded: false" not in judge(handed, Seeds(None, 24, 0), named=True).wrong
+    assert "seeded: false" not in judge_seeds(handed, SeedComparison(None, 24, 0), named=True).wrong
 
 
 # -- controls ---
@@ -159,8 +156,8 @@ async def test_a_control_that_breaks_the_session_or_takes_nothing_is_found(tmp_p
     found = await tried(lay(tmp_path, page), try_controls)
     harmed, stuck, sound = found
     assert "did not answer" in harmed.harm or "hung" in harmed.harm
-    assert stuck == Tried("input of type text", changed=False)
-    assert sound == Tried("input of type range")
+    assert stuck == ControlResult("input of type text", changed=False)
+    assert sound == ControlResult("input of type range")
 
 
 # -- drags ---
@@ -173,9 +170,9 @@ SORTED = """<style>i { display: block; height: 40px; width: 300px; cursor: move;
 
 
 async def test_what_can_be_dragged_is_dragged(tmp_path, tried):
-    assert await tried(lay(tmp_path, SORTED), try_drags) == [Dragged("a pointer drag")]
+    assert await tried(lay(tmp_path, SORTED), try_drags) == [DragResult("a pointer drag")]
     tiles = "<style>i { display: block; height: 40px; cursor: move } :active { color: red }</style><i>one</i><i>two</i>"
-    assert await tried(lay(tmp_path, in_a_tree(tiles)), try_drags) == [Dragged("a pointer drag")]
+    assert await tried(lay(tmp_path, in_a_tree(tiles)), try_drags) == [DragResult("a pointer drag")]
     assert await tried(lay(tmp_path, "<p>nothing</p>"), try_drags) == []
 
 
@@ -184,4 +181,4 @@ async def test_a_drag_that_breaks_the_session_or_does_nothing_is_found(tmp_path,
     (found,) = await tried(lay(tmp_path, hangs), try_drags)
     assert found.wrong.startswith("it broke the session: ")
     still = "<style>i { display: block; cursor: grab; user-select: none }</style><i>one</i><i>two</i>"
-    assert await tried(lay(tmp_path, still), try_drags) == [Dragged("a pointer drag", seen=False)]
+    assert await tried(lay(tmp_path, still), try_drags) == [DragResult("a pointer drag", seen=False)]

@@ -13,12 +13,14 @@ import past
 import pytest
 from past import flywheel
 
-from flywheel.errors import BadInput
-from flywheel.files import write_json, write_text
-from flywheel.settings import Settings
-from flywheel.store import catalog, dvc_lock, manifest, partitions, recovery, remote, versioning
-from flywheel.upkeep import difference, prune, rollback, verify
-from flywheel.workspace import Workspace
+from flywheel.config import Settings
+from flywheel.config.workspace import Workspace
+from flywheel.maintenance import garbage_collection, iteration_diff, rollback, verify
+from flywheel.store import manifest, partitions
+from flywheel.store.catalog import database
+from flywheel.store.versioning import backup, dvc_files, stage_records
+from flywheel.utils.errors import BadInput
+from flywheel.utils.files import write_json, write_text
 
 
 @pytest.fixture
@@ -47,14 +49,14 @@ def test_an_iteration_is_the_newest_again_and_all_comes_back(ws):
     code, told = flywheel(ws, "rollback", 1)
     assert code == 0
     assert "flywheel rollback --undo" in told
-    assert versioning.iterations(ws) == [1]
+    assert stage_records.list_iterations(ws) == [1]
     assert past.content(ws) == {path: content for path, content in before.items() if not _later(path, 1)}
-    assert catalog.query(ws, "SELECT max(iteration) AS k FROM trajectories").to_pylist() == [{"k": 1}]
-    assert versioning.status(ws) == {}
+    assert database.query_catalog(ws, "SELECT max(iteration) AS k FROM trajectories").to_pylist() == [{"k": 1}]
+    assert stage_records.changed_stages(ws) == {}
     assert flywheel(ws, "rollback", "--undo")[0] == 0
     assert past.content(ws) == before
-    assert versioning.iterations(ws) == [1, 2, 3]
-    assert versioning.status(ws) == {}
+    assert stage_records.list_iterations(ws) == [1, 2, 3]
+    assert stage_records.changed_stages(ws) == {}
 
 
 def _later(path: str, k: int) -> bool:
@@ -63,14 +65,14 @@ def _later(path: str, k: int) -> bool:
 
 def test_a_next_iteration_begins_where_it_went_back_to(ws):
     before = past.content(ws)
-    rollback.carry_out(ws, 2)
+    rollback.roll_back(ws, 2)
     past.turn(ws, Settings.model_validate({"recording": {"sessions_per_iteration": 0}}), 3)
     code, told = flywheel(ws, "rollback", "--undo")
     assert (code, "nothing was set aside after iteration 003" in told, "after 002" in told) == (2, True, True)
-    rollback.carry_out(ws, 2)
-    assert rollback.kept(ws)[2].name == "after-002-2"
-    shutil.rmtree(rollback.kept(ws)[2])
-    rollback.bring_back(ws)
+    rollback.roll_back(ws, 2)
+    assert rollback.rolled_back_iterations(ws)[2].name == "after-002-2"
+    shutil.rmtree(rollback.rolled_back_iterations(ws)[2])
+    rollback.undo_rollback(ws)
     assert past.content(ws) == before
 
 
@@ -79,8 +81,8 @@ def test_a_next_iteration_begins_where_it_went_back_to(ws):
 def test_a_move_that_is_killed_is_gone_on_with_and_loses_nothing(ws, monkeypatch, back, moves):
     before = past.content(ws)
     if back:
-        rollback.carry_out(ws, 1)
-    move, done = rollback._move, []
+        rollback.roll_back(ws, 1)
+    move, done = rollback._move_path, []
 
     def killed(path, target):
         if len(done) == moves:
@@ -88,14 +90,14 @@ def test_a_move_that_is_killed_is_gone_on_with_and_loses_nothing(ws, monkeypatch
         done.append(path)
         move(path, target)
 
-    monkeypatch.setattr(rollback, "_move", killed)
+    monkeypatch.setattr(rollback, "_move_path", killed)
     with pytest.raises(KeyboardInterrupt):
-        rollback.bring_back(ws) if back else rollback.carry_out(ws, 1)
-    monkeypatch.setattr(rollback, "_move", move)
-    rollback.resume(ws)
-    assert versioning.iterations(ws) == ([1, 2, 3] if back else [1])
+        rollback.undo_rollback(ws) if back else rollback.roll_back(ws, 1)
+    monkeypatch.setattr(rollback, "_move_path", move)
+    rollback.resume_rollback(ws)
+    assert stage_records.list_iterations(ws) == ([1, 2, 3] if back else [1])
     if not back:
-        rollback.bring_back(ws)
+        rollback.undo_rollback(ws)
     assert past.content(ws) == before
 
 
@@ -120,12 +122,14 @@ def test_two_iterations_compared(ws):
     assert code == 0
     counted = {(row["table"], row["stage"]): (row["before"], row["after"]) for row in found["rows"]}
     for (table, stage), pair in counted.items():
-        assert pair == tuple(len(partitions.read(ws, table, k, stage)) for k in (1, 2))
+        assert pair == tuple(len(partitions.read_partition(ws, table, k, stage)) for k in (1, 2))
     by_kind = {(row["name"], row["value"]): (row["before"], row["after"]) for row in found["kinds"]}
     for store in ("sft", "ct"):
         assert by_kind["destination", store] == counted[store, "route"]
     score = {row["iteration"]: row for row in found["numbers"] if row["name"] == "score"}
-    scores = [row["score"] for row in partitions.read(ws, "routes", 1, "route").to_pylist() if row["v"] is not None]
+    scores = [
+        row["score"] for row in partitions.read_partition(ws, "routes", 1, "route").to_pylist() if row["v"] is not None
+    ]
     assert score[1]["n"] == len(scores)
     assert score[1]["mean"] == pytest.approx(sum(scores) / len(scores))
     success = [r for r in found["metrics"] if (r["name"], r["domain"]) == ("success_after", "all")]
@@ -140,7 +144,7 @@ def _digest(ws: Workspace, k: int) -> str:
 
 
 def test_an_iteration_differs_from_itself_in_nothing(still):
-    found = difference.compare(still, 2, 2)
+    found = iteration_diff.compare_iterations(still, 2, 2)
     assert all(row["before"] == row["after"] for row in (*found["rows"], *found["kinds"]))
     assert all(not row["difference"] for row in found["metrics"])
     assert found["templates"] == {"gained": [], "lost": []}
@@ -174,7 +178,7 @@ def test_whole_is_whole_and_every_single_flipped_bit_is_told(ws):
         assert code == 1, path
         assert path.parent.name in told
         path.write_bytes(whole)
-    assert list(verify.faults(ws)) == []
+    assert list(verify.find_faults(ws)) == []
 
 
 def test_what_is_missing_is_told_in_one_line_each(ws):
@@ -206,55 +210,57 @@ def test_what_goes_is_shown_first_and_is_never_what_is_needed(ws):
     assert not any("iteration=003" in path for path in gone)
     models = {manifest.read_promotion(ws, k)["model"] for k in (1, 2, 3)}
     assert all((ws.root / model / "model.safetensors").exists() for model in models)
-    manifest.verify(ws, 3)
-    assert recovery.damaged(ws) == []
-    assert list(verify.faults(ws)) == []
-    assert recovery.mend(ws) == []
-    assert versioning.status(ws) == {}
-    assert prune.plan(ws, keep=1) == []
+    manifest.verify_manifest(ws, 3)
+    assert backup.find_damaged_outputs(ws) == []
+    assert list(verify.find_faults(ws)) == []
+    assert backup.restore_damaged_outputs(ws) == []
+    assert stage_records.changed_stages(ws) == {}
+    assert garbage_collection.plan_prune(ws, keep=1) == []
 
 
 def test_nothing_goes_of_an_open_iteration_nor_of_the_one_it_stands_on(ws):
-    entries = dvc_lock.read(dvc_lock.path(ws, 3))
-    dvc_lock.path(ws, 3).write_text(dvc_lock.text({n: e for n, e in entries.items() if n != "runs"}))
-    chosen = prune.plan(ws, older=timedelta(0))
+    entries = dvc_files.read_dvc_lock(dvc_files.dvc_lock_path(ws, 3))
+    dvc_files.dvc_lock_path(ws, 3).write_text(
+        dvc_files.dump_dvc_lock({n: e for n, e in entries.items() if n != "runs"})
+    )
+    chosen = garbage_collection.plan_prune(ws, older=timedelta(0))
     assert {one.iteration for one in chosen} == {1}
     with pytest.raises(BadInput, match="is open, and trains on them"):
-        prune.plan(ws, keep=1, training_data=True)
+        garbage_collection.plan_prune(ws, keep=1, training_data=True)
 
 
 def test_a_rule_of_days_and_one_of_number_both_spare(still):
-    assert prune.plan(still, older=timedelta(days=36_500)) == []
-    assert {one.iteration for one in prune.plan(still, keep=2, older=timedelta(0))} == {1}
+    assert garbage_collection.plan_prune(still, older=timedelta(days=36_500)) == []
+    assert {one.iteration for one in garbage_collection.plan_prune(still, keep=2, older=timedelta(0))} == {1}
     assert flywheel(still, "prune")[0] == 2
 
 
 def test_training_data_go_when_asked_for_and_come_back_for_a_run_that_reads_them(ws):
-    assert prune.plan(ws, keep=1, training_data=True) != prune.plan(ws, keep=1)
+    assert garbage_collection.plan_prune(ws, keep=1, training_data=True) != garbage_collection.plan_prune(ws, keep=1)
     before = past.content(ws)
-    prune.carry_out(ws, prune.plan(ws, keep=1, training_data=True))
+    garbage_collection.prune_outputs(ws, garbage_collection.plan_prune(ws, keep=1, training_data=True))
     assert not ws.partition("steps", 1, "rollout").exists()
-    assert list(verify.faults(ws)) == []
-    recovery.mend(ws)
-    manifest.verify(ws, 3)
+    assert list(verify.find_faults(ws)) == []
+    backup.restore_damaged_outputs(ws)
+    manifest.verify_manifest(ws, 3)
     assert all(past.content(ws)[path] == before[path] for path in before if "table=steps/iteration=001" in path)
 
 
 def test_garbage_of_the_cache_is_what_nothing_names(ws):
-    assert prune.garbage(ws) == []
+    assert garbage_collection.unreferenced_cache_files(ws) == []
     (ws.root / ".dvc/cache/files/md5/00").mkdir(exist_ok=True)
     stray = ws.root / ".dvc/cache/files/md5/00/0123"
     stray.write_bytes(b"stray")
-    rollback.carry_out(ws, 2)
-    assert prune.garbage(ws) == [(stray, 5)]
-    rollback.bring_back(ws)
+    rollback.roll_back(ws, 2)
+    assert garbage_collection.unreferenced_cache_files(ws) == [(stray, 5)]
+    rollback.undo_rollback(ws)
     flywheel(ws, "prune", "--keep", 1, "--cache", "--write")
     assert not stray.exists()
-    assert prune.garbage(ws) == []
+    assert garbage_collection.unreferenced_cache_files(ws) == []
     shutil.rmtree(ws.model(3, "ct"))
     shutil.rmtree(ws.partition("steps", 3, "rollout"))
-    recovery.mend(ws)
-    assert list(verify.faults(ws)) == []
+    backup.restore_damaged_outputs(ws)
+    assert list(verify.find_faults(ws)) == []
 
 
 # -- the copy elsewhere -------------------------------------------------------------------------------------------
@@ -262,41 +268,41 @@ def test_garbage_of_the_cache_is_what_nothing_names(ws):
 
 def test_a_fresh_clone_fetches_what_was_pushed_is_mended_compared_and_gone_back_in(ws, tmp_path):
     copy = tmp_path / "copy"
-    assert remote.push(ws, str(copy)) == [1, 2, 3]
-    assert remote.push(ws, str(copy)) == []
+    assert backup.push_iterations(ws, str(copy)) == [1, 2, 3]
+    assert backup.push_iterations(ws, str(copy)) == []
     before = past.content(ws)
     past.commit(ws, "with its remote")
     subprocess.run(["git", "clone", "-q", str(ws.root), str(tmp_path / "clone")], check=True)
     clone = Workspace(tmp_path / "clone")
     assert not clone.data.exists()
-    recovery.mend(clone)  # what a run does first: the iterations at work, and what training reads
-    manifest.verify(clone, 3)
+    backup.restore_damaged_outputs(clone)  # what a run does first: the iterations at work, and what training reads
+    manifest.verify_manifest(clone, 3)
     for k in (1, 2):
-        with versioning.repository(clone) as repo:
+        with stage_records.open_current_dvc(clone) as repo:
             repo.pull(targets=[str(clone.iteration(k) / "dvc.yaml")])
     assert past.content(clone) == before
     path = next(clone.partition("steps", 3, "rollout").glob("*.parquet"))
     _flip(path)
     shutil.rmtree(clone.model(3, "merged"))
-    assert len(list(verify.faults(clone, [3]))) >= 2
-    recovery.mend(clone)
-    assert list(verify.faults(clone)) == []
+    assert len(list(verify.find_faults(clone, [3]))) >= 2
+    backup.restore_damaged_outputs(clone)
+    assert list(verify.find_faults(clone)) == []
     assert past.content(clone) == before
     assert flywheel(clone, "diff", 2, 3)[0] == 0
     assert flywheel(clone, "rollback", 2)[0] == 0
-    assert versioning.status(clone) == {}
+    assert stage_records.changed_stages(clone) == {}
     assert flywheel(clone, "rollback", "--undo")[0] == 0
     assert past.content(clone) == before
 
 
 def test_a_remote_that_cannot_be_reached_is_told_and_pushed_to_later(ws, tmp_path):
     write_text(tmp_path / "file", "no folder")
-    assert remote.push(ws, str(tmp_path / "file" / "within")) == []
-    assert remote.push(ws, str(tmp_path / "copy")) == [1, 2, 3]
+    assert backup.push_iterations(ws, str(tmp_path / "file" / "within")) == []
+    assert backup.push_iterations(ws, str(tmp_path / "copy")) == [1, 2, 3]
 
 
 def test_what_is_decided_again_is_pushed_again(ws, tmp_path):
-    remote.push(ws, str(tmp_path / "copy"))
+    backup.push_iterations(ws, str(tmp_path / "copy"))
     flywheel(ws, "reroute", 2, "--band", 0.9, 1, "--write")
     flywheel(ws, "reroute", 2, "--threshold", 0, "--write")
-    assert remote.push(ws, str(tmp_path / "copy")) == [2, 3]
+    assert backup.push_iterations(ws, str(tmp_path / "copy")) == [2, 3]

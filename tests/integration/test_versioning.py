@@ -16,12 +16,14 @@ from least_work import frozen, run_stage
 from processes import PATIENCE_S
 from ruamel.yaml import YAML
 
-from flywheel.errors import BadInput, DataError
-from flywheel.files import write_text
-from flywheel.progress import listening
-from flywheel.settings import Settings, dump
-from flywheel.store import dvc_lock, manifest, newest, pipeline, recovery, versioning
-from flywheel.workspace import Workspace
+from flywheel.config import Settings, dump_settings
+from flywheel.config.workspace import Workspace
+from flywheel.pipeline import dag
+from flywheel.store import manifest
+from flywheel.store.versioning import backup, dvc_files, stage_records
+from flywheel.utils.errors import BadInput, DataError
+from flywheel.utils.files import write_text
+from flywheel.utils.progress import replace_listener
 
 DVC = Path(sys.executable).with_name("dvc")
 
@@ -35,8 +37,8 @@ def settings() -> Settings:
 def ws(tmp_path: Path) -> Workspace:
     ws = Workspace(tmp_path)
     write_text(ws.params, "seed: 7\n")
-    versioning.prepare(ws)
-    manifest.genesis(ws, digest="abc")
+    stage_records.init_dvc_project(ws)
+    manifest.init_first_checkpoint(ws, digest="abc")
     return ws
 
 
@@ -46,20 +48,20 @@ def done(turned: Path, tmp_path: Path) -> Workspace:
 
 
 def test_a_fresh_workspace_is_clean(ws):
-    assert versioning.status(ws) == {}
-    assert versioning.iterations(ws) == []
+    assert stage_records.changed_stages(ws) == {}
+    assert stage_records.list_iterations(ws) == []
 
 
 def test_each_stage_is_clean_once_it_is_recorded(ws, settings):
-    versioning.add_iteration(ws, 1, settings)
-    names = versioning.stages(ws, 1)
-    assert versioning.unfinished(ws, names, 1) == list(names)
+    stage_records.begin_iteration(ws, 1, settings)
+    names = stage_records.stage_names(ws, 1)
+    assert stage_records.unfinished_stages(ws, names, 1) == list(names)
     for stage in names:
         run_stage(ws, stage, 1)
-        versioning.commit(ws, stage, 1)
-        assert versioning.is_done(ws, stage, 1)
-    assert versioning.unfinished(ws, names, 1) == []
-    assert versioning.status(ws) == {}
+        stage_records.record_stage(ws, stage, 1)
+        assert stage_records.is_stage_done(ws, stage, 1)
+    assert stage_records.unfinished_stages(ws, names, 1) == []
+    assert stage_records.changed_stages(ws) == {}
 
 
 def test_repro_does_nothing_after_a_turn(done):
@@ -92,44 +94,44 @@ def test_git_sees_only_small_files(done):
 
 
 def test_the_next_iteration_leaves_the_last_one_unchanged(done, settings):
-    files = (pipeline.path(done, 1), dvc_lock.path(done, 1))
+    files = (dag.dvc_yaml_path(done, 1), dvc_files.dvc_lock_path(done, 1))
     before = [path.read_bytes() for path in files]
-    versioning.add_iteration(done, 2, settings)
-    changed = versioning.status(done)
+    stage_records.begin_iteration(done, 2, settings)
+    changed = stage_records.changed_stages(done)
     assert changed
     assert all(name.endswith("@002") for name in changed)
     for stage in ("synthesize", "ingest", "rollout"):
         run_stage(done, stage, 2)
-        versioning.commit(done, stage, 2)
-    assert not {name for name in versioning.status(done) if name.endswith("@001")}
+        stage_records.record_stage(done, stage, 2)
+    assert not {name for name in stage_records.changed_stages(done) if name.endswith("@001")}
     assert [path.read_bytes() for path in files] == before
 
 
 def test_an_iteration_of_one_domain_has_one_specialist(ws, settings):
     one = frozen(settings, synthesis={"domains": {"games": ["tiles"]}}, merge={"weights": {"games": 1.0}})
-    versioning.add_iteration(ws, 1, one)
-    assert not {"rl-sites", "rl-control"} & set(versioning.stages(ws, 1))
-    for stage in versioning.stages(ws, 1):
+    stage_records.begin_iteration(ws, 1, one)
+    assert not {"rl-sites", "rl-control"} & set(stage_records.stage_names(ws, 1))
+    for stage in stage_records.stage_names(ws, 1):
         run_stage(ws, stage, 1)
     subprocess.run([DVC, "commit", "--quiet", "--force"], cwd=ws.root, check=True, timeout=PATIENCE_S)
-    assert versioning.status(ws) == {}
-    versioning.add_iteration(ws, 2, settings)
+    assert stage_records.changed_stages(ws) == {}
+    stage_records.begin_iteration(ws, 2, settings)
     with pytest.raises(BadInput, match="no stage rl-sites@001"):
-        versioning.is_done(ws, "rl-sites", 1)
-    assert not [name for name in versioning.status(ws) if name.endswith("@001")]
-    assert {"rl-games@002", "rl-sites@002", "rl-control@002"} <= set(versioning.status(ws))
+        stage_records.is_stage_done(ws, "rl-sites", 1)
+    assert not [name for name in stage_records.changed_stages(ws) if name.endswith("@001")]
+    assert {"rl-games@002", "rl-sites@002", "rl-control@002"} <= set(stage_records.changed_stages(ws))
 
 
 def test_numbers_stay_text_in_the_index(ws, settings):
     for k in range(1, 12):
-        versioning.add_iteration(ws, k, settings)
-        assert not versioning.is_done(ws, "ct", k)
-    assert versioning.iterations(ws) == list(range(1, 12))
+        stage_records.begin_iteration(ws, k, settings)
+        assert not stage_records.is_stage_done(ws, "ct", k)
+    assert stage_records.list_iterations(ws) == list(range(1, 12))
 
 
 def test_the_lock_is_what_dvc_itself_writes(done):
     yaml = YAML(typ="safe")
-    files = (done.root / "dvc.lock", dvc_lock.path(done, 1))
+    files = (done.root / "dvc.lock", dvc_files.dvc_lock_path(done, 1))
     ours = [yaml.load(file.read_text()) for file in files]
     for file in files:
         file.unlink()
@@ -139,10 +141,10 @@ def test_the_lock_is_what_dvc_itself_writes(done):
 
 def test_an_edit_of_the_parameters_changes_no_past_iteration(done, settings):
     write_text(done.params, "seed: 8\n")
-    assert versioning.status(done) == {}
-    kept = versioning.add_iteration(done, 1, frozen(settings, seed=8))
+    assert stage_records.changed_stages(done) == {}
+    kept = stage_records.begin_iteration(done, 1, frozen(settings, seed=8))
     assert kept.seed == 7
-    assert versioning.status(done) == {}
+    assert stage_records.changed_stages(done) == {}
 
 
 def test_a_changed_parameter_marks_only_the_stages_that_read_it(done):
@@ -150,17 +152,17 @@ def test_a_changed_parameter_marks_only_the_stages_that_read_it(done):
     raw = yaml.safe_load(path.read_text())
     raw["merge"]["weights"] = {"games": 0.4, "sites": 0.4, "control": 0.2}
     write_text(path, yaml.safe_dump(raw))
-    assert versioning.status(done) == {"merge@001": {"iterations/001/params.yaml": "merge modified"}}
-    assert not versioning.is_done(done, "merge", 1)
-    assert versioning.is_done(done, "evaluate", 1)
+    assert stage_records.changed_stages(done) == {"merge@001": {"iterations/001/params.yaml": "merge modified"}}
+    assert not stage_records.is_stage_done(done, "merge", 1)
+    assert stage_records.is_stage_done(done, "evaluate", 1)
 
 
 def test_a_look_leaves_no_listing_in_memory(done):
     """DVC goes through all of them for each new one: a process that looks often would slow down by the square."""
     kept = set(MemoryFileSystem.store)
-    assert versioning.status(done) == {}
-    assert recovery.damaged(done) == []
-    versioning.commit(done, "rollout", 1)
+    assert stage_records.changed_stages(done) == {}
+    assert backup.find_damaged_outputs(done) == []
+    stage_records.record_stage(done, "rollout", 1)
     assert set(MemoryFileSystem.store) <= kept
 
 
@@ -169,46 +171,46 @@ def test_a_deleted_output_is_noticed_and_comes_back(done):
     content = (folder / "part-00000.parquet").read_bytes()
     shutil.rmtree(folder)
     changed = {"data/steps/iteration=001/stage=rollout": "deleted"}
-    assert versioning.status(done) == {"rollout@001": changed, "route@001": changed}
-    assert not versioning.is_done(done, "rollout", 1)
-    restored = versioning.checkout(done)
+    assert stage_records.changed_stages(done) == {"rollout@001": changed, "route@001": changed}
+    assert not stage_records.is_stage_done(done, "rollout", 1)
+    restored = stage_records.checkout_data(done)
     assert [Path(path).name for path in restored["added"]] == ["stage=rollout"]
     assert (folder / "part-00000.parquet").read_bytes() == content
-    assert versioning.status(done) == {}
+    assert stage_records.changed_stages(done) == {}
 
 
 def test_changed_work_is_not_thrown_away_unless_forced(done):
     path = done.model(1, "sft") / "part-00000.parquet"
     write_text(path, "edited by hand")
-    with pytest.raises(versioning.VersioningError, match="DVC"):
-        versioning.checkout(done)
+    with pytest.raises(stage_records.VersioningError, match="DVC"):
+        stage_records.checkout_data(done)
     assert path.read_text() == "edited by hand"
-    versioning.checkout(done, force=True)
+    stage_records.checkout_data(done, force=True)
     assert path.read_text() != "edited by hand"
 
 
 def test_a_stage_with_a_missing_output_is_not_recorded(ws, settings):
-    versioning.add_iteration(ws, 1, settings)
+    stage_records.begin_iteration(ws, 1, settings)
     run_stage(ws, "synthesize", 1)
     shutil.rmtree(ws.partition("general", 1, "synthesize"))
-    with pytest.raises(versioning.VersioningError, match="general/iteration=001/stage=synthesize"):
-        versioning.commit(ws, "synthesize", 1)
-    assert not versioning.is_done(ws, "synthesize", 1)
+    with pytest.raises(stage_records.VersioningError, match="general/iteration=001/stage=synthesize"):
+        stage_records.record_stage(ws, "synthesize", 1)
+    assert not stage_records.is_stage_done(ws, "synthesize", 1)
 
 
 def test_wrong_names_are_refused(ws, settings):
     with pytest.raises(DataError, match="iteration 001 has not been begun"):
-        versioning.add_iteration(ws, 2, settings)
-    versioning.add_iteration(ws, 1, settings)
+        stage_records.begin_iteration(ws, 2, settings)
+    stage_records.begin_iteration(ws, 1, settings)
     with pytest.raises(BadInput, match="no stage rolout@001"):
-        versioning.commit(ws, "rolout", 1)
+        stage_records.record_stage(ws, "rolout", 1)
     with pytest.raises(BadInput, match="iteration 004 has not been begun"):
-        versioning.is_done(ws, "rollout", 4)
+        stage_records.is_stage_done(ws, "rollout", 4)
 
 
 def test_prepare_keeps_what_exists(done):
     before = {path: path.read_bytes() for path in done.root.rglob("*.yaml")}
-    versioning.prepare(done)
+    stage_records.init_dvc_project(done)
     assert {path: path.read_bytes() for path in done.root.rglob("*.yaml")} == before
 
 
@@ -219,15 +221,15 @@ def earlier(tmp_path) -> Workspace:
     ws = Workspace(tmp_path / "ws")
     write_text(ws.root / ".gitignore", ".flywheel/\n/data/\n/models/iteration=*/\n")
     write_text(ws.params, "seed: 7\n")
-    versioning.prepare(ws)
-    manifest.genesis(ws, digest="abc")
+    stage_records.init_dvc_project(ws)
+    manifest.init_first_checkpoint(ws, digest="abc")
     ws.held_out(0).unlink()  # it had none
     text = (Path(__file__).parents[1] / "support" / "data" / "pipeline-before.yaml").read_text()
     models = {domain: f"models/iteration=001/rl-{domain}" for domain in Settings().synthesis.domains}
     turns = {"turns": {"001": {"prev": "000", **models}}, **{domain: {"001": True} for domain in models}}
     write_text(ws.root / "iterations.yaml", "".join(f"{name}: {json.dumps(one)}\n" for name, one in turns.items()))
     write_text(ws.root / "dvc.yaml", text)
-    write_text(ws.frozen_params(1), dump(Settings()))
+    write_text(ws.frozen_params(1), dump_settings(Settings()))
     write_text(ws.iteration(1) / "sessions.json", '{"sessions": []}')
     for stage, declared in yaml.safe_load(text)["stages"].items():
         outs = (next(iter(out)) if isinstance(out, dict) else out for out in declared["do"]["outs"])
@@ -241,21 +243,23 @@ def earlier(tmp_path) -> Workspace:
 
 def test_a_workspace_of_an_earlier_version_goes_on(earlier, settings, monkeypatch):
     """What it recorded stands and what was changed is still seen, in the files of this version."""
-    recorded = dvc_lock.read(earlier.root / "dvc.lock")
+    recorded = dvc_files.read_dvc_lock(earlier.root / "dvc.lock")
     told = []
     with monkeypatch.context() as killed:
-        killed.setattr(newest, "prepare", Mock(side_effect=KeyboardInterrupt))
+        killed.setattr(dvc_files, "write_workspace_dvc_yaml", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
-            versioning.prepare(earlier)
+            stage_records.init_dvc_project(earlier)
     assert "foreach: ${turns}" in (earlier.root / "dvc.yaml").read_text()
-    with listening(lambda *line: told.append(line)):
-        versioning.prepare(earlier)
-        assert set(versioning.status(earlier)) == {"ct@001", "sft@001"}
+    with replace_listener(lambda *line: told.append(line)):
+        stage_records.init_dvc_project(earlier)
+        assert set(stage_records.changed_stages(earlier)) == {"ct@001", "sft@001"}
     assert ["iterations/NNN/dvc.yaml" in line for _, line in told] == [True]
-    assert {f"{name}@001": entry for name, entry in dvc_lock.read(dvc_lock.path(earlier, 1)).items()} == recorded
-    assert dvc_lock.complete(earlier, 1)
-    versioning.checkout(earlier, force=True)
-    versioning.add_iteration(earlier, 2, settings)
+    assert {
+        f"{name}@001": entry for name, entry in dvc_files.read_dvc_lock(dvc_files.dvc_lock_path(earlier, 1)).items()
+    } == recorded
+    assert dvc_files.is_iteration_complete(earlier, 1)
+    stage_records.checkout_data(earlier, force=True)
+    stage_records.begin_iteration(earlier, 2, settings)
     dvc = subprocess.run(
         [DVC, "status"], cwd=earlier.root, check=True, capture_output=True, text=True, timeout=PATIENCE_S
     )
@@ -266,35 +270,35 @@ def test_a_workspace_of_an_earlier_version_goes_on(earlier, settings, monkeypatc
 def test_an_earlier_index_that_is_lost_is_told(earlier):
     (earlier.root / "iterations.yaml").unlink()
     with pytest.raises(DataError, match=r"git checkout HEAD -- iterations\.yaml"):
-        versioning.iterations(earlier)
-    assert not pipeline.path(earlier, 1).exists()
+        stage_records.list_iterations(earlier)
+    assert not dag.dvc_yaml_path(earlier, 1).exists()
 
 
 def test_an_iteration_at_work_gets_the_declarations_of_this_version(done, settings, monkeypatch):
     """What it recorded under others stands, what was changed since is still seen; a complete one keeps its own."""
-    text = pipeline.dvc_yaml(2, list(settings.synthesis.domains))
+    text = dag.render_dvc_yaml(2, list(settings.synthesis.domains))
     before = "".join(text.rsplit("      - iterations/001/levels.json\n", 1))  # the stage score did not read it
     with monkeypatch.context() as patched:
-        patched.setattr(pipeline, "dvc_yaml", lambda iteration, domains: before)
-        versioning.add_iteration(done, 2, settings)
+        patched.setattr(dag, "render_dvc_yaml", lambda iteration, domains: before)
+        stage_records.begin_iteration(done, 2, settings)
     for stage in ("ingest", "synthesize", "rollout", "score"):
         run_stage(done, stage, 2)
-        versioning.commit(done, stage, 2)
+        stage_records.record_stage(done, stage, 2)
     write_text(done.partition("images", 2, "rollout") / "part-00000.parquet", "changed since")
-    changed = versioning.status(done, [2])
-    kept, told = pipeline.path(done, 1).read_bytes(), []
-    with listening(lambda *line: told.append(line)):
-        versioning.add_iteration(done, 2, settings)
-    assert pipeline.path(done, 2).read_text() == text
+    changed = stage_records.changed_stages(done, [2])
+    kept, told = dag.dvc_yaml_path(done, 1).read_bytes(), []
+    with replace_listener(lambda *line: told.append(line)):
+        stage_records.begin_iteration(done, 2, settings)
+    assert dag.dvc_yaml_path(done, 2).read_text() == text
     assert "recorded by the declaration of this version" in str(told)
-    assert versioning.status(done, [2]) == changed
-    assert versioning.is_done(done, "score", 2)
-    assert (pipeline.path(done, 1).read_bytes(), versioning.status(done, [1])) == (kept, {})
+    assert stage_records.changed_stages(done, [2]) == changed
+    assert stage_records.is_stage_done(done, "score", 2)
+    assert (dag.dvc_yaml_path(done, 1).read_bytes(), stage_records.changed_stages(done, [1])) == (kept, {})
 
 
 def test_the_repository_is_itself_a_workspace():
     root = Path(__file__).parents[2]
-    assert (root / "dvc.yaml").read_text() == newest.DVC_YAML
+    assert (root / "dvc.yaml").read_text() == dvc_files.WORKSPACE_DVC_YAML
 
 
 def test_no_other_file_of_the_source_is_taken_for_a_pipeline(project):

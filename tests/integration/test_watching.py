@@ -21,13 +21,12 @@ from shelves import Shelf, Shelves
 from watched import log_in, logged_in, playing, told
 
 from flywheel.agent.actions import Type
-from flywheel.computer.desk import DESK
-from flywheel.environments.env import Observation, StepResult
-from flywheel.environments.kind import KINDS
-from flywheel.environments.watchable import Streams
-from flywheel.errors import EnvError
-from flywheel.manager.film import Film
-from flywheel.synthesis.tasks import make_task
+from flywheel.envs.base import Observation, StepResult, Streams
+from flywheel.envs.registry import BACKENDS
+from flywheel.envs.remote.node_server import EpisodeBuffer
+from flywheel.envs.suites.desk.world import DESK
+from flywheel.envs.tasks.drawing import make_task
+from flywheel.utils.errors import EnvError
 
 EVIL = "<img src=x onerror=\"document.title='broken in'\"><script>document.title='broken in'</script>"
 SCREEN = {"kinds": {"computer": {"width": 480, "height": 360, "wait_ms": 30.0}}}
@@ -55,9 +54,9 @@ class Served(Shelf):
 
 @pytest.fixture(autouse=True)
 def kinds(monkeypatch):
-    monkeypatch.setenv(managers.TOKEN, managers.SECRET)
+    monkeypatch.setenv(managers.TOKEN_VARIABLE, managers.SECRET)
     monkeypatch.setattr(managers.nodes, "_BEAT_S", 0.05)
-    monkeypatch.setitem(KINDS, "shelves", Shelves(make=Served))
+    monkeypatch.setitem(BACKENDS, "shelves", Shelves(make=Served))
 
 
 # -- who may ----------------------------------------------------------------------------------------------------------
@@ -161,7 +160,7 @@ async def test_a_service_is_shown_as_a_page_of_nobody(tmp_path, service):
 
 # -- recordings -------------------------------------------------------------------------------------------------------
 def test_a_film_holds_the_newest_steps_within_its_limit():
-    film, task = Film(4000), managers.task()
+    film, task = EpisodeBuffer(4000), managers.task()
     film.begin(task, 3)
     pictures = [bytes([number]) * 1000 for number in range(5)]
     for number, picture in enumerate(pictures):

@@ -30,7 +30,7 @@ HOSTILE = (
 
 @pytest.fixture(autouse=True)
 def beats(monkeypatch):
-    monkeypatch.setenv(managers.TOKEN, managers.SECRET)
+    monkeypatch.setenv(managers.TOKEN_VARIABLE, managers.SECRET)
     monkeypatch.setattr(managers.nodes, "_BEAT_S", 0.05)
 
 

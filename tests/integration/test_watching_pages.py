@@ -18,15 +18,15 @@ from processes import PATIENCE_S
 from watched import compose, enter, logged_in, playing, told
 
 from flywheel.agent.actions import Click, Drag, Hotkey, Point, Scroll, Type, Wait
-from flywheel.environments import kind as kinds
-from flywheel.environments.gestures import Gesture
-from flywheel.phone.world import PHONE
-from flywheel.sandbox.pool import BrowserPool, open_sandbox
-from flywheel.synthesis.tasks import make_task
-from flywheel.worlds import catalogue
+from flywheel.envs import registry as kinds
+from flywheel.envs.base import Gesture
+from flywheel.envs.browser.pool import BrowserPool, open_browser_pool
+from flywheel.envs.suites import catalogue
+from flywheel.envs.suites.phone.world import PHONE
+from flywheel.envs.tasks.drawing import make_task
 
 SMALL = {"width": 400, "height": 300, "pages": 2, "browsers": 1, "pages_min": 0, "timeout_s": 60.0}
-TASK = replace(make_task(catalogue.get("tiles"), "clear", 1, 4, "train"), max_steps=5000)
+TASK = replace(make_task(catalogue.get_world("tiles"), "clear", 1, 4, "train"), max_steps=5000)
 BODY = """<!doctype html><meta charset=utf-8><title><img src=x onerror=alert(1)></title>
 <body style="margin:0;font:16px sans-serif">
 <button style="position:absolute;left:20px;top:20px;width:120px;height:40px" onclick="told('pressed')">Press</button>
@@ -75,7 +75,7 @@ class OnePage:
 
 @pytest.fixture(autouse=True)
 def beats(monkeypatch):
-    monkeypatch.setenv(managers.TOKEN, managers.SECRET)
+    monkeypatch.setenv(managers.TOKEN_VARIABLE, managers.SECRET)
     monkeypatch.setattr(managers.nodes, "_BEAT_S", 0.05)
 
 
@@ -102,7 +102,7 @@ def one_page(monkeypatch):
             await self._pool.__aexit__(*error)
             await self._served.__aexit__(*error)
 
-    monkeypatch.setattr(type(kinds.find("browser")), "open", lambda self, settings, root: Opened(settings))
+    monkeypatch.setattr(type(kinds.find_backend("browser")), "open", lambda self, settings, root: Opened(settings))
 
 
 @pytest.fixture
@@ -137,9 +137,9 @@ async def hashes(env, task) -> list[bytes]:
 
 @pytest.mark.parametrize("frames", ["auto", "screenshot"])
 async def test_who_is_watched_sees_the_same(frames):
-    task = make_task(catalogue.get("shop"), "add", 1, 4, "train")
+    task = make_task(catalogue.get_world("shop"), "add", 1, 4, "train")
     settings = managers.chosen(**SMALL, frames=frames)
-    async with open_sandbox(settings) as pool:
+    async with open_browser_pool(settings) as pool:
         async with pool.env() as env:
             alone = await hashes(env, task)
         async with pool.env() as env:
@@ -156,7 +156,7 @@ async def test_who_is_watched_sees_the_same(frames):
 
 
 async def test_nobody_is_asked_for_pictures_while_nobody_watches():
-    async with open_sandbox(managers.chosen(**SMALL)) as pool, pool.env() as env:
+    async with open_browser_pool(managers.chosen(**SMALL)) as pool, pool.env() as env:
         await env.reset(TASK, TASK.seed)
         asked = []
         send = env.tab.page.connection.send

@@ -8,12 +8,12 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
-from flywheel.errors import BadInput
-from flywheel.recording.recognizers import windows
-from flywheel.recording.recognizers.recognizer import RecognitionTimeout, Transcript, Word
-from flywheel.recording.recognizers.whisper import Whisper
-from flywheel.recording.sound.audio import RATE
-from flywheel.recording.utterances import transcribe
+from flywheel.recordings.asr import whisper
+from flywheel.recordings.asr.recognizer import RecognitionTimeout, Transcript, Word
+from flywheel.recordings.asr.whisper import Whisper
+from flywheel.recordings.audio import SAMPLE_RATE
+from flywheel.recordings.utterances import transcribe_utterances
+from flywheel.utils.errors import BadInput
 
 # The smallest model that OpenAI has published, and what follows from its shape.
 TINY = {
@@ -51,7 +51,7 @@ class Speaker:
 
 def test_each_word_is_heard_once_and_whole_also_where_a_window_cuts_it():
     speaker = Speaker([(n + 0.2, n + 0.9) for n in range(70)] + [(70.2, 70.6)])
-    assert list(windows.stream(71.0, speaker.hear)) == speaker.words
+    assert list(whisper.stream_windows(71.0, speaker.hear)) == speaker.words
     # w29 (29.2 to 29.9) ends within a second of the window's end: the next begins in the gap before it, at 29.05.
     spans = [(start, end) for start, end, _ in speaker.windows]
     assert spans == [(0.0, 30.0), (pytest.approx(29.05), pytest.approx(59.05)), (pytest.approx(58.05), 71.0)]
@@ -63,16 +63,16 @@ def test_each_word_is_heard_once_and_whole_also_where_a_window_cuts_it():
 
 def test_a_word_across_the_end_of_a_window_is_taken_from_the_next():
     speaker = Speaker([(10.0, 11.0), (29.5, 30.5), (31.0, 32.0)])
-    assert [word.word for word in windows.stream(40.0, speaker.hear)] == ["w0", "w1", "w2"]
+    assert [word.word for word in whisper.stream_windows(40.0, speaker.hear)] == ["w0", "w1", "w2"]
     assert [start for start, _, _ in speaker.windows] == [0.0, 20.25]
 
 
 def test_silence_at_the_end_of_a_window_and_a_word_without_end_go_on():
     quiet = Speaker([(3.0, 4.0), (65.0, 66.0)])
-    assert [word.word for word in windows.stream(90.0, quiet.hear)] == ["w0", "w1"]
+    assert [word.word for word in whisper.stream_windows(90.0, quiet.hear)] == ["w0", "w1"]
     assert [start for start, _, _ in quiet.windows] == [0.0, 30.0, 60.0]
     endless = Speaker([(1.0, 200.0)])
-    heard = list(windows.stream(200.0, endless.hear))
+    heard = list(whisper.stream_windows(200.0, endless.hear))
     assert {word.word for word in heard} == {"half"}
     assert len(endless.windows) == 7
 
@@ -85,14 +85,14 @@ def test_a_window_that_goes_round_in_a_loop_is_no_context():
         texts = ["thank you"] * 40 if start == 0 else ["good"]
         return [Word(text, start + i / 10, start + i / 10 + 0.1, 0.5) for i, text in enumerate(texts)]
 
-    list(windows.stream(75.0, hear))
+    list(whisper.stream_windows(75.0, hear))
     assert contexts == ["", "", "good"]
 
 
 def test_context_is_bounded():
     speaker = Speaker([(n / 4, n / 4 + 0.2) for n in range(1_000)])
-    assert len(list(windows.stream(250.0, speaker.hear))) == 1_000
-    assert max(len(context.split()) for _, _, context in speaker.windows) == windows.CONTEXT
+    assert len(list(whisper.stream_windows(250.0, speaker.hear))) == 1_000
+    assert max(len(context.split()) for _, _, context in speaker.windows) == whisper.CONTEXT
 
 
 class Whole:
@@ -111,12 +111,14 @@ class Whole:
 
 def test_words_go_by_their_times_to_the_stretch_of_speech_that_they_lie_in():
     rng = np.random.default_rng(0)
-    samples = rng.normal(0, 5e-4, 12 * RATE).astype(np.float32)
+    samples = rng.normal(0, 5e-4, 12 * SAMPLE_RATE).astype(np.float32)
     for start, end in ((1, 2), (4, 6)):
-        samples[start * RATE : end * RATE] += rng.normal(0, 0.1, (end - start) * RATE).astype(np.float32)
+        samples[start * SAMPLE_RATE : end * SAMPLE_RATE] += rng.normal(0, 0.1, (end - start) * SAMPLE_RATE).astype(
+            np.float32
+        )
     words = [Word("a", 1.0, 1.4, 1.0), Word("b", 1.9, 2.5, 1.0), Word("c", 4.0, 5.0, 1.0), Word("no", 8.0, 8.5, 1.0)]
     recognizer = Whole(words)
-    first, second = transcribe(recognizer, samples, RATE, 7.0)
+    first, second = transcribe_utterances(recognizer, samples, SAMPLE_RATE, 7.0)
     assert [word.word for word in first.words] == ["a", "b"]
     assert second.words == (words[2],)
     assert (first.start_s, second.end_s) == (pytest.approx(0.85, abs=0.05), pytest.approx(6.15, abs=0.05))
@@ -154,8 +156,8 @@ def test_a_checkpoint_of_published_shape_hears_a_recording_longer_than_its_windo
     assert recognizer.name == "whisper-tiny"
     # The published alignment heads of `tiny`, since the file has its name: six of its 24.
     assert recognizer._model.alignment_heads.indices().shape[1] == 6
-    samples = np.memmap(tmp_path / "long", np.float32, "w+", shape=(32 * RATE,))
-    samples[:] = 0.1 * np.sin(np.arange(32 * RATE) / 30)
+    samples = np.memmap(tmp_path / "long", np.float32, "w+", shape=(32 * SAMPLE_RATE,))
+    samples[:] = 0.1 * np.sin(np.arange(32 * SAMPLE_RATE) / 30)
     given, once = [], recognizer._window
 
     def window(piece, context):
@@ -163,16 +165,16 @@ def test_a_checkpoint_of_published_shape_hears_a_recording_longer_than_its_windo
         return once(piece, context)
 
     recognizer._window = window
-    words = recognizer.recognize(samples, RATE, 600.0).words
+    words = recognizer.recognize(samples, SAMPLE_RATE, 600.0).words
     assert {word.word for word in words} == {"click"}
     # A window alone is in memory, and the second is told what the first said.
-    assert given[0] == (30 * RATE, np.ndarray, "")
+    assert given[0] == (30 * SAMPLE_RATE, np.ndarray, "")
     assert given[1][1:] == (np.ndarray, " ".join(["click"] * len(words)))
     times = [time for word in words for time in (word.start_s, word.end_s)]
     assert times == sorted(times)
     assert 0 <= times[0] < times[-1] <= 30
     with pytest.raises(RecognitionTimeout):
-        recognizer.recognize(samples, RATE, 0.0)
+        recognizer.recognize(samples, SAMPLE_RATE, 0.0)
 
 
 def test_a_known_name_is_found_in_the_cache_with_its_checksum_and_never_downloaded(tiny, tmp_path, monkeypatch):

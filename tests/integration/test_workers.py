@@ -18,11 +18,11 @@ from safetensors.torch import load_file
 from trainees import needs_deepspeed
 from worker_members import Kept, Member
 
-from flywheel.errors import TrainingError
-from flywheel.scoring import verifiers
-from flywheel.training.parallel import processes, workers
-from flywheel.training.parallel.workers import WorkerGroup
+from flywheel.rewards.scorers import verifier
+from flywheel.training.distributed import worker_group
+from flywheel.training.distributed.worker_group import WorkerGroup
 from flywheel.training.rl.run import train_rl
+from flywheel.utils.errors import TrainingError
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_a_member_that_cannot_be_made(rank, said):
 
 
 def test_one_that_hangs_is_named_in_time(groups, monkeypatch):
-    monkeypatch.setattr(processes, "GRACE_S", 0.1)
+    monkeypatch.setattr(worker_group, "GRACE_S", 0.1)
     made = groups(partial(Member, 1, "hang"), 2)
     made._limit = 0.5
     with pytest.raises(TrainingError, match=r"training process 1 of 2: has not answered in time \(0 s\)"):
@@ -77,20 +77,23 @@ def test_one_that_hangs_is_named_in_time(groups, monkeypatch):
 
 def test_one_that_dies_ends_the_call_where_the_others_do_not_see_it(groups, monkeypatch):
     made = groups(partial(Member, 1, "die"), 2)
-    monkeypatch.setattr(processes, "GRACE_S", 0.1)  # for the one that is ended
+    monkeypatch.setattr(worker_group, "GRACE_S", 0.1)  # for the one that is ended
     with pytest.raises(TrainingError, match=r"training process 2 of 2: has ended \(exit status -9\)"):
         made.call("wait_for_none")
     made.close()
 
 
 def test_processes_that_do_not_meet_are_told_in_time(monkeypatch):
-    class OneIsMissing(workers.Here):
+    class OneIsMissing(worker_group.SingleNodeLauncher):
         def __call__(self, start, meets):
-            return processes.LocalRanks(start, [0], meets, self.address)
+            return worker_group.LocalRanks(start, [0], meets, self.address)
 
-    monkeypatch.setattr(workers, "_MEET_S", 0.5)
-    monkeypatch.setattr(processes, "GRACE_S", 0.1)
-    with workers.begun_by(OneIsMissing()), pytest.raises(TrainingError, match="has not met the others in time"):
+    monkeypatch.setattr(worker_group, "_RENDEZVOUS_S", 0.5)
+    monkeypatch.setattr(worker_group, "GRACE_S", 0.1)
+    with (
+        worker_group.use_launcher(OneIsMissing()),
+        pytest.raises(TrainingError, match="has not met the others in time"),
+    ):
         WorkerGroup(Member, 2)
 
 
@@ -124,8 +127,8 @@ def test_the_others_end_with_the_leader(tmp_path, end):
     """Whatever it ends by."""
     lead = (
         "import os, pickle, sys, pathlib; from functools import partial; from worker_members import Member\n"
-        "from flywheel.training.parallel import processes\n"
-        "from flywheel.training.parallel.workers import WorkerGroup\n"
+        "from flywheel.training.distributed import processes\n"
+        "from flywheel.training.distributed.worker_group import WorkerGroup\n"
         "processes._forks.set_forkserver_preload(['worker_members'])  # no model is had here\n"
         "if __name__ == '__main__':\n"
         "    workers = WorkerGroup(partial(Member, 1, 'hang'), 2)\n"
@@ -163,7 +166,7 @@ RL = {
 @pytest.mark.parametrize("engine", ["torch", pytest.param("deepspeed", marks=needs_deepspeed)])
 def test_two_processes_come_to_what_one_comes_to(tmp_path, project, monkeypatch, engine):
     """By plain torch also where one has begun; by ZeRO 3 where the two were stopped in between."""
-    monkeypatch.setattr(verifiers, "score", lambda task, state: float(task.params["side"] == "left"))
+    monkeypatch.setattr(verifier, "score_final_state", lambda task, state: float(task.params["side"] == "left"))
     model = small_model(tmp_path / "model", project)
 
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")

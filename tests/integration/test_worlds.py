@@ -12,24 +12,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flywheel.errors import BadInput, EnvError
-from flywheel.synthesis.tasks import make_task
-from flywheel.worlds import catalogue
-from flywheel.worlds.merge.board import KEYS, first_random, luck, play, slide, solve
-from flywheel.worlds.server import WorldServer
+from flywheel.envs.suites import catalogue
+from flywheel.envs.suites.merge.board import KEYS, first_random, luck, play, slide, solve
+from flywheel.envs.suites.server import WorldServer
+from flywheel.envs.tasks.drawing import make_task
+from flywheel.utils.errors import BadInput, EnvError
 
 
 # -- manifests -------------------------------------------------------------------------------------------------------
 def test_games_and_sites_are_found_by_their_folders():
-    domains = {name: catalogue.get(name).domain for name in catalogue.names()}
+    domains = {name: catalogue.get_world(name).domain for name in catalogue.list_worlds()}
     known = {"tiles": "games", "shapes": "games", "merge": "games", "shop": "sites", "settings": "sites"}
     assert known.items() <= domains.items()
-    assert catalogue.games() == [name for name, domain in domains.items() if domain == "games"]
+    assert catalogue.list_games() == [name for name, domain in domains.items() if domain == "games"]
 
 
 @pytest.fixture
 def copied(tmp_path: Path) -> Path:
-    shutil.copytree(catalogue.ROOT / "tiles", tmp_path / "tiles")
+    shutil.copytree(catalogue.SUITES_ROOT / "tiles", tmp_path / "tiles")
     return tmp_path / "tiles"
 
 
@@ -47,22 +47,22 @@ def test_a_bad_manifest_is_named(copied, change, part):
     path = copied / "manifest.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
     with pytest.raises(BadInput, match=part):
-        catalogue.load(copied)
+        catalogue.load_world(copied)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", "\xff"])
 def test_a_manifest_that_is_not_json_is_bad_input(copied, text):
     (copied / "manifest.json").write_bytes(text.encode("latin-1"))
     with pytest.raises(BadInput, match=r"manifest\.json"):
-        catalogue.load(copied)
+        catalogue.load_world(copied)
 
 
 def test_the_checksum_follows_the_sources(copied):
-    before = catalogue.checksum(copied)
-    assert before == catalogue.get("tiles").checksum
+    before = catalogue.world_checksum(copied)
+    assert before == catalogue.get_world("tiles").checksum
     with (copied / "tiles.js").open("a") as file:
         file.write("// another line\n")
-    assert catalogue.checksum(copied) != before
+    assert catalogue.world_checksum(copied) != before
 
 
 # -- number merge ----------------------------------------------------------------------------------------------------
@@ -107,8 +107,8 @@ async def server():
 
 
 def site_task(name: str, template: str, seed: int = 5):
-    level = min(catalogue.get(name).templates[template].max_steps)
-    return make_task(catalogue.get(name), template, level, seed, "train")
+    level = min(catalogue.get_world(name).templates[template].max_steps)
+    return make_task(catalogue.get_world(name), template, level, seed, "train")
 
 
 async def test_forms_work_without_scripts(server):
@@ -186,9 +186,9 @@ async def _get(url: str) -> httpx.Response:
 
 
 def test_what_was_measured_of_a_world_is_no_source_of_it(copied):
-    before = catalogue.checksum(copied)
-    (copied / catalogue.REFERENCES).write_text('{"oracle": 1.0}')
-    assert catalogue.checksum(copied) == before
+    before = catalogue.world_checksum(copied)
+    (copied / catalogue.REFERENCES_FILE).write_text('{"oracle": 1.0}')
+    assert catalogue.world_checksum(copied) == before
 
 
 def test_the_seeded_generator_has_known_numbers():

@@ -9,13 +9,13 @@ import computers
 import pytest
 
 from flywheel.agent.actions import Finished, Terminal
-from flywheel.environments import catalogue, foreign, kind
-from flywheel.environments.choices import drawn, filled
-from flywheel.environments.router import open_environments
-from flywheel.errors import BadInput
-from flywheel.settings import Settings, parse
-from flywheel.synthesis import check as synthesis
-from flywheel.synthesis.tasks import make_tasks
+from flywheel.config import Settings, parse_settings
+from flywheel.envs import registry, suite_manifests
+from flywheel.envs.router import open_environments
+from flywheel.envs.suite_manifests import draw_placeholders, fill_placeholders
+from flywheel.envs.tasks import drawing as synthesis
+from flywheel.envs.tasks.drawing import make_tasks
+from flywheel.utils.errors import BadInput
 
 MONTHS = [f"month{number}" for number in range(60)]
 MANIFEST = f"""
@@ -45,29 +45,29 @@ def workspace(tmp_path) -> Path:
     (tmp_path / "start" / "deep" / "data.bin").write_bytes(bytes(range(256)))
     (tmp_path / "mine.yaml").write_text(MANIFEST)
     yield tmp_path
-    kind.find("terminal").own.clear()
+    registry.find_backend("terminal").own.clear()
 
 
 def chosen(*worlds: str, **more) -> Settings:
     block = {"domains": {"office": ["reports"]}, "worlds": list(worlds), "held_out": [], "levels": [1, 2]}
     merge = {"weights": {"office": 1.0}}
-    return parse({"synthesis": {**block, **more}, "merge": merge}, where="test")
+    return parse_settings({"synthesis": {**block, **more}, "merge": merge}, where="test")
 
 
 def test_its_tasks_are_drawn_as_those_of_any_world(workspace):
     settings = chosen("mine.yaml", train_tasks=12)
-    assert synthesis.check(settings, 1, workspace) == {"terminal"}
+    assert synthesis.check_task_settings(settings, 1, workspace) == {"terminal"}
     tasks = make_tasks(settings, 1, "train", workspace)
     assert {task.template for task in tasks} == {"pack", "size"}
     packs = [task for task in tasks if task.template == "pack"]
     assert {task.instruction for task in packs} <= {f"Pack the folder {one} into {one}.zip." for one in MONTHS}
     assert len({task.instruction for task in packs}) == len(packs)
     assert {"words.txt", "deep/data.bin"} == tasks[0].params["binary"].keys()
-    assert catalogue.get("reports").domain == "computer"
-    before = catalogue.get("reports").checksum
+    assert registry.get_task_suite("reports").domain == "computer"
+    before = registry.get_task_suite("reports").checksum
     (workspace / "start" / "words.txt").write_text("other\n")
-    foreign.register_all(settings, workspace)
-    assert catalogue.get("reports").checksum != before
+    suite_manifests.load_external_suites(settings, workspace)
+    assert registry.get_task_suite("reports").checksum != before
 
 
 @computers.needed
@@ -110,25 +110,25 @@ async def test_it_is_played_and_judged(workspace):
 def test_what_is_wrong_is_told_in_a_line(workspace, change, said):
     (workspace / "mine.yaml").write_text(textwrap.dedent(MANIFEST).replace(*change))
     with pytest.raises(BadInput, match=said) as caught:
-        synthesis.check(chosen("mine.yaml"), 1, workspace)
+        synthesis.check_task_settings(chosen("mine.yaml"), 1, workspace)
     assert "mine.yaml" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_a_manifest_that_is_not_there_is_told(workspace):
     with pytest.raises(BadInput, match="the manifest cannot be read"):
-        synthesis.check(chosen("theirs.yaml"), 1, workspace)
+        synthesis.check_task_settings(chosen("theirs.yaml"), 1, workspace)
     (workspace / "list.yaml").write_text("[1, 2]")
     with pytest.raises(BadInput, match="the manifest is no mapping"):
-        synthesis.check(chosen("list.yaml"), 1, workspace)
+        synthesis.check_task_settings(chosen("list.yaml"), 1, workspace)
 
 
 def test_placeholders_are_filled_in_wherever_they_stand():
     import random
 
-    values = drawn({"one": ["x"], "two": [{"a": "1", "b": "2"}]}, random.Random(1))
+    values = draw_placeholders({"one": ["x"], "two": [{"a": "1", "b": "2"}]}, random.Random(1))
     assert values == {"one": "x", "a": "1", "b": "2"}
     given = {"{one}.txt": ["{a} {b}", {"deep": "{one}"}], "number": 3, "none": None, "other": "{unknown}"}
-    assert filled(given, values) == {
+    assert fill_placeholders(given, values) == {
         "x.txt": ["1 2", {"deep": "x"}], "number": 3, "none": None, "other": "{unknown}",
     }  # fmt: skip

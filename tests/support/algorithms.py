@@ -7,7 +7,7 @@ from collections import defaultdict
 import numpy as np
 
 from flywheel.training.rl.gae import TurnEstimates
-from flywheel.training.rl.ppo import PolicyTerms
+from flywheel.training.rl.losses import PolicyTerms
 
 
 class Rloo:

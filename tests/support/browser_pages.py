@@ -9,13 +9,13 @@ from typing import Any
 from hostile import Page, Site, reply
 
 from flywheel.agent.actions import Action, Click, Point
-from flywheel.sandbox import chromium
-from flywheel.sandbox.process import Chromium
-from flywheel.sandbox.tab import Tab
-from flywheel.settings import Sandbox
+from flywheel.config import SandboxSettings
+from flywheel.envs.browser import chromium
+from flywheel.envs.browser.driver.browser_process import Chromium
+from flywheel.envs.browser.driver.tab import BrowserTab
 
 SIZE = 200  # pixels, both ways: a point of (0.1, 0.1) is at (20, 20)
-SETTINGS = Sandbox(width=SIZE, height=SIZE, timeout_s=30)
+SETTINGS = SandboxSettings(width=SIZE, height=SIZE, timeout_s=30)
 
 
 def html(body: str, headers: Mapping[str, str] | None = None) -> Page:
@@ -25,8 +25,8 @@ def html(body: str, headers: Mapping[str, str] | None = None) -> Page:
 
 
 @asynccontextmanager
-async def browser(settings: Sandbox = SETTINGS) -> AsyncIterator[Chromium]:
-    started = await Chromium.start(chromium.find(settings), settings)
+async def browser(settings: SandboxSettings = SETTINGS) -> AsyncIterator[Chromium]:
+    started = await Chromium.start(chromium.find_chromium(settings), settings)
     try:
         yield started
     finally:
@@ -38,9 +38,9 @@ class Stage:
 
     def __init__(self, chromium: Chromium, site: Site) -> None:
         self.chromium, self.site = chromium, site
-        self._tab: Tab | None = None
+        self._tab: BrowserTab | None = None
 
-    async def open(self, page: Page | str, **options: Any) -> Tab:
+    async def open(self, page: Page | str, **options: Any) -> BrowserTab:
         """A fresh session at a page; `page` is its HTML, or the name of one that is there."""
         name = page
         if not isinstance(page, str) or page.lstrip().startswith("<"):
@@ -52,7 +52,7 @@ class Stage:
         return self._tab
 
 
-async def act(tab: Tab, action: Action, ms: float = 0) -> str:
+async def act(tab: BrowserTab, action: Action, ms: float = 0) -> str:
     """Carry out an action, pass `ms` of page time, and give all notes."""
     note = await tab.do(action)
     await tab.observe(ms)

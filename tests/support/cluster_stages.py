@@ -8,9 +8,9 @@ import time
 import uuid
 from pathlib import Path
 
-from flywheel.progress import heard_by
-from flywheel.stages import rollout
-from flywheel.stages.base import Context, Stage, StageResult
+from flywheel.pipeline.stage import Stage, StageContext, StageResult
+from flywheel.pipeline.stages import rollout
+from flywheel.utils.progress import add_listener
 
 
 def _here() -> str:
@@ -20,7 +20,7 @@ def _here() -> str:
     return ray.get_runtime_context().get_node_id()
 
 
-def _wait(ctx: Context, shard: str, folder: Path) -> str:
+def _wait(ctx: StageContext, shard: str, folder: Path) -> str:
     """Tell where it is, then wait for the test's word."""
     tries = ctx.ws.root / "tries"
     note = tries / f"{shard} {uuid.uuid4().hex}"
@@ -32,7 +32,7 @@ def _wait(ctx: Context, shard: str, folder: Path) -> str:
     return shard
 
 
-def _play(ctx: Context, shard: str, folder: Path) -> dict:
+def _play(ctx: StageContext, shard: str, folder: Path) -> dict:
     """As rollout does; the first worker that has played a part of its shard says where it is, and goes no further while
     the test's file is there."""
 
@@ -46,15 +46,15 @@ def _play(ctx: Context, shard: str, folder: Path) -> dict:
         while held.exists():
             time.sleep(0.02)
 
-    with heard_by(hold):
+    with add_listener(hold):
         return rollout.STAGE.work(ctx, shard, folder)
 
 
-def _die(ctx: Context, shard: str, folder: Path) -> None:
+def _die(ctx: StageContext, shard: str, folder: Path) -> None:
     os._exit(1)
 
 
-def _finish(ctx: Context, results: dict) -> StageResult:
+def _finish(ctx: StageContext, results: dict) -> StageResult:
     return StageResult()
 
 

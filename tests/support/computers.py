@@ -9,19 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_env import fake_task
 
-from flywheel.computer import worlds
-from flywheel.computer.computer import Computer
-from flywheel.computer.given import Given
-from flywheel.computer.machine import Machine, MachineSettings
-from flywheel.computer.settings import TerminalSettings
-from flywheel.environments.env import Task
-from flywheel.sandbox import isolation
-from flywheel.sandbox.fake import fake_task
-from flywheel.settings import Settings, parse
+from flywheel.config import Settings, parse_settings
+from flywheel.envs import isolation
+from flywheel.envs.base import Task
+from flywheel.envs.computer import task_suites
+from flywheel.envs.computer.computer import Computer
+from flywheel.envs.computer.machine import Machine, MachineSettings
+from flywheel.envs.computer.settings import TerminalSettings
+from flywheel.envs.computer.task_spec import ComputerTaskSpec
 
 WALLS = ("bubblewrap", "podman", "docker")
-needed = pytest.mark.skipif(bool(isolation.missing()), reason=isolation.missing() or "-")
+needed = pytest.mark.skipif(bool(isolation.explain_missing_bwrap()), reason=isolation.explain_missing_bwrap() or "-")
 RUN_S = 3.0  # that a command is waited for, where none is to be interrupted
 
 
@@ -33,7 +33,7 @@ def wanted(params: Mapping[str, Any], state: Mapping[str, Any]) -> float:
 @pytest.fixture(autouse=True)
 def small_world(monkeypatch):
     """The verifier of `task`."""
-    monkeypatch.setitem(worlds.VERIFIERS, "wanted", wanted)
+    monkeypatch.setitem(task_suites.COMPUTER_VERIFIERS, "wanted", wanted)
 
 
 @pytest.fixture(params=WALLS, name="apart")
@@ -63,7 +63,7 @@ def task(kind: str, **params: Any) -> Task:
 
 
 def settings(kind: str, **chosen: Any) -> Settings:
-    return parse({"sandbox": {"kinds": {kind: {"run_s": RUN_S, "wait_ms": 10.0} | chosen}}}, where="test")
+    return parse_settings({"sandbox": {"kinds": {kind: {"run_s": RUN_S, "wait_ms": 10.0} | chosen}}}, where="test")
 
 
 @asynccontextmanager
@@ -80,7 +80,7 @@ async def terminal(chosen: Mapping[str, Any] | None = None, **given: Any) -> Asy
     """A computer without a screen. chosen: its settings. given: what a task says to it."""
     made = await Computer.start(TerminalSettings(**{"run_s": RUN_S, "wait_ms": 10.0, **(chosen or {})}))
     try:
-        await made.begin(Given(**given), 10.0)
+        await made.begin(ComputerTaskSpec(**given), 10.0)
         yield made
     finally:
         await made.close()

@@ -9,19 +9,19 @@ from contextlib import asynccontextmanager
 import pytest
 from PIL import Image
 
-from flywheel.computer import desktop
-from flywheel.computer.desktop import Desktop
-from flywheel.computer.machine import MachineSettings
-from flywheel.settings import Settings, parse
+from flywheel.config import Settings, parse_settings
+from flywheel.envs.computer import desktop
+from flywheel.envs.computer.desktop import Desktop
+from flywheel.envs.computer.machine import MachineSettings
 
-LACKING = desktop.missing({"mousepad": "mousepad", "pcmanfm": "pcmanfm", "xterm": "xterm"})
+LACKING = desktop.list_missing_packages({"mousepad": "mousepad", "pcmanfm": "pcmanfm", "xterm": "xterm"})
 needed = pytest.mark.skipif(bool(LACKING), reason=f"no desktop without {', '.join(LACKING)}")
 
 
 def settings(**chosen) -> Settings:
     """Small screens, and waits that are as short as determinism lets them be."""
     small = {"width": 480, "height": 360, "wait_ms": 30.0}
-    return parse({"sandbox": {"kinds": {"computer": small | chosen}}}, where="test")
+    return parse_settings({"sandbox": {"kinds": {"computer": small | chosen}}}, where="test")
 
 
 @asynccontextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 from browser_pages import at
 
 from flywheel.agent.actions import Action, Click, Hotkey, Point
-from flywheel.sandbox.tab import Tab
+from flywheel.envs.browser.driver.tab import BrowserTab
 
 CLICK = at(100, 190)  # below every dialog of these tests
 ENTER, ESCAPE, TAB = (Hotkey((name,)) for name in ("enter", "esc", "tab"))
@@ -16,7 +16,7 @@ def asks(script: str, body: str = "") -> str:
     return f"{body}<script>const told = []; addEventListener('click', () => {{ {script} }})</script>"
 
 
-async def step(tab: Tab, action: Action, ms: float = 0) -> tuple[str, dict, bytes]:
+async def step(tab: BrowserTab, action: Action, ms: float = 0) -> tuple[str, dict, bytes]:
     """Notes, what is seen, screen."""
     note = await tab.do(action)
     seen = await tab.observe(ms)

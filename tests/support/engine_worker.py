@@ -14,16 +14,15 @@ import torch
 import torch.distributed as dist
 from trainees import made_up
 
+from flywheel.config import RlSettings
 from flywheel.policy.model import load_model
-from flywheel.settings import Rl
-from flywheel.training.rl.experience import step_samples
+from flywheel.training.rl.experience import estimate_step_samples
 from flywheel.training.rl.learner import Learner
-from flywheel.training.rl.update import train_step
-from flywheel.training.rl.value_pretraining import pretrain_value
+from flywheel.training.rl.trainer import pretrain_value, train_step
 
 
 def main(model: Path, out: Path, engine: str, stage: int) -> None:
-    rl = Rl(
+    rl = RlSettings(
         engine=engine,
         zero_stage=stage or 1,
         minibatch=8,
@@ -39,12 +38,12 @@ def main(model: Path, out: Path, engine: str, stage: int) -> None:
     batch = made_up(model, rl)
     made = Learner(load_model(model), rl, 0)
     pretrain_value(made, batch, rl, seed=0)
-    figures = [train_step(made, step_samples(batch, made, rl)[0], rl, seed) for seed in (1, 2)]
+    figures = [train_step(made, estimate_step_samples(batch, made, rl)[0], rl, seed) for seed in (1, 2)]
     state = made.state_dict()
-    figures.append(train_step(made, step_samples(batch, made, rl)[0], rl, 3))
+    figures.append(train_step(made, estimate_step_samples(batch, made, rl)[0], rl, 3))
     again = Learner(load_model(model), rl, 5)
     again.load_state_dict(state)
-    repeated = train_step(again, step_samples(batch, again, rl)[0], rl, 3)
+    repeated = train_step(again, estimate_step_samples(batch, again, rl)[0], rl, 3)
     with again.gathered():
         weights = float(sum(tensor.double().abs().sum() for tensor in again.policy.state_dict().values()))
     if made.first:

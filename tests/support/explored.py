@@ -9,10 +9,10 @@ import httpx
 from processes import PATIENCE_S
 from synthetic_rows import image_row, step, task, trajectory
 
-from flywheel.explorer.server import Explorer, serving
-from flywheel.files import write_json
-from flywheel.store.partitions import write
-from flywheel.workspace import Workspace
+from flywheel.config.workspace import Workspace
+from flywheel.store.partitions import write_partition
+from flywheel.ui.explorer.server import ExplorerServer, serve_explorer
+from flywheel.utils.files import write_json
 
 SCRIPT = "<script>window.evil = 1</script><img src=x onerror='window.evil = 1'>"
 KINDS = ("click", "type", "drag", "scroll")
@@ -41,19 +41,21 @@ def rollouts(ws: Workspace, iteration: int = 1, *, stage: str = "rollout", polic
     for one in steps:
         if one["action_type"] == "type":
             one["action"] = f"type(content='{SCRIPT[:40]}')"
-    write(ws, "tasks", iteration, "synthesize", tasks)
-    write(ws, "trajectories", iteration, stage, rows)
-    write(ws, "steps", iteration, stage, steps)
-    write(ws, "images", iteration, stage, [image_row(n) for n in range(3)])  # that of the fourth step is missing
+    write_partition(ws, "tasks", iteration, "synthesize", tasks)
+    write_partition(ws, "trajectories", iteration, stage, rows)
+    write_partition(ws, "steps", iteration, stage, steps)
+    write_partition(
+        ws, "images", iteration, stage, [image_row(n) for n in range(3)]
+    )  # that of the fourth step is missing
     judged = [{"trajectory_id": row["trajectory_id"], "scorer": "verifier", "score": row["reward"]} for row in rows]
     scores = [one | {"v": one["score"] == 1.0, "threshold": 1.0, "detail": ""} for one in judged]
-    write(ws, "scores", iteration, "evaluate" if stage == "evaluate" else "score", scores)
+    write_partition(ws, "scores", iteration, "evaluate" if stage == "evaluate" else "score", scores)
     if stage == "rollout":
         routes = [
             {**one, "destination": "sft" if one["v"] else "ct", "reason": "verified" if one["v"] else "not verified"}
             for one in scores
         ]
-        write(ws, "routes", iteration, "route", [{k: one[k] for k in _ROUTE} for one in routes])
+        write_partition(ws, "routes", iteration, "route", [{k: one[k] for k in _ROUTE} for one in routes])
     return [row["trajectory_id"] for row in rows]
 
 
@@ -64,15 +66,15 @@ def held_out(ws: Workspace) -> None:
         promoted = {"model": f"m{k}", "digest": policy, "iteration": k, "promoted": True, "reason": ""}
         write_json(ws.promotion(k), promoted)
     won = [{"trajectory_id": f"t2e{n}", "scorer": "verifier", "score": 1.0 * (n < 2), "v": n < 2} for n in range(6)]
-    write(ws, "scores", 2, "evaluate", [one | {"threshold": 1.0, "detail": ""} for one in won])
+    write_partition(ws, "scores", 2, "evaluate", [one | {"threshold": 1.0, "detail": ""} for one in won])
 
 
 _ROUTE = ("trajectory_id", "destination", "reason", "score", "v")
 
 
 @contextmanager
-def explorer(ws: Workspace, other: Workspace | None = None) -> Iterator[tuple[Explorer, httpx.Client]]:
+def explorer(ws: Workspace, other: Workspace | None = None) -> Iterator[tuple[ExplorerServer, httpx.Client]]:
     """The explorer, and a client that is logged in."""
-    with serving(ws, 0, other) as served, httpx.Client(base_url=served.url, timeout=PATIENCE_S) as client:
+    with serve_explorer(ws, 0, other) as served, httpx.Client(base_url=served.url, timeout=PATIENCE_S) as client:
         assert client.get(served.entrance()).status_code == 303
         yield served, client

@@ -6,14 +6,14 @@ import pytest
 from playwright.sync_api import Page, expect
 from processes import PATIENCE_S
 
-from flywheel.explorer.server import Explorer
+from flywheel.ui.explorer.server import ExplorerServer
 
 axe = pytest.importorskip("axe_playwright_python.base", reason="pip install -e '.[dev]'").AXE_FILE_PATH
 SIZES = [(1280, 860, "light"), (390, 800, "dark")]
 WAIT_MS = 1000 * PATIENCE_S
 
 
-def open_page(browser, server: Explorer, *, width=1280, height=860, scheme="light") -> Page:
+def open_page(browser, server: ExplorerServer, *, width=1280, height=860, scheme="light") -> Page:
     """A page that is logged in. What its console complains of, and what it asks of others, is in its `faults`."""
     context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
     tab = context.new_page()
@@ -40,5 +40,5 @@ def _is_fault(told) -> bool:
     return "Content Security Policy" in told.text and not by_the_browser
 
 
-def _own(url: str, server: Explorer) -> bool:
+def _own(url: str, server: ExplorerServer) -> bool:
     return url.startswith((f"{server.url}/", "data:", f"blob:{server.url}/"))

@@ -6,11 +6,12 @@ import asyncio
 import contextlib
 import itertools
 
-from flywheel.environments.env import StepResult
-from flywheel.errors import EnvError, EnvTimeout
-from flywheel.sandbox.fake import FakeEnv, fake_task
-from flywheel.sandbox.pool import BrowserPool
-from flywheel.settings import Sandbox
+from fake_env import FakeEnv, fake_task
+
+from flywheel.config import SandboxSettings
+from flywheel.envs.base import StepResult
+from flywheel.envs.browser.pool import BrowserPool
+from flywheel.utils.errors import EnvError, EnvTimeout
 
 TASK = fake_task(1, max_steps=9)
 _pids = itertools.count(10_000_000)  # above what any system gives out
@@ -107,7 +108,7 @@ class Fleetful:
     """A pool over fakes. `async with Fleetful(pages=4) as f`: f.pool, f.browsers (all ever started), f.clock."""
 
     def __init__(self, fail_starts: int = 0, **settings) -> None:
-        self.settings = Sandbox(**{"pages_min": 0, "timeout_s": 30, **settings})
+        self.settings = SandboxSettings(**{"pages_min": 0, "timeout_s": 30, **settings})
         self.browsers: list[FakeChromium] = []
         self.clock, self._fail = Clock(), fail_starts
         self.starts = 0

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from processes import PATIENCE_S
 
-from flywheel.progress import listening
+from flywheel.utils.progress import replace_listener
 
 
 class Told:
@@ -31,5 +31,5 @@ class Told:
 @contextmanager
 def told():
     heard = Told()
-    with listening(heard):
+    with replace_listener(heard):
         yield heard

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from flywheel.agent.actions import Click, Point
-from flywheel.environments.env import Task
+from flywheel.envs.base import Task
 
 BUTTON = Click(Point(0.5, 0.35))
 QUIET = "quiet"
@@ -165,7 +165,7 @@ def silence(site_over: threading.Event) -> Callable[[Any], None]:
 
 @dataclass
 class Session:
-    """As `flywheel.sandbox.sessions.PageSession` asks. The score is 0 here, whatever the page tells."""
+    """As `flywheel.envs.browser.page_source.PageSession` asks. The score is 0 here, whatever the page tells."""
 
     url: str
     allowed: tuple[str, ...]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hostile import Page, redirect
 
-from flywheel.errors import EnvError, EnvTimeout
+from flywheel.utils.errors import EnvError, EnvTimeout
 
 _OTHER = """
 const frame = document.createElement("iframe");

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from lamps import LampEnv, Lamps, settings, task
 
+from flywheel.rewards.scorers import verifier
 from flywheel.rollout.rollout_log import RolloutLog
-from flywheel.scoring import verifiers
 from flywheel.training.rl import run as rl
 
 TASKS = [task(number, max_steps=2) for number in range(4)]
@@ -58,16 +58,16 @@ def train(folder: Path, model: Path, block: dict, kill_at: int) -> None:
             super().accept(request, episode, score, success)
             trace.write(json.dumps({"accepted": request.ordinal, "id": episode.id}) + "\n")
 
-    def update(run, batch, real=rl._Run._update):
+    def update(run, batch, real=rl._RLRun._update):
         used = [[request.ordinal, episode.id] for request, episode in batch.episodes]
         trace.write(json.dumps({"step": batch.step, "used": used}) + "\n")
         figures = real(run, batch)
         moments.one()
         return figures
 
-    rl.RolloutLog, rl._Run._update = Traced, update
+    rl.RolloutLog, rl._RLRun._update = Traced, update
     # Half of the tasks are solved, so that there is something to learn.
-    verifiers.score = lambda task, state: float(task.params["side"] == "left")
+    verifier.score_final_state = lambda task, state: float(task.params["side"] == "left")
     result = rl.train_rl(
         model,
         folder / "out",

@@ -14,12 +14,12 @@ from pathlib import Path
 from PIL import Image, ImageDraw
 
 from flywheel.agent.actions import Action, Click, Finished
-from flywheel.agent.context import Context
-from flywheel.environments.env import Observation, StepResult, Task
-from flywheel.errors import EnvError
+from flywheel.agent.prompt import Context
+from flywheel.config import Settings
+from flywheel.envs.base import Observation, StepResult, Task
 from flywheel.policy.encoding import Encoder
-from flywheel.policy.protocol import Completion, Sampling
-from flywheel.settings import Settings
+from flywheel.policy.protocol import Completion, SamplingParams
+from flywheel.utils.errors import EnvError
 
 SIZE = 64
 LEFT = "Thought: left.\nAction: click(point='<point>25 50</point>')"
@@ -133,7 +133,7 @@ class Lamps:
 
 
 def score_lamp(task: Task, state) -> float:
-    """The verifier of this world, put in the place of `flywheel.scoring.verifiers.score`."""
+    """The verifier of this world, put in the place of `flywheel.rewards.scorers.verifier.score_final_state`."""
     return float(state["hit"])
 
 
@@ -142,10 +142,10 @@ class Scripted:
 
     weight_version = "scripted"
 
-    def __init__(self, answer: Callable[[Context, Sampling], str]) -> None:
+    def __init__(self, answer: Callable[[Context, SamplingParams], str]) -> None:
         self.answer, self.asked = answer, []
 
-    async def complete(self, context: Context, sampling: Sampling) -> Completion:
+    async def complete(self, context: Context, sampling: SamplingParams) -> Completion:
         self.asked.append((context, sampling))
         for _ in range(sampling.seed % 5):  # episodes finish in another order than they began
             await asyncio.sleep(0)

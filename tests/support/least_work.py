@@ -8,11 +8,13 @@ from pathlib import Path
 
 import yaml
 
-from flywheel import init as workspaces
-from flywheel.files import write_text
-from flywheel.settings import Settings, dump
-from flywheel.store import manifest, pipeline, versioning
-from flywheel.workspace import Workspace
+from flywheel.cli import scaffold as workspaces
+from flywheel.config import Settings, dump_settings
+from flywheel.config.workspace import Workspace
+from flywheel.pipeline import dag
+from flywheel.store import manifest
+from flywheel.store.versioning import stage_records
+from flywheel.utils.files import write_text
 
 
 def frozen(settings: Settings, **changes) -> Settings:
@@ -21,7 +23,7 @@ def frozen(settings: Settings, **changes) -> Settings:
 
 def outputs(ws: Workspace, stage: str, iteration: int) -> list[Path]:
     """What dvc.yaml says that the stage writes."""
-    outs = yaml.safe_load(pipeline.path(ws, iteration).read_text())["stages"][stage]["outs"]
+    outs = yaml.safe_load(dag.dvc_yaml_path(ws, iteration).read_text())["stages"][stage]["outs"]
     return [ws.root / (next(iter(out)) if isinstance(out, dict) else out) for out in outs]
 
 
@@ -35,9 +37,9 @@ def run_stage(ws: Workspace, stage: str, iteration: int, text: str = "") -> None
 
 
 def run_iteration(ws: Workspace, iteration: int) -> None:
-    for stage in versioning.stages(ws, iteration):
+    for stage in stage_records.stage_names(ws, iteration):
         run_stage(ws, stage, iteration)
-        versioning.commit(ws, stage, iteration)
+        stage_records.record_stage(ws, stage, iteration)
 
 
 def turned(root: Path) -> Workspace:
@@ -46,9 +48,9 @@ def turned(root: Path) -> Workspace:
     write_text(root / ".gitignore", ".flywheel/\n/data/\n/models/iteration=*/\n")
     ws = Workspace(root)
     write_text(ws.params, "seed: 7\n")
-    versioning.prepare(ws)
-    manifest.genesis(ws, digest="abc")
-    versioning.add_iteration(ws, 1, frozen(Settings(), recording={"sessions_per_iteration": 0}))
+    stage_records.init_dvc_project(ws)
+    manifest.init_first_checkpoint(ws, digest="abc")
+    stage_records.begin_iteration(ws, 1, frozen(Settings(), recording={"sessions_per_iteration": 0}))
     run_iteration(ws, 1)
     return ws
 
@@ -57,15 +59,17 @@ def created(root: Path, sessions: int = 0) -> Workspace:
     """A workspace of the profile `small` that has so many of the shipped recordings: all of them are 577 files."""
     source = root.with_name(f"{root.name}-source")
     (source / "recordings").mkdir(parents=True)
-    shipped = sorted(path for path in (workspaces.PROJECT / "recordings").iterdir() if path.is_dir())[:sessions]
-    for path in (*shipped, *(workspaces.PROJECT / name for name in ("models", "params.yaml", "prefect.yaml"))):
-        (source / path.relative_to(workspaces.PROJECT)).symlink_to(path)
-    return workspaces.create(root, "small", project=source)
+    shipped = sorted(path for path in (workspaces.PROJECT_ROOT / "recordings").iterdir() if path.is_dir())[:sessions]
+    for path in (*shipped, *(workspaces.PROJECT_ROOT / name for name in ("models", "params.yaml", "prefect.yaml"))):
+        (source / path.relative_to(workspaces.PROJECT_ROOT)).symlink_to(path)
+    return workspaces.create_workspace(root, "small", project=source)
 
 
 def begun(root: Path, sessions: int = 0) -> Workspace:
     """As `created`; a run until `synthesize` is a matter of seconds, and takes them in."""
     ws = created(root, sessions)
     few = {**Settings().synthesis.model_dump(), "train_tasks": 4, "eval_tasks": 4, "general_samples": 0}
-    write_text(ws.params, dump(frozen(Settings(), recording={"sessions_per_iteration": sessions}, synthesis=few)))
+    write_text(
+        ws.params, dump_settings(frozen(Settings(), recording={"sessions_per_iteration": sessions}, synthesis=few))
+    )
     return ws

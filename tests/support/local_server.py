@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from flywheel.settings import LanguageModel
+from flywheel.config import LanguageModelSettings
 
 Answer = tuple[int, object]
 
@@ -51,8 +51,8 @@ class Server:
         self._server.shutdown()
         self._server.server_close()
 
-    def settings(self, **more: object) -> LanguageModel:
-        return LanguageModel(endpoint=self.url, model="stub", **{"timeout_s": 10, **more})
+    def settings(self, **more: object) -> LanguageModelSettings:
+        return LanguageModelSettings(endpoint=self.url, model="stub", **{"timeout_s": 10, **more})
 
 
 def said(text: str | None) -> Answer:

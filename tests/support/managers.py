@@ -15,14 +15,14 @@ from processes import PATIENCE_S
 from shelves import STORE, Shelves
 
 from flywheel.agent.actions import Click, Point, Type
-from flywheel.environments import managed
-from flywheel.environments.kind import KINDS
-from flywheel.environments.managed import TOKEN
-from flywheel.manager import node as nodes
-from flywheel.manager import server
-from flywheel.manager.ledger import Ledger, Terms
-from flywheel.settings import Settings, parse
-from flywheel.synthesis.tasks import make_task
+from flywheel.config import Settings, parse_settings
+from flywheel.envs.registry import BACKENDS
+from flywheel.envs.remote import client
+from flywheel.envs.remote import manager as remote_manager
+from flywheel.envs.remote import node_server as nodes
+from flywheel.envs.remote.client import TOKEN_VARIABLE
+from flywheel.envs.remote.manager import LeaseLedger, LeasePolicy
+from flywheel.envs.tasks.drawing import make_task
 
 SECRET = "a token of the tests alone"
 MOVES = (Type("set cup 3"), Click(Point(0.5, 0.5)), Type("set pen"), Type("set map 7"))
@@ -32,18 +32,18 @@ DEADLINE_S = PATIENCE_S
 @pytest.fixture(autouse=True)
 def kinds(monkeypatch):
     """Shelves, known to whoever opens environments here; a test module takes it by its import."""
-    monkeypatch.setenv(TOKEN, SECRET)
+    monkeypatch.setenv(TOKEN_VARIABLE, SECRET)
     monkeypatch.setattr(nodes, "_BEAT_S", 0.05)
-    monkeypatch.setattr(server, "_RECLAIM_S", 0.05)
-    monkeypatch.setattr(managed, "_BEAT_S", 0.05)
+    monkeypatch.setattr(remote_manager, "_RECLAIM_S", 0.05)
+    monkeypatch.setattr(client, "_BEAT_S", 0.05)
     made = Shelves()
-    monkeypatch.setitem(KINDS, "shelves", made)
+    monkeypatch.setitem(BACKENDS, "shelves", made)
     return made
 
 
 def chosen(manager: str = "", **more) -> Settings:
     sandbox = {"backend": "manager" if manager else "local", "manager": manager, "wait_s": 60.0, **more}
-    return parse({"sandbox": sandbox}, where="test")
+    return parse_settings({"sandbox": sandbox}, where="test")
 
 
 def task(level: int = 2, seed: int = 3):
@@ -62,9 +62,9 @@ async def served(application: web.Application) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def manager(path: Path, terms: Terms | None = None) -> AsyncIterator[SimpleNamespace]:
-    ledger = Ledger(path / "state.db", terms or Terms())
-    async with served(server.application(ledger, SECRET)) as address:
+async def manager(path: Path, terms: LeasePolicy | None = None) -> AsyncIterator[SimpleNamespace]:
+    ledger = LeaseLedger(path / "state.db", terms or LeasePolicy())
+    async with served(remote_manager.manager_application(ledger, SECRET)) as address:
         yield SimpleNamespace(ledger=ledger, address=address)
 
 
@@ -72,11 +72,13 @@ async def manager(path: Path, terms: Terms | None = None) -> AsyncIterator[Simpl
 async def node(address: str, name: str = "one", settings: Settings | None = None, kinds=("shelves",), film=0):
     """One that has registered."""
     async with (
-        nodes.opened(name, SECRET, settings or chosen(), kinds, film=film) as (made, places),
+        nodes.open_node(name, SECRET, settings or chosen(), kinds, film=film) as (made, places),
         served(made.application()) as own,
     ):
         empty = asyncio.Event()
-        beating = asyncio.create_task(nodes.beats(made, address, SECRET, {"address": own, "places": places}, empty))
+        beating = asyncio.create_task(
+            nodes.send_heartbeats(made, address, SECRET, {"address": own, "places": places}, empty)
+        )
         try:
             yield SimpleNamespace(node=made, address=own, empty=empty)
         finally:

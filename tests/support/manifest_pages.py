@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import yaml
 
-from flywheel.sandbox import manifests
+from flywheel.envs.browser.pages import manifest
 
 # A page with a button over the whole viewport, which counts its clicks.
 BUTTON = "<button onclick='game.clicks += 1' style='position:fixed;inset:0'>more</button>"
@@ -29,4 +29,4 @@ def lay(folder, files, /, **fields):
         (folder / name).write_text(text)
     said = {key: value for key, value in {"name": folder.name, **SAID, **fields}.items() if value is not None}
     (folder / "page.yaml").write_text(yaml.safe_dump(said))
-    return manifests.load(folder / "page.yaml")
+    return manifest.load_page_manifest(folder / "page.yaml")

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from flywheel.environments import catalogue, foreign, kind
-from flywheel.settings import Settings, parse
+from flywheel.config import Settings, parse_settings
+from flywheel.envs import registry, suite_manifests
 
 THEIRS = Path(__file__).parent / "data" / "osworld"
 PHOTOS = {
@@ -47,7 +47,7 @@ def example(evaluator: Mapping[str, Any], config: list[dict[str, Any]] | None = 
 
 def forget() -> None:
     for of in ("terminal", "computer"):
-        kind.find(of).own.clear()
+        registry.find_backend(of).own.clear()
 
 
 class Workspace:
@@ -69,13 +69,13 @@ class Workspace:
         forget()
         manifest = {"kind": of, "world": "theirs", "osworld": self.said}
         (self.root / "world.json").write_text(json.dumps(manifest))
-        foreign.register_all(self.settings, self.root)
-        return catalogue.get("theirs")
+        suite_manifests.load_external_suites(self.settings, self.root)
+        return registry.get_task_suite("theirs")
 
     @property
     def settings(self) -> Settings:
         block = {"domains": {"office": ["theirs"]}, "worlds": ["world.json"], "levels": [1], "held_out": 0.25}
-        return parse({"synthesis": block, "merge": {"weights": {"office": 1.0}}}, where="test")
+        return parse_settings({"synthesis": block, "merge": {"weights": {"office": 1.0}}}, where="test")
 
 
 @contextmanager

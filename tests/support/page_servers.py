@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from flywheel.sandbox import manifests
+from flywheel.envs.browser.pages import manifest
 
 ORDERS = Path(__file__).parent / "orders"
 SERVER = {
@@ -47,4 +47,4 @@ def lay(folder, server=None, **fields):
     said = {**SAID, "server": {**SERVER, **(server or {})}, **fields}
     said = {key: value for key, value in said.items() if value is not None}
     (folder / "page.yaml").write_text(yaml.safe_dump(said))
-    return manifests.load(folder / "page.yaml")
+    return manifest.load_page_manifest(folder / "page.yaml")

@@ -9,13 +9,13 @@ from pathlib import Path
 import pocketsphinx
 
 from flywheel.agent.actions import Click, Point
-from flywheel.errors import EnvError
-from flywheel.synthesis.tasks import make_task
-from flywheel.worlds import catalogue, oracle
+from flywheel.envs.suites import catalogue, oracle
+from flywheel.envs.tasks.drawing import make_task
+from flywheel.utils.errors import EnvError
 
 
 def task_of(world: str, template: str, level: int = 1, seed: int = 4):
-    return make_task(catalogue.get(world), template, level, seed, "train")
+    return make_task(catalogue.get_world(world), template, level, seed, "train")
 
 
 def click_on(result, name):
@@ -52,5 +52,5 @@ class Experts:
         played = (task.world, task.template, task.level, task.seed)
         if played not in self._played:
             async with self._pool.env() as env:
-                self._played[played] = await oracle.demonstrate(env, task, task.seed)
+                self._played[played] = await oracle.demonstrate_task(env, task, task.seed)
         return self._played[played]

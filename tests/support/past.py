@@ -14,11 +14,13 @@ from click.testing import CliRunner
 from safetensors.numpy import save_file
 
 from flywheel.cli import main
-from flywheel.files import locked, write_json, write_text
+from flywheel.config import Settings
+from flywheel.config.workspace import Workspace
+from flywheel.pipeline import dag
 from flywheel.policy import checkpoint
-from flywheel.settings import Settings
-from flywheel.store import manifest, pipeline, versioning
-from flywheel.workspace import Workspace
+from flywheel.store import manifest
+from flywheel.store.versioning import stage_records
+from flywheel.utils.files import file_lock, write_json, write_text
 
 
 def flywheel(ws: Workspace, *arguments: object) -> tuple[int, str]:
@@ -30,7 +32,7 @@ def flywheel(ws: Workspace, *arguments: object) -> tuple[int, str]:
 def once(folder: Path, name: str, make: Callable[[Path], object]) -> Path:
     """What `make` makes, not to be changed: in the folder, once for all who ask, at the same time too."""
     place, unfinished = folder / name, folder / f"unfinished-{name}"
-    with locked(folder / f"{name}.lock", 300, f"making the workspace {name}"):
+    with file_lock(folder / f"{name}.lock", 300, f"making the workspace {name}"):
         if not place.is_dir():
             shutil.rmtree(unfinished, ignore_errors=True)
             make(unfinished)
@@ -56,14 +58,14 @@ def turn(ws: Workspace, settings: Settings, k: int) -> None:
     synthetic.routed(ws, settings, k)
     synthetic.outgoing(ws, k)
     _models(ws, k)
-    for stage in versioning.stages(ws, k):
-        versioning.commit(ws, stage, k)
+    for stage in stage_records.stage_names(ws, k):
+        stage_records.record_stage(ws, stage, k)
     shutil.rmtree(ws.state / "staging", ignore_errors=True)
 
 
 def _models(ws: Workspace, k: int) -> None:
     """Small weights, and what the synthetic iteration does not write of its outputs."""
-    declared = yaml.safe_load(pipeline.path(ws, k).read_text())["stages"]
+    declared = yaml.safe_load(dag.dvc_yaml_path(ws, k).read_text())["stages"]
     outs = [next(iter(out)) if isinstance(out, dict) else out for stage in declared.values() for out in stage["outs"]]
     for out in outs:
         path = ws.root / out
@@ -74,7 +76,7 @@ def _models(ws: Workspace, k: int) -> None:
             synthetic.write(ws, path.parts[-3], k, path.name.removeprefix("stage="), [])
     promotion = manifest.read_promotion(ws, k)
     if promotion["promoted"]:
-        promotion["digest"] = checkpoint.digest(ws.root / promotion["model"])
+        promotion["digest"] = checkpoint.checkpoint_digest(ws.root / promotion["model"])
         write_json(ws.promotion(k), promotion)
 
 

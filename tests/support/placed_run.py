@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 
 from flywheel import cluster
-from flywheel.environments.managed import MANAGER
-from flywheel.environments.router import open_environments
-from flywheel.files import write_text
-from flywheel.workspace import Workspace
+from flywheel.config.workspace import Workspace
+from flywheel.envs.remote.client import MANAGER_VARIABLE
+from flywheel.envs.router import open_environments
+from flywheel.utils.files import write_text
 
 
 async def play(settings, place: Path) -> None:
@@ -19,7 +19,7 @@ async def play(settings, place: Path) -> None:
 
     async with open_environments(settings, [TASK]) as environments, environments.env(TASK) as env:
         await env.reset(TASK, 3)
-        write_text(place, os.environ[MANAGER])
+        write_text(place, os.environ[MANAGER_VARIABLE])
         await asyncio.Event().wait()
 
 

@@ -8,9 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from flywheel import bench
+from flywheel.cli import bench
 
-_SPEC = importlib.util.spec_from_file_location("orchestration_postgres", bench.FOLDER / "orchestration_postgres.py")
+_SPEC = importlib.util.spec_from_file_location(
+    "orchestration_postgres", bench.BENCHMARKS_FOLDER / "orchestration_postgres.py"
+)
 _made = importlib.util.module_from_spec(_SPEC)
 _SPEC.loader.exec_module(_made)
 PASSWORD, Postgres = _made.PASSWORD, _made.Postgres

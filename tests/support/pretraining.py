@@ -7,15 +7,15 @@ import random
 
 import numpy as np
 
-from flywheel import scenes
-from flywheel.training.pretrain.mixture import plan
+from flywheel.envs.screens import layouts
+from flywheel.training.pretrain.scene_stream import draw_scene_kinds
 
 
 def undrawn(name, first, coordinates, size):
     """Chunks whose screens are noise: no second process, no browser."""
     for number in range(first, 100):
         rng = random.Random(f"{name}/{number}")
-        drawn = [scenes.draw(kind, level, rng, coordinates) for kind, level in plan(size, rng)]
+        drawn = [layouts.draw_scene(kind, level, rng, coordinates) for kind, level in draw_scene_kinds(size, rng)]
         pixels = np.random.default_rng(number).integers(0, 255, (len(drawn), 224, 224, 3), dtype=np.uint8)
         yield number, pixels, drawn
 

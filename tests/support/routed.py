@@ -8,9 +8,9 @@ from functools import cache
 import duckdb
 import pyarrow as pa
 
-from flywheel.schema import TABLES
-from flywheel.store import routing
-from flywheel.store.partitions import from_rows
+from flywheel.store.partitions import table_from_rows
+from flywheel.store.routing import training_stores
+from flywheel.store.schema import TABLES
 
 
 @cache
@@ -26,15 +26,15 @@ def _connection(
     connection = _open()
     reasons = {"trajectory_id": list(broken or {}), "reason": list((broken or {}).values())}
     tables = {
-        "incoming": from_rows("trajectories", trajectories),
-        "judgements": from_rows("scores", scores),
+        "incoming": table_from_rows("trajectories", trajectories),
+        "judgements": table_from_rows("scores", scores),
         "broken": pa.table(reasons, pa.schema([("trajectory_id", pa.string()), ("reason", pa.string())])),
     }
     for name, rows in tables.items():
         connection.register("rows", rows)
         connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS FROM rows")
         connection.unregister("rows")
-    routing.decide(connection, verified_only=verified_only)
+    training_stores.decide_routes(connection, verified_only=verified_only)
     connection.execute("CREATE OR REPLACE TEMP TABLE weights (trajectory_id VARCHAR, weight DOUBLE)")
     return connection
 
@@ -62,7 +62,7 @@ def stores(
     connection = _connection(trajectories, scores, broken, verified_only)
     found = {
         table: connection.execute(sql).to_arrow_table().cast(TABLES[table]).to_pylist()
-        for table, sql in routing.stores(iteration).items()
+        for table, sql in training_stores.training_stores_sql(iteration).items()
     }
-    aside = connection.execute(routing.SET_ASIDE).to_arrow_table().to_pylist()
-    return found | {"quarantine": list(routing.set_aside(aside))}
+    aside = connection.execute(training_stores.QUARANTINED_SQL).to_arrow_table().to_pylist()
+    return found | {"quarantine": list(training_stores.quarantine_rows(aside))}

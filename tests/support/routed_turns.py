@@ -7,11 +7,12 @@ from pathlib import Path
 
 import synthetic
 
-from flywheel.files import write_json
-from flywheel.settings import Settings
-from flywheel.stages.base import Context
-from flywheel.store import partitions, versioning
-from flywheel.workspace import Workspace
+from flywheel.config import Settings
+from flywheel.config.workspace import Workspace
+from flywheel.pipeline.stage import StageContext
+from flywheel.store import partitions
+from flywheel.store.versioning import stage_records
+from flywheel.utils.files import write_json
 
 _OF_INGEST = ("reviews", "thoughts", "events", "images")
 
@@ -24,32 +25,32 @@ def routed(root: Path, **routing: object) -> Workspace:
     synthetic.routed(ws, chosen, 1)
     for table in _OF_INGEST:
         if not ws.partition(table, 1, "ingest").is_dir():
-            partitions.write(ws, table, 1, "ingest", [])
+            partitions.write_partition(ws, table, 1, "ingest", [])
     for stage in ("ingest", "synthesize", "rollout", "score", "route"):
-        versioning.commit(ws, stage, 1)
+        stage_records.record_stage(ws, stage, 1)
     return ws
 
 
-def context(ws: Workspace, settings: Settings) -> Context:
+def context(ws: Workspace, settings: Settings) -> StageContext:
     """Of the stage that waits. settings: the iteration's, or some of a test's own."""
-    return Context(ws, settings, 1, "ct")
+    return StageContext(ws, settings, 1, "ct")
 
 
 def ask(ws: Workspace, settings: Settings) -> None:
     """A flow that waits, in this process."""
     from prefect import flow
 
-    from flows.route_review import ask_about_routes
+    from flows.human_input import ask_for_route_labels
 
     @flow(name="asks about routes")
     def asks() -> None:
-        ask_about_routes(context(ws, settings))
+        ask_for_route_labels(context(ws, settings))
 
     asks()
 
 
 if __name__ == "__main__":
-    from flywheel.store import frozen
+    from flywheel.store.versioning import iteration_params
 
     workspace = Workspace(Path(sys.argv[1]))
-    ask(workspace, frozen.load(workspace, 1))
+    ask(workspace, iteration_params.load_iteration_params(workspace, 1))

@@ -17,15 +17,13 @@ import numpy as np
 from PIL import Image as Picture
 from processes import PATIENCE_S
 
-from flywheel import words
-from flywheel.agent.context import Context, Image, Message
-from flywheel.policy.checkpoint import digest
+from flywheel.agent.prompt import Context, Image, Message
+from flywheel.envs.screens import vocabulary
+from flywheel.policy.chat_api import format_chat_answer, parse_chat_request
+from flywheel.policy.checkpoint import checkpoint_digest
 from flywheel.policy.encoding import Encoder
-from flywheel.policy.model import new_model, save_checkpoint
+from flywheel.policy.model import make_tiny_model, save_checkpoint, train_tokenizer
 from flywheel.policy.protocol import Completion
-from flywheel.policy.tokenizer import train_tokenizer
-from flywheel.policy.wire_answer import write_answer
-from flywheel.policy.wire_request import read_request
 
 COMMAND = (sys.executable, "-c", "from flywheel.cli import main; main()", "serve")
 BODY = {"model": "small", "messages": [{"role": "user", "content": "Go."}]}  # the least that can be asked
@@ -45,8 +43,8 @@ def context(number: int) -> Context:
 
 def checkpoints(root: Path, count: int) -> list[Path]:
     """Folders of different random weights."""
-    encoder = Encoder.new(train_tokenizer(words.corpus()))
-    return [save_checkpoint(new_model(seed), encoder, root / f"m{seed}") for seed in range(count)]
+    encoder = Encoder.new(train_tokenizer(vocabulary.tokenizer_corpus()))
+    return [save_checkpoint(make_tiny_model(seed), encoder, root / f"m{seed}") for seed in range(count)]
 
 
 @dataclass(frozen=True)
@@ -129,16 +127,16 @@ class Misbehaving:
     url: str = ""
 
     def __post_init__(self) -> None:
-        self.encoder, self.version = Encoder.from_folder(self.folder), digest(self.folder)
+        self.encoder, self.version = Encoder.from_folder(self.folder), checkpoint_digest(self.folder)
         row = {"id": "tiny", "owned_by": "flywheel", "root": str(self.folder), "weight_version": self.version}
         self.routes: dict[str, Behaviour] = {"GET /v1/models": says(200, {"data": [row]})}
 
     def good(self, raw: bytes) -> dict:
         """A well-formed answer: two tokens, of log-probability -1."""
-        asked = read_request(raw, max_new_tokens=8, seed=lambda: 0)
+        asked = parse_chat_request(raw, max_new_tokens=8, seed=lambda: 0)
         prompt = self.encoder.prompt_ids(asked.context)
         done = Completion("ab", (45, 46), (-1.0, -1.0), len(prompt), self.version, False)
-        return write_answer({"id": "x", "created": 0, "model": "tiny"}, asked, [done], prompt, str)
+        return format_chat_answer({"id": "x", "created": 0, "model": "tiny"}, asked, [done], prompt, str)
 
     def spoilt(self, spoil: Callable[[dict], object]) -> Behaviour:
         """The well-formed answer after `spoil` changed it."""

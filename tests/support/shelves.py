@@ -15,19 +15,17 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 from flywheel.agent.actions import Action, CallUser, Finished, Type, Wait
-from flywheel.environments.env import Observation, StepResult, Task
-from flywheel.environments.kind import KindSettings, Limits, block
-from flywheel.environments.world import TaskWorld, Template
-from flywheel.errors import BadInput, EnvError
-from flywheel.findings import Finding, guarded
-from flywheel.reward.verdict import Verdict
-from flywheel.reward.verifier import Verifier, apply
-from flywheel.settings import Settings
+from flywheel.config import Settings
+from flywheel.envs.base import Observation, StepResult, Task, TaskSuite, TaskTemplate
+from flywheel.envs.registry import BackendSettings, EnvLimits, parse_backend_settings
+from flywheel.envs.verdict import Verdict, Verifier, apply_verifier
+from flywheel.utils.diagnostics import Finding, run_diagnostic
+from flywheel.utils.errors import BadInput, EnvError
 
 _THINGS = ("box", "cup", "key", "map", "pen")
 
 
-class StoreWorld(TaskWorld):
+class StoreWorld(TaskSuite):
     """Templates: the lamp is to be turned on, or off. What else stands in the store must stay as it is."""
 
     environment: ClassVar[str] = "shelves"
@@ -43,7 +41,7 @@ STORE = StoreWorld(
     name="store",
     domain="stores",
     templates={
-        name: Template(instruction=f"Turn the lamp {name}.", verifier=f"turned_{name}", max_steps={1: 2, 2: 3})
+        name: TaskTemplate(instruction=f"Turn the lamp {name}.", verifier=f"turned_{name}", max_steps={1: 2, 2: 3})
         for name in ("on", "off")
     },
     checksum=hashlib.sha256(b"store").hexdigest(),
@@ -58,7 +56,7 @@ def turned(value: str) -> Verifier:
 VERIFIERS = {f"turned_{value}": turned(value) for value in ("on", "off")}
 
 
-class ShelfSettings(KindSettings):
+class ShelfSettings(BackendSettings):
     largest: int = 20  # keys that a store may hold
 
 
@@ -97,7 +95,7 @@ class Shelf:
 
     def _result(self, note: str, said_done: bool) -> StepResult:
         task, state = self._task, {"store": dict(self._store), "terminated": False}
-        score = apply(VERIFIERS[task.verifier], task.verifier, task.params, state, task.task_id)
+        score = apply_verifier(VERIFIERS[task.verifier], task.verifier, task.params, state, task.task_id)
         terminated = state["terminated"] = bool(said_done or Verdict(score, task.threshold).v)
         truncated = not terminated and self._steps >= task.max_steps
         self._over = terminated or truncated
@@ -129,14 +127,14 @@ class Lender:
 class Shelves:
     """name: of the kind, and of its block of settings. opened: every lender that there has been."""
 
-    def __init__(self, name: str = "shelves", world: TaskWorld = STORE, make=Shelf) -> None:
+    def __init__(self, name: str = "shelves", world: TaskSuite = STORE, make=Shelf) -> None:
         self.name, self._world, self._make = name, world, make
         self.opened: list[Lender] = []
 
     def worlds(self) -> Iterable[str]:
         return (self._world.name,)
 
-    def world(self, name: str) -> TaskWorld:
+    def world(self, name: str) -> TaskSuite:
         return self._world
 
     def verifier(self, task: Task) -> Verifier:
@@ -144,7 +142,7 @@ class Shelves:
             raise BadInput(f"no verifier is called {task.verifier!r}", where=task.task_id)
         return VERIFIERS[task.verifier]
 
-    def limits(self, settings: Settings) -> Limits:
+    def limits(self, settings: Settings) -> EnvLimits:
         return self._settings(settings).limits
 
     def identity(self, settings: Settings) -> Mapping[str, Any]:
@@ -154,7 +152,7 @@ class Shelves:
         self._settings(settings)
 
     def examine(self, settings: Settings) -> Iterable[Finding]:
-        return (guarded(self.name, lambda: f"{self._settings(settings).places} places"),)
+        return (run_diagnostic(self.name, lambda: f"{self._settings(settings).places} places"),)
 
     @asynccontextmanager
     async def open(self, settings: Settings, root: Path | None) -> AsyncIterator[Lender]:
@@ -162,4 +160,4 @@ class Shelves:
         yield self.opened[-1]
 
     def _settings(self, settings: Settings) -> ShelfSettings:
-        return block(settings, self.name, ShelfSettings)
+        return parse_backend_settings(settings, self.name, ShelfSettings)

@@ -8,10 +8,11 @@ from typing import Any
 import least_work
 import yaml
 
-from flywheel import settings as config
-from flywheel.stages import base
-from flywheel.store import manifest, partitions, pipeline, versioning
-from flywheel.workspace import Workspace
+from flywheel import config
+from flywheel.config.workspace import Workspace
+from flywheel.pipeline import dag, stage
+from flywheel.store import manifest, partitions
+from flywheel.store.versioning import stage_records
 
 TASKS = 4
 _SMALL = {
@@ -35,16 +36,18 @@ def synthesized(root: Path, sandbox: dict[str, Any]) -> Workspace:
     """With the tasks of iteration 1. sandbox: of the block `sandbox`, other values."""
     ws = least_work.created(root)
     changes = _SMALL | {f"sandbox.{name}": value for name, value in sandbox.items()}
-    ws.params.write_text(yaml.safe_dump(config.load(ws.params, changes).model_dump(mode="json")))
-    manifest.genesis(ws, "base", "models/base")
-    versioning.add_iteration(ws, 1, config.load(ws.params))
-    base.run_stage(pipeline.get("synthesize"), base.Context.open(ws, 1, "synthesize"))
+    ws.params.write_text(yaml.safe_dump(config.load_settings(ws.params, changes).model_dump(mode="json")))
+    manifest.init_first_checkpoint(ws, "base", "models/base")
+    stage_records.begin_iteration(ws, 1, config.load_settings(ws.params))
+    stage.run_stage(dag.find_stage("synthesize"), stage.StageContext.open(ws, 1, "synthesize"))
     return ws
 
 
 def played(ws: Workspace) -> dict[str, list]:
     """What the stage rollout wrote."""
-    tables = {table: partitions.read(ws, table, 1, "rollout") for table in ("trajectories", "steps", "images")}
+    tables = {
+        table: partitions.read_partition(ws, table, 1, "rollout") for table in ("trajectories", "steps", "images")
+    }
     return {
         table: rows.drop_columns(list(_CHANGES & {*rows.column_names})).to_pylist() for table, rows in tables.items()
     }

@@ -14,14 +14,16 @@ from unittest.mock import patch
 
 from synthetic_rows import START, WORLDS, image_row, rl_curriculum, rl_metrics, step, task, trajectory
 
-from flywheel.evaluation import rivals
-from flywheel.files import write_json, write_text
-from flywheel.settings import Settings
-from flywheel.stages import route
-from flywheel.stages.base import Context, StageResult, run_stage
-from flywheel.store import expectations, lineage, manifest, metrics, versioning
-from flywheel.store.partitions import write
-from flywheel.workspace import Workspace, label
+from flywheel.config import Settings
+from flywheel.config.workspace import Workspace, iteration_label
+from flywheel.evaluation import baselines
+from flywheel.pipeline.stage import StageContext, StageResult, run_stage
+from flywheel.pipeline.stages import route
+from flywheel.store import lineage, manifest, metrics
+from flywheel.store.partitions import write_partition
+from flywheel.store.routing import data_docs
+from flywheel.store.versioning import stage_records
+from flywheel.utils.files import write_json, write_text
 
 _KINDS = ("click", "type", "drag", "scroll", "hotkey", "finished")
 
@@ -30,22 +32,22 @@ def workspace(root, **settings) -> tuple[Workspace, Settings]:
     ws = Workspace(root)
     chosen = Settings.model_validate({"recording": {"sessions_per_iteration": 0}, **settings})
     write_text(ws.params, "seed: 7\n")
-    versioning.prepare(ws)
-    manifest.genesis(ws, digest="d0base")
+    stage_records.init_dvc_project(ws)
+    manifest.init_first_checkpoint(ws, digest="d0base")
     return ws, chosen
 
 
 def incoming(ws: Workspace, settings: Settings, k: int, *, tasks: int = 10, samples: int = 4) -> None:
     """Partitions of ingest, synthesize, rollout and score of iteration k; two rollouts are not sound."""
     rng = random.Random(k)
-    versioning.add_iteration(ws, k, settings)
+    stage_records.begin_iteration(ws, k, settings)
     places = [(domain, world) for domain, worlds in WORLDS.items() for world in worlds]
     train = [task(f"i{k}-task{n:02d}", *places[n % 4]) for n in range(tasks)]
     held = [task(f"held{n:02d}", *places[n % 4], "eval") for n in range(8)]
-    write(ws, "tasks", k, "synthesize", [*train, *held])
-    write(ws, "images", k, "synthesize", [])
-    write(ws, "general", k, "synthesize", [])
-    _metrics(ws, k, "synthesize", [metrics.row("tasks", tasks)], 4)
+    write_partition(ws, "tasks", k, "synthesize", [*train, *held])
+    write_partition(ws, "images", k, "synthesize", [])
+    write_partition(ws, "general", k, "synthesize", [])
+    _metrics(ws, k, "synthesize", [metrics.metric_row("tasks", tasks)], 4)
     ingested(ws, k)
     rolled, scores = [], []
     policy = manifest.read_promotion(ws, k - 1)["digest"]
@@ -84,13 +86,13 @@ def incoming(ws: Workspace, settings: Settings, k: int, *, tasks: int = 10, samp
     ]
     wrong = next(row for row in steps if row["trajectory_id"] == f"t{k}0002")
     wrong["logprobs"] = wrong["logprobs"][:-1]
-    write(ws, "trajectories", k, "rollout", rolled)
-    write(ws, "steps", k, "rollout", steps)
-    write(ws, "images", k, "rollout", [image_row(n) for n in range(6)])
-    _metrics(ws, k, "rollout", [metrics.row("trajectories", len(rolled))], 61)
-    write(ws, "scores", k, "score", scores)
+    write_partition(ws, "trajectories", k, "rollout", rolled)
+    write_partition(ws, "steps", k, "rollout", steps)
+    write_partition(ws, "images", k, "rollout", [image_row(n) for n in range(6)])
+    _metrics(ws, k, "rollout", [metrics.metric_row("trajectories", len(rolled))], 61)
+    write_partition(ws, "scores", k, "score", scores)
     verified = sum(row["v"] for row in scores)
-    _metrics(ws, k, "score", [metrics.share("p_v1", verified, len(scores))], 0.4)
+    _metrics(ws, k, "score", [metrics.fraction_metric_row("p_v1", verified, len(scores))], 0.4)
 
 
 def ingested(ws: Workspace, k: int) -> None:
@@ -99,13 +101,13 @@ def ingested(ws: Workspace, k: int) -> None:
     human = {"source": "recording", "author": "human", "policy_version": None, "run_id": f"run-{k}", "reward": None}
     rows = [trajectory(f"r{k}{n}", shop, at=at + timedelta(minutes=n), **human) for n in range(3)]
     rows[2] |= {"status": "invalid", "error": "audio.wav is cut off", "steps": 0}
-    write(ws, "tasks", k, "ingest", [shop])
-    write(ws, "trajectories", k, "ingest", rows)
-    write(ws, "steps", k, "ingest", [step(row, n, total=3) for row in rows[:2] for n in range(3)])
-    write(ws, "images", k, "ingest", [image_row(n) for n in range(3)])
-    write(ws, "events", k, "ingest", [])
+    write_partition(ws, "tasks", k, "ingest", [shop])
+    write_partition(ws, "trajectories", k, "ingest", rows)
+    write_partition(ws, "steps", k, "ingest", [step(row, n, total=3) for row in rows[:2] for n in range(3)])
+    write_partition(ws, "images", k, "ingest", [image_row(n) for n in range(3)])
+    write_partition(ws, "events", k, "ingest", [])
     said = ("um so i click the uh add button", "I click the Add button.")
-    write(
+    write_partition(
         ws,
         "thoughts",
         k,
@@ -130,40 +132,44 @@ def ingested(ws: Workspace, k: int) -> None:
             for n in range(3)
         ],
     )
-    figures = [metrics.share("steps_with_a_thought", 6, 6)]
+    figures = [metrics.fraction_metric_row("steps_with_a_thought", 6, 6)]
     _metrics(ws, k, "ingest", figures, 22)
 
 
 def routed(ws: Workspace, settings: Settings, k: int, *, page: bool = False, **blocks) -> StageResult:
     """The stage `route` of iteration k, without DVC. page: of what the contracts found, seconds of a core. blocks: of
     the settings, other ones."""
-    shown = expectations.page if page else lambda *_: nullcontext(lambda judged: None)
+    shown = data_docs.data_docs_process if page else lambda *_: nullcontext(lambda judged: None)
     settings = settings.model_copy(update=blocks)
     shutil.rmtree(ws.staging(k, "route"), ignore_errors=True)
-    with patch.object(expectations, "page", shown):
-        return run_stage(route.STAGE, Context(ws, settings, k, "route"))
+    with patch.object(data_docs, "data_docs_process", shown):
+        return run_stage(route.STAGE, StageContext(ws, settings, k, "route"))
 
 
 def outgoing(ws: Workspace, k: int) -> None:
     """Metrics, models' lineage, evaluation episodes, promotion and runs of iteration k."""
     rng = random.Random(100 + k)
     begun = manifest.read_promotion(ws, k - 1)["model"]
-    here = f"models/iteration={label(k)}"
+    here = f"models/iteration={iteration_label(k)}"
     for stage, parents, stores in (
-        ("ct", [begun], [lineage.dataset("ct", n) for n in range(1, k + 1)]),
-        ("sft", [f"{here}/ct"], [lineage.dataset("sft", n) for n in range(max(1, k - 1), k + 1)]),
+        ("ct", [begun], [lineage.dataset_name("ct", n) for n in range(1, k + 1)]),
+        ("sft", [f"{here}/ct"], [lineage.dataset_name("sft", n) for n in range(max(1, k - 1), k + 1)]),
         ("rl-games", [f"{here}/sft"], []),
         ("rl-sites", [f"{here}/sft"], []),
         ("merge", [f"{here}/rl-games", f"{here}/rl-sites"], []),
     ):
         name = "merged" if stage == "merge" else stage
-        write(
-            ws, "lineage", k, stage, lineage.trained(f"{here}/{name}", f"d{k}{name}", parents=parents, datasets=stores)
+        write_partition(
+            ws,
+            "lineage",
+            k,
+            stage,
+            lineage.checkpoint_links(f"{here}/{name}", f"d{k}{name}", parents=parents, datasets=stores),
         )
         rows = []
         if stage in ("ct", "sft"):
             rows = [
-                metrics.row(
+                metrics.metric_row(
                     "loss", (1.6 if stage == "ct" else 1.1) / k * math.exp(-n / 25) + 0.2 + 0.05 * rng.random(), step=n
                 )
                 for n in range(0, 47, 2)
@@ -171,25 +177,25 @@ def outgoing(ws: Workspace, k: int) -> None:
         if stage.startswith("rl"):
             domain = stage.removeprefix("rl-")
             rows = rl_metrics(domain, k, rng)
-            write(ws, "curriculum", k, stage, rl_curriculum(domain, k))
+            write_partition(ws, "curriculum", k, stage, rl_curriculum(domain, k))
         _metrics(ws, k, stage, rows, {"ct": 40, "sft": 38, "merge": 1}.get(stage, 55))
     figures = []
-    for domain, at in (("games", 4), ("sites", 5), (metrics.ALL, 9)):
-        n = 40 if domain == metrics.ALL else 20
+    for domain, at in (("games", 4), ("sites", 5), (metrics.ALL_DOMAINS, 9)):
+        n = 40 if domain == metrics.ALL_DOMAINS else 20
         before, after = min(n, at * k), min(n, at * (k + 1) + (0 if k < 3 else -at))
         figures += [
-            metrics.share("success_before", before, n, domain=domain),
-            metrics.share("success_after", after, n, domain=domain),
-            metrics.row("success_difference", (after - before) / n, domain=domain, low=-0.05, high=0.3, n=n),
+            metrics.fraction_metric_row("success_before", before, n, domain=domain),
+            metrics.fraction_metric_row("success_after", after, n, domain=domain),
+            metrics.metric_row("success_difference", (after - before) / n, domain=domain, low=-0.05, high=0.3, n=n),
         ]
     _metrics(ws, k, "evaluate", figures, 58)
     held = task("held00", "games", "tiles", "eval")
     episode = trajectory(f"e{k}", held, at=START + timedelta(days=k, hours=2), policy_version=f"d{k}merged")
-    write(ws, "trajectories", k, "evaluate", [episode])
-    write(ws, "steps", k, "evaluate", [step(episode, n, total=3) for n in range(3)])
-    write(ws, "images", k, "evaluate", [image_row(n) for n in range(3)])
-    write(ws, "tasks", k, "evaluate", [task(f"fresh{k}", "games", "tiles", "eval")])
-    write(
+    write_partition(ws, "trajectories", k, "evaluate", [episode])
+    write_partition(ws, "steps", k, "evaluate", [step(episode, n, total=3) for n in range(3)])
+    write_partition(ws, "images", k, "evaluate", [image_row(n) for n in range(3)])
+    write_partition(ws, "tasks", k, "evaluate", [task(f"fresh{k}", "games", "tiles", "eval")])
+    write_partition(
         ws,
         "scores",
         k,
@@ -205,7 +211,7 @@ def outgoing(ws: Workspace, k: int) -> None:
             }
         ],
     )
-    rivals.write(ws, k, "synthetic", {f"d{k}merged": {"held00": 1.0}})
+    baselines.write_outcomes(ws, k, "synthetic", {f"d{k}merged": {"held00": 1.0}})
     promoted = k != 3
     before = manifest.read_promotion(ws, k - 1)
     newest = {"model": f"{here}/merged", "digest": f"d{k}merged"} if promoted else before
@@ -214,14 +220,14 @@ def outgoing(ws: Workspace, k: int) -> None:
         ws.promotion(k),
         {"model": newest["model"], "digest": newest["digest"], "iteration": k, "promoted": promoted, "reason": reason},
     )
-    write(ws, "reviews", k, "promote", [])
-    _metrics(ws, k, "promote", [metrics.row("promoted", promoted)], 0.3)
+    write_partition(ws, "reviews", k, "promote", [])
+    _metrics(ws, k, "promote", [metrics.metric_row("promoted", promoted)], 0.3)
     at = START + timedelta(days=k)
     run = {
         "run_id": f"run-{k}",
         "parent_id": None,
         "kind": "flow",
-        "name": f"{label(k)} rollout",
+        "name": f"{iteration_label(k)} rollout",
         "state": "COMPLETED",
         "attempts": 1,
         "started_at": at,
@@ -229,9 +235,9 @@ def outgoing(ws: Workspace, k: int) -> None:
         "seconds": 61.0,
         "parameters": "{}",
     }
-    write(ws, "runs", k, "runs", [run])
+    write_partition(ws, "runs", k, "runs", [run])
     _metrics(ws, k, "runs", [], 0.1)
 
 
 def _metrics(ws: Workspace, k: int, stage: str, rows: list[dict], seconds: float) -> None:
-    write(ws, "metrics", k, stage, [*rows, metrics.row("seconds", seconds)])
+    write_partition(ws, "metrics", k, stage, [*rows, metrics.metric_row("seconds", seconds)])

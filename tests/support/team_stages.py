@@ -15,13 +15,13 @@ import pytest
 from lamps import LEFT, RIGHT, Lamps, screen, settings, task
 
 from flywheel.agent.prompt import build_context
-from flywheel.policy.encoding import Encoded, Encoder
-from flywheel.scoring import verifiers
-from flywheel.settings import Supervised
-from flywheel.stages.base import TRAINING, Context, Stage, StageResult
+from flywheel.config import SupervisedSettings
+from flywheel.pipeline.stage import TRAINING, Stage, StageContext, StageResult
+from flywheel.policy.encoding import EncodedSequence, Encoder
+from flywheel.rewards.scorers import verifier
+from flywheel.training.data.samples import Sample
 from flywheel.training.rl.run import train_rl
-from flywheel.training.samples import Sample
-from flywheel.training.supervised.train import train_supervised
+from flywheel.training.sft import train_supervised
 
 SUPERVISED = {"lr": 3e-3, "batch": 4, "save_every": 2, "processes": 2, "pack_tokens": 300}
 # Which turns lie in which minibatch hangs on the names of episodes: so that a run repeats bit for bit.
@@ -44,10 +44,10 @@ RL = {
 class Watched:
     """A prompt that tells who reads it, and dies or waits then, where a file says so to the process of that rank."""
 
-    prompt: Encoded
+    prompt: EncodedSequence
     folder: Path
 
-    def __call__(self) -> Encoded:
+    def __call__(self) -> EncodedSequence:
         rank = os.environ["RANK"]
         (self.folder / f"pid {rank} {os.getpid()} {os.environ.get('RAY_RAYLET_PID', '')}").touch()
         try:
@@ -73,18 +73,18 @@ def samples(model: Path, folder: Path, watched: int) -> list[Sample]:
     return made
 
 
-def supervised(root: Path, out: Path, state: Path, block: Supervised, on_metric: Callable) -> list[float]:
+def supervised(root: Path, out: Path, state: Path, block: SupervisedSettings, on_metric: Callable) -> list[float]:
     """Four steps; the third has the sample that is watched."""
-    from flywheel.training.supervised.train import plan
+    from flywheel.training.sft import plan_batches
 
-    watched = plan(16, block.batch, 5)[2][0]
+    watched = plan_batches(16, block.batch, 5)[2][0]
     made = samples(root / "model", root / "told", watched)
     return train_supervised(root / "model", out, made, settings=block, seed=5, state_folder=state, on_metric=on_metric)
 
 
 def reinforced(root: Path, out: Path, state: Path, block: dict[str, Any]) -> list[dict[str, Any]]:
     with pytest.MonkeyPatch.context() as patch:  # the process may be that of the tests
-        patch.setattr(verifiers, "score", lambda task, state: float(task.params["side"] == "left"))
+        patch.setattr(verifier, "score_final_state", lambda task, state: float(task.params["side"] == "left"))
         return train_rl(
             root / "model",
             out,
@@ -97,7 +97,7 @@ def reinforced(root: Path, out: Path, state: Path, block: dict[str, Any]) -> lis
         ).curve
 
 
-def _train(ctx: Context, shard: str, folder: Path) -> Any:
+def _train(ctx: StageContext, shard: str, folder: Path) -> Any:
     if ctx.stage != "sft":
         return reinforced(ctx.ws.root, ctx.ws.root / "out", folder, RL)
 
@@ -107,7 +107,7 @@ def _train(ctx: Context, shard: str, folder: Path) -> Any:
     return supervised(ctx.ws.root, ctx.ws.root / "out", folder, ctx.settings.sft, on_metric)
 
 
-def _finish(ctx: Context, results: dict) -> StageResult:
+def _finish(ctx: StageContext, results: dict) -> StageResult:
     return StageResult()
 
 

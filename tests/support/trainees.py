@@ -13,21 +13,21 @@ import torch
 from lamps import LEFT, RIGHT, screen, settings
 
 from flywheel.agent.prompt import build_context
+from flywheel.config import RlSettings
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import load_model
-from flywheel.settings import Rl
-from flywheel.training.forward.padded import PaddedTokens, response_hidden
-from flywheel.training.forward.policy_forward import PolicyForward
+from flywheel.training.data.samples import Sample
+from flywheel.training.modeling.packing import PaddedTokens, compute_padded_hidden
+from flywheel.training.modeling.policy_forward import PolicyForward
 from flywheel.training.rl.experience import Experience
-from flywheel.training.rl.ppo import token_logprobs
-from flywheel.training.rl.value import Told
-from flywheel.training.samples import Sample
+from flywheel.training.rl.learner import ValueFeatures
+from flywheel.training.rl.losses import token_logprobs
 
 DEEPSPEED = importlib.util.find_spec("deepspeed") is not None
 needs_deepspeed = pytest.mark.skipif(not DEEPSPEED, reason="deepspeed is not installed: make test-deepspeed")
 
 
-def made_up(folder: Path, rl: Rl, trajectories: int = 8, seed: int = 0) -> list[Experience]:
+def made_up(folder: Path, rl: RlSettings, trajectories: int = 8, seed: int = 0) -> list[Experience]:
     """Trajectories of one to three steps, two of each task; some reach the goal, some are cut off. Their recorded
     log-probabilities are the ones of the checkpoint in `folder`."""
     encoder, rng, policy = Encoder.from_folder(folder), np.random.default_rng(seed), settings().policy
@@ -41,13 +41,13 @@ def made_up(folder: Path, rl: Rl, trajectories: int = 8, seed: int = 0) -> list[
         success = bool(rng.integers(2))
         rewards = tuple([*rng.normal(0, 0.1, len(samples) - 1).tolist(), float(success)])
         beyond = None if success or number % 3 else samples[0].context
-        told = tuple(Told(0.0, 1 - step / 3) for step in range(len(samples)))
+        told = tuple(ValueFeatures(0.0, 1 - step / 3) for step in range(len(samples)))
         task = f"task{number // 2}"
         made.append(Experience(name, tuple(samples), rewards, told, float(success), success, beyond, task))
     return recorded(folder, rl, made)
 
 
-def recorded(folder: Path, rl: Rl, made: list[Experience]) -> list[Experience]:
+def recorded(folder: Path, rl: RlSettings, made: list[Experience]) -> list[Experience]:
     """With log-probabilities as the checkpoint in `folder` samples them."""
     reader = PolicyForward(load_model(folder))
 
@@ -61,5 +61,5 @@ def recorded(folder: Path, rl: Rl, made: list[Experience]) -> list[Experience]:
 
 def response_logprobs(model, batch: PaddedTokens, temperature: float = 1.0) -> tuple[torch.Tensor, torch.Tensor]:
     """Log-probability and entropy of each response token, [batch, longest response], at a sampling temperature."""
-    hidden = response_hidden(model.base_model, batch)
+    hidden = compute_padded_hidden(model.base_model, batch)
     return token_logprobs(model.get_output_embeddings()(hidden) / temperature, batch.ids)

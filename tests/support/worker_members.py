@@ -11,10 +11,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from flywheel.errors import TrainingError
-from flywheel.settings import Optimizer
-from flywheel.training.parallel.engine import TorchEngine
-from flywheel.training.state import TrainState
+from flywheel.config import OptimizerSettings
+from flywheel.training.distributed.engine import TorchEngine
+from flywheel.training.distributed.train_state import TrainState
+from flywheel.utils.errors import TrainingError
 
 
 class Member:
@@ -60,7 +60,7 @@ class Kept(TrainState):
 
     def __init__(self) -> None:
         module = nn.Linear(1, 1)
-        super().__init__({"one": module}, {"one": TorchEngine(module, Optimizer())})
+        super().__init__({"one": module}, {"one": TorchEngine(module, OptimizerSettings())})
 
     def load_own(self, folder: Path) -> dict | None:
         return self.load(folder / str(dist.get_rank()) / "state", "key")

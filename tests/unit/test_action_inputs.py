@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 
 import pytest
+from action_specimens import action as draw
 
 from flywheel.agent import actions as act
-from flywheel.agent.packing import pack, unpack
-from flywheel.agent.specimens import action as draw
-from flywheel.sandbox.inputs import InputDriver
+from flywheel.agent.action_json import actions_from_json, actions_to_json
+from flywheel.envs.browser.driver.input import InputDriver
 
 NONE_OF_ITS = [
     act.LongPress(act.Point(0.5, 0.5)),
@@ -28,7 +28,9 @@ NONE_OF_ITS = [
 @pytest.mark.parametrize("action", NONE_OF_ITS, ids=lambda action: type(action).__name__)
 async def test_what_a_page_cannot_do_is_said(action):
     hands = InputDriver(100, 100)  # no page: it is not touched
-    assert await hands.do(action, None, (), "http://a.test/") == f"a browser page has no {act.NAMES[type(action)]}"
+    assert (
+        await hands.do(action, None, (), "http://a.test/") == f"a browser page has no {act.ACTION_NAMES[type(action)]}"
+    )
 
 
 async def test_waiting_and_ending_need_no_hands():
@@ -40,5 +42,5 @@ async def test_waiting_and_ending_need_no_hands():
 def test_every_action_is_kept_in_a_checkpoint():
     rng = random.Random(1)
     actions = [draw(rng) for _ in range(2000)]
-    assert {type(one) for one in actions} == set(act.NAMES)
-    assert unpack(pack(actions)) == actions
+    assert {type(one) for one in actions} == set(act.ACTION_NAMES)
+    assert actions_from_json(actions_to_json(actions)) == actions

@@ -9,35 +9,44 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flywheel.recording.align import LEAD_S, Acted, Spoken, _posterior, _viterbi, align, overlap, words_of
+from flywheel.recordings.align import (
+    LEAD_S,
+    SpokenUtterance,
+    TimedAction,
+    _posterior,
+    _viterbi,
+    align_utterances,
+    split_words,
+    word_overlap,
+)
 
 times = st.lists(st.floats(0.5, 6.0), min_size=1, max_size=6)
 shifts = st.floats(-50, 50)
 vocabulary = st.lists(st.sampled_from(["red", "blue", "cart", "open", "left", "tile"]), max_size=3).map(tuple)
 
 
-def spoken_at(*ends: float, words: tuple[str, ...] = ()) -> list[Spoken]:
-    return [Spoken(end - 1.0, end, words) for end in ends]
+def spoken_at(*ends: float, words: tuple[str, ...] = ()) -> list[SpokenUtterance]:
+    return [SpokenUtterance(end - 1.0, end, words) for end in ends]
 
 
 @st.composite
 def recordings(draw):
     gaps, words = draw(times), draw(st.lists(vocabulary, min_size=6, max_size=6))
-    acted = [Acted(float(t), w) for t, w in zip(np.cumsum(gaps), words, strict=False)]
+    acted = [TimedAction(float(t), w) for t, w in zip(np.cumsum(gaps), words, strict=False)]
     said, heard = draw(times), draw(st.lists(vocabulary, min_size=6, max_size=6))
-    spoken = [Spoken(float(t) - 0.4, float(t), w) for t, w in zip(np.cumsum(said), heard, strict=False)]
+    spoken = [SpokenUtterance(float(t) - 0.4, float(t), w) for t, w in zip(np.cumsum(said), heard, strict=False)]
     return spoken, acted
 
 
 @given(recordings(), shifts)
 def test_a_shift_of_the_audio_clock_changes_the_offset_alone(recording, shift):
     spoken, acted = recording
-    moved = [Spoken(u.start_s + shift, u.end_s + shift, u.words) for u in spoken]
-    here, there = align(spoken, acted), align(moved, acted)
+    moved = [SpokenUtterance(u.start_s + shift, u.end_s + shift, u.words) for u in spoken]
+    here, there = align_utterances(spoken, acted), align_utterances(moved, acted)
     assert there.steps == here.steps
     assert there.offset_s + shift == pytest.approx(here.offset_s, abs=1e-6)
     assert there.scores == pytest.approx(here.scores, abs=1e-6)
-    marked, marked_moved = align(spoken, acted, 0.2), align(moved, acted, 0.2 - shift)
+    marked, marked_moved = align_utterances(spoken, acted, 0.2), align_utterances(moved, acted, 0.2 - shift)
     assert marked_moved.steps == marked.steps
     assert marked_moved.offset_s + shift == pytest.approx(marked.offset_s, abs=2e-3)
     assert marked_moved.scores == pytest.approx(marked.scores, abs=5e-3)
@@ -46,7 +55,7 @@ def test_a_shift_of_the_audio_clock_changes_the_offset_alone(recording, shift):
 @given(recordings(), st.none() | st.floats(-2, 2))
 def test_steps_never_decrease_and_scores_are_probabilities(recording, sync):
     spoken, acted = recording
-    found = align(spoken, acted, sync)
+    found = align_utterances(spoken, acted, sync)
     assert len(found.steps) == len(found.scores) == len(spoken)
     assert all(a <= b for a, b in pairwise(found.steps))
     assert all(0 <= step < len(acted) for step in found.steps)
@@ -56,48 +65,51 @@ def test_steps_never_decrease_and_scores_are_probabilities(recording, sync):
 @given(st.lists(st.floats(2.0, 9.0), min_size=1, max_size=6, unique=True), st.floats(-5, 5))
 def test_thoughts_spoken_just_before_their_actions_are_found_with_the_offset(gaps, offset):
     at = np.cumsum(gaps)
-    acted = [Acted(float(t)) for t in at]
+    acted = [TimedAction(float(t)) for t in at]
     spoken = spoken_at(*(float(t) - LEAD_S - offset for t in at))
-    found = align(spoken, acted, sync_s=offset)
+    found = align_utterances(spoken, acted, sync_s=offset)
     assert found.steps == tuple(range(len(gaps)))
     assert found.offset_s == pytest.approx(offset, abs=2e-3)
 
 
 def test_several_thoughts_may_belong_to_one_action_and_an_action_may_have_none():
-    acted = [Acted(5.0), Acted(15.0), Acted(25.0)]
-    found = align(spoken_at(2.8, 4.4, 24.4), acted, sync_s=0.0)
+    acted = [TimedAction(5.0), TimedAction(15.0), TimedAction(25.0)]
+    found = align_utterances(spoken_at(2.8, 4.4, 24.4), acted, sync_s=0.0)
     assert found.steps == (0, 0, 2)
     assert found.offset_s == pytest.approx(0.0, abs=1e-9)
 
 
 def test_words_decide_where_time_is_in_doubt():
-    acted = [Acted(10.0, ("click", "red", "mug")), Acted(13.0, ("click", "cart"))]
+    acted = [TimedAction(10.0, ("click", "red", "mug")), TimedAction(13.0, ("click", "cart"))]
     between = 12.0 - LEAD_S  # two seconds after the one, one before the other
     for words, step in [(("i", "click", "the", "red", "mug"), 0), (("i", "open", "the", "cart"), 1), (("um",), 1)]:
-        assert align([Spoken(between - 0.5, between, words)], acted, sync_s=0.0).steps == (step,)
+        assert align_utterances([SpokenUtterance(between - 0.5, between, words)], acted, sync_s=0.0).steps == (step,)
 
 
 def test_words_find_the_offset_without_a_sync_mark():
-    acted = [Acted(3.0, ("red",)), Acted(9.0, ("green",)), Acted(11.0, ("blue",))]
+    acted = [TimedAction(3.0, ("red",)), TimedAction(9.0, ("green",)), TimedAction(11.0, ("blue",))]
     # Only "green" and "blue" were said, three seconds early on the audio's clock.
-    spoken = [Spoken(4.5, 9.0 - LEAD_S - 3.0, ("green",)), Spoken(7.0, 11.0 - LEAD_S - 3.0, ("blue",))]
-    found = align(spoken, acted)
+    spoken = [
+        SpokenUtterance(4.5, 9.0 - LEAD_S - 3.0, ("green",)),
+        SpokenUtterance(7.0, 11.0 - LEAD_S - 3.0, ("blue",)),
+    ]
+    found = align_utterances(spoken, acted)
     assert found.steps == (1, 2)
     assert found.offset_s == pytest.approx(3.0)
 
 
 def test_one_stray_thought_does_not_pull_the_others():
-    acted = [Acted(t) for t in (5.0, 10.0, 15.0, 20.0)]
+    acted = [TimedAction(t) for t in (5.0, 10.0, 15.0, 20.0)]
     spoken = spoken_at(5.0 - LEAD_S, 10.0 - LEAD_S, 15.0 - LEAD_S, 20.0 - LEAD_S, 45.0)
-    found = align(spoken, acted, sync_s=0.0)
+    found = align_utterances(spoken, acted, sync_s=0.0)
     assert found.steps == (0, 1, 2, 3, 3)
     assert found.offset_s == pytest.approx(0.0, abs=2e-3)
 
 
 def test_nothing_said_or_nothing_done_aligns_nothing():
-    assert align([], [Acted(1.0)], 0.5).steps == ()
-    assert align(spoken_at(1.0), []).steps == ()
-    assert align([], [], 0.5).offset_s == 0.5
+    assert align_utterances([], [TimedAction(1.0)], 0.5).steps == ()
+    assert align_utterances(spoken_at(1.0), []).steps == ()
+    assert align_utterances([], [], 0.5).offset_s == 0.5
 
 
 def monotone(n: int, m: int) -> list[tuple[int, ...]]:
@@ -119,12 +131,12 @@ def test_dynamic_programming_agrees_with_trying_all(n, m, seed):
 
 
 def test_overlap_is_exact():
-    acted = [Acted(0.0, ("click", "red")), Acted(1.0, ("click", "blue")), Acted(2.0)]
-    result = overlap([Spoken(0, 1, ("red",)), Spoken(0, 1, ("click", "blue"))], acted)
+    acted = [TimedAction(0.0, ("click", "red")), TimedAction(1.0, ("click", "blue")), TimedAction(2.0)]
+    result = word_overlap([SpokenUtterance(0, 1, ("red",)), SpokenUtterance(0, 1, ("click", "blue"))], acted)
     # click is in two of three actions and weighs log 2.5; a colour is in one and weighs log 4.
     red = np.log(4) / (np.log(4) + np.log(2.5))
     np.testing.assert_allclose(result, [[red, 0, 0], [1 - red, 1, 0]])
 
 
 def test_words_of_a_label():
-    assert words_of("Open Red-Mug 2!") == ("open", "red", "mug", "2")
+    assert split_words("Open Red-Mug 2!") == ("open", "red", "mug", "2")

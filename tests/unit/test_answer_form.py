@@ -16,25 +16,25 @@ from lamps import screen
 from flywheel.agent import actions as act
 from flywheel.agent import coordinates
 from flywheel.agent.actions import ParseError, Point
-from flywheel.agent.answer_form import lark, up_to
-from flywheel.agent.grammar import Grammar, response_text
-from flywheel.agent.parser import parse, serialise
+from flywheel.agent.grammar import Grammar, format_response
+from flywheel.agent.parsing.parser import parse_response, serialise_action
 from flywheel.agent.prompt import build_context
-from flywheel.errors import BadInput, PolicyError
+from flywheel.config import PolicySettings, RlSettings, parse_settings
 from flywheel.policy import open_policy
-from flywheel.policy.constraint import Constraint
 from flywheel.policy.encoding import Encoder
-from flywheel.policy.model import load_model, new_model, save_checkpoint
-from flywheel.policy.protocol import Sampling
-from flywheel.settings import Policy, Rl
-from flywheel.settings import parse as parse_settings
-from flywheel.training.forward.policy_forward import PolicyForward
+from flywheel.policy.guided_decoding import AnswerConstraint, build_lark_grammar, integers_regex
+from flywheel.policy.model import load_model, make_tiny_model, save_checkpoint
+from flywheel.policy.protocol import SamplingParams
+from flywheel.training.modeling.policy_forward import PolicyForward
+from flywheel.utils.errors import BadInput, PolicyError
 
 POLICIES = {
-    "minimal": Policy(constrained="always"),
-    "point of 1000, functions": Policy(constrained="always", template="point", coordinates=1000, functions=True),
-    "fractions, phone": Policy(constrained="always", template="point", space="fractions", actions="mobile"),
-    "game of 37 cells": Policy(constrained="always", template="point", coordinates=37, actions="game"),
+    "minimal": PolicySettings(constrained="always"),
+    "point of 1000, functions": PolicySettings(
+        constrained="always", template="point", coordinates=1000, functions=True
+    ),
+    "fractions, phone": PolicySettings(constrained="always", template="point", space="fractions", actions="mobile"),
+    "game of 37 cells": PolicySettings(constrained="always", template="point", coordinates=37, actions="game"),
 }
 THOUGHT = "I look for the red “mug”, 2 of 3: it's there."
 
@@ -45,15 +45,15 @@ def encoder(project) -> Encoder:
 
 
 @pytest.fixture(scope="module", params=POLICIES)
-def held(request, encoder) -> tuple[Policy, Constraint]:
+def held(request, encoder) -> tuple[PolicySettings, AnswerConstraint]:
     policy = POLICIES[request.param]
-    return policy, Constraint(encoder, len(encoder.tokenizer), policy)
+    return policy, AnswerConstraint(encoder, len(encoder.tokenizer), policy)
 
 
 @given(st.integers(0, 120_000), st.integers(0, 130_000))
 def test_numbers_up_to_the_last(last, number):
-    assert bool(re.fullmatch(up_to(last), str(number))) == (number <= last)
-    assert not re.fullmatch(up_to(last), f"0{number}")
+    assert bool(re.fullmatch(integers_regex(last), str(number))) == (number <= last)
+    assert not re.fullmatch(integers_regex(last), f"0{number}")
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -73,7 +73,7 @@ def test_whatever_may_be_written_is_an_action(held, encoder, seed):
     else:
         pytest.fail(f"no end: {encoder.decode(written)!r}")
     text = encoder.decode(written)
-    found = parse(text, Grammar.of(policy))
+    found = parse_response(text, Grammar.of(policy))
     assert not isinstance(found.action, ParseError), (text, found.action)
     assert found.thought == text.partition("\nAction: ")[0].removeprefix("Thought: ").strip()
 
@@ -99,8 +99,8 @@ def test_what_is_written_is_of_the_form(encoder, action, name):
     policy = POLICIES[name]
     if isinstance(action, act.NavigateBack) and policy.actions == "game":
         return
-    text = response_text(THOUGHT, serialise(action, Grammar.of(policy)))
-    state = Constraint(encoder, len(encoder.tokenizer), policy).begin()
+    text = format_response(THOUGHT, serialise_action(action, Grammar.of(policy)))
+    state = AnswerConstraint(encoder, len(encoder.tokenizer), policy).begin()
     for token in encoder.encode_text(text):  # with the end
         assert not state.blocked()[token], (text, encoder.decode([token]))
         state.add(token)
@@ -110,7 +110,7 @@ def test_what_is_written_is_of_the_form(encoder, action, name):
 def folder(tmp_path_factory, encoder):
     """A model that has learnt nothing: what it writes is noise."""
     path = tmp_path_factory.mktemp("constrained") / "model"
-    save_checkpoint(new_model(3), encoder, path)
+    save_checkpoint(make_tiny_model(3), encoder, path)
     return path
 
 
@@ -119,7 +119,7 @@ async def answers(folder, policy, temperature):
     contexts = [build_context(f"Click lamp {n}.", (), screen("left", n), policy) for n in range(6)]
     try:
         return contexts, [
-            await opened.complete(context, Sampling(temperature, policy.max_new_tokens, seed, action=True))
+            await opened.complete(context, SamplingParams(temperature, policy.max_new_tokens, seed, action=True))
             for seed, context in enumerate(contexts)
         ]
     finally:
@@ -127,19 +127,21 @@ async def answers(folder, policy, temperature):
 
 
 async def test_noise_becomes_actions_and_the_trainer_counts_as_the_policy_did(folder, encoder):
-    policy = Policy(constrained="always", max_new_tokens=48, max_context_tokens=512, device="cpu")
+    policy = PolicySettings(constrained="always", max_new_tokens=48, max_context_tokens=512, device="cpu")
     contexts, found = await answers(folder, policy, 0.7)
     assert sum(one.finished for one in found) >= 2
-    assert not any(isinstance(parse(one.text, 100).action, ParseError) for one in found if one.finished)
+    assert not any(isinstance(parse_response(one.text, 100).action, ParseError) for one in found if one.finished)
     # A thought leaves room for an action: what is cut off is text that an action types.
     cut = [one.text for one in found if not one.finished]
     assert [text for text in cut if not re.search(r"\nAction: \w+\(\w+=('[^']*)?$", text)] == []
     _, free = await answers(folder, policy.model_copy(update={"constrained": "never"}), 0.7)
-    assert all(isinstance(parse(one.text, 100).action, ParseError) for one in free)  # so it is the constraint's doing
+    assert all(
+        isinstance(parse_response(one.text, 100).action, ParseError) for one in free
+    )  # so it is the constraint's doing
 
     model = load_model(folder)
-    constraint = Constraint(encoder, model.config.get_text_config().vocab_size, policy)
-    for rl in (Rl(), Rl(pack_tokens=0, micro_batch=4)):
+    constraint = AnswerConstraint(encoder, model.config.get_text_config().vocab_size, policy)
+    for rl in (RlSettings(), RlSettings(pack_tokens=0, micro_batch=4)):
         reader = PolicyForward(load_model(folder), constraint)
         items = [reader.item(encoder.encode(c), one.token_ids) for c, one in zip(contexts, found, strict=True)]
         items.append(reader.item(encoder.encode(contexts[0]), (0,), sampled=False))
@@ -157,7 +159,7 @@ async def test_noise_becomes_actions_and_the_trainer_counts_as_the_policy_did(fo
             np.testing.assert_allclose(seen[number][0], one.sampled_logprobs, atol=2e-4)
             np.testing.assert_allclose(seen[number][1], one.logprobs, atol=2e-4)
     plain = PolicyForward(load_model(folder))
-    (part,) = plain.parts([plain.item(encoder.encode(contexts[0]), found[0].token_ids)], Rl())
+    (part,) = plain.parts([plain.item(encoder.encode(contexts[0]), found[0].token_ids)], RlSettings())
     with torch.no_grad():
         assert np.abs(plain(part, 0.7)[2].numpy() - found[0].sampled_logprobs).max() > 1  # else nothing was proved
 
@@ -180,23 +182,23 @@ def test_what_cannot_be_constrained_is_refused(policy, said):
 
 
 def test_answers_are_held_to_their_form_where_that_can_be():
-    assert Policy().holds_form
-    assert not Policy(constrained="never").holds_form
+    assert PolicySettings().holds_form
+    assert not PolicySettings(constrained="never").holds_form
     for other in ({"template": "ui_tars_1_0", "space": "boxes"}, {"thinks": True}, {"backend": "openai"}):
-        assert not Policy(**other).holds_form
+        assert not PolicySettings(**other).holds_form
 
 
 async def test_other_answers_than_actions_are_free(folder):
     """`flywheel serve` and the base's questions ask the same policy for texts."""
-    policy = Policy(max_new_tokens=40, max_context_tokens=512, device="cpu")
+    policy = PolicySettings(max_new_tokens=40, max_context_tokens=512, device="cpu")
     opened, free = open_policy(folder, policy), open_policy(folder, policy.model_copy(update={"constrained": "never"}))
     context = build_context("What does it say?", (), screen("left", 1), policy)
     try:
-        assert await opened.complete(context, Sampling(0.7, 40, 1)) == await free.complete(
-            context, Sampling(0.7, 40, 1)
+        assert await opened.complete(context, SamplingParams(0.7, 40, 1)) == await free.complete(
+            context, SamplingParams(0.7, 40, 1)
         )
-        acted = await opened.complete(context, Sampling(0.7, 40, 1, action=True))
-        assert acted != await free.complete(context, Sampling(0.7, 40, 1, action=True))
+        acted = await opened.complete(context, SamplingParams(0.7, 40, 1, action=True))
+        assert acted != await free.complete(context, SamplingParams(0.7, 40, 1, action=True))
     finally:
         await opened.close()
         await free.close()
@@ -204,11 +206,11 @@ async def test_other_answers_than_actions_are_free(folder):
 
 def test_a_form_that_is_not_written_is_refused():
     with pytest.raises(BadInput, match="tool_call cannot be constrained"):
-        lark(Grammar("tool_call", coordinates.points(1000)), 100)
+        build_lark_grammar(Grammar("tool_call", coordinates.grid_space(1000)), 100)
 
 
 def test_a_token_that_is_not_of_the_form_is_an_error_and_no_end(encoder):
-    state = Constraint(encoder, len(encoder.tokenizer), POLICIES["minimal"]).begin()
+    state = AnswerConstraint(encoder, len(encoder.tokenizer), POLICIES["minimal"]).begin()
     for token in encoder.encode_text("Thought: I click it.\nAction: click(point='<point>12 ")[:-1]:  # without the end
         state.add(token)
     other = encoder.tokenizer.convert_tokens_to_ids("\nAction: ")

@@ -14,19 +14,19 @@ from checkpoints import ARCHITECTURES, ID, make
 from PIL import Image as Picture
 from trainees import response_logprobs
 
-from flywheel.agent.context import Image, Message
-from flywheel.errors import ModelError
+from flywheel.agent.prompt import Image, Message
+from flywheel.config import PolicySettings
 from flywheel.policy import checkpoint
-from flywheel.policy.checkpoint import digest
-from flywheel.policy.embedded import EmbeddedPolicy
+from flywheel.policy.checkpoint import checkpoint_digest
 from flywheel.policy.encoding import Encoder
+from flywheel.policy.inference.embedded import EmbeddedPolicy
+from flywheel.policy.inference.engine import generate_responses
 from flywheel.policy.model import load_model, save_checkpoint
-from flywheel.policy.protocol import Sampling
-from flywheel.policy.sampling import generate
-from flywheel.settings import Policy
-from flywheel.training.forward.padded import batch_of
+from flywheel.policy.protocol import SamplingParams
+from flywheel.training.modeling.packing import pad_samples
+from flywheel.utils.errors import ModelError
 
-SETTINGS = Policy()
+SETTINGS = PolicySettings()
 SIZES = ((60, 40), (224, 224), (300, 200), (37, 211), (1, 1), (500, 20))
 
 
@@ -107,13 +107,13 @@ def test_tokens_are_counted_without_the_pixels(folder):
 async def test_log_probabilities_are_those_of_the_trainers_forward_pass(folder):
     """Sampled one by one and in batches, over screens of many sizes and several turns, then recomputed together."""
     policy = EmbeddedPolicy(folder, SETTINGS)
-    samplings = [Sampling(1.2, 5 + 4 * number, seed=number) for number in range(len(CONTEXTS))]
+    samplings = [SamplingParams(1.2, 5 + 4 * number, seed=number) for number in range(len(CONTEXTS))]
     done = await asyncio.gather(*map(policy.complete, CONTEXTS, samplings))
     done += [await policy.complete(CONTEXTS[2], samplings[2]), await policy.complete(CONTEXTS[3], samplings[3])]
     await policy.close()
     model, encoder = load_model(folder).train(), Encoder.from_folder(folder)
     contexts = [*CONTEXTS, CONTEXTS[2], CONTEXTS[3]]
-    batch = batch_of([encoder.encode(context) for context in contexts], [one.token_ids for one in done])
+    batch = pad_samples([encoder.encode(context) for context in contexts], [one.token_ids for one in done])
     with torch.no_grad():
         logprobs, _ = response_logprobs(model, batch)
     for row, (context, one) in enumerate(zip(contexts, done, strict=True)):
@@ -127,10 +127,12 @@ def test_a_sampled_image_token_stands_for_no_image(folder):
     sampler alike."""
     model, encoder = load_model(folder), Encoder.from_folder(folder)
     prompts = [encoder.encode(context) for context in CONTEXTS[:4]]
-    samples = generate(model, encoder.end_id, prompts, [Sampling(1e4, 300, seed=7 + n) for n in range(4)])
+    samples = generate_responses(
+        model, encoder.end_id, prompts, [SamplingParams(1e4, 300, seed=7 + n) for n in range(4)]
+    )
     assert any(encoder.image_id in sample.token_ids[:-1] for sample in samples)
     with torch.no_grad():
-        logprobs, _ = response_logprobs(model, batch_of(prompts, [sample.token_ids for sample in samples]))
+        logprobs, _ = response_logprobs(model, pad_samples(prompts, [sample.token_ids for sample in samples]))
     for row, sample in zip(logprobs.numpy(), samples, strict=True):
         assert np.abs(row[: len(sample.token_ids)] - np.asarray(sample.logprobs)).max() <= 1e-4
 
@@ -161,8 +163,8 @@ def test_the_type_and_the_device_are_those_asked_for(tmp_path, monkeypatch):
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 async def test_weights_in_bfloat16_answer_too(architecture, tmp_path):
     folder = make(tmp_path / "m", architecture, dtype=torch.bfloat16)
-    policy = EmbeddedPolicy(folder, Policy(dtype="bfloat16", device="cpu"))
-    done = await asyncio.gather(*(policy.complete(context, Sampling(1.0, 6, seed=1)) for context in CONTEXTS))
+    policy = EmbeddedPolicy(folder, PolicySettings(dtype="bfloat16", device="cpu"))
+    done = await asyncio.gather(*(policy.complete(context, SamplingParams(1.0, 6, seed=1)) for context in CONTEXTS))
     await policy.close()
     assert all(1 <= len(one.token_ids) <= 6 and np.isfinite(one.logprobs).all() for one in done)
 
@@ -307,19 +309,21 @@ def test_a_tokeniser_or_settings_of_another_model_are_named(name, whole, tmp_pat
 
 def test_a_digest_needs_every_shard(whole, tmp_path):
     folder = shutil.copytree(whole, tmp_path / "m")
-    assert digest(folder) == digest(whole)
+    assert checkpoint_digest(folder) == checkpoint_digest(whole)
     remove_shard(folder)
     with pytest.raises(ModelError, match="is missing"):
-        digest(folder)
+        checkpoint_digest(folder)
 
 
 # -- Hugging Face names ----------------------------------------------------------------------------------------------
 def test_a_folder_is_taken_as_it_is(whole, tmp_path):
-    assert checkpoint.resolve(whole) == whole
-    assert checkpoint.resolve(whole.name, whole.parent) == whole
-    assert checkpoint.resolve("no/such/folder").name == "folder"  # not of a name's form: named when it is opened
+    assert checkpoint.resolve_checkpoint(whole) == whole
+    assert checkpoint.resolve_checkpoint(whole.name, whole.parent) == whole
+    assert (
+        checkpoint.resolve_checkpoint("no/such/folder").name == "folder"
+    )  # not of a name's form: named when it is opened
     (tmp_path / "models").mkdir()
-    assert checkpoint.resolve("models/none", tmp_path) == tmp_path / "models" / "none"
+    assert checkpoint.resolve_checkpoint("models/none", tmp_path) == tmp_path / "models" / "none"
 
 
 def test_a_name_is_found_in_the_hubs_cache(whole, tmp_path, monkeypatch):
@@ -331,7 +335,7 @@ def test_a_name_is_found_in_the_hubs_cache(whole, tmp_path, monkeypatch):
     shutil.copytree(whole, stored / "snapshots" / revision)
     (stored / "refs").mkdir()
     (stored / "refs" / "main").write_text(revision)
-    found = checkpoint.resolve("someone/tiny-vl")
+    found = checkpoint.resolve_checkpoint("someone/tiny-vl")
     assert load_model(found).config.model_type == "qwen2_5_vl"
 
 
@@ -339,5 +343,5 @@ def test_a_name_that_cannot_be_fetched_is_a_model_error(tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(ModelError, match=r"no such model folder.*name 'someone/nothing' cannot be fetched") as caught:
-        checkpoint.resolve("someone/nothing")
+        checkpoint.resolve_checkpoint("someone/nothing")
     assert "\n" not in str(caught.value)

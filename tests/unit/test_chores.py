@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flywheel.computer.chores.ending import answered, as_wanted, same
-from flywheel.computer.chores.world import CHORES, ERRANDS
-from flywheel.synthesis.tasks import make_task
+from flywheel.envs.suites.chores.verifier import answer_matches, file_matches, score_chore_state
+from flywheel.envs.suites.chores.world import CHORES, ERRANDS
+from flywheel.envs.tasks.drawing import make_task
 
 EVERY = [(world, name, level) for world in (CHORES, ERRANDS) for name in world.families for level in world.levels]
 
@@ -73,10 +73,10 @@ def mutated(params: dict[str, Any], rng: random.Random) -> Iterator[dict[str, An
 def test_the_wanted_end_passes_and_no_other_does(world, name, level):
     for seed in range(5):
         task = make_task(world, name, level, seed, "train")
-        assert as_wanted(task.params, ending(dict(task.params))) == 1.0
-        assert as_wanted(task.params, beginning(dict(task.params))) <= 0.5
+        assert score_chore_state(task.params, ending(dict(task.params))) == 1.0
+        assert score_chore_state(task.params, beginning(dict(task.params))) <= 0.5
         states = mutated(dict(task.params), random.Random(seed))
-        assert max(as_wanted(task.params, next(states)) for _ in range(20)) <= 0.5
+        assert max(score_chore_state(task.params, next(states)) for _ in range(20)) <= 0.5
 
 
 @pytest.mark.parametrize(("world", "name", "level"), EVERY, ids=lambda one: getattr(one, "name", one))
@@ -112,7 +112,7 @@ def test_there_are_families_enough():
     ],
 )
 def test_files_are_compared_by_what_they_say(path, wanted, found, equal):
-    assert same(path, wanted, found) is equal
+    assert file_matches(path, wanted, found) is equal
 
 
 @pytest.mark.parametrize(
@@ -121,10 +121,10 @@ def test_files_are_compared_by_what_they_say(path, wanted, found, equal):
      ("Oslo", "It is Oslo", False), ("Oslo", "", False), ("12", "nan", False)],
 )  # fmt: skip
 def test_answers_are_compared_by_value(wanted, said, right):
-    assert answered(wanted, said) is right
+    assert answer_matches(wanted, said) is right
 
 
 @given(st.text(), st.text())
 def test_any_answer_is_judged(wanted, said):
-    assert answered(wanted, wanted)
-    assert isinstance(answered(wanted, said), bool)
+    assert answer_matches(wanted, wanted)
+    assert isinstance(answer_matches(wanted, said), bool)

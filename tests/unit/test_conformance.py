@@ -8,12 +8,12 @@ import itertools
 from contextlib import asynccontextmanager
 
 import pytest
+from fake_env import FakeEnv, FakePool, Faults, fake_task
 from PIL import Image
 
 from flywheel.agent.actions import Click, Finished, Point, Press, Type, Wait
-from flywheel.errors import EnvError
-from flywheel.sandbox.check import CLAUSES, Checked, check_env, resume
-from flywheel.sandbox.fake import FakeEnv, FakePool, Faults, fake_task
+from flywheel.envs.conformance import CLAUSES, ConformanceCase, check_env, resume_checkpoint
+from flywheel.utils.errors import EnvError
 
 TASK = fake_task(2)
 _count = itertools.count()
@@ -191,7 +191,7 @@ def _lease(kind):
 async def test_a_broken_environment_is_caught_by_the_clause_it_breaks(kind):
     clause, part = BROKEN[kind]
     with pytest.raises(EnvError, match=part):
-        await CLAUSES[clause](Checked(_lease(kind), TASK, seeded=True))
+        await CLAUSES[clause](ConformanceCase(_lease(kind), TASK, seeded=True))
     with pytest.raises(EnvError):
         await check_env(_lease(kind), TASK, seeded=True)
 
@@ -208,7 +208,7 @@ async def test_a_hang_that_is_never_told_is_caught():
         pass
 
     with pytest.raises(EnvError, match="did not raise EnvTimeout"):
-        await CLAUSES["deadline"](Checked(FakePool().env, TASK, hang=no_hang))
+        await CLAUSES["deadline"](ConformanceCase(FakePool().env, TASK, hang=no_hang))
 
 
 async def test_an_episode_goes_on_from_bytes_alone():
@@ -217,4 +217,4 @@ async def test_an_episode_goes_on_from_bytes_alone():
         await env.step(Wait())
         kept = await env.checkpoint()
         first = await env.step(Finished())
-    assert (await resume(FakePool().env, TASK, kept, [Finished()]))[-1] == first
+    assert (await resume_checkpoint(FakePool().env, TASK, kept, [Finished()]))[-1] == first

@@ -6,32 +6,32 @@ import io
 
 from rich.console import Console
 
-from flywheel.console import RunConsole
-from flywheel.progress import listening, report, tell
+from flywheel.cli.console import RunConsole
+from flywheel.utils.progress import announce, replace_listener, report_progress
 
 
 def log(act) -> str:
     text = io.StringIO()
-    with RunConsole(Console(file=text, width=200)) as screen, listening(screen):
+    with RunConsole(Console(file=text, width=200)) as screen, replace_listener(screen):
         act()
     return text.getvalue()
 
 
 def test_a_line_that_matters_is_printed_right_after_its_stage_begins():
     def act() -> None:
-        report("promote", "begins")
-        tell("promote", "waits for a reviewer: type `flywheel review` [now]")
+        report_progress("promote", "begins")
+        announce("promote", "waits for a reviewer: type `flywheel review` [now]")
 
     assert "waits for a reviewer: type `flywheel review` [now]" in log(act)
 
 
 def test_progress_is_thinned_but_its_first_line_and_what_is_done_are_there():
     def act() -> None:
-        report("rollout", "begins")
+        report_progress("rollout", "begins")
         for number in range(50):
-            report("rollout", f"shard: {number} of 50")
-        report("rollout", "shard done")
-        report("rollout", "ended: steps 3")
+            report_progress("rollout", f"shard: {number} of 50")
+        report_progress("rollout", "shard done")
+        report_progress("rollout", "ended: steps 3")
 
     said = log(act)
     assert "shard: 0 of 50" in said

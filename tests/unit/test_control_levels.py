@@ -6,15 +6,15 @@ import json
 
 import pytest
 
-from flywheel.errors import BadInput
-from flywheel.scoring import verifiers
-from flywheel.synthesis.tasks import make_task
-from flywheel.worlds import catalogue, levels
-from flywheel.worlds.control.sketch import LEVELS
-from flywheel.worlds.control.world import FAMILIES, KINDS
-from flywheel.worlds.number_words import cardinal, ordinal
+from flywheel.envs.suites import catalogue, levels
+from flywheel.envs.suites.control.sketch import LEVELS
+from flywheel.envs.suites.control.world import FAMILIES, KINDS
+from flywheel.envs.suites.number_words import cardinal, ordinal
+from flywheel.envs.tasks.drawing import make_task
+from flywheel.rewards.scorers import verifier
+from flywheel.utils.errors import BadInput
 
-WORLD = catalogue.get("control")
+WORLD = catalogue.get_world("control")
 
 
 def task_of(template: str, level: int = 1, seed: int = 3):
@@ -30,13 +30,13 @@ def test_there_are_pages_of_every_kind():
     for template, spec in WORLD.templates.items():
         budgets = [spec.max_steps[level] for level in LEVELS]
         assert budgets == sorted(budgets), template
-        assert verifiers.find(task_of(template))
+        assert verifier.get_verifier(task_of(template))
 
 
 @pytest.mark.parametrize("template", KINDS)
 def test_levels_do_not_repeat_and_any_integer_is_a_seed(template):
     for level in LEVELS:
-        drawn = list(levels.levels(WORLD, template, level, 40))
+        drawn = list(levels.draw_levels(WORLD, template, level, 40))
         assert len(drawn) == 40
         for _, params in drawn[:4]:
             assert params == json.loads(json.dumps(params))

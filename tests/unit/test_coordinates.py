@@ -10,20 +10,20 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_res
 from flywheel.agent import coordinates
 from flywheel.agent.actions import Click, ParseError, Point
 from flywheel.agent.grammar import Grammar
-from flywheel.agent.parser import parse, serialise, snap
-from flywheel.errors import BadInput
-from flywheel.settings import Policy
+from flywheel.agent.parsing.parser import parse_response, serialise_action, snap_point
+from flywheel.config import PolicySettings
+from flywheel.utils.errors import BadInput
 
 
 def test_a_point_of_cells_is_the_middle_of_its_cell():
-    space = coordinates.points(100)
+    space = coordinates.grid_space(100)
     assert space.x.read(0) == 0.005
     assert space.x.read(52) == 0.525
     assert [space.x.write(fraction) for fraction in (0, 0.0099, 0.01, 0.5, 0.9999, 1.0)] == [0, 0, 1, 50, 99, 99]
 
 
 def test_boxes_are_thousandths_as_ui_tars_divides_them():
-    space = coordinates.boxes()
+    space = coordinates.norm1000_space()
     assert [space.x.read(number) for number in (0, 500, 999)] == [0.0, 0.5, 0.999]
     assert 0.999 < space.x.read(1000) < 1
     assert [space.x.write(fraction) for fraction in (0.0, 0.0004, 0.0006, 0.5, 0.9999)] == [0, 0, 1, 500, 1000]
@@ -31,20 +31,20 @@ def test_boxes_are_thousandths_as_ui_tars_divides_them():
 
 def test_pixels_are_of_the_resized_image():
     """The values of UI-TARS's own test: (112, 224) on a screen of 224 x 224 is the middle of its lower edge."""
-    grammar = Grammar("ui_tars_1_5", coordinates.pixels(224, 224))
-    assert parse("Action: click(start_box='(112,112)')", grammar).action == Click(Point(0.5, 0.5))
-    action = parse("Action: click(start_box='<|box_start|>(112,224)<|box_end|>')", grammar).action
+    grammar = Grammar("ui_tars_1_5", coordinates.pixel_space(224, 224))
+    assert parse_response("Action: click(start_box='(112,112)')", grammar).action == Click(Point(0.5, 0.5))
+    action = parse_response("Action: click(start_box='<|box_start|>(112,224)<|box_end|>')", grammar).action
     assert action == Click(Point(0.5, 223 / 224))
 
 
 def test_a_screen_that_is_resized():
     """1920 x 1080 becomes 1932 x 1092, multiples of 28; the middle of it is the middle."""
-    policy = Policy(template="ui_tars_1_5", space="pixels")
+    policy = PolicySettings(template="ui_tars_1_5", space="pixels")
     grammar = Grammar.of(policy, (1920, 1080))
     assert grammar.space.size == (1932, 1092)
-    assert serialise(Click(Point(0.5, 0.5)), grammar) == "click(start_box='(966,546)')"
-    assert parse("Action: click(start_box='(966,546)')", grammar).action == Click(Point(0.5, 0.5))
-    error = parse("Action: click(start_box='(1933,546)')", grammar).action
+    assert serialise_action(Click(Point(0.5, 0.5)), grammar) == "click(start_box='(966,546)')"
+    assert parse_response("Action: click(start_box='(966,546)')", grammar).action == Click(Point(0.5, 0.5))
+    error = parse_response("Action: click(start_box='(1933,546)')", grammar).action
     assert isinstance(error, ParseError)
     assert error.reason == "1933 lies outside 0..1931"
 
@@ -52,11 +52,11 @@ def test_a_screen_that_is_resized():
 def test_the_same_text_means_another_place_in_another_space():
     text = "Action: click(start_box='(100,100)')"
     found = [
-        parse(text, grammar).action.point
+        parse_response(text, grammar).action.point
         for grammar in (
-            Grammar("ui_tars_1_5", coordinates.pixels(400, 200)),
-            Grammar("ui_tars_1_0", coordinates.boxes()),
-            Grammar("point", coordinates.points(1000)),
+            Grammar("ui_tars_1_5", coordinates.pixel_space(400, 200)),
+            Grammar("ui_tars_1_0", coordinates.norm1000_space()),
+            Grammar("point", coordinates.grid_space(1000)),
         )
     ]
     assert found == [Point(0.25, 0.5), Point(0.1, 0.1), Point(0.1005, 0.1005)]
@@ -80,17 +80,17 @@ def test_no_screen_is_refused():
 
 
 def test_the_settings_name_the_grammar():
-    assert Grammar.of(Policy()) == Grammar("minimal", coordinates.points(100))
-    assert Grammar.of(Policy(template="point", coordinates=1000, actions="mobile", functions=True)) == Grammar(
-        "point", coordinates.points(1000), "mobile", True
+    assert Grammar.of(PolicySettings()) == Grammar("minimal", coordinates.grid_space(100))
+    assert Grammar.of(PolicySettings(template="point", coordinates=1000, actions="mobile", functions=True)) == Grammar(
+        "point", coordinates.grid_space(1000), "mobile", True
     )
-    assert Grammar.of(Policy(template="ui_tars_1_0", space="boxes")).space == coordinates.boxes()
+    assert Grammar.of(PolicySettings(template="ui_tars_1_0", space="boxes")).space == coordinates.norm1000_space()
     with pytest.raises(BadInput, match=r"policy\.space"):
-        Grammar.of(Policy(template="ui_tars_1_5", space="pixels"))
+        Grammar.of(PolicySettings(template="ui_tars_1_5", space="pixels"))
 
 
 def test_a_number_is_short_for_the_point_form_with_that_many_cells():
-    whole = Grammar("point", coordinates.points(1000))
+    whole = Grammar("point", coordinates.grid_space(1000))
     action = Click(Point(0.3456, 0.9))
-    assert serialise(action, 1000) == serialise(action, whole) == "click(point='<point>345 900</point>')"
-    assert snap(action.point, 1000) == snap(action.point, whole) == Point(0.3455, 0.9005)
+    assert serialise_action(action, 1000) == serialise_action(action, whole) == "click(point='<point>345 900</point>')"
+    assert snap_point(action.point, 1000) == snap_point(action.point, whole) == Point(0.3455, 0.9005)

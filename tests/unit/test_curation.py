@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from flywheel.agent.actions import Click
-from flywheel.environments.env import Observation, StepResult, Task
-from flywheel.errors import EnvError
-from flywheel.recording.curate import curate, fingerprint, replay
-from flywheel.trajectory import Step, Trajectory
+from flywheel.envs.base import Observation, StepResult, Task
+from flywheel.recordings.curate import curate_recording, recording_fingerprint, replay_recording
+from flywheel.store.trajectory import Step, Trajectory
+from flywheel.utils.errors import EnvError
 
 
 def steps(*screens: str, action: str = "click(point='<point>10 20</point>')", thought: str = "I click."):
@@ -31,7 +31,7 @@ def steps(*screens: str, action: str = "click(point='<point>10 20</point>')", th
 
 
 def check(rows, images="abcdef", status="completed", max_steps=8):
-    return curate(Trajectory("t1", "k1", "sites", status=status), rows, list(images), 100, max_steps)
+    return curate_recording(Trajectory("t1", "k1", "sites", status=status), rows, list(images), 100, max_steps)
 
 
 def test_a_clean_recording_is_accepted_without_remarks():
@@ -74,10 +74,10 @@ def test_remarks_are_for_the_reviewer():
 
 def test_a_fingerprint_is_of_the_content_not_of_the_words():
     task = {"world": "shop", "template": "open", "params": "{}"}
-    same = fingerprint(task, steps("a", thought="I open it."))
-    assert same == fingerprint({**task, "task_id": "k1"}, steps("b"))
-    assert same != fingerprint({**task, "params": '{"item": 1}'}, steps("a"))
-    assert same != fingerprint(task, steps("a", "b"))
+    same = recording_fingerprint(task, steps("a", thought="I open it."))
+    assert same == recording_fingerprint({**task, "task_id": "k1"}, steps("b"))
+    assert same != recording_fingerprint({**task, "params": '{"item": 1}'}, steps("a"))
+    assert same != recording_fingerprint(task, steps("a", "b"))
 
 
 class FakeEnv:
@@ -119,4 +119,4 @@ TASK = Task("k", "games", "tiles", "clear", 1, 3, "", {}, 8, "train", "", 1.0, "
     ],
 )
 async def test_replay_says_where_an_environment_departs_from_the_recording(env, screens, found):
-    assert await replay(env, TASK, steps(*map(sha, screens)), 100) == found
+    assert await replay_recording(env, TASK, steps(*map(sha, screens)), 100) == found

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lamps import task as lamp
 
-from flywheel.errors import TrainingError
-from flywheel.settings import Rl
-from flywheel.training.rl.curriculum import Curriculum, PastOutcomes, mixed
+from flywheel.config import RlSettings
+from flywheel.training.rl.curriculum import Curriculum, PastOutcomes, mixed_group_probability
+from flywheel.utils.errors import TrainingError
 
-RL = Rl(samples=4, curriculum_floor=0.2, curriculum_memory=0.7, curriculum_rise=0.6)
+RL = RlSettings(samples=4, curriculum_floor=0.2, curriculum_memory=0.7, curriculum_rise=0.6)
 ALWAYS, NEVER, HALF = [True] * 4, [False] * 4, [True, False, True, False]
 
 
@@ -34,14 +34,14 @@ def draws(curriculum: Curriculum, count: int) -> list[str]:
 
 def test_the_chance_that_a_group_is_mixed_is_exact():
     """E[p^2] of Beta(1, 1) is 1/3, so two episodes differ with 1/3; of Beta(2, 3), E[p^3] = 4/35, E[q^3] = 2/7."""
-    assert mixed(1, 1, 2) == pytest.approx(1 / 3, abs=1e-12)
-    assert mixed(2, 3, 3) == pytest.approx(float(1 - Fraction(4, 35) - Fraction(2, 7)), abs=1e-12)
+    assert mixed_group_probability(1, 1, 2) == pytest.approx(1 / 3, abs=1e-12)
+    assert mixed_group_probability(2, 3, 3) == pytest.approx(float(1 - Fraction(4, 35) - Fraction(2, 7)), abs=1e-12)
 
 
 @given(a=st.floats(0.01, 50), b=st.floats(0.01, 50), n=st.integers(2, 16))
 def test_it_is_a_chance_and_the_same_for_success_and_failure(a, b, n):
-    assert 0 <= mixed(a, b, n) <= 1
-    assert mixed(a, b, n) == pytest.approx(mixed(b, a, n), abs=1e-9)
+    assert 0 <= mixed_group_probability(a, b, n) <= 1
+    assert mixed_group_probability(a, b, n) == pytest.approx(mixed_group_probability(b, a, n), abs=1e-9)
 
 
 def test_without_outcomes_draws_are_rounds_in_an_order_of_the_seed():

@@ -12,19 +12,19 @@ import pytest
 from lamps import LEFT, RIGHT, screen
 from lamps import settings as lamp_settings
 
-from flywheel.errors import DataError
 from flywheel.policy.encoding import Encoder
-from flywheel.schema import to_row
-from flywheel.store import lookup, manifest, partitions
-from flywheel.store.screens import image_rows, sha256
-from flywheel.training.samples import agent_samples, imitated
-from flywheel.training.supervised import dataset
-from flywheel.training.supervised.draw import Drawn
-from flywheel.trajectory import Step, Trajectory
+from flywheel.store import manifest, partitions
+from flywheel.store.images import image_digest, image_rows
+from flywheel.store.schema import record_to_row
+from flywheel.store.trajectory import Step, Trajectory
+from flywheel.training.data import dataset
+from flywheel.training.data.dataset import SampleRef
+from flywheel.training.data.samples import build_agent_samples, is_trainable
+from flywheel.utils.errors import DataError
 
 SHOWN = {"working_steps": 2, "episodic_steps": 1, "digest_characters": 80, "max_context_tokens": 900}
 SETTINGS = lamp_settings(policy=SHOWN)
-SCREENS = {sha256(png): png for png in (screen(side, n) for side in ("left", "right") for n in range(6))}
+SCREENS = {image_digest(png): png for png in (screen(side, n) for side in ("left", "right") for n in range(6))}
 NAMES = sorted(SCREENS)
 DATA = (("trajectories", "rollout"), ("steps", "rollout"), ("images", "rollout"), ("images", "synthesize"))
 
@@ -72,17 +72,19 @@ EVERY = [step for k in PLAYED for one in PLAYED[k] for step in steps_of(one)]
 @pytest.fixture
 def stores(ws):
     """Two iterations: of each, 0 and 1 went to SFT, 2 and the recording 3 to CT, 4 into quarantine."""
-    manifest.genesis(ws, digest="base")
+    manifest.init_first_checkpoint(ws, digest="base")
     for k, played in PLAYED.items():
-        partitions.write(ws, "trajectories", k, "rollout", [to_row("trajectories", one) for one in played])
-        rows = [to_row("steps", step) for one in played for step in steps_of(one)]
-        partitions.write(ws, "steps", k, "rollout", rows)
-        partitions.write(ws, "images", k, "rollout", image_rows(SCREENS))
-        partitions.write(ws, "images", k, "synthesize", image_rows(SCREENS))
+        partitions.write_partition(
+            ws, "trajectories", k, "rollout", [record_to_row("trajectories", one) for one in played]
+        )
+        rows = [record_to_row("steps", step) for one in played for step in steps_of(one)]
+        partitions.write_partition(ws, "steps", k, "rollout", rows)
+        partitions.write_partition(ws, "images", k, "rollout", image_rows(SCREENS))
+        partitions.write_partition(ws, "images", k, "synthesize", image_rows(SCREENS))
         for store, numbers in (("sft", (0, 1)), ("ct", (2, 3))):
-            chosen = [to_row("trajectories", played[n]) for n in numbers]
+            chosen = [record_to_row("trajectories", played[n]) for n in numbers]
             named = [{name: row[name] for name in ("trajectory_id", "task_id", "domain", "source")} for row in chosen]
-            partitions.write(ws, store, k, "route", named)
+            partitions.write_partition(ws, store, k, "route", named)
         general = [
             {
                 "sample_id": f"g{k}{n}",
@@ -93,9 +95,9 @@ def stores(ws):
             }
             for n in range(3)
         ]
-        partitions.write(ws, "general", k, "synthesize", general)
+        partitions.write_partition(ws, "general", k, "synthesize", general)
         data = (*DATA, ("general", "synthesize"))
-        read = manifest.write(ws, k, window=1, data=data)
+        read = manifest.write_manifest(ws, k, window=1, data=data)
     return ws, read
 
 
@@ -106,14 +108,14 @@ def encoder(project) -> Encoder:
 
 def test_a_pool_is_the_steps_to_learn_from_by_source(stores):
     ws, read = stores
-    ct = dataset.pool(ws, read, "ct", {"rollout": 0.02})
+    ct = dataset.load_weighted_steps(ws, read, "ct", {"rollout": 0.02})
     assert ct.names == ["t12", "t13", "t22", "t23"]
     assert ct.steps.tolist() == [5] * 4  # without the broken step, without the slip
     assert ct.weights.tolist() == [0.02, 1, 0.02, 1]
-    people = dataset.pool(ws, read, "ct", {"recording": 1.0}, other=0.0)
+    people = dataset.load_weighted_steps(ws, read, "ct", {"recording": 1.0}, other=0.0)
     assert people.names == ["t13", "t23"]
-    assert dataset.pool(ws, read, "sft", {}).names == ["t20", "t21"]  # of the window alone
-    assert dataset.general_pool(ws, read).names == ["g20", "g21", "g22"]
+    assert dataset.load_weighted_steps(ws, read, "sft", {}).names == ["t20", "t21"]  # of the window alone
+    assert dataset.load_general_examples(ws, read).names == ["g20", "g21", "g22"]
 
 
 def test_a_step_counts_where_it_is_imitated(ws):
@@ -123,35 +125,35 @@ def test_a_step_counts_where_it_is_imitated(ws):
     steps = [
         replace(step, parse_error=error, slip=slip) for step, (error, slip) in zip(steps_of(one, 9), kinds, strict=True)
     ]
-    manifest.genesis(ws, digest="base")
-    partitions.write(ws, "steps", 1, "rollout", [to_row("steps", step) for step in steps])
-    row = to_row("trajectories", one)
+    manifest.init_first_checkpoint(ws, digest="base")
+    partitions.write_partition(ws, "steps", 1, "rollout", [record_to_row("steps", step) for step in steps])
+    row = record_to_row("trajectories", one)
     stored = {name: row[name] for name in ("trajectory_id", "task_id", "domain", "source")}
     for store, rows in (("ct", [stored]), ("sft", [])):
-        partitions.write(ws, store, 1, "route", rows)
-    read = manifest.write(ws, 1, window=1, data=[("steps", "rollout")])
-    assert dataset.pool(ws, read, "ct", {}).steps.tolist() == [sum(map(imitated, steps))] == [4]
+        partitions.write_partition(ws, store, 1, "route", rows)
+    read = manifest.write_manifest(ws, 1, window=1, data=[("steps", "rollout")])
+    assert dataset.load_weighted_steps(ws, read, "ct", {}).steps.tolist() == [sum(map(is_trainable, steps))] == [4]
 
 
 def test_before_anything_was_collected_there_is_nothing(ws):
-    manifest.genesis(ws, digest="base")
-    read = manifest.read(ws, 0)
-    assert dataset.pool(ws, read, "ct", {}).total == dataset.general_pool(ws, read).total == 0
-    assert dataset.samples(ws, read, [], None, SETTINGS, ws.root) == []
+    manifest.init_first_checkpoint(ws, digest="base")
+    read = manifest.read_manifest(ws, 0)
+    assert dataset.load_weighted_steps(ws, read, "ct", {}).total == dataset.load_general_examples(ws, read).total == 0
+    assert dataset.load_samples(ws, read, [], None, SETTINGS, ws.root) == []
 
 
 def test_each_sample_is_what_reading_the_whole_trajectory_makes_of_it(stores, encoder, tmp_path):
     """Token for token and pixel for pixel, here and in a process that it is handed to."""
     ws, read = stores
     every = [one for played in PLAYED.values() for one in played]
-    whole = agent_samples(every, EVERY, SCREENS, encoder, SETTINGS.policy)
+    whole = build_agent_samples(every, EVERY, SCREENS, encoder, SETTINGS.policy)
     numbers = {one.trajectory_id: 0 for one in every}
     drawn, expected = [], []
     for sample in whole:
-        drawn.append(Drawn(sample.trajectory_id, numbers[sample.trajectory_id], False))
+        drawn.append(SampleRef(sample.trajectory_id, numbers[sample.trajectory_id], False))
         numbers[sample.trajectory_id] += 1
         expected.append(sample)
-    made = dataset.samples(ws, read, drawn, encoder, SETTINGS, tmp_path / "run")
+    made = dataset.load_samples(ws, read, drawn, encoder, SETTINGS, tmp_path / "run")
     handed = pickle.loads(pickle.dumps(made))
     for one, other, want in zip(made, handed, expected, strict=True):
         assert (one.trajectory_id, one.step, one.domain) == (want.trajectory_id, want.step, want.domain)
@@ -163,8 +165,13 @@ def test_each_sample_is_what_reading_the_whole_trajectory_makes_of_it(stores, en
 
 def test_samples_come_in_the_order_drawn_and_as_often(stores, encoder, tmp_path):
     ws, read = stores
-    drawn = [Drawn("t23", 4, False), Drawn("g21", 0, True), Drawn("t12", 0, False), Drawn("t23", 4, False)]
-    made = dataset.samples(ws, read, drawn, encoder, SETTINGS, tmp_path)
+    drawn = [
+        SampleRef("t23", 4, False),
+        SampleRef("g21", 0, True),
+        SampleRef("t12", 0, False),
+        SampleRef("t23", 4, False),
+    ]
+    made = dataset.load_samples(ws, read, drawn, encoder, SETTINGS, tmp_path)
     assert [(one.trajectory_id, one.step) for one in made] == [("t23", 5), ("g21", 0), ("t12", 0), ("t23", 5)]
     assert made[1].response == tuple(encoder.encode_text("left"))
     assert len(made[1].context) > 0
@@ -175,14 +182,14 @@ def test_only_the_screens_of_what_is_drawn_are_needed(stores, encoder, tmp_path)
     steps = list(steps_of(PLAYED[1][2]))
     shown = {steps[0].image_sha256, steps[1].image_sha256}  # with two working steps, those of step 1's prompt
     for k in PLAYED:
-        partitions.write(ws, "images", k, "rollout", image_rows({name: SCREENS[name] for name in shown}))
-        partitions.write(ws, "images", k, "synthesize", [])
-        read = manifest.write(ws, k, window=1, data=(*DATA, ("general", "synthesize")))
-    (one,) = dataset.samples(ws, read, [Drawn("t12", 1, False)], encoder, SETTINGS, tmp_path)
+        partitions.write_partition(ws, "images", k, "rollout", image_rows({name: SCREENS[name] for name in shown}))
+        partitions.write_partition(ws, "images", k, "synthesize", [])
+        read = manifest.write_manifest(ws, k, window=1, data=(*DATA, ("general", "synthesize")))
+    (one,) = dataset.load_samples(ws, read, [SampleRef("t12", 1, False)], encoder, SETTINGS, tmp_path)
     assert one.step == 1
     assert sum(path.stat().st_size for path in tmp_path.glob("screens")) == sum(len(SCREENS[name]) for name in shown)
     with pytest.raises(DataError, match="screens are missing"):
-        dataset.samples(ws, read, [Drawn("t12", 2, False)], encoder, SETTINGS, tmp_path)
+        dataset.load_samples(ws, read, [SampleRef("t12", 2, False)], encoder, SETTINGS, tmp_path)
 
 
 def test_a_digest_that_nobody_stored_is_asked_for_once_and_not_where_it_is_encoded(
@@ -200,7 +207,7 @@ def test_a_digest_that_nobody_stored_is_asked_for_once_and_not_where_it_is_encod
             return before.stored(aged, before.steps + len(aged), f"Digest of {before.steps + len(aged)}.", self.name)
 
     monkeypatch.setattr(dataset, "open_summarizer", lambda settings: Told())
-    (one,) = dataset.samples(ws, read, [Drawn("t13", 4, False)], encoder, SETTINGS, tmp_path)
+    (one,) = dataset.load_samples(ws, read, [SampleRef("t13", 4, False)], encoder, SETTINGS, tmp_path)
     assert asked == [1, 1, 1]
     monkeypatch.undo()
     assert "Digest of 3." in encoder.tokenizer.decode(one.context.input_ids.tolist())
@@ -210,22 +217,24 @@ def test_a_digest_that_nobody_stored_is_asked_for_once_and_not_where_it_is_encod
 def test_what_is_lost_is_named(stores, encoder, tmp_path):
     ws, read = stores
     with pytest.raises(DataError, match="1 trajectories of the stores are missing, the first is t99"):
-        dataset.samples(ws, read, [Drawn("t99", 0, False)], encoder, SETTINGS, tmp_path)
-    rows = [to_row("steps", step) for one in PLAYED[2] for step in steps_of(one)]
+        dataset.load_samples(ws, read, [SampleRef("t99", 0, False)], encoder, SETTINGS, tmp_path)
+    rows = [record_to_row("steps", step) for one in PLAYED[2] for step in steps_of(one)]
     rows[0] |= {"token_ids": None, "raw_text": None}
-    partitions.write(ws, "steps", 2, "rollout", rows)
-    read = manifest.write(ws, 2, window=1, data=(*DATA, ("general", "synthesize")))
+    partitions.write_partition(ws, "steps", 2, "rollout", rows)
+    read = manifest.write_manifest(ws, 2, window=1, data=(*DATA, ("general", "synthesize")))
     with pytest.raises(DataError, match=r"neither tokens nor a text.*trajectory t20, step 0"):
-        dataset.samples(ws, read, [Drawn("t20", 0, False)], encoder, SETTINGS, tmp_path)
+        dataset.load_samples(ws, read, [SampleRef("t20", 0, False)], encoder, SETTINGS, tmp_path)
 
 
 def test_row_groups_without_what_is_drawn_are_not_read(stores, encoder, tmp_path, monkeypatch):
     """Iteration 2's ids all come after those of iteration 1."""
     ws, read = stores
     opened = []
-    real = lookup._read
+    real = partitions._read_row_group
     monkeypatch.setattr(
-        lookup, "_read", lambda file, path, group, columns: opened.append(path) or real(file, path, group, columns)
+        partitions,
+        "_read_row_group",
+        lambda file, path, group, columns: opened.append(path) or real(file, path, group, columns),
     )
-    dataset.samples(ws, read, [Drawn("t12", 0, False)], encoder, SETTINGS, tmp_path)
+    dataset.load_samples(ws, read, [SampleRef("t12", 0, False)], encoder, SETTINGS, tmp_path)
     assert {path.parts[-3] for path in opened if path.parts[-4] == "steps"} == {"iteration=001"}

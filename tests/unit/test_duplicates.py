@@ -7,13 +7,13 @@ from collections import Counter
 import pytest
 import synthetic
 
-from flywheel.files import write_json
-from flywheel.stages.base import StageResult
+from flywheel.pipeline.stage import StageResult
 from flywheel.store import manifest, partitions
+from flywheel.utils.files import write_json
 
 
 def rows(ws, table: str, k: int = 1, stage: str = "route") -> list[dict]:
-    return partitions.read(ws, table, k, stage).to_pylist()
+    return partitions.read_partition(ws, table, k, stage).to_pylist()
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def _incoming(ws, settings, k: int) -> None:
     synthetic.incoming(ws, settings, k, tasks=4, samples=8)
     place = {row["trajectory_id"]: int(row["task_id"][-1]) / 5 for row in rows(ws, "trajectories", k, "rollout")}
     steps = rows(ws, "steps", k, "rollout")
-    partitions.write(
+    partitions.write_partition(
         ws, "steps", k, "rollout", [row | {"x": row["x"] and place[row["trajectory_id"]]} for row in steps]
     )
 
@@ -73,10 +73,10 @@ def test_the_next_iteration_knows_the_one_before_by_what_was_kept_of_it(made):
     for row in again:  # the same content under other names
         if row["split"] == "train":
             row["seed"] = first[row["task_id"].replace("i2", "i1")]["seed"]
-    partitions.write(ws, "tasks", 2, "synthesize", again)
+    partitions.write_partition(ws, "tasks", 2, "synthesize", again)
     built(ws, settings, 1)
     before = {row["trajectory_id"] for row in rows(ws, "signatures")}
-    partitions.write(ws, "steps", 1, "rollout", [])  # of the iteration before, its signatures alone are read
+    partitions.write_partition(ws, "steps", 1, "rollout", [])  # of the iteration before, its signatures alone are read
     built(ws, settings, 2)
     assert before & {row["twin"] for row in rows(ws, "duplicates", 2)}
     alone = settings.model_copy(update={"routing": settings.routing.model_copy(update={"duplicates_window": 0})})
@@ -90,7 +90,7 @@ def test_what_is_near_an_evaluation_task_is_set_aside_with_its_reason(made):
     held = next(row for row in asked if row["split"] == "eval")
     copied = next(row for row in asked if row["split"] == "train" and row["world"] == held["world"])
     copied["seed"] = held["seed"]  # the instruction is the same already
-    partitions.write(ws, "tasks", 1, "synthesize", asked)
+    partitions.write_partition(ws, "tasks", 1, "synthesize", asked)
     built(ws, settings)
     own = {
         row["trajectory_id"] for row in rows(ws, "trajectories", stage="rollout") if row["task_id"] == copied["task_id"]
@@ -104,6 +104,6 @@ def test_what_is_near_an_evaluation_task_is_set_aside_with_its_reason(made):
 def test_the_manifest_names_what_later_iterations_compare_with(made):
     ws, settings = made
     built(ws, settings)
-    named = manifest.read(ws, 1)
+    named = manifest.read_manifest(ws, 1)
     assert [shard.rows for shard in named.shards("signatures")] == [len(rows(ws, "signatures"))]
     assert named.shards("screen_hashes")

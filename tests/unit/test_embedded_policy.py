@@ -15,20 +15,19 @@ from checkpoints import make
 from processes import PATIENCE_S
 from served import context as screen_and_text
 
-from flywheel import words
-from flywheel.agent.context import Image, Message
-from flywheel.errors import BadInput, ModelError, PolicyBusy, PolicyError, PolicyTimeout
+from flywheel.agent.prompt import Image, Message
+from flywheel.config import PolicySettings
+from flywheel.envs.screens import vocabulary
 from flywheel.policy import open_policy
-from flywheel.policy.checkpoint import digest
-from flywheel.policy.embedded import EmbeddedPolicy
-from flywheel.policy.encoding import Encoder, collate
-from flywheel.policy.model import load_model, new_model, save_checkpoint
-from flywheel.policy.protocol import Sampling
-from flywheel.policy.sampling import draw
-from flywheel.policy.tokenizer import train_tokenizer
-from flywheel.settings import Policy
+from flywheel.policy.checkpoint import checkpoint_digest
+from flywheel.policy.encoding import Encoder, collate_sequences
+from flywheel.policy.inference.embedded import EmbeddedPolicy
+from flywheel.policy.inference.engine import sample_tokens
+from flywheel.policy.model import load_model, make_tiny_model, save_checkpoint, train_tokenizer
+from flywheel.policy.protocol import SamplingParams
+from flywheel.utils.errors import BadInput, ModelError, PolicyBusy, PolicyError, PolicyTimeout
 
-SETTINGS = Policy()
+SETTINGS = PolicySettings()
 CONTEXTS = [screen_and_text(n) for n in range(8)]
 LONG = 3000  # tokens: nothing waits for the end of such an answer
 
@@ -49,8 +48,8 @@ async def until(true):
 def folders(tmp_path_factory):
     """Two checkpoints of different random weights."""
     root = tmp_path_factory.mktemp("models")
-    encoder = Encoder.new(train_tokenizer(words.corpus()))
-    return [save_checkpoint(new_model(seed), encoder, root / f"m{seed}") for seed in (0, 1)]
+    encoder = Encoder.new(train_tokenizer(vocabulary.tokenizer_corpus()))
+    return [save_checkpoint(make_tiny_model(seed), encoder, root / f"m{seed}") for seed in (0, 1)]
 
 
 @pytest.fixture
@@ -69,7 +68,7 @@ async def narrow(folders):
 
 
 async def test_what_is_sampled_does_not_depend_on_the_batch(policy):
-    samplings = [Sampling(seed=n, max_new_tokens=4 + 3 * n, temperature=0.5 + 0.2 * n) for n in range(8)]
+    samplings = [SamplingParams(seed=n, max_new_tokens=4 + 3 * n, temperature=0.5 + 0.2 * n) for n in range(8)]
     together = await asyncio.gather(*map(policy.complete, CONTEXTS, samplings))
     for context, sampling, completion in zip(CONTEXTS, samplings, together, strict=True):
         alone = await policy.complete(context, sampling)
@@ -79,12 +78,12 @@ async def test_what_is_sampled_does_not_depend_on_the_batch(policy):
 
 
 async def test_log_probabilities_are_those_of_a_training_pass(policy, folders):
-    sampling = [Sampling(seed=n, max_new_tokens=12, temperature=1.3) for n in range(8)]
+    sampling = [SamplingParams(seed=n, max_new_tokens=12, temperature=1.3) for n in range(8)]
     completions = await asyncio.gather(*map(policy.complete, CONTEXTS, sampling))
     model, encoder = load_model(folders[0]).train(), Encoder.from_folder(folders[0])
     sequences = [encoder.encode(c).extended(done.token_ids) for c, done in zip(CONTEXTS, completions, strict=True)]
     with torch.no_grad():
-        logprobs = model(**collate(sequences, "right")).logits.log_softmax(-1)
+        logprobs = model(**collate_sequences(sequences, "right")).logits.log_softmax(-1)
     for row, done in enumerate(completions):
         for number, (token, sampled) in enumerate(zip(done.token_ids, done.logprobs, strict=True)):
             recomputed = logprobs[row, done.prompt_tokens + number - 1, token].item()
@@ -92,22 +91,26 @@ async def test_log_probabilities_are_those_of_a_training_pass(policy, folders):
 
 
 async def test_greedy_takes_the_likeliest_token_and_another_seed_another(policy, folders):
-    greedy = [await policy.complete(CONTEXTS[0], Sampling(temperature=0, seed=s, max_new_tokens=6)) for s in (1, 2)]
+    greedy = [
+        await policy.complete(CONTEXTS[0], SamplingParams(temperature=0, seed=s, max_new_tokens=6)) for s in (1, 2)
+    ]
     assert greedy[0].token_ids == greedy[1].token_ids
     model, encoder = load_model(folders[0]), Encoder.from_folder(folders[0])
     with torch.no_grad():
-        first = model(**collate([encoder.encode(CONTEXTS[0])], "left")).logits[0, -1].argmax().item()
+        first = model(**collate_sequences([encoder.encode(CONTEXTS[0])], "left")).logits[0, -1].argmax().item()
     assert greedy[0].token_ids[0] == first
-    drawn = {(await policy.complete(CONTEXTS[0], Sampling(seed=s, max_new_tokens=6))).token_ids for s in range(4)}
+    drawn = {(await policy.complete(CONTEXTS[0], SamplingParams(seed=s, max_new_tokens=6))).token_ids for s in range(4)}
     assert len(drawn) == 4
 
 
 def test_draws_follow_the_tempered_distribution():
     """20,000 draws against known probabilities: every count within 5 standard deviations."""
     logits, n = torch.tensor([0.0, 1.0, 2.0, -1.0, 0.5]), 20_000
-    generator, sampling = torch.Generator().manual_seed(0), Sampling(temperature=0.7)
+    generator, sampling = torch.Generator().manual_seed(0), SamplingParams(temperature=0.7)
     rows, generators = logits.expand(100, -1), [generator] * 100
-    counts = np.bincount([t for _ in range(n // 100) for t in draw(rows, [sampling] * 100, generators)], minlength=5)
+    counts = np.bincount(
+        [t for _ in range(n // 100) for t in sample_tokens(rows, [sampling] * 100, generators)], minlength=5
+    )
     expected = (logits / 0.7).softmax(-1).numpy()
     assert (np.abs(counts - n * expected) / np.sqrt(n * expected * (1 - expected))).max() < 5
 
@@ -115,10 +118,10 @@ def test_draws_follow_the_tempered_distribution():
 def test_what_is_impossible_is_never_drawn_and_numbers_that_are_not_finite_hurt_no_neighbour():
     never = float("-inf")
     rows = torch.tensor([[never, 0.0, never], [never, never, 3.0], [float("nan"), 0.0, 0.0], [5.0, 9.0, 1.0]])
-    samplings = [Sampling(temperature=1.0)] * 3 + [Sampling(temperature=0.0)]
+    samplings = [SamplingParams(temperature=1.0)] * 3 + [SamplingParams(temperature=0.0)]
     generator = torch.Generator().manual_seed(0)
     for _ in range(50):
-        one, two, spoilt, likeliest = draw(rows, samplings, [generator] * 3 + [None]).tolist()
+        one, two, spoilt, likeliest = sample_tokens(rows, samplings, [generator] * 3 + [None]).tolist()
         assert (one, two, likeliest) == (1, 2, 1)
         assert 0 <= spoilt < 3
 
@@ -126,7 +129,7 @@ def test_what_is_impossible_is_never_drawn_and_numbers_that_are_not_finite_hurt_
 async def test_the_end_token_ends_a_response(folders, tmp_path):
     """On a model that finds every token equally likely, what is drawn is known: as far into the vocabulary as
     its seed's number into 0 to 1."""
-    model, encoder = new_model(0), Encoder.from_folder(folders[0])
+    model, encoder = make_tiny_model(0), Encoder.from_folder(folders[0])
     with torch.no_grad():
         model.model.language_model.norm.weight.zero_()
     save_checkpoint(model, encoder, tmp_path / "flat")
@@ -140,8 +143,8 @@ async def test_the_end_token_ends_a_response(folders, tmp_path):
     expected = drawn(seed)[: drawn(seed).index(encoder.end_id) + 1]
     policy = EmbeddedPolicy(tmp_path / "flat", SETTINGS)
     ended, cut = await asyncio.gather(
-        policy.complete(CONTEXTS[0], Sampling(seed=seed, max_new_tokens=9)),
-        policy.complete(CONTEXTS[0], Sampling(seed=seed, max_new_tokens=len(expected) - 1)),
+        policy.complete(CONTEXTS[0], SamplingParams(seed=seed, max_new_tokens=9)),
+        policy.complete(CONTEXTS[0], SamplingParams(seed=seed, max_new_tokens=len(expected) - 1)),
     )
     await policy.close()
     assert (ended.token_ids, ended.finished) == (expected, True)
@@ -153,10 +156,10 @@ async def test_the_end_token_ends_a_response(folders, tmp_path):
 async def test_a_broken_request_fails_alone(policy):
     broken = (Message("user", (Image(b"no picture"), "Go.")),)
     results = await asyncio.gather(
-        policy.complete(CONTEXTS[0], Sampling(max_new_tokens=3)),
-        policy.complete(broken, Sampling(max_new_tokens=3)),
-        policy.complete((Message("user", ("word " * 5000,)),), Sampling(max_new_tokens=3)),
-        policy.complete(CONTEXTS[1], Sampling(max_new_tokens=3)),
+        policy.complete(CONTEXTS[0], SamplingParams(max_new_tokens=3)),
+        policy.complete(broken, SamplingParams(max_new_tokens=3)),
+        policy.complete((Message("user", ("word " * 5000,)),), SamplingParams(max_new_tokens=3)),
+        policy.complete(CONTEXTS[1], SamplingParams(max_new_tokens=3)),
         return_exceptions=True,
     )
     assert [type(result).__name__ for result in results] == ["Completion", "BadInput", "PolicyError", "Completion"]
@@ -172,7 +175,7 @@ async def test_the_event_loop_goes_on_while_requests_run(policy):
             await asyncio.sleep(0)
 
     looking = asyncio.create_task(look())
-    sampling = [Sampling(seed=n, max_new_tokens=40, ignore_end=True) for n in range(8)]
+    sampling = [SamplingParams(seed=n, max_new_tokens=40, ignore_end=True) for n in range(8)]
     done = await asyncio.gather(*map(policy.complete, CONTEXTS, sampling))
     looking.cancel()
     assert [len(completion.token_ids) for completion in done] == [40] * 8
@@ -181,10 +184,10 @@ async def test_the_event_loop_goes_on_while_requests_run(policy):
 
 async def test_a_late_request_joins_the_running_batch_and_may_leave_it_first(policy):
     """It does not wait for the long one, and both are what they are alone."""
-    ask = Sampling(seed=5, max_new_tokens=6, ignore_end=True)
+    ask = SamplingParams(seed=5, max_new_tokens=6, ignore_end=True)
     alone = await policy.complete(CONTEXTS[1], ask)
     ended = []
-    long = asyncio.create_task(policy.complete(CONTEXTS[0], Sampling(max_new_tokens=LONG, ignore_end=True)))
+    long = asyncio.create_task(policy.complete(CONTEXTS[0], SamplingParams(max_new_tokens=LONG, ignore_end=True)))
     long.add_done_callback(lambda _: ended.append("long"))
     await until(lambda: policy.activity().counts.steps > 20)
     late = await policy.complete(CONTEXTS[1], ask)
@@ -196,21 +199,21 @@ async def test_a_late_request_joins_the_running_batch_and_may_leave_it_first(pol
 
 
 async def test_what_nobody_waits_for_leaves_the_batch_and_the_queue(narrow):
-    running = asyncio.create_task(narrow.complete(CONTEXTS[0], Sampling(max_new_tokens=LONG, ignore_end=True)))
+    running = asyncio.create_task(narrow.complete(CONTEXTS[0], SamplingParams(max_new_tokens=LONG, ignore_end=True)))
     await until(lambda: narrow.activity().running == 1)
-    waiting = asyncio.create_task(narrow.complete(CONTEXTS[1], Sampling(max_new_tokens=LONG, ignore_end=True)))
+    waiting = asyncio.create_task(narrow.complete(CONTEXTS[1], SamplingParams(max_new_tokens=LONG, ignore_end=True)))
     await until(lambda: narrow.activity().waiting == 1)
     waiting.cancel()
     running.cancel()
     await asyncio.wait([waiting, running])
-    last = await narrow.complete(CONTEXTS[2], Sampling(max_new_tokens=3, ignore_end=True))
+    last = await narrow.complete(CONTEXTS[2], SamplingParams(max_new_tokens=3, ignore_end=True))
     assert len(last.token_ids) == 3
     assert narrow.activity().counts.steps < LONG
     assert narrow.activity().counts.prompts == 2
 
 
 async def test_one_more_than_may_wait_is_refused_at_once(narrow):
-    ask = Sampling(max_new_tokens=3)
+    ask = SamplingParams(max_new_tokens=3)
     results = await asyncio.gather(*(narrow.complete(CONTEXTS[n], ask) for n in range(5)), return_exceptions=True)
     assert [type(result).__name__ for result in results] == ["Completion"] * 3 + ["PolicyBusy"] * 2
     with pytest.raises(PolicyBusy, match=r"2 requests wait already .*policy\.queue"):
@@ -219,7 +222,7 @@ async def test_one_more_than_may_wait_is_refused_at_once(narrow):
 
 
 async def test_samples_of_one_task_share_its_prompt(policy, folders):
-    asks = [Sampling(seed=n, max_new_tokens=5) for n in range(6)]
+    asks = [SamplingParams(seed=n, max_new_tokens=5) for n in range(6)]
     together = await asyncio.gather(*(policy.complete(CONTEXTS[0], ask) for ask in asks))
     activity = policy.activity()
     assert activity.counts.prefilled == together[0].prompt_tokens
@@ -236,8 +239,8 @@ async def test_samples_of_one_task_share_its_prompt(policy, folders):
 async def test_weights_are_swapped_between_requests_and_none_is_lost(folders):
     """The running one ends on the weights it began with; the waiting one gets the new ones, as what comes later."""
     policy = EmbeddedPolicy(folders[0], adapted(batch=1))
-    old, new = digest(folders[0]), digest(folders[1])
-    ask = Sampling(seed=3, max_new_tokens=24, ignore_end=True)
+    old, new = checkpoint_digest(folders[0]), checkpoint_digest(folders[1])
+    ask = SamplingParams(seed=3, max_new_tokens=24, ignore_end=True)
     alone = await policy.complete(CONTEXTS[0], ask)
     begun = asyncio.create_task(policy.complete(CONTEXTS[0], ask))
     await until(lambda: policy.activity().running == 1)
@@ -258,16 +261,16 @@ async def test_another_tokeniser_comes_with_its_weights(folders, tmp_path):
     """What waits was encoded for the old one: it is encoded again."""
     make(tmp_path / "other", "qwen2_5_vl")
     policy = EmbeddedPolicy(folders[0], adapted(batch=1))
-    long = asyncio.create_task(policy.complete(CONTEXTS[0], Sampling(max_new_tokens=LONG, ignore_end=True)))
+    long = asyncio.create_task(policy.complete(CONTEXTS[0], SamplingParams(max_new_tokens=LONG, ignore_end=True)))
     await until(lambda: policy.activity().running == 1)
-    waiting = asyncio.create_task(policy.complete(CONTEXTS[1], Sampling(seed=1, max_new_tokens=5)))
+    waiting = asyncio.create_task(policy.complete(CONTEXTS[1], SamplingParams(seed=1, max_new_tokens=5)))
     await until(lambda: policy.activity().waiting == 1)
     swap = asyncio.create_task(policy.load(tmp_path / "other"))
     await until(lambda: policy.activity().swaps == 1)
     long.cancel()
     completion, _ = await asyncio.gather(waiting, swap)
     other = EmbeddedPolicy(tmp_path / "other", SETTINGS)
-    assert completion == await other.complete(CONTEXTS[1], Sampling(seed=1, max_new_tokens=5))
+    assert completion == await other.complete(CONTEXTS[1], SamplingParams(seed=1, max_new_tokens=5))
     assert completion.prompt_tokens == len(other.encoder.encode(CONTEXTS[1]))
     await policy.close()
     await other.close()
@@ -276,7 +279,9 @@ async def test_another_tokeniser_comes_with_its_weights(folders, tmp_path):
 async def test_a_failed_swap_keeps_the_old_weights(policy, folders, tmp_path):
     with pytest.raises(ModelError, match="not a model folder"):
         await policy.load(tmp_path)
-    assert (await policy.complete(CONTEXTS[0], Sampling(max_new_tokens=2))).weight_version == digest(folders[0])
+    assert (await policy.complete(CONTEXTS[0], SamplingParams(max_new_tokens=2))).weight_version == checkpoint_digest(
+        folders[0]
+    )
 
 
 async def test_weights_that_do_not_fit_leave_the_old_ones(policy, folders, tmp_path):
@@ -286,13 +291,13 @@ async def test_weights_that_do_not_fit_leave_the_old_ones(policy, folders, tmp_p
     raw = json.loads((broken / "config.json").read_text())
     raw["text_config"]["num_hidden_layers"] += 1
     (broken / "config.json").write_text(json.dumps(raw))
-    ask = Sampling(max_new_tokens=4)
+    ask = SamplingParams(max_new_tokens=4)
     before = await policy.complete(CONTEXTS[0], ask)
     with pytest.raises(ModelError, match="the weights lack"):
         await policy.load(broken)
     assert await policy.complete(CONTEXTS[0], ask) == before
     await policy.load(folders[1])
-    assert (await policy.complete(CONTEXTS[0], ask)).weight_version == digest(folders[1])
+    assert (await policy.complete(CONTEXTS[0], ask)).weight_version == checkpoint_digest(folders[1])
 
 
 async def test_a_model_that_fails_is_told_and_the_next_request_is_answered(policy, monkeypatch):
@@ -302,41 +307,41 @@ async def test_a_model_that_fails_is_told_and_the_next_request_is_answered(polic
     with monkeypatch.context() as patch:
         patch.setattr(policy._engine, "_pass", fails)
         with pytest.raises(PolicyError, match="the model failed: out of memory"):
-            await policy.complete(CONTEXTS[0], Sampling(max_new_tokens=4))
-    assert (await policy.complete(CONTEXTS[0], Sampling(max_new_tokens=4))).token_ids
+            await policy.complete(CONTEXTS[0], SamplingParams(max_new_tokens=4))
+    assert (await policy.complete(CONTEXTS[0], SamplingParams(max_new_tokens=4))).token_ids
 
 
 @pytest.mark.parametrize("numbers", [{"temperature": -1.0}, {"temperature": float("nan")}, {"max_new_tokens": 0}])
 def test_numbers_that_nothing_can_be_sampled_with_are_refused(numbers):
     with pytest.raises(BadInput, match=next(iter(numbers)).partition("_")[0]):
-        Sampling(**numbers)
+        SamplingParams(**numbers)
 
 
 async def test_a_deadline_is_a_named_error_and_the_next_request_is_answered(folders):
     policy = EmbeddedPolicy(folders[0], SETTINGS.model_copy(update={"timeout_s": 1e-4}))
     with pytest.raises(PolicyTimeout, match=r"policy\.timeout_s"):
-        await policy.complete(CONTEXTS[0], Sampling(max_new_tokens=4))
+        await policy.complete(CONTEXTS[0], SamplingParams(max_new_tokens=4))
     policy._policy = SETTINGS
-    assert len((await policy.complete(CONTEXTS[0], Sampling(max_new_tokens=2))).token_ids) <= 2
+    assert len((await policy.complete(CONTEXTS[0], SamplingParams(max_new_tokens=2))).token_ids) <= 2
     await policy.close()
 
 
 async def test_a_closed_policy_answers_what_it_has_and_says_so_to_the_rest(folders):
     policy = open_policy(folders[0], SETTINGS)
-    asked = [asyncio.create_task(policy.complete(context, Sampling(max_new_tokens=4))) for context in CONTEXTS]
+    asked = [asyncio.create_task(policy.complete(context, SamplingParams(max_new_tokens=4))) for context in CONTEXTS]
     await asyncio.sleep(0)
     await policy.close()
     await policy.close()
     assert len(await asyncio.gather(*asked)) == 8
     with pytest.raises(PolicyError, match="closed"):
-        await policy.complete(CONTEXTS[0], Sampling())
+        await policy.complete(CONTEXTS[0], SamplingParams())
     with pytest.raises(PolicyError, match="closed"):
         await policy.load(folders[1])
 
 
 def test_callers_may_sit_on_different_event_loops(folders):
     policy = EmbeddedPolicy(folders[0], SETTINGS)
-    ask = Sampling(seed=1, max_new_tokens=3)
+    ask = SamplingParams(seed=1, max_new_tokens=3)
     first, second = (asyncio.run(policy.complete(CONTEXTS[0], ask)) for _ in range(2))
     assert first == second
     asyncio.run(policy.close())

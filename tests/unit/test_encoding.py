@@ -11,18 +11,15 @@ import pytest
 import torch
 from PIL import Image as Picture
 
-from flywheel import words
-from flywheel.agent.context import Image, Message
-from flywheel.agent.prompt import build_context
-from flywheel.errors import BadInput, ModelError
-from flywheel.policy.checkpoint import digest
-from flywheel.policy.encoding import Encoder, collate
-from flywheel.policy.model import load_model, new_model, save_checkpoint
-from flywheel.policy.pixels import Pixels
-from flywheel.policy.tokenizer import train_tokenizer
-from flywheel.scenes.scene import Question
-from flywheel.settings import Policy
-from flywheel.training.pretrain.question_batch import IGNORED, QuestionCollator
+from flywheel.agent.prompt import Image, Message, build_context
+from flywheel.config import PolicySettings
+from flywheel.envs.screens import vocabulary
+from flywheel.envs.screens.scene import SceneQuestion
+from flywheel.policy.checkpoint import checkpoint_digest
+from flywheel.policy.encoding import Encoder, PatchExtractor, collate_sequences
+from flywheel.policy.model import load_model, make_tiny_model, save_checkpoint, train_tokenizer
+from flywheel.training.pretrain.batches import IGNORED, QuestionCollator
+from flywheel.utils.errors import BadInput, ModelError
 
 ANSWER = "Thought: I click the red tile.\nAction: click(point='<point>52 31</point>')"
 
@@ -36,12 +33,12 @@ def png(width: int, height: int, seed: int = 0) -> bytes:
 
 @pytest.fixture(scope="module")
 def encoder():
-    return Encoder.new(train_tokenizer(words.corpus()))
+    return Encoder.new(train_tokenizer(vocabulary.tokenizer_corpus()))
 
 
 @pytest.fixture(scope="module")
 def model():
-    return new_model(0).eval()
+    return make_tiny_model(0).eval()
 
 
 @pytest.fixture
@@ -86,7 +83,7 @@ def test_other_screens_are_resized_to_the_models_size(encoder, model, size):
     assert encoded.image_grid_thw.prod() == len(encoded.pixel_values) <= 280
     assert encoded.mm_token_type_ids.sum() * 4 == len(encoded.pixel_values)
     with torch.no_grad():
-        assert torch.isfinite(model(**collate([encoded], "left")).logits).all()
+        assert torch.isfinite(model(**collate_sequences([encoded], "left")).logits).all()
 
 
 def test_a_broken_screen_is_refused(encoder):
@@ -99,9 +96,9 @@ def test_padding_does_not_change_what_the_model_says(encoder, model):
     long = encoder.encode((Message("user", (Image(png(224, 224, 1)), "Click the red tile on the board.")),))
     text = encoder.encode((Message("user", ("No screen.",)),))
     with torch.no_grad():
-        alone = model(**collate([short], "right")).logits[0]
-        right = model(**collate([long, short, text], "right"))
-        left = model(**collate([long, short, text], "left"))
+        alone = model(**collate_sequences([short], "right")).logits[0]
+        right = model(**collate_sequences([long, short, text], "right"))
+        left = model(**collate_sequences([long, short, text], "left"))
     assert torch.allclose(right.logits[1, : len(short)], alone, atol=1e-4)
     assert torch.allclose(left.logits[1, -len(short) :], alone, atol=1e-4)
 
@@ -116,11 +113,11 @@ def test_pixels_are_the_image_processors(encoder, size):
     other.size = {"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 1280}
     for images in (encoder.images, other):
         wanted = images(images=pictures, return_tensors="np")
-        pixels, grid = Pixels(images).patches(pictures)
+        pixels, grid = PatchExtractor(images).patches(pictures)
         np.testing.assert_array_equal(pixels, wanted["pixel_values"])
         np.testing.assert_array_equal(grid, wanted["image_grid_thw"])
         assert (pixels.dtype, grid.dtype) == (np.float32, np.int64)
-    assert Pixels(other).patches([])[0].shape == (0, 3 * 2 * 16 * 16)
+    assert PatchExtractor(other).patches([])[0].shape == (0, 3 * 2 * 16 * 16)
 
 
 def test_patches_of_many_screens_are_the_image_processors(encoder):
@@ -132,7 +129,7 @@ def test_patches_of_many_screens_are_the_image_processors(encoder):
 def test_packed_questions_are_computed_as_if_alone(encoder, model):
     pixels = np.random.default_rng(0).integers(0, 255, (2, 224, 224, 3), dtype=np.uint8)
     texts = [[("Click the red tile.", ANSWER), ("What is at 52 31?", "red tile")], [("Describe the screen.", "empty")]]
-    asked = [[Question("", *pair) for pair in pairs] for pairs in texts]
+    asked = [[SceneQuestion("", *pair) for pair in pairs] for pairs in texts]
     packed = QuestionCollator(encoder, 224).pack(pixels, asked)
     with torch.no_grad():
         logits = model(**packed.inputs).logits
@@ -140,10 +137,10 @@ def test_packed_questions_are_computed_as_if_alone(encoder, model):
         for number, (instruction, response) in enumerate((q.instruction, q.response) for q in questions):
             out = io.BytesIO()
             Picture.fromarray(pixels[row]).save(out, format="PNG")
-            context = build_context(instruction, [], out.getvalue(), Policy())
+            context = build_context(instruction, [], out.getvalue(), PolicySettings())
             answer = encoder.encode_text(response)
             with torch.no_grad():
-                alone = model(**collate([encoder.encode(context).extended(answer)], "right")).logits[0]
+                alone = model(**collate_sequences([encoder.encode(context).extended(answer)], "right")).logits[0]
             mine = packed.question[row] == number
             assert torch.allclose(logits[row][mine], alone[-int(mine.sum()) :], atol=1e-4)
             labels = packed.labels[row][mine]
@@ -168,16 +165,16 @@ def test_bfloat16_on_disk_is_float32_in_memory(model, encoder, tmp_path):
 
 
 def test_saving_again_replaces_and_leaves_nothing_else(model, encoder, folder):
-    before = digest(folder)
+    before = checkpoint_digest(folder)
     with torch.no_grad():
-        other = new_model(1)
+        other = make_tiny_model(1)
     save_checkpoint(other, encoder, folder)
-    assert digest(folder) != before
+    assert checkpoint_digest(folder) != before
     assert [path.name for path in folder.parent.iterdir()] == ["model"]
 
 
 def test_the_same_seed_gives_the_same_weights(model):
-    again = new_model(0)
+    again = make_tiny_model(0)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
     assert 2e6 < sum(p.numel() for p in model.parameters()) < 8e6  # 16 MB in bfloat16
 
@@ -196,7 +193,7 @@ def test_a_model_folder_is_needed(folder, tmp_path):
     with pytest.raises(ModelError, match="no safetensors"):
         load_model(folder)
     with pytest.raises(ModelError, match="no safetensors"):
-        digest(folder)
+        checkpoint_digest(folder)
 
 
 def test_a_tokeniser_is_needed(folder, tmp_path):

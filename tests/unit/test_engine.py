@@ -11,17 +11,16 @@ import torch
 from checkpoints import ARCHITECTURES, make
 from PIL import Image as Picture
 
-from flywheel.agent.context import Image, Message
-from flywheel.errors import PolicyError
-from flywheel.policy import engine as engines
-from flywheel.policy.encoding import Encoder, collate
-from flywheel.policy.engine import InferenceEngine, Row
-from flywheel.policy.frozen import freeze
+from flywheel.agent.prompt import Image, Message
+from flywheel.policy.devices import is_small_model, open_pass_pool, use_one_core_in_thread
+from flywheel.policy.encoding import Encoder, collate_sequences
+from flywheel.policy.inference import engine as engines
+from flywheel.policy.inference.cache import make_prompt
+from flywheel.policy.inference.engine import BatchRow, InferenceEngine, generate_responses
+from flywheel.policy.inference.fused_layers import optimise_for_inference
 from flywheel.policy.model import load_model
-from flywheel.policy.prefix import prompt_of
-from flywheel.policy.protocol import Sampling
-from flywheel.policy.sampling import generate
-from flywheel.policy.threads import keep_to_one_core, side_by_side, takes_one_core
+from flywheel.policy.protocol import SamplingParams
+from flywheel.utils.errors import PolicyError
 
 MB = 1 << 20
 
@@ -55,15 +54,15 @@ class Checkpoint:
 
     def __init__(self, folder, frozen: bool = True) -> None:
         self.folder, self.model, self.encoder = folder, load_model(folder, device="cpu"), Encoder.from_folder(folder)
-        self.text_pass = freeze(self.model) if frozen else None
+        self.text_pass = optimise_for_inference(self.model) if frozen else None
 
     def prompt(self, context):
         encoded = self.encoder.encode(context)
         keys = [part.png for message in context for part in message.parts if isinstance(part, Image)]
-        return prompt_of(self.model, encoded, self.encoder.end_id, keys)
+        return make_prompt(self.model, encoded, self.encoder.end_id, keys)
 
     def row(self, context, **sampling):
-        return Row(self.prompt(context), Sampling(**sampling))
+        return BatchRow(self.prompt(context), SamplingParams(**sampling))
 
     def engine(self, **room):
         return InferenceEngine(self.model, self.encoder.end_id, text_pass=self.text_pass, **room)
@@ -128,15 +127,15 @@ def test_log_probabilities_are_those_of_a_plain_pass(checkpoint):
         if checkpoint.encoder.image_id in row.token_ids:  # a plain pass would look for its screen
             continue
         with torch.no_grad():
-            logprobs = plain(**collate([encoded], "right")).logits[0].log_softmax(-1)
+            logprobs = plain(**collate_sequences([encoded], "right")).logits[0].log_softmax(-1)
         expected = [logprobs[len(row.prompt) - 1 + i, token].item() for i, token in enumerate(row.token_ids)]
         assert row.logprobs == pytest.approx(expected, abs=1e-4)
 
 
 def test_generate_is_the_engine_in_one_call(qwen3):
     prompts = [qwen3.encoder.encode(asked(n)) for n in range(6)]
-    samplings = [Sampling(seed=n, max_new_tokens=7) for n in range(6)]
-    done = generate(qwen3.model, qwen3.encoder.end_id, prompts, samplings)
+    samplings = [SamplingParams(seed=n, max_new_tokens=7) for n in range(6)]
+    done = generate_responses(qwen3.model, qwen3.encoder.end_id, prompts, samplings)
     rows = [qwen3.row(asked(n), seed=n, max_new_tokens=7) for n in range(6)]
     engine = qwen3.engine()
     finish(engine, engine.admit(rows))
@@ -313,10 +312,10 @@ def test_long_prompts_are_computed_in_parts(qwen3, monkeypatch):
 
 def test_threads_side_by_side_leave_the_number_of_others_alone():
     every = torch.get_num_threads()
-    assert side_by_side(1) is None
+    assert open_pass_pool(1) is None
     torch.set_num_threads(2)
     try:
-        pool = side_by_side(2)
+        pool = open_pass_pool(2)
         assert list(pool.map(lambda _: torch.get_num_threads(), range(4))) == [1] * 4
         with ThreadPoolExecutor(1) as later:
             assert later.submit(torch.get_num_threads).result() == torch.get_num_threads() == 2
@@ -329,7 +328,7 @@ def test_a_thread_that_keeps_to_one_core_leaves_the_number_of_others_alone():
     torch.set_num_threads(2)
 
     def keeps():
-        keep_to_one_core()
+        use_one_core_in_thread()
         torch.zeros(3) + 1
         return torch.get_num_threads()
 
@@ -346,5 +345,5 @@ def test_a_large_model_takes_all_cores():
     small = torch.nn.Linear(1000, 1000)
     with torch.device("meta"):
         large = torch.nn.Linear(10_000, 11_000)
-    assert takes_one_core(small)
-    assert not takes_one_core(large)
+    assert is_small_model(small)
+    assert not is_small_model(large)

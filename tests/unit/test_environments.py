@@ -13,28 +13,26 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from fake_env import FakeEnv
 from lamps import Lamps, Scripted
 from shelves import STORE, Shelf, ShelfSettings, Shelves
 
 from flywheel.agent.actions import Click, Point, Type
-from flywheel.agent.context import Image
-from flywheel.environments import catalogue, kind, kinds
-from flywheel.environments.env import Checkpointable
-from flywheel.environments.kind import KINDS
-from flywheel.environments.router import Router, open_environments
-from flywheel.errors import BadInput, EnvError, EnvTimeout
-from flywheel.rollout import episode_files
-from flywheel.rollout.pool import RolloutStats, rollout
-from flywheel.sandbox.check import CLAUSES, Checked, check_env
-from flywheel.sandbox.fake import FakeEnv
-from flywheel.schema import from_row, to_row
-from flywheel.scoring import verifiers
-from flywheel.settings import Settings, dump, is_parameter, load, parse
-from flywheel.store.partitions import from_rows
-from flywheel.synthesis import check as synthesis
-from flywheel.synthesis.tasks import content, make_task, make_tasks
-from flywheel.synthesis.tasks import from_row as task_from_row
-from flywheel.synthesis.tasks import to_row as task_to_row
+from flywheel.agent.prompt import Image
+from flywheel.config import Settings, dump_settings, is_settings_parameter, load_settings, parse_settings
+from flywheel.envs import backends, registry
+from flywheel.envs.base import Checkpointable
+from flywheel.envs.conformance import CLAUSES, ConformanceCase, check_env
+from flywheel.envs.registry import BACKENDS
+from flywheel.envs.router import EnvRouter, open_environments
+from flywheel.envs.tasks import drawing as synthesis
+from flywheel.envs.tasks.drawing import make_task, make_tasks, task_content, task_from_row, task_to_row
+from flywheel.rewards.scorers import verifier
+from flywheel.rollout import episode as rollout_episode
+from flywheel.rollout.pool import RolloutStats, run_rollout
+from flywheel.store.partitions import table_from_rows
+from flywheel.store.schema import record_from_row, record_to_row
+from flywheel.utils.errors import BadInput, EnvError, EnvTimeout
 
 MOVES = (Type("set cup 3"), Click(Point(0.5, 0.5)), Type("set pen"), Type("set map 7"))
 ON = "Thought: I turn it.\nAction: type(content='set lamp on')"
@@ -45,7 +43,7 @@ OFF = "Thought: I turn it.\nAction: type(content='set lamp off')"
 def shelves(monkeypatch) -> Shelves:
     """All that is done to add the kind."""
     made = Shelves()
-    monkeypatch.setitem(KINDS, "shelves", made)
+    monkeypatch.setitem(BACKENDS, "shelves", made)
     return made
 
 
@@ -58,7 +56,7 @@ def chosen(**blocks) -> Settings:
         "promotion": {"tasks": 20},
         "policy": {"max_new_tokens": 24, "timeout_s": 30},
     }
-    return parse({**block, **blocks}, where="test")
+    return parse_settings({**block, **blocks}, where="test")
 
 
 def store_task(template: str = "on", seed: int = 1, **changes):
@@ -69,7 +67,7 @@ def play(tasks, answer, settings, **more):
     async def run():
         async with open_environments(settings, tasks) as environments:
             arguments = {"iteration": 0, "settings": settings, "temperature": 1.0} | more
-            return await rollout(tasks, 1, Scripted(answer), environments, **arguments)
+            return await run_rollout(tasks, 1, Scripted(answer), environments, **arguments)
 
     return asyncio.run(run())
 
@@ -94,7 +92,7 @@ async def test_what_it_does_not_see_the_same_twice_is_caught():
         yield Unsteady(ShelfSettings())
 
     with pytest.raises(EnvError, match=r"gave another result .*observation"):
-        await CLAUSES["determinism"](Checked(env, store_task(), moves=MOVES))
+        await CLAUSES["determinism"](ConformanceCase(env, store_task(), moves=MOVES))
 
 
 def test_checkpoints_are_a_protocol_of_their_own():
@@ -104,32 +102,32 @@ def test_checkpoints_are_a_protocol_of_their_own():
 
 # -- the registry -----------------------------------------------------------------------------------------------------
 def test_a_kind_is_found_by_its_name(shelves):
-    assert {"browser", "shelves"} <= {*kind.names()}
-    assert catalogue.get("store") is STORE
-    assert "store" in catalogue.names()
-    assert catalogue.get("tiles").environment == "browser"
+    assert {"browser", "shelves"} <= {*registry.list_backends()}
+    assert registry.get_task_suite("store") is STORE
+    assert "store" in registry.list_task_suites()
+    assert registry.get_task_suite("tiles").environment == "browser"
     with pytest.raises(BadInput, match=r"no kind of environment is called 'shelfs'.*did you mean shelves"):
-        kind.find("shelfs")
+        registry.find_backend("shelfs")
 
 
 def test_a_kind_is_one_file(tmp_path, monkeypatch):
     source = (Path(__file__).parents[1] / "support" / "shelves.py").read_text()
-    registered = "from flywheel.environments.kind import KINDS\nKINDS['cupboards'] = Shelves('cupboards')\n"
+    registered = "from flywheel.envs.registry import BACKENDS\nBACKENDS['cupboards'] = Shelves('cupboards')\n"
     (tmp_path / "cupboards.py").write_text(source + registered)
-    monkeypatch.setattr(kinds, "__path__", [*kinds.__path__, str(tmp_path)])
+    monkeypatch.setattr(backends, "__path__", [*backends.__path__, str(tmp_path)])
     try:
-        assert {"browser", "cupboards"} <= {*kind.names()}
-        assert kind.find("cupboards").limits(chosen()).places == 8
-        assert catalogue.get("store").levels == [1, 2]
+        assert {"browser", "cupboards"} <= {*registry.list_backends()}
+        assert registry.find_backend("cupboards").limits(chosen()).places == 8
+        assert registry.get_task_suite("store").levels == [1, 2]
     finally:
-        KINDS.pop("cupboards", None)
-        sys.modules.pop(f"{kinds.__name__}.cupboards", None)
+        BACKENDS.pop("cupboards", None)
+        sys.modules.pop(f"{backends.__name__}.cupboards", None)
 
 
 def test_a_world_is_of_one_kind(shelves, monkeypatch):
-    monkeypatch.setitem(KINDS, "other", Shelves("other"))
+    monkeypatch.setitem(BACKENDS, "other", Shelves("other"))
     with pytest.raises(BadInput, match="other and shelves have a world store"):
-        catalogue.names()
+        registry.list_task_suites()
 
 
 @pytest.mark.parametrize(
@@ -148,24 +146,24 @@ def test_a_world_is_of_one_kind(shelves, monkeypatch):
 @pytest.mark.parametrize("used", [(), ["shelves"]])
 def test_wrong_settings_of_a_kind_are_named_where_it_is_used_and_where_not(shelves, used, kinds, said):
     with pytest.raises(BadInput, match=said):
-        kind.check(chosen(kinds=kinds), used)
+        registry.check_backends(chosen(kinds=kinds), used)
 
 
 def test_settings_of_a_kind_can_be_typed(shelves, tmp_path):
     (tmp_path / "params.yaml").write_text("seed: 3\n")
-    typed = load(tmp_path / "params.yaml", {"sandbox.kinds.shelves.places": 2})
+    typed = load_settings(tmp_path / "params.yaml", {"sandbox.kinds.shelves.places": 2})
     assert shelves.limits(typed).places == 2
-    assert is_parameter("sandbox.kinds.shelves.places")
-    (tmp_path / "frozen.yaml").write_text(dump(typed))
-    assert load(tmp_path / "frozen.yaml") == typed
+    assert is_settings_parameter("sandbox.kinds.shelves.places")
+    (tmp_path / "frozen.yaml").write_text(dump_settings(typed))
+    assert load_settings(tmp_path / "frozen.yaml") == typed
 
 
 def test_only_the_kinds_that_are_played_must_be_there(shelves, tmp_path):
     settings = chosen()
-    assert synthesis.check(settings, 1, tmp_path) == {"shelves"}
-    kind.check(settings, {"shelves"})
+    assert synthesis.check_task_settings(settings, 1, tmp_path) == {"shelves"}
+    registry.check_backends(settings, {"shelves"})
     with pytest.raises(BadInput, match="no-such-browser"):
-        kind.check(settings, {"shelves", "browser"})
+        registry.check_backends(settings, {"shelves", "browser"})
 
 
 # -- tasks ------------------------------------------------------------------------------------------------------------
@@ -173,14 +171,14 @@ def test_its_tasks_are_drawn_as_all_others(shelves):
     settings = chosen()
     train, held = (make_tasks(settings, 1, split) for split in ("train", "eval"))
     assert {(task.environment, task.domain, task.world) for task in train} == {("shelves", "stores", "store")}
-    assert len({content(task) for task in train}) == 12
-    assert not {content(task) for task in train} & {content(task) for task in held}
+    assert len({task_content(task) for task in train}) == 12
+    assert not {task_content(task) for task in train} & {task_content(task) for task in held}
     assert {task.instruction for task in train} == {"Turn the lamp on.", "Turn the lamp off."}
 
 
 def test_the_kind_stands_in_the_table_and_earlier_rows_are_of_browsers(shelves):
     task = store_task()
-    (row,) = from_rows("tasks", [task_to_row(task)]).to_pylist()
+    (row,) = table_from_rows("tasks", [task_to_row(task)]).to_pylist()
     assert task_from_row(row) == task
     del row["environment"]
     assert task_from_row(row).environment == "browser"
@@ -206,10 +204,10 @@ def test_an_episode_without_a_screen(shelves, tmp_path):
     assert second.reward == 1.0
     assert episode.last_screen is None
     assert episode.last_observation == shown.replace("lamp=off", "lamp=on")
-    (row,) = from_rows("steps", [to_row("steps", first)]).to_pylist()
-    assert from_row("steps", type(first), row).observation == shown
-    episode_files.write(tmp_path / "one.zip", episode, {})
-    assert episode_files.read(tmp_path / "one.zip") == episode
+    (row,) = table_from_rows("steps", [record_to_row("steps", first)]).to_pylist()
+    assert record_from_row("steps", type(first), row).observation == shown
+    rollout_episode.write_episode(tmp_path / "one.zip", episode, {})
+    assert rollout_episode.read_episode(tmp_path / "one.zip") == episode
 
 
 def test_what_an_agent_writes_cannot_reach_its_verdict(shelves):
@@ -219,7 +217,7 @@ def test_what_an_agent_writes_cannot_reach_its_verdict(shelves):
     (episode,) = play([store_task(max_steps=6)], lambda c, s: next(answers), chosen())
     assert episode.trajectory.status == "truncated"
     assert episode.trajectory.reward == 0
-    assert verifiers.score(store_task(), json.loads(episode.trajectory.final_state)) == 0
+    assert verifier.score_final_state(store_task(), json.loads(episode.trajectory.final_state)) == 0
 
 
 def test_halves_of_surrogate_pairs_are_kept_as_they_were_shown(shelves):
@@ -233,7 +231,7 @@ def test_halves_of_surrogate_pairs_are_kept_as_they_were_shown(shelves):
 def test_each_kind_has_its_own_places_and_only_those_played_are_opened(monkeypatch):
     few, many, idle = (Shelves(name) for name in ("few", "many", "idle"))
     for one in (few, many, idle):
-        monkeypatch.setitem(KINDS, one.name, one)
+        monkeypatch.setitem(BACKENDS, one.name, one)
     kinds = {"few": {"places": 1}, "many": {"places": 3}}
     tasks = [store_task(seed=n, environment=("few", "many")[n % 2], task_id=f"k{n}") for n in range(16)]
     episodes = play(tasks, lambda c, s: ON, chosen(kinds=kinds))
@@ -253,7 +251,7 @@ def test_all_kinds_together_are_no_more_than_max_concurrent(monkeypatch):
 
     for one in both:
         one._make = Counted
-        monkeypatch.setitem(KINDS, one.name, one)
+        monkeypatch.setitem(BACKENDS, one.name, one)
     tasks = [store_task(seed=n, environment=("one", "two")[n % 2], task_id=f"k{n}") for n in range(12)]
     play(tasks, lambda c, s: ON, chosen(rollout={"max_concurrent": 3}))
     assert together[1] == 3
@@ -261,12 +259,12 @@ def test_all_kinds_together_are_no_more_than_max_concurrent(monkeypatch):
 
 def test_events_of_all_kinds_are_counted(monkeypatch):
     for name in ("one", "two"):
-        monkeypatch.setitem(KINDS, name, Shelves(name))
+        monkeypatch.setitem(BACKENDS, name, Shelves(name))
 
     class Telling(Scripted):
         async def complete(self, context, sampling):
             for name in ("one", "two"):
-                KINDS[name].opened[0].events.counts["Stepped"] += 1
+                BACKENDS[name].opened[0].events.counts["Stepped"] += 1
             return await super().complete(context, sampling)
 
     async def run():
@@ -274,7 +272,7 @@ def test_events_of_all_kinds_are_counted(monkeypatch):
         stats = RolloutStats()
         async with open_environments(chosen(), tasks) as environments:
             arguments = {"iteration": 0, "settings": chosen(), "temperature": 1.0, "stats": stats}
-            await rollout(tasks, 1, Telling(lambda c, s: ON), environments, **arguments)
+            await run_rollout(tasks, 1, Telling(lambda c, s: ON), environments, **arguments)
         return stats
 
     assert asyncio.run(run()).answers == 4
@@ -286,7 +284,7 @@ def test_an_environment_that_hangs_meets_its_kinds_deadline(monkeypatch):
         async def step(self, action):
             await asyncio.Event().wait()
 
-    monkeypatch.setitem(KINDS, "shelves", Shelves(make=Hung))
+    monkeypatch.setitem(BACKENDS, "shelves", Shelves(make=Hung))
     settings = chosen(kinds={"shelves": {"timeout_s": 0.01}}, rollout={"retries": 0})
     (episode,) = play([store_task()], lambda c, s: ON, settings)
     assert episode.trajectory.status == "crashed"
@@ -304,11 +302,11 @@ def test_a_kind_that_hangs_is_named(monkeypatch, when):
                 yield lender
             await asyncio.Event().wait()
 
-    monkeypatch.setitem(KINDS, "shelves", Stuck())
+    monkeypatch.setitem(BACKENDS, "shelves", Stuck())
     with pytest.raises(EnvTimeout, match=rf"environments of the kind shelves did not {when} in 0.01 s"):
         play([store_task()], lambda c, s: ON, chosen(kinds={"shelves": {"open_s": 0.01}}))
 
 
 async def test_a_kind_that_is_not_open_is_named(shelves):
     with pytest.raises(EnvError, match=r"no environment of the kind shelves is open .*open are browser"):
-        Router({"browser": Lamps()}).env(store_task())
+        EnvRouter({"browser": Lamps()}).env(store_task())

@@ -7,15 +7,15 @@ import io
 import json
 
 import pytest
+from fake_env import fake_task
 from fleets import Fleetful
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageSequence
 
 from flywheel.agent.actions import Click, Finished, Point, Type, Wait
-from flywheel.errors import EnvError
-from flywheel.sandbox import recording
-from flywheel.sandbox.fake import fake_task
+from flywheel.envs.browser import episode_recorder
+from flywheel.utils.errors import EnvError
 
 TASK = fake_task(1, max_steps=9)
 
@@ -32,8 +32,8 @@ colours = st.tuples(*[st.integers(0, 255)] * 3)
 @given(st.lists(colours, min_size=1, max_size=6), st.integers(1, 40), st.integers(1, 40))
 def test_each_screen_can_be_taken_out_again_byte_for_byte(shades, width, height):
     screens = [png(width, height, shade) for shade in shades]
-    film = recording.animate(screens, {})
-    assert list(recording.screens_of(film)) == screens
+    film = episode_recorder.encode_apng(screens, {})
+    assert list(episode_recorder.decode_apng_frames(film)) == screens
     with Image.open(io.BytesIO(film)) as image:
         frames = [frame.convert("RGB").getpixel((0, 0)) for frame in ImageSequence.Iterator(image)]
     assert frames[: len(shades)] == list(shades)
@@ -43,7 +43,7 @@ def test_each_screen_can_be_taken_out_again_byte_for_byte(shades, width, height)
 def test_a_screen_of_another_size_or_kind_is_shown_like_the_first(odd):
     plain = png(6, 5, (9, 9, 9))
     for screens in ([plain, odd], [odd, plain]):
-        taken = list(recording.screens_of(recording.animate(screens, {})))
+        taken = list(episode_recorder.decode_apng_frames(episode_recorder.encode_apng(screens, {})))
         assert len(taken) == 2
         sizes = {Image.open(io.BytesIO(screen)).size for screen in taken}
         assert sizes == {Image.open(io.BytesIO(screens[0])).size}
@@ -52,30 +52,32 @@ def test_a_screen_of_another_size_or_kind_is_shown_like_the_first(odd):
 @pytest.mark.parametrize("bad", [[], [b""], [b"GIF89a" * 9]])
 def test_what_is_no_screen_is_refused(bad):
     with pytest.raises(ValueError, match="screen"):
-        recording.animate(bad, {})
+        episode_recorder.encode_apng(bad, {})
 
 
-def film(name: str, size: int = 40) -> recording.Film:
-    return recording.Film(name + recording.SUFFIX, (png(size, size, (1, 2, 3)),), {"text": "\ud800 \u00e9"})
+def film(name: str, size: int = 40) -> episode_recorder.EpisodeRecording:
+    return episode_recorder.EpisodeRecording(
+        name + episode_recorder.RECORDING_SUFFIX, (png(size, size, (1, 2, 3)),), {"text": "\ud800 \u00e9"}
+    )
 
 
 def test_the_oldest_make_room_and_nothing_else_is_touched(tmp_path):
     (tmp_path / "mine.png").write_bytes(b"x" * 10_000)
-    one = recording.save(film("a"), tmp_path, 10**6)
+    one = episode_recorder.write_recording(film("a"), tmp_path, 10**6)
     size = one.stat().st_size
     for name in "bcde":
-        recording.save(film(name), tmp_path, 3 * size)
+        episode_recorder.write_recording(film(name), tmp_path, 3 * size)
     left = sorted(path.name for path in tmp_path.iterdir())
-    assert left == [name + recording.SUFFIX for name in "cde"] + ["mine.png"]
+    assert left == [name + episode_recorder.RECORDING_SUFFIX for name in "cde"] + ["mine.png"]
 
 
 def test_a_film_above_the_limit_alone_is_still_kept(tmp_path):
-    assert recording.save(film("a"), tmp_path, 1).is_file()
+    assert episode_recorder.write_recording(film("a"), tmp_path, 1).is_file()
 
 
 def test_a_disk_that_cannot_be_written_costs_the_film_alone(tmp_path, caplog):
     (tmp_path / "file").touch()
-    assert recording.save(film("a"), tmp_path / "file", 10**6) is None
+    assert episode_recorder.write_recording(film("a"), tmp_path / "file", 10**6) is None
     assert "not kept" in caplog.text
 
 
@@ -104,7 +106,10 @@ async def test_what_is_kept_is_a_setting(tmp_path, record, outcomes):
     async with Fleetful(browsers=1, pages=1, record=record, record_folder=str(tmp_path / "films")) as fleet:
         await _episodes(fleet, tmp_path)
     films = {path.read_bytes() for path in tmp_path.glob("films/*.png")}
-    told = {recording.about(data)["outcome"]: recording.about(data) for data in films}
+    told = {
+        episode_recorder.read_recording_description(data)["outcome"]: episode_recorder.read_recording_description(data)
+        for data in films
+    }
     assert sorted(told) == outcomes
     if "crashed" in told:
         about = told["crashed"]
@@ -123,12 +128,17 @@ async def test_a_lease_can_be_recorded_by_itself(tmp_path):
         async with fleet.pool.env() as env:
             await env.reset(TASK, 0)
     one, two = sorted(tmp_path.iterdir())
-    assert list(recording.screens_of(one.read_bytes())) == [result.observation.screenshot for result in results]
-    assert json.loads(json.dumps(recording.about(two.read_bytes())["actions"])) == [["wait", {}], None]
+    assert list(episode_recorder.decode_apng_frames(one.read_bytes())) == [
+        result.observation.screenshot for result in results
+    ]
+    assert json.loads(json.dumps(episode_recorder.read_recording_description(two.read_bytes())["actions"])) == [
+        ["wait", {}],
+        None,
+    ]
 
 
 async def test_a_long_episode_says_how_many_screens_it_left_out(tmp_path):
-    camera = recording.Camera("all", "s1", tmp_path, 2000)
+    camera = episode_recorder.EpisodeRecorder("all", "s1", tmp_path, 2000)
     async with Fleetful(browsers=1, pages=1) as fleet, fleet.pool.env() as env:
         result = await env.reset(TASK, 0)
         camera.begin(TASK, 0, result)
@@ -145,9 +155,9 @@ class SlowWriter:
     """Writes once `held` is set; `begun` is set before."""
 
     def __init__(self, monkeypatch) -> None:
-        self.begun, self.held, self._save = asyncio.Event(), asyncio.Event(), recording.save
+        self.begun, self.held, self._save = asyncio.Event(), asyncio.Event(), episode_recorder.write_recording
         self._loop = asyncio.get_running_loop()
-        monkeypatch.setattr(recording, "save", self.save)
+        monkeypatch.setattr(episode_recorder, "write_recording", self.save)
 
     def save(self, *given):
         self._loop.call_soon_threadsafe(self.begun.set)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flywheel.evaluation.gate import EvalResult
-from flywheel.stages.evaluate import by_template
+from flywheel.pipeline.stages.evaluate import success_by_template
 
 
 def results(outcomes: str) -> list[EvalResult]:
@@ -12,7 +12,7 @@ def results(outcomes: str) -> list[EvalResult]:
 
 
 def test_success_is_told_of_seen_and_of_unseen_templates():
-    rows = by_template("sites", {"d", "e"}, results("Abcde"), results("ABcDe"))
+    rows = success_by_template("sites", {"d", "e"}, results("Abcde"), results("ABcDe"))
     told = {row["name"]: (row["value"], row["n"], row["domain"]) for row in rows}
     assert told == {
         "success_seen_before": (1 / 3, 3, "sites"),
@@ -24,10 +24,10 @@ def test_success_is_told_of_seen_and_of_unseen_templates():
 
 
 def test_without_held_out_templates_nothing_is_told_apart():
-    assert by_template("games", set(), results("Ab"), results("AB")) == []
-    assert by_template("games", {"other"}, results("Ab"), results("AB")) == []
+    assert success_by_template("games", set(), results("Ab"), results("AB")) == []
+    assert success_by_template("games", {"other"}, results("Ab"), results("AB")) == []
 
 
 def test_where_all_are_held_out_nothing_is_said_of_seen_ones():
-    rows = by_template("all", {"a", "b"}, results("Ab"), results("AB"))
+    rows = success_by_template("all", {"a", "b"}, results("Ab"), results("AB"))
     assert [row["name"] for row in rows] == ["success_unseen_before", "success_unseen_after"]

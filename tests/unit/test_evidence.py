@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flywheel.evaluation.evidence import interval, log_capital_above, log_capital_below, log_capitals_of_counts
+from flywheel.evaluation.gate import betting_interval, log_capital_above, log_capital_below, log_capitals_of_counts
 
 STAKES = [Fraction(1, 4) + Fraction(2 * n + 1, 128) for n in range(32)]
 differences = st.lists(st.integers(-4, 4).map(lambda n: n / 4), max_size=40)
@@ -54,7 +54,7 @@ def test_counts_say_the_same(counts):
 @settings(deadline=None, max_examples=30)
 @given(differences)
 def test_the_interval_is_where_neither_bet_has_won(some):
-    low, high = interval(some)
+    low, high = betting_interval(some)
     assert -1 <= low <= high <= 1
     if some:
         assert low <= np.mean(some) <= high

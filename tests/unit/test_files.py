@@ -8,7 +8,7 @@ import os
 
 import pytest
 
-from flywheel import files
+from flywheel.utils import files
 
 
 def test_a_file_is_as_it_was_until_the_new_one_is_whole(tmp_path):
@@ -78,25 +78,25 @@ def test_a_file_is_read_once_for_its_hash_while_it_stays_as_it_is(tmp_path, monk
         one.write_text("as it was")
         os.utime(one, ns=(10**18, 10**18))
     monkeypatch.setattr(files.time, "time_ns", lambda: path.stat().st_ctime_ns + 10**10)  # long after
-    assert files.known_sha256(path) == files.known_sha256(path) == files.sha256_file(other)
+    assert files.cached_sha256(path) == files.cached_sha256(path) == files.sha256_file(other)
     assert read == [(path,), (other,)]
     path.write_text("as it is ")  # as long
     os.utime(path, ns=(10**18 + 1, 10**18 + 1))
-    assert files.known_sha256(path) == hashlib.sha256(b"as it is ").hexdigest()
+    assert files.cached_sha256(path) == hashlib.sha256(b"as it is ").hexdigest()
     other.replace(path)  # of the same size and age as the first
-    assert files.known_sha256(path) == hashlib.sha256(b"as it was").hexdigest()
+    assert files.cached_sha256(path) == hashlib.sha256(b"as it was").hexdigest()
 
 
 def test_a_file_that_has_just_changed_is_read_again(tmp_path):
     path = tmp_path / "part"
     for content in (b"one", b"two", b"six"):  # within one tick of the clock, as may be
         path.write_bytes(content)
-        assert files.known_sha256(path) == hashlib.sha256(content).hexdigest()
+        assert files.cached_sha256(path) == hashlib.sha256(content).hexdigest()
 
 
 def test_files_are_hashed_as_one_text_in_their_order(tmp_path):
     first, second = tmp_path / "1", tmp_path / "2"
     first.write_bytes(b"ab")
     second.write_bytes(b"c")
-    assert files.known_sha256(first, second) == hashlib.sha256(b"abc").hexdigest()
-    assert files.known_sha256(second, first) == hashlib.sha256(b"cab").hexdigest()
+    assert files.cached_sha256(first, second) == hashlib.sha256(b"abc").hexdigest()
+    assert files.cached_sha256(second, first) == hashlib.sha256(b"cab").hexdigest()

@@ -6,13 +6,13 @@ import random
 
 import pytest
 
-from flywheel import bench
-from flywheel.agent import thinking
 from flywheel.agent.actions import ParseError
-from flywheel.agent.parse_failure import AMBIGUOUS, NO_SUCH_ACTION
-from flywheel.agent.parser import parse
+from flywheel.agent.parsing import parser
+from flywheel.agent.parsing.lexing import AMBIGUOUS, NO_SUCH_ACTION
+from flywheel.agent.parsing.parser import parse_response
+from flywheel.cli import bench
 
-foreign = bench._load(bench.FOLDER / "foreign_forms.py")
+foreign = bench._load_script(bench.BENCHMARKS_FOLDER / "foreign_forms.py")
 OUTPUTS = list(foreign.outputs())
 SIGNS = frozenset("'\"()[]{},=<>/|`")
 
@@ -26,7 +26,7 @@ def test_the_corpus_is_as_large_as_it_says():
 @pytest.mark.parametrize("family", sorted({one.family for one in OUTPUTS}))
 def test_each_family_is_read_as_meant(family):
     wrong = [
-        (one.text, one.meant, parse(one.text, one.grammar).action)
+        (one.text, one.meant, parse_response(one.text, one.grammar).action)
         for one in OUTPUTS
         if one.family == family and not one.held_out and not one.read_as_meant()
     ]
@@ -38,7 +38,7 @@ def test_no_output_is_read_as_something_else():
 
 
 def test_refusals_have_names():
-    reasons = [parse(one.text, one.grammar).action.reason for one in OUTPUTS if isinstance(one.meant, str)]
+    reasons = [parse_response(one.text, one.grammar).action.reason for one in OUTPUTS if isinstance(one.meant, str)]
     for name in (NO_SUCH_ACTION, AMBIGUOUS):
         assert sum(reason.startswith(f"{name}: ") for reason in reasons) > 5
 
@@ -76,9 +76,9 @@ def test_damage_makes_no_other_action():
     assert len(SINGLE) > 100
     for _ in range(4_000):
         one = rng.choice(SINGLE)
-        ends = [tag.end() for tag in thinking.TAG.finditer(one.text)]
+        ends = [tag.end() for tag in parser.THINKING_TAG.finditer(one.text)]
         text = damaged(rng, one.text, max(ends, default=0))
-        action = parse(text, one.grammar).action
+        action = parse_response(text, one.grammar).action
         if not isinstance(action, ParseError):
             assert action == one.meant, text
             read += 1

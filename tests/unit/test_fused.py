@@ -15,41 +15,39 @@ from lamps import screen, settings
 from test_engine import Checkpoint, png
 from torch.nn.attention.varlen import varlen_attn
 
-from flywheel.agent.context import Image, Message
-from flywheel.policy import engine as engines
-from flywheel.policy import fused
-from flywheel.policy.cache import KeyValues
+from flywheel.agent.prompt import Image, Message
+from flywheel.config import OptimizerSettings
+from flywheel.policy import devices
 from flywheel.policy.encoding import Encoder
+from flywheel.policy.inference import engine as engines
+from flywheel.policy.inference.cache import KVCache
 from flywheel.policy.model import load_model
-from flywheel.settings import Optimizer
-from flywheel.training.forward import install, sequence_packing, varlen_attention
-from flywheel.training.forward.policy_forward import PolicyForward
-from flywheel.training.parallel import engine as training
+from flywheel.training.distributed import engine as training
+from flywheel.training.modeling import attention, monkey_patch, packing
+from flywheel.training.modeling.policy_forward import PolicyForward
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
 
 def test_a_cpu_takes_none_of_it(tmp_path):
-    assert not fused.on_gpu(CPU)
-    assert not fused.takes_flash(CPU, torch.bfloat16)
-    assert [fused.takes_flash(GPU, dtype) for dtype in (torch.bfloat16, torch.float16, torch.float32)] == [
-        True,
-        True,
-        False,
-    ]
+    assert not devices.is_cuda(CPU)
+    assert not devices.supports_flash_attention(CPU, torch.bfloat16)
+    assert [
+        devices.supports_flash_attention(GPU, dtype) for dtype in (torch.bfloat16, torch.float16, torch.float32)
+    ] == [True, True, False]
     model = load_model(make(tmp_path / "m", "qwen2_5_vl"))
     PolicyForward(model)
-    assert model.base_model.visual.config._attn_implementation == varlen_attention.NAME
-    assert training.adamw(list(model.parameters()), Optimizer()).defaults["fused"] is None
-    training.open_engine(model, Optimizer())
+    assert model.base_model.visual.config._attn_implementation == attention.PACKED_ATTENTION
+    assert training.build_adamw(list(model.parameters()), OptimizerSettings()).defaults["fused"] is None
+    training.open_engine(model, OptimizerSettings())
     assert not torch.backends.cuda.matmul.allow_tf32
-    assert KeyValues(1, 8, 1).at([0], 3, 3, CPU).shape == (1, 1, 3, 3)
+    assert KVCache(1, 8, 1).at([0], 3, 3, CPU).shape == (1, 1, 3, 3)
 
 
 def test_a_gpu_trains_by_its_tensor_cores(no_tensor_cores):
-    fused.take_tensor_cores(CPU)
+    devices.enable_tf32(CPU)
     assert not torch.backends.cuda.matmul.allow_tf32
-    fused.take_tensor_cores(GPU)
+    devices.enable_tf32(GPU)
     assert torch.backends.cuda.matmul.allow_tf32
 
 
@@ -57,7 +55,7 @@ def test_a_gpu_trains_by_its_tensor_cores(no_tensor_cores):
 def test_windows_in_one_call_are_the_librarys_one_by_one(architecture, tmp_path):
     folder = make(tmp_path / architecture, architecture)
     model, together = load_model(folder), load_model(folder)
-    fused.fuse_tower(together)
+    devices.install_window_attention(together)
     assert together.config.get_text_config()._attn_implementation == "sdpa"
     config = model.config.vision_config
     grid = torch.tensor([[1, 10, 14], [1, 4, 6], [1, 10, 14]])  # windows of 4 x 4 patches, cut at right and bottom
@@ -84,10 +82,10 @@ def test_the_flash_kernel_is_asked_for_the_same_windows(monkeypatch):
 
     rows = [torch.randn(1, 4, 40, 8) for _ in range(3)]
     asked = {"cu_seq_lens_q": torch.tensor([0, 16, 24, 40]), "max_length_q": 16, "scaling": 0.3}
-    expected, _ = fused.attend_in_windows(torch.nn.Identity(), *rows, None, **asked)
-    monkeypatch.setattr(fused, "takes_flash", lambda device, dtype: True)
-    monkeypatch.setattr(fused, "varlen_attn", stand_in)
-    found, _ = fused.attend_in_windows(torch.nn.Identity(), *rows, None, **asked)
+    expected, _ = devices.window_attention(torch.nn.Identity(), *rows, None, **asked)
+    monkeypatch.setattr(devices, "supports_flash_attention", lambda device, dtype: True)
+    monkeypatch.setattr(devices, "varlen_attn", stand_in)
+    found, _ = devices.window_attention(torch.nn.Identity(), *rows, None, **asked)
     torch.testing.assert_close(found, expected)
 
 
@@ -96,17 +94,17 @@ def test_a_mask_that_is_spared_changes_nothing(architecture, tmp_path, monkeypat
     checkpoint = Checkpoint(make(tmp_path / architecture, architecture))
     contexts = [(Message("user", (Image(png(n, 120, 90)), "Go" + " on" * n)),) for n in (1, 1, 5)]
     spared = []
-    at = KeyValues.at
+    at = KVCache.at
 
     def noted(self, *arguments):
         mask = at(self, *arguments)
         spared.append(mask is None)
         return mask
 
-    monkeypatch.setattr(KeyValues, "at", noted)
+    monkeypatch.setattr(KVCache, "at", noted)
     answers = []
     for flash in (False, True):
-        monkeypatch.setattr(engines, "takes_flash", lambda device, dtype, flash=flash: flash)
+        monkeypatch.setattr(engines, "supports_flash_attention", lambda device, dtype, flash=flash: flash)
         spared.clear()
         found = []
         for some in ([contexts[0]], contexts):  # rows of one length, and of two
@@ -137,8 +135,8 @@ def test_packs_by_the_fused_product_are_packs(architecture, tmp_path, monkeypatc
     ]
     found, rl = [], settings().rl
     for gpu in (False, True):
-        for module in (install, varlen_attention, sequence_packing):
-            monkeypatch.setattr(module, "on_gpu", lambda device, gpu=gpu: gpu)
+        for module in (monkey_patch, attention, packing):
+            monkeypatch.setattr(module, "is_cuda", lambda device, gpu=gpu: gpu)
         reader = PolicyForward(load_model(folder))
         items = [reader.item(*pair) for pair in pairs]
         one_each = rl.model_copy(update={"pack_tokens": 1})
@@ -147,7 +145,7 @@ def test_packs_by_the_fused_product_are_packs(architecture, tmp_path, monkeypatc
         read = torch.cat([reader(part, 0.5)[2] for part in parts])
         read.sum().backward()
         tower = reader.policy.base_model.visual.config._attn_implementation
-        assert tower == (fused.TOWER if gpu else varlen_attention.NAME)
+        assert tower == (devices.WINDOW_ATTENTION if gpu else attention.PACKED_ATTENTION)
         found.append((read.detach(), [p.grad for p in reader.parameters() if p.grad is not None]))
     (ours, gradient), (theirs, other) = found
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
@@ -158,13 +156,13 @@ def test_packs_by_the_fused_product_are_packs(architecture, tmp_path, monkeypatc
 
 def test_padding_that_sees_nothing_leaves_the_gradient_a_number():
     paths = [np.arange(9), np.concatenate([np.arange(5), np.arange(9, 11)])]  # tails of 9 and 2 tokens in one group
-    made = varlen_attention.plan(paths, [0, 5], 11)
+    made = attention.plan_attention(paths, [0, 5], 11)
     (group,) = made.groups
     assert not group.causal
     rows = [torch.randn(1, heads, 11, 8, requires_grad=True) for heads in (4, 2, 2)]
-    whole = varlen_attention._packed(*rows, made, 0.3)
+    whole = attention._attend_groups(*rows, made, 0.3)
     results = []
-    for product in (varlen_attention._scored, varlen_attention._fused):
+    for product in (attention._attend_with_scores, attention._attend_fused):
         asked = torch.randn(2, 2, 2, 9, 8, generator=torch.Generator().manual_seed(0), requires_grad=True)
         seen = torch.randn(2, 2, 1, 9, 8, generator=torch.Generator().manual_seed(1), requires_grad=True)
         mixed = product(asked, seen, seen, group, 0.3)
@@ -179,11 +177,11 @@ def test_padding_that_sees_nothing_leaves_the_gradient_a_number():
 def test_the_fused_optimiser_takes_the_same_steps(monkeypatch):
     weights = []
     for gpu in (False, True):
-        monkeypatch.setattr(training, "on_gpu", lambda device, gpu=gpu: gpu)
+        monkeypatch.setattr(training, "is_cuda", lambda device, gpu=gpu: gpu)
         torch.manual_seed(0)
         layer = torch.nn.Linear(7, 5)
-        optimizer = training.adamw(list(layer.parameters()), Optimizer(weight_decay=0.1))
-        training.set_rate(optimizer, 1e-2)
+        optimizer = training.build_adamw(list(layer.parameters()), OptimizerSettings(weight_decay=0.1))
+        training.set_learning_rate(optimizer, 1e-2)
         for _ in range(3):
             layer(torch.randn(4, 7)).square().sum().backward()
             optimizer.step()

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flywheel.errors import TrainingError
-from flywheel.training.rl.gae import estimate, estimate_turns, gae, length_adaptive
+from flywheel.training.rl.gae import compute_gae, estimate_advantages, estimate_turns, length_adaptive_lambda
+from flywheel.utils.errors import TrainingError
 
 _value = st.integers(-20, 20).map(lambda n: Fraction(n, 8))
 _rate = st.integers(0, 8).map(lambda n: Fraction(n, 8))
@@ -38,7 +38,9 @@ def trajectories(draw):
 
 def run(rewards, values, mask, gamma, lam, bootstrap=Fraction(0)):
     hidden = [np.nan if not m else float(v) for v, m in zip(values, mask, strict=True)]
-    got = gae([float(r) for r in rewards], hidden, mask, gamma=float(gamma), lam=float(lam), bootstrap=float(bootstrap))
+    got = compute_gae(
+        [float(r) for r in rewards], hidden, mask, gamma=float(gamma), lam=float(lam), bootstrap=float(bootstrap)
+    )
     assert (got[~np.array(mask)] == 0).all()
     return got[np.array(mask)]
 
@@ -51,11 +53,11 @@ def test_known_answer():
         [Fraction(r) for r in rewards], [Fraction(str(v)) for v in values], mask, Fraction(1), Fraction(1, 2)
     )
     assert exact == [Fraction(3, 10), Fraction(2, 5), Fraction(2, 5), Fraction(1, 5)]
-    got = gae(rewards, values, mask, gamma=1, lam=0.5)
+    got = compute_gae(rewards, values, mask, gamma=1, lam=0.5)
     assert got[[0, 1, 4, 5]] == pytest.approx([0.3, 0.4, 0.4, 0.2], abs=1e-15)
     assert (got[2:4] == 0).all()
     # alpha 1/2 and l 4 give lambda_policy 1/2, while lambda_critic 1 makes every return 1.
-    both = estimate(rewards, values, mask, gamma=1, lambda_critic=1, alpha=0.5)
+    both = estimate_advantages(rewards, values, mask, gamma=1, lambda_critic=1, alpha=0.5)
     assert both.advantages == pytest.approx(got, abs=1e-15)
     assert both.returns[[0, 1, 4, 5]] == pytest.approx([1, 1, 1, 1], abs=1e-15)
     assert both.horizon == 2
@@ -102,7 +104,7 @@ def test_more_observation_tokens_change_nothing(trajectory, gamma, lam, where):
 )
 def test_length_adaptive(length, alpha, lam, horizon):
     """The horizon is alpha l tokens, never under one."""
-    got = length_adaptive(length, alpha)
+    got = length_adaptive_lambda(length, alpha)
     assert (got.lam, got.horizon) == pytest.approx((lam, horizon))
 
 
@@ -146,29 +148,31 @@ def test_estimated_turn_by_turn_the_outcome_would_not_reach_the_first():
 
 def test_cut_off_the_advantages_end_in_v_and_the_targets_in_the_outcome():
     """Known answer: V = 1/2, 3/4 and 5/8 behind the limit, nothing earned; lambda 1/2."""
-    got = estimate([0.0, 0.0], [0.5, 0.75], [1, 1], bootstrap=0.625, lambda_policy=0.5, **ONES)
+    got = estimate_advantages([0.0, 0.0], [0.5, 0.75], [1, 1], bootstrap=0.625, lambda_policy=0.5, **ONES)
     assert got.advantages.tolist() == [0.25 - 0.0625, -0.125]
     assert got.returns.tolist() == [0, 0]
     # A V that knows nothing but a constant stays no fixed point of its own targets.
-    assert estimate([0.0], [0.9], [1], bootstrap=0.9, **ONES).returns.tolist() == [0]
-    assert estimate([0.0], [0.9], [1], bootstrap=0.9, outcome=0.25, **ONES).returns.tolist() == [0.25]
+    assert estimate_advantages([0.0], [0.9], [1], bootstrap=0.9, **ONES).returns.tolist() == [0]
+    assert estimate_advantages([0.0], [0.9], [1], bootstrap=0.9, outcome=0.25, **ONES).returns.tolist() == [0.25]
 
 
 def test_a_fixed_lambda():
     rewards, values, rates = [0.0, 0.0, 1.0], [0.1, 0.2, 0.3], {"gamma": 1.0, "lambda_critic": 1.0, "alpha": 0.05}
-    fixed = estimate(rewards, values, [1, 1, 1], lambda_policy=0.5, **rates)
-    assert fixed.advantages.tolist() == gae(rewards, values, [1, 1, 1], gamma=1.0, lam=0.5).tolist()
+    fixed = estimate_advantages(rewards, values, [1, 1, 1], lambda_policy=0.5, **rates)
+    assert fixed.advantages.tolist() == compute_gae(rewards, values, [1, 1, 1], gamma=1.0, lam=0.5).tolist()
     assert fixed.horizon == 2
-    assert estimate(rewards, values, [1, 1, 1], lambda_policy=1.0, **rates).horizon == 3  # no further than it is long
+    assert (
+        estimate_advantages(rewards, values, [1, 1, 1], lambda_policy=1.0, **rates).horizon == 3
+    )  # no further than it is long
 
 
 def test_no_trainable_token():
     with pytest.raises(TrainingError, match="no token is trainable"):
-        estimate([1.0], [0.0], [0], **ONES)
+        estimate_advantages([1.0], [0.0], [0], **ONES)
 
 
 def test_number_that_is_read_must_be_finite():
-    assert np.isfinite(estimate([np.nan, 1.0], [np.inf, 0.5], [0, 1], **ONES).advantages).all()
+    assert np.isfinite(estimate_advantages([np.nan, 1.0], [np.inf, 0.5], [0, 1], **ONES).advantages).all()
     for wrong in ({"values": [0.5, np.nan]}, {"bootstrap": np.nan}, {"outcome": np.inf}):
         with pytest.raises(TrainingError, match="not finite"):
-            estimate(**{"rewards": [0.0, 1.0], "values": [0.5, 0.5], "mask": [1, 1], **ONES, **wrong})
+            estimate_advantages(**{"rewards": [0.0, 1.0], "values": [0.5, 0.5], "mask": [1, 1], **ONES, **wrong})

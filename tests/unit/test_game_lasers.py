@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from flywheel.worlds.lasers.rules import LIES, Level, Mirror, reflected
-from flywheel.worlds.search import shortest
+from flywheel.envs.suites.lasers.rules import LIES, Level, Mirror, reflected
+from flywheel.envs.suites.search import shortest
 
 
 def made(mirrors=(), targets=(), walls=(), side=4, sources=((0, 1, "right", "red"),)) -> Level:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from flywheel.worlds.maze.rules import Level, State, edge
-from flywheel.worlds.turning import DOWN, LEFT, RIGHT, UP
+from flywheel.envs.suites.maze.rules import Level, State, edge
+from flywheel.envs.suites.turning import DOWN, LEFT, RIGHT, UP
 
 # A corridor of five cells, below its third cell a dead end; and below that of the fifth cell.
 CORRIDOR = {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from flywheel.worlds.pour.rules import finished, pour, poured, run, solve, sorted_out
-from flywheel.worlds.search import shortest
+from flywheel.envs.suites.pour.rules import finished, pour, poured, run, solve, sorted_out
+from flywheel.envs.suites.search import shortest
 
 
 def test_the_top_run_goes_where_it_fits():

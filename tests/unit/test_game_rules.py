@@ -7,13 +7,13 @@ import random
 
 import pytest
 
-from flywheel.errors import DataError
-from flywheel.worlds import catalogue, levels, references
-from flywheel.worlds.merge import board as merge
-from flywheel.worlds.references import Played, References
-from flywheel.worlds.shapes import rules as shapes
-from flywheel.worlds.snake import rules as snake
-from flywheel.worlds.tiles import rules as tiles
+from flywheel.envs.suites import catalogue, levels, references
+from flywheel.envs.suites.merge import board as merge
+from flywheel.envs.suites.references import Played, References
+from flywheel.envs.suites.shapes import rules as shapes
+from flywheel.envs.suites.snake import rules as snake
+from flywheel.envs.suites.tiles import rules as tiles
+from flywheel.utils.errors import DataError
 
 
 # -- snake -------------------------------------------------------------------------------------------------------------
@@ -127,25 +127,25 @@ def test_random_play_seldom_wins_a_board_with_a_target():
         pressed = (wins(merge.play(board, key, 0, None), target, budget - 1) for key in merge.KEYS)
         return 2 / 3 * wins(board, target, budget - 1) + sum(pressed) / 12
 
-    world = catalogue.get("merge")
+    world = catalogue.get_world("merge")
     for level in (1, 2):
-        for _, params in levels.levels(world, "reach", level, 20):
+        for _, params in levels.draw_levels(world, "reach", level, 20):
             board = tuple(map(tuple, params["board"]))
             assert wins(board, params["target"], world.budget("reach", level)) < 0.05
 
 
 # -- references --------------------------------------------------------------------------------------------------------
 def test_references_come_back_and_scores_are_told_beside_them(tmp_path):
-    world = catalogue.get("tiles").model_copy(update={"folder": tmp_path})
+    world = catalogue.get_world("tiles").model_copy(update={"folder": tmp_path})
     with pytest.raises(DataError, match="no references yet"):
-        references.read(world)
+        references.read_references(world)
     expert = Played.of([(1.0, True, 3), (0.5, False, 6)])
     assert expert == Played(0.75, 0.5, 4.5)
     kept = References("tiles", 2, "c", 2, 100, expert, Played(0.15, 0.0, 100.0), {"1": {"expert": expert}})
-    references.write(world, kept)
-    assert references.read(world) == kept
+    references.write_references(world, kept)
+    assert references.read_references(world) == kept
     assert kept.normalised(0.15) == pytest.approx(0.2)
     assert kept.normalised(0.9) > 1  # not clipped
     (tmp_path / "references.json").write_text('{"world": 3}')
     with pytest.raises(DataError, match="cannot be read"):
-        references.read(world)
+        references.read_references(world)

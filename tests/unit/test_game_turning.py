@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flywheel.worlds.loops.rules import closed, joined
-from flywheel.worlds.loops.rules import solve as solve_loops
-from flywheel.worlds.power.rules import Level
-from flywheel.worlds.turning import (
+from flywheel.envs.suites.loops.rules import closed, joined
+from flywheel.envs.suites.loops.rules import solve as solve_loops
+from flywheel.envs.suites.power.rules import Level
+from flywheel.envs.suites.turning import (
     DOWN,
     LEFT,
     RIGHT,
     UP,
     connected_layouts,
     fewest_turns,
-    name,
+    side_name,
     side_words,
     total_turns,
     turned,
@@ -59,7 +59,7 @@ def test_a_piece_turns_clockwise():
 
 
 def test_pieces_and_places_have_names():
-    assert [name(piece) for piece in (LEFT, UP | DOWN, LEFT | UP, 15 - LEFT, 15)] == [
+    assert [side_name(piece) for piece in (LEFT, UP | DOWN, LEFT | UP, 15 - LEFT, 15)] == [
         "end",
         "straight piece",
         "bend",

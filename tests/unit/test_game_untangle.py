@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from flywheel.worlds import catalogue
-from flywheel.worlds.untangle.rules import Level, crossings_of, moved
+from flywheel.envs.suites import catalogue
+from flywheel.envs.suites.untangle.rules import Level, crossings_of, moved
 
 
 def test_lines_are_in_the_way_where_they_cross_touch_or_overlap():
@@ -28,13 +28,13 @@ def test_lines_are_in_the_way_where_they_cross_touch_or_overlap():
 
 def test_moves_are_counted_as_they_leave_the_board():
     for seed in range(3):
-        level = Level(catalogue.get("untangle").draw("free", 3, seed))
+        level = Level(catalogue.get_world("untangle").draw("free", 3, seed))
         for count, knot, dot in level._best(level.start):
             assert level.crossings(moved(level.start, knot, dot)) == count
 
 
 def test_knots_get_to_their_places_from_any_others():
-    params = catalogue.get("untangle").draw("free", 4, 1)
+    params = catalogue.get_world("untangle").draw("free", 4, 1)
     level = Level(params)
     rng = random.Random(2)
     for _ in range(20):

@@ -6,20 +6,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flywheel.errors import DataError
+from flywheel.config import PromotionSettings
 from flywheel.evaluation.gate import (
     EvalResult,
-    bounds,
-    compare,
-    error_rates,
-    explain,
-    fewest_tasks,
-    judge,
-    paired,
-    simulate,
+    compare_models,
+    count_fewest_tasks,
+    estimate_error_rates,
+    explain_judgement,
+    gate_bounds,
+    judge_differences,
+    pair_differences,
+    simulate_gate,
 )
-from flywheel.intervals import bootstrap_mean, newcombe_paired, student_mean, wilson
-from flywheel.settings import Promotion
+from flywheel.utils.confidence_intervals import (
+    bootstrap_mean_interval,
+    newcombe_paired_interval,
+    student_mean_interval,
+    wilson_interval,
+)
+from flywheel.utils.errors import DataError
 
 
 @pytest.mark.parametrize(
@@ -28,13 +33,16 @@ from flywheel.settings import Promotion
     [(81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611), (1, 29, 0.0061, 0.1718)],
 )
 def test_wilson(successes, n, low, high):
-    assert wilson(successes, n) == pytest.approx((low, high), abs=5e-5)
+    assert wilson_interval(successes, n) == pytest.approx((low, high), abs=5e-5)
 
 
 def test_the_interval_over_three_runs_is_students():
     """Mean 0.2, deviation 0.1: 4.303 x 0.1 / sqrt(3) to each side."""
-    assert student_mean([0.1, 0.2, 0.3]) == (pytest.approx(0.2 - 0.24843, abs=1e-5), pytest.approx(0.44843, abs=1e-5))
-    assert student_mean([0.1]) == (float("-inf"), float("inf"))
+    assert student_mean_interval([0.1, 0.2, 0.3]) == (
+        pytest.approx(0.2 - 0.24843, abs=1e-5),
+        pytest.approx(0.44843, abs=1e-5),
+    )
+    assert student_mean_interval([0.1]) == (float("-inf"), float("inf"))
 
 
 @pytest.mark.parametrize(
@@ -43,31 +51,31 @@ def test_the_interval_over_three_runs_is_students():
     [((36, 12, 2, 0), 0.0569, 0.3404), ((0, 0, 0, 0), -1.0, 1.0)],
 )
 def test_newcombe_paired(cells, low, high):
-    assert newcombe_paired(*cells) == pytest.approx((low, high), abs=5e-4)
+    assert newcombe_paired_interval(*cells) == pytest.approx((low, high), abs=5e-4)
 
 
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 30), min_size=4, max_size=4).filter(any))
 def test_newcombe_holds_its_difference_and_mirrors(cells):
     both, gained, lost, neither = cells
-    low, high = newcombe_paired(both, gained, lost, neither)
+    low, high = newcombe_paired_interval(both, gained, lost, neither)
     assert -1 <= low <= (gained - lost) / sum(cells) <= high <= 1
-    assert newcombe_paired(both, lost, gained, neither) == pytest.approx((-high, -low))
+    assert newcombe_paired_interval(both, lost, gained, neither) == pytest.approx((-high, -low))
 
 
 def test_newcombe_keeps_a_width_where_nothing_differs():
-    low, high = newcombe_paired(3, 0, 0, 2)
+    low, high = newcombe_paired_interval(3, 0, 0, 2)
     assert low < -0.1
     assert high > 0.1
 
 
 def test_bootstrap_is_seeded_and_close_to_the_normal_interval():
     values = [float(i % 4) for i in range(400)]  # mean 1.5, deviation 1.118: half width 0.1096
-    low, high = bootstrap_mean(values, seed=1)
+    low, high = bootstrap_mean_interval(values, seed=1)
     assert (low, high) == pytest.approx((1.3904, 1.6096), abs=0.01)
-    assert bootstrap_mean(values, seed=1) == (low, high)
-    assert bootstrap_mean(values, seed=2) != (low, high)
-    assert bootstrap_mean([0.5] * 9, seed=1) == (0.5, 0.5)
+    assert bootstrap_mean_interval(values, seed=1) == (low, high)
+    assert bootstrap_mean_interval(values, seed=2) != (low, high)
+    assert bootstrap_mean_interval([0.5] * 9, seed=1) == (0.5, 0.5)
 
 
 def results(*outcomes: int) -> list[EvalResult]:
@@ -93,20 +101,20 @@ WORSE = results(*[0] * 40)
     ],
 )
 def test_rules(new, rule, verdict):
-    judged = judge(paired(OLD, new), Promotion(**rule))
+    judged = judge_differences(pair_differences(OLD, new), PromotionSettings(**rule))
     assert judged.verdict == verdict
     assert judged.low <= judged.difference <= judged.high
-    assert f"{judged.difference:+.3f}" in explain(judged, Promotion(**rule), "the old one")
+    assert f"{judged.difference:+.3f}" in explain_judgement(judged, PromotionSettings(**rule), "the old one")
 
 
 @pytest.mark.parametrize(
     ("margin", "rule"), [(0.05, "not_worse"), (0.1, "not_worse"), (0.3, "not_worse"), (0.1, "better")]
 )
 def test_the_fewest_tasks_that_can_promote(margin, rule):
-    least = fewest_tasks(one := Promotion(rule=rule, margin=margin))
+    least = count_fewest_tasks(one := PromotionSettings(rule=rule, margin=margin))
     outcome = 1.0 if rule == "better" else 0.0
-    assert judge([outcome] * least, one).verdict == "pass"
-    assert judge([outcome] * (least - 1), one).verdict == "undecided"
+    assert judge_differences([outcome] * least, one).verdict == "pass"
+    assert judge_differences([outcome] * (least - 1), one).verdict == "undecided"
 
 
 @settings(deadline=None, max_examples=30)
@@ -116,55 +124,55 @@ def test_rounding_decides_nothing(shares, random):
     old = [EvalResult(f"k{i}", "g", 0.0, j < round(3 * s)) for i, s in enumerate(shares) for j in range(3)]
     new = [EvalResult(f"k{i}", "g", 0.0, j >= 3 - round(3 * s)) for i, s in enumerate(shares) for j in range(3)]
     random.shuffle(new)
-    assert paired(old, new) == [0.0] * len(shares)
-    assert judge(paired(old, new), Promotion()).difference == 0
+    assert pair_differences(old, new) == [0.0] * len(shares)
+    assert judge_differences(pair_differences(old, new), PromotionSettings()).difference == 0
 
 
 @pytest.mark.parametrize("rule", ["not_worse", "better"])
 @pytest.mark.parametrize("discordance", [0.1, 0.3, 0.6])
 def test_the_errors_are_as_promised(rule, discordance):
     """However often one looks, and however the models differ (1,000 runs)."""
-    promised = Promotion(rule=rule, tasks=300, tasks_per_look=10)
-    bad, good = bounds(promised)
-    promoted, _ = simulate(promised, bad, discordance, seed=1, runs=1000)
+    promised = PromotionSettings(rule=rule, tasks=300, tasks_per_look=10)
+    bad, good = gate_bounds(promised)
+    promoted, _ = simulate_gate(promised, bad, discordance, seed=1, runs=1000)
     assert promoted <= promised.false_promotion
-    passed, tasks = simulate(promised, good + 0.1, discordance, seed=2, runs=1000)
+    passed, tasks = simulate_gate(promised, good + 0.1, discordance, seed=2, runs=1000)
     assert passed > 0.85
-    worse, few = simulate(promised, bad - 0.2, max(discordance, 0.3), seed=3, runs=1000)
+    worse, few = simulate_gate(promised, bad - 0.2, max(discordance, 0.3), seed=3, runs=1000)
     assert worse < 0.005
     assert few < tasks < 250
 
 
 def test_a_close_case_costs_more_tasks_than_a_clear_one():
-    rule = Promotion(tasks=400)
-    tasks = [simulate(rule, difference, 0.3, seed=1, runs=500)[1] for difference in (-0.05, 0.0, 0.05, 0.1, 0.2)]
+    rule = PromotionSettings(tasks=400)
+    tasks = [simulate_gate(rule, difference, 0.3, seed=1, runs=500)[1] for difference in (-0.05, 0.0, 0.05, 0.1, 0.2)]
     assert tasks == sorted(tasks, reverse=True)
 
 
 def test_the_reason_tells_both_error_rates():
-    rule = Promotion()
-    judged = judge([0.0] * 30 + [1.0] * 8 + [-1.0] * 2, rule)
-    rates = error_rates(rule, 11 / 42)  # one task more of each kind than was seen
-    said = explain(judged, rule, "the model before it")
+    rule = PromotionSettings()
+    judged = judge_differences([0.0] * 30 + [1.0] * 8 + [-1.0] * 2, rule)
+    rates = estimate_error_rates(rule, 11 / 42)  # one task more of each kind than was seen
+    said = explain_judgement(judged, rule, "the model before it")
     assert f"promotes one at -0.1 in {rates.false_promotion:.1%}" in said
     assert f"keeps one at +0 back in {rates.false_refusal:.1%}" in said
     assert f"on 40 fresh tasks (at most {rule.tasks})" in said
 
 
 def test_pairs_by_task_whatever_the_order():
-    assert compare(OLD, FAR_BETTER[::-1]) == compare(OLD, FAR_BETTER)
-    assert compare(OLD, FAR_BETTER).difference == 0.5
+    assert compare_models(OLD, FAR_BETTER[::-1]) == compare_models(OLD, FAR_BETTER)
+    assert compare_models(OLD, FAR_BETTER).difference == 0.5
 
 
 def test_several_episodes_a_task_are_one_case():
     """Four episodes a task: the interval rests on tasks, not on episodes."""
     old = [EvalResult(f"k{i}", "games", 0.0, False) for i in range(10) for _ in range(4)]
     new = [EvalResult(f"k{i}", "games", 1.0, j < 2) for i in range(10) for j in range(4)]
-    assert compare(old, new).n == 10
-    assert compare(old, new).difference == 0.5
+    assert compare_models(old, new).n == 10
+    assert compare_models(old, new).difference == 0.5
 
 
 @pytest.mark.parametrize("new", [OLD[:-1], [*OLD, EvalResult("other", "games", 1.0, True)], []])
 def test_other_tasks_are_refused(new):
     with pytest.raises(DataError, match="different tasks"):
-        compare(OLD, new)
+        compare_models(OLD, new)

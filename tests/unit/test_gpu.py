@@ -16,21 +16,20 @@ from test_engine import asked
 from trainees import made_up
 
 from flywheel.agent.prompt import build_context
-from flywheel.policy import engine as engines
-from flywheel.policy import fused
-from flywheel.policy.embedded import EmbeddedPolicy
+from flywheel.config import PolicySettings, RlSettings, SftSettings
+from flywheel.policy import devices
 from flywheel.policy.encoding import Encoder
-from flywheel.policy.loaded import Loaded
+from flywheel.policy.inference import engine as engines
+from flywheel.policy.inference.cache import make_prompt
+from flywheel.policy.inference.embedded import EmbeddedPolicy, LoadedCheckpoint
 from flywheel.policy.model import load_model
-from flywheel.policy.prefix import prompt_of
-from flywheel.policy.protocol import Sampling
-from flywheel.settings import Policy, Rl, Sft
-from flywheel.training.forward.policy_forward import PolicyForward
-from flywheel.training.rl.experience import step_samples
+from flywheel.policy.protocol import SamplingParams
+from flywheel.training.data.samples import Sample
+from flywheel.training.modeling.policy_forward import PolicyForward
+from flywheel.training.rl.experience import estimate_step_samples
 from flywheel.training.rl.learner import Learner
-from flywheel.training.rl.update import train_step
-from flywheel.training.samples import Sample
-from flywheel.training.supervised.train import train_supervised
+from flywheel.training.rl.trainer import train_step
+from flywheel.training.sft import train_supervised
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: torch finds no CUDA device"),
@@ -41,8 +40,8 @@ CONTEXTS = [asked(number) for number in range(6)]
 S = settings()
 
 
-def policy_settings(device: str, **more) -> Policy:
-    return Policy(**{"device": device, "batch": 6, "constrained": "never", "timeout_s": 120} | more)
+def policy_settings(device: str, **more) -> PolicySettings:
+    return PolicySettings(**{"device": device, "batch": 6, "constrained": "never", "timeout_s": 120} | more)
 
 
 @pytest.fixture(scope="module", params=ARCHITECTURES)
@@ -55,7 +54,7 @@ def small(tmp_path_factory, project):
     return small_model(tmp_path_factory.mktemp("small") / "model", project)
 
 
-async def answers(folder, block: Policy, samplings):
+async def answers(folder, block: PolicySettings, samplings):
     policy = EmbeddedPolicy(folder, block)
     try:
         return await asyncio.gather(*map(policy.complete, CONTEXTS, samplings))
@@ -65,7 +64,7 @@ async def answers(folder, block: Policy, samplings):
 
 # -- answering --------------------------------------------------------------------------------------------------------
 async def test_the_same_tokens_are_sampled_in_float32(folder):
-    samplings = [Sampling(seed=n, max_new_tokens=8, ignore_end=True) for n in range(len(CONTEXTS))]
+    samplings = [SamplingParams(seed=n, max_new_tokens=8, ignore_end=True) for n in range(len(CONTEXTS))]
     expected, found = [await answers(folder, policy_settings(device), samplings) for device in DEVICES]
     for one, two in zip(expected, found, strict=True):
         assert one.token_ids == two.token_ids
@@ -74,7 +73,7 @@ async def test_the_same_tokens_are_sampled_in_float32(folder):
 
 async def test_in_bfloat16_log_probabilities_are_near(folder):
     """Of the first token, since a later one depends on those before it. bfloat16 has 8 bits."""
-    likeliest = [Sampling(temperature=0, max_new_tokens=1, ignore_end=True)] * len(CONTEXTS)
+    likeliest = [SamplingParams(temperature=0, max_new_tokens=1, ignore_end=True)] * len(CONTEXTS)
     expected = await answers(folder, policy_settings("cpu"), likeliest)
     found = await answers(folder, policy_settings("cuda", dtype="bfloat16"), likeliest)
     for one, two in zip(expected, found, strict=True):
@@ -86,13 +85,15 @@ def test_the_flash_kernel_without_a_mask_is_the_mask(folder, monkeypatch):
     settings = policy_settings("cuda", dtype="bfloat16", cache_mb=0)
     found = []
     for flash in (False, True):
-        monkeypatch.setattr(engines, "takes_flash", lambda device, dtype, flash=flash: flash)
-        loaded = Loaded.open(folder, settings)
+        monkeypatch.setattr(engines, "supports_flash_attention", lambda device, dtype, flash=flash: flash)
+        loaded = LoadedCheckpoint.open(folder, settings)
         engine = loaded.engine(settings)
         encoded = loaded.encoder.encode(CONTEXTS[1])
         keys = [part.png for message in CONTEXTS[1] for part in message.parts if not isinstance(part, str)]
-        prompt = prompt_of(loaded.model, encoded, loaded.encoder.end_id, keys)
-        rows = [engines.Row(prompt, Sampling(temperature=0, max_new_tokens=4, ignore_end=True)) for _ in range(2)]
+        prompt = make_prompt(loaded.model, encoded, loaded.encoder.end_id, keys)
+        rows = [
+            engines.BatchRow(prompt, SamplingParams(temperature=0, max_new_tokens=4, ignore_end=True)) for _ in range(2)
+        ]
         engine.admit(rows)
         while engine.rows:
             engine.step()
@@ -103,7 +104,7 @@ def test_the_flash_kernel_without_a_mask_is_the_mask(folder, monkeypatch):
 async def test_weights_are_swapped_there(folder, tmp_path):
     other = make(tmp_path / "other", folder.name, seed=1)
     policy = EmbeddedPolicy(folder, policy_settings("cuda"))
-    one = Sampling(seed=3, max_new_tokens=6, ignore_end=True)
+    one = SamplingParams(seed=3, max_new_tokens=6, ignore_end=True)
     before = await policy.complete(CONTEXTS[1], one)
     await policy.load(other)
     after = await policy.complete(CONTEXTS[1], one)
@@ -121,9 +122,9 @@ def test_windows_of_a_screen(width):
     rows = [torch.randn(1, 4, 200, width, generator=generator) for _ in range(3)]
     ends = torch.tensor([0, 64, 128, 144, 192, 200])
     asked = {"cu_seq_lens_q": ends, "max_length_q": 64, "scaling": width**-0.5}
-    expected, _ = fused.attend_in_windows(torch.nn.Identity(), *rows, None, **asked)
+    expected, _ = devices.window_attention(torch.nn.Identity(), *rows, None, **asked)
     there = [row.cuda().to(torch.bfloat16) for row in rows]
-    found, _ = fused.attend_in_windows(torch.nn.Identity(), *there, None, **asked | {"cu_seq_lens_q": ends.cuda()})
+    found, _ = devices.window_attention(torch.nn.Identity(), *there, None, **asked | {"cu_seq_lens_q": ends.cuda()})
     torch.testing.assert_close(found.float().cpu(), expected, rtol=2e-2, atol=2e-2)
 
 
@@ -159,7 +160,7 @@ def test_supervised_training_comes_to_the_same_losses(small, tmp_path):
         samples.append(Sample(context, tuple(encoder.encode_text(text)), None, f"t{i:02d}", 0, "games"))
     losses = []
     for device in DEVICES:
-        block = Sft(lr=3e-3, batch=4, device=device, freeze_vision=False)
+        block = SftSettings(lr=3e-3, batch=4, device=device, freeze_vision=False)
         state = tmp_path / device / "state"
         losses.append(
             train_supervised(small, tmp_path / device / "out", samples, settings=block, seed=5, state_folder=state)
@@ -170,12 +171,12 @@ def test_supervised_training_comes_to_the_same_losses(small, tmp_path):
 
 @pytest.mark.parametrize("algorithm", ["ppo", "grpo"])
 def test_a_step_of_rl_comes_to_the_same(algorithm, small):
-    rl = Rl(algorithm=algorithm, minibatch=64, actor_lr=1e-3, critic_lr=1e-3, positive_nll=0.1)
+    rl = RlSettings(algorithm=algorithm, minibatch=64, actor_lr=1e-3, critic_lr=1e-3, positive_nll=0.1)
     batch, found = made_up(small, rl), []
     for device in DEVICES:
         chosen = rl.model_copy(update={"device": device})
         learner = Learner(load_model(small, device=device), chosen, 0)
-        found.append(train_step(learner, step_samples(batch, learner, chosen)[0], chosen, 1))
+        found.append(train_step(learner, estimate_step_samples(batch, learner, chosen)[0], chosen, 1))
     assert found[0].keys() == found[1].keys()
     assert found[1]["mismatch"] < 1e-2  # what the CPU's forward recorded
     for name, value in found[0].items():

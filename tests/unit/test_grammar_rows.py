@@ -6,10 +6,10 @@ import pytest
 from lamps import LampEnv, Scripted, settings, task
 
 from flywheel.agent.actions import Click, Point
-from flywheel.agent.context import Message
 from flywheel.agent.grammar import Grammar
-from flywheel.agent.parser import parse
-from flywheel.recording.curate import executable
+from flywheel.agent.parsing.parser import parse_response
+from flywheel.agent.prompt import Message
+from flywheel.recordings.curate import find_unexecutable_steps
 from flywheel.rollout.episode import run_episode
 
 LONG = {"max_context_tokens": 8000, "max_new_tokens": 64, "working_steps": 2}
@@ -43,8 +43,10 @@ async def test_an_episode_in_another_grammar(template):
     first = got.steps[0]
     assert (first.thought, first.action_type, first.x, first.y) == ("I see it.", "click", point.x, point.y)
     assert text.endswith(first.action)
-    assert parse(first.action, Grammar.of_settings(chosen)).action == Click(point)
-    assert executable(got.steps, [row.image_sha256 for row in got.steps], Grammar.of_settings(chosen)) == []
+    assert parse_response(first.action, Grammar.of_settings(chosen)).action == Click(point)
+    assert (
+        find_unexecutable_steps(got.steps, [row.image_sha256 for row in got.steps], Grammar.of_settings(chosen)) == []
+    )
     told, *_, remembered, _ = scripted.asked[1][0]
     assert told.parts[0].endswith("Click the lamp.")
     said = text

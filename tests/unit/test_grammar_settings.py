@@ -5,11 +5,11 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
+from action_specimens import GRAMMARS
 
-from flywheel import settings
+from flywheel import config
 from flywheel.agent.grammar import Grammar
-from flywheel.agent.specimens import GRAMMARS
-from flywheel.errors import BadInput
+from flywheel.utils.errors import BadInput
 
 FORMS = ("minimal", "point", "ui_tars_1_5", "ui_tars_1_0", "tool_call")
 TOGETHER = {
@@ -29,24 +29,24 @@ TOGETHER = {
 def test_a_form_goes_with_its_spaces_alone(template, space):
     raw = {"policy": {"template": template, "space": space}}
     if (template, space) in TOGETHER:
-        chosen = settings.parse(raw, where="params.yaml")
+        chosen = config.parse_settings(raw, where="params.yaml")
         grammar = Grammar.of_settings(chosen)
         assert (grammar.form, grammar.space.kind) == (template, space)
     else:
         with pytest.raises(BadInput, match=rf"policy\.template {template} goes with policy\.space .*, not {space}"):
-            settings.parse(raw, where="params.yaml")
+            config.parse_settings(raw, where="params.yaml")
 
 
 def test_the_pixels_are_those_of_the_sandbox_as_the_model_sees_it():
     raw = {"policy": {"template": "ui_tars_1_5", "space": "pixels"}, "sandbox": {"width": 1280, "height": 720}}
-    assert Grammar.of_settings(settings.parse(raw, where="")).space.size == (1288, 728)
+    assert Grammar.of_settings(config.parse_settings(raw, where="")).space.size == (1288, 728)
     raw["policy"] |= {"resize_factor": 32, "max_pixels": 500_000}
-    assert Grammar.of_settings(settings.parse(raw, where="")).space.size == (928, 512)
+    assert Grammar.of_settings(config.parse_settings(raw, where="")).space.size == (928, 512)
 
 
 def test_limits_the_wrong_way_round_are_refused():
     with pytest.raises(BadInput, match=r"policy\.min_pixels must not be above policy\.max_pixels"):
-        settings.parse({"policy": {"min_pixels": 2000, "max_pixels": 1000}}, where="")
+        config.parse_settings({"policy": {"min_pixels": 2000, "max_pixels": 1000}}, where="")
 
 
 def test_the_specimens_cover_each_combination():

@@ -11,16 +11,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flywheel.errors import TrainingError
-from flywheel.training.rl.group import group_relative
+from flywheel.training.rl.algorithms.grpo import group_relative_advantages
+from flywheel.utils.errors import TrainingError
 
 
 def test_known_answer():
     """Rewards 1, 0, 0, 1 of one task: mean 1/2, deviation 1/sqrt(3). Those of the other task are all the same."""
-    got = group_relative([1, 3, 0, 3, 0, 1], ["a", "b", "a", "b", "a", "a"])
+    got = group_relative_advantages([1, 3, 0, 3, 0, 1], ["a", "b", "a", "b", "a", "a"])
     assert got == pytest.approx(np.array([1, 0, -1, 0, -1, 1]) * math.sqrt(3) / 2, rel=2e-6)
-    assert group_relative([5.0], ["alone"]).tolist() == [0]
-    assert group_relative([], []).tolist() == []
+    assert group_relative_advantages([5.0], ["alone"]).tolist() == [0]
+    assert group_relative_advantages([], []).tolist() == []
 
 
 def oracle(rewards: list[Fraction]) -> list[float]:
@@ -34,7 +34,7 @@ def oracle(rewards: list[Fraction]) -> list[float]:
 def test_agrees_with_the_libraries(rewards):
     """verl's line, `(r - r.mean()) / (r.std() + 1e-6)` of a torch tensor; TRL has the same with 1e-4."""
     group = torch.tensor(rewards, dtype=torch.float64)
-    got = group_relative(rewards, ["task"] * len(rewards))
+    got = group_relative_advantages(rewards, ["task"] * len(rewards))
     assert got == pytest.approx(((group - group.mean()) / (group.std() + 1e-6)).numpy(), rel=1e-12, abs=1e-12)
 
 
@@ -50,7 +50,7 @@ def test_equals_the_definition_whatever_the_order(groups, random):
         for reward, value in zip(some, oracle(some), strict=True)
     ]
     random.shuffle(rows)
-    got = group_relative([float(reward) for reward, _, _ in rows], [name for _, name, _ in rows])
+    got = group_relative_advantages([float(reward) for reward, _, _ in rows], [name for _, name, _ in rows])
     assert got == pytest.approx([value for _, _, value in rows], abs=1e-9)
     for name in range(len(groups)):
         assert sum(got[[n == name for _, n, _ in rows]]) == pytest.approx(0, abs=1e-9)
@@ -58,4 +58,4 @@ def test_equals_the_definition_whatever_the_order(groups, random):
 
 def test_rewards_must_be_finite():
     with pytest.raises(TrainingError, match="reward of trajectory 1 is not finite"):
-        group_relative([0.0, np.nan], ["a", "a"])
+        group_relative_advantages([0.0, np.nan], ["a", "a"])

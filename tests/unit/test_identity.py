@@ -7,8 +7,8 @@ from urllib.parse import quote
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flywheel.sandbox import manifests
-from flywheel.sandbox.identity import Identity
+from flywheel.envs.browser.pages import manifest
+from flywheel.envs.browser.pages.session import TaskIdentity
 
 SEED = 3
 
@@ -25,8 +25,8 @@ def _identity():
         "reset": {"parameter": "seed"},
         "path": "/x.yaml",
     }
-    return Identity(
-        manifests.PageManifest.model_validate(said), f"http://127.0.0.1:1/?level=1&seed={SEED}", "page", SEED
+    return TaskIdentity(
+        manifest.PageManifest.model_validate(said), f"http://127.0.0.1:1/?level=1&seed={SEED}", "page", SEED
     )
 
 

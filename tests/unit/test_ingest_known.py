@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 from synthetic_rows import START, step, task, trajectory
 
-from flywheel.recording.curate import fingerprint
-from flywheel.schema import from_row
-from flywheel.settings import Settings
-from flywheel.stages import ingest
-from flywheel.stages.base import Context
-from flywheel.store import lookup, manifest, partitions, sessions
-from flywheel.trajectory import Step
+from flywheel.config import Settings
+from flywheel.pipeline.stage import StageContext
+from flywheel.pipeline.stages import ingest
+from flywheel.recordings import selection
+from flywheel.recordings.curate import recording_fingerprint
+from flywheel.store import manifest, partitions
+from flywheel.store.schema import record_from_row
+from flywheel.store.trajectory import Step
 
 HUMAN = {"source": "recording", "author": "human", "policy_version": None, "reward": None, "run_id": "r", "at": START}
 
@@ -19,7 +20,7 @@ HUMAN = {"source": "recording", "author": "human", "policy_version": None, "rewa
 @pytest.fixture
 def recorded(ws):
     """Three iterations, each with a recording of the task `shared`, one of its own task, and one that is invalid."""
-    manifest.genesis(ws, digest="base")
+    manifest.init_first_checkpoint(ws, digest="base")
     expected, tasks = {}, []
     for k in (1, 2, 3):
         shared = task(f"again{k}", "sites", "shop") | {"params": '{"order": 1}'}
@@ -28,20 +29,22 @@ def recorded(ws):
         rows[2] |= {"status": "invalid"}
         steps = [step(row, n, total=row["steps"]) for row in rows for n in range(row["steps"])]
         for table, found in (("tasks", [shared, own]), ("trajectories", rows), ("steps", steps)):
-            partitions.write(ws, table, k, "ingest", found)
+            partitions.write_partition(ws, table, k, "ingest", found)
         data = [(table, "ingest") for table in ("tasks", "trajectories", "steps")]
-        manifest.write(ws, k, window=1, data=data)
-        mine = [from_row("steps", Step, row) for row in steps if row["trajectory_id"] == rows[0]["trajectory_id"]]
-        expected[fingerprint(shared, mine)] = f"r{k}0"
+        manifest.write_manifest(ws, k, window=1, data=data)
+        mine = [
+            record_from_row("steps", Step, row) for row in steps if row["trajectory_id"] == rows[0]["trajectory_id"]
+        ]
+        expected[recording_fingerprint(shared, mine)] = f"r{k}0"
         tasks.append(shared)
-    return Context(ws, Settings(), 4, "ingest"), expected, tasks[-1]
+    return StageContext(ws, Settings(), 4, "ingest"), expected, tasks[-1]
 
 
 def test_recordings_of_the_same_task_content_are_known_and_no_others(recorded, monkeypatch):
     ctx, expected, shared = recorded
     read = []
-    real = lookup.rows
-    monkeypatch.setattr(lookup, "rows", lambda *a: read.append((a[1], result := real(*a))) or result)
+    real = partitions.find_rows
+    monkeypatch.setattr(partitions, "find_rows", lambda *a: read.append((a[1], result := real(*a))) or result)
     assert ingest._known(ctx, [shared | {"task_id": "another name"}]) == expected
     assert {table: rows.num_rows for table, rows in read} == {"tasks": 3, "trajectories": 6, "steps": 2 + 3 + 4}
 
@@ -68,6 +71,6 @@ def test_a_shard_has_so_many_sessions_or_so_much_speech(ws, kilobytes, shards):
         folder.mkdir(parents=True)
         (folder / "speech.opus").write_bytes(bytes(size * 1000))
     (ws.root / "recordings").mkdir(exist_ok=True)
-    manifest.genesis(ws, digest="base")
-    sessions.plan(ws, 1, "recordings", 100)
-    assert ingest._plan(Context(ws, Settings(), 1, "ingest")) == shards
+    manifest.init_first_checkpoint(ws, digest="base")
+    selection.choose_sessions(ws, 1, "recordings", 100)
+    assert ingest._plan(StageContext(ws, Settings(), 1, "ingest")) == shards

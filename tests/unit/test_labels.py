@@ -7,11 +7,12 @@ import json
 import pytest
 from synthetic_rows import task, trajectory
 
-from flywheel.errors import BadInput, DataError
-from flywheel.intervals import wilson
-from flywheel.store import catalog, labels, partitions
+from flywheel.config.workspace import Workspace
+from flywheel.store import labels, partitions
+from flywheel.store.catalog import database
 from flywheel.store.labels import Label
-from flywheel.workspace import Workspace
+from flywheel.utils.confidence_intervals import wilson_interval
+from flywheel.utils.errors import BadInput, DataError
 
 LABELS = {"s": "solved", "n": "not solved", "c": "cannot tell"}
 # What three say of twelve trajectories, in their order; a blank is nothing. The third decides what is disputed.
@@ -25,23 +26,23 @@ def label(name: str, said: str, reviewer: str, *, queue: str = "random", at: int
 
 
 def ask(ws: Workspace, sql: str) -> list[dict]:
-    return catalog.query(ws, sql).to_pylist(maps_as_pydicts="strict")
+    return database.query_catalog(ws, sql).to_pylist(maps_as_pydicts="strict")
 
 
 def reviewed(ws: Workspace) -> None:
     tasks = {kind: task(f"k-{kind}", kind, "shop") for kind in set(KINDS)}
     rows = [trajectory(f"t{n:02d}", tasks[kind]) for n, kind in enumerate(KINDS)]
-    partitions.write(ws, "trajectories", 1, "rollout", rows)
+    partitions.write_partition(ws, "trajectories", 1, "rollout", rows)
     scores = [
         {"trajectory_id": row["trajectory_id"], "scorer": "verifier", "score": float(v), "threshold": 1.0, "v": v}
         for row, v in zip(rows, VERDICTS, strict=True)
     ]
-    partitions.write(ws, "scores", 1, "score", scores)
+    partitions.write_partition(ws, "scores", 1, "score", scores)
     for reviewer, said in SAID.items():
         for n, one in enumerate(said):
             if one != " ":
                 queue = "decide" if reviewer == "eve" else "random" if n % 2 else "route"
-                labels.append(ws, label(f"t{n:02d}", one, reviewer, queue=queue))
+                labels.append_label(ws, label(f"t{n:02d}", one, reviewer, queue=queue))
 
 
 def kappa(one: list[str], other: list[str]) -> float:
@@ -60,14 +61,14 @@ def test_no_folder_is_no_label(ws):
 
 
 def test_each_reviewer_has_a_file_that_grows_and_the_newest_label_counts(ws):
-    labels.append(ws, label("t0", "s", "ada", comment="the cart holds it\nsays the “page”"))
-    with catalog.connect(ws) as connection:
-        labels.append(ws, label("t0", "n", "Ada", at=5))
-        labels.append(ws, label("t0", "c", "bo", at=3))
-        seen = catalog.rows(connection, "SELECT reviewer, label FROM labels")
+    labels.append_label(ws, label("t0", "s", "ada", comment="the cart holds it\nsays the “page”"))
+    with database.connect_catalog(ws) as connection:
+        labels.append_label(ws, label("t0", "n", "Ada", at=5))
+        labels.append_label(ws, label("t0", "c", "bo", at=3))
+        seen = database.query_rows(connection, "SELECT reviewer, label FROM labels")
     assert seen == [{"reviewer": "bo", "label": "cannot tell"}, {"reviewer": "ada", "label": "not solved"}]
-    assert sorted(path.name for path in labels.folder(ws).iterdir()) == ["ada.jsonl", "bo.jsonl"]
-    assert len((labels.folder(ws) / "ada.jsonl").read_text(encoding="utf-8").splitlines()) == 2
+    assert sorted(path.name for path in labels.labels_folder(ws).iterdir()) == ["ada.jsonl", "bo.jsonl"]
+    assert len((labels.labels_folder(ws) / "ada.jsonl").read_text(encoding="utf-8").splitlines()) == 2
     rows = ask(ws, "SELECT kind, subject, decision, comment FROM reviews WHERE reviewer = 'ada' ORDER BY \"at\"")
     assert [row["decision"] for row in rows] == ["solved", "not solved"]
     assert rows[0]["comment"] == "the cart holds it\nsays the “page”"
@@ -79,37 +80,37 @@ def test_a_name_leads_nowhere_else(ws, name):
     if name.strip() != name:
         name = f"x{name}x"
     with pytest.raises(BadInput, match="no name of a reviewer"):
-        labels.append(ws, label("t0", "s", name))
-    assert not labels.folder(ws).exists()
+        labels.append_label(ws, label("t0", "s", name))
+    assert not labels.labels_folder(ws).exists()
 
 
 def test_a_file_that_is_a_link_is_not_followed(ws, tmp_path_factory):
     outside = tmp_path_factory.mktemp("outside") / "file"
     outside.write_text("as it was\n", encoding="utf-8")
-    labels.folder(ws).mkdir()
-    (labels.folder(ws) / "ada.jsonl").symlink_to(outside)
+    labels.labels_folder(ws).mkdir()
+    (labels.labels_folder(ws) / "ada.jsonl").symlink_to(outside)
     with pytest.raises(OSError, match="symbolic"):
-        labels.append(ws, label("t0", "s", "ada"))
+        labels.append_label(ws, label("t0", "s", "ada"))
     assert outside.read_text(encoding="utf-8") == "as it was\n"
 
 
 def test_what_is_no_label_is_refused_and_not_kept(ws):
     with pytest.raises(BadInput, match="a comment may have 2,000 characters, this one has 1,048,576"):
-        labels.append(ws, label("t0", "s", "ada", comment="x" * 2**20))
+        labels.append_label(ws, label("t0", "s", "ada", comment="x" * 2**20))
     with pytest.raises(BadInput, match=r"no label 'maybe'; .*solved, not solved, cannot tell"):
-        labels.append(ws, Label("t0", 1, "maybe", "", "ada", "2026-11-25T10:00:00+00:00"))
+        labels.append_label(ws, Label("t0", 1, "maybe", "", "ada", "2026-11-25T10:00:00+00:00"))
     with pytest.raises(BadInput, match="no trajectory has such a name"):
-        labels.append(ws, label("t0' OR 1=1", "s", "ada"))
-    assert not labels.folder(ws).exists()
+        labels.append_label(ws, label("t0' OR 1=1", "s", "ada"))
+    assert not labels.labels_folder(ws).exists()
 
 
 @pytest.mark.parametrize("damage", ['{"trajectory_id": "t1", "iter', '{"trajectory_id": "t1"}', "[]", "null"])
 def test_a_damaged_line_is_named_and_what_comes_after_it_is_kept(ws, damage):
-    labels.append(ws, label("t0", "s", "ada"))
-    file = labels.folder(ws) / "ada.jsonl"
+    labels.append_label(ws, label("t0", "s", "ada"))
+    file = labels.labels_folder(ws) / "ada.jsonl"
     with file.open("a", encoding="utf-8") as end:
         end.write(damage)
-    labels.append(ws, label("t2", "s", "ada"))
+    labels.append_label(ws, label("t2", "s", "ada"))
     for sql in ("FROM labels", "SELECT count(*) FROM reviews", "SELECT trajectory_id FROM human_labels"):
         with pytest.raises(DataError, match=r"a label cannot be read \(reviews/ada.jsonl, line 2\); remove the line"):
             ask(ws, sql)
@@ -120,8 +121,8 @@ def test_a_damaged_line_is_named_and_what_comes_after_it_is_kept(ws, damage):
 
 
 def test_labels_are_lines_of_json_that_git_can_join(ws):
-    labels.append(ws, label("t0", "s", "ada"))
-    (line,) = (labels.folder(ws) / "ada.jsonl").read_text(encoding="utf-8").splitlines()
+    labels.append_label(ws, label("t0", "s", "ada"))
+    (line,) = (labels.labels_folder(ws) / "ada.jsonl").read_text(encoding="utf-8").splitlines()
     assert json.loads(line) == {
         "trajectory_id": "t0",
         "iteration": 1,
@@ -151,15 +152,15 @@ def test_agreement_is_cohens_kappa_of_those_who_did_not_see_one_another(ws):
     assert found["all"]["agree"] == pytest.approx(8 / 11)
     # Known: 11 pairs, of which 4 + 3 + 1 agree; margins 5, 5, 1 and 6, 4, 1.
     assert found["all"]["kappa"] == pytest.approx((8 / 11 - 51 / 121) / (1 - 51 / 121))
-    labels.append(ws, label("t03", "n", "ada", at=9))
+    labels.append_label(ws, label("t03", "n", "ada", at=9))
     (row,) = ask(ws, "FROM reviewer_agreement WHERE domain = 'all'")
     assert row["agree"] == pytest.approx(8 / 11), "she has seen by then what the other says"
 
 
 def test_two_who_always_say_the_same_one_thing_have_no_kappa(ws):
-    partitions.write(ws, "trajectories", 1, "rollout", [trajectory("t0", task("k", "games", "tiles"))])
+    partitions.write_partition(ws, "trajectories", 1, "rollout", [trajectory("t0", task("k", "games", "tiles"))])
     for reviewer in ("ada", "bo"):
-        labels.append(ws, label("t0", "s", reviewer))
+        labels.append_label(ws, label("t0", "s", reviewer))
     assert {(row["domain"], row["agree"], row["kappa"]) for row in ask(ws, "FROM reviewer_agreement")} == {
         ("all", 1.0, None),
         ("games", 1.0, None),
@@ -168,7 +169,7 @@ def test_two_who_always_say_the_same_one_thing_have_no_kappa(ws):
 
 def test_most_decide_and_where_none_has_most_the_third(ws):
     reviewed(ws)
-    labels.append(ws, label("t11", "n", "ada"))
+    labels.append_label(ws, label("t11", "n", "ada"))
     found = {row["trajectory_id"]: (row["state"], row["label"]) for row in ask(ws, "FROM human_labels")}
     assert found["t00"] == ("agreed", "solved")
     assert found["t03"] == ("decided", "solved"), "two of three"
@@ -176,13 +177,13 @@ def test_most_decide_and_where_none_has_most_the_third(ws):
     assert found["t08"] == ("agreed", "cannot tell")
     assert found["t10"] == ("decided", "not solved")
     assert found["t11"] == ("one reviewer", None)
-    labels.append(ws, label("t11", "s", "bo"))
+    labels.append_label(ws, label("t11", "s", "bo"))
     assert ask(ws, "SELECT state FROM human_labels WHERE trajectory_id = 't11'") == [{"state": "to decide"}]
 
 
 def test_scorers_are_held_against_people_by_domain(ws):
     reviewed(ws)
-    partitions.write(
+    partitions.write_partition(
         ws, "routes", 1, "route", [{"trajectory_id": "t00", "destination": "ct", "score": 0.0, "v": False}]
     )
     rows = ask(ws, "FROM scorers_beside_people")
@@ -200,7 +201,7 @@ def test_scorers_are_held_against_people_by_domain(ws):
         assert row["recall"] == pytest.approx(hits / solved)
     total = found["verifier", "any", "all"]
     assert (total["precision"], total["recall"]) == (pytest.approx(4 / 6), pytest.approx(4 / 5))
-    assert (total["precision_low"], total["precision_high"]) == pytest.approx(wilson(4, 6))
-    assert (total["recall_low"], total["recall_high"]) == pytest.approx(wilson(4, 5))
+    assert (total["precision_low"], total["precision_high"]) == pytest.approx(wilson_interval(4, 6))
+    assert (total["recall_low"], total["recall_high"]) == pytest.approx(wilson_interval(4, 5))
     routed = found["all together", "any", "all"]
     assert (routed["n"], routed["precision"], routed["recall"]) == (1, None, 0.0)

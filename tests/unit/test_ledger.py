@@ -11,10 +11,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from flywheel.errors import BadInput, DataError
-from flywheel.manager.ledger import Ledger, NoPlace, Terms
+from flywheel.envs.remote.manager import LeaseLedger, LeasePolicy, NoCapacity
+from flywheel.utils.errors import BadInput, DataError
 
-TERMS = Terms(lease_s=100, silent_s=10, node_silent_s=20, per_user=5)
+TERMS = LeasePolicy(lease_s=100, silent_s=10, node_silent_s=20, per_user=5)
 PLACES = {"page": (3, "x"), "desk": (1, "y")}
 
 
@@ -32,13 +32,13 @@ def clock() -> Clock:
 
 @pytest.fixture
 def ledger(tmp_path, clock):
-    made = Ledger(tmp_path / "state.db", TERMS, clock)
+    made = LeaseLedger(tmp_path / "state.db", TERMS, clock)
     made.register("a", "1", "http://a", PLACES)
     yield made
     made.close()
 
 
-def lease(ledger: Ledger, user: str = "ann", kind: str = "page"):
+def lease(ledger: LeaseLedger, user: str = "ann", kind: str = "page"):
     return ledger.lease(user, kind, PLACES[kind][1])[0].id
 
 
@@ -48,12 +48,12 @@ def test_the_node_with_the_most_room_is_taken(ledger):
     taken += [ledger.lease("ben", "page", "x")[1].id for _ in range(5)]
     assert (taken.count("a"), taken.count("b")) == (3, 5)
     ledger.lease("ann", "page", "x")
-    with pytest.raises(NoPlace, match="all places for page are taken"):
+    with pytest.raises(NoCapacity, match="all places for page are taken"):
         ledger.lease("cleo", "page", "x")
 
 
 def test_what_waiting_would_not_help_is_told(ledger):
-    with pytest.raises(NoPlace, match="no node has environments of the kind phone"):
+    with pytest.raises(NoCapacity, match="no node has environments of the kind phone"):
         ledger.lease("ann", "phone", "x")
     with pytest.raises(BadInput, match="by other settings"):
         ledger.lease("ann", "page", "another")
@@ -62,7 +62,7 @@ def test_what_waiting_would_not_help_is_told(ledger):
 def test_a_user_has_a_limit(ledger):
     ledger.register("b", "1", "http://b", {"page": (9, "x")})
     first, *_ = [lease(ledger) for _ in range(5)]
-    with pytest.raises(NoPlace, match="ann has 5 sessions"):
+    with pytest.raises(NoCapacity, match="ann has 5 sessions"):
         lease(ledger)
     lease(ledger, "ben")
     ledger.release(first)
@@ -101,11 +101,11 @@ def test_a_silent_node_goes_with_its_sessions_and_one_that_began_anew_has_none(l
 def test_a_draining_node_is_leased_no_more(ledger):
     first = lease(ledger)
     ledger.drain("a")
-    with pytest.raises(NoPlace):
+    with pytest.raises(NoCapacity):
         lease(ledger)
     assert first in ledger.sessions
     ledger.register("a", "2", "http://a", PLACES)  # a start does not undo it
-    with pytest.raises(NoPlace):
+    with pytest.raises(NoCapacity):
         lease(ledger)
     ledger.drain("a", draining=False)
     lease(ledger)
@@ -114,7 +114,7 @@ def test_a_draining_node_is_leased_no_more(ledger):
 def test_a_file_that_is_none_of_ours_is_refused(tmp_path):
     (tmp_path / "state.db").write_text("no database at all, and long enough to be taken for one" * 100)
     with pytest.raises(DataError, match="not a manager's file"):
-        Ledger(tmp_path / "state.db", TERMS)
+        LeaseLedger(tmp_path / "state.db", TERMS)
 
 
 class Life(RuleBasedStateMachine):
@@ -128,7 +128,7 @@ class Life(RuleBasedStateMachine):
         self.folder = tempfile.TemporaryDirectory()
         self.path, self.clock, self.boot = Path(self.folder.name) / "state.db", Clock(), 0
         self.clock = Clock()
-        self.ledger = Ledger(self.path, TERMS, self.clock)
+        self.ledger = LeaseLedger(self.path, TERMS, self.clock)
         self.live: list[str] = []  # in the order of their leases: their names are drawn anew in each try
 
     def teardown(self) -> None:
@@ -146,7 +146,7 @@ class Life(RuleBasedStateMachine):
 
     @rule(user=st.sampled_from(["ann", "ben"]), kind=st.sampled_from(["page", "desk"]))
     def lease(self, user, kind):
-        with contextlib.suppress(NoPlace):
+        with contextlib.suppress(NoCapacity):
             self.live.append(self.ledger.lease(user, kind, PLACES[kind][1])[0].id)
 
     @precondition(lambda self: self.live)
@@ -173,7 +173,7 @@ class Life(RuleBasedStateMachine):
     def start_anew(self):
         nodes, sessions = self.ledger.nodes, self.ledger.sessions
         self.ledger.close()
-        self.ledger = Ledger(self.path, TERMS, self.clock)
+        self.ledger = LeaseLedger(self.path, TERMS, self.clock)
         assert {one: (node.address, node.places, node.draining) for one, node in self.ledger.nodes.items()} == {
             one: (node.address, node.places, node.draining) for one, node in nodes.items()
         }

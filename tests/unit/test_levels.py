@@ -5,20 +5,22 @@ from __future__ import annotations
 import pytest
 import synthetic
 
-from flywheel.errors import DataError
-from flywheel.recording.session import load_meta
-from flywheel.settings import Settings, parse
-from flywheel.stages import ingest
+from flywheel.config import Settings, parse_settings
+from flywheel.envs.suites import catalogue
+from flywheel.envs.tasks import curriculum
+from flywheel.envs.tasks.drawing import make_task, make_tasks
+from flywheel.pipeline.stages import ingest
+from flywheel.recordings.session import load_session_meta
 from flywheel.store import manifest
-from flywheel.synthesis import levels
-from flywheel.synthesis.tasks import make_task, make_tasks
-from flywheel.worlds import catalogue
+from flywheel.utils.errors import DataError
 
-TASK = {level: make_task(catalogue.get("merge"), "reach", level, level, "train") for level in (1, 2, 3)}
+TASK = {level: make_task(catalogue.get_world("merge"), "reach", level, level, "train") for level in (1, 2, 3)}
 
 
 def chosen(**synthesis) -> Settings:
-    return parse({"synthesis": {"levels": [1, 2, 3], "opens_at": 0.5, "train_tasks": 60, **synthesis}}, where="test")
+    return parse_settings(
+        {"synthesis": {"levels": [1, 2, 3], "opens_at": 0.5, "train_tasks": 60, **synthesis}}, where="test"
+    )
 
 
 @pytest.mark.parametrize(
@@ -35,21 +37,21 @@ def chosen(**synthesis) -> Settings:
 )
 def test_the_next_level_opens_with_success_on_the_highest(before, outcomes, after):
     judged = [(TASK[level], verdict == "1") for level, verdicts in outcomes.items() for verdict in verdicts]
-    assert levels.raised(chosen(), before, judged) == {"merge": after}
+    assert curriculum.raise_open_levels(chosen(), before, judged) == {"merge": after}
 
 
 def test_where_all_levels_are_open_the_record_says_so():
-    assert levels.raised(chosen(opens_at=0), {}, [(TASK[1], False)] * 4) == {"merge": 3}
+    assert curriculum.raise_open_levels(chosen(opens_at=0), {}, [(TASK[1], False)] * 4) == {"merge": 3}
 
 
 def test_a_level_that_is_not_asked_for_never_opens():
     judged = [(TASK[1], True)] * 8
-    assert levels.raised(chosen(levels=[1, 3]), {}, judged) == {"merge": 3}
-    assert levels.raised(chosen(levels=[1]), {}, judged) == {"merge": 1}
+    assert curriculum.raise_open_levels(chosen(levels=[1, 3]), {}, judged) == {"merge": 3}
+    assert curriculum.raise_open_levels(chosen(levels=[1]), {}, judged) == {"merge": 1}
 
 
 def test_a_world_that_was_not_played_keeps_its_level():
-    assert levels.raised(chosen(), {"tiles": 2}, [(TASK[1], False)] * 4) == {"merge": 1, "tiles": 2}
+    assert curriculum.raise_open_levels(chosen(), {"tiles": 2}, [(TASK[1], False)] * 4) == {"merge": 1, "tiles": 2}
 
 
 def drawn(opened, iteration=1, **synthesis) -> dict[str, list[tuple[str, int]]]:
@@ -76,7 +78,7 @@ def test_by_default_all_levels_are_open_from_the_first_iteration():
 
 def test_what_is_above_the_open_levels():
     def above(opened, **synthesis):
-        return [levels.above(chosen(**synthesis), opened, TASK[level]) for level in (1, 2, 3)]
+        return [curriculum.is_above_open_level(chosen(**synthesis), opened, TASK[level]) for level in (1, 2, 3)]
 
     assert above({}) == [False, True, True]
     assert above({"merge": 2}) == [False, False, True]
@@ -87,20 +89,20 @@ def test_what_is_above_the_open_levels():
 
 def test_recordings_of_levels_that_are_not_open_come_later(tmp_path, project):
     ws, _ = synthetic.workspace(tmp_path / "ws")
-    levels.write(ws, 1, {"shop": 2})
+    curriculum.write_open_levels(ws, 1, {"shop": 2})
     shop, merge = (
         next(folder for folder in sorted((project / "recordings").glob(f"*-{world}-*")) if _level(folder) == 2)
         for world in ("shop", "merge")
     )
-    later = ingest.later(ws, chosen(), 2)
+    later = ingest.deferral_rule(ws, chosen(), 2)
     damaged = tmp_path / "damaged"
     damaged.mkdir()
     assert [later(folder) for folder in (shop, merge, damaged)] == [False, True, False]
-    assert ingest.later(ws, chosen(opens_at=0), 2) is None
+    assert ingest.deferral_rule(ws, chosen(opens_at=0), 2) is None
 
 
 def _level(folder):
-    return load_meta(folder)[1].level
+    return load_session_meta(folder)[1].level
 
 
 def test_evaluation_has_all_levels():
@@ -111,10 +113,10 @@ def test_evaluation_has_all_levels():
 def test_a_workspace_made_before_levels_were_kept_begins_with_the_lowest(tmp_path):
     ws, _ = synthetic.workspace(tmp_path / "ws")
     ws.levels(0).unlink(missing_ok=True)
-    manifest.begin(ws)
-    assert levels.read(ws, 0) == {}
-    levels.write(ws, 1, {"shop": 2})
-    assert levels.read(ws, 1) == {"shop": 2}
+    manifest.init_manifests(ws)
+    assert curriculum.read_open_levels(ws, 0) == {}
+    curriculum.write_open_levels(ws, 1, {"shop": 2})
+    assert curriculum.read_open_levels(ws, 1) == {"shop": 2}
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"open": {"shop": "two"}}'])
@@ -123,4 +125,4 @@ def test_a_damaged_record_is_named(tmp_path, text):
     ws.levels(1).parent.mkdir(parents=True, exist_ok=True)
     ws.levels(1).write_text(text)
     with pytest.raises(DataError, match=r"iterations/001/levels\.json"):
-        levels.read(ws, 1)
+        curriculum.read_open_levels(ws, 1)

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flywheel.errors import DataError
-from flywheel.schema import TABLES
-from flywheel.store import lookup, partitions
-from flywheel.workspace import Workspace
+from flywheel.config.workspace import Workspace
+from flywheel.store import partitions
+from flywheel.store.schema import TABLES
+from flywheel.utils.errors import DataError
 
 
 @given(
@@ -32,23 +32,26 @@ def test_rows_are_those_that_a_filter_gives(tmp_path_factory, files, wanted, gro
         paths.append(folder / "part-00000.parquet")
         pq.write_table(pa.Table.from_pylist(rows, schema=older), paths[-1], row_group_size=group)
     names = {f"t{n:02d}" for n in wanted}
-    found = lookup.rows(ws, "steps", paths, "trajectory_id", names, ("slip", "step", "trajectory_id"))
+    found = partitions.find_rows(ws, "steps", paths, "trajectory_id", names, ("slip", "step", "trajectory_id"))
     assert found.column_names == ["trajectory_id", "step", "slip"]
     assert found.to_pylist() == [row | {"slip": None} for row in every if row["trajectory_id"] in names]
-    seen = pa.concat_tables(lookup.scan(ws, "steps", paths, ("step",)))["step"].to_pylist() if every else []
+    seen = pa.concat_tables(partitions.scan_columns(ws, "steps", paths, ("step",)))["step"].to_pylist() if every else []
     assert seen == [row["step"] for row in every]
 
 
 def test_a_damaged_page_is_told_where_it_is_read(ws):
     rng = np.random.default_rng(0)
     rows = [{"sha256": f"{n:064d}", "bytes": rng.bytes(2000)} for n in range(300)]  # three row groups
-    partitions.write(ws, "images", 1, "rollout", rows)
-    (path,) = partitions.files(ws, "images", 1, "rollout")
+    partitions.write_partition(ws, "images", 1, "rollout", rows)
+    (path,) = partitions.partition_files(ws, "images", 1, "rollout")
     raw = bytearray(path.read_bytes())
     at = raw.index(rows[250]["bytes"][:100])
     raw[at] ^= 1
     path.write_bytes(raw)
     columns = ("sha256", "bytes")
-    assert lookup.rows(ws, "images", [path], "sha256", {f"{5:064d}"}, columns)["bytes"][0].as_py() == rows[5]["bytes"]
+    assert (
+        partitions.find_rows(ws, "images", [path], "sha256", {f"{5:064d}"}, columns)["bytes"][0].as_py()
+        == rows[5]["bytes"]
+    )
     with pytest.raises(DataError, match=r"not a whole Parquet file.*images/iteration=001/stage=rollout"):
-        lookup.rows(ws, "images", [path], "sha256", {f"{205:064d}"}, columns)
+        partitions.find_rows(ws, "images", [path], "sha256", {f"{205:064d}"}, columns)

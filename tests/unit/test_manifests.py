@@ -10,16 +10,16 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flywheel.errors import BadInput, DataError, EnvError
-from flywheel.sandbox import manifests, reading
-from flywheel.sandbox.identity import Identity
-from flywheel.sandbox.pages import ManifestPages
-from flywheel.sandbox.sessions import origins
-from flywheel.scoring.verifiers import score
-from flywheel.settings import Settings, parse
-from flywheel.store.partitions import from_rows
-from flywheel.synthesis import pages
-from flywheel.synthesis.tasks import content, from_row, make_tasks, to_row
+from flywheel.config import Settings, parse_settings
+from flywheel.envs.browser.page_source import list_allowed_origins
+from flywheel.envs.browser.pages import manifest as pages_manifest
+from flywheel.envs.browser.pages import session
+from flywheel.envs.browser.pages.session import ManifestPages, TaskIdentity
+from flywheel.envs.tasks import drawing
+from flywheel.envs.tasks.drawing import make_tasks, task_content, task_from_row, task_to_row
+from flywheel.rewards.scorers.verifier import score_final_state
+from flywheel.store.partitions import table_from_rows
+from flywheel.utils.errors import BadInput, DataError, EnvError
 
 LEAST = {
     "name": "lamp",
@@ -95,7 +95,7 @@ def write(folder, file="lamp.yaml", /, **fields):
 def test_a_wrong_manifest_is_refused_by_file_and_field_in_one_line(tmp_path, fields, part):
     path = write(tmp_path, **fields)
     with pytest.raises(BadInput) as caught:
-        manifests.load(path)
+        pages_manifest.load_page_manifest(path)
     assert part in str(caught.value)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -117,7 +117,7 @@ def test_a_wrong_manifest_is_refused_by_file_and_field_in_one_line(tmp_path, fie
 def test_what_is_no_manifest_is_refused(tmp_path, name, text, part):
     (tmp_path / name).write_text(text)
     with pytest.raises(BadInput, match="manifest") as caught:
-        manifests.load(tmp_path / name)
+        pages_manifest.load_page_manifest(tmp_path / name)
     assert part in str(caught.value)
 
 
@@ -127,30 +127,35 @@ _ANY = st.recursive(
 )
 
 
-@given(_ANY | st.dictionaries(st.sampled_from([*manifests.PageManifest.model_fields, "other"]), _ANY))
+@given(_ANY | st.dictionaries(st.sampled_from([*pages_manifest.PageManifest.model_fields, "other"]), _ANY))
 def test_whatever_stands_in_a_manifest_the_error_is_named(tmp_path_factory, raw):
     path = tmp_path_factory.getbasetemp() / "any.json"
     path.write_text(json.dumps(raw))
     with pytest.raises(BadInput):
-        manifests.load(path)
+        pages_manifest.load_page_manifest(path)
 
 
 def test_a_manifest_that_cannot_be_read_is_refused(tmp_path):
     with pytest.raises(BadInput, match="no such manifest"):
-        manifests.load(tmp_path / "none.yaml")
+        pages_manifest.load_page_manifest(tmp_path / "none.yaml")
     (tmp_path / "m.yaml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(BadInput, match="UTF-8"):
-        manifests.load(tmp_path / "m.yaml")
+        pages_manifest.load_page_manifest(tmp_path / "m.yaml")
 
 
 # -- what is accepted ---
 def test_json_and_yaml_say_the_same(tmp_path):
-    one, other = manifests.load(write(tmp_path)), manifests.load(write(tmp_path, "lamp.json"))
+    one, other = (
+        pages_manifest.load_page_manifest(write(tmp_path)),
+        pages_manifest.load_page_manifest(write(tmp_path, "lamp.json")),
+    )
     assert one.model_dump(exclude={"path"}) == other.model_dump(exclude={"path"})
 
 
 def test_every_shipped_manifest_is_sound_and_pinned():
-    found = manifests.load_all([str(manifests.THIRD_PARTY)], manifests.THIRD_PARTY)
+    found = pages_manifest.load_page_manifests(
+        [str(pages_manifest.SHIPPED_MANIFESTS)], pages_manifest.SHIPPED_MANIFESTS
+    )
     assert set(found) >= {"miniwob", "reveal", "click-docs", "jquery-ui", "datasette", "jupyterlab", "radicale"}
     for manifest in found.values():
         assert manifest.path.stem == manifest.name
@@ -158,7 +163,7 @@ def test_every_shipped_manifest_is_sound_and_pinned():
             assert manifest.server.packages, manifest.name
         else:
             assert len(manifest.sha256) == 64, manifest.name
-        assert manifests.find(manifest.name) == manifest.path
+        assert pages_manifest.find_page_manifest(manifest.name) == manifest.path
 
 
 def test_settings_name_files_folders_and_shipped_ones(tmp_path):
@@ -167,56 +172,58 @@ def test_settings_name_files_folders_and_shipped_ones(tmp_path):
     write(tmp_path / "more", "b.json", name="b")
     (tmp_path / "one").mkdir()
     write(tmp_path / "one")
-    found = manifests.load_all(["one/lamp.yaml", "more", "miniwob"], tmp_path)
+    found = pages_manifest.load_page_manifests(["one/lamp.yaml", "more", "miniwob"], tmp_path)
     assert list(found) == ["lamp", "a", "b", "miniwob"]
     write(tmp_path / "more", "c.yaml", name="lamp")
     with pytest.raises(BadInput, match="the name lamp is that of"):
-        manifests.load_all(["one/lamp.yaml", "more"], tmp_path)
+        pages_manifest.load_page_manifests(["one/lamp.yaml", "more"], tmp_path)
     (tmp_path / "empty").mkdir()
     with pytest.raises(BadInput, match="has no manifests"):
-        manifests.load_all(["empty"], tmp_path)
+        pages_manifest.load_page_manifests(["empty"], tmp_path)
     with pytest.raises(BadInput, match="no such manifest"):
-        manifests.load_all(["nothing"], tmp_path)
+        pages_manifest.load_page_manifests(["nothing"], tmp_path)
 
 
 # -- tasks ---
 @pytest.fixture
 def lamp(tmp_path):
-    return manifests.load(write(tmp_path, variants=["red", "green"], instruction="Switch on the {variant} one."))
+    return pages_manifest.load_page_manifest(
+        write(tmp_path, variants=["red", "green"], instruction="Switch on the {variant} one.")
+    )
 
 
 def test_a_manifests_task_survives_its_row(lamp):
-    task = pages.make_task(lamp, "red", 7, "eval")
+    task = drawing.make_page_task(lamp, "red", 7, "eval")
     assert (task.instruction, task.verifier, task.max_steps) == ("Switch on the red one.", "page:reward", 3)
-    assert from_row(from_rows("tasks", [to_row(task)]).to_pylist()[0]) == task
+    assert task_from_row(table_from_rows("tasks", [task_to_row(task)]).to_pylist()[0]) == task
 
 
 def test_the_checksum_is_that_of_manifest_and_files(tmp_path, lamp):
-    before = pages.checksum(lamp)
+    before = drawing.page_checksum(lamp)
     (tmp_path / "more.js").write_text("1")
-    after = pages.checksum(lamp)
+    after = drawing.page_checksum(lamp)
     assert before != after
-    assert pages.checksum(lamp.model_copy(update={"max_steps": 4})) != after
-    assert pages.checksum(lamp) == after
+    assert drawing.page_checksum(lamp.model_copy(update={"max_steps": 4})) != after
+    assert drawing.page_checksum(lamp) == after
 
 
 def test_pages_take_turns_with_the_worlds_of_their_domain(tmp_path, lamp):
     blink = write(tmp_path, "blink.yaml", name="blink", seeded=False, splits=["eval"])
     chosen = {"train_tasks": 40, "eval_tasks": 40, "manifests": [str(lamp.path), str(blink)]}
-    settings = parse({"synthesis": chosen}, where="test")
+    settings = parse_settings({"synthesis": chosen}, where="test")
     train, held_out = (make_tasks(settings, 1, split, tmp_path) for split in ("train", "eval"))
     kinds = Counter((task.world, task.template) for task in train)
     assert kinds["lamp", "red"] + kinds["lamp", "green"] == 4  # of 13 in sites, a turn in three
     assert abs(kinds["lamp", "red"] - kinds["lamp", "green"]) <= 1
     assert "blink" not in {task.world for task in train}
     assert "blink" in {task.world for task in held_out}
-    assert not {content(task) for task in train} & {content(task) for task in held_out}
+    assert not {task_content(task) for task in train} & {task_content(task) for task in held_out}
     assert make_tasks(settings, 1, "train", tmp_path) == train
 
 
 def test_pages_alone_are_enough(tmp_path, lamp):
     chosen = {"domains": {"sites": []}, "manifests": [str(lamp.path)], "train_tasks": 4, "eval_tasks": 4}
-    settings = parse({"synthesis": chosen, "merge": {"weights": {"sites": 1.0}}}, where="test")
+    settings = parse_settings({"synthesis": chosen, "merge": {"weights": {"sites": 1.0}}}, where="test")
     assert {task.world for task in make_tasks(settings, 0, "train", tmp_path)} == {"lamp"}
 
 
@@ -227,27 +234,27 @@ def test_by_default_no_page_is_named():
 # -- sessions ---
 def test_the_seed_goes_where_the_manifest_says(tmp_path):
     base = {"folder": None, "url": "https://example.org/game?level=2&seed=1#top", "reset": {"parameter": "seed"}}
-    manifest = manifests.load(write(tmp_path, **base))
+    manifest = pages_manifest.load_page_manifest(write(tmp_path, **base))
     opened = ManifestPages({"lamp": manifest})
-    session = opened.open(pages.make_task(manifest, "page", 9, "eval"), 9)
+    session = opened.open(drawing.make_page_task(manifest, "page", 9, "eval"), 9)
     assert session.url == "https://example.org/game?level=2&seed=9#top"
     assert session.allowed == ("https://example.org/",)
-    assert origins(session.allowed) == {("example.org", 443)}
+    assert list_allowed_origins(session.allowed) == {("example.org", 443)}
 
 
 def test_a_task_of_another_page_is_refused(tmp_path, lamp):
     opened = ManifestPages({"lamp": lamp})
-    stranger = pages.make_task(lamp.model_copy(update={"name": "other"}), "red", 1, "eval")
+    stranger = drawing.make_page_task(lamp.model_copy(update={"name": "other"}), "red", 1, "eval")
     assert not opened.knows(stranger)
     with pytest.raises(BadInput, match="no manifest is called 'other'"):
         opened.open(stranger, 1)
     with pytest.raises(BadInput, match="no variant 'blue'"):
-        opened.open(pages.make_task(lamp, "blue", 1, "eval"), 1)
+        opened.open(drawing.make_page_task(lamp, "blue", 1, "eval"), 1)
 
 
 # -- reading ---
 def reader_of(manifest, variant="page"):
-    return reading.Reader(manifest, Identity(manifest, f"http://127.0.0.1/{manifest.first}", variant, 1))
+    return session.PageStateReader(manifest, TaskIdentity(manifest, f"http://127.0.0.1/{manifest.first}", variant, 1))
 
 
 def look(told, page="index.html", **seen):
@@ -262,23 +269,25 @@ def told(prepared=True, faults=None, **values):
 def test_what_is_read_is_what_the_verifier_needs(lamp):
     state = reader_of(lamp, "red").state(*look(told(reward=0.5, **{"state.board": [1, 2]})))
     assert state["values"] == {"board": [1, 2]}
-    assert score(pages.make_task(lamp, "red", 1, "eval"), state) == 0.5
+    assert score_final_state(drawing.make_page_task(lamp, "red", 1, "eval"), state) == 0.5
 
 
 @pytest.fixture(scope="module")
 def scored(tmp_path_factory):
-    return pages.make_task(manifests.load(write(tmp_path_factory.mktemp("scored"))), "page", 1, "eval")
+    return drawing.make_page_task(
+        pages_manifest.load_page_manifest(write(tmp_path_factory.mktemp("scored"))), "page", 1, "eval"
+    )
 
 
 @given(st.floats(-1e6, 1e6), st.floats(-1e3, 1e3), st.floats(0.01, 1e3))
 def test_the_score_is_the_way_from_floor_to_success(scored, reward, floor, span):
-    value = score(scored, {"reward": reward, "floor": floor, "success": floor + span})
+    value = score_final_state(scored, {"reward": reward, "floor": floor, "success": floor + span})
     assert value == pytest.approx(min(max((reward - floor) / span, 0), 1), abs=1e-6)
 
 
 def test_a_state_without_reward_is_a_data_error(lamp):
     with pytest.raises(DataError, match="page:reward"):
-        score(pages.make_task(lamp, "red", 1, "eval"), {"page": ""})
+        score_final_state(drawing.make_page_task(lamp, "red", 1, "eval"), {"page": ""})
 
 
 @pytest.mark.parametrize(
@@ -315,7 +324,7 @@ def test_another_document_may_lack_what_the_first_one_told(lamp):
 
 def test_a_page_that_was_loaded_anew_rewards_nothing_where_javascript_reset_it(tmp_path):
     """Else another, easier task than the one that was asked could be solved."""
-    manifest = manifests.load(write(tmp_path, reset="lamp.start(seed)"))
+    manifest = pages_manifest.load_page_manifest(write(tmp_path, reset="lamp.start(seed)"))
     reader = reader_of(manifest)
     reader.state(*look(told(reward=0), "index.html"))
     assert reader.state(*look(told(prepared=False, reward=1), "index.html"))["reward"] == 0
@@ -325,6 +334,6 @@ def test_a_page_that_was_loaded_anew_rewards_nothing_where_javascript_reset_it(t
 
 
 def test_a_reset_may_lead_to_another_page(tmp_path):
-    reader = reader_of(manifests.load(write(tmp_path, reset="location.href = `?${seed}`")))
+    reader = reader_of(pages_manifest.load_page_manifest(write(tmp_path, reset="location.href = `?${seed}`")))
     reader.state(*look(told(prepared=False, reward=0), "index.html?1"))
     assert reader.state(*look(told(prepared=False, reward=1), "index.html?1"))["reward"] == 1

@@ -12,11 +12,11 @@ from click.testing import CliRunner
 from osworlds import PHOTOS, RIGHT, THEIRS, example, execute, gold, mine, opened, printed
 
 from flywheel.cli import main
-from flywheel.environments import foreign, kind
-from flywheel.errors import BadInput
-from flywheel.settings import Settings
-from flywheel.synthesis import check as synthesis
-from flywheel.synthesis.tasks import make_task, make_tasks
+from flywheel.config import Settings
+from flywheel.envs import registry, suite_manifests
+from flywheel.envs.tasks import drawing as synthesis
+from flywheel.envs.tasks.drawing import make_task, make_tasks
+from flywheel.utils.errors import BadInput
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def test_their_own_files_are_read_and_those_that_cannot_be_played_are_told(works
     assert left["f9be0997"] == "GNOME or a service of the system: gsettings"
     assert left["13584542"] == "a getter that is not here: vm_terminal_output"
     assert left["23393935"].startswith("a file of the internet, of which no copy is given: monk25")
-    (finding,) = [one for one in kind.find("computer").examine(workspace.settings) if one.name == "theirs"]
+    (finding,) = [one for one in registry.find_backend("computer").examine(workspace.settings) if one.name == "theirs"]
     assert finding.detail.startswith("2 of 6 tasks are played; 1 need ")
     for name in PHOTOS:
         workspace.file(name, name)
@@ -119,7 +119,7 @@ def test_what_is_wrong_in_the_manifest_is_told(workspace):
         workspace.load()
     (workspace.root / "world.json").write_text("{kind: terminal, world: theirs}")
     with pytest.raises(BadInput, match="it has tasks, or osworld"):
-        foreign.register_all(workspace.settings, workspace.root)
+        suite_manifests.load_external_suites(workspace.settings, workspace.root)
 
 
 def test_the_command_tells_of_each(workspace):
@@ -143,7 +143,7 @@ def test_judging_has_time_enough(workspace):
     workspace.said["seconds"] = 90
     workspace.load()
     with pytest.raises(BadInput, match=r"judging a task of theirs may take 90 s, .*raise timeout_s to 90"):
-        kind.find("terminal").check(Settings())
+        registry.find_backend("terminal").check(Settings())
 
 
 # -- drawn ----------------------------------------------------------------------------------------------------------
@@ -152,7 +152,7 @@ def test_each_is_one_task_and_evaluation_has_its_own(workspace):
         workspace.add(f"n{number}", example({**RIGHT, "result": printed(f"echo {number}")}))
     world = workspace.load()
     settings = workspace.settings
-    assert synthesis.check(settings, 1, workspace.root) == {"terminal"}
+    assert synthesis.check_task_settings(settings, 1, workspace.root) == {"terminal"}
     drawn = {split: make_tasks(settings, 1, split, workspace.root) for split in ("train", "eval")}
     names = {split: {task.template for task in tasks} for split, tasks in drawn.items()}
     assert len(names["eval"]) == 2

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from flywheel.computer.osworld.judge import _score, _value, joined
-from flywheel.computer.osworld.metrics import METRICS, rule
+from flywheel.envs.computer.osworld import judge
+from flywheel.envs.computer.osworld.judge import METRICS, _judge_metric, _resolve_value, combine_scores
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def files(tmp_path) -> Any:
 
 
 def score(func: str, result: Any, expected: Any, **options: Any) -> float:
-    return _score(func, result, expected, options)[0]
+    return _judge_metric(func, result, expected, options)[0]
 
 
 @pytest.mark.parametrize(
@@ -164,9 +164,9 @@ def test_spreadsheets(tmp_path):
     ],
 )  # fmt: skip
 def test_rules(value, method, ref, wanted):
-    assert rule.matches(value, {"method": method, "ref": ref}) is wanted
-    assert rule.unknown([{"method": method}]) == ""
-    assert rule.unknown([{"method": f"{method}!"}]) == f"the method {method}!"
+    assert judge.matches_rule(value, {"method": method, "ref": ref}) is wanted
+    assert judge.find_unknown_method([{"method": method}]) == ""
+    assert judge.find_unknown_method([{"method": f"{method}!"}]) == f"the method {method}!"
 
 
 def test_a_gold_file_that_cannot_be_read_judges_nothing(files):
@@ -177,18 +177,22 @@ def test_a_gold_file_that_cannot_be_read_judges_nothing(files):
 
 
 def test_metrics_are_joined():
-    assert (joined([1.0, 0.5], "and"), joined([1.0, 0.0], "and"), joined([0.2, 0.5], "or")) == (0.75, 0.0, 0.5)
+    assert (combine_scores([1.0, 0.5], "and"), combine_scores([1.0, 0.0], "and"), combine_scores([0.2, 0.5], "or")) == (
+        0.75,
+        0.0,
+        0.5,
+    )
 
 
 def test_what_was_found_is_looked_at_where_it_lies(files, tmp_path):
     path = files("a", "x")
-    assert _value({"file": path}) == path
-    assert _value({"file": str(tmp_path / "none")}) is None
-    assert _value({"files": [path, str(tmp_path)]}) == [path, None]
+    assert _resolve_value({"file": path}) == path
+    assert _resolve_value({"file": str(tmp_path / "none")}) is None
+    assert _resolve_value({"files": [path, str(tmp_path)]}) == [path, None]
     tree = {"type": "directory", "name": tmp_path.name, "children": [{"type": "file", "name": "a"}]}
-    assert (_value({"tree": str(tmp_path)}), _value({"tree": path})) == (tree, None)
-    assert _value({"value": None}) is None
+    assert (_resolve_value({"tree": str(tmp_path)}), _resolve_value({"tree": path})) == (tree, None)
+    assert _resolve_value({"value": None}) is None
 
 
 def test_none_scores_where_there_is_nothing():
-    assert {_score(func, None, {"expected": []}, {})[0] for func in METRICS} == {0.0}
+    assert {_judge_metric(func, None, {"expected": []}, {})[0] for func in METRICS} == {0.0}

@@ -33,8 +33,8 @@ from flywheel.agent.actions import (
     Wait,
     WriteFile,
 )
-from flywheel.agent.grammar import response_text
-from flywheel.agent.parser import parse, serialise
+from flywheel.agent.grammar import format_response
+from flywheel.agent.parsing.parser import parse_response, serialise_action
 
 
 def at(x: int, y: int, coordinates: int = 100) -> Point:
@@ -76,13 +76,13 @@ CANONICAL = [
 
 @pytest.mark.parametrize(("action", "text"), CANONICAL)
 def test_one_form_is_written_and_read(action, text):
-    assert serialise(action, 100) == text
-    parsed = parse(f"Thought: I act.\nAction: {text}", 100)
+    assert serialise_action(action, 100) == text
+    parsed = parse_response(f"Thought: I act.\nAction: {text}", 100)
     assert (parsed.thought, parsed.action) == ("I act.", action)
 
 
 def test_larger_spaces_are_written_without_leading_zeros():
-    assert serialise(Click(at(5, 712, 1000)), 1000) == "click(point='<point>5 712</point>')"
+    assert serialise_action(Click(at(5, 712, 1000)), 1000) == "click(point='<point>5 712</point>')"
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_larger_spaces_are_written_without_leading_zeros():
     ],
 )
 def test_pitfalls(text, action):
-    assert parse(text, 100).action == action
+    assert parse_response(text, 100).action == action
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_pitfalls(text, action):
     ],
 )
 def test_bad_output_is_a_value_that_says_what_and_where(text, reason, where):
-    error = parse(text, 100).action
+    error = parse_response(text, 100).action
     assert isinstance(error, ParseError)
     assert reason in error.reason
     assert error.position == where
@@ -209,8 +209,8 @@ def test_bad_output_is_a_value_that_says_what_and_where(text, reason, where):
 
 def test_the_first_of_several_actions_counts():
     text = "Thought: a\nAction: press(key='a')\nrelease(key='a')\n\nwait()"
-    assert parse(text, 100).action == Press("a")
-    assert parse("Action: finished(content='x')\nAction: finished(content='x')", 100).action == Finished("x")
+    assert parse_response(text, 100).action == Press("a")
+    assert parse_response("Action: finished(content='x')\nAction: finished(content='x')", 100).action == Finished("x")
 
 
 @pytest.mark.parametrize(
@@ -230,16 +230,16 @@ def test_the_first_of_several_actions_counts():
     ],
 )
 def test_the_thought_is_what_the_best_label_says(text, thought):
-    assert parse(text, 100).thought == thought
+    assert parse_response(text, 100).thought == thought
 
 
 def test_a_step_is_written_with_its_labels_but_a_tool_call_has_its_own():
-    assert response_text("a", "wait()") == "Thought: a\nAction: wait()"
-    assert response_text("a", "<tool_call>\n{}\n</tool_call>") == "Thought: a\n<tool_call>\n{}\n</tool_call>"
+    assert format_response("a", "wait()") == "Thought: a\nAction: wait()"
+    assert format_response("a", "<tool_call>\n{}\n</tool_call>") == "Thought: a\n<tool_call>\n{}\n</tool_call>"
 
 
 def test_the_coordinate_space_is_never_guessed():
     text = "Action: click(point='<point>50 50</point>')"
-    assert parse(text, 100).action == Click(at(50, 50))
-    assert parse(text, 1000).action == Click(at(50, 50, 1000))
-    assert parse("Action: click(point='(1000,1000)')", 1000).action == Click(at(999, 999, 1000))
+    assert parse_response(text, 100).action == Click(at(50, 50))
+    assert parse_response(text, 1000).action == Click(at(50, 50, 1000))
+    assert parse_response("Action: click(point='(1000,1000)')", 1000).action == Click(at(999, 999, 1000))

@@ -7,17 +7,18 @@ import json
 import random
 import time
 
+import action_specimens as specimens
 import pytest
+from action_specimens import GRAMMARS
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flywheel import bench
 from flywheel.agent import actions as act
-from flywheel.agent import parser, plain_form, specimens
-from flywheel.agent.actions import NAMES, Parsed, ParseError, Point, ToolCall
-from flywheel.agent.grammar import response_text
-from flywheel.agent.parser import parse, serialise, snap
-from flywheel.agent.specimens import GRAMMARS
+from flywheel.agent.actions import ACTION_NAMES, ParsedResponse, ParseError, Point, ToolCall
+from flywheel.agent.grammar import format_response
+from flywheel.agent.parsing import call_form, parser
+from flywheel.agent.parsing.parser import parse_response, serialise_action, snap_point
+from flywheel.cli import bench
 
 fractions = st.floats(0, 1, exclude_max=True)
 points = st.builds(Point, fractions, fractions)
@@ -50,35 +51,35 @@ def of_type(kind: type) -> st.SearchStrategy:
     return st.builds(kind, **{field.name: OF_FIELD[field.name] for field in dataclasses.fields(kind)})
 
 
-actions = st.one_of([of_type(kind) for kind in NAMES])
+actions = st.one_of([of_type(kind) for kind in ACTION_NAMES])
 
 
 def snapped(action, grammar):
-    moved = {name: snap(value, grammar) for name, value in vars(action).items() if isinstance(value, Point)}
+    moved = {name: snap_point(value, grammar) for name, value in vars(action).items() if isinstance(value, Point)}
     return dataclasses.replace(action, **moved) if moved else action
 
 
 @pytest.mark.parametrize("grammar", GRAMMARS, ids=str)
 @given(actions)
 def test_what_is_written_is_read_back(grammar, action):
-    text, expected = serialise(action, grammar), snapped(action, grammar)
-    assert parse(text, grammar).action == expected
-    assert parse(response_text("I act.", text), grammar) == Parsed("I act.", expected)
-    assert serialise(expected, grammar) == text
+    text, expected = serialise_action(action, grammar), snapped(action, grammar)
+    assert parse_response(text, grammar).action == expected
+    assert parse_response(format_response("I act.", text), grammar) == ParsedResponse("I act.", expected)
+    assert serialise_action(expected, grammar) == text
 
 
-@pytest.mark.parametrize("kind", NAMES, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", ACTION_NAMES, ids=lambda kind: kind.__name__)
 def test_every_type_in_every_grammar(kind):
     @given(of_type(kind), st.sampled_from(GRAMMARS))
     def check(action, grammar):
-        assert parse(serialise(action, grammar), grammar).action == snapped(action, grammar)
+        assert parse_response(serialise_action(action, grammar), grammar).action == snapped(action, grammar)
 
     check()
 
 
 @given(actions, st.sampled_from([10, 100, 1000, 1366]))
 def test_a_number_of_cells_serves_as_well(action, cells):
-    assert parse(serialise(action, cells), cells).action == snapped(action, cells)
+    assert parse_response(serialise_action(action, cells), cells).action == snapped(action, cells)
 
 
 thoughts = st.one_of(
@@ -91,21 +92,21 @@ thoughts = st.one_of(
 
 @given(actions, thoughts, st.sampled_from([one for one in GRAMMARS if one.form != "tool_call"]))
 def test_the_fast_path_reads_what_the_tolerant_one_reads(action, thought, grammar):
-    text = response_text(thought, serialise(action, grammar))
-    quick = parser._plain(text, grammar)
+    text = format_response(thought, serialise_action(action, grammar))
+    quick = parser._parse_plain(text, grammar)
     if quick is not None:
-        assert quick == parser._tolerant(text, grammar)
-    if thought == "I act." and NAMES[type(action)] in plain_form._FORMS:
+        assert quick == parser._parse_tolerant(text, grammar)
+    if thought == "I act." and ACTION_NAMES[type(action)] in call_form._PLAIN_FORMS:
         assert quick is not None
 
 
 def test_the_fast_path_is_taken_by_what_models_write_most():
     rng = random.Random(3)
     plain = [specimens.plain(rng, GRAMMARS[1]) for _ in range(500)]
-    assert sum(parser._plain(text, GRAMMARS[1]) is not None for text in plain) > 400
+    assert sum(parser._parse_plain(text, GRAMMARS[1]) is not None for text in plain) > 400
 
 
-def well_formed(parsed: Parsed, text: str) -> bool:
+def well_formed(parsed: ParsedResponse, text: str) -> bool:
     error = parsed.action
     return not isinstance(error, ParseError) or (bool(error.reason) and 0 <= error.position <= len(text))
 
@@ -115,7 +116,7 @@ def test_nothing_is_raised_by_broken_output():
     rng = random.Random(20_000)
     for _ in range(20_000):
         text = specimens.broken(rng, rng.choice(GRAMMARS))
-        assert well_formed(parse(text, rng.choice(GRAMMARS)), text), text
+        assert well_formed(parse_response(text, rng.choice(GRAMMARS)), text), text
 
 
 scraps = st.lists(st.sampled_from(specimens.SCRAPS), max_size=12).map("".join)
@@ -123,12 +124,12 @@ scraps = st.lists(st.sampled_from(specimens.SCRAPS), max_size=12).map("".join)
 
 @given(st.one_of(st.text(), scraps), st.sampled_from(GRAMMARS))
 def test_nothing_is_raised(text, grammar):
-    assert well_formed(parse(text, grammar), text)
+    assert well_formed(parse_response(text, grammar), text)
 
 
 @given(st.one_of(st.text(), scraps), st.integers(10, 2000))
 def test_nothing_is_raised_for_a_number_of_cells(text, cells):
-    assert well_formed(parse(text, cells), text)
+    assert well_formed(parse_response(text, cells), text)
 
 
 def test_what_is_read_can_be_written_and_carried():
@@ -136,11 +137,11 @@ def test_what_is_read_can_be_written_and_carried():
     rng = random.Random(7)
     for _ in range(5_000):
         grammar = rng.choice(GRAMMARS)
-        action = parse(specimens.broken(rng, grammar), grammar).action
+        action = parse_response(specimens.broken(rng, grammar), grammar).action
         if not isinstance(action, ParseError):
-            text = serialise(action, grammar)
+            text = serialise_action(action, grammar)
             text.encode()
-            assert parse(text, grammar).action == snapped(action, grammar)
+            assert parse_response(text, grammar).action == snapped(action, grammar)
 
 
 # Each of these made some pattern, here or in other parsers, try a stretch of text again and again.
@@ -206,7 +207,7 @@ def test_time_is_linear_in_the_text(name):
         text, best = before + repeated * (length // len(repeated)) + "x{", float("inf")
         for _ in range(3):
             started = time.process_time()
-            assert well_formed(parse(text, grammar), text)
+            assert well_formed(parse_response(text, grammar), text)
             best = min(best, time.process_time() - started)
         return best
 
@@ -228,12 +229,12 @@ def test_the_form_of_stored_rows_does_not_change():
         act.Finished(): "finished()",
         act.Press("left"): "press(key='left')",
     }
-    assert {action: serialise(action, 100) for action in written} == written
-    assert {action: serialise(action, GRAMMARS[0]) for action in written} == written
+    assert {action: serialise_action(action, 100) for action in written} == written
+    assert {action: serialise_action(action, GRAMMARS[0]) for action in written} == written
 
 
 def test_the_benchmark_prints_its_figures(capsys):
-    bench.run("parse", ["--outputs", "200", "--rounds", "1", "--fuzz", "300"])  # no figure is asserted here
+    bench.run_benchmark("parse", ["--outputs", "200", "--rounds", "1", "--fuzz", "300"])  # no figure is asserted here
     mix, foreign, fuzz = (json.loads(line) for line in capsys.readouterr().out.splitlines())
     keys = ["bench", "case", "unit", "ours", "peer", "peer_name", "ratio", "goal", "met"]
     assert list(mix)[: len(keys)] == list(fuzz)[: len(keys)] == keys

@@ -6,13 +6,13 @@ import copy
 
 import torch
 
-from flywheel.policy.model import new_model
-from flywheel.training.pretrain.patches import quick_patches
+from flywheel.policy.model import make_tiny_model
+from flywheel.training.modeling.monkey_patch import patch_patch_embedding
 
 
 def test_it_is_the_convolution_for_still_pictures():
-    plain, quick = new_model(3), new_model(3)
-    quick_patches(quick)
+    plain, quick = make_tiny_model(3), make_tiny_model(3)
+    patch_patch_embedding(quick)
     still = torch.randn(40, 3, 1, 16, 16).expand(-1, -1, 2, -1, -1).reshape(40, -1)
     outputs = []
     for model in (plain, quick):
@@ -26,8 +26,8 @@ def test_it_is_the_convolution_for_still_pictures():
 
 
 def test_a_copy_projects_by_its_own_weights():
-    model = new_model(3)
-    quick_patches(model)
+    model = make_tiny_model(3)
+    patch_patch_embedding(model)
     other = copy.deepcopy(model)
     with torch.no_grad():
         other.model.visual.patch_embed.proj.weight.zero_()

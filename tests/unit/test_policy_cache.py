@@ -8,8 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flywheel.policy.cache import KeyValues, Lru
-from flywheel.policy.prefix import EncodedScreen, cuts_of
+from flywheel.policy.inference.cache import EncodedScreen, KVCache, LruCache, find_prefix_cuts
 
 ids = st.lists(st.integers(0, 5), min_size=1, max_size=120)
 
@@ -26,7 +25,7 @@ def test_cuts_are_equal_as_far_as_prompts_are(one, other, data):
     for tokens, key in zip((one, other), keys, strict=True):
         row = np.array([*tokens[:start], *[9] * size, *tokens[start:]], dtype=np.int64)
         screen = EncodedScreen(key, start, start + size, (1, 2, 6), np.zeros((12, 4), np.float32))
-        found = cuts_of(row, [screen], end_id=2)
+        found = find_prefix_cuts(row, [screen], end_id=2)
         assert [tokens for tokens, _ in found] == sorted({tokens for tokens, _ in found})
         assert found[-1][0] == len(row)
         assert not any(start < tokens < start + size for tokens, _ in found)
@@ -39,7 +38,7 @@ def test_cuts_are_equal_as_far_as_prompts_are(one, other, data):
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 6)), max_size=60), st.integers(0, 20))
 def test_what_is_kept_never_takes_more_than_its_room(puts, limit):
-    held: Lru[int] = Lru(limit)
+    held: LruCache[int] = LruCache(limit)
     kept: dict[int, int] = {}
     for key, size in puts:
         if held.get(key) is None:
@@ -53,7 +52,7 @@ def test_what_is_kept_never_takes_more_than_its_room(puts, limit):
 
 
 def test_the_least_recently_used_goes_first():
-    held: Lru[str] = Lru(3)
+    held: LruCache[str] = LruCache(3)
     for key in "abc":
         held.put(key, key, 1)
     held.get("a")
@@ -63,7 +62,7 @@ def test_the_least_recently_used_goes_first():
 
 def test_rows_keep_their_places_when_others_leave():
     """Exact numbers: five rows, of which two leave; buffers grow meanwhile."""
-    held = KeyValues(8, 4, 1)
+    held = KVCache(8, 4, 1)
     numbers = torch.arange(5.0)[:, None, None, None].expand(5, 2, 3, 4) + torch.arange(3.0)[:, None] / 10
     held.at([0] * 5, 3, 3, torch.device("cpu"))
     held.update(numbers, -numbers, 0)
@@ -81,7 +80,7 @@ def test_rows_keep_their_places_when_others_leave():
 
 
 def test_rows_of_different_lengths_see_only_themselves():
-    held = KeyValues(2, 8, 1)
+    held = KVCache(2, 8, 1)
     mask = held.at([0, 3], 2, 8, torch.device("cpu"))
     assert mask[:, 0].int().tolist() == [
         [[1, 0, 0, 0, 0, 0, 0, 0], [1, 1, 0, 0, 0, 0, 0, 0]],

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from processes import PATIENCE_S
 
-from flywheel.policy.turns import Turns
+from flywheel.policy.client.server_connection import RequestSlots
 
 
 @given(st.integers(1, 4), st.lists(st.sampled_from(["go", "give up", "swap"]), max_size=25), st.integers(0, 999))
 def test_turns_are_bounded_and_none_is_lost(at_once, wanted, seed):
     """Whoever comes has a turn, gives up or swaps alone, in whatever order they run."""
-    turns, inside, most, done, draw = Turns(at_once), 0, 0, [], random.Random(seed)
+    turns, inside, most, done, draw = RequestSlots(at_once), 0, 0, [], random.Random(seed)
 
     async def go(number):
         nonlocal inside, most

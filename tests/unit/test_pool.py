@@ -7,16 +7,16 @@ import contextlib
 
 import lamps
 import pytest
+from fake_env import fake_task
 from fleets import TASK, Fleetful, hold, settle
 from lamps import LEFT, Scripted
 
 from flywheel.agent.actions import Finished, Wait
-from flywheel.environments.router import Router
-from flywheel.errors import EnvError, EnvTimeout
-from flywheel.rollout.pool import RolloutStats, rollout
-from flywheel.sandbox import events as ev
-from flywheel.sandbox.check import check_env
-from flywheel.sandbox.fake import fake_task
+from flywheel.envs.browser import events as ev
+from flywheel.envs.conformance import check_env
+from flywheel.envs.router import EnvRouter
+from flywheel.rollout.pool import RolloutStats, run_rollout
+from flywheel.utils.errors import EnvError, EnvTimeout
 
 
 # -- growth and shrinking ---
@@ -291,11 +291,11 @@ async def test_the_rollout_counts_what_happened_in_the_pool():
 
     crashed, stats = [], RolloutStats()
     async with Fleetful(browsers=1, pages=1, timeout_s=30) as fleet:
-        (episode,) = await rollout(
+        (episode,) = await run_rollout(
             [fake_task(1, max_steps=3)],
             1,
             Killer(lambda c, s: LEFT),
-            Router({"browser": fleet.pool}),
+            EnvRouter({"browser": fleet.pool}),
             iteration=0,
             settings=lamps.settings(),
             temperature=1.0,

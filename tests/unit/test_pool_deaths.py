@@ -9,8 +9,8 @@ import pytest
 from fleets import TASK, Fleetful, hold, settle
 
 from flywheel.agent.actions import Wait
-from flywheel.errors import EnvError, EnvTimeout
-from flywheel.sandbox import events as ev
+from flywheel.envs.browser import events as ev
+from flywheel.utils.errors import EnvError, EnvTimeout
 
 
 async def test_a_dead_browser_costs_its_sessions_at_once_and_no_others():
@@ -88,7 +88,7 @@ async def test_the_watchdog_ends_hung_pages_that_nobody_asks_anything():
 
 
 async def test_a_page_that_cannot_be_closed_takes_its_browser_with_it_when_the_others_are_done(monkeypatch):
-    monkeypatch.setattr("flywheel.sandbox.fleet.CLOSE_S", 0.01)
+    monkeypatch.setattr("flywheel.envs.browser.fleet.CLOSE_TIMEOUT_S", 0.01)
     async with Fleetful(browsers=1, pages=2) as fleet:
         async with fleet.pool.env() as other:
             await other.reset(TASK, 0)
@@ -105,13 +105,15 @@ async def test_a_page_that_cannot_be_closed_takes_its_browser_with_it_when_the_o
 
 
 async def test_step_history_above_the_limit_retires_a_browser(monkeypatch):
-    from flywheel.sandbox import memory
+    from flywheel.utils import child_processes
 
     async with Fleetful(browsers=1, pages=2, browser_mb=300) as fleet:
         async with fleet.pool.env() as env:
             await env.reset(TASK, 0)
             monkeypatch.setattr(
-                memory, "measure", lambda pids, **_: {p: [memory.Process(p, "browser", 301)] for p in pids}
+                child_processes,
+                "measure_memory",
+                lambda pids, **_: {p: [child_processes.ProcessMemory(p, "browser", 301)] for p in pids},
             )
             await fleet.pool.watchdog.memory()
             await env.step(Wait())

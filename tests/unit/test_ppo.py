@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flywheel.training.rl.ppo import (
+from flywheel.training.rl.losses import (
     PolicyTerms,
     explained_variance,
     policy_loss,

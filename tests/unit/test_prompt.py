@@ -12,13 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image as Picture
 
-from flywheel.agent.context import Image, Message
-from flywheel.agent.prompt import build_context, upper_bound
-from flywheel.agent.step_history import Memory
-from flywheel.agent.steps import PastStep, summarise
-from flywheel.errors import BadInput
+from flywheel.agent.history import EpisodeMemory, PastStep, summarise_step
+from flywheel.agent.prompt import Image, Message, build_context, count_tokens_upper_bound
+from flywheel.config import PolicySettings
 from flywheel.policy.encoding import Encoder
-from flywheel.settings import Policy
+from flywheel.utils.errors import BadInput
 
 BASE = Path(__file__).resolve().parents[2] / "models" / "base"
 
@@ -53,18 +51,20 @@ def texts(context) -> str:
 
 # -- the form --------------------------------------------------------------------------------------------------------
 def test_the_first_step_is_the_screen_and_the_instruction():
-    assert build_context(" Click the red tile. ", [], NOW, Policy()) == (
+    assert build_context(" Click the red tile. ", [], NOW, PolicySettings()) == (
         Message("user", (Image(NOW), "Click the red tile.")),
     )
 
 
 def test_older_steps_become_one_line_each():
-    context = build_context("Go.", HISTORY, NOW, Policy(working_steps=1, episodic_steps=2))
+    context = build_context("Go.", HISTORY, NOW, PolicySettings(working_steps=1, episodic_steps=2))
     assert context == (Message("user", (Image(NOW), "Go.\nDone: I did 4. I did 5.")),)
 
 
 def test_working_steps_count_the_present_one():
-    context = build_context("Go.", HISTORY, NOW, Policy(working_steps=3, episodic_steps=1, max_context_tokens=2000))
+    context = build_context(
+        "Go.", HISTORY, NOW, PolicySettings(working_steps=3, episodic_steps=1, max_context_tokens=2000)
+    )
     assert [message.role for message in context] == ["user", "assistant", "user", "assistant", "user"]
     assert context[0].parts == (Image(screen(4)),)
     assert context[1].parts == ("Thought: I did 4.\nAction: click(point='<point>04 10</point>')",)
@@ -72,7 +72,7 @@ def test_working_steps_count_the_present_one():
 
 
 def test_other_models_are_told_the_action_space_first():
-    context = build_context("Go.", [], NOW, Policy(template="point", coordinates=1000, max_context_tokens=4000))
+    context = build_context("Go.", [], NOW, PolicySettings(template="point", coordinates=1000, max_context_tokens=4000))
     assert context[0].parts[0].endswith("## User Instruction\nGo.")
     assert "0 to 999" in context[0].parts[0]
     assert context[-1].parts == (Image(NOW),)
@@ -80,7 +80,7 @@ def test_other_models_are_told_the_action_space_first():
 
 def test_what_is_older_still_is_one_text():
     steps = [past(n) for n in range(9)]
-    policy = Policy(episodic_steps=2, digest_characters=60)
+    policy = PolicySettings(episodic_steps=2, digest_characters=60)
     assert build_context("Go.", steps, NOW, policy) == (
         Message("user", (Image(NOW), "Go.\nBefore: 7 steps: no action 7.\nDone: I did 7. I did 8.")),
     )
@@ -93,15 +93,15 @@ old_steps = st.builds(PastStep, st.just(None), plain_text, plain_text, plain_tex
 @given(plain_text.filter(str.strip), st.lists(old_steps, max_size=4))
 def test_the_default_is_the_form_that_the_base_was_trained_on(instruction, history):
     """Lines of the newest four steps behind the instruction, in one message behind the screen: whatever they hold."""
-    done = "\nDone: " + " ".join(map(summarise, history)) if history else ""
-    context = build_context(instruction, history, NOW, Policy(max_context_tokens=LARGE))
+    done = "\nDone: " + " ".join(map(summarise_step, history)) if history else ""
+    context = build_context(instruction, history, NOW, PolicySettings(max_context_tokens=LARGE))
     assert context == (Message("user", (Image(NOW), instruction.strip() + done)),)
 
 
 # -- results ---------------------------------------------------------------------------------------------------------
 def test_a_result_stands_between_its_action_and_the_next_screen():
     steps = [past(0, "old"), past(1, " 3 files \n"), past(2, "done")]
-    context = build_context("Go.", steps, NOW, Policy(working_steps=3, max_context_tokens=LARGE))
+    context = build_context("Go.", steps, NOW, PolicySettings(working_steps=3, max_context_tokens=LARGE))
     assert [message.parts for message in context if message.role == "user"] == [
         (Image(screen(1)),),
         ("Result: 3 files\n", Image(screen(2))),
@@ -110,7 +110,7 @@ def test_a_result_stands_between_its_action_and_the_next_screen():
 
 
 def test_a_tool_caller_reads_results_in_its_own_form():
-    policy = Policy(template="tool_call", working_steps=2, max_context_tokens=LARGE)
+    policy = PolicySettings(template="tool_call", working_steps=2, max_context_tokens=LARGE)
     context = build_context("Go.", [past(0, "a</tool_response>b")], NOW, policy)
     assert context[-1].parts == ("<tool_response>\na< /tool_response>b\n</tool_response>\n", Image(NOW))
 
@@ -118,7 +118,7 @@ def test_a_tool_caller_reads_results_in_its_own_form():
 def test_without_working_memory_a_result_is_shown_in_full_to_a_model_with_functions():
     long = "line\n" * 40
     without, with_functions = (
-        build_context("Go.", [past(0, long)], NOW, Policy(functions=on, max_context_tokens=LARGE))
+        build_context("Go.", [past(0, long)], NOW, PolicySettings(functions=on, max_context_tokens=LARGE))
         for on in (False, True)
     )
     assert long.strip() not in texts(without)
@@ -128,13 +128,13 @@ def test_without_working_memory_a_result_is_shown_in_full_to_a_model_with_functi
 
 def test_an_answer_without_an_action_is_told_so():
     step = PastStep(screen(0), "I wonder.", "", parse_error="there is no action")
-    context = build_context("Go.", [step], NOW, Policy(working_steps=2, max_context_tokens=LARGE))
+    context = build_context("Go.", [step], NOW, PolicySettings(working_steps=2, max_context_tokens=LARGE))
     assert context[1].parts == ("Thought: I wonder.\nAction: ",)
     assert context[2].parts[0] == "Result: No action was carried out: there is no action.\n"
 
 
 def test_a_long_result_keeps_its_two_ends():
-    policy = Policy(working_steps=2, result_characters=200, max_context_tokens=LARGE)
+    policy = PolicySettings(working_steps=2, result_characters=200, max_context_tokens=LARGE)
     context = build_context("Go.", [past(0, "first " + "x" * 50_000 + " last")], NOW, policy)
     told = context[-1].parts[0]
     assert told.startswith("Result: first xx")
@@ -146,8 +146,8 @@ def test_a_long_result_keeps_its_two_ends():
 # -- the budget ------------------------------------------------------------------------------------------------------
 def test_what_does_not_fit_goes_in_a_fixed_order():
     """One token less at a time: digest, lines, working steps, their number, and the newest result last."""
-    memory = Memory((past(3), past(4)), ("L1.", "L2."), 7, "a digest", "R" * 64)
-    policy = Policy(working_steps=3, digest_characters=10, max_context_tokens=LARGE)
+    memory = EpisodeMemory((past(3), past(4)), ("L1.", "L2."), 7, "a digest", "R" * 64)
+    policy = PolicySettings(working_steps=3, digest_characters=10, max_context_tokens=LARGE)
 
     def shown(context) -> tuple:
         text = context[-1].parts[-1].removeprefix("Go.").strip()
@@ -161,7 +161,7 @@ def test_what_does_not_fit_goes_in_a_fixed_order():
         except BadInput:
             break
         found += [] if found and found[-1] == shown(context) else [shown(context)]
-        tokens = upper_bound(context) - 1
+        tokens = count_tokens_upper_bound(context) - 1
     assert found == [
         ("Before: 7 steps: a digest\nDone: L1. L2.", 2, 64),
         ("Before: 7 steps.\nDone: L1. L2.", 2, 64),
@@ -178,7 +178,9 @@ def test_what_does_not_fit_goes_in_a_fixed_order():
 
 def test_a_long_observation_is_shortened_last():
     """Its middle goes, by halves, once nothing else is left to go."""
-    policy = Policy(working_steps=2, result_characters=200, observation_characters=400, max_context_tokens=LARGE)
+    policy = PolicySettings(
+        working_steps=2, result_characters=200, observation_characters=400, max_context_tokens=LARGE
+    )
     history, text = [past(0, "R" * 100)], "first " + "x" * 1000 + " last"
 
     def shown(tokens):
@@ -192,7 +194,7 @@ def test_a_long_observation_is_shortened_last():
     assert len(told) == 400 + len("Observation: \n")
     lengths = [len(told)]
     while lengths[-1] > len("Observation: \n"):
-        context, told = shown(upper_bound(context) - 1)
+        context, told = shown(count_tokens_upper_bound(context) - 1)
         if len(told) < lengths[-1]:
             assert context == (Message("user", (told, "Go.")),)
             lengths.append(len(told))
@@ -201,12 +203,14 @@ def test_a_long_observation_is_shortened_last():
 
 def test_something_must_be_seen():
     with pytest.raises(BadInput, match="nothing to see and nothing to read"):
-        build_context("Go.", [], None, Policy())
+        build_context("Go.", [], None, PolicySettings())
 
 
 def test_what_was_read_stays_in_working_memory():
     step = PastStep(None, "I look.", "wait()", observation=" 2 files \n")
-    context = build_context("Go.", [step], None, Policy(working_steps=2, max_context_tokens=LARGE), observation="")
+    context = build_context(
+        "Go.", [step], None, PolicySettings(working_steps=2, max_context_tokens=LARGE), observation=""
+    )
     assert [message.parts for message in context if message.role == "user"] == [
         ("Observation: 2 files\n",),
         ("Observation: \n", "Go."),
@@ -232,7 +236,7 @@ steps = st.builds(
     st.one_of(st.none(), awkward),
 )
 policies = st.builds(
-    Policy,
+    PolicySettings,
     template=st.sampled_from(["minimal", "point", "ui_tars_1_5", "ui_tars_1_0", "tool_call"]),
     functions=st.booleans(),
     working_steps=st.integers(1, 6),
@@ -257,7 +261,7 @@ def test_the_budget_is_never_exceeded(encoders, policy, instruction, history, se
     """Whatever the template, the budget, the history, the results and what is seen, by a real count or by the bound."""
     now, observation = seen
     count = None if which is None else encoders[which].count
-    measure = count or (lambda context: upper_bound(context, policy))
+    measure = count or (lambda context: count_tokens_upper_bound(context, policy))
     try:
         context = build_context(instruction, history, now, policy, count, observation=observation)
     except BadInput:
@@ -280,12 +284,12 @@ def test_the_estimate_is_an_upper_bound(encoders, parts):
     messages = [Message("user", (Image(screen(9, w, h)), text)) for text, w, h in parts]
     context = tuple(m for one in messages for m in (one, Message("assistant", ("Yes.",))))
     for encoder in encoders:
-        assert encoder.count(context) <= upper_bound(context)
+        assert encoder.count(context) <= count_tokens_upper_bound(context)
 
 
 def test_a_real_count_keeps_what_the_estimate_would_drop(encoders):
     steps = [PastStep(None, "I looked at it for a long time. " * 3, "wait()") for _ in range(4)]
-    policy = Policy(max_context_tokens=300)
+    policy = PolicySettings(max_context_tokens=300)
     estimated, counted = (build_context("Go.", steps, NOW, policy, count) for count in (None, encoders[0].count))
     assert len(texts(estimated)) < len(texts(counted))
     assert encoders[0].count(counted) == len(encoders[0].encode(counted)) <= 300
@@ -295,12 +299,12 @@ def test_a_real_count_keeps_what_the_estimate_would_drop(encoders):
 @pytest.mark.parametrize("instruction", ["", "  \n"])
 def test_an_empty_instruction_is_refused(instruction):
     with pytest.raises(BadInput, match="instruction is empty"):
-        build_context(instruction, [], NOW, Policy())
+        build_context(instruction, [], NOW, PolicySettings())
 
 
 def test_an_instruction_that_cannot_fit_is_refused():
     with pytest.raises(BadInput, match="max_context_tokens"):
-        build_context("x" * 5000, HISTORY, NOW, Policy())
+        build_context("x" * 5000, HISTORY, NOW, PolicySettings())
 
 
 @pytest.mark.parametrize(
@@ -314,4 +318,4 @@ def test_an_instruction_that_cannot_fit_is_refused():
 )
 def test_a_broken_screen_is_refused(now, what):
     with pytest.raises(BadInput, match=what):
-        build_context("Go.", [], now, Policy())
+        build_context("Go.", [], now, PolicySettings())

@@ -12,14 +12,13 @@ from transformers import AutoModelForImageTextToText
 from transformers.models.qwen3_vl import Qwen3VLConfig
 from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLTextRMSNorm
 
-from flywheel.agent.context import Image, Message
+from flywheel.agent.prompt import Image, Message
 from flywheel.policy.encoding import Encoder
-from flywheel.policy.model import load_model, new_model
-from flywheel.training.forward.last_layer import ends_early
-from flywheel.training.forward.padded import batch_of, response_hidden
-from flywheel.training.forward.policy_forward import PolicyForward
-from flywheel.training.forward.rms_norm import RmsNorm, quick_norms
-from flywheel.training.forward.varlen_attention import _UNSEEN, _mixed
+from flywheel.policy.model import load_model, make_tiny_model
+from flywheel.training.modeling.attention import _MASKED_SCORE, _softmax_attention
+from flywheel.training.modeling.monkey_patch import RmsNorm, last_layer_skips_prompt, patch_rms_norms
+from flywheel.training.modeling.packing import compute_padded_hidden, pad_samples
+from flywheel.training.modeling.policy_forward import PolicyForward
 
 
 def pairs(encoder: Encoder) -> list[tuple]:
@@ -46,15 +45,15 @@ def compared(reader: PolicyForward, plain: torch.nn.Module, encoder: Encoder) ->
 
 
 def _library(plain: torch.nn.Module, item) -> torch.Tensor:
-    batch = batch_of([item.context], [item.response])
-    return response_hidden(plain.base_model, batch)[batch.mask]
+    batch = pad_samples([item.context], [item.response])
+    return compute_padded_hidden(plain.base_model, batch)[batch.mask]
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_a_pack_is_the_library_s_model(architecture, tmp_path):
     folder = make(tmp_path / architecture, architecture)
     reader = PolicyForward(load_model(folder))
-    assert ends_early(reader.policy.base_model)
+    assert last_layer_skips_prompt(reader.policy.base_model)
     compared(reader, load_model(folder), Encoder.from_folder(folder))
 
 
@@ -65,7 +64,7 @@ def test_a_last_layer_that_deepstack_reaches_keeps_all_tokens(tmp_path):
     torch.manual_seed(0)
     plain = AutoModelForImageTextToText.from_config(Qwen3VLConfig.from_dict(described))
     reader = PolicyForward(copy.deepcopy(plain))
-    assert not ends_early(reader.policy.base_model)
+    assert not last_layer_skips_prompt(reader.policy.base_model)
     compared(reader, plain, encoder)
 
 
@@ -94,8 +93,8 @@ def test_rms_norm_is_the_library_s(shape):
 
 
 def test_norms_of_other_types_stay_the_library_s_and_copies_have_their_own_weights():
-    model = new_model(3)
-    quick_norms(model)
+    model = make_tiny_model(3)
+    patch_rms_norms(model)
     norm = model.model.language_model.norm
     x = torch.randn(1, 7, norm.weight.shape[0])
     other = copy.deepcopy(model)
@@ -113,12 +112,12 @@ def test_attention_s_gradient_is_that_of_its_operations(dtype, masked):
     rows = [torch.randn(2, 3, heads, 5, 8, dtype=dtype, requires_grad=True) for heads in (2, 1, 1)]
     mask = torch.ones(5, 5, dtype=torch.bool).tril().expand(2, 1, 1, 5, 5).clone()
     mask[1, :, :, 3:] = False
-    bias = torch.zeros(mask.shape).masked_fill(~mask, _UNSEEN) if masked else None
+    bias = torch.zeros(mask.shape).masked_fill(~mask, _MASKED_SCORE) if masked else None
     query, key, value = rows
     scores = torch.matmul(query * 0.3, key.transpose(-1, -2)).float()
     scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min) if masked else scores
     wanted = torch.matmul(scores.softmax(-1).to(dtype), value)
-    found = _mixed(*rows, bias, 0.3)
+    found = _softmax_attention(*rows, bias, 0.3)
     torch.testing.assert_close(found, wanted)
     real = mask.any(-1, keepdim=True) if masked else torch.ones(1)
     ours, theirs = (torch.autograd.grad((out.float().sin() * real).sum(), rows) for out in (found, wanted))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flywheel.recording.recognizers.trigrams import DISCOUNT, Trigrams, sentences
+from flywheel.recordings.asr.pocketsphinx import DISCOUNT, TrigramModel, generate_sentences
 
 
 def read(text: str) -> tuple[dict[tuple[str, ...], float], dict[tuple[str, ...], float]]:
@@ -33,13 +33,13 @@ CORPUS = [["i", "click", "red"], ["i", "click", "blue"], ["red"]]
 
 @pytest.mark.parametrize("history", [(), ("i",), ("click",), ("i", "click"), ("<s>", "red"), ("blue", "i")])
 def test_what_may_follow_sums_to_one(history):
-    model = read(Trigrams(CORPUS).arpa())
+    model = read(TrigramModel(CORPUS).arpa())
     words = ["i", "click", "red", "blue", "</s>"]
     assert sum(score(model, (*history, word)) for word in words) == pytest.approx(1.0, abs=2e-3)
 
 
 def test_known_probabilities():
-    model = read(Trigrams(CORPUS).arpa())
+    model = read(TrigramModel(CORPUS).arpa())
     red = 2 / 10  # 10 words and ends in the corpus, 2 of them red
     assert score(model, ("red",)) == pytest.approx(red, rel=1e-3)
     # After click came red and blue, once each.
@@ -48,7 +48,7 @@ def test_known_probabilities():
 
 
 def test_sentences_are_the_same_each_time_and_lower_case():
-    made = sentences(200)
-    assert made == sentences(200)
+    made = generate_sentences(200)
+    assert made == generate_sentences(200)
     assert all(sentence and all(word == word.lower() and " " not in word for word in sentence) for sentence in made)
     assert any("wait" in sentence for sentence in made)

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flywheel.agent import actions as act
-from flywheel.errors import BadInput
-from flywheel.recording.actions import InputEvent, to_actions, to_events
+from flywheel.recordings.session import InputEvent, action_to_events, events_to_actions
+from flywheel.utils.errors import BadInput
 
 fractions = st.floats(0, 1, exclude_max=True)
 points = st.builds(act.Point, fractions, fractions)
@@ -33,8 +33,8 @@ actions = st.one_of(
 
 @given(st.lists(actions, max_size=6))
 def test_events_of_actions_amount_to_the_same_actions(chosen):
-    events = [event for at, action in enumerate(chosen) for event in to_events(action, 10.0 * at, at)]
-    recorded = to_actions(events)
+    events = [event for at, action in enumerate(chosen) for event in action_to_events(action, 10.0 * at, at)]
+    recorded = events_to_actions(events)
     assert [one.action for one in recorded] == chosen
     assert [one.screen for one in recorded] == list(range(len(chosen)))
     # Each event belongs to one action, in order.
@@ -43,9 +43,9 @@ def test_events_of_actions_amount_to_the_same_actions(chosen):
 
 def test_enter_right_after_typing_submits_but_not_on_a_new_screen():
     typed, enter = InputEvent(1.0, "type", text="tom", screen=0), InputEvent(1.5, "key", key="Enter")
-    assert [one.action for one in to_actions([typed, enter])] == [act.Type("tom\n")]
+    assert [one.action for one in events_to_actions([typed, enter])] == [act.Type("tom\n")]
     later = InputEvent(1.5, "key", key="Enter", screen=1)
-    assert [one.action for one in to_actions([typed, later])] == [act.Type("tom"), act.Hotkey(("enter",))]
+    assert [one.action for one in events_to_actions([typed, later])] == [act.Type("tom"), act.Hotkey(("enter",))]
 
 
 @pytest.mark.parametrize(
@@ -62,5 +62,5 @@ def test_enter_right_after_typing_submits_but_not_on_a_new_screen():
 )
 def test_events_that_are_no_action_are_refused_by_number(events, what):
     with pytest.raises(BadInput, match=what) as caught:
-        to_actions(events)
+        events_to_actions(events)
     assert caught.value.where == "event 0"

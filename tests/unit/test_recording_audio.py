@@ -8,19 +8,19 @@ import soundfile
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flywheel.errors import DataError
-from flywheel.recording.sound import audio
+from flywheel.recordings import audio
+from flywheel.utils.errors import DataError
 
 
-def tone(seconds: float, rate: int = audio.RATE, hertz: float = 220.0, level: float = 0.2) -> np.ndarray:
+def tone(seconds: float, rate: int = audio.SAMPLE_RATE, hertz: float = 220.0, level: float = 0.2) -> np.ndarray:
     return (level * np.sin(2 * np.pi * hertz * np.arange(round(seconds * rate)) / rate)).astype(np.float32)
 
 
 def speech(*spans: tuple[float, float], seconds: float) -> np.ndarray:
     """Noise, with a tone in each span."""
-    samples = np.random.default_rng(0).normal(0, 5e-4, round(seconds * audio.RATE)).astype(np.float32)
+    samples = np.random.default_rng(0).normal(0, 5e-4, round(seconds * audio.SAMPLE_RATE)).astype(np.float32)
     for start, end in spans:
-        at = round(start * audio.RATE)
+        at = round(start * audio.SAMPLE_RATE)
         piece = tone(end - start)
         samples[at : at + len(piece)] += piece
     return samples
@@ -42,7 +42,7 @@ def test_each_stretch_between_pauses_is_one_utterance(gaps, lengths):
     for gap, length in zip(gaps, lengths, strict=False):
         spans.append((at + gap, at + gap + length))
         at += gap + length
-    found = audio.segments(speech(*spans, seconds=at + 0.8))
+    found = audio.speech_segments(speech(*spans, seconds=at + 0.8))
     assert len(found) == len(spans)
     for (start, end), (true_start, true_end) in zip(found, spans, strict=True):
         assert start <= true_start <= true_end <= end
@@ -53,36 +53,36 @@ def test_each_stretch_between_pauses_is_one_utterance(gaps, lengths):
 def test_a_short_pause_does_not_cut_and_a_mouse_click_is_no_speech():
     samples = speech((1.0, 1.8), (2.1, 2.6), seconds=5.0)
     samples[64_000:64_160] += tone(0.01, level=0.5)
-    ((start, end),) = audio.segments(samples)
+    ((start, end),) = audio.speech_segments(samples)
     assert (start, end) == (pytest.approx(0.85, abs=0.05), pytest.approx(2.75, abs=0.05))
 
 
 def test_a_long_utterance_is_cut_where_it_is_quietest():
     samples = speech((0.5, 30.0), seconds=31.0)
-    samples[round(15.0 * audio.RATE) : round(15.04 * audio.RATE)] = 0
-    first, second = audio.segments(samples, longest_s=20.0)
+    samples[round(15.0 * audio.SAMPLE_RATE) : round(15.04 * audio.SAMPLE_RATE)] = 0
+    first, second = audio.speech_segments(samples, longest_s=20.0)
     assert first[1] == second[0] == pytest.approx(15.0, abs=0.06)
 
 
 @pytest.mark.parametrize("samples", [np.zeros(0), np.zeros(100), np.zeros(32_000)])
 def test_silence_has_no_utterances(samples):
-    assert audio.segments(samples.astype(np.float32)) == []
+    assert audio.speech_segments(samples.astype(np.float32)) == []
 
 
 def test_a_file_is_read_as_mono_at_our_rate(tmp_path):
     path = tmp_path / "speech.wav"
     soundfile.write(path, np.stack([tone(1.0, 48_000), -tone(1.0, 48_000)], axis=1), 48_000)
-    samples = audio.read(path)
+    samples = audio.read_audio(path)
     assert (samples.shape, samples.dtype) == ((16_000,), np.float32)
     assert np.abs(samples).max() < 1e-3
 
 
 def test_what_is_no_audio_is_refused_by_name(tmp_path):
     with pytest.raises(DataError, match="no audio"):
-        audio.read(tmp_path / "speech.opus")
+        audio.read_audio(tmp_path / "speech.opus")
     (tmp_path / "bad.opus").write_bytes(b"OggS but not really")
     with pytest.raises(DataError, match="cut off in the middle of a page"):
-        audio.read(tmp_path / "bad.opus")
+        audio.read_audio(tmp_path / "bad.opus")
     soundfile.write(tmp_path / "empty.wav", np.zeros(0), 16_000)
     with pytest.raises(DataError, match="is empty"):
-        audio.read(tmp_path / "empty.wav")
+        audio.read_audio(tmp_path / "empty.wav")

@@ -12,12 +12,12 @@ import soundfile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flywheel.errors import DataError
-from flywheel.recording.ingest import ingest_session
-from flywheel.recording.recognizers.recognizer import Transcript
-from flywheel.recording.session import load_session
-from flywheel.recording.sound import audio, container
-from flywheel.settings import Settings
+from flywheel.config import Settings
+from flywheel.recordings import audio
+from flywheel.recordings.asr.recognizer import Transcript
+from flywheel.recordings.ingest import ingest_session
+from flywheel.recordings.session import load_session
+from flywheel.utils.errors import DataError
 
 KINDS = {"opus": {"format": "OGG", "subtype": "OPUS"}, "flac": {"subtype": "PCM_16"}, "wav": {"subtype": "PCM_16"}}
 
@@ -31,7 +31,7 @@ def whole(tmp_path_factory):
     for kind, how in KINDS.items():
         path = tmp_path_factory.mktemp("whole") / f"speech.{kind}"
         soundfile.write(path, np.clip(samples, -1, 1), 16_000, **how)
-        found[kind] = path.read_bytes(), audio.read(path)
+        found[kind] = path.read_bytes(), audio.read_audio(path)
     return found
 
 
@@ -45,7 +45,7 @@ def fault(place, data: bytes, samples: np.ndarray) -> str:
     path = place / "speech"
     path.write_bytes(data)
     try:
-        found = audio.read(path)
+        found = audio.read_audio(path)
     except DataError as error:
         # It says where and how to mend it.
         return error.what if error.where.startswith(str(path)) and error.fix else f"unclear: {error}"
@@ -68,7 +68,7 @@ def renumbered(parts: list[bytes]) -> bytes:
     out = b""
     for number, page in enumerate(parts):
         page = page[:18] + struct.pack("<I", number) + bytes(4) + page[26:]
-        out += page[:22] + struct.pack("<I", container._crc(page)) + page[26:]
+        out += page[:22] + struct.pack("<I", audio._crc(page)) + page[26:]
     return out
 
 
@@ -146,7 +146,7 @@ def test_a_flac_without_its_length_is_refused(whole, place):
 def test_a_rate_that_is_too_low_for_speech_is_refused(place):
     soundfile.write(place / "low.wav", np.zeros(4000), 4_000)
     with pytest.raises(DataError, match="4,000 samples a second"):
-        audio.read(place / "low.wav")
+        audio.read_audio(place / "low.wav")
 
 
 @pytest.mark.parametrize(("seconds", "rate"), [(59.5, 48_000), (61.3, 44_100), (185.0, 22_050)])
@@ -154,7 +154,7 @@ def test_a_long_file_is_read_in_blocks_that_join_without_a_seam(tmp_path, monkey
     at = np.arange(round(seconds * rate)) / rate
     sound = 0.3 * np.sin(2 * np.pi * 440 * at) * np.cos(at)
     soundfile.write(tmp_path / "long.wav", sound, rate, subtype="FLOAT")
-    found = audio.read(tmp_path / "long.wav")
+    found = audio.read_audio(tmp_path / "long.wav")
     at = np.arange(round(seconds * rate) * 16_000 // rate) / 16_000
     np.testing.assert_allclose(
         found[200 : len(at) - 200], (0.3 * np.sin(2 * np.pi * 440 * at) * np.cos(at))[200:-200], atol=2e-3
@@ -185,7 +185,7 @@ def edit(folder, **changes):
 
 def spoken(folder, change) -> None:
     """The session's audio changed and written anew: a sound container with other sound."""
-    samples = change(audio.read(folder / "speech.opus"))
+    samples = change(audio.read_audio(folder / "speech.opus"))
     (folder / "speech.opus").unlink()
     soundfile.write(folder / "speech.wav", samples, 16_000, subtype="PCM_16")
     edit(folder, audio="speech.wav")

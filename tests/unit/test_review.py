@@ -8,12 +8,13 @@ import pytest
 from click.testing import CliRunner
 from reviews import waiting
 
-from flywheel import settings
+from flywheel import config
 from flywheel.cli import main
-from flywheel.errors import BadInput
-from flywheel.evaluation import case, gate, review, verdicts
-from flywheel.files import write_text
-from flywheel.store import dvc_lock, metrics, partitions
+from flywheel.evaluation import gate, promotion_report, promotion_review
+from flywheel.store import metrics, partitions
+from flywheel.store.versioning import dvc_files
+from flywheel.utils.errors import BadInput
+from flywheel.utils.files import write_text
 
 
 def test_a_decision_that_replaces_another_says_so_and_keeps_it(ws):
@@ -23,44 +24,49 @@ def test_a_decision_that_replaces_another_says_so_and_keeps_it(ws):
     result = CliRunner().invoke(main, [*command, "--keep", "--reviewer", "Eve"])
     assert "this replaces the decision: promote (Ada" in result.output
     CliRunner().invoke(main, [*command, "--keep", "--reviewer", "Bo"])
-    decided = review.read(ws, 1)
+    decided = promotion_review.read_review(ws, 1)
     assert (decided.reviewer, [one["reviewer"] for one in decided.earlier]) == ("Bo", ["Ada", "Eve"])
 
 
 def test_nobody_decides_what_is_decided_or_what_no_one_asks(ws):
     waiting(ws, 1)
     command = ["review", "-k", "1", "--keep", "--reviewer", "Bob", "-w", str(ws.root)]
-    write_text(dvc_lock.path(ws, 1), "schema: '2.0'\nstages:\n  promote:\n    cmd: x\n")
+    write_text(dvc_files.dvc_lock_path(ws, 1), "schema: '2.0'\nstages:\n  promote:\n    cmd: x\n")
     result = CliRunner().invoke(main, command)
     assert (result.exit_code, "is decided already" in result.output) == (2, True)
-    dvc_lock.path(ws, 1).unlink()
-    write_text(ws.frozen_params(1), settings.dump(settings.Settings()))
+    dvc_files.dvc_lock_path(ws, 1).unlink()
+    write_text(ws.frozen_params(1), config.dump_settings(config.Settings()))
     result = CliRunner().invoke(main, command)
     assert (result.exit_code, "promotion.rule is not_worse" in result.output) == (2, True)
-    assert review.read(ws, 1) is None
+    assert promotion_review.read_review(ws, 1) is None
 
 
 def test_what_the_reviewer_is_told(ws):
     """The gate's own verdict with its error rates, and the tasks on which the models differ, each with its episode."""
     ctx = waiting(ws, 1)
     rule = ctx.settings.promotion
-    figures = [{"domain": "all", "step": 0, **row} for row in verdicts.figures("before", gate.judge([0] * 60, rule))]
+    figures = [
+        {"domain": "all", "step": 0, **row}
+        for row in gate.build_gate_metrics("before", gate.judge_differences([0] * 60, rule))
+    ]
     names = {"success_before": 1, "success_after": 3, "success_unseen_after": 0}
-    shares = [{"domain": "all", "step": 0, **metrics.share(name, solved, 4)} for name, solved in names.items()]
+    shares = [
+        {"domain": "all", "step": 0, **metrics.fraction_metric_row(name, solved, 4)} for name, solved in names.items()
+    ]
     more = {"name": "success_difference", "value": 0.5, "low": -0.125, "high": 0.875, "n": 4}
     shares.append({"domain": "all", "step": 0, **more})
-    partitions.write(ws, "metrics", 1, "evaluate", [*figures, *shares])
+    partitions.write_partition(ws, "metrics", 1, "evaluate", [*figures, *shares])
     task = {"task_id": "k1", "domain": "sites", "world": "shop", "instruction": "Buy the blue mug"}
     episodes = [task | {"trajectory_id": f"of {model}", "policy_version": model} for model in ("d0", "d1")]
-    partitions.write(ws, "trajectories", 1, "evaluate", episodes)
+    partitions.write_partition(ws, "trajectories", 1, "evaluate", episodes)
     scores = [
         {"trajectory_id": f"of {model}", "scorer": "verifier", "score": float(model == "d0"), "threshold": 1.0}
         for model in ("d0", "d1")
     ]
-    partitions.write(ws, "scores", 1, "evaluate", scores)
+    partitions.write_partition(ws, "scores", 1, "evaluate", scores)
     merged = {"child": "d1", "parent": "models/iteration=001/merged", "relation": "weights of"}
-    partitions.write(ws, "lineage", 1, "merge", [merged])
-    told = case.of(ws, 1, rule).markdown()
+    partitions.write_partition(ws, "lineage", 1, "merge", [merged])
+    told = promotion_report.build_promotion_report(ws, 1, rule).markdown()
     assert "would say: not worse by 0.1 or more against the model before it: success +0.000" in told
     assert "- **no longer solved**: shop, Buy the blue mug (`flywheel view of d1`)" in told
     assert told.endswith(
@@ -77,22 +83,27 @@ def test_what_cannot_be_decided_is_one_line(ws):
         ("A" * 101, "", "a name may have 100 characters"),
     ):
         with pytest.raises(BadInput, match=said):
-            review.decide(ws, 1, promote=True, reviewer=reviewer, comment=comment)
-    assert review.read(ws, 1) is None
+            promotion_review.decide_promotion(ws, 1, promote=True, reviewer=reviewer, comment=comment)
+    assert promotion_review.read_review(ws, 1) is None
 
 
 def test_two_who_decide_at_once_are_both_kept(ws):
     waiting(ws, 1)
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda n: review.decide(ws, 1, promote=n % 2 == 0, reviewer=f"r{n}", comment=""), range(8)))
-    assert sorted(one.reviewer for one in review.read(ws, 1).all) == [f"r{n}" for n in range(8)]
+        list(
+            pool.map(
+                lambda n: promotion_review.decide_promotion(ws, 1, promote=n % 2 == 0, reviewer=f"r{n}", comment=""),
+                range(8),
+            )
+        )
+    assert sorted(one.reviewer for one in promotion_review.read_review(ws, 1).all) == [f"r{n}" for n in range(8)]
 
 
 def test_only_the_newest_iterations_can_wait(ws):
-    assert review.waiting(ws) == []
+    assert promotion_review.list_pending_reviews(ws) == []
     waiting(ws, 1)
-    assert review.waiting(ws) == [1]
+    assert promotion_review.list_pending_reviews(ws) == [1]
     write_text(ws.iteration(2) / "params.yaml", "")
-    assert review.waiting(ws) == [1]
-    write_text(dvc_lock.path(ws, 1), "schema: '2.0'\nstages:\n  promote:\n    cmd: x\n")
-    assert review.waiting(ws) == []
+    assert promotion_review.list_pending_reviews(ws) == [1]
+    write_text(dvc_files.dvc_lock_path(ws, 1), "schema: '2.0'\nstages:\n  promote:\n    cmd: x\n")
+    assert promotion_review.list_pending_reviews(ws) == []

@@ -4,38 +4,44 @@ from __future__ import annotations
 
 import pytest
 
-from flywheel.errors import DataError
-from flywheel.evaluation import rivals
+from flywheel.config import Settings, parse_settings
+from flywheel.evaluation import baselines
 from flywheel.evaluation.gate import EvalResult
-from flywheel.settings import Settings, parse
+from flywheel.utils.errors import DataError
 
 OLD, NEW = {"model": "models/a", "digest": "a"}, {"model": "models/b", "digest": "b"}
 
 
 def test_outcomes_are_kept_and_taken_up_only_under_the_same_measure(ws):
-    about = rivals.key(Settings(), ["k1", "k2"])
-    solved = rivals.solved([EvalResult("k1", "games", 1.0, True), EvalResult("k2", "games", 0.0, False)])
-    rivals.write(ws, 4, about, {"a": solved})
-    assert rivals.read(ws, 4, about) == {"a": {"k1": 1.0, "k2": 0.0}} == rivals.outcomes(ws, 4)
-    assert rivals.key(Settings(), ["k2", "k1"]) == about
-    warmer = parse({"evaluation": {"temperature": 0.5}}, where="test")
+    about = baselines.held_out_key(Settings(), ["k1", "k2"])
+    solved = baselines.solved_share_by_task(
+        [EvalResult("k1", "games", 1.0, True), EvalResult("k2", "games", 0.0, False)]
+    )
+    baselines.write_outcomes(ws, 4, about, {"a": solved})
+    assert (
+        baselines.read_comparable_outcomes(ws, 4, about)
+        == {"a": {"k1": 1.0, "k2": 0.0}}
+        == baselines.read_outcomes(ws, 4)
+    )
+    assert baselines.held_out_key(Settings(), ["k2", "k1"]) == about
+    warmer = parse_settings({"evaluation": {"temperature": 0.5}}, where="test")
     for other in (
-        rivals.key(warmer, ["k1", "k2"]),
-        rivals.key(Settings(), ["k1"]),
-        rivals.key(Settings(seed=8), ["k1", "k2"]),
+        baselines.held_out_key(warmer, ["k1", "k2"]),
+        baselines.held_out_key(Settings(), ["k1"]),
+        baselines.held_out_key(Settings(seed=8), ["k1", "k2"]),
     ):
-        assert rivals.read(ws, 4, other) == {}
-    rivals.write(ws, 5, "", {})  # an iteration that kept none
-    assert rivals.read(ws, 5, about) == {}
+        assert baselines.read_comparable_outcomes(ws, 4, other) == {}
+    baselines.write_outcomes(ws, 5, "", {})  # an iteration that kept none
+    assert baselines.read_comparable_outcomes(ws, 5, about) == {}
     with pytest.raises(DataError, match=r"iterations/006/held_out\.json"):
-        rivals.read(ws, 6, about)
+        baselines.read_comparable_outcomes(ws, 6, about)
 
 
 def test_a_broken_file_is_named(ws):
     ws.held_out(4).parent.mkdir(parents=True)
     ws.held_out(4).write_text('{"about": "x", "models": [1')
     with pytest.raises(DataError, match=r"held_out\.json"):
-        rivals.read(ws, 4, "x")
+        baselines.read_comparable_outcomes(ws, 4, "x")
 
 
 @pytest.mark.parametrize(
@@ -50,11 +56,11 @@ def test_a_broken_file_is_named(ws):
 )
 def test_the_best_model_so_far(mine, theirs, promoted, best):
     outcomes = {name: dict(enumerate(found)) for name, found in (("b", mine), ("a", theirs)) if found is not None}
-    assert rivals.best_after({**OLD, "promoted": True}, NEW, promoted, outcomes) == best
+    assert baselines.choose_best_model({**OLD, "promoted": True}, NEW, promoted, outcomes) == best
 
 
 def test_the_best_stays_known_while_lesser_ones_are_promoted():
     before = {**NEW, "best": OLD}
-    assert rivals.best(before) == OLD
+    assert baselines.get_best_model(before) == OLD
     newest = {"model": "models/c", "digest": "c"}
-    assert rivals.best_after(before, newest, True, {"c": {"k": 0.5}, "a": {"k": 1.0}}) == OLD
+    assert baselines.choose_best_model(before, newest, True, {"c": {"k": 0.5}, "a": {"k": 1.0}}) == OLD

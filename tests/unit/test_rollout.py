@@ -9,13 +9,13 @@ import json
 import pytest
 from lamps import LEFT, RIGHT, LampEnv, Lamps, Scripted, screen, settings, task
 
-from flywheel.agent.context import Image
-from flywheel.errors import EnvError, PolicyError, PolicyTimeout
+from flywheel.agent.prompt import Image
 from flywheel.rollout.episode import run_episode
-from flywheel.rollout.pool import RolloutStats, rollout
-from flywheel.schema import to_row
-from flywheel.store.partitions import from_rows
-from flywheel.trajectory import trajectory_id
+from flywheel.rollout.pool import RolloutStats, run_rollout
+from flywheel.store.partitions import table_from_rows
+from flywheel.store.schema import record_to_row
+from flywheel.store.trajectory import make_trajectory_id
+from flywheel.utils.errors import EnvError, PolicyError, PolicyTimeout
 
 S = settings()
 ARGUMENTS = {"iteration": 3, "settings": S, "temperature": 1.0}
@@ -30,7 +30,7 @@ async def test_what_an_episode_records():
     answers = iter([RIGHT, LEFT])
     got, _ = await episode(lambda context, sampling: next(answers))
     row = got.trajectory
-    assert row.trajectory_id == got.id == trajectory_id(3, "lamp001", 0, "scripted")
+    assert row.trajectory_id == got.id == make_trajectory_id(3, "lamp001", 0, "scripted")
     assert (row.status, row.steps, row.reward, row.policy_version) == ("completed", 2, 1.0, "scripted")
     assert json.loads(row.final_state) == {"clicks": 2, "hit": True}
     first, second = got.steps
@@ -45,8 +45,8 @@ async def test_what_an_episode_records():
     assert got.last_screen == screen("left", 2)
     assert [s.terminated for s in got.steps] == [False, True]
     # The rows fit the tables.
-    assert from_rows("trajectories", [to_row("trajectories", row)]).num_rows == 1
-    assert from_rows("steps", [to_row("steps", step) for step in got.steps]).num_rows == 2
+    assert table_from_rows("trajectories", [record_to_row("trajectories", row)]).num_rows == 1
+    assert table_from_rows("steps", [record_to_row("steps", step) for step in got.steps]).num_rows == 2
 
 
 async def test_policy_sees_the_screen_and_what_was_done():
@@ -110,8 +110,8 @@ async def test_order_of_finishing_changes_nothing():
         return LEFT if sampling.seed % 3 else RIGHT
 
     finished = []
-    one = await rollout(tasks, 3, Scripted(answer), Lamps(), on_episode=finished.append, **ARGUMENTS)
-    two = await rollout(tasks[::-1], 3, Scripted(answer), Lamps(), **ARGUMENTS)
+    one = await run_rollout(tasks, 3, Scripted(answer), Lamps(), on_episode=finished.append, **ARGUMENTS)
+    two = await run_rollout(tasks[::-1], 3, Scripted(answer), Lamps(), **ARGUMENTS)
     assert len(one) == 18
     assert [e.id for e in one] == sorted(e.id for e in finished) != [e.id for e in finished]
     assert comparable(one) == comparable(two)
@@ -121,7 +121,7 @@ async def test_order_of_finishing_changes_nothing():
 async def test_concurrency_is_bounded(concurrent, pages, most):
     chosen = settings(rollout={"max_concurrent": concurrent}, sandbox={"width": 64, "height": 64, "pages": pages})
     lamps = Lamps()
-    await rollout(
+    await run_rollout(
         [task(n) for n in range(10)],
         1,
         Scripted(lambda c, s: RIGHT),
@@ -136,7 +136,7 @@ async def test_concurrency_is_bounded(concurrent, pages, most):
 async def test_crash_is_tried_again_in_a_fresh_environment():
     lamps = Lamps(lambda lease: LampEnv(crash_at=1 if lease == 0 else None))
     answers = Scripted(lambda context, sampling: LEFT if "Done" in str(context[-1].parts) else RIGHT)
-    got = await rollout([task(1)], 1, answers, lamps, **ARGUMENTS)
+    got = await run_rollout([task(1)], 1, answers, lamps, **ARGUMENTS)
     assert [e.trajectory.status for e in got] == ["completed"]
     assert len(got[0].steps) == 2
     assert len(lamps.lent) == 2
@@ -145,20 +145,20 @@ async def test_crash_is_tried_again_in_a_fresh_environment():
 
 async def test_crash_in_every_try_is_kept_and_never_scored():
     lamps = Lamps(lambda lease: LampEnv(crash_at=0))
-    got = await rollout([task(1)], 2, Scripted(lambda c, s: LEFT), lamps, **ARGUMENTS)
+    got = await run_rollout([task(1)], 2, Scripted(lambda c, s: LEFT), lamps, **ARGUMENTS)
     assert lamps.leases == 2 * (S.rollout.retries + 1)
     for e in got:
         assert (e.trajectory.status, e.steps) == ("crashed", ())
         assert "the page crashed" in e.trajectory.error
         assert e.trajectory.final_state is None
         assert e.trajectory.reward is None
-    assert from_rows("trajectories", [to_row("trajectories", e.trajectory) for e in got]).num_rows == 2
+    assert table_from_rows("trajectories", [record_to_row("trajectories", e.trajectory) for e in got]).num_rows == 2
 
 
 async def test_what_happened_around_the_episodes_is_counted():
     lamps, stats = Lamps(lambda lease: LampEnv(crash_at=0 if lease < 2 else None)), RolloutStats()
-    await rollout([task(1)], 2, Scripted(lambda c, s: LEFT), lamps, stats=stats, **ARGUMENTS)
-    await rollout([task(2)], 1, Scripted(lambda c, s: LEFT), Lamps(), stats=stats, **ARGUMENTS)
+    await run_rollout([task(1)], 2, Scripted(lambda c, s: LEFT), lamps, stats=stats, **ARGUMENTS)
+    await run_rollout([task(2)], 1, Scripted(lambda c, s: LEFT), Lamps(), stats=stats, **ARGUMENTS)
     assert stats == RolloutStats(retries=2)  # these lamps keep no count of their own
 
 
@@ -168,7 +168,7 @@ async def test_hung_environment_meets_a_deadline():
             await asyncio.Event().wait()
 
     chosen = settings(sandbox={"width": 64, "height": 64, "timeout_s": 0.01}, rollout={"retries": 0})
-    got = await rollout(
+    got = await run_rollout(
         [task(1)],
         1,
         Scripted(lambda c, s: LEFT),
@@ -187,7 +187,7 @@ async def test_policy_failure_stops_the_rollout_and_frees_the_environments():
 
     lamps = Lamps()
     with pytest.raises(PolicyError, match="the server is gone"):
-        await rollout([task(n) for n in range(4)], 1, Scripted(fail), lamps, **ARGUMENTS)
+        await run_rollout([task(n) for n in range(4)], 1, Scripted(fail), lamps, **ARGUMENTS)
     assert lamps.running == 0
     assert all(env.closed for env in lamps.lent)
 

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from routed import route, stores
 
-from flywheel.reward.verdict import Verdict, of_rows
-from flywheel.schema import TABLES
+from flywheel.envs.verdict import Verdict, verdicts_from_rows
 from flywheel.store import lineage
-from flywheel.store.contracts import STATUSES
-from flywheel.store.partitions import from_rows
-from flywheel.store.routing import DESTINATIONS
+from flywheel.store.partitions import table_from_rows
+from flywheel.store.routing.contracts import TRAJECTORY_STATUSES
+from flywheel.store.routing.training_stores import DESTINATIONS
+from flywheel.store.schema import TABLES
 
 
 def trajectory(name: str = "t1", source: str = "rollout", status: str = "completed", error: str | None = None) -> dict:
@@ -96,7 +96,7 @@ some_trajectories = st.lists(
         trajectory,
         name=st.text("abc", min_size=1, max_size=6),
         source=st.sampled_from(["rollout", "recording", "annotation"]),
-        status=st.sampled_from([*STATUSES, "unheard of"]),
+        status=st.sampled_from([*TRAJECTORY_STATUSES, "unheard of"]),
     ),
     max_size=20,
     unique_by=lambda row: row["trajectory_id"],
@@ -126,7 +126,7 @@ def test_each_trajectory_has_exactly_one_destination(trajectories, scores, broke
         assert own
         assert all(s["score"] >= s["threshold"] for s in own)
     for table, rows in written.items():
-        from_rows(table, rows)
+        table_from_rows(table, rows)
 
 
 def by_the_rule(row: dict, verdict: Verdict | None) -> str:
@@ -142,7 +142,7 @@ def by_the_rule(row: dict, verdict: Verdict | None) -> str:
 @given(some_trajectories, some_scores)
 def test_the_tables_verdict_is_the_verdict_of_the_rest_of_the_program(trajectories, scores):
     scores = [{**one, "scorer": f"scorer {number:02d}"} for number, one in enumerate(scores)]
-    verdicts = of_rows(scores)
+    verdicts = verdicts_from_rows(scores)
     for row, decided in zip(
         sorted(trajectories, key=lambda row: row["trajectory_id"]), route(trajectories, scores), strict=True
     ):
@@ -171,7 +171,7 @@ def test_quarantine_keeps_the_whole_row():
 
 
 def test_lineage_of_a_checkpoint_names_the_weights_that_acted_on_its_way():
-    rows = lineage.trained("m/rl", "d9", parents=["m/sft"], trajectories=["t1"], earlier={1: "d1", 2: "d9"})
+    rows = lineage.checkpoint_links("m/rl", "d9", parents=["m/sft"], trajectories=["t1"], earlier={1: "d1", 2: "d9"})
     assert {(r["child"], r["relation"], r["parent"], r["parent_kind"]) for r in rows} == {
         ("d9", "weights of", "m/rl", "checkpoint"),
         ("d1", "weights of", "m/rl@1", "checkpoint"),

@@ -11,17 +11,17 @@ import synthetic
 import synthetic_rows
 from routed import route
 
-from flywheel.errors import BadInput
-from flywheel.progress import listening
-from flywheel.schema import TABLES
-from flywheel.scoring import scorers
-from flywheel.scoring.panel import Panel, names
-from flywheel.settings import Settings
-from flywheel.stages import rl, score
-from flywheel.stages.base import Context, inputs, run_stage
+from flywheel.config import Settings
+from flywheel.pipeline.artifacts import Partition
+from flywheel.pipeline.stage import StageContext, run_stage, stage_inputs
+from flywheel.pipeline.stages import rl, score
+from flywheel.rewards import scorers
+from flywheel.rewards.scorer_set import ScorerSet, list_scorers
 from flywheel.store import partitions
-from flywheel.store.artifacts import Partition
-from flywheel.store.partitions import write
+from flywheel.store.partitions import write_partition
+from flywheel.store.schema import TABLES
+from flywheel.utils.errors import BadInput
+from flywheel.utils.progress import replace_listener
 
 TWO = {"routing": {"scorers": {"default": ["verifier"], "sites": ["verifier", "attentive"]}}}
 
@@ -47,33 +47,35 @@ def played(ws, trajectories: dict[str, tuple[str, float | None, str]]) -> None:
         row = synthetic_rows.trajectory(name, task, final_state=json.dumps(state), steps=2, instruction=instruction)
         rows.append(row)
         steps += [synthetic_rows.step(row, number, total=2) for number in range(2)]
-    write(ws, "tasks", 1, "synthesize", tasks)
-    write(ws, "trajectories", 1, "rollout", rows)
-    write(ws, "steps", 1, "rollout", steps)
-    write(ws, "images", 1, "rollout", [synthetic_rows.image_row(number) for number in range(2)])
+    write_partition(ws, "tasks", 1, "synthesize", tasks)
+    write_partition(ws, "trajectories", 1, "rollout", rows)
+    write_partition(ws, "steps", 1, "rollout", steps)
+    write_partition(ws, "images", 1, "rollout", [synthetic_rows.image_row(number) for number in range(2)])
     for table in ("tasks", "trajectories", "steps", "images"):
         if table != "tasks":
-            write(ws, table, 1, "ingest", [])
-    write(ws, "tasks", 1, "ingest", [])
+            write_partition(ws, table, 1, "ingest", [])
+    write_partition(ws, "tasks", 1, "ingest", [])
 
 
 def scored(tmp_path, trajectories, **settings):
     ws, chosen = synthetic.workspace(tmp_path / "ws", **settings)
     played(ws, trajectories)
     lines = []
-    with listening(lambda stage, line: lines.append(line)):
-        outcome = run_stage(score.STAGE, Context(ws, chosen, 1, "score"))
-    return ws, chosen, partitions.read(ws, "scores", 1, "score").to_pylist(), outcome, lines
+    with replace_listener(lambda stage, line: lines.append(line)):
+        outcome = run_stage(score.STAGE, StageContext(ws, chosen, 1, "score"))
+    return ws, chosen, partitions.read_partition(ws, "scores", 1, "score").to_pylist(), outcome, lines
 
 
 def test_what_is_imported_is_judged_by_nobody(tmp_path):
     ws, chosen = synthetic.workspace(tmp_path / "ws")
     played(ws, {"t1": ("sites", 1.0, "Buy it")})
     task = synthetic_rows.task("agentnet:1", "imported", "shop") | {"world": "agentnet", "seed": None, "verifier": None}
-    write(ws, "tasks", 1, "ingest", [task])
-    write(ws, "trajectories", 1, "ingest", [synthetic_rows.trajectory("t2", task, source="import", author="human")])
-    run_stage(score.STAGE, Context(ws, chosen, 1, "score"))
-    assert [row["trajectory_id"] for row in partitions.read(ws, "scores", 1, "score").to_pylist()] == ["t1"]
+    write_partition(ws, "tasks", 1, "ingest", [task])
+    write_partition(
+        ws, "trajectories", 1, "ingest", [synthetic_rows.trajectory("t2", task, source="import", author="human")]
+    )
+    run_stage(score.STAGE, StageContext(ws, chosen, 1, "score"))
+    assert [row["trajectory_id"] for row in partitions.read_partition(ws, "scores", 1, "score").to_pylist()] == ["t1"]
 
 
 def test_a_second_scorer_is_one_file_and_its_name_in_the_settings(attentive, tmp_path):
@@ -96,7 +98,8 @@ def test_a_second_scorer_is_one_file_and_its_name_in_the_settings(attentive, tmp
     # Its own failure is no score of 0, and says why.
     assert (lost["score"], lost["v"], lost["detail"]) == (None, None, "RuntimeError: it is a riddle to me")
     routes = {
-        row["trajectory_id"]: row for row in route(partitions.read(ws, "trajectories", 1, "rollout").to_pylist(), rows)
+        row["trajectory_id"]: row
+        for row in route(partitions.read_partition(ws, "trajectories", 1, "rollout").to_pylist(), rows)
     }
     assert {name: row["destination"] for name, row in routes.items()} == {
         "t1": "sft",
@@ -111,9 +114,9 @@ def test_a_second_scorer_is_one_file_and_its_name_in_the_settings(attentive, tmp
     assert figures["sites"] == (0.5, 2)
     assert outcome.summary["without a verdict"] == 1
     assert any("trajectories without a verdict: 1, the first by attentive: RuntimeError" in line for line in lines)
-    ctx = Context(ws, chosen, 1, "rl-sites")
-    tasks = rl.inputs.tasks(ctx, "synthesize")
-    assert rl.tally(ctx, tasks).tasks == {"kt1": (1, 1), "kt3": (0, 1), "kt4": (1, 1)}
+    ctx = StageContext(ws, chosen, 1, "rl-sites")
+    tasks = rl.stage_io.read_stage_tasks(ctx, "synthesize")
+    assert rl.count_past_outcomes(ctx, tasks).tasks == {"kt1": (1, 1), "kt3": (0, 1), "kt4": (1, 1)}
 
 
 def test_what_no_scorer_needs_is_not_read(attentive, tmp_path, monkeypatch):
@@ -121,16 +124,19 @@ def test_what_no_scorer_needs_is_not_read(attentive, tmp_path, monkeypatch):
     read = set()
     monkeypatch.setattr(
         partitions,
-        "read_file",
-        lambda ws, table, path, columns=None, real=partitions.read_file: (
+        "read_partition_file",
+        lambda ws, table, path, columns=None, real=partitions.read_partition_file: (
             read.add((table, tuple(columns or TABLES[table].names))),
             real(ws, table, path, columns),
         )[1],
     )
     monkeypatch.setattr(
         partitions,
-        "opened",
-        lambda table, path, real=partitions.opened, **how: (read.add((table, ())), real(table, path, **how))[1],
+        "open_partition_file",
+        lambda table, path, real=partitions.open_partition_file, **how: (
+            read.add((table, ())),
+            real(table, path, **how),
+        )[1],
     )
     scored(tmp_path / "verifier", one)
     assert {table for table, _ in read} == {"tasks", "trajectories", "scores"}
@@ -145,7 +151,7 @@ def test_other_scorers_are_another_input_of_the_stage(attentive, tmp_path):
     ws, chosen = synthetic.workspace(tmp_path / "ws")
     played(ws, {"t1": ("sites", 1.0, "Buy it")})
     other = Settings.model_validate({**chosen.model_dump(), **TWO})
-    keys = [inputs(score.STAGE, Context(ws, one, 1, "score"))["extra"] for one in (chosen, other)]
+    keys = [stage_inputs(score.STAGE, StageContext(ws, one, 1, "score"))["extra"] for one in (chosen, other)]
     assert keys[0]["scorers"] == {"default": [["verifier", "1"]]}
     assert keys[1]["scorers"]["sites"] == [["verifier", "1"], ["attentive", "3"]]
     assert keys[0]["reads"] == []
@@ -163,7 +169,7 @@ def test_a_verifier_that_cannot_read_the_state_gives_none_and_the_others_go_on(t
 
 
 def test_a_score_out_of_its_bounds_is_none(attentive, tmp_path, monkeypatch):
-    from flywheel.scoring.panel import importlib
+    from flywheel.rewards.scorer_set import importlib
 
     module = importlib.import_module(f"{scorers.__name__}.attentive")
     monkeypatch.setattr(module.Attentive, "score", lambda self, case: module.Score(1.5))
@@ -175,8 +181,8 @@ def test_a_score_out_of_its_bounds_is_none(attentive, tmp_path, monkeypatch):
 
 def test_an_unknown_scorer_is_named():
     with pytest.raises(BadInput, match=r"no scorer is called 'verifer' \(routing.scorers\); did you mean verifier"):
-        Panel(Settings.model_validate({"routing": {"scorers": {"default": ["verifer"]}}}))
-    assert names() == ["verifier"]
+        ScorerSet(Settings.model_validate({"routing": {"scorers": {"default": ["verifer"]}}}))
+    assert list_scorers() == ["verifier"]
 
 
 @pytest.mark.parametrize(
@@ -190,7 +196,7 @@ def test_an_unknown_scorer_is_named():
     ],
 )
 def test_wrong_settings_are_refused(chosen, what):
-    from flywheel import settings
+    from flywheel import config
 
     with pytest.raises(BadInput, match=what):
-        settings.parse({"routing": {"scorers": chosen}}, where="params.yaml")
+        config.parse_settings({"routing": {"scorers": chosen}}, where="params.yaml")

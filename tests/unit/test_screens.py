@@ -15,13 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image as Picture
 
-from flywheel.agent import screens
-from flywheel.agent.context import Image, Message
-from flywheel.errors import BadInput, FlywheelError, PolicyError
-from flywheel.policy.embedded import EmbeddedPolicy
+from flywheel.agent import screenshots
+from flywheel.agent.prompt import Image, Message
+from flywheel.config import PolicySettings
 from flywheel.policy.encoding import Encoder
-from flywheel.policy.protocol import Sampling
-from flywheel.settings import Policy
+from flywheel.policy.inference.embedded import EmbeddedPolicy
+from flywheel.policy.protocol import SamplingParams
+from flywheel.utils.errors import BadInput, FlywheelError, PolicyError
 
 
 def file(picture: Picture.Image, kind: str = "PNG", **options) -> bytes:
@@ -98,14 +98,14 @@ FINE = {
 @pytest.mark.parametrize("name", LOOKS)
 def test_a_screen_is_read_as_it_looks(name):
     data, colour = LOOKS[name]
-    picture = screens.read(data)
-    assert (picture.mode, picture.size) == ("RGB", (32, 24)) == ("RGB", screens.size_of(data))
+    picture = screenshots.decode_screenshot(data)
+    assert (picture.mode, picture.size) == ("RGB", (32, 24)) == ("RGB", screenshots.screenshot_size(data))
     assert np.abs(np.asarray(picture).reshape(-1, 3).astype(int) - colour).max() <= 3
 
 
 @given(st.integers(0, 65_535))
 def test_16_bits_of_grey_become_8(value):
-    picture = screens.read(file(Picture.fromarray(np.full((2, 2), value, dtype=np.uint16))))
+    picture = screenshots.decode_screenshot(file(Picture.fromarray(np.full((2, 2), value, dtype=np.uint16))))
     assert abs(picture.getpixel((0, 0))[0] - value / 257) <= 1
 
 
@@ -113,7 +113,7 @@ def test_16_bits_of_grey_become_8(value):
 def test_a_screen_that_cannot_be_used_is_named(name):
     data, what = REFUSED[name]
     with pytest.raises(BadInput, match=what) as caught:
-        screens.read(data)
+        screenshots.decode_screenshot(data)
     assert "\n" not in str(caught.value)
 
 
@@ -121,13 +121,13 @@ def test_a_screen_that_cannot_be_used_is_named(name):
 def test_any_bytes_are_a_picture_or_bad_input(noise, place):
     for data in (noise, WHOLE[:place] + noise, WHOLE[:place] + noise + WHOLE[place + len(noise) :]):
         with contextlib.suppress(BadInput):
-            assert screens.read(data).mode == "RGB"
+            assert screenshots.decode_screenshot(data).mode == "RGB"
 
 
 def test_the_largest_side_is_a_setting():
-    assert screens.size_of(header_of(64, 64), 64) == (64, 64)
+    assert screenshots.screenshot_size(header_of(64, 64), 64) == (64, 64)
     with pytest.raises(BadInput, match=r"65 x 64 pixels.*policy\.max_image_side is 64"):
-        screens.size_of(header_of(65, 64), 64)
+        screenshots.screenshot_size(header_of(65, 64), 64)
 
 
 # -- through the policy ----------------------------------------------------------------------------------------------
@@ -143,7 +143,7 @@ def asked(data: bytes) -> tuple[Message, ...]:
 
 
 async def test_broken_requests_fail_alone_and_the_others_are_answered(folder):
-    policy, ask = EmbeddedPolicy(folder, Policy()), Sampling(0, 3)
+    policy, ask = EmbeddedPolicy(folder, PolicySettings()), SamplingParams(0, 3)
     contexts = [*map(asked, FINE.values()), *(asked(data) for data, _ in REFUSED.values())]
     contexts += [
         (Message("user", (Image(WHOLE), "Go.")), Message("assistant", ("Yes.",)), *asked(REFUSED["nothing"][0])),
@@ -165,10 +165,10 @@ async def test_broken_requests_fail_alone_and_the_others_are_answered(folder):
 
 
 async def test_the_policys_own_limit_is_taken(folder):
-    policy = EmbeddedPolicy(folder, Policy(max_image_side=300))
+    policy = EmbeddedPolicy(folder, PolicySettings(max_image_side=300))
     with pytest.raises(BadInput, match=r"301 x 200 pixels.*policy\.max_image_side is 300"):
-        await policy.complete(asked(file(noise(301, 200))), Sampling(0, 2))
-    assert (await policy.complete(asked(file(noise(300, 200))), Sampling(0, 2))).token_ids
+        await policy.complete(asked(file(noise(301, 200))), SamplingParams(0, 2))
+    assert (await policy.complete(asked(file(noise(300, 200))), SamplingParams(0, 2))).token_ids
     await policy.close()
 
 

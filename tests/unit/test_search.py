@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flywheel.errors import DataError
-from flywheel.worlds import levels
-from flywheel.worlds.prng import prng
-from flywheel.worlds.search import Plans, SearchLimit, best_first, shortest
+from flywheel.envs.suites import levels
+from flywheel.envs.suites.prng import prng
+from flywheel.envs.suites.search import Plans, SearchLimit, best_first, shortest
+from flywheel.utils.errors import DataError
 
 SIDE = 7
 cells = st.tuples(st.integers(0, SIDE - 1), st.integers(0, SIDE - 1))
@@ -76,12 +76,16 @@ def test_levels_that_do_not_come_are_a_named_error():
         raise SearchLimit("too far")
 
     with pytest.raises(DataError, match=r"no level in 3 tries.*snow level 2"):
-        levels.first(limited, "snow level 2", tries=3)
-    assert levels.first(iter([None, None, 7]).__next__, "snow") == 7
+        levels.first_winnable(limited, "snow level 2", tries=3)
+    assert levels.first_winnable(iter([None, None, 7]).__next__, "snow") == 7
 
 
 def test_equal_content_has_one_digest():
-    assert levels.digest({"a": 1, "b": [2]}) == levels.digest({"b": [2], "a": 1}) != levels.digest({"a": 1, "b": [3]})
+    assert (
+        levels.levels_digest({"a": 1, "b": [2]})
+        == levels.levels_digest({"b": [2], "a": 1})
+        != levels.levels_digest({"a": 1, "b": [3]})
+    )
 
 
 def test_the_seeded_generator_takes_any_integer():

@@ -11,13 +11,12 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from lamps import screen, settings, small_model
 
-from flywheel.agent.context import Image, Message
-from flywheel.agent.prompt import build_context
+from flywheel.agent.prompt import Image, Message, build_context
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import load_model, save_checkpoint
-from flywheel.training.forward.policy_forward import PaddedBatch, PolicyForward
-from flywheel.training.forward.sequence_packing import TokenSequence, pack
-from flywheel.training.forward.varlen_attention import plan
+from flywheel.training.modeling.attention import plan_attention
+from flywheel.training.modeling.packing import TokenSequence, pack_sequences
+from flywheel.training.modeling.policy_forward import PaddedBatch, PolicyForward
 
 S = settings()
 PACKED = S.rl.model_copy(update={"pack_tokens": 4096})
@@ -91,8 +90,8 @@ def test_each_screen_and_each_shared_beginning_is_computed_once(folder):
     assert len(packed.screens) == 3  # left, left clicked once, right clicked twice
     assert packed.unshared_tokens == sum(len(item.sequence) for item in items)
     assert packed.tokens < 0.8 * packed.unshared_tokens
-    (alone,) = pack([items[0].sequence], 4096)
-    (twice,) = pack([items[0].sequence, items[5].sequence], 4096)
+    (alone,) = pack_sequences([items[0].sequence], 4096)
+    (twice,) = pack_sequences([items[0].sequence, items[5].sequence], 4096)
     assert twice.tokens == alone.tokens
     assert len(twice.targets) == 2 * len(alone.targets)
 
@@ -145,7 +144,7 @@ def test_every_sample_finds_its_own_tokens(rows, limit):
     those, each before its own place."""
     sequences = [_line([7] * 9 + row) for row in rows]
     seen = []
-    for packed in pack(sequences, limit):
+    for packed in pack_sequences(sequences, limit):
         found = {}
         for group in packed.plan.groups:
             for row in range(len(group.queries)):
@@ -170,8 +169,8 @@ def test_every_sample_finds_its_own_tokens(rows, limit):
 def test_shares_are_of_about_equal_size(rows, shares):
     """None has more than an even share and the sequence that it ends with, and two share what there are two of."""
     sequences = [_line([7] * 9 + row) for row in rows]
-    (whole,) = pack(sequences, 10_000)
-    packs = pack(sequences, 10_000, shares=shares)
+    (whole,) = pack_sequences(sequences, 10_000)
+    packs = pack_sequences(sequences, 10_000, shares=shares)
     longest = max(len(one) for one in sequences)
     assert 2 <= len(packs) <= shares
     assert all(one.tokens <= whole.tokens / shares + longest for one in packs[:-1])
@@ -182,6 +181,8 @@ def test_a_plan_wastes_little():
     rng = np.random.default_rng(0)
     lengths = rng.integers(20, 600, 64).tolist()
     ends = np.cumsum(lengths)
-    made = plan([np.arange(end - n, end) for n, end in zip(lengths, ends, strict=True)], [0] * 64, int(ends[-1]))
+    made = plan_attention(
+        [np.arange(end - n, end) for n, end in zip(lengths, ends, strict=True)], [0] * 64, int(ends[-1])
+    )
     padded = sum(group.queries.numel() * group.keys.shape[1] for group in made.groups)
     assert padded < 1.5 * sum(n * n for n in lengths)

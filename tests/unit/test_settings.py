@@ -8,19 +8,19 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from flywheel import settings
-from flywheel.errors import BadInput
-from flywheel.settings import parameters
+from flywheel import config
+from flywheel.config import parameters
+from flywheel.utils.errors import BadInput
 
 
 def parse(**raw):
-    return settings.parse(raw, where="params.yaml")
+    return config.parse_settings(raw, where="params.yaml")
 
 
 def test_the_projects_own_settings_are_the_defaults_as_they_are_described(project):
-    written = settings.commented(settings.Settings())
+    written = config.dump_commented_settings(config.Settings())
     assert (project / "params.yaml").read_text(encoding="utf-8") == written, "type: flywheel settings --write"
-    assert settings.load(project / "params.yaml") == settings.Settings()
+    assert config.load_settings(project / "params.yaml") == config.Settings()
 
 
 @pytest.mark.parametrize(
@@ -52,25 +52,25 @@ def test_a_file_that_is_not_yaml_is_one_line(tmp_path):
     path = tmp_path / "params.yaml"
     path.write_text("seed: [1,\nrl: {")
     with pytest.raises(BadInput, match="not valid YAML") as caught:
-        settings.load(path)
+        config.load_settings(path)
     assert "\n" not in str(caught.value)
 
 
 def test_a_missing_file_says_how_to_make_one(tmp_path):
     with pytest.raises(BadInput, match="flywheel init"):
-        settings.load(tmp_path / "params.yaml")
+        config.load_settings(tmp_path / "params.yaml")
 
 
 def test_overrides_reach_into_blocks_and_are_checked(tmp_path):
     path = tmp_path / "params.yaml"
     path.write_text("rl: {steps: 5}\n")
-    loaded = settings.load(path, {"rl.actor_lr": 0.5, "seed": 9})
+    loaded = config.load_settings(path, {"rl.actor_lr": 0.5, "seed": 9})
     assert (loaded.rl.steps, loaded.rl.actor_lr, loaded.seed) == (5, 0.5, 9)
     with pytest.raises(BadInput, match=r"rl\.steps"):
-        settings.load(path, {"rl.steps": -1})
+        config.load_settings(path, {"rl.steps": -1})
     path.write_text("seed: 3\n")
     with pytest.raises(BadInput, match="seed is not a block"):
-        settings.load(path, {"seed.x": 1})
+        config.load_settings(path, {"seed.x": 1})
 
 
 @hypothesis_settings(max_examples=25)
@@ -88,13 +88,13 @@ def test_what_is_written_is_read_as_the_same_settings(seed, samples, share, step
         rl={"steps": steps, "alpha": alpha},
         merge={"weights": {"games": share, "sites": 1 - share, "control": 0}},
     )
-    for form in (settings.dump, settings.commented):
-        assert settings.parse(yaml.safe_load(form(chosen)), where="") == chosen
+    for form in (config.dump_settings, config.dump_commented_settings):
+        assert config.parse_settings(yaml.safe_load(form(chosen)), where="") == chosen
 
 
 def test_the_same_parameters_stand_in_both_forms_of_the_file():
-    chosen = settings.Settings()
-    assert yaml.safe_load(settings.commented(chosen)) == yaml.safe_load(settings.dump(chosen))
+    chosen = config.Settings()
+    assert yaml.safe_load(config.dump_commented_settings(chosen)) == yaml.safe_load(config.dump_settings(chosen))
 
 
 @pytest.mark.parametrize(
@@ -115,13 +115,13 @@ def test_the_same_parameters_stand_in_both_forms_of_the_file():
     ],
 )
 def test_the_values_that_a_parameter_takes_are_told_in_words(name, values):
-    (found,) = parameters.find(name).parameters
+    (found,) = parameters.find_parameter_section(name).parameters
     assert found.values == values
 
 
 def test_every_parameter_and_block_has_a_description_of_its_own():
-    sections = parameters.sections()
-    assert [section.name for section in sections[1:]] == list(settings.Settings.model_fields)[2:]
+    sections = parameters.list_parameter_sections()
+    assert [section.name for section in sections[1:]] == list(config.Settings.model_fields)[2:]
     for section in sections:
         assert section.description.endswith(".")
         for one in section.parameters:
@@ -129,12 +129,18 @@ def test_every_parameter_and_block_has_a_description_of_its_own():
 
 
 def test_a_field_that_changes_the_default_alone_keeps_its_description():
-    (ct,), (sft,) = parameters.find("ct.samples").parameters, parameters.find("sft.samples").parameters
+    (ct,), (sft,) = (
+        parameters.find_parameter_section("ct.samples").parameters,
+        parameters.find_parameter_section("sft.samples").parameters,
+    )
     assert ct.description == sft.description
     assert (ct.default, sft.default) == (2000, 320)
 
 
 def test_a_comment_names_the_choices_that_the_description_leaves_out():
-    (device,), (space,) = parameters.find("rl.device").parameters, parameters.find("policy.space").parameters
+    (device,), (space,) = (
+        parameters.find_parameter_section("rl.device").parameters,
+        parameters.find_parameter_section("policy.space").parameters,
+    )
     assert device.comment == f"{device.description} One of auto, cpu, cuda."
     assert space.comment == space.description

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from flywheel import settings
+from flywheel import config
 from flywheel.cli import main
 
 
@@ -64,10 +64,7 @@ def test_without_a_name_every_parameter_has_a_line(params):
     assert ["policy.endpoint", "''"] in lines
     told = {name for name, _ in lines}
     assert {
-        f"{block}.{name}"
-        for block, of in settings.Settings().model_dump().items()
-        if isinstance(of, dict)
-        for name in of
+        f"{block}.{name}" for block, of in config.Settings().model_dump().items() if isinstance(of, dict) for name in of
     } <= told
 
 
@@ -75,7 +72,7 @@ def test_programs_are_told_the_same(params):
     code, output = flywheel("rl", "--json")
     found = {one["name"]: one for one in json.loads(output)}
     assert code == 0
-    assert len(found) == len(settings.Rl.model_fields)
+    assert len(found) == len(config.RlSettings.model_fields)
     alpha = found["rl.alpha"]
     assert (alpha["default"], alpha["value"], alpha["changed"]) == (1.5, 0.05, True)
     assert alpha["schema"] == {"type": "number", "exclusiveMinimum": 0}
@@ -123,8 +120,8 @@ def test_a_file_that_is_wrong_still_has_its_parameters_explained(params):
 def test_writing_keeps_values_and_describes_all(params):
     code, _ = flywheel("--write", answer="y\n")
     assert code == 0
-    assert settings.load(params) == settings.parse({"rl": {"alpha": 0.05}}, where="")
-    assert params.read_text() == settings.commented(settings.load(params))
+    assert config.load_settings(params) == config.parse_settings({"rl": {"alpha": 0.05}}, where="")
+    assert params.read_text() == config.dump_commented_settings(config.load_settings(params))
     assert flywheel("--write") == (0, "params.yaml is as it would be written\n")
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from flywheel.worlds import catalogue
-from flywheel.worlds.board import data, team
+from flywheel.envs.suites import catalogue
+from flywheel.envs.suites.board import data, team
 
 SEED = 3
 
 
 @pytest.fixture
 def site():
-    return catalogue.get("board").play
+    return catalogue.get_world("board").play
 
 
 @pytest.fixture
@@ -155,7 +155,7 @@ def test_a_new_project_takes_its_own_key_and_shows_an_empty_board(site, state):
 
 def test_records_are_made_of_seeds_alone_and_titles_are_unique():
     for seed in range(30):
-        site = catalogue.get("board").play
+        site = catalogue.get_world("board").play
         records = site.records({"seed": seed})
         assert records == site.start({"seed": seed})["records"]
         titles = [card["title"] for card in records["cards"].values()]

@@ -6,15 +6,15 @@ import re
 
 import pytest
 
-from flywheel.worlds import catalogue
-from flywheel.worlds.shop import data
+from flywheel.envs.suites import catalogue
+from flywheel.envs.suites.shop import data
 
 CHINESE = re.compile(r"[\u4e00-\u9fff]")
 
 
 @pytest.fixture
 def chinese():
-    return catalogue.get("shop_zh").play
+    return catalogue.get_world("shop_zh").play
 
 
 def test_names_sort_by_their_pinyin():
@@ -38,7 +38,7 @@ def test_everything_that_is_made_up_is_chinese(chinese):
 
 @pytest.mark.parametrize(("world", "right", "wrong"), [("shop_zh", "310000", "31000"), ("shop", "31000", "310000")])
 def test_postcodes_are_as_long_as_in_the_country(world, right, wrong):
-    site = catalogue.get(world).play
+    site = catalogue.get_world(world).play
     state = site.start({"seed": 5})
     form = {"name": "李伟", "street": "人民路1号", "city": "杭州", "_at": "checkout"}
     assert site.act(state, "checkout", {**form, "postcode": wrong}) == "checkout"
@@ -54,7 +54,7 @@ def test_prices_and_lists_speak_the_language(chinese):
     assert names == sorted(names, key=lambda name: name.encode("gb18030"))
     assert values["money"](12) == "¥12"
     assert not chinese.t.missing
-    english = catalogue.get("shop").play
+    english = catalogue.get_world("shop").play
     assert english.view(english.start({"seed": 5}), "", {})[1]["money"](12) == "$12"
 
 

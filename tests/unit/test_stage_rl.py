@@ -11,13 +11,13 @@ import synthetic
 import synthetic_rows
 from lamps import LEFT, LampEnv, Lamps, Scripted, settings, small_model, task
 
-from flywheel.rollout.pool import rollout
-from flywheel.stages import rl as stage_rl
-from flywheel.stages import shards
-from flywheel.stages.base import Context, run_stage, shard_folder
-from flywheel.stages.episode_archive import EpisodeArchive
+from flywheel.pipeline import stage_io
+from flywheel.pipeline.stage import StageContext, run_stage, shard_folder
+from flywheel.pipeline.stages import rl as stage_rl
+from flywheel.pipeline.stages.rl import EpisodeArchive
+from flywheel.rollout.pool import run_rollout
 from flywheel.store import partitions
-from flywheel.training.rl.curriculum import in_words
+from flywheel.training.rl.curriculum import describe_curriculum
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def episodes():
     tasks = [task(n, max_steps=2) for n in (1, 2)]
     policy = Scripted(lambda context, sampling: LEFT)
     sandbox = Lamps(lambda lease: LampEnv())
-    return asyncio.run(rollout(tasks, 2, policy, sandbox, iteration=1, settings=settings(), temperature=1.0))
+    return asyncio.run(run_rollout(tasks, 2, policy, sandbox, iteration=1, settings=settings(), temperature=1.0))
 
 
 def test_rows_of_all_episodes_are_kept_and_screens_of_the_first_sample(episodes, tmp_path):
@@ -38,13 +38,13 @@ def test_rows_of_all_episodes_are_kept_and_screens_of_the_first_sample(episodes,
     again.add(episodes[0])
     again.stage(tmp_path)
     results = {"rl-games": (tmp_path, None)}
-    trajectories, steps = (shards.read_shards(results, name) for name in ("trajectories", "steps"))
+    trajectories, steps = (stage_io.read_shards(results, name) for name in ("trajectories", "steps"))
     assert sorted(trajectories["trajectory_id"].to_pylist()) == sorted(episode.id for episode in episodes)
     assert set(trajectories["run_id"].to_pylist()) == {"run-1"}
     assert steps.num_rows == sum(len(episode.steps) for episode in episodes)
     first = [episode for episode in episodes if episode.trajectory.sample == 0]
     wanted = {row.image_sha256 for episode in first for row in episode.steps}
-    assert set(shards.read_shards(results, "images", "sha256")["sha256"].to_pylist()) == wanted
+    assert set(stage_io.read_shards(results, "images", "sha256")["sha256"].to_pylist()) == wanted
 
 
 def test_the_stage_writes_every_table_also_what_a_killed_run_had_finished(episodes, tmp_path, project):
@@ -52,16 +52,16 @@ def test_the_stage_writes_every_table_also_what_a_killed_run_had_finished(episod
     chosen = chosen.model_copy(update={"rl": chosen.rl.model_copy(update={"steps": 0})})
     synthetic.incoming(ws, chosen, 1, tasks=6, samples=1)
     small_model(ws.model(1, "sft"), project)
-    ctx, stage = Context(ws, chosen, 1, "rl-games"), stage_rl.STAGE
+    ctx, stage = StageContext(ws, chosen, 1, "rl-games"), stage_rl.STAGE
     EpisodeArchive(shard_folder(stage, ctx, "rl-games"), "", every=1).add(episodes[0])
     outcome = run_stage(stage, ctx)
     rows = {
-        table: partitions.read(ws, table, 1, "rl-games").num_rows
+        table: partitions.read_partition(ws, table, 1, "rl-games").num_rows
         for table in ("trajectories", "steps", "images", "curriculum", "lineage", "metrics")
     }
     games = [
         row
-        for row in partitions.read(ws, "tasks", 1, "synthesize").to_pylist()
+        for row in partitions.read_partition(ws, "tasks", 1, "synthesize").to_pylist()
         if (row["domain"], row["split"]) == ("games", "train")
     ]
     assert (rows["trajectories"], rows["steps"], rows["curriculum"]) == (1, len(episodes[0].steps), len(games))
@@ -79,7 +79,7 @@ def test_figures_of_a_world_or_an_interface_go_by_its_name():
     ]
     rows = {
         (row["domain"], row["name"], row["step"]): row["value"]
-        for row in stage_rl.figure_rows(curve, "games", {"tiles"})
+        for row in stage_rl.rl_metric_rows(curve, "games", {"tiles"})
     }
     assert rows == {
         ("games", "value_pretraining_loss", 0): 0.2,
@@ -96,12 +96,13 @@ def test_figures_of_a_world_or_an_interface_go_by_its_name():
 def test_the_curriculum_begins_from_rejection_sampling(tmp_path):
     ws, chosen = synthetic.workspace(tmp_path)
     synthetic.incoming(ws, chosen, 1, tasks=6, samples=4)
-    ctx = Context(ws, chosen, 1, "rl-games")
+    ctx = StageContext(ws, chosen, 1, "rl-games")
     one, two = (replace(task(n), task_id=f"i1-task{n:02d}", world="tiles", template="one") for n in (0, 4))
-    found = stage_rl.tally(ctx, {one.task_id: one, two.task_id: two})
-    scores = partitions.read(ws, "scores", 1, "score").to_pylist()
+    found = stage_rl.count_past_outcomes(ctx, {one.task_id: one, two.task_id: two})
+    scores = partitions.read_partition(ws, "scores", 1, "score").to_pylist()
     of_task = {
-        row["trajectory_id"]: row["task_id"] for row in partitions.read(ws, "trajectories", 1, "rollout").to_pylist()
+        row["trajectory_id"]: row["task_id"]
+        for row in partitions.read_partition(ws, "trajectories", 1, "rollout").to_pylist()
     }
     mine = [row["v"] for row in scores if of_task.get(row["trajectory_id"]) == one.task_id]
     assert found.tasks[one.task_id] == (sum(mine), len(mine))
@@ -112,11 +113,11 @@ def test_the_curriculum_begins_from_rejection_sampling(tmp_path):
 
 def test_in_words():
     rows = [{"reason": why} for why in ("never solved", "", "always solved", "never solved")]
-    assert in_words(rows) == "1 always solved, 2 never solved of 4"
-    assert in_words([{"reason": ""}]) == "none of 1"
+    assert describe_curriculum(rows) == "1 always solved, 2 never solved of 4"
+    assert describe_curriculum([{"reason": ""}]) == "none of 1"
 
 
 def test_the_table_fits_its_schema():
-    table = partitions.from_rows("curriculum", synthetic_rows.rl_curriculum("games", 1))
+    table = partitions.table_from_rows("curriculum", synthetic_rows.rl_curriculum("games", 1))
     assert isinstance(table, pa.Table)
     assert table.num_rows == 6

@@ -6,27 +6,28 @@ from contextlib import nullcontext
 
 import pytest
 
-from flows import stages
-from flywheel.cluster import gpu
-from flywheel.errors import ClusterError, EnvError, WorkerLost
-from flywheel.settings import Settings
-from flywheel.stages.base import Context
-from flywheel.store import frozen, pipeline, versioning
-from flywheel.workspace import Workspace
+from flows import iteration
+from flywheel.cluster import resources
+from flywheel.config import Settings
+from flywheel.config.workspace import Workspace
+from flywheel.pipeline import dag
+from flywheel.pipeline.stage import StageContext
+from flywheel.store.versioning import iteration_params, stage_records
+from flywheel.utils.errors import ClusterError, EnvError, WorkerLost
 
 _DOMAINS = ["games", "grounding", "sites"]
 _RL = [f"rl-{domain}" for domain in _DOMAINS]
 
 
 def test_a_stage_waits_for_those_that_write_what_it_reads():
-    before = pipeline.writers(pipeline.order(_DOMAINS), _DOMAINS)
+    before = dag.upstream_stages(dag.stage_order(_DOMAINS), _DOMAINS)
     assert before["ingest"] == before["synthesize"] == set()
     assert before["rollout"] == {"synthesize"}
     assert {"score", "rollout"} < before["route"]
     assert all(not before[name] & set(_RL) and "sft" in before[name] for name in _RL)
     assert before["merge"] == set(_RL)
     assert before["promote"] == {"evaluate", "merge"}
-    assert pipeline.writers(["synthesize", "rollout"], _DOMAINS) == {"synthesize": set(), "rollout": {"synthesize"}}
+    assert dag.upstream_stages(["synthesize", "rollout"], _DOMAINS) == {"synthesize": set(), "rollout": {"synthesize"}}
 
 
 Fails = dict[str, list[Exception]]
@@ -71,13 +72,13 @@ class Told:
         rules = own.operations.model_copy(update={"restarts": 2})
         limits = own.cluster.model_copy(update={"stages_at_once": at_once})
         now = own.model_copy(update={"cluster": limits, "operations": rules})
-        monkeypatch.setattr(frozen, "load", lambda *_: own)
-        monkeypatch.setattr(versioning, "is_done", lambda ws, name, k: name in done)
-        monkeypatch.setattr(stages, "get_client", lambda **_: nullcontext())
-        monkeypatch.setattr(stages, "_LOOK_S", 0)
-        monkeypatch.setattr(stages.apart, "Apart", Apart)
-        monkeypatch.setattr(stages, "stage", Here())
-        self.run = stages.Stages(ws, 1, now).run
+        monkeypatch.setattr(iteration_params, "load_iteration_params", lambda *_: own)
+        monkeypatch.setattr(stage_records, "is_stage_done", lambda ws, name, k: name in done)
+        monkeypatch.setattr(iteration, "get_client", lambda **_: nullcontext())
+        monkeypatch.setattr(iteration, "_LOOK_S", 0)
+        monkeypatch.setattr(iteration.stage_run, "StageProcess", Apart)
+        monkeypatch.setattr(iteration, "stage_flow", Here())
+        self.run = iteration.StageScheduler(ws, 1, now).run
 
 
 @pytest.fixture
@@ -91,7 +92,7 @@ def told(monkeypatch, ws):
 def test_one_at_a_time_is_the_order_of_the_pipeline_in_this_process(told):
     one = told(1)
     one.run(None)
-    assert tuple(one.here) == pipeline.order(_DOMAINS)
+    assert tuple(one.here) == dag.stage_order(_DOMAINS)
     assert one.apart == []
 
 
@@ -100,7 +101,7 @@ def test_those_beside_others_are_processes_and_the_rest_is_not(told):
     two = told(2)
     two.run(None)
     assert two.apart == [("ingest", 1), ("synthesize", 2), ("rl-games", 1), ("rl-grounding", 2)]
-    assert two.here == [name for name in pipeline.order(_DOMAINS) if name not in dict(two.apart)]
+    assert two.here == [name for name in dag.stage_order(_DOMAINS) if name not in dict(two.apart)]
 
 
 def test_as_many_as_are_allowed(told):
@@ -116,7 +117,7 @@ def test_it_ends_where_it_was_told_to(told):
 
 
 def test_what_was_done_before_is_passed_over(told):
-    two = told(2, done=("ingest", *pipeline.order(_DOMAINS)[2:-1]))
+    two = told(2, done=("ingest", *dag.stage_order(_DOMAINS)[2:-1]))
     two.run(None)
     assert (two.here, two.apart) == (["synthesize", "promote"], [])
 
@@ -145,7 +146,7 @@ def test_where_the_iteration_is_told_to_end_all_are_given_up(told, monkeypatch):
     def stopped(_) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(stages.time, "sleep", stopped)
+    monkeypatch.setattr(iteration.time, "sleep", stopped)
     with pytest.raises(KeyboardInterrupt):
         two.run(None)
     assert sorted(two.given_up) == ["ingest", "synthesize"]
@@ -154,9 +155,9 @@ def test_where_the_iteration_is_told_to_end_all_are_given_up(told, monkeypatch):
 def test_one_stage_has_the_gpus_of_a_machine_at_a_time(ws, monkeypatch):
     def alone(name: str, **limits):
         own = Settings()
-        return gpu.alone(Context(ws, own, 1, name), own.cluster.model_copy(update=limits), 0.1)
+        return resources.hold_gpu(StageContext(ws, own, 1, name), own.cluster.model_copy(update=limits), 0.1)
 
-    monkeypatch.setattr(gpu, "_has_one", lambda: True)
+    monkeypatch.setattr(resources, "_has_gpu", lambda: True)
     with alone("rl-games"):
         with pytest.raises(ClusterError, match="another process has been at the GPU"), alone("rl-sites"):
             pass
@@ -164,6 +165,6 @@ def test_one_stage_has_the_gpus_of_a_machine_at_a_time(ws, monkeypatch):
             pass
     with alone("rl-sites"):
         pass
-    monkeypatch.setattr(gpu, "_has_one", lambda: False)
+    monkeypatch.setattr(resources, "_has_gpu", lambda: False)
     with alone("rl-games"), alone("rl-sites"):
         pass

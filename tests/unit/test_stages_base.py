@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from flywheel import settings
-from flywheel.errors import BadInput, FlywheelError
-from flywheel.files import write_text
-from flywheel.stages import base
+from flywheel import config
+from flywheel.pipeline import stage as pipeline_stage
 from flywheel.store import partitions
+from flywheel.utils.errors import BadInput, FlywheelError
+from flywheel.utils.files import write_text
 
 
 @pytest.fixture
 def ctx(ws):
-    write_text(ws.frozen_params(1), settings.dump(settings.Settings()))
-    return base.Context.open(ws, 1, "count")
+    write_text(ws.frozen_params(1), config.dump_settings(config.Settings()))
+    return pipeline_stage.StageContext.open(ws, 1, "count")
 
 
 def counting(calls, depends="same", fail_at="", wrote=()):
@@ -32,9 +32,9 @@ def counting(calls, depends="same", fail_at="", wrote=()):
 
     def finish(ctx, results):
         rows = [{"name": shard, "domain": "all", "step": 1, "value": 1.0} for shard in results]
-        return base.StageResult(wrote, tuple(rows), {"shards": len(results)})
+        return pipeline_stage.StageResult(wrote, tuple(rows), {"shards": len(results)})
 
-    return base.Stage(
+    return pipeline_stage.Stage(
         "count",
         reads=(),
         writes=(),
@@ -49,34 +49,34 @@ def counting(calls, depends="same", fail_at="", wrote=()):
 def test_a_stage_that_was_killed_goes_on_from_its_finished_shards(ctx):
     calls = []
     with pytest.raises(RuntimeError):
-        base.run_stage(counting(calls, fail_at="b"), ctx)
+        pipeline_stage.run_stage(counting(calls, fail_at="b"), ctx)
     assert calls == ["a", "b"]
-    outcome = base.run_stage(counting(calls), ctx)
+    outcome = pipeline_stage.run_stage(counting(calls), ctx)
     assert calls == ["a", "b", "b", "c"]
     assert outcome.summary == {"shards": 3}
-    written = partitions.read(ctx.ws, "metrics", 1, "count").to_pylist()
+    written = partitions.read_partition(ctx.ws, "metrics", 1, "count").to_pylist()
     assert [row["name"] for row in written] == ["a", "b", "c", "seconds"]
 
 
 def test_finished_shards_of_other_inputs_are_not_taken(ctx):
     calls = []
     for depends in ("old", "new"):
-        base.run_stage(counting(calls, depends), base.Context.open(ctx.ws, 1, "count"))
+        pipeline_stage.run_stage(counting(calls, depends), pipeline_stage.StageContext.open(ctx.ws, 1, "count"))
     assert calls == ["a", "b", "c"] * 2
 
 
 def test_what_is_written_and_not_declared_is_refused(ctx):
     with pytest.raises(FlywheelError, match=r"wrote the tables \['reviews'\] and declares \[\] \(stage count\)"):
-        base.run_stage(counting([], wrote=(partitions.PartitionManifest("reviews", ()),)), ctx)
+        pipeline_stage.run_stage(counting([], wrote=(partitions.PartitionManifest("reviews", ()),)), ctx)
 
 
 def test_a_result_is_there_whole_or_not_at_all(ctx):
     stage = counting([])
-    folder, result, before = base.do_shard(stage, ctx, "a")
+    folder, result, before = pipeline_stage.run_shard(stage, ctx, "a")
     assert (result, before) == ({"name": "a"}, False)
     assert json.loads((folder / "result.json").read_text())["result"] == result
-    assert base.do_shard(stage, ctx, "a") == (folder, result, True)
-    base.clear_staging(ctx)
+    assert pipeline_stage.run_shard(stage, ctx, "a") == (folder, result, True)
+    pipeline_stage.clear_staging(ctx)
     assert not folder.exists()
 
 
@@ -93,7 +93,7 @@ def test_what_a_shard_has_freed_goes_back_to_the_machine(ctx):
         return None
 
     before = _resident_mb()
-    base.do_shard(replace(counting([]), work=work), ctx, "a")
+    pipeline_stage.run_shard(replace(counting([]), work=work), ctx, "a")
     assert _resident_mb() - before < 60
 
 
@@ -103,7 +103,7 @@ def _resident_mb() -> float:
 
 def test_an_iteration_that_was_not_begun_is_refused(ws):
     with pytest.raises(BadInput, match="iteration 003 has not been begun"):
-        base.Context.open(ws, 3, "score")
+        pipeline_stage.StageContext.open(ws, 3, "score")
 
 
 def test_seeds_differ_by_use_and_repeat(ctx):

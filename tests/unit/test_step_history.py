@@ -6,11 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flywheel.agent.history_summary import HistorySummary, RuleSummarizer
-from flywheel.agent.prompt import build_context, upper_bound
-from flywheel.agent.step_history import StepHistory, remember
-from flywheel.agent.steps import SUMMARY_CHARACTERS, PastStep, cut_middle, summarise
-from flywheel.settings import Policy
+from flywheel.agent.history import (
+    SUMMARY_CHARACTERS,
+    HistorySummary,
+    PastStep,
+    RuleSummarizer,
+    StepHistory,
+    build_memory,
+    summarise_step,
+    truncate_middle,
+)
+from flywheel.agent.prompt import build_context, count_tokens_upper_bound
+from flywheel.config import PolicySettings
 
 
 def past(number: int) -> PastStep:
@@ -35,15 +42,15 @@ class Watched:
 
 
 def test_a_summary_is_one_short_line():
-    assert summarise(PastStep(None, "a\n b", "wait()")) == "a b"
-    assert summarise(PastStep(None, "", "wait()", tool_result="ok\n")) == "wait() -> ok"
-    assert summarise(PastStep(None, "", "")) == "No action."
-    assert len(summarise(PastStep(None, "word " * 50, ""))) <= SUMMARY_CHARACTERS
+    assert summarise_step(PastStep(None, "a\n b", "wait()")) == "a b"
+    assert summarise_step(PastStep(None, "", "wait()", tool_result="ok\n")) == "wait() -> ok"
+    assert summarise_step(PastStep(None, "", "")) == "No action."
+    assert len(summarise_step(PastStep(None, "word " * 50, ""))) <= SUMMARY_CHARACTERS
 
 
 @given(st.text(max_size=300), st.integers(0, 120))
 def test_a_middle_that_is_left_out_is_counted(text, characters):
-    short = cut_middle(text, characters)
+    short = truncate_middle(text, characters)
     assert len(short) <= characters or short == text
     if len(text) > characters >= 60:
         assert f"[{len(text) - characters} characters left out]" in short
@@ -53,19 +60,19 @@ def test_a_middle_that_is_left_out_is_counted(text, characters):
 @given(st.integers(1, 8), st.integers(0, 8), st.integers(0, 12), st.sampled_from([0, 200]))
 def test_every_step_is_in_one_place(working, episodic, length, digest_characters):
     """The newest in full, then lines, then, where one is asked for, the digest: in order, none twice, none lost."""
-    policy = Policy(working_steps=working, episodic_steps=episodic, digest_characters=digest_characters)
-    memory = remember(HISTORY[:length], policy)
+    policy = PolicySettings(working_steps=working, episodic_steps=episodic, digest_characters=digest_characters)
+    memory = build_memory(HISTORY[:length], policy)
     kept = min(working - 1, length)
     lines = min(episodic, length - kept)
     assert list(memory.working) == HISTORY[length - kept : length]
-    assert list(memory.episodic) == [summarise(step) for step in HISTORY[length - kept - lines : length - kept]]
+    assert list(memory.episodic) == [summarise_step(step) for step in HISTORY[length - kept - lines : length - kept]]
     assert memory.before == (length - kept - lines if digest_characters else 0)
     assert bool(memory.digest) == bool(memory.before)
 
 
 @pytest.mark.parametrize("every", [1, 3, 8])
 def test_a_step_that_waits_for_the_digest_keeps_its_line(every):
-    policy = Policy(working_steps=3, episodic_steps=2, digest_characters=300)
+    policy = PolicySettings(working_steps=3, episodic_steps=2, digest_characters=300)
     memories, past_steps, watched = [], None, Watched(300, every)
     past_steps = StepHistory(policy, watched)
     for step in HISTORY[:60]:
@@ -81,7 +88,7 @@ def test_a_step_that_waits_for_the_digest_keeps_its_line(every):
 
 def test_500_steps_keep_a_bounded_prompt_and_bounded_work():
     """Each step is digested once, and the context of the 500th costs as many counts and tokens as that of the 50th."""
-    policy = Policy(working_steps=5, digest_characters=300, max_context_tokens=700, result_characters=400)
+    policy = PolicySettings(working_steps=5, digest_characters=300, max_context_tokens=700, result_characters=400)
     watched, counts, tokens = Watched(300, 1), [], []
     steps = StepHistory(policy, watched)
     for step in HISTORY[:500]:
@@ -89,10 +96,10 @@ def test_500_steps_keep_a_bounded_prompt_and_bounded_work():
         counted = []
 
         def count(context, counted=counted) -> int:
-            counted.append(upper_bound(context))
+            counted.append(count_tokens_upper_bound(context))
             return counted[-1]
 
-        tokens.append(upper_bound(build_context("Buy all of it.", steps.memory(), PNG, policy, count)))
+        tokens.append(count_tokens_upper_bound(build_context("Buy all of it.", steps.memory(), PNG, policy, count)))
         counts.append(len(counted))
     assert max(tokens) <= 700
     assert max(counts) <= 7  # as it is, the least, and a search among some 18 in between
@@ -102,27 +109,31 @@ def test_500_steps_keep_a_bounded_prompt_and_bounded_work():
 
 
 def test_what_rules_say_of_500_steps():
-    memory = remember(HISTORY[:500], Policy(digest_characters=400))
+    memory = build_memory(HISTORY[:500], PolicySettings(digest_characters=400))
     assert memory.before == 496
     assert memory.digest == (
         "click 124, type 124, scroll 124, no action 124; "
         "typed 'word 488', 'word 489', 'word 490', 'word 491', 'word 492', 'word 493', 'word 494', 'word 495'; "
         "pages shop/4, shop/5, shop/6, shop/7, shop/8, shop/9, shop/10, shop/0."
     )
-    assert remember(HISTORY[:500], Policy(digest_characters=60)).digest == (
+    assert build_memory(HISTORY[:500], PolicySettings(digest_characters=60)).digest == (
         "click 124, type 124, scroll 124, no action 124."
     )
 
 
 def test_a_stored_digest_takes_the_place_of_a_new_one():
-    policy = Policy(episodic_steps=2, digest_characters=100)
+    policy = PolicySettings(episodic_steps=2, digest_characters=100)
     watched = Watched(100, 1)
     past_steps = StepHistory(policy, watched)
     for step in HISTORY[:6]:
         past_steps.add(step)
     past_steps.recall(4, "four things", "a model")
     memory = past_steps.memory()
-    assert (memory.before, memory.digest, memory.episodic) == (4, "four things", tuple(map(summarise, HISTORY[4:6])))
+    assert (memory.before, memory.digest, memory.episodic) == (
+        4,
+        "four things",
+        tuple(map(summarise_step, HISTORY[4:6])),
+    )
     assert not watched.asked
     past_steps.add(HISTORY[6])
     assert past_steps.memory().before == 5  # what follows is made here, and its counts go back to the beginning

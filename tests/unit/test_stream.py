@@ -9,10 +9,9 @@ from contextlib import asynccontextmanager
 import pytest
 from lamps import LEFT, RIGHT, LampEnv, Lamps, Scripted, settings, task
 
-from flywheel.errors import EnvTimeout, PolicyError, TrainingError
-from flywheel.rollout.occupancy import Occupancy
+from flywheel.rollout.async_pool import AsyncRolloutPool, OccupancyMeter
 from flywheel.rollout.rollout_log import RolloutLog, RolloutPlan
-from flywheel.rollout.stream import Pool
+from flywheel.utils.errors import EnvTimeout, PolicyError, TrainingError
 
 TASKS = {f"lamp{number:03d}": task(number, max_steps=20) for number in range(4)}
 
@@ -81,7 +80,7 @@ def grade(task, episode):
 def pool_of(tmp_path, policy, lamps, *, plan=None, chosen=None, grade=grade, **more):
     chosen = chosen or settings()
     log = RolloutLog(tmp_path / "pool", "key", InTurn(), TASKS, plan or RolloutPlan(1, 2, 4, 2, 5))
-    return Pool(
+    return AsyncRolloutPool(
         log, policy, lamps, grade=grade, iteration=0, settings=chosen, temperature=1.0, where="rl games", **more
     )
 
@@ -137,7 +136,7 @@ async def test_at_no_staleness_nothing_begins_before_the_update(tmp_path):
 
 async def test_utilisation_is_the_share_of_time_that_environments_are_lent(tmp_path):
     now = [100.0]
-    occupancy = Occupancy(Lamps(), 4, clock=lambda: now[0])
+    occupancy = OccupancyMeter(Lamps(), 4, clock=lambda: now[0])
     async with occupancy.env(task(0)):
         now[0] += 2
         async with occupancy.env(task(0)):

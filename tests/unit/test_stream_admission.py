@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flywheel.rollout.admission import capacity, choose
+from flywheel.rollout.rollout_log import choose_batch, compute_capacity
 
 counts = st.integers(0, 60)
 
@@ -27,7 +27,7 @@ counts = st.integers(0, 60)
     ],
 )
 def test_known_capacities(max_concurrent, running, max_staleness, version, accepted, expected):
-    got = capacity(
+    got = compute_capacity(
         max_concurrent=max_concurrent,
         running=running,
         max_staleness=max_staleness,
@@ -41,7 +41,7 @@ def test_known_capacities(max_concurrent, running, max_staleness, version, accep
 @given(counts, counts, counts, counts, st.integers(1, 20), counts)
 def test_capacity_fills_the_smaller_bound_and_no_more(concurrent, running, staleness, version, batch, accepted):
     def free(running, accepted):
-        return capacity(
+        return compute_capacity(
             max_concurrent=concurrent,
             running=running,
             max_staleness=staleness,
@@ -64,17 +64,17 @@ def test_capacity_fills_the_smaller_bound_and_no_more(concurrent, running, stale
 
 
 def test_the_oldest_are_taken():
-    assert choose({5: 1, 3: 1, 9: 0, 7: 2}, [], version=2, count=2, max_staleness=5) == [9, 3]
-    assert choose({5: 1}, [], version=2, count=2, max_staleness=5) is None
+    assert choose_batch({5: 1, 3: 1, 9: 0, 7: 2}, [], version=2, count=2, max_staleness=5) == [9, 3]
+    assert choose_batch({5: 1}, [], version=2, count=2, max_staleness=5) is None
 
 
 def test_training_waits_for_one_that_would_be_too_old():
     finished = {1: 3, 2: 3}
-    assert choose(finished, [2], version=3, count=2, max_staleness=2) == [1, 2]  # there is another step for it
-    assert choose(finished, [2], version=3, count=2, max_staleness=1) is None
+    assert choose_batch(finished, [2], version=3, count=2, max_staleness=2) == [1, 2]  # there is another step for it
+    assert choose_batch(finished, [2], version=3, count=2, max_staleness=1) is None
     # Two old ones can still be used at the next step, three cannot where two are used at each.
-    assert choose(finished, [2, 2], version=3, count=2, max_staleness=2) == [1, 2]
-    assert choose(finished, [2, 2, 2], version=3, count=2, max_staleness=2) is None
+    assert choose_batch(finished, [2, 2], version=3, count=2, max_staleness=2) == [1, 2]
+    assert choose_batch(finished, [2, 2, 2], version=3, count=2, max_staleness=2) is None
 
 
 @given(st.integers(0, 2**32), st.integers(0, 4), st.integers(1, 5), st.integers(1, 9), st.integers(1, 8))
@@ -85,7 +85,7 @@ def test_whatever_finishes_first_nothing_is_too_old_and_nothing_is_left(seed, st
     version, begun, running, finished, accepted = 0, 0, {}, {}, 0
     while version < steps:
         ahead = min(staleness, steps - version - 1)
-        free = capacity(
+        free = compute_capacity(
             max_concurrent=concurrent,
             running=len(running),
             max_staleness=ahead,
@@ -97,7 +97,7 @@ def test_whatever_finishes_first_nothing_is_too_old_and_nothing_is_left(seed, st
             running[begun] = version
             begun += 1
         assert accepted + len(running) <= (staleness + version + 1) * count
-        taken = choose(finished, running.values(), version=version, count=count, max_staleness=staleness)
+        taken = choose_batch(finished, running.values(), version=version, count=count, max_staleness=staleness)
         if taken is None:
             assert running, "it would wait without end"
             quick = [number for number in running if random.Random(f"{seed} {number}").random() >= slow]

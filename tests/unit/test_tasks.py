@@ -11,24 +11,31 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from flywheel.errors import BadInput
-from flywheel.recording.synthetic import make_sessions
-from flywheel.scoring import verifiers
-from flywheel.settings import Settings, Synthesis, parse
-from flywheel.store.partitions import from_rows
-from flywheel.synthesis import held_out
-from flywheel.synthesis.held_out import is_held_out
-from flywheel.synthesis.tasks import content, from_row, make_task, make_tasks, reserved, to_row
-from flywheel.worlds import catalogue
+from flywheel.config import Settings, SynthesisSettings, parse_settings
+from flywheel.envs.suites import catalogue
+from flywheel.envs.tasks import drawing
+from flywheel.envs.tasks.drawing import (
+    is_held_out,
+    is_reserved,
+    make_task,
+    make_tasks,
+    task_content,
+    task_from_row,
+    task_to_row,
+)
+from flywheel.recordings.synthetic import sessions
+from flywheel.rewards.scorers import verifier
+from flywheel.store.partitions import table_from_rows
+from flywheel.utils.errors import BadInput
 
 # Without games, whose levels take a while to find.
 QUICK = {"domains": {"sites": ["shop", "settings"], "control": ["control"]}, "train_tasks": 27, "eval_tasks": 40}
-FORTY = Synthesis(train_tasks=40, eval_tasks=40, levels=[1, 2])
+FORTY = SynthesisSettings(train_tasks=40, eval_tasks=40, levels=[1, 2])
 
 
 def quick(**synthesis) -> Settings:
     weights = {"sites": 0.5, "control": 0.5}
-    return parse({"synthesis": {**QUICK, **synthesis}, "merge": {"weights": weights}}, where="test")
+    return parse_settings({"synthesis": {**QUICK, **synthesis}, "merge": {"weights": weights}}, where="test")
 
 
 def test_the_same_settings_give_the_same_tasks():
@@ -43,11 +50,11 @@ def test_no_train_task_is_an_eval_task_and_iterations_differ(seed, iteration):
     held_out = make_tasks(settings, iteration, "eval")
     train = make_tasks(settings, iteration, "train")
     later = make_tasks(settings, iteration + 1, "train")
-    assert not {content(task) for task in train} & {content(task) for task in held_out}
+    assert not {task_content(task) for task in train} & {task_content(task) for task in held_out}
     assert not {task.seed for task in train} & {task.seed for task in held_out}
     assert not {task.task_id for task in train} & {task.task_id for task in later}
     for tasks in (held_out, train):
-        assert len({task.task_id for task in tasks}) == len({content(task) for task in tasks}) == len(tasks) == 40
+        assert len({task.task_id for task in tasks}) == len({task_content(task) for task in tasks}) == len(tasks) == 40
 
 
 def test_tasks_spread_evenly():
@@ -67,7 +74,9 @@ def test_the_iterations_go_through_a_worlds_templates():
     drawn = [make_tasks(settings, iteration, "train") for iteration in range(1, 9)]
     control = [[(task.template, task.level) for task in tasks if task.domain == "control"] for tasks in drawn]
     first = [slot for slots in control[:7] for slot in slots]
-    templates = set(catalogue.get("control").templates) - held_out.templates(settings, catalogue.get("control"))
+    templates = set(catalogue.get_world("control").templates) - drawing.held_out_templates(
+        settings, catalogue.get_world("control")
+    )
     assert len(set(first)) == len(first)  # none again before all have come
     assert {template for template, _ in control[7] + first} == templates
 
@@ -78,7 +87,7 @@ def test_a_share_of_the_templates_is_the_same_in_each_iteration():
     same, others = [slots[:6] for slots in control], [slot for slots in control for slot in slots[6:]]
     assert all(slots == same[0] for slots in same)
     assert len({*same[0], *others}) == len(same[0]) + len(others)
-    contents = [content(task) for tasks in drawn for task in tasks]
+    contents = [task_content(task) for tasks in drawn for task in tasks]
     assert len(set(contents)) == len(contents)
 
 
@@ -87,7 +96,7 @@ def test_a_share_of_the_templates_is_the_same_in_each_iteration():
 def test_held_out_templates_are_evaluated_and_never_trained_on(chosen):
     settings = quick(held_out=chosen)
     worlds = ("tiles", "settings", "shop", "control")
-    apart = {name: held_out.templates(settings, catalogue.get(name)) for name in worlds}
+    apart = {name: drawing.held_out_templates(settings, catalogue.get_world(name)) for name in worlds}
     assert not apart.pop("tiles")  # a game has one template, or a few
     assert all(apart.values())
     for iteration in range(1, 3):
@@ -102,11 +111,11 @@ def test_held_out_templates_are_evaluated_and_never_trained_on(chosen):
 
 @given(st.floats(0, 0.5), st.integers(0, 9))
 def test_a_share_of_templates_is_the_same_for_every_seed(share, seed):
-    one, other = (parse({"seed": s, "synthesis": {"held_out": share}}, where="test") for s in (seed, seed + 1))
+    one, other = (parse_settings({"seed": s, "synthesis": {"held_out": share}}, where="test") for s in (seed, seed + 1))
     for name in ("settings", "control"):
-        world = catalogue.get(name)
-        apart = held_out.templates(one, world)
-        assert apart == held_out.templates(other, world)
+        world = catalogue.get_world(name)
+        apart = drawing.held_out_templates(one, world)
+        assert apart == drawing.held_out_templates(other, world)
         asked = [spec for spec in world.templates.values() if {1, 2} & spec.max_steps.keys()]
         assert len(apart) == (max(1, round(share * len(asked))) if share else 0)
 
@@ -127,29 +136,29 @@ def test_templates_that_are_left_out_are_asked_by_nobody(held):
         drawn = {(task.world, task.template) for task in make_tasks(settings, 0, split)}
         assert {world for world, _ in drawn} >= out.keys()
         assert not [name for world, names in out.items() for name in names if (world, name) in drawn]
-    recorded = itertools.islice(make_sessions.recorded_tasks(settings), 200)
+    recorded = itertools.islice(sessions.recorded_tasks(settings), 200)
     assert not [task for task in recorded if task.template in out.get(task.world, ())]
 
 
 def test_no_shipped_recording_is_of_a_held_out_template(project):
     for path in sorted((project / "recordings").glob("*/session.json")):
-        assert not is_held_out(Settings(), from_row(json.loads(path.read_text(encoding="utf-8"))["task"])), path
+        assert not is_held_out(Settings(), task_from_row(json.loads(path.read_text(encoding="utf-8"))["task"])), path
 
 
 def test_a_task_survives_its_row():
     task = make_tasks(Settings(), 0, "train")[1]
-    row = from_rows("tasks", [to_row(task)]).to_pylist()[0]
-    assert from_row({**row, "iteration": "000"}) == task
+    row = table_from_rows("tasks", [task_to_row(task)]).to_pylist()[0]
+    assert task_from_row({**row, "iteration": "000"}) == task
 
 
 def test_every_slot_of_every_world_makes_a_sound_task():
-    for name in catalogue.names():
-        world = catalogue.get(name)
+    for name in catalogue.list_worlds():
+        world = catalogue.get_world(name)
         for template, spec in world.templates.items():
             for level, budget in spec.max_steps.items():
                 task = make_task(world, template, level, 11, "train")
                 assert "{" not in task.instruction
-                assert callable(verifiers.find(task))
+                assert callable(verifier.get_verifier(task))
                 assert task.max_steps == budget
                 assert task.checksum == world.checksum
 
@@ -162,17 +171,17 @@ def test_every_slot_of_every_world_makes_a_sound_task():
         ({"domains": {"games": ["shop"], "sites": ["shop"], "control": ["control"]}}, "shop twice"),
         ({"left_out": ["moon/crater"]}, "'moon/crater'.*synthesis.left_out.*write world/template"),
         (
-            {"left_out": [f"settings/{name}" for name in catalogue.get("settings").templates]},
+            {"left_out": [f"settings/{name}" for name in catalogue.get_world("settings").templates]},
             "no template that is asked",
         ),
         ({"held_out": ["moon/crater"]}, "'moon/crater'.*write world/template"),
         ({"held_out": ["shop/sing"]}, "'shop/sing'.*of world shop.*known are open"),
-        ({"held_out": [f"settings/{name}" for name in catalogue.get("settings").templates]}, "to train on"),
+        ({"held_out": [f"settings/{name}" for name in catalogue.get_world("settings").templates]}, "to train on"),
     ],
 )
 def test_impossible_settings_are_refused_by_name(raw, part):
     with pytest.raises(BadInput, match=part):
-        make_tasks(parse({"synthesis": raw}, where="test"), 0, "train")
+        make_tasks(parse_settings({"synthesis": raw}, where="test"), 0, "train")
 
 
 def test_an_unknown_split_is_refused():
@@ -188,10 +197,10 @@ def test_no_iteration_trains_on_what_a_gate_asks(seed, iteration):
     settings = Settings(seed=seed, synthesis=FORTY)
     fresh = make_tasks(settings, iteration, "gate")
     assert len(fresh) == settings.promotion.tasks
-    assert all(reserved(task) and task.split == "eval" for task in fresh)
-    assert len({content(task) for task in fresh}) == len(fresh)
+    assert all(is_reserved(task) and task.split == "eval" for task in fresh)
+    assert len({task_content(task) for task in fresh}) == len(fresh)
     for other in (1, iteration, iteration + 1):
-        assert not any(reserved(task) for task in make_tasks(settings, other, "train"))
+        assert not any(is_reserved(task) for task in make_tasks(settings, other, "train"))
     later = {task.task_id for task in make_tasks(settings, iteration + 1, "gate")}
     assert not {task.task_id for task in fresh} & later
 

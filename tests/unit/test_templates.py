@@ -6,21 +6,21 @@ import json
 import re
 
 import pytest
+from action_specimens import GRAMMARS
 
-from flywheel.agent import coordinates, templates
-from flywheel.agent.actions import NAMES, ParseError
+from flywheel.agent import coordinates, prompt
+from flywheel.agent.actions import ACTION_NAMES, ParseError
 from flywheel.agent.grammar import Grammar
-from flywheel.agent.parser import parse
-from flywheel.agent.specimens import GRAMMARS
+from flywheel.agent.parsing.parser import parse_response
 
 FORMS = [
     Grammar(form, space, actions, functions)
     for form, space in (
-        ("point", coordinates.points(1000)),
-        ("ui_tars_1_5", coordinates.pixels(1932, 1092)),
-        ("ui_tars_1_0", coordinates.boxes()),
-        ("tool_call", coordinates.points(1000)),
-        ("tool_call", coordinates.pixels(1932, 1092)),
+        ("point", coordinates.grid_space(1000)),
+        ("ui_tars_1_5", coordinates.pixel_space(1932, 1092)),
+        ("ui_tars_1_0", coordinates.norm1000_space()),
+        ("tool_call", coordinates.grid_space(1000)),
+        ("tool_call", coordinates.pixel_space(1932, 1092)),
     )
     for actions in ("computer", "browser", "mobile", "game")
     for functions in (False, True)
@@ -30,7 +30,7 @@ TOOLS = [grammar for grammar in FORMS if grammar.form == "tool_call"]
 
 
 def lines(grammar: Grammar) -> list[str]:
-    told = templates.instructions(grammar)
+    told = prompt.format_instructions(grammar)
     return told.split("## Action Space\n")[1].split("\n\n")[0].splitlines()
 
 
@@ -39,11 +39,11 @@ def test_each_line_that_is_told_is_read_as_its_action(grammar):
     told = []
     for line in lines(grammar):
         example = re.sub(r"\b[xy]\d?\b", "0", line.split("  #")[0]).replace("down or up or right or left", "up")
-        action = parse(f"Thought: a\nAction: {example}", grammar).action
+        action = parse_response(f"Thought: a\nAction: {example}", grammar).action
         assert not isinstance(action, ParseError), (line, action)
-        told.append(NAMES[type(action)])
-    functions = templates.FUNCTIONS if grammar.functions else ()
-    assert tuple(told) == templates.SPACES[grammar.actions] + functions
+        told.append(ACTION_NAMES[type(action)])
+    functions = prompt.SDK_FUNCTIONS if grammar.functions else ()
+    assert tuple(told) == prompt.ACTION_SPACES[grammar.actions] + functions
 
 
 # What the signature's actions are called with.
@@ -74,11 +74,11 @@ NEEDS = {
 
 @pytest.mark.parametrize("grammar", TOOLS, ids=str)
 def test_each_action_of_a_signature_is_known(grammar):
-    told = templates.instructions(grammar)
+    told = prompt.format_instructions(grammar)
     signatures = [json.loads(line) for line in told.split("<tools>\n")[1].split("\n</tools>")[0].splitlines()]
     functions = {one["function"]["name"]: one["function"]["parameters"] for one in signatures}
     screen = "mobile_use" if grammar.actions == "mobile" else "computer_use"
-    assert set(functions) == {screen, *(templates.FUNCTIONS if grammar.functions else ())}
+    assert set(functions) == {screen, *(prompt.SDK_FUNCTIONS if grammar.functions else ())}
     options = functions[screen]["properties"]
     values = {
         "coordinate": [0, 1],
@@ -96,30 +96,30 @@ def test_each_action_of_a_signature_is_known(grammar):
         arguments = {"action": action} | {name: values[name] for name in NEEDS.get(action, ())}
         assert set(arguments) <= {"action", *options}
         text = json.dumps({"name": screen, "arguments": arguments})
-        assert not isinstance(parse(f"<tool_call>\n{text}\n</tool_call>", grammar).action, ParseError), action
+        assert not isinstance(parse_response(f"<tool_call>\n{text}\n</tool_call>", grammar).action, ParseError), action
 
 
 def test_the_numbers_are_told():
     def told(form, space):
-        return templates.instructions(Grammar(form, space))
+        return prompt.format_instructions(Grammar(form, space))
 
-    assert "from 0 to 99 " in told("point", coordinates.points(100))
-    assert "from 0 to 1000 " in told("ui_tars_1_0", coordinates.boxes())
-    assert "pixels of the screenshot" in told("ui_tars_1_5", coordinates.pixels(1932, 1092))
-    assert "resolution is 1000x1000" in told("tool_call", coordinates.points(1000))
-    assert "resolution is 1932x1092" in told("tool_call", coordinates.pixels(1932, 1092))
+    assert "from 0 to 99 " in told("point", coordinates.grid_space(100))
+    assert "from 0 to 1000 " in told("ui_tars_1_0", coordinates.norm1000_space())
+    assert "pixels of the screenshot" in told("ui_tars_1_5", coordinates.pixel_space(1932, 1092))
+    assert "resolution is 1000x1000" in told("tool_call", coordinates.grid_space(1000))
+    assert "resolution is 1932x1092" in told("tool_call", coordinates.pixel_space(1932, 1092))
 
 
 def test_a_model_that_knows_its_actions_is_told_nothing():
-    assert templates.instructions(GRAMMARS[0]) == ""
+    assert prompt.format_instructions(GRAMMARS[0]) == ""
 
 
 def test_the_box_tokens_that_servers_leave_out_are_put_back_into_the_history():
-    newer, older = (Grammar(form, coordinates.boxes()) for form in ("ui_tars_1_5", "ui_tars_1_0"))
+    newer, older = (Grammar(form, coordinates.norm1000_space()) for form in ("ui_tars_1_5", "ui_tars_1_0"))
     text = "drag(start_box='(1,2)', end_box='(30,40)')"
     marked = "drag(start_box='<|box_start|>(1,2)<|box_end|>', end_box='<|box_start|>(30,40)<|box_end|>')"
-    assert templates.recalled(text, newer) == marked
-    assert templates.recalled(marked, newer) == marked
-    assert templates.recalled(text, older) == text
+    assert prompt.restore_box_tokens(text, newer) == marked
+    assert prompt.restore_box_tokens(marked, newer) == marked
+    assert prompt.restore_box_tokens(text, older) == text
     typed = "type(content='start_box=\\'(1,2)\\'')"
-    assert templates.recalled(typed, newer) == typed
+    assert prompt.restore_box_tokens(typed, newer) == typed

@@ -7,8 +7,8 @@ import torch
 from checkpoints import ARCHITECTURES, ID, make
 from test_engine import Checkpoint, finish, rows_of, same
 
+from flywheel.policy.inference.fused_layers import TextPass
 from flywheel.policy.model import load_model
-from flywheel.policy.text_pass import TextPass
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

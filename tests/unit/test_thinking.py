@@ -5,18 +5,19 @@ from __future__ import annotations
 import dataclasses
 import random
 
+import action_specimens as specimens
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flywheel.agent import coordinates, specimens
+from flywheel.agent import coordinates
 from flywheel.agent.actions import Click, ParseError, Point, Type, Wait
 from flywheel.agent.grammar import Grammar
-from flywheel.agent.parse_failure import AMBIGUOUS, ONLY_THOUGHT
-from flywheel.agent.parser import parse, serialise
+from flywheel.agent.parsing.lexing import AMBIGUOUS, ONLY_THOUGHT
+from flywheel.agent.parsing.parser import parse_response, serialise_action
 
-POINT = Grammar("point", coordinates.points(1000))
-TOOL = Grammar("tool_call", coordinates.points(1000))
+POINT = Grammar("point", coordinates.grid_space(1000))
+TOOL = Grammar("tool_call", coordinates.grid_space(1000))
 TAGS = {
     "think": ("<think>", "</think>"),
     "thinking": ("<thinking>", "</thinking>"),
@@ -52,18 +53,18 @@ def test_a_draft_is_never_carried_out(tag):
 
     @given(drafts, drafts, grammars, st.booleans())
     def check(draft, second, grammar, opened):
-        action = f"Thought: I click.\nAction: {serialise(MEANT, POINT)}"
+        action = f"Thought: I click.\nAction: {serialise_action(MEANT, POINT)}"
         begin = "" if opened else opening
         for thought in (draft, f"{draft}{closing}\n{opening}{second}", f"{draft}{opening}{second}{closing}"):
             nested = thought.endswith(closing)  # one more is open than the prompt opened
             if nested and opened:
                 continue
-            parsed = parse(f"{begin}{thought}{closing}\n{action}", grammar)
+            parsed = parse_response(f"{begin}{thought}{closing}\n{action}", grammar)
             if isinstance(parsed.action, ParseError):  # a draft cut within a quote that the action closes
                 assert parsed.action.reason.startswith(AMBIGUOUS)
             else:
                 assert parsed.action == MEANT
-            assert isinstance(parse(f"{begin}{thought}{closing}", grammar).action, ParseError)
+            assert isinstance(parse_response(f"{begin}{thought}{closing}", grammar).action, ParseError)
 
     check()
 
@@ -72,7 +73,7 @@ def test_a_draft_is_never_carried_out(tag):
 def test_thinking_that_does_not_end_holds_no_action(tag):
     @given(drafts, grammars)
     def check(draft, grammar):
-        error = parse(f"{TAGS[tag][0]}{draft}", grammar).action
+        error = parse_response(f"{TAGS[tag][0]}{draft}", grammar).action
         assert isinstance(error, ParseError)
         assert error.reason.startswith(ONLY_THOUGHT)
 
@@ -82,14 +83,14 @@ def test_thinking_that_does_not_end_holds_no_action(tag):
 @given(drafts, grammars)
 def test_thinking_that_the_prompt_opened_holds_no_action_before_it_ends(draft, grammar):
     grammar = dataclasses.replace(grammar, thinks=True)
-    assert isinstance(parse(draft, grammar).action, ParseError)
-    assert parse(f"{draft}\n</think>\nAction: {serialise(MEANT, POINT)}", grammar).action == MEANT
+    assert isinstance(parse_response(draft, grammar).action, ParseError)
+    assert parse_response(f"{draft}\n</think>\nAction: {serialise_action(MEANT, POINT)}", grammar).action == MEANT
 
 
 def test_a_cut_anywhere_in_thinking_holds_no_action():
     text = "<think>First Action: wait()\nor type(content='x')\n</think>\nThought: a\nAction: wait()"
     for end in range(1, text.index("Thought")):
-        assert isinstance(parse(text[:end], POINT).action, ParseError), text[:end]
+        assert isinstance(parse_response(text[:end], POINT).action, ParseError), text[:end]
 
 
 @pytest.mark.parametrize(
@@ -105,13 +106,13 @@ def test_a_cut_anywhere_in_thinking_holds_no_action():
     ],
 )
 def test_a_tag_within_a_text_is_text(text, action):
-    assert parse(text, POINT).action == action
+    assert parse_response(text, POINT).action == action
 
 
 def test_the_thought_is_what_the_thinking_says():
-    assert parse("<think>I wait.</think>\nAction: wait()", POINT).thought == "I wait."
-    assert parse("<think>Long.</think>\nThought: Short.\nAction: wait()", POINT).thought == "Short."
-    assert parse("<think>I wonder", POINT).thought == "I wonder"
+    assert parse_response("<think>I wait.</think>\nAction: wait()", POINT).thought == "I wait."
+    assert parse_response("<think>Long.</think>\nThought: Short.\nAction: wait()", POINT).thought == "Short."
+    assert parse_response("<think>I wonder", POINT).thought == "I wonder"
 
 
 def test_what_is_written_is_read_back_whatever_tags_it_types():
@@ -120,4 +121,6 @@ def test_what_is_written_is_read_back_whatever_tags_it_types():
         for opening, closing in TAGS.values():
             for draft in rng.sample(DRAFTS, 4):
                 action = Type(f"{opening}{draft}{closing}\n{draft}")
-                assert parse(f"Thought: a\nAction: {serialise(action, grammar)}", grammar).action == action
+                assert (
+                    parse_response(f"Thought: a\nAction: {serialise_action(action, grammar)}", grammar).action == action
+                )

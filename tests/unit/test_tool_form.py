@@ -8,11 +8,11 @@ from flywheel.agent import actions as act
 from flywheel.agent import coordinates
 from flywheel.agent.actions import ParseError, Point, ToolCall
 from flywheel.agent.grammar import Grammar
-from flywheel.agent.parser import parse, serialise
+from flywheel.agent.parsing.parser import parse_response, serialise_action
 
-COMPUTER = Grammar("tool_call", coordinates.points(1000), "browser")
-MOBILE = Grammar("tool_call", coordinates.points(1000), "mobile")
-FUNCTIONS = Grammar("tool_call", coordinates.points(1000), "computer", functions=True)
+COMPUTER = Grammar("tool_call", coordinates.grid_space(1000), "browser")
+MOBILE = Grammar("tool_call", coordinates.grid_space(1000), "mobile")
+FUNCTIONS = Grammar("tool_call", coordinates.grid_space(1000), "computer", functions=True)
 
 
 def at(x: int, y: int) -> Point:
@@ -71,8 +71,8 @@ def call(arguments: str, name: str = "computer_use") -> str:
     ],
 )
 def test_one_form_is_written_and_read(action, grammar, text):
-    assert serialise(action, grammar) == text
-    parsed = parse(f"Thought: I act.\n{text}", grammar)
+    assert serialise_action(action, grammar) == text
+    parsed = parse_response(f"Thought: I act.\n{text}", grammar)
     assert (parsed.thought, parsed.action) == ("I act.", action)
 
 
@@ -109,7 +109,7 @@ CLICK = '{"name": "computer_use", "arguments": {"action": "left_click", "coordin
     ],
 )
 def test_slips(text):
-    assert parse(text, COMPUTER).action == act.Click(at(52, 31))
+    assert parse_response(text, COMPUTER).action == act.Click(at(52, 31))
 
 
 @pytest.mark.parametrize(
@@ -131,12 +131,12 @@ def test_slips(text):
     ],
 )
 def test_other_words_and_texts(arguments, action):
-    assert parse(call(arguments), COMPUTER).action == action
+    assert parse_response(call(arguments), COMPUTER).action == action
 
 
 def test_an_answer_and_its_end_are_one_step():
     text = call('{"action": "answer", "text": "42"}') + "\n" + call('{"action": "terminate", "status": "success"}')
-    assert parse(text, COMPUTER).action == act.Finished("42")
+    assert parse_response(text, COMPUTER).action == act.Finished("42")
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_an_answer_and_its_end_are_one_step():
     ],
 )
 def test_bad_output_is_a_value_that_says_what_and_where(text, reason, where):
-    error = parse(text, COMPUTER).action
+    error = parse_response(text, COMPUTER).action
     assert isinstance(error, ParseError)
     assert reason in error.reason
     assert error.position == where

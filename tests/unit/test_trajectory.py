@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flywheel import schema
 from flywheel.agent.actions import Click, Drag, Finished, Point
-from flywheel.agent.grammar import as_written
-from flywheel.agent.step_fields import of_action
-from flywheel.schema import TABLES, from_row, to_row
-from flywheel.store.partitions import from_rows
-from flywheel.trajectory import LATER, NO_COLUMN, Step, Trajectory
+from flywheel.agent.grammar import grammar_without_thinking
+from flywheel.agent.parsing.parser import action_fields
+from flywheel.store import schema
+from flywheel.store.partitions import table_from_rows
+from flywheel.store.schema import TABLES, record_from_row, record_to_row
+from flywheel.store.trajectory import ADDED_LATER, NO_COLUMN, Step, Trajectory
 
 KINDS = {"steps": Step, "trajectories": Trajectory}
 BESIDE = {"steps": {"sampled_logprobs", "version"}, "trajectories": set()}  # fields that no table holds
@@ -73,17 +73,17 @@ def records(kind: type, beside: set[str]) -> st.SearchStrategy:
 @given(data=st.data())
 def test_through_the_table_and_back(table, data):
     one = data.draw(records(KINDS[table], BESIDE[table]))
-    (row,) = from_rows(table, [to_row(table, one)]).to_pylist()
-    assert from_row(table, KINDS[table], row | {"iteration": 3, "stage": "rollout"}) == one
+    (row,) = table_from_rows(table, [record_to_row(table, one)]).to_pylist()
+    assert record_from_row(table, KINDS[table], row | {"iteration": 3, "stage": "rollout"}) == one
 
 
 def test_what_no_table_holds_is_left_out_and_what_a_row_lacks_is_none():
     step = Step("t", 0, "model", sampled_logprobs=(-0.5,), version=4)
-    row = to_row("steps", step)
+    row = record_to_row("steps", step)
     assert set(row) == set(TABLES["steps"].names)
-    assert from_row("steps", Step, row) == dataclasses.replace(step, sampled_logprobs=(), version=None)
-    assert from_row("steps", Step, {"trajectory_id": "t", "step": 0, "author": "model"}) == Step("t", 0, "model")
-    assert from_row("steps", Step, row | {"version": 4}).version == 4  # of an episode's file
+    assert record_from_row("steps", Step, row) == dataclasses.replace(step, sampled_logprobs=(), version=None)
+    assert record_from_row("steps", Step, {"trajectory_id": "t", "step": 0, "author": "model"}) == Step("t", 0, "model")
+    assert record_from_row("steps", Step, row | {"version": 4}).version == 4  # of an episode's file
 
 
 def test_they_do_not_change():
@@ -92,26 +92,26 @@ def test_they_do_not_change():
 
 
 def test_an_action_as_fields():
-    grammar = as_written(100)
-    click = of_action(Click(Point(0.25, 0.5)), grammar)
+    grammar = grammar_without_thinking(100)
+    click = action_fields(Click(Point(0.25, 0.5)), grammar)
     assert (click["action_type"], click["x"], click["y"]) == ("click", 0.25, 0.5)
     assert click["action"].startswith("click(")
-    drag = of_action(Drag(Point(0.1, 0.2), Point(0.3, 0.4)), grammar)
+    drag = action_fields(Drag(Point(0.1, 0.2), Point(0.3, 0.4)), grammar)
     assert [drag[name] for name in ("x", "y", "x2", "y2")] == [0.1, 0.2, 0.3, 0.4]
-    assert set(of_action(Finished(), grammar)) == {"action", "action_type"}
+    assert set(action_fields(Finished(), grammar)) == {"action", "action_type"}
 
 
 @dataclass(frozen=True)
 class Moody(Step):
     """What somebody adds who wants two columns more."""
 
-    mood: Annotated[str | None, LATER] = None
-    weight: Annotated[float | None, LATER] = None
+    mood: Annotated[str | None, ADDED_LATER] = None
+    weight: Annotated[float | None, ADDED_LATER] = None
     scratch: int = field(default=0, metadata=NO_COLUMN)
 
 
 def test_a_new_column_is_a_field():
     more = {"mood": pa.string(), "weight": pa.float64()}
-    assert schema.columns(Moody) == {**schema.columns(Step), **more}
-    assert schema.later(Moody) == (*schema.later(Step), *more)
-    assert list(schema.columns(Step)) == schema.TABLES["steps"].names
+    assert schema.record_columns(Moody) == {**schema.record_columns(Step), **more}
+    assert schema.added_columns(Moody) == (*schema.added_columns(Step), *more)
+    assert list(schema.record_columns(Step)) == schema.TABLES["steps"].names

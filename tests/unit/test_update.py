@@ -12,15 +12,14 @@ import torch
 from lamps import small_model
 from trainees import made_up
 
-from flywheel.errors import TrainingError
+from flywheel.config import RlSettings
 from flywheel.policy.model import load_model
-from flywheel.settings import Rl
-from flywheel.training.rl.experience import step_samples
+from flywheel.training.rl.experience import estimate_step_samples
 from flywheel.training.rl.learner import Learner
-from flywheel.training.rl.update import policy_rate, train_step, value_update
-from flywheel.training.rl.value_pretraining import pretrain_value
+from flywheel.training.rl.trainer import policy_learning_rate, pretrain_value, train_step, update_value
+from flywheel.utils.errors import TrainingError
 
-RL = Rl(minibatch=64, actor_lr=1e-3, critic_lr=1e-3, positive_nll=0.1, warmup=2)
+RL = RlSettings(minibatch=64, actor_lr=1e-3, critic_lr=1e-3, positive_nll=0.1, warmup=2)
 
 
 @pytest.fixture(scope="module")
@@ -33,12 +32,12 @@ def batch(folder):
     return made_up(folder, RL)
 
 
-def fresh(folder, rl: Rl = RL) -> Learner:
+def fresh(folder, rl: RlSettings = RL) -> Learner:
     return Learner(load_model(folder), rl, 0)
 
 
-def update(made: Learner, batch, rl: Rl = RL, seed: int = 1) -> dict[str, float]:
-    return train_step(made, step_samples(batch, made, rl)[0], rl, seed)
+def update(made: Learner, batch, rl: RlSettings = RL, seed: int = 1) -> dict[str, float]:
+    return train_step(made, estimate_step_samples(batch, made, rl)[0], rl, seed)
 
 
 def each(batch, change):
@@ -94,9 +93,9 @@ def test_figures(whole):
 
 def test_what_v_explains_of_each_interface(folder, batch):
     half = [replace(one, interface=("gui", "sdk")[number % 2]) for number, one in enumerate(batch)]
-    cut, _ = step_samples(half, made := fresh(folder), RL)
-    value_update(made, cut, RL)
-    cut, _ = step_samples(half, made, RL)
+    cut, _ = estimate_step_samples(half, made := fresh(folder), RL)
+    update_value(made, cut, RL)
+    cut, _ = estimate_step_samples(half, made, RL)
     figures = train_step(made, cut, RL, 1)
     for name in ("gui", "sdk"):
         mine = [
@@ -138,7 +137,7 @@ def test_versions_tell_fresh_from_stale(folder, batch):
     mixed = each(batch, lambda s: replace(s, version=s.step % 2))
     made = fresh(folder)
     made.version = 1
-    by_step = {turn.sample.step % 2: turn.on_policy for turn in step_samples(mixed, made, RL)[0]}
+    by_step = {turn.sample.step % 2: turn.on_policy for turn in estimate_step_samples(mixed, made, RL)[0]}
     assert by_step == {0: False, 1: True}
     figures = update(made, mixed)
     assert made.version == 2
@@ -150,20 +149,20 @@ def test_log_probabilities_at_one_alone(folder, batch):
     """A server that says only those: recomputed while its weights are at hand, refused afterwards."""
     untold = each(batch, lambda s: replace(s, sampled_logprobs=(), logprobs=(-1.0,) * len(s.response)))
     made = fresh(folder)
-    told = step_samples(batch, made, RL)[0]
-    for one, two in zip(step_samples(untold, made, RL)[0], told, strict=True):
+    told = estimate_step_samples(batch, made, RL)[0]
+    for one, two in zip(estimate_step_samples(untold, made, RL)[0], told, strict=True):
         assert one.old_logprobs == pytest.approx(two.old_logprobs, abs=1e-5)
     made.version = 1
     old = each(untold, lambda s: replace(s, version=0))
     with pytest.raises(TrainingError, match=r"older weights sampled it at temperature 0\.5"):
-        step_samples(old, made, RL)
+        estimate_step_samples(old, made, RL)
 
 
 def test_group_relative_advantages_need_no_value_model(folder, batch):
     rl = RL.model_copy(update={"algorithm": "grpo"})
     made = fresh(folder, rl)
     assert made.value is None
-    cut, horizon = step_samples(batch, made, rl)
+    cut, horizon = estimate_step_samples(batch, made, rl)
     assert math.isnan(horizon)
     of = {e.trajectory_id: sum(e.rewards) for e in batch}
     for turn in cut:
@@ -209,9 +208,9 @@ def test_weights_that_do_not_fit(folder, batch):
 
 
 def test_warmup():
-    rl = Rl(actor_lr=1.0, warmup=3)
-    assert [policy_rate(step, rl) for step in range(5)] == pytest.approx([0.25, 0.5, 0.75, 1.0, 1.0])
-    assert policy_rate(0, Rl(actor_lr=1.0, warmup=0)) == 1.0
+    rl = RlSettings(actor_lr=1.0, warmup=3)
+    assert [policy_learning_rate(step, rl) for step in range(5)] == pytest.approx([0.25, 0.5, 0.75, 1.0, 1.0])
+    assert policy_learning_rate(0, RlSettings(actor_lr=1.0, warmup=0)) == 1.0
 
 
 def test_value_pretraining_keeps_the_best_on_held_out_tasks(folder):
@@ -250,7 +249,7 @@ def test_value_pretraining_keeps_the_best_on_held_out_tasks(folder):
 )
 def test_what_cannot_be_trained_on_is_named(folder, batch, change, message):
     with pytest.raises(TrainingError, match=message):
-        step_samples([change(batch[0]), *batch[1:]], fresh(folder), RL)
+        estimate_step_samples([change(batch[0]), *batch[1:]], fresh(folder), RL)
 
 
 def _first(experience, **change):
@@ -260,14 +259,14 @@ def _first(experience, **change):
 def test_an_empty_batch_is_named(folder):
     made = fresh(folder)
     with pytest.raises(TrainingError, match="the batch is empty"):
-        step_samples([], made, RL)
+        estimate_step_samples([], made, RL)
     with pytest.raises(TrainingError, match="the batch is empty"):
         train_step(made, [], RL, 1)
 
 
 def test_weights_that_give_no_number_stop_the_step_by_name(folder, batch):
     made = fresh(folder)
-    cut = step_samples(batch, made, RL)[0]
+    cut = estimate_step_samples(batch, made, RL)[0]
     with torch.no_grad():
         made.policy.model.language_model.norm.weight.fill_(math.nan)
     with pytest.raises(TrainingError, match=r"the loss of the policy in step 1, gradient step 1 is nan \(RL\)"):
@@ -275,4 +274,4 @@ def test_weights_that_give_no_number_stop_the_step_by_name(folder, batch):
     broken = [replace(turn, returns=turn.returns * math.nan) for turn in cut]
     made = fresh(folder)
     with pytest.raises(TrainingError, match=r"the loss of V in step 1 is nan"):
-        value_update(made, broken, RL)
+        update_value(made, broken, RL)

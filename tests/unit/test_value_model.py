@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from flywheel.settings import Rl
-from flywheel.training.rl.ppo import explained_variance
-from flywheel.training.rl.value import Told, ValueModel
+from flywheel.config import RlSettings
+from flywheel.training.rl.learner import ValueFeatures, ValueModel
+from flywheel.training.rl.losses import explained_variance
 
 WIDTH = 48
 
@@ -29,7 +29,7 @@ def steps(count: int, seed: int, *, tell: bool) -> tuple[torch.Tensor, torch.Ten
     for _ in range(count):
         score, left = rng.random(2)
         hidden = torch.from_numpy(rng.normal(size=(4, WIDTH))).float()
-        read.append((Told(score, left) if tell else Told()).beside(hidden))
+        read.append((ValueFeatures(score, left) if tell else ValueFeatures()).beside(hidden))
         returns += [left * (1 - score)] * 4
     return torch.cat(read), torch.tensor(returns).float()
 
@@ -38,8 +38,8 @@ def steps(count: int, seed: int, *, tell: bool) -> tuple[torch.Tensor, torch.Ten
 def test_a_hundred_steps_of_pretraining_learn_of_what_is_told(tell, least, most):
     model, (read, returns) = value_model(), steps(150, 1, tell=tell)
     assert model.evaluate(read).abs().max() == 0
-    optimizer = torch.optim.AdamW(model.parameters(), lr=Rl().critic_lr)
-    for _ in range(Rl().value_pretraining_steps):
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RlSettings().critic_lr)
+    for _ in range(RlSettings().value_pretraining_steps):
         optimizer.zero_grad()
         ((model(read) - returns).square().mean() / 2).backward()
         optimizer.step()
@@ -51,7 +51,7 @@ def test_what_is_not_known_counts_as_nothing():
     model, hidden = value_model(), torch.ones(3, WIDTH)
     with torch.no_grad():
         model.head[-1].weight.fill_(1.0)
-        unknown = model(Told().beside(hidden))
+        unknown = model(ValueFeatures().beside(hidden))
         model.head[0].weight[:, WIDTH:] = 7.0  # what is read of the two numbers
-    assert torch.equal(unknown, model.evaluate(Told().beside(hidden)))
-    assert not torch.equal(unknown, model.evaluate(Told(score=0.0).beside(hidden)))
+    assert torch.equal(unknown, model.evaluate(ValueFeatures().beside(hidden)))
+    assert not torch.equal(unknown, model.evaluate(ValueFeatures(score=0.0).beside(hidden)))

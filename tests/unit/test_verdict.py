@@ -13,21 +13,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from routed import route
 
-from flywheel.errors import DataError
-from flywheel.evaluation.evaluate import judge
-from flywheel.reward.verdict import Verdict, decide, of_rows
+from flywheel.config import SandboxSettings, Settings
+from flywheel.envs.browser.driver.page import SessionNotes
+from flywheel.envs.browser.env import BrowserEnv
+from flywheel.envs.suites import catalogue
+from flywheel.envs.tasks.drawing import make_task, make_tasks
+from flywheel.envs.verdict import Verdict, decide_verdict, verdicts_from_rows
+from flywheel.evaluation.evaluator import judge_episode
+from flywheel.rewards.scorer_set import ScorerSet
 from flywheel.rollout.episode import Episode
-from flywheel.sandbox.browser import BrowserEnv
-from flywheel.sandbox.notes import Notes
-from flywheel.schema import to_row
-from flywheel.scoring.panel import Panel
-from flywheel.settings import Sandbox, Settings
-from flywheel.store.partitions import from_rows
-from flywheel.synthesis.tasks import make_task, make_tasks
-from flywheel.trajectory import Trajectory
-from flywheel.worlds import catalogue
+from flywheel.store.partitions import table_from_rows
+from flywheel.store.schema import record_to_row
+from flywheel.store.trajectory import Trajectory
+from flywheel.utils.errors import DataError
 
-TASK = make_task(catalogue.get("snake"), next(iter(catalogue.get("snake").templates)), 1, 5, "train")
+TASK = make_task(catalogue.get_world("snake"), next(iter(catalogue.get_world("snake").templates)), 1, 5, "train")
 
 # score, the task's threshold -> V, the store
 TABLE = [
@@ -51,7 +51,7 @@ class Tab:
     """As much of a tab as a reset needs."""
 
     size = (8, 8)
-    notes = Notes()
+    notes = SessionNotes()
     cast = SimpleNamespace(shown=lambda picture: None)  # nobody watches
     url = "http://page/"
 
@@ -84,10 +84,10 @@ async def test_one_table_from_score_to_route(score, threshold, v, store):
     task, trajectory = replace(TASK, threshold=threshold), ended(score)
     assert Verdict(score, threshold).v is v
     # Evaluation, and RL's success, which is judged by the same call.
-    judged = judge(task, Episode(trajectory, (), {}), Panel(Settings()))
+    judged = judge_episode(task, Episode(trajectory, (), {}), ScorerSet(Settings()))
     assert (judged.result.score, judged.result.v) == (score, v)
     # The table `scores`, and the route that is read from it.
-    rows = from_rows("scores", [one.row("t1") for one in judged.verdicts]).to_pylist()
+    rows = table_from_rows("scores", [one.row("t1") for one in judged.verdicts]).to_pylist()
     assert rows == [
         {
             "trajectory_id": "t1",
@@ -99,10 +99,10 @@ async def test_one_table_from_score_to_route(score, threshold, v, store):
             "version": "1",
         }
     ]
-    (decision,) = route([to_row("trajectories", trajectory)], rows)
+    (decision,) = route([record_to_row("trajectories", trajectory)], rows)
     assert (decision["destination"], decision["v"], decision["score"]) == (store, v, score)
     # The end of an episode.
-    result = await BrowserEnv(Tab(), page(score), Sandbox()).reset(task, 1)
+    result = await BrowserEnv(Tab(), page(score), SandboxSettings()).reset(task, 1)
     assert result.terminated is v
 
 
@@ -124,11 +124,11 @@ NO, UNKNOWN, YES, BETTER = (Verdict(score, 0.5, name) for score, name in _SAID)
 )
 def test_several_scorers(verdicts, speaks, v):
     for order in itertools.permutations(verdicts):
-        assert (decide(order), decide(order).v) == (speaks, v)
+        assert (decide_verdict(order), decide_verdict(order).v) == (speaks, v)
 
 
 def test_nobody_who_judges_is_no_verdict():
-    assert (decide([]).v, decide([]).detail) == (None, "no score")
+    assert (decide_verdict([]).v, decide_verdict([]).detail) == (None, "no score")
 
 
 @pytest.mark.parametrize("score", [None, math.nan, math.inf, -0.1, 1.1])
@@ -142,25 +142,27 @@ verdicts = st.builds(Verdict, st.none() | st.floats(0, 1), st.floats(0.01, 1), s
 
 @given(st.lists(verdicts, max_size=6), verdicts)
 def test_another_scorer_never_turns_a_no_into_a_yes(some, more):
-    before, after = decide(some).v, decide([*some, more]).v
+    before, after = decide_verdict(some).v, decide_verdict([*some, more]).v
     assert not (before is False and after is not False)
     assert not (after and some and before is not True)
 
 
 @given(st.lists(st.tuples(st.sampled_from(["t1", "t2"]), verdicts), max_size=8))
 def test_rows_and_back(given):
-    rows = from_rows("scores", [verdict.row(name) for name, verdict in given]).to_pylist()
-    assert of_rows(rows) == {name: decide(v for n, v in given if n == name) for name in {n for n, _ in given}}
+    rows = table_from_rows("scores", [verdict.row(name) for name, verdict in given]).to_pylist()
+    assert verdicts_from_rows(rows) == {
+        name: decide_verdict(v for n, v in given if n == name) for name in {n for n, _ in given}
+    }
 
 
 def test_rows_of_an_older_version_are_read():
     row = {"trajectory_id": "t", "scorer": "verifier:x", "score": 0.5, "threshold": 0.5, "v": True, "detail": ""}
-    assert of_rows([row])["t"] == Verdict(0.5, 0.5, "verifier:x")
+    assert verdicts_from_rows([row])["t"] == Verdict(0.5, 0.5, "verifier:x")
 
 
 def test_a_crash_is_no_verdict_and_a_failure_of_the_model_that_is_measured():
     crashed = Trajectory("t1", TASK.task_id, "games", status="crashed", error="the page died")
-    judged = judge(TASK, Episode(crashed, (), {}), Panel(Settings()))
+    judged = judge_episode(TASK, Episode(crashed, (), {}), ScorerSet(Settings()))
     (row,) = (one.row("t1") for one in judged.verdicts)
     assert (row["score"], row["v"], row["detail"]) == (None, None, "crashed: the page died")
     assert (judged.result.score, judged.result.v) == (0.0, False)
@@ -169,7 +171,7 @@ def test_a_crash_is_no_verdict_and_a_failure_of_the_model_that_is_measured():
 def test_a_scorer_that_fails_ends_an_evaluation():
     blind = replace(ended(1.0), final_state='{"score": 1}')
     with pytest.raises(DataError, match=r"no verdict by verifier:state:score: .*KeyError 'won'.*trajectory t1"):
-        judge(TASK, Episode(blind, (), {}), Panel(Settings()))
+        judge_episode(TASK, Episode(blind, (), {}), ScorerSet(Settings()))
 
 
 def test_a_task_that_names_no_threshold_is_given_that_of_the_settings(monkeypatch):
@@ -180,7 +182,7 @@ def test_a_task_that_names_no_threshold_is_given_that_of_the_settings(monkeypatc
         lower, usual = make_tasks(chosen, 1, split), make_tasks(default, 1, split)
         assert {task.threshold for task in lower} == {0.25}
         assert [replace(task, threshold=1.0) for task in lower] == usual
-    world = catalogue.get("tiles")
+    world = catalogue.get_world("tiles")
     name, template = next(iter(world.templates.items()))
     strict = world.model_copy(update={"templates": {name: template.model_copy(update={"threshold": 0.75})}})
     assert make_task(strict, name, 1, 5, "train", 0.25).threshold == 0.75

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flywheel.environments.env import Task
-from flywheel.errors import BadInput, DataError
-from flywheel.scoring.verifiers import score
+from flywheel.envs.base import Task
+from flywheel.rewards.scorers.verifier import score_final_state
+from flywheel.utils.errors import BadInput, DataError
 
 OWN = (  # verifiers that are functions of one world: the name begins with the world's
     "tiles_cleared",
@@ -64,14 +64,14 @@ ORDER = task("shop_ordered", goal={"red mug": 1}, person="anna")
     ],
 )
 def test_known_answers(of, state, expected):
-    assert score(of, state) == pytest.approx(expected)
+    assert score_final_state(of, state) == pytest.approx(expected)
 
 
 @given(
     st.dictionaries(st.sampled_from(["wifi", "sound", "name", "camera"]), st.sampled_from([True, False, "", "anna"]))
 )
 def test_settings_score_is_one_exactly_where_all_is_as_asked(values):
-    value = score(SETTINGS, {"values": values})
+    value = score_final_state(SETTINGS, {"values": values})
     target = {**SETTINGS.params["start"], **SETTINGS.params["goal"]}
     assert 0 <= value <= 1
     as_asked = all(values.get(key) == target.get(key) for key in {*values, *target})
@@ -83,19 +83,19 @@ def test_settings_score_is_one_exactly_where_all_is_as_asked(values):
 def test_a_state_that_lacks_what_is_read_is_a_data_error(name, state):
     params = {"tiles": [0, 0, 0], "pieces": [0], "target": 4, "start": {}, "goal": {"a": 1}, "cart": ["b"], "item": "a"}
     with pytest.raises(DataError, match=name):
-        score(task(name, word="w", person="p", **params), state)
+        score_final_state(task(name, word="w", person="p", **params), state)
 
 
 @pytest.mark.parametrize("name", ["nobody", "world:", "world:nobody", "state:"])
 def test_an_unknown_verifier_is_named(name):
     with pytest.raises(BadInput, match=f"'{name}'"):
-        score(dataclasses.replace(ORDER, verifier=name), {})
+        score_final_state(dataclasses.replace(ORDER, verifier=name), {})
 
 
 def test_a_game_that_is_not_won_scores_less_than_one():
     game = task("state:score")
-    assert score(game, {"won": True, "score": 0.7}) == 1.0
-    assert score(game, {"won": False, "score": 0.25}) == 0.25
-    assert score(game, {"won": False, "score": 1}) < 1
+    assert score_final_state(game, {"won": True, "score": 0.7}) == 1.0
+    assert score_final_state(game, {"won": False, "score": 0.25}) == 0.25
+    assert score_final_state(game, {"won": False, "score": 1}) < 1
     with pytest.raises(DataError, match="not in"):
-        score(game, {"won": False, "score": -0.5})
+        score_final_state(game, {"won": False, "score": -0.5})

@@ -4,71 +4,73 @@ from __future__ import annotations
 
 import pytest
 
-from flywheel.errors import BadInput, DataError
-from flywheel.files import write_text
-from flywheel.store import dvc_lock, manifest, partitions, sessions
-from flywheel.trajectory import trajectory_id
-from flywheel.workspace import Workspace
+from flywheel.config.workspace import Workspace
+from flywheel.recordings import selection
+from flywheel.store import manifest, partitions
+from flywheel.store.trajectory import make_trajectory_id
+from flywheel.store.versioning import dvc_files
+from flywheel.utils.errors import BadInput, DataError
+from flywheel.utils.files import write_text
 
 
 @pytest.fixture
 def ws(tmp_path) -> Workspace:
     ws = Workspace(tmp_path)
-    manifest.genesis(ws, digest="d0")
+    manifest.init_first_checkpoint(ws, digest="d0")
     for name in "abc":
         write_text(tmp_path / "recordings" / name / "events.jsonl", name)
     return ws
 
 
 def test_each_iteration_takes_the_next_ones(ws):
-    assert [s.id for s in sessions.plan(ws, 1, "recordings", 2)] == ["a", "b"]
-    manifest.write(ws, 1, window=1, sessions=["a", "b"])
-    assert [s.id for s in sessions.plan(ws, 2, "recordings", 2)] == ["c"]
-    assert manifest.read(ws, 1).sessions == ("a", "b")
+    assert [s.id for s in selection.choose_sessions(ws, 1, "recordings", 2)] == ["a", "b"]
+    manifest.write_manifest(ws, 1, window=1, sessions=["a", "b"])
+    assert [s.id for s in selection.choose_sessions(ws, 2, "recordings", 2)] == ["c"]
+    assert manifest.read_manifest(ws, 1).sessions == ("a", "b")
 
 
 def test_imported_ones_have_a_number_of_their_own_and_half_of_one_is_none(ws):
     for name in ("0-import", "1-import", "2-import", ".3-import.part"):
-        write_text(ws.root / "recordings" / name / sessions.IMPORTED, "{}")
-    assert [s.id for s in sessions.plan(ws, 1, "recordings", 1, 2)] == ["0-import", "1-import", "a"]
-    manifest.write(ws, 1, window=1, sessions=["0-import", "1-import", "a"])
-    assert [s.id for s in sessions.plan(ws, 2, "recordings", 0, 9)] == ["2-import"]
+        write_text(ws.root / "recordings" / name / selection.DEMONSTRATION_FILE, "{}")
+    assert [s.id for s in selection.choose_sessions(ws, 1, "recordings", 1, 2)] == ["0-import", "1-import", "a"]
+    manifest.write_manifest(ws, 1, window=1, sessions=["0-import", "1-import", "a"])
+    assert [s.id for s in selection.choose_sessions(ws, 2, "recordings", 0, 9)] == ["2-import"]
 
 
 def test_what_is_for_later_waits_while_there_are_others(ws):
     def later(folder):
         return folder.name in "ab"
 
-    assert [s.id for s in sessions.plan(ws, 1, "recordings", 2, later=later)] == ["a", "c"]
-    manifest.write(ws, 1, window=1, sessions=["a", "c"])
-    assert [s.id for s in sessions.plan(ws, 2, "recordings", 2, later=later)] == ["b"]
+    assert [s.id for s in selection.choose_sessions(ws, 1, "recordings", 2, later=later)] == ["a", "c"]
+    manifest.write_manifest(ws, 1, window=1, sessions=["a", "c"])
+    assert [s.id for s in selection.choose_sessions(ws, 2, "recordings", 2, later=later)] == ["b"]
 
 
 def test_a_choice_stands_when_sessions_are_added(ws):
-    before = sessions.plan(ws, 1, "recordings", 6)
+    before = selection.choose_sessions(ws, 1, "recordings", 6)
     write_text(ws.root / "recordings" / "aa" / "events.jsonl", "new")
-    assert sessions.plan(ws, 1, "recordings", 6) == before
+    assert selection.choose_sessions(ws, 1, "recordings", 6) == before
 
 
 def test_a_session_that_changed_is_named(ws):
-    sessions.plan(ws, 1, "recordings", 3)
+    selection.choose_sessions(ws, 1, "recordings", 3)
     write_text(ws.root / "recordings" / "b" / "events.jsonl", "edited")
     with pytest.raises(DataError, match="changed after it was chosen") as raised:
-        sessions.check(ws, sessions.listed(ws, 1))
+        selection.check_sessions_unchanged(ws, selection.read_chosen_sessions(ws, 1))
     assert raised.value.where == "recordings/b"
 
 
 def test_a_missing_folder_is_bad_input_only_where_sessions_are_wanted(ws):
     with pytest.raises(BadInput, match=r"set recording\.folder"):
-        sessions.plan(ws, 1, "nowhere", 3)
-    assert sessions.plan(ws, 1, "nowhere", 0) == []
+        selection.choose_sessions(ws, 1, "nowhere", 3)
+    assert selection.choose_sessions(ws, 1, "nowhere", 0) == []
 
 
 def taken_in(ws: Workspace, iteration: int, invalid: set[str]) -> None:
     """The iteration's ingest as it is recorded: a trajectory a session, `invalid` where it was set aside."""
     rows = [
         {
-            "trajectory_id": trajectory_id(iteration, "k1", 0, f"human-{session.id}"),
+            "trajectory_id": make_trajectory_id(iteration, "k1", 0, f"human-{session.id}"),
             "task_id": "k1",
             "domain": "games",
             "source": "recording",
@@ -78,43 +80,45 @@ def taken_in(ws: Workspace, iteration: int, invalid: set[str]) -> None:
             "status": "invalid" if session.id in invalid else "completed",
             "steps": 1,
         }
-        for session in sessions.listed(ws, iteration)
+        for session in selection.read_chosen_sessions(ws, iteration)
     ]
-    partitions.write(ws, "trajectories", iteration, "ingest", rows)
-    manifest.write(ws, iteration, window=1, sessions=[session.id for session in sessions.listed(ws, iteration)])
+    partitions.write_partition(ws, "trajectories", iteration, "ingest", rows)
+    manifest.write_manifest(
+        ws, iteration, window=1, sessions=[session.id for session in selection.read_chosen_sessions(ws, iteration)]
+    )
 
 
 def test_a_session_that_was_set_aside_and_is_mended_comes_again(ws):
-    sessions.plan(ws, 1, "recordings", 2)
+    selection.choose_sessions(ws, 1, "recordings", 2)
     taken_in(ws, 1, invalid={"a"})
     write_text(ws.root / "recordings" / "a" / "events.jsonl", "mended")
     write_text(ws.root / "recordings" / "b" / "events.jsonl", "touched, though it was used")
-    assert [s.id for s in sessions.plan(ws, 2, "recordings", 9)] == ["a", "c"]
+    assert [s.id for s in selection.choose_sessions(ws, 2, "recordings", 9)] == ["a", "c"]
     taken_in(ws, 2, invalid=set())
     write_text(ws.root / "recordings" / "a" / "events.jsonl", "touched again")
-    assert sessions.plan(ws, 3, "recordings", 9) == []
+    assert selection.choose_sessions(ws, 3, "recordings", 9) == []
 
 
 def test_a_session_that_was_set_aside_and_is_the_same_does_not_come_again(ws):
-    sessions.plan(ws, 1, "recordings", 2)
+    selection.choose_sessions(ws, 1, "recordings", 2)
     taken_in(ws, 1, invalid={"a"})
-    assert [s.id for s in sessions.plan(ws, 2, "recordings", 9)] == ["c"]
+    assert [s.id for s in selection.choose_sessions(ws, 2, "recordings", 9)] == ["c"]
 
 
 def test_a_session_mended_before_ingest_is_recorded_is_taken_as_it_is_now(ws, monkeypatch):
-    sessions.plan(ws, 1, "recordings", 3)
+    selection.choose_sessions(ws, 1, "recordings", 3)
     write_text(ws.root / "recordings" / "b" / "events.jsonl", "mended")
-    assert [s.id for s in sessions.plan(ws, 1, "recordings", 3)] == ["a", "b", "c"]
-    sessions.check(ws, sessions.listed(ws, 1))
+    assert [s.id for s in selection.choose_sessions(ws, 1, "recordings", 3)] == ["a", "b", "c"]
+    selection.check_sessions_unchanged(ws, selection.read_chosen_sessions(ws, 1))
     write_text(ws.root / "recordings" / "b" / "events.jsonl", "mended after ingest")
-    dvc_lock.path(ws, 1).write_text("schema: '2.0'\nstages:\n  ingest:\n    cmd: x\n")
-    before = sessions.listed(ws, 1)
-    assert sessions.plan(ws, 1, "recordings", 3) == before, "what is recorded stands, and stops nothing"
+    dvc_files.dvc_lock_path(ws, 1).write_text("schema: '2.0'\nstages:\n  ingest:\n    cmd: x\n")
+    before = selection.read_chosen_sessions(ws, 1)
+    assert selection.choose_sessions(ws, 1, "recordings", 3) == before, "what is recorded stands, and stops nothing"
 
 
 def test_a_session_that_is_gone_is_named_with_the_way_out(ws):
-    sessions.plan(ws, 1, "recordings", 3)
+    selection.choose_sessions(ws, 1, "recordings", 3)
     (ws.root / "recordings" / "b" / "events.jsonl").unlink()
     (ws.root / "recordings" / "b").rmdir()
     with pytest.raises(DataError, match="flywheel discard"):
-        sessions.plan(ws, 1, "recordings", 3)
+        selection.choose_sessions(ws, 1, "recordings", 3)

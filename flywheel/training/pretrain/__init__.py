@@ -1,1 +1,1 @@
-"""Pretraining of the base."""
+"""Pretrain the base model."""

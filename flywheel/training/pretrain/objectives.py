@@ -1,39 +1,137 @@
-"""What pretraining minimises: the answers' cross-entropy, and aids that make a small model see, read and point early.
-
-Naming: each image token, as it enters the language model, says in words what it shows. Through layers that only
-training has, it tells the centre of the thing (placing) and the letters of the text (reading), and each patch of the
-vision tower the characters in it, by their places (spelling). Pointing: a few attention heads, while a point is
-written or a thing is read out, look at the thing that is meant. Copying: others look, while a name is repeated, at
-what was said before, and in the first layer at the token before, by which they find it.
-"""
+"""Compute the losses of pretraining: answers, and auxiliary losses to see, read, point and copy."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch.nn.functional import cross_entropy
+from transformers import AttentionInterface, PreTrainedModel
 
-from flywheel.training.pretrain.attention import CapturedQK, capture_attention, screen_lengths
-from flywheel.training.pretrain.copying import CopyBatch
-from flywheel.training.pretrain.question_batch import IGNORED, AttentionTargets, QuestionBatch
-from flywheel.training.pretrain.targets import CHARACTERS, HEARD, SLOTS
+from flywheel.training.modeling.monkey_patch import patch_patch_embedding
+from flywheel.training.pretrain.batches import (
+    CELL_CHARACTERS,
+    CHARACTERS,
+    IGNORED,
+    PATCH_SLOTS,
+    AttentionTargets,
+    CopyBatch,
+    QuestionBatch,
+)
+
+# Attention as pretraining on a CPU wants it: quicker than the library's there, and open to losses on where it looks.
+#
+# On two cores with bfloat16 instructions a masked attention by two matrix products around a softmax is half again as
+# quick as by the library's fused kernel, whose gradient is slow for heads this narrow; and the screens of a batch are
+# attended to at once rather than one after the other.
+
+PRETRAINING_ATTENTION = "pretraining"
+
+
+@dataclass
+class CapturedQK:
+    """What one layer's attention was given. query, key: [batch, heads, length, width], with their rotary positions."""
+
+    query: torch.Tensor
+    key: torch.Tensor
+    scaling: float
+
+
+@dataclass
+class Captured:
+    """layers: those of the language model that are listened to. found: what they attended by."""
+
+    layers: tuple[int, ...]
+    screens: int
+    found: dict[int, CapturedQK] = field(default_factory=dict)
+
+
+_captured: Captured | None = None
+
+
+@contextmanager
+def capture_attention(layers: tuple[int, ...], screens: int) -> Iterator[dict[int, CapturedQK]]:
+    """For one forward pass over `screens` screens of one size: keeps what the language model's `layers` attend by.
+
+    One pass at a time in a process.
+    """
+    global _captured
+    _captured = Captured(layers, screens)
+    try:
+        yield _captured.found
+    finally:
+        _captured = None
+
+
+def install_attention(model: PreTrainedModel) -> None:
+    """Make a Qwen3-VL attend in this way; it must then be called inside `capture_attention`."""
+    model.set_attn_implementation(PRETRAINING_ATTENTION)
+    patch_patch_embedding(model)
+
+
+def make_screen_lengths(patches: int) -> torch.Tensor:
+    """The `cu_seqlens` that hand all screens' patches to `_attend` at once, which parts them."""
+    return torch.tensor([0, patches], dtype=torch.int32)
+
+
+def _attend(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float,
+    **kwargs,
+) -> tuple[torch.Tensor, None]:
+    """[batch, heads, length, width] each -> [batch, length, heads, width]. attention_mask: bool, or none."""
+    assert _captured is not None
+    if not hasattr(module, "layer_idx"):  # the vision tower: all screens in one row
+        query, key, value = (_split_screens(part, _captured.screens) for part in (query, key, value))
+    elif module.layer_idx in _captured.layers:
+        _captured.found[module.layer_idx] = CapturedQK(query, key, scaling)
+    scores = torch.matmul(query * scaling, key.transpose(-1, -2)).float()
+    if attention_mask is not None:
+        scores = scores.masked_fill(~attention_mask, -1e9)
+    mixed = torch.matmul(scores.softmax(-1).to(value.dtype), value).transpose(1, 2)
+    return (mixed if hasattr(module, "layer_idx") else mixed.flatten(0, 1)[None]).contiguous(), None
+
+
+def _split_screens(rows: torch.Tensor, screens: int) -> torch.Tensor:
+    """[1, heads, screens x patches, width] -> [screens, heads, patches, width]."""
+    return rows[0].unflatten(1, (screens, -1)).transpose(0, 1)
+
+
+AttentionInterface.register(PRETRAINING_ATTENTION, _attend)
+
+
+# What pretraining minimises: the answers' cross-entropy, and aids that make a small model see, read and point early.
+#
+# Naming: each image token, as it enters the language model, says in words what it shows. Through layers that only
+# training has, it tells the centre of the thing (placing) and the letters of the text (reading), and each patch of the
+# vision tower the characters in it, by their places (spelling). Pointing: a few attention heads, while a point is
+# written or a thing is read out, look at the thing that is meant. Copying: others look, while a name is repeated, at
+# what was said before, and in the first layer at the token before, by which they find it.
 
 # Weights of the two digits of a coordinate in the loss. The first says which thing is meant; the second is at first
 # noise, and as loud.
-TENS, UNITS = 5.0, 1.0
-SPOKEN = 5.0  # weight of a token that is read off the screen: an action has ten times as many tokens
-WEIGHTS = {"naming": 1.0, "placing": 0.5, "spelling": 1.0, "reading": 1.0, "pointing": 1.0, "copying": 1.0}
-BLANK = 0.1  # weight of places without a character, of which there are many more
-LAYER = 2  # of the language model, whose attention is taught to point; the last reads off what was found
-HEADS = 3  # of that layer, that many, the first ones; the others are taught to copy
-FIRST, BEFORE = 0, 2  # the layer, and how many of its heads, that are taught to look at the token before
+TENS_WEIGHT, UNITS_WEIGHT = 5.0, 1.0
+READING_WEIGHT = 5.0  # weight of a token that is read off the screen: an action has ten times as many tokens
+AUXILIARY_WEIGHTS = {"naming": 1.0, "placing": 0.5, "spelling": 1.0, "reading": 1.0, "pointing": 1.0, "copying": 1.0}
+BLANK_WEIGHT = 0.1  # weight of places without a character, of which there are many more
+POINTING_LAYER = 2  # of the language model, whose attention is taught to point; the last reads off what was found
+POINTING_HEADS = 3  # of that layer, that many, the first ones; the others are taught to copy
+PREVIOUS_TOKEN_LAYER, PREVIOUS_TOKEN_HEADS = (
+    0,
+    2,
+)  # the layer, and how many of its heads, that are taught to look at the token before
 
 
 @dataclass(frozen=True)
-class Losses:
+class PretrainLosses:
     """answers: mean weighted cross-entropy over response tokens. aids: the others, by their names in WEIGHTS. right:
     the share of looks that fall on the thing. predicted: [response tokens], the likeliest token at each.
     """
@@ -45,11 +143,11 @@ class Losses:
 
     @property
     def total(self) -> torch.Tensor:
-        return self.answers + sum(WEIGHTS[name] * aid for name, aid in self.aids.items())
+        return self.answers + sum(AUXILIARY_WEIGHTS[name] * aid for name, aid in self.aids.items())
 
 
 @dataclass(frozen=True)
-class Shown:
+class ScreenTargets:
     """What is on the screens of a batch: what `targets`' name_cells, place_cells, spell_patches and read_cells say."""
 
     names: tuple[torch.Tensor, torch.Tensor]
@@ -58,55 +156,61 @@ class Shown:
     reading: torch.Tensor
 
 
-class Aids(torch.nn.Module):
+class AuxiliaryHeads(torch.nn.Module):
     """The layers that only training has. hidden, vision: widths of the language model and of the vision tower."""
 
     def __init__(self, hidden: int, vision: int) -> None:
         super().__init__()
         self.place = torch.nn.Linear(hidden, 4 * 10)
-        self.read = torch.nn.Linear(hidden, HEARD * (len(CHARACTERS) + 1))
-        self.spell = torch.nn.Linear(vision, SLOTS * (len(CHARACTERS) + 1))
+        self.read = torch.nn.Linear(hidden, CELL_CHARACTERS * (len(CHARACTERS) + 1))
+        self.spell = torch.nn.Linear(vision, PATCH_SLOTS * (len(CHARACTERS) + 1))
         self.norm = torch.nn.LayerNorm(vision)
 
-    def losses(self, features: torch.Tensor, patches: torch.Tensor, shown: Shown) -> dict[str, torch.Tensor]:
+    def losses(self, features: torch.Tensor, patches: torch.Tensor, shown: ScreenTargets) -> dict[str, torch.Tensor]:
         """features: [image tokens, hidden]. patches: [patches, vision], as the tower's last layer leaves them."""
         return {
             "placing": self.placing(features, shown.places),
-            "spelling": _characters(self.spell(self.norm(patches.float())), shown.spelling),
-            "reading": _characters(self.read(features.float()), shown.reading),
+            "spelling": _character_loss(self.spell(self.norm(patches.float())), shown.spelling),
+            "reading": _character_loss(self.read(features.float()), shown.reading),
         }
 
     def placing(self, features: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
         """Mean cross-entropy over the image tokens that show something, first digits for five times the second."""
         logits = self.place(features.float()).view(-1, 4, 10)
         each = cross_entropy(logits.transpose(1, 2), places, reduction="none", ignore_index=IGNORED)
-        weights = torch.tensor([TENS, UNITS, TENS, UNITS]) / (2 * TENS + 2 * UNITS)
+        weights = torch.tensor([TENS_WEIGHT, UNITS_WEIGHT, TENS_WEIGHT, UNITS_WEIGHT]) / (
+            2 * TENS_WEIGHT + 2 * UNITS_WEIGHT
+        )
         return (each * weights).sum() / (places[:, 0] != IGNORED).sum().clamp_min(1)
 
 
-def _characters(logits: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+def _character_loss(logits: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
     """Mean cross-entropy over the places of characters, those without one for BLANK."""
     each = cross_entropy(logits.view(wanted.numel(), -1), wanted.flatten(), reduction="none", ignore_index=IGNORED)
-    weights = torch.where(wanted.flatten() > 0, 1.0, BLANK) * (wanted.flatten() != IGNORED)
+    weights = torch.where(wanted.flatten() > 0, 1.0, BLANK_WEIGHT) * (wanted.flatten() != IGNORED)
     return (each * weights).sum() / weights.sum().clamp_min(1)
 
 
-def seeing(model: torch.nn.Module, aids: Aids, packed: QuestionBatch, shown: Shown) -> Losses:
+def compute_seeing_losses(
+    model: torch.nn.Module, aids: AuxiliaryHeads, packed: QuestionBatch, shown: ScreenTargets
+) -> PretrainLosses:
     """The aids that need no pass of the language model: less than half of the cost of `losses`."""
     patches, grid = packed.inputs["pixel_values"], packed.inputs["image_grid_thw"]
-    with _narrow(), capture_attention((LAYER,), len(grid)):
-        images = model.model.get_image_features(patches, grid, cu_seqlens=screen_lengths(len(patches)))
-        seen = _seen(model, aids, images, shown)
-    return Losses(torch.zeros(()), seen, 0.0, torch.zeros(0, dtype=torch.long))
+    with _bfloat16_autocast(), capture_attention((POINTING_LAYER,), len(grid)):
+        images = model.model.get_image_features(patches, grid, cu_seqlens=make_screen_lengths(len(patches)))
+        seen = _vision_losses(model, aids, images, shown)
+    return PretrainLosses(torch.zeros(()), seen, 0.0, torch.zeros(0, dtype=torch.long))
 
 
-def _narrow() -> torch.autocast:
+def _bfloat16_autocast() -> torch.autocast:
     """bfloat16 where this CPU multiplies it by instructions of its own: without (AVX2) it takes fifty times as long as
     float32."""
     return torch.autocast("cpu", torch.bfloat16, enabled=torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
-def _seen(model: torch.nn.Module, aids: Aids, images: Any, shown: Shown) -> dict[str, torch.Tensor]:
+def _vision_losses(
+    model: torch.nn.Module, aids: AuxiliaryHeads, images: Any, shown: ScreenTargets
+) -> dict[str, torch.Tensor]:
     """Of image tokens as they enter the language model, in the measure in which it leaves."""
     features = model.model.language_model.norm(torch.cat(list(images.pooler_output)))
     words, shares = shown.names
@@ -114,9 +218,13 @@ def _seen(model: torch.nn.Module, aids: Aids, images: Any, shown: Shown) -> dict
     return {"naming": naming, **aids.losses(features, images.last_hidden_state, shown)}
 
 
-def losses(
-    model: torch.nn.Module, aids: Aids, packed: QuestionBatch, shown: Shown | None, digits: torch.Tensor
-) -> Losses:
+def compute_question_losses(
+    model: torch.nn.Module,
+    aids: AuxiliaryHeads,
+    packed: QuestionBatch,
+    shown: ScreenTargets | None,
+    digits: torch.Tensor,
+) -> PretrainLosses:
     """shown: None where the model learns no more to see, of the aids only pointing is left. digits: the digits' token
     ids.
 
@@ -125,36 +233,36 @@ def losses(
     inputs = dict(packed.inputs)
     core = model.model
     patches, grid = inputs.pop("pixel_values"), inputs["image_grid_thw"]
-    with _narrow(), capture_attention((LAYER,), len(grid)) as heard:
-        images = core.get_image_features(patches, grid, cu_seqlens=screen_lengths(len(patches)))
+    with _bfloat16_autocast(), capture_attention((POINTING_LAYER,), len(grid)) as heard:
+        images = core.get_image_features(patches, grid, cu_seqlens=make_screen_lengths(len(patches)))
         hidden = core(**inputs, mm_encoder_outputs={"image": images}, use_cache=False)[0]
         where = packed.labels[:, 1:] != IGNORED
         logits = model.lm_head(hidden[:, :-1][where])
-        seen = {} if shown is None else _seen(model, aids, images, shown)
+        seen = {} if shown is None else _vision_losses(model, aids, images, shown)
     target = packed.labels[:, 1:][where]
     each = cross_entropy(logits.float(), target, reduction="none")
-    weights = digit_weights(packed.labels, digits)[:, 1:][where]
-    weights = torch.where(packed.read[:, 1:][where], SPOKEN, weights)
-    pointing, right = _pointing(heard[LAYER], packed.looks)
+    weights = compute_digit_weights(packed.labels, digits)[:, 1:][where]
+    weights = torch.where(packed.read[:, 1:][where], READING_WEIGHT, weights)
+    pointing, right = _pointing_loss(heard[POINTING_LAYER], packed.looks)
     answers = (each * weights).sum() / weights.sum()
     aids = {**seen, "pointing": pointing}
     if packed.repeats.any():
-        aids["copying"], _ = _repeating(heard[LAYER], packed.inputs["attention_mask"], packed.repeats)
-    return Losses(answers, aids, right, logits.detach().argmax(-1))
+        aids["copying"], _ = _copying_loss(heard[POINTING_LAYER], packed.inputs["attention_mask"], packed.repeats)
+    return PretrainLosses(answers, aids, right, logits.detach().argmax(-1))
 
 
-def digit_weights(labels: torch.Tensor, digits: torch.Tensor) -> torch.Tensor:
+def compute_digit_weights(labels: torch.Tensor, digits: torch.Tensor) -> torch.Tensor:
     """TENS for the first digit of a pair, UNITS for the second, 1 elsewhere: [batch, length], as `labels`."""
     digit = torch.isin(labels, digits)
     after, before = torch.zeros_like(digit), torch.zeros_like(digit)
     after[:, 1:], before[:, :-1] = digit[:, :-1], digit[:, 1:]
     weights = torch.ones(labels.shape)
-    weights[digit & before & ~after] = TENS
-    weights[digit & after] = UNITS
+    weights[digit & before & ~after] = TENS_WEIGHT
+    weights[digit & after] = UNITS_WEIGHT
     return weights
 
 
-def copying(model: torch.nn.Module, texts: CopyBatch) -> Losses:
+def compute_copying_losses(model: torch.nn.Module, texts: CopyBatch) -> PretrainLosses:
     """For texts in which names come again: answers are the tokens that repeat one. No screen is needed.
 
     The heads of LAYER look at the source of the token that comes next, and two of the first layer at the token before
@@ -162,39 +270,39 @@ def copying(model: torch.nn.Module, texts: CopyBatch) -> Losses:
     """
     length = texts.ids.shape[1]
     causal = torch.ones(length, length, dtype=torch.bool).tril().expand(len(texts.ids), 1, -1, -1)
-    with _narrow(), capture_attention((FIRST, LAYER), 0) as heard:
+    with _bfloat16_autocast(), capture_attention((PREVIOUS_TOKEN_LAYER, POINTING_LAYER), 0) as heard:
         told = model.model.language_model(input_ids=texts.ids, attention_mask=causal, use_cache=False)[0]
         again = texts.repeats.any(-1)[:, 1:]
         logits = model.lm_head(told[:, :-1][again])
-    lost, right = _repeating(heard[LAYER], causal, texts.repeats)
-    before = _scores(heard[FIRST], causal)[:, :BEFORE, 1:]
-    found = cross_entropy(before.flatten(0, 2), torch.arange(length - 1).repeat(len(texts.ids) * BEFORE))
+    lost, right = _copying_loss(heard[POINTING_LAYER], causal, texts.repeats)
+    before = _attention_scores(heard[PREVIOUS_TOKEN_LAYER], causal)[:, :PREVIOUS_TOKEN_HEADS, 1:]
+    found = cross_entropy(before.flatten(0, 2), torch.arange(length - 1).repeat(len(texts.ids) * PREVIOUS_TOKEN_HEADS))
     answers = cross_entropy(logits.float(), texts.ids[:, 1:][again])
-    return Losses(answers, {"copying": lost + found}, right, logits.detach().argmax(-1))
+    return PretrainLosses(answers, {"copying": lost + found}, right, logits.detach().argmax(-1))
 
 
-def _repeating(heard: CapturedQK, seen: torch.Tensor, repeats: torch.Tensor) -> tuple[torch.Tensor, float]:
+def _copying_loss(heard: CapturedQK, seen: torch.Tensor, repeats: torch.Tensor) -> tuple[torch.Tensor, float]:
     """How little the copying heads look, before a token that repeats, at the ones that it repeats; the share of such
     looks that fall on one. seen: bool [batch, 1, length, length]. repeats: as in `CopyBatch`."""
     again = repeats.any(-1)[:, 1:]
-    scores = _scores(heard, seen)[:, HEADS:, :-1].transpose(1, 2)[again]  # [tokens, heads, length]
+    scores = _attention_scores(heard, seen)[:, POINTING_HEADS:, :-1].transpose(1, 2)[again]  # [tokens, heads, length]
     sources = repeats[:, 1:][again]
     shares = scores.log_softmax(-1).masked_fill(~sources[:, None], -math.inf).logsumexp(-1)
     best = scores.detach().mean(1).argmax(-1, keepdim=True)
     return -shares.mean(), sources.gather(1, best).float().mean().item()
 
 
-def _scores(heard: CapturedQK, seen: torch.Tensor) -> torch.Tensor:
+def _attention_scores(heard: CapturedQK, seen: torch.Tensor) -> torch.Tensor:
     """[batch, heads, length, length], what is not seen left out."""
     scores = torch.matmul(heard.query.float() * heard.scaling, heard.key.float().transpose(-1, -2))
     return scores.masked_fill(~seen, -1e9)
 
 
-def _pointing(heard: CapturedQK, looks: AttentionTargets) -> tuple[torch.Tensor, float]:
+def _pointing_loss(heard: CapturedQK, looks: AttentionTargets) -> tuple[torch.Tensor, float]:
     """Mean cross-entropy between the thing's cells and where the heads look; the share of looks that fall on it."""
     query, key = heard.query, heard.key
-    asked = query[:, :HEADS].float().transpose(1, 2)[looks.row, looks.position]  # [looks, heads, width]
-    screen = key[:, :HEADS, looks.screen].float()[looks.row]  # [looks, heads, cells, width]
+    asked = query[:, :POINTING_HEADS].float().transpose(1, 2)[looks.row, looks.position]  # [looks, heads, width]
+    screen = key[:, :POINTING_HEADS, looks.screen].float()[looks.row]  # [looks, heads, cells, width]
     scores = torch.einsum("lhd,lhcd->lhc", asked, screen) * heard.scaling
     lost = -(scores.log_softmax(-1) * looks.cells[:, None]).sum(-1)
     best = scores.detach().mean(1).argmax(-1, keepdim=True)

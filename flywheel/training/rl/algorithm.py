@@ -1,4 +1,4 @@
-"""What one RL algorithm decides, and where it is found by its name, `rl.algorithm`.
+"""Define what an RL algorithm decides, and find one by its name, `rl.algorithm`.
 
 Rollouts, the reading of the policy, minibatches, gradient steps and the state on disk are the same for all, and none of
 them asks which algorithm runs. A file of `algorithms/` that is named as its algorithm and registers it is all that one
@@ -15,19 +15,19 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from flywheel.errors import BadInput
-from flywheel.settings import Rl
+from flywheel.config import RlSettings
 from flywheel.training.rl import algorithms
 from flywheel.training.rl.gae import TurnEstimates
+from flywheel.utils.errors import BadInput
 
 if TYPE_CHECKING:  # names are looked up before anything of torch is wanted, which takes seconds
     from torch import Tensor
 
-    from flywheel.training.rl.ppo import PolicyTerms, TokenBatch
+    from flywheel.training.rl.losses import PolicyTerms, TokenBatch
 
 
 @dataclass(frozen=True)
-class Rewarded:
+class ScoredTrajectory:
     """A whole trajectory as an algorithm sees it. task_id: trajectories of one task are a group. rewards: of each step,
     shaped. lengths: trainable tokens of each step.
 
@@ -54,10 +54,10 @@ class Algorithm(Protocol):
     whole_groups: bool
     needs_value: bool
 
-    def advantages(self, batch: Sequence[Rewarded], rl: Rl) -> list[TurnEstimates]:
+    def advantages(self, batch: Sequence[ScoredTrajectory], rl: RlSettings) -> list[TurnEstimates]:
         """What the loss weighs each token by, and V's targets: one estimate a trajectory, in the order of the batch."""
 
-    def loss(self, part: TokenBatch, rl: Rl) -> tuple[Tensor, PolicyTerms]:
+    def loss(self, part: TokenBatch, rl: RlSettings) -> tuple[Tensor, PolicyTerms]:
         """A part's share of the minibatch's loss, with gradient: a sum over its tokens, divided by the minibatch's
         (`part.tokens`), so that parts and processes add up. And what the step's figures are made of."""
 
@@ -65,20 +65,22 @@ class Algorithm(Protocol):
 ALGORITHMS: dict[str, Algorithm] = {}  # by the name that rl.algorithm calls it by
 
 
-def names() -> list[str]:
+def list_algorithms() -> list[str]:
     """What rl.algorithm may be, without importing any."""
     return sorted({*ALGORITHMS, *(module.name for module in pkgutil.iter_modules(algorithms.__path__))})
 
 
-def check(name: str) -> None:
+def check_algorithm(name: str) -> None:
     """Raises BadInput where there is none of this name."""
-    if name not in names():
-        raise BadInput(f"there is no algorithm {name!r}", where="rl.algorithm", fix=f"known are {', '.join(names())}")
+    if name not in list_algorithms():
+        raise BadInput(
+            f"there is no algorithm {name!r}", where="rl.algorithm", fix=f"known are {', '.join(list_algorithms())}"
+        )
 
 
-def find(name: str) -> Algorithm:
+def get_algorithm(name: str) -> Algorithm:
     """Raises BadInput where there is none of this name."""
-    check(name)
+    check_algorithm(name)
     if name not in ALGORITHMS:
         importlib.import_module(f"{algorithms.__name__}.{name}")
     return ALGORITHMS[name]

@@ -25,12 +25,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from flywheel.environments.env import Task
-from flywheel.errors import TrainingError
-from flywheel.settings import Rl
+from flywheel.config import RlSettings
+from flywheel.envs.base import Task
+from flywheel.utils.errors import TrainingError
 
-Kind = tuple[str, str, int]  # world, template, level
-K = TypeVar("K", str, Kind)
+TaskKind = tuple[str, str, int]  # world, template, level
+K = TypeVar("K", str, TaskKind)
 _PULL = 2.0  # episodes that a kind's rate counts for in the estimate of one task
 _TASK_GROUPS, _KIND_GROUPS = 2.0, 4.0  # groups of outcomes taken from a tally at most: they are of an older policy
 _REASONS = {"level not reached": "level not reached", "always": "always solved", "never": "never solved"}
@@ -42,13 +42,13 @@ class PastOutcomes:
     """What is known before a run: (successes, episodes) by task_id and by kind."""
 
     tasks: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    kinds: Mapping[Kind, tuple[float, float]] = field(default_factory=dict)
+    kinds: Mapping[TaskKind, tuple[float, float]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, outcomes: Iterable[tuple[str, Kind, bool]]) -> PastOutcomes:
+    def of(cls, outcomes: Iterable[tuple[str, TaskKind, bool]]) -> PastOutcomes:
         """From (task_id, kind, verified) of each scored episode."""
         tasks: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
-        kinds: dict[Kind, list[float]] = defaultdict(lambda: [0.0, 0.0])
+        kinds: dict[TaskKind, list[float]] = defaultdict(lambda: [0.0, 0.0])
         for task_id, kind, verified in outcomes:
             for count in (tasks[task_id], kinds[kind]):
                 count[0] += verified
@@ -57,7 +57,7 @@ class PastOutcomes:
 
 
 @dataclass
-class _Count:
+class _FadingCount:
     """Successes among episodes, both fading as newer ones come."""
 
     successes: float = 0.0
@@ -68,7 +68,7 @@ class _Count:
         self.episodes = keep * self.episodes + episodes
 
     @classmethod
-    def at_most(cls, found: tuple[float, float], episodes: float) -> _Count:
+    def at_most(cls, found: tuple[float, float], episodes: float) -> _FadingCount:
         """As many older outcomes, scaled down where they are more than `episodes`."""
         successes, n = found
         scale = min(1.0, episodes / n) if n else 0.0
@@ -82,7 +82,7 @@ class Curriculum:
     opens once rl.curriculum_rise of the newest episodes of the one below succeed, and never closes.
     """
 
-    def __init__(self, tasks: Sequence[Task], rl: Rl, seed: int, prior: PastOutcomes | None = None) -> None:
+    def __init__(self, tasks: Sequence[Task], rl: RlSettings, seed: int, prior: PastOutcomes | None = None) -> None:
         """Raises TrainingError where there is no task, or two of one id."""
         self._tasks = {task.task_id: task for task in sorted(tasks, key=lambda task: task.task_id)}
         if not tasks or len(self._tasks) < len(tasks):
@@ -94,25 +94,33 @@ class Curriculum:
         for task in self._tasks.values():
             if task.level not in self._levels[task.world]:
                 self._levels[task.world].append(task.level)
-        self._own = {name: _Count.at_most(prior.tasks.get(name, (0, 0)), _TASK_GROUPS * group) for name in self._tasks}
-        known = {kind: _Count.at_most(found, _KIND_GROUPS * group) for kind, found in prior.kinds.items()}
-        self._kinds: dict[Kind, _Count] = {kind: known.get(kind, _Count()) for kind in map(_kind, tasks)}
+        self._own = {
+            name: _FadingCount.at_most(prior.tasks.get(name, (0, 0)), _TASK_GROUPS * group) for name in self._tasks
+        }
+        known = {kind: _FadingCount.at_most(found, _KIND_GROUPS * group) for kind, found in prior.kinds.items()}
+        self._kinds: dict[TaskKind, _FadingCount] = {
+            kind: known.get(kind, _FadingCount()) for kind in map(_task_kind, tasks)
+        }
         self._open = {world: min(levels) for world, levels in self._levels.items()}
         for world in self._open:
             self._rise(world)
         self._drawn = dict.fromkeys(self._tasks, 0)
-        self._mixed = _Count()  # groups whose scores differ, among all
-        self._of_kind = {kind: [name for name, t in self._tasks.items() if _kind(t) == kind] for kind in self._kinds}
+        self._mixed = _FadingCount()  # groups whose scores differ, among all
+        self._of_kind = {
+            kind: [name for name, t in self._tasks.items() if _task_kind(t) == kind] for kind in self._kinds
+        }
         # First credits, below one draw's share: they order what has equal chances.
-        self._credit = {name: _fraction(seed, name) / len(names) for names in self._of_kind.values() for name in names}
-        self._kind_credit = {kind: _fraction(seed, *kind) / len(self._kinds) for kind in self._kinds}
+        self._credit = {
+            name: _first_credit(seed, name) / len(names) for names in self._of_kind.values() for name in names
+        }
+        self._kind_credit = {kind: _first_credit(seed, *kind) / len(self._kinds) for kind in self._kinds}
 
     def next(self) -> Task:
         """The task of the next group: a function of the state alone. Every task comes again, the rarest too."""
         chances = self.chances()
         of_kind = {kind: math.fsum(chances[name] for name in names) for kind, names in self._of_kind.items()}
-        kind = _draw(self._kind_credit, of_kind)
-        chosen = _draw(self._credit, {name: chances[name] / of_kind[kind] for name in self._of_kind[kind]})
+        kind = _draw_by_credit(self._kind_credit, of_kind)
+        chosen = _draw_by_credit(self._credit, {name: chances[name] / of_kind[kind] for name in self._of_kind[kind]})
         self._drawn[chosen] += 1
         return self._tasks[chosen]
 
@@ -133,7 +141,7 @@ class Curriculum:
             return
         won, n = float(sum(successes)), float(len(successes))
         self._own[task_id].add(won, n, self._rl.curriculum_memory)
-        self._kinds[_kind(task)].add(won, n, 1 - (1 - self._rl.curriculum_memory) / 2)
+        self._kinds[_task_kind(task)].add(won, n, 1 - (1 - self._rl.curriculum_memory) / 2)
         self._mixed.add(float(max(scores) > min(scores)), 1.0, 0.9)
         self._rise(task.world)
 
@@ -201,23 +209,25 @@ class Curriculum:
                 f"the state is of other tasks ({apart} differ)", where="curriculum", fix="begin the run anew"
             )
         # In the order of the tasks, whatever that of the file: sums must be the same to the last bit.
-        self._own = {name: _Count(*state["own"][name]) for name in self._tasks}
-        found = {tuple(row[:3]): _Count(*row[3:]) for row in state["kinds"]}
+        self._own = {name: _FadingCount(*state["own"][name]) for name in self._tasks}
+        found = {tuple(row[:3]): _FadingCount(*row[3:]) for row in state["kinds"]}
         self._kinds = {kind: found[kind] for kind in self._kinds}
         self._open = {world: state["open"][world] for world in self._open}
         self._drawn = {name: state["drawn"][name] for name in self._tasks}
         self._credit = {name: state["credit"][name] for name in self._credit}
         credit = {tuple(row[:3]): row[3] for row in state["kind_credit"]}
         self._kind_credit = {kind: credit[kind] for kind in self._kinds}
-        self._mixed = _Count(*state["mixed"])
+        self._mixed = _FadingCount(*state["mixed"])
 
     # -- what is known of a task -----------------------------------------------------------------------------------
     def _weight(self, task: Task) -> float:
         if task.level > self._open[task.world]:
             return 0.0
-        kind, own = self._kinds[_kind(task)], self._own[task.task_id]
+        kind, own = self._kinds[_task_kind(task)], self._own[task.task_id]
         rate = (kind.successes + 1) / (kind.episodes + 2)
-        return mixed(_PULL * rate + own.successes, _PULL * (1 - rate) + own.episodes - own.successes, self._group)
+        return mixed_group_probability(
+            _PULL * rate + own.successes, _PULL * (1 - rate) + own.episodes - own.successes, self._group
+        )
 
     def _mark(self, name: str) -> str:
         """always, never, mixed, or untried where too little is known."""
@@ -237,24 +247,24 @@ class Curriculum:
                 self._open[world] = max(self._open[world], above)
 
 
-def in_words(table: Sequence[Mapping[str, Any]]) -> str:
+def describe_curriculum(table: Sequence[Mapping[str, Any]]) -> str:
     """Rows of `Curriculum.table` in one line: "3 always solved, 5 never solved of 20"."""
     counts = Counter(row["reason"] for row in table if row["reason"])
     return f"{', '.join(f'{n} {why}' for why, n in sorted(counts.items())) or 'none'} of {len(table)}"
 
 
-def mixed(a: float, b: float, n: int) -> float:
+def mixed_group_probability(a: float, b: float, n: int) -> float:
     """The chance that n episodes of a task do not all end alike, its success being Beta(a, b); a, b > 0, n >= 2."""
     won = math.prod((a + i) / (a + b + i) for i in range(n))
     lost = math.prod((b + i) / (a + b + i) for i in range(n))
     return max(0.0, 1 - won - lost)
 
 
-def _kind(task: Task) -> Kind:
+def _task_kind(task: Task) -> TaskKind:
     return task.world, task.template, task.level
 
 
-def _draw(credit: dict[K, float], chances: Mapping[K, float]) -> K:
+def _draw_by_credit(credit: dict[K, float], chances: Mapping[K, float]) -> K:
     """The one of `chances` (they sum to 1) whose credit is highest once each has gathered its chance; it pays 1."""
     for one, chance in chances.items():
         credit[one] += chance
@@ -263,13 +273,13 @@ def _draw(credit: dict[K, float], chances: Mapping[K, float]) -> K:
     return chosen
 
 
-def _fraction(seed: int, *names: object) -> float:
+def _first_credit(seed: int, *names: object) -> float:
     """0 <= fraction < 1, a function of seed and names: the first order."""
     said = " ".join(map(str, ("curriculum", seed, *names)))
     return int.from_bytes(hashlib.sha256(said.encode()).digest()[:6]) / 2**48
 
 
-class Shuffled:
+class ShuffledTasks:
     """Tasks in shuffled rounds, none again before all have come: for value pretraining, whose policy is fixed."""
 
     def __init__(self, tasks: Sequence[Task], seed: int) -> None:

@@ -18,21 +18,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flywheel.agent.history_summary import open_summarizer
-from flywheel.environments.env import Task
-from flywheel.errors import TrainingError
-from flywheel.policy.encoding import Encoded, Encoder
-from flywheel.reward.shaping import Shaping, as_earned, at_the_end, shape
+from flywheel.agent.history import open_summarizer
+from flywheel.config import RlSettings, Settings
+from flywheel.envs.base import Task
+from flywheel.policy.encoding import EncodedSequence, Encoder
+from flywheel.rewards.shaping import ShapingConfig, reward_as_earned, reward_at_end, shape_rewards
 from flywheel.rollout.episode import Episode
-from flywheel.rollout.history import step_context
+from flywheel.rollout.history import build_step_context
 from flywheel.rollout.rollout_log import EpisodeOutcome
-from flywheel.settings import Rl, Settings
-from flywheel.training.forward.policy_forward import Example
-from flywheel.training.parallel.engine import collected, rounds
-from flywheel.training.rl.algorithm import Rewarded, find
-from flywheel.training.rl.learner import Learner
-from flywheel.training.rl.value import UNTOLD, Told
-from flywheel.training.samples import Sample, agent_samples
+from flywheel.training.data.samples import Sample, build_agent_samples
+from flywheel.training.distributed.engine import gather_across_ranks, pad_microbatches_across_ranks
+from flywheel.training.modeling.policy_forward import EncodedSample
+from flywheel.training.rl.algorithm import ScoredTrajectory, get_algorithm
+from flywheel.training.rl.learner import UNKNOWN_FEATURE, Learner, ValueFeatures
+from flywheel.utils.errors import TrainingError
 
 
 @dataclass(frozen=True)
@@ -46,10 +45,10 @@ class Experience:
     trajectory_id: str
     samples: tuple[Sample, ...]
     rewards: tuple[float, ...]
-    told: tuple[Told, ...]
+    told: tuple[ValueFeatures, ...]
     score: float
     success: bool
-    bootstrap_context: Encoded | None
+    bootstrap_context: EncodedSequence | None
     task_id: str = ""
     think_lengths: tuple[int, ...] = ()
     interface: str = ""
@@ -77,11 +76,11 @@ class StepSample:
     on_policy: bool
     value_input: Tensor | None
     success: bool
-    item: Example
+    item: EncodedSample
     interface: str = ""
 
 
-def experiences(
+def build_experiences(
     episodes: Sequence[Episode],
     outcomes: Sequence[EpisodeOutcome],
     tasks: Mapping[str, Task],
@@ -89,7 +88,7 @@ def experiences(
     settings: Settings,
 ) -> list[Experience]:
     """Sorted by trajectory_id; episodes without a step are left out. outcomes: of each episode. tasks: by task_id."""
-    shaping = Shaping(
+    shaping = ShapingConfig(
         settings.rl.format_penalty,
         settings.policy.max_new_tokens,
         settings.rl.length_buffer,
@@ -98,16 +97,16 @@ def experiences(
     )
     pairs = [(episode, outcome) for episode, outcome in zip(episodes, outcomes, strict=True) if episode.steps]
     return [
-        _experience(episode, outcome, tasks[episode.trajectory.task_id], encoder, settings, shaping)
+        _build_experience(episode, outcome, tasks[episode.trajectory.task_id], encoder, settings, shaping)
         for episode, outcome in sorted(pairs, key=lambda pair: pair[0].id)
     ]
 
 
-def _experience(
-    episode: Episode, outcome: EpisodeOutcome, task: Task, encoder: Encoder, settings: Settings, shaping: Shaping
+def _build_experience(
+    episode: Episode, outcome: EpisodeOutcome, task: Task, encoder: Encoder, settings: Settings, shaping: ShapingConfig
 ) -> Experience:
     summarizer = open_summarizer(settings)
-    samples = agent_samples(
+    samples = build_agent_samples(
         [episode.trajectory],
         episode.steps,
         episode.images,
@@ -121,8 +120,10 @@ def _experience(
     # A goal that was reached is an end, also where the limit came in the same step.
     cut_off = episode.trajectory.status != "completed" and not outcome.success
     beyond = None
-    if cut_off and settings.rl.bootstrap and find(settings.rl.algorithm).needs_value:  # else there is no V to end in
-        context = step_context(
+    if (
+        cut_off and settings.rl.bootstrap and get_algorithm(settings.rl.algorithm).needs_value
+    ):  # else there is no V to end in
+        context = build_step_context(
             task.instruction,
             episode.steps,
             episode.images,
@@ -136,10 +137,10 @@ def _experience(
     # What follows a cut-off trajectory is in the bootstrap (`gae.estimate`), with it an outcome that comes at an end.
     later = outcome.score if beyond is not None and not settings.rl.reward_progress else 0.0
     scores = [step.state_score for step in episode.steps]
-    rewards = shape(
-        as_earned(outcome.score, scores)
+    rewards = shape_rewards(
+        reward_as_earned(outcome.score, scores)
         if settings.rl.reward_progress
-        else at_the_end(outcome.score - later, len(samples)),
+        else reward_at_end(outcome.score - later, len(samples)),
         [len(sample.response) for sample in samples],
         [bool(step.parse_error) for step in episode.steps],
         shaping,
@@ -150,7 +151,7 @@ def _experience(
         episode.id,
         tuple(samples),
         rewards,
-        _told(scores, task.max_steps),
+        _build_value_features(scores, task.max_steps),
         outcome.score,
         outcome.success,
         beyond,
@@ -161,14 +162,16 @@ def _experience(
     )
 
 
-def _told(scores: Sequence[float | None], budget: int) -> tuple[Told, ...]:
+def _build_value_features(scores: Sequence[float | None], budget: int) -> tuple[ValueFeatures, ...]:
     return tuple(
-        Told(UNTOLD if score is None else score, 1 - step / budget if budget else UNTOLD)
+        ValueFeatures(UNKNOWN_FEATURE if score is None else score, 1 - step / budget if budget else UNKNOWN_FEATURE)
         for step, score in enumerate(scores)
     )
 
 
-def step_samples(batch: Sequence[Experience], learner: Learner, rl: Rl) -> tuple[list[StepSample], float]:
+def estimate_step_samples(
+    batch: Sequence[Experience], learner: Learner, rl: RlSettings
+) -> tuple[list[StepSample], float]:
     """Values and advantages over each whole trajectory, as the learner's algorithm has them, then one turn a step; and
     the mean horizon in tokens (NaN where the algorithm has none).
 
@@ -178,16 +181,16 @@ def step_samples(batch: Sequence[Experience], learner: Learner, rl: Rl) -> tuple
     if not batch:
         raise TrainingError("the batch is empty", where="RL", fix="check the rollout's log for what became of it")
     for experience in batch:
-        _check(experience)
+        _check_experience(experience)
     items = [[learner.reader.item(s.context, s.response) for s in experience.samples] for experience in batch]
     # One placeholder token: V is read where it would be predicted, and it is not fed to the model.
     valued = learner.value is not None
     cut = [number for number, experience in enumerate(batch) if valued and experience.bootstrap_context is not None]
     beyond = [learner.reader.item(batch[number].bootstrap_context, (0,), sampled=False) for number in cut]
-    states = iter(_read(learner, [*(item for some in items for item in some), *beyond], rl))
+    states = iter(_read_policy(learner, [*(item for some in items for item in some), *beyond], rl))
     mine = [[next(states) for _ in some] for some in items]
     ends = {
-        number: float(_values(learner, Told(batch[number].score, 0.0).beside(hidden)[0]))
+        number: float(_evaluate_value(learner, ValueFeatures(batch[number].score, 0.0).beside(hidden)[0]))
         for number, (hidden, _, _) in zip(cut, states, strict=True)
     }
     read = [
@@ -195,11 +198,11 @@ def step_samples(batch: Sequence[Experience], learner: Learner, rl: Rl) -> tuple
         for one, states_of in zip(batch, mine, strict=True)
     ]
     rewarded = [
-        Rewarded(
+        ScoredTrajectory(
             experience.task_id,
             experience.rewards,
             tuple(len(item.response) for item in some),
-            tuple(_values(learner, one) for one in read_of) if valued else (),
+            tuple(_evaluate_value(learner, one) for one in read_of) if valued else (),
             bootstrap=ends.get(number, 0.0),
             outcome=experience.later if number in ends else 0.0,
         )
@@ -211,7 +214,7 @@ def step_samples(batch: Sequence[Experience], learner: Learner, rl: Rl) -> tuple
     for experience, some, states_of, read_of, one, got in every:
         for row, (sample, item, (_, *logs)) in enumerate(zip(experience.samples, some, states_of, strict=True)):
             fresh = sample.version in (None, learner.version)
-            old, apart = _as_sampled(sample, *logs, fresh, rl)
+            old, apart = _sampled_logprobs(sample, *logs, fresh, rl)
             result.append(
                 StepSample(
                     sample,
@@ -232,12 +235,12 @@ def step_samples(batch: Sequence[Experience], learner: Learner, rl: Rl) -> tuple
     return result, float(np.mean([got.horizon for got in estimates]))
 
 
-def _values(learner: Learner, read: Tensor) -> np.ndarray:
+def _evaluate_value(learner: Learner, read: Tensor) -> np.ndarray:
     """V [...] of what it reads, [..., width + 2]."""
     return learner.value.evaluate(read).double().cpu().numpy()
 
 
-def _check(experience: Experience) -> None:
+def _check_experience(experience: Experience) -> None:
     where = f"trajectory {experience.trajectory_id}"
     if not experience.samples:
         raise TrainingError("it has no trainable token", where=where, fix="leave out what has no step")
@@ -258,8 +261,8 @@ def _check(experience: Experience) -> None:
                 )
 
 
-def _as_sampled(
-    sample: Sample, tempered: np.ndarray, natural: np.ndarray, fresh: bool, rl: Rl
+def _sampled_logprobs(
+    sample: Sample, tempered: np.ndarray, natural: np.ndarray, fresh: bool, rl: RlSettings
 ) -> tuple[np.ndarray, np.ndarray]:
     """The log-probabilities that the ratio is taken against, and how far the recomputed ones are from what the policy
     recorded. tempered, natural: recomputed, at the sampling temperature and at 1."""
@@ -280,11 +283,15 @@ def _as_sampled(
 
 
 @torch.no_grad()
-def _read(learner: Learner, items: Sequence[Example], rl: Rl) -> list[tuple[Tensor | None, np.ndarray, np.ndarray]]:
+def _read_policy(
+    learner: Learner, items: Sequence[EncodedSample], rl: RlSettings
+) -> list[tuple[Tensor | None, np.ndarray, np.ndarray]]:
     """Of each item's response the hidden states [response, width], where V reads them, and the log-probabilities
     [response], at the sampling temperature and at 1. Several processes read a part each."""
     found = {}
-    for part, weight in rounds(learner.reader.parts(items, rl, learner.actor.size), learner.actor):
+    for part, weight in pad_microbatches_across_ranks(
+        learner.reader.parts(items, rl, learner.actor.size), learner.actor
+    ):
         hidden, _, *logprobs = learner.actor.forward(part, rl.temperature, 1.0)
         ends = np.cumsum([len(items[member].response) for member in part.members])[:-1].tolist()
         if weight:
@@ -293,5 +300,5 @@ def _read(learner: Learner, items: Sequence[Example], rl: Rl) -> list[tuple[Tens
                 member: (state.clone() if learner.value is not None else None, tempered.copy(), natural.copy())
                 for member, state, tempered, natural in zip(part.members, *pieces, strict=True)
             }
-    every = {member: read for mine in collected(found, learner.actor) for member, read in mine.items()}
+    every = {member: read for mine in gather_across_ranks(found, learner.actor) for member, read in mine.items()}
     return [every[member] for member in range(len(items))]

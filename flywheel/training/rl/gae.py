@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flywheel.errors import TrainingError
+from flywheel.utils.errors import TrainingError
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class LengthAdaptive:
 
 
 @dataclass(frozen=True)
-class Estimate:
+class AdvantageEstimate:
     """Arrays of shape [tokens], 0 at observation tokens. returns: the value model's targets."""
 
     advantages: np.ndarray
@@ -31,7 +31,7 @@ class Estimate:
     horizon: float
 
 
-def length_adaptive(length: int, alpha: float, gamma: float = 1.0) -> LengthAdaptive:
+def length_adaptive_lambda(length: int, alpha: float, gamma: float = 1.0) -> LengthAdaptive:
     """lambda_policy = max(0, 1 - 1 / (alpha l)), l = trainable tokens of the whole trajectory (VAPO, eq. 7).
 
     The horizon is then alpha l tokens (gamma 1), never under one: 5% of the trajectory at the report's alpha of 0.05.
@@ -40,7 +40,7 @@ def length_adaptive(length: int, alpha: float, gamma: float = 1.0) -> LengthAdap
     return LengthAdaptive(lam, 1.0 / (1.0 - gamma * lam))
 
 
-def gae(
+def compute_gae(
     rewards: np.ndarray, values: np.ndarray, mask: np.ndarray, *, gamma: float, lam: float, bootstrap: float = 0.0
 ) -> np.ndarray:
     """A_i = sum_k (gamma lam)^k delta_{i+k}, delta_i = r_i + gamma V_{i+1} - V_i; i + 1 is the next trainable token.
@@ -62,7 +62,7 @@ def gae(
     return result
 
 
-def estimate(
+def estimate_advantages(
     rewards: np.ndarray,
     values: np.ndarray,
     mask: np.ndarray,
@@ -73,7 +73,7 @@ def estimate(
     lambda_policy: float | None = None,
     bootstrap: float = 0.0,
     outcome: float = 0.0,
-) -> Estimate:
+) -> AdvantageEstimate:
     """Decoupled GAE of one trajectory: the policy's advantages with the length-adaptive lambda (or a fixed
     lambda_policy), the value model's targets (advantage + value) with lambda_critic. Shapes as in `gae`.
 
@@ -88,15 +88,15 @@ def estimate(
         raise TrainingError("a reward or value at a trainable token is not finite", where="GAE")
     if not mask.any():
         raise TrainingError("no token is trainable", where="GAE")
-    adaptive = length_adaptive(int(mask.sum()), alpha, gamma)
+    adaptive = length_adaptive_lambda(int(mask.sum()), alpha, gamma)
     if lambda_policy is not None:
         adaptive = LengthAdaptive(lambda_policy, 1.0 / max(1.0 - gamma * lambda_policy, 1.0 / int(mask.sum())))
-    advantages = gae(rewards, values, mask, gamma=gamma, lam=adaptive.lam, bootstrap=bootstrap)
+    advantages = compute_gae(rewards, values, mask, gamma=gamma, lam=adaptive.lam, bootstrap=bootstrap)
     earned = np.array(rewards, dtype=np.float64)
     earned[np.flatnonzero(mask)[-1]] += outcome
-    returns = gae(earned, values, mask, gamma=gamma, lam=lambda_critic)
+    returns = compute_gae(earned, values, mask, gamma=gamma, lam=lambda_critic)
     returns[mask] += read[1]
-    return Estimate(advantages, returns, adaptive.horizon)
+    return AdvantageEstimate(advantages, returns, adaptive.horizon)
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def estimate_turns(
     whole, ends = np.concatenate(values), np.cumsum([len(part) for part in values])
     spread = np.zeros(len(whole))
     spread[ends - 1] = rewards
-    got = estimate(
+    got = estimate_advantages(
         spread,
         whole,
         np.ones(len(whole), dtype=bool),

@@ -3,16 +3,16 @@
 One step, in order, each line with the file to read:
 
  1. tasks are drawn by what is still to be learnt of them       curriculum.py
- 2. their episodes stream in, until a batch is whole            rollout/stream.py, rollout/rollout_log.py
- 3. an outcome becomes rewards, step by step                    reward/shaping.py, experience.py (experiences)
+ 2. their episodes stream in, until a batch is whole            rollout/async_pool.py, rollout/rollout_log.py
+ 3. an outcome becomes rewards, step by step                    rewards/shaping.py, experience.py (experiences)
  4. every process of the trainer gets the batch                 parallel/workers.py, trainer.py
  5. the policy is read: log-probabilities, hidden states        forward/policy_forward.py
- 6. V is read from the hidden states                            value.py
- 7. whole trajectories get advantages and V's targets           algorithms/ppo.py, gae.py; algorithms/grpo.py, group.py
- 8. and are cut into turns, the samples, held against theirs    experience.py (step_samples), update.py (_agreement)
- 9. minibatches of turns get the algorithm's loss               update.py, algorithms/, ppo.py
+ 6. V is read from the hidden states                            learner.py
+ 7. whole trajectories get advantages and V's targets           algorithms/ppo.py, gae.py; algorithms/grpo.py, grpo.py
+ 8. and are cut into turns, the samples, held against theirs    experience.py (step_samples), trainer.py (_agreement)
+ 9. minibatches of turns get the algorithm's loss               trainer.py, algorithms/, losses.py
 10. gradients are added up, cut, and move the policy, then V    parallel/engine.py (gradient_step), zero.py
-11. all of it goes to disk, so that a kill costs one step       training/state.py, learner.py
+11. all of it goes to disk, so that a kill costs one step       training/distributed/train_state.py, learner.py
 12. the new weights are published, and the pool goes on         _Run._step below
 
 Rollouts stream (`rollout.stream`): while a batch is trained on, in a thread of its own, the event loop goes on acting,
@@ -26,9 +26,12 @@ and of what was drawn before, and episodes are put in order before anything is c
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 import logging
 import shutil
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -38,30 +41,138 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 
-from flywheel import termination
-from flywheel.environments.env import Task
-from flywheel.environments.router import Environments, OpenEnvironments, open_environments
-from flywheel.errors import BadInput, FlywheelError, TrainingError
-from flywheel.evaluation.evaluate import judge
+from flywheel.config import Settings
+from flywheel.envs import registry
+from flywheel.envs.base import INTERFACES, Task
+from flywheel.envs.router import EnvProvider, OpenEnvProvider, open_environments
+from flywheel.evaluation.evaluator import judge_episode
 from flywheel.policy import open_policy
-from flywheel.policy.checkpoint import digest
+from flywheel.policy.checkpoint import checkpoint_digest
 from flywheel.policy.encoding import Encoder
-from flywheel.policy.protocol import Policy
-from flywheel.rollout.episode import Episode, seed_of
+from flywheel.policy.protocol import PolicyBackend
+from flywheel.rewards.scorer_set import ScorerSet
+from flywheel.rollout.async_pool import AsyncRolloutPool, EpisodeBatch
+from flywheel.rollout.episode import Episode, derive_seed
 from flywheel.rollout.rollout_log import RolloutLog, RolloutPlan
-from flywheel.rollout.stream import EpisodeBatch, Pool
-from flywheel.scoring.panel import Panel
-from flywheel.settings import Settings
-from flywheel.training.parallel.workers import WorkerGroup
-from flywheel.training.rl.algorithm import find
-from flywheel.training.rl.curriculum import Curriculum, PastOutcomes, Shuffled
-from flywheel.training.rl.experience import Experience, experiences
-from flywheel.training.rl.figures import by_interface, by_world, finite, of_episodes
-from flywheel.training.rl.run_key import run_key
-from flywheel.training.rl.threads import trainer_thread
+from flywheel.training.distributed.worker_group import WorkerGroup
+from flywheel.training.rl.algorithm import get_algorithm
+from flywheel.training.rl.curriculum import Curriculum, PastOutcomes, ShuffledTasks
+from flywheel.training.rl.experience import Experience, build_experiences
 from flywheel.training.rl.trainer import RLTrainer
+from flywheel.utils import processes
+from flywheel.utils.errors import BadInput, FlywheelError, TrainingError
+
+# What an RL run is of: the state of another run is not taken up.
+
+_STATE_FORMAT = 4  # of the state on disk: that of another one is not taken up
+# Settings that change how long a run takes, and not what it trains on: a run that goes on may have others.
+_FREE_SETTINGS = {
+    "rl": {"batch_timeout_s", "threads", "processes", "device"},
+    "policy": {
+        "backend",
+        "endpoint",
+        "model",
+        "key_variable",
+        "device",
+        "batch",
+        "queue",
+        "cache_mb",
+        "timeout_s",
+        "retries",
+    },
+}
+
+
+def hash_run_inputs(
+    settings: Settings, sft_folder: Path, domain: str, iteration: int, tasks: Sequence[Task], prior: PastOutcomes | None
+) -> str:
+    """One text for all inputs of the run that it depends on."""
+    used = [
+        _STATE_FORMAT,
+        checkpoint_digest(sft_folder),
+        domain,
+        iteration,
+        settings.seed,
+        [task.task_id for task in tasks],
+    ]
+    blocks = [getattr(settings, name).model_dump(exclude=free) for name, free in _FREE_SETTINGS.items()]
+    blocks += [registry.find_backend(name).identity(settings) for name in sorted({task.environment for task in tasks})]
+    return hashlib.sha256(json.dumps([used, blocks, repr(prior)], sort_keys=True).encode()).hexdigest()
+
+
+# How the trainer of an RL run and the policy that acts meanwhile share the cores.
+
+
+@contextmanager
+def open_trainer_thread(settings: Settings) -> Iterator[ThreadPoolExecutor]:
+    """The one thread that all of the trainer's arithmetic is done on; meanwhile the policy has the other cores.
+
+    A thread that computes gets a team of OpenMP threads of its own, and keeps it.
+    """
+    every = torch.get_num_threads()
+    trainer = count_trainer_threads(settings, every)
+    torch.set_num_threads(max(1, every - trainer) if trainer < every else every)  # of threads that begin now
+    try:
+        with ThreadPoolExecutor(1, "trainer", torch.set_num_threads, (trainer,)) as thread:
+            yield thread
+    finally:
+        torch.set_num_threads(every)
+
+
+def count_trainer_threads(settings: Settings, every: int) -> int:
+    """Threads of the trainer's arithmetic, of `every` that there are.
+
+    Two Python threads that each drive a full team of OpenMP threads make both slow, even where only one of them is at
+    work: so trainer and policy share the cores where the policy is on them too.
+    """
+    policy = settings.policy
+    beside = policy.backend == "transformers" and (
+        policy.device == "cpu" or (policy.device == "auto" and not torch.cuda.is_available())
+    )
+    return settings.rl.threads or (max(1, every // 2) if beside else every)
+
+
+# The figures of one training step that are of its episodes: what the table `metrics` and the curves show.
+
+
+def drop_non_finite(metric: dict[str, Any]) -> dict[str, Any]:
+    """Without what has no meaning, such as the explained variance of returns that are all the same."""
+    return {name: value for name, value in metric.items() if np.isfinite(value)}
+
+
+def episode_metrics(batch: Sequence[Experience]) -> dict[str, float]:
+    lengths = [len(sample.response) for experience in batch for sample in experience.samples]
+    return {
+        "reward": float(np.mean([sum(experience.rewards) for experience in batch])),
+        "score": float(np.mean([experience.score for experience in batch])),
+        "success": float(np.mean([experience.success for experience in batch])),
+        "response_length": float(np.mean(lengths)),
+        "think_length": float(np.mean([length for experience in batch for length in experience.think_lengths])),
+        "rounds": float(np.mean([len(experience.samples) for experience in batch])),
+        "episodes": float(len(batch)),
+    }
+
+
+def metrics_by_interface(batch: Sequence[Experience]) -> dict[str, float]:
+    """reward_<interface>, success_<interface>: of the episodes of tasks that say how they may be done."""
+    found = {}
+    for name in INTERFACES:
+        if mine := [experience for experience in batch if experience.interface == name]:
+            found[f"reward_{name}"] = float(np.mean([sum(experience.rewards) for experience in mine]))
+            found[f"success_{name}"] = float(np.mean([experience.success for experience in mine]))
+    return found
+
+
+def success_by_world(batch: EpisodeBatch) -> dict[str, float]:
+    """success_<world>: of the batch's episodes in each."""
+    found: dict[str, list[bool]] = defaultdict(list)
+    for (ticket, _), outcome in zip(batch.episodes, batch.outcomes, strict=True):
+        found[ticket.task.world].append(outcome.success)
+    return {f"success_{world}": float(np.mean(each)) for world, each in sorted(found.items())}
+
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +181,7 @@ OnMetric = Callable[[Mapping[str, Any]], None]
 
 
 @dataclass(frozen=True)
-class Result:
+class RLResult:
     """curve: figures of each step. curriculum: `Curriculum.table`. trajectories: ids of those that the policy was
     trained on, in the order of the steps. weights: digests of those that acted, [k]: after k steps.
     """
@@ -87,7 +198,7 @@ def train_rl(
     domain: str,
     tasks: Sequence[Task],
     *,
-    open_environments: OpenEnvironments = open_environments,
+    open_environments: OpenEnvProvider = open_environments,
     settings: Settings,
     iteration: int,
     state_folder: Path,
@@ -95,7 +206,7 @@ def train_rl(
     on_metric: OnMetric = lambda metric: None,
     on_episode: Callable[[Episode], None] = lambda episode: None,
     stop: Callable[[], bool] = lambda: False,
-) -> Result:
+) -> RLResult:
     """Train the SFT checkpoint on the domain's tasks (of all domains where it is empty) and write the specialist to
     `out_folder`.
 
@@ -116,21 +227,21 @@ def train_rl(
     tasks = sorted((task for task in tasks if domain in ("", task.domain)), key=lambda task: task.task_id)
     if not tasks:
         raise TrainingError("there are no tasks", where=f"rl {domain}", fix="check synthesis.domains")
-    _check(settings)
-    with trainer_thread(settings) as thread:
-        run = _Run(sft_folder, domain, tasks, settings, iteration, state_folder, prior, on_episode, thread)
+    _check_rl_settings(settings)
+    with open_trainer_thread(settings) as thread:
+        run = _RLRun(sft_folder, domain, tasks, settings, iteration, state_folder, prior, on_episode, thread)
         try:
-            termination.run(run.train(open_environments, on_metric, stop))
+            processes.run_until_sigterm(run.train(open_environments, on_metric, stop))
             thread.submit(run.workers.call, "write", out_folder).result()
         finally:
             thread.submit(run.workers.close).result()
-    return Result(run.metrics, run.curriculum.table(), run.trajectories, run.weights)
+    return RLResult(run.metrics, run.curriculum.table(), run.trajectories, run.weights)
 
 
-def _check(settings: Settings) -> None:
+def _check_rl_settings(settings: Settings) -> None:
     """What can be known to fail is refused before hours of rollouts."""
     rl = settings.rl
-    find(rl.algorithm)
+    get_algorithm(rl.algorithm)
     if settings.policy.backend == "openai" and rl.temperature != 1 and rl.max_staleness:
         raise BadInput(
             f"a server tells log-probabilities at temperature 1 alone, and rl.temperature is {rl.temperature:g}: for "
@@ -140,7 +251,7 @@ def _check(settings: Settings) -> None:
         )
 
 
-class _Run:
+class _RLRun:
     """The state of one RL run: what is learnt, how far it is, what it used, what was measured. thread: everything of
     torch is done on it."""
 
@@ -157,16 +268,16 @@ class _Run:
         thread: ThreadPoolExecutor,
     ) -> None:
         self.domain, self.tasks, self.settings, self.rl = domain, tasks, settings, settings.rl
-        self.algorithm = find(self.rl.algorithm)
+        self.algorithm = get_algorithm(self.rl.algorithm)
         self.by_id = {task.task_id: task for task in tasks}
         self.iteration, self.folder, self.on_episode, self.thread = iteration, folder, on_episode, thread
-        self.encoder, self.panel = Encoder.from_folder(sft_folder), Panel(settings)
+        self.encoder, self.panel = Encoder.from_folder(sft_folder), ScorerSet(settings)
         self.curriculum = Curriculum(tasks, settings.rl, self._seed("curriculum"), prior)
         self.done = -1  # -1: the value model is not pretrained yet
         self.metrics: list[dict[str, Any]] = []
         self.trajectories: list[str] = []
         self.weights: list[str] = []
-        self.key = run_key(settings, sft_folder, domain, iteration, tasks, prior)
+        self.key = hash_run_inputs(settings, sft_folder, domain, iteration, tasks, prior)
         begin = partial(copy_context().run, self._open_workers, sft_folder)  # a cluster may say where (`begun_by`)
         self.workers: WorkerGroup[RLTrainer] = thread.submit(begin).result()
 
@@ -174,7 +285,7 @@ class _Run:
         make = partial(RLTrainer, sft_folder, self.settings, self._seed("value"), self.algorithm)
         return WorkerGroup(make, self.rl.processes, torch.get_num_threads(), self.rl.batch_timeout_s, "rl.processes")
 
-    async def train(self, open_environments: OpenEnvironments, on_metric: OnMetric, stop: Callable[[], bool]) -> None:
+    async def train(self, open_environments: OpenEnvProvider, on_metric: OnMetric, stop: Callable[[], bool]) -> None:
         await self._on_thread(self._load)
         if self.done < 0 and not self._pretrains:
             self.done = 0
@@ -196,12 +307,12 @@ class _Run:
         finally:
             await policy.close()
 
-    async def _for_value(self, policy: Policy, environments: Environments) -> EpisodeBatch:
+    async def _for_value(self, policy: PolicyBackend, environments: EnvProvider) -> EpisodeBatch:
         """Episodes for value pretraining."""
         count = min(self.rl.value_pretraining_tasks, len(self.tasks)) * self.rl.samples
         behind = self._plan().batches * self._plan().batch  # numbers that no episode of the run itself comes to
         plan = RolloutPlan(self.rl.samples, count, 1, 0, self._seed("pretraining"), first=behind)
-        source = Shuffled(self.tasks, self._seed("pretraining", 0))
+        source = ShuffledTasks(self.tasks, self._seed("pretraining", 0))
         async with self._pool(self._rollout_log("pretraining", source, plan, 0), policy, environments) as pool:
             return await pool.batch()
 
@@ -209,12 +320,12 @@ class _Run:
         with self._named(0, "value pretraining"):
             found = await self._on_thread(self._experiences, batch)
             figures = await self._on_thread(self.workers.call, "fit_value", found, self._seed("value pretraining"))
-        self.metrics.append(finite({"step": 0, "episodes": float(len(batch.episodes)), **figures}))
+        self.metrics.append(drop_non_finite({"step": 0, "episodes": float(len(batch.episodes)), **figures}))
         self.done = 0
         await self._on_thread(self._save)
         shutil.rmtree(self.folder / "pretraining")
 
-    async def _step(self, pool: Pool, policy: Policy) -> dict[str, Any]:
+    async def _step(self, pool: AsyncRolloutPool, policy: PolicyBackend) -> dict[str, Any]:
         """One training step. The state is saved before the pool forgets the batch: a kill between them gives the
         batch neither twice nor never."""
         started = time.monotonic()
@@ -225,8 +336,15 @@ class _Run:
         self.done += 1
         self.trajectories += [episode.id for _, episode in batch.episodes if episode.steps]
         seconds = {"rollout_s": round(collected - started, 3), "update_s": round(time.monotonic() - collected, 3)}
-        metric = finite(
-            {"step": self.done, **by_world(batch), **batch.figures, **figures, **self.curriculum.figures(), **seconds}
+        metric = drop_non_finite(
+            {
+                "step": self.done,
+                **success_by_world(batch),
+                **batch.figures,
+                **figures,
+                **self.curriculum.figures(),
+                **seconds,
+            }
         )
         self.metrics.append(metric)
         await self._on_thread(self._save)
@@ -253,7 +371,7 @@ class _Run:
 
     def _experiences(self, batch: EpisodeBatch) -> list[Experience]:
         episodes = [episode for _, episode in batch.episodes]
-        found = experiences(episodes, batch.outcomes, self.by_id, self.encoder, self.settings)
+        found = build_experiences(episodes, batch.outcomes, self.by_id, self.encoder, self.settings)
         if not found:
             raise TrainingError(
                 f"none of {len(batch.episodes)} episodes has a step", fix="a task must not be over as it begins"
@@ -263,7 +381,7 @@ class _Run:
     def _update(self, batch: EpisodeBatch) -> dict[str, float]:
         found = self._experiences(batch)
         figures = self.workers.call("update", found, self._seed("minibatches", self.done))
-        return figures | of_episodes(found) | by_interface(found)
+        return figures | episode_metrics(found) | metrics_by_interface(found)
 
     # -- what it is made of ---------------------------------------------------------------------------------------
     @property
@@ -281,13 +399,15 @@ class _Run:
             self.algorithm.whole_groups,
         )
 
-    def _rollout_log(self, name: str, source: Curriculum | Shuffled, plan: RolloutPlan, version: int) -> RolloutLog:
+    def _rollout_log(
+        self, name: str, source: Curriculum | ShuffledTasks, plan: RolloutPlan, version: int
+    ) -> RolloutLog:
         return RolloutLog(self.folder / name, self.key, source, self.by_id, plan, version)
 
-    def _pool(self, rollout_log: RolloutLog, policy: Policy, environments: Environments) -> Pool:
+    def _pool(self, rollout_log: RolloutLog, policy: PolicyBackend, environments: EnvProvider) -> AsyncRolloutPool:
         # What reads more than the state (a judge, a reward model) takes its time: the episodes go on meanwhile.
         slow = not self.panel.needs(self.domain) <= {"final_state"}
-        return Pool(
+        return AsyncRolloutPool(
             rollout_log,
             policy,
             environments,
@@ -301,7 +421,7 @@ class _Run:
         )
 
     def _grade(self, task: Task, episode: Episode) -> tuple[float, bool]:
-        result = judge(task, episode, self.panel).result
+        result = judge_episode(task, episode, self.panel).result
         return result.score, result.v
 
     def _answering(self):
@@ -310,14 +430,14 @@ class _Run:
         return self.settings.policy.model_copy(update=alone if self.rl.deterministic else {})
 
     def _seed(self, *names: object) -> int:
-        return seed_of(self.settings.seed, self.iteration, self.domain, *names)
+        return derive_seed(self.settings.seed, self.iteration, self.domain, *names)
 
     # -- the state on disk ----------------------------------------------------------------------------------------
     def _publish(self) -> Path:
         """Where the policy's server takes the newest weights from."""
         folder = self.folder / "policy"
         self.workers.call("write", folder)
-        self.weights[max(self.done, 0) :] = [digest(folder)]
+        self.weights[max(self.done, 0) :] = [checkpoint_digest(folder)]
         return folder
 
     def _save(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flywheel.scoring.scorer import Case, Need, Score
+from flywheel.rewards.scorer import Need, Score, ScoringInput
 
 PNG = b"\x89PNG"
 
@@ -12,7 +12,7 @@ class Attentive:
     version = "3"
     needs: frozenset[Need] = frozenset({"steps", "screens"})
 
-    def score(self, case: Case) -> Score:
+    def score(self, case: ScoringInput) -> Score:
         """The share of the steps whose screen is there and whose thought is not empty."""
         if "riddle" in case.trajectory.instruction:
             raise RuntimeError("it is a riddle to me")

@@ -2,30 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
 
 import numpy as np
 from torch import Tensor
 
-from flywheel.settings import Rl
-from flywheel.training.rl.algorithm import ALGORITHMS, Rewarded
+from flywheel.config import RlSettings
+from flywheel.training.rl.algorithm import ALGORITHMS, ScoredTrajectory
 from flywheel.training.rl.gae import TurnEstimates
-from flywheel.training.rl.group import group_relative
-from flywheel.training.rl.ppo import PolicyTerms, TokenBatch, clipped_loss
+from flywheel.training.rl.losses import PolicyTerms, TokenBatch, clipped_loss
+from flywheel.utils.errors import TrainingError
+
+# Group-relative advantages (GRPO, DeepSeekMath 2024, section 4.1.2): the comparison that needs no value model.
+
+_EPSILON = 1e-6  # verl's; TRL adds 1e-4
+
+
+def group_relative_advantages(rewards: Sequence[float], groups: Sequence[Hashable]) -> np.ndarray:
+    """A_i = (R_i - mean of its group) / (deviation of its group + 1e-6), for all tokens of trajectory i.
+
+    The deviation is that of a sample (n - 1), as torch's `std` has it and with it TRL and verl, whose figures this is
+    to be compared with; the paper does not say which. Over a group of four it is 1.155 times the population's.
+
+    rewards: R_i, what a whole trajectory got. groups: which trajectories are of one task. A group whose rewards are
+    all the same, one of a single trajectory among them, says nothing: 0. Returns float64 [trajectories]. Raises
+    TrainingError for a reward that is not finite.
+    """
+    every = np.asarray(rewards, dtype=np.float64)
+    if not np.isfinite(every).all():
+        raise TrainingError(
+            f"the reward of trajectory {int(np.flatnonzero(~np.isfinite(every))[0])} is not finite", where="GRPO"
+        )
+    members: dict[Hashable, list[int]] = defaultdict(list)
+    for number, name in enumerate(groups):
+        members[name].append(number)
+    result = np.zeros(len(every))
+    for rows in members.values():
+        mine = every[rows]
+        if len(mine) > 1 and (deviation := mine.std(ddof=1)) > 1e-8:
+            result[rows] = (mine - mine.mean()) / (deviation + _EPSILON)
+    return result
 
 
 class Grpo:
     whole_groups = True
     needs_value = False
 
-    def advantages(self, batch: Sequence[Rewarded], rl: Rl) -> list[TurnEstimates]:
-        relative = group_relative([sum(one.rewards) for one in batch], [one.task_id for one in batch])
+    def advantages(self, batch: Sequence[ScoredTrajectory], rl: RlSettings) -> list[TurnEstimates]:
+        relative = group_relative_advantages([sum(one.rewards) for one in batch], [one.task_id for one in batch])
         return [
             TurnEstimates(tuple(np.full(tokens, advantage) for tokens in one.lengths))
             for one, advantage in zip(batch, relative, strict=True)
         ]
 
-    def loss(self, part: TokenBatch, rl: Rl) -> tuple[Tensor, PolicyTerms]:
+    def loss(self, part: TokenBatch, rl: RlSettings) -> tuple[Tensor, PolicyTerms]:
         return clipped_loss(part, rl)
 
 

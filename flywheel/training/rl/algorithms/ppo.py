@@ -8,17 +8,17 @@ from dataclasses import replace
 import numpy as np
 from torch import Tensor
 
-from flywheel.settings import Rl
-from flywheel.training.rl.algorithm import ALGORITHMS, Rewarded
+from flywheel.config import RlSettings
+from flywheel.training.rl.algorithm import ALGORITHMS, ScoredTrajectory
 from flywheel.training.rl.gae import TurnEstimates, estimate_turns
-from flywheel.training.rl.ppo import PolicyTerms, TokenBatch, clipped_loss
+from flywheel.training.rl.losses import PolicyTerms, TokenBatch, clipped_loss
 
 
 class Ppo:
     whole_groups = False
     needs_value = True
 
-    def advantages(self, batch: Sequence[Rewarded], rl: Rl) -> list[TurnEstimates]:
+    def advantages(self, batch: Sequence[ScoredTrajectory], rl: RlSettings) -> list[TurnEstimates]:
         found = [
             estimate_turns(
                 one.rewards,
@@ -32,13 +32,13 @@ class Ppo:
             )
             for one in batch
         ]
-        return normalised(found) if rl.normalise else found
+        return normalise_advantages(found) if rl.normalise else found
 
-    def loss(self, part: TokenBatch, rl: Rl) -> tuple[Tensor, PolicyTerms]:
+    def loss(self, part: TokenBatch, rl: RlSettings) -> tuple[Tensor, PolicyTerms]:
         return clipped_loss(part, rl)
 
 
-def normalised(estimates: Sequence[TurnEstimates]) -> list[TurnEstimates]:
+def normalise_advantages(estimates: Sequence[TurnEstimates]) -> list[TurnEstimates]:
     """Advantages to mean 0 and deviation 1 over all tokens; unchanged where all are the same."""
     every = np.concatenate([turn for one in estimates for turn in one.advantages])
     mean, deviation = every.mean(), every.std()

@@ -1,0 +1,54 @@
+"""Compare the code of a worker with the code that a deployment was made with, before it does anything.
+
+It is the deployment's version in Prefect, so that its pages show it. Deployments whose version is another (those of
+`flywheel up`, whose worker runs the very files that made them) are not looked at.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+
+from prefect.runtime import deployment
+
+from flywheel.utils.errors import BadInput
+
+_ROOT = Path(__file__).resolve().parent.parent
+_PACKAGES = ("flows", "tasks", "flywheel")
+_KINDS = {".py", ".sql", ".js", ".css", ".html", ".json", ".yaml"}  # what an installed package has of the source
+_OURS = re.compile(r"\S+\+[0-9a-f]{12}")
+
+
+@cache
+def compute_code_version() -> str:
+    """`0.1.0+3fa9c1d04b7e`: the release, and the first digits of a hash of the source that this process runs."""
+    found = (path for package in _PACKAGES for path in (_ROOT / package).rglob("*") if path.suffix in _KINDS)
+    digest = hashlib.sha256()
+    for path in sorted(found):
+        digest.update(
+            f"{path.relative_to(_ROOT).as_posix()} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode()
+        )
+    return f"{metadata.version('flywheel')}+{digest.hexdigest()[:12]}"
+
+
+def code_version_build_step() -> dict[str, str]:
+    """A build step of prefect.yaml, whose `version` deployments take as theirs."""
+    return {"version": compute_code_version()}
+
+
+def check_code_version(made_with: str | None, by: str = "") -> None:
+    """Raises BadInput where this is not the code that a deployment, or an iteration that asks for a stage, has.
+
+    by: whose it is, in words; left out, the deployment of the run at work.
+    """
+    if made_with and _OURS.fullmatch(made_with) and made_with != compute_code_version():
+        raise BadInput(
+            f"this worker has other code, flywheel {compute_code_version()}, than {by or 'the deployment'}, {made_with}",
+            where=str(_ROOT) if by else f"deployment {deployment.name}",
+            fix="give the worker the same code"
+            if by
+            else "give the worker the same code, or type `prefect deploy` again",
+        )

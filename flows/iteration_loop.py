@@ -1,0 +1,95 @@
+"""Run as many iterations as asked for in one workspace (`flywheel run`), resumable at any moment."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from flows.ops.prefect_server import open_prefect_server
+from flows.ops.worker import run_worker
+from flywheel import config
+from flywheel.config import run_lock
+from flywheel.config.workspace import Workspace
+from flywheel.pipeline import iterations as pipeline_iterations
+from flywheel.utils.errors import FlywheelError, first_line
+from flywheel.utils.files import write_json
+from flywheel.utils.processes import run_periodically
+from flywheel.utils.progress import announce
+
+_LOOK_S = 1.0
+
+
+@dataclass(frozen=True)
+class RunOutcome:
+    """ran: iterations that this call worked on; done_before: asked for, but complete already."""
+
+    ran: tuple[int, ...] = ()
+    done_before: tuple[int, ...] = ()
+
+
+def run_iterations(
+    ws: Workspace, overrides: Mapping[str, Any], *, iterations: int | None = None, iteration: int | None = None
+) -> RunOutcome:
+    """Run `iterations` more (default: as the settings say), or the one `iteration` asked for.
+
+    overrides: parameters for iterations that are begun now, by their dotted names. A run that was killed is gone on
+    with first, to the iteration it had been asked to reach. Recorded files that are damaged or missing are brought back
+    before anything else. Raises BadInput for an iteration out of order or parameters that cannot work, before anything
+    is frozen; FlywheelError where another run is at work here.
+    """
+    with run_lock.hold_workspace(ws):
+        chosen = config.load_settings(ws.params, dict(overrides))
+        pipeline_iterations.recover_workspace(ws)
+        wanted = pipeline_iterations.plan_iterations(ws, chosen, iterations, iteration)
+        todo = [k for k in wanted if not pipeline_iterations.check_iteration_complete(ws, k)]
+        if not todo:
+            return RunOutcome(done_before=tuple(wanted))
+        for k in todo:
+            pipeline_iterations.check_iteration(ws, chosen, k)
+
+        def meanwhile() -> None:
+            pipeline_iterations.record_base_model(ws, chosen)
+            importlib.import_module("flows.iteration")  # two seconds of a core, and the server takes five to begin
+
+        with open_prefect_server(ws, meanwhile=meanwhile) as url:
+            write_json(ws.run_target, {"first": todo[0], "last": todo[-1]})
+            from flows import iteration as flow  # after the server has configured Prefect
+
+            announce(
+                "prefect",
+                f"runs are shown at {url} while this runs (log in: `cat .flywheel/auth`), later with `flywheel ui`",
+            )
+            try:
+                with _stage_worker(ws, chosen):
+                    for k in todo:
+                        flow.iteration(str(ws.root), k, dict(overrides))
+            except httpx.HTTPError as error:
+                raise FlywheelError(
+                    f"Prefect's server stopped answering: {first_line(str(error))}",
+                    where=ws.prefect_home / "server.log",
+                    fix="type the same command: what was finished is kept",
+                ) from error
+        ws.run_target.unlink()
+        return RunOutcome(ran=tuple(todo), done_before=tuple(k for k in wanted if k not in todo))
+
+
+@contextlib.contextmanager
+def _stage_worker(ws: Workspace, chosen: config.Settings) -> Iterator[None]:
+    """Within the block there is one for stages that run beside one another, whoever else is at work on the pool."""
+    if chosen.cluster.stages_at_once == 1:
+        yield
+        return
+    from flows.ops import deployments
+
+    deployments.deploy_stages(ws)
+    with (
+        (ws.state / "worker.log").open("ab") as out,
+        run_worker(deployments.work_pool_name(ws), out) as worker,
+        run_periodically(worker.begin_again, _LOOK_S),
+    ):
+        yield

@@ -1,0 +1,103 @@
+"""Deploy a workspace's flows to Prefect: its pool, iteration, ingest, check-up and stages."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from pathlib import Path
+from uuid import UUID
+
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.actions import WorkPoolCreate
+from prefect.client.schemas.filters import WorkerFilter, WorkerFilterStatus
+from prefect.client.schemas.objects import ConcurrencyLimitConfig, ConcurrencyLimitStrategy
+from prefect.client.schemas.schedules import CronSchedule
+from prefect.exceptions import ObjectAlreadyExists
+from prefect.flows import Flow
+
+from flywheel.config import OperationsSettings, workspace_identity
+from flywheel.config.workspace import Workspace
+from flywheel.pipeline import triggers
+from flywheel.utils.errors import BadInput
+from tasks import run_history
+
+SOURCE = Path(__file__).resolve().parents[2]
+ENTRYPOINT = "flows/iteration.py:iteration"
+CHECKUP = "flows/checkup.py:checkup"
+_STAGE_ENTRYPOINT = "flows/stage_run.py:stage_process"
+# Of one deployment; over deployments the workspace's lock sees to it.
+_ONE_AT_A_TIME = ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrategy.CANCEL_NEW)
+
+
+def work_pool_name(ws: Workspace) -> str:
+    """The workspace's own pool: its worker runs nothing of another workspace, which may be on another machine."""
+    return workspace_identity.workspace_name(ws)
+
+
+def worker_name() -> str:
+    """Of this process as a worker: machine and process."""
+    return f"{socket.gethostname()} {os.getpid()}"
+
+
+def has_other_workers(ws: Workspace, client: SyncPrefectClient) -> bool:
+    """Whether the pool has workers besides those that `up` begins on this machine."""
+    online = WorkerFilter(status=WorkerFilterStatus(any_=["ONLINE"]))
+    found = client.read_workers_for_work_pool(work_pool_name(ws), worker_filter=online)
+    return any(not one.name.startswith(f"{socket.gethostname()} ") for one in found)
+
+
+def deploy_workspace(ws: Workspace, rules: OperationsSettings) -> dict[str, UUID]:
+    """Make the workspace's pool and deployments, or bring them up to date; ids of `iteration`, `ingest` and `checkup`.
+
+    Raises BadInput naming a schedule that Prefect cannot read.
+    """
+    deploy_stages(ws)
+    turn, look = (Flow.from_source(source=str(SOURCE), entrypoint=one) for one in (ENTRYPOINT, CHECKUP))
+    found = {}
+    for name, flow, until, parameter, words in (
+        ("iteration", turn, {"until": None}, "schedule", "An iteration of the flywheel, or what is left of one."),
+        (
+            triggers.INGEST,
+            turn,
+            {"until": triggers.INGEST},
+            "ingest_schedule",
+            "The next iteration takes in recordings, waits.",
+        ),
+        ("checkup", look, {}, "checkup_schedule", "The newest model plays fresh tasks."),
+    ):
+        schedule = getattr(rules, parameter)
+        deployment = flow.to_deployment(
+            f"{workspace_identity.workspace_name(ws)}-{name}",
+            parameters={"workspace": str(ws.root), **until},
+            schedules=[_parse_cron(f"operations.{parameter}", schedule, rules.timezone)] if schedule else [],
+            concurrency_limit=_ONE_AT_A_TIME,
+            tags=[run_history.workspace_tag(ws)],
+            description=f"{words} Workspace: {ws.root}",
+        )
+        found[name] = deployment.apply(work_pool_name=work_pool_name(ws))
+    return found
+
+
+def deploy_stages(ws: Workspace) -> None:
+    """Make the workspace's pool and the deployment of its stages, or bring them up to date."""
+    with get_client(sync_client=True) as client, contextlib.suppress(ObjectAlreadyExists):
+        client.create_work_pool(WorkPoolCreate(name=work_pool_name(ws), type="process"))
+    deployment = Flow.from_source(source=str(SOURCE), entrypoint=_STAGE_ENTRYPOINT).to_deployment(
+        f"{workspace_identity.workspace_name(ws)}-stage",
+        tags=[run_history.workspace_tag(ws)],
+        description=f"A stage beside others, asked for by its iteration. Workspace: {ws.root}",
+    )
+    deployment.apply(work_pool_name=work_pool_name(ws))
+
+
+def stage_deployment_name(ws: Workspace) -> str:
+    """By which an iteration asks for a stage."""
+    return f"stage-apart/{workspace_identity.workspace_name(ws)}-stage"
+
+
+def _parse_cron(parameter: str, text: str, timezone: str) -> CronSchedule:
+    try:
+        return CronSchedule(cron=text, timezone=timezone)
+    except ValueError:
+        raise BadInput(f"not a cron schedule: {text}", where=parameter, fix='such as "0 1 * * *": at one') from None

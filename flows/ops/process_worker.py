@@ -1,0 +1,166 @@
+"""Run Prefect's process worker with adaptive polling, one process a run, and prewarmed processes.
+
+`python -m flows.ops.process_worker POOL`. Asked every second, the questions are much of what a night without work
+takes. SIGUSR1 says that a run was asked for: it is looked for at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+from anyio.abc import Process, TaskStatus
+from prefect.runner import _starter_engine
+from prefect.settings import PREFECT_WORKER_QUERY_SECONDS, temporary_settings
+from prefect.utilities.processutils import command_to_string, open_process
+from prefect.workers.process import ProcessJobConfiguration, ProcessWorker
+
+from flows.ops.deployments import worker_name
+from flows.ops.prewarmed_process import ENGINE, PrewarmedProcess
+
+_LOOK_S = 0.25  # how often it is decided whether to ask
+_AT_WORK_S = 1.0  # how often is asked while a run is at work, and for a minute after: stages follow one another
+_WORK_FOLLOWS_S = 60.0
+_ENGINE = [sys.executable, "-P", "-m", ENGINE]
+_IDLE_S = 10.0  # Prefect's own default; runs of a schedule are known ten seconds before
+_ENDED_BY = (signal.SIGTERM, signal.SIGINT)
+_ENDS_S = 10  # how long it may take to end in order
+
+
+class AdaptivePoller:
+    """A question that may be asked at any time, and is asked only now and then. One at most in a process."""
+
+    def __init__(self, ask: Callable[[], Awaitable[list]], at_work: Callable[[], bool]) -> None:
+        """at_work: whether a run is."""
+        self._ask, self._runs = ask, at_work
+        self._now, self._at_work, self._last = False, time.monotonic(), float("-inf")
+        signal.signal(signal.SIGUSR1, self._look_now)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})  # held back until now by who began it
+
+    async def __call__(self) -> list:
+        """What the answer is; nothing where it was not asked."""
+        now = time.monotonic()
+        if self._runs():
+            self._at_work = now
+        every = _AT_WORK_S if now - self._at_work < _WORK_FOLLOWS_S else _IDLE_S
+        if not self._now and now - self._last < every:
+            return []
+        self._now, self._last = False, now
+        return await self._ask()
+
+    def _look_now(self, *_: object) -> None:
+        self._now = True
+
+
+class DirectJob(ProcessJobConfiguration):
+    """Of a run: it is one process from its start, Prefect's engine in the Python of this worker.
+
+    Where no command is named, Prefect prepares the flow's folder in a process before that one, which imports Prefect
+    too: three seconds of a slow core. The flywheel is where the worker is.
+    """
+
+    def prepare_for_flow_run(self, *run: Any, **about: Any) -> None:
+        if self.command is None:
+            self.command = command_to_string(_ENGINE)
+        super().prepare_for_flow_run(*run, **about)
+
+
+class RunProcesses:
+    """The processes of runs."""
+
+    def __init__(self) -> None:
+        self.spare, self._at_work = PrewarmedProcess(), 0
+
+    def at_work(self) -> bool:
+        return self._at_work > 0
+
+    async def run_process(
+        self,
+        command: list[str],
+        *,
+        task_status: TaskStatus,
+        task_status_handler: Callable[[Process], Any],
+        stream_output: bool = True,
+        **options: Any,
+    ) -> Process:
+        """Prefect's function of this name, for runs: what they say goes where this worker's words go; nowhere, where
+        stream_output is false. What names no command of its own is the spare process, where there is one.
+
+        Prefect's reads a pipe to its end, which what a killed run has begun holds open: that it was killed was told up
+        to eight seconds late. And a run would have nowhere to write once its worker is killed.
+        """
+        self._at_work += 1
+        try:
+            process = None
+            if command == _ENGINE and stream_output and options.keys() == {"env", "cwd"}:
+                process = await self.spare.take(**options)
+            out = None if stream_output else subprocess.DEVNULL
+            started = (
+                _terminate_on_exit(process)
+                if process
+                else open_process(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, **options)
+            )
+            async with started as running:
+                task_status.started(task_status_handler(running))
+                await self.spare.begin()
+                await running.wait()
+            return running
+        finally:
+            self._at_work -= 1
+
+
+@contextlib.asynccontextmanager
+async def _terminate_on_exit(process: Process) -> AsyncIterator[Process]:
+    """With the block, as Prefect ends those that it opens."""
+    try:
+        async with process:
+            yield process
+    finally:
+        with contextlib.suppress(OSError):
+            process.terminate()
+
+
+def cancel_on_signals(task: asyncio.Task) -> None:
+    """SIGTERM and Ctrl-C cancel the task; a second one, or ten seconds, end the process at once.
+
+    Prefect's own handlers raise KeyboardInterrupt wherever Python happens to be. In the callback of a weak reference
+    Python writes that down and goes on, and so did, for good, the worker of a run that was killed.
+    """
+    loop = asyncio.get_running_loop()
+
+    def end(number: signal.Signals) -> None:
+        for each in _ENDED_BY:
+            loop.remove_signal_handler(each)
+            signal.signal(each, signal.SIG_DFL)
+        signal.alarm(_ENDS_S)
+        print(f"The worker ends by {number.name}", flush=True)
+        task.cancel()
+
+    for each in _ENDED_BY:
+        loop.add_signal_handler(each, end, each)
+
+
+def run_process_worker(pool: str) -> None:
+    """Until SIGTERM or Ctrl-C."""
+    worker, runs = ProcessWorker(pool, name=worker_name(), create_pool_if_not_found=True), RunProcesses()
+    worker.job_configuration = DirectJob
+    _starter_engine.run_process = runs.run_process  # where Prefect says that it may be replaced
+    worker.get_and_submit_flow_runs = AdaptivePoller(worker.get_and_submit_flow_runs, runs.at_work)
+
+    async def work() -> None:
+        cancel_on_signals(asyncio.current_task())
+        await runs.spare.begin()
+        await worker.start(printer=print)
+
+    with temporary_settings({PREFECT_WORKER_QUERY_SECONDS: _LOOK_S}), contextlib.suppress(asyncio.CancelledError):
+        asyncio.run(work())
+
+
+if __name__ == "__main__":
+    run_process_worker(sys.argv[1])

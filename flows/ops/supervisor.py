@@ -1,0 +1,185 @@
+"""Supervise server, worker and deployments of one workspace (`flywheel up`) until told to end.
+
+`python -m flows.ops.supervisor WORKSPACE PORT`. What dies is begun again; what data or a dead run ask for is begun.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import psutil
+
+from flows.ops.prefect_server import open_prefect_server
+from flows.ops.ui import start_report_server
+from flows.ops.worker import run_worker, terminate_run
+from flywheel import config
+from flywheel.config import run_lock
+from flywheel.config.workspace import Workspace
+from flywheel.ui.explorer.server import serve_explorer as explorer
+from flywheel.utils.errors import BadInput, FlywheelError, first_line
+from flywheel.utils.files import write_json
+from flywheel.utils.progress import announce, replace_listener
+
+_BEGUN_BY_A_WORKER = "PREFECT__FLOW_RUN_ID"  # a variable of such a process
+_LOOK_S = 1.0
+_PAUSE_S = 10.0  # after an error
+_END_S = 60.0
+_START_S = 180.0
+
+
+def start_supervisor(ws: Workspace, port: int) -> dict:
+    """Start the keeper in the background; what it says of itself once all of it answers. One that is up stays.
+
+    Raises FlywheelError, with the last line of its log, where it does not come up.
+    """
+    if found := find_supervisor(ws):
+        return found
+    _note_path(ws).unlink(missing_ok=True)
+    log = ws.state / "up.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as out:
+        keeper = subprocess.Popen(
+            [sys.executable, "-P", "-m", "flows.ops.supervisor", str(ws.root), str(port)],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+        )
+    deadline = time.monotonic() + _START_S
+    while time.monotonic() < deadline:
+        if keeper.poll() is not None:
+            lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+            kind = BadInput if keeper.returncode == BadInput.exit_code else FlywheelError
+            raise kind(f"it did not come up: {lines[-1] if lines else 'without a word'}", where=log)
+        if found := find_supervisor(ws):
+            return found
+        time.sleep(0.2)
+    keeper.terminate()
+    raise FlywheelError(f"it did not come up in {_START_S:g} s", where=log, fix="read its log")
+
+
+def stop_supervisor(ws: Workspace) -> bool:
+    """End the keeper, and with it server, worker and the run at work; whether there was one. What a run had finished is
+    kept. Raises FlywheelError where it does not end."""
+    found = find_supervisor(ws)
+    if not found:
+        return False
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(found["pid"], signal.SIGTERM)
+    deadline = time.monotonic() + _END_S
+    while _is_up(ws):
+        if time.monotonic() > deadline:
+            raise FlywheelError(
+                f"process {found['pid']} does not end", where=ws.state / "up.log", fix=f"kill -9 {found['pid']}"
+            )
+        time.sleep(0.1)
+    return True
+
+
+def find_supervisor(ws: Workspace) -> dict:
+    """pid, and the addresses of Prefect's pages, the report and the explorer; empty where it is not up."""
+    if not _is_up(ws):
+        return {}
+    try:
+        return json.loads(_note_path(ws).read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # it is coming up
+        return {}
+
+
+def supervise(ws: Workspace, port: int) -> None:
+    """Until SIGTERM or Ctrl-C, or the workspace is gone. Raises BadInput where a port is taken, or a schedule cannot be
+    read."""
+    over = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: over.set())
+    alone = run_lock.hold_exclusively(_lock_path(ws), "it is up already", fix="`flywheel down` ends it")
+    with (
+        alone,
+        start_report_server(ws, port + 1) as report,
+        explorer(ws, port + 2) as pages,
+        open_prefect_server(ws, port) as url,
+    ):
+        from flows.ops.deployments import (
+            deploy_workspace,
+            work_pool_name,  # after the server has configured Prefect
+        )
+        from flows.ops.trigger_watcher import TriggerWatcher
+
+        seen, chosen = ws.params.stat().st_mtime_ns, config.load_settings(ws.params)
+        watcher = TriggerWatcher(ws, deploy_workspace(ws, chosen.operations))
+        watcher.end_what_has_no_process()
+        with run_worker(work_pool_name(ws)) as worker, _publish_note(ws, url, report.server_port, pages.url):
+            pages.beside.prefect, pages.beside.report = url, f"http://127.0.0.1:{report.server_port}"
+            announce("watch", f"up: Prefect at {url}")
+            while not over.wait(_LOOK_S) and ws.root.is_dir():
+                worker.begin_again()
+                try:
+                    if (now := ws.params.stat().st_mtime_ns) != seen:
+                        seen, chosen = now, config.load_settings(ws.params)
+                        watcher.deployments = deploy_workspace(ws, chosen.operations)
+                        announce("watch", "params.yaml has changed: the schedules are as it says now")
+                    if watcher.look(chosen):
+                        worker.look_now()
+                except (FlywheelError, httpx.HTTPError, OSError) as error:
+                    announce("watch", f"not now: {first_line(str(error))}")
+                    over.wait(_PAUSE_S)
+        if ws.root.is_dir():
+            _terminate_orphan_run(ws)
+            watcher.end_what_has_no_process()  # what was at work died with the worker
+
+
+@contextlib.contextmanager
+def _publish_note(ws: Workspace, url: str, port: int, explorer: str) -> Iterator[None]:
+    """Within the block others find it (`running`)."""
+    report = f"http://127.0.0.1:{port}/{ws.report_page.name}"
+    write_json(_note_path(ws), {"pid": os.getpid(), "prefect": url, "report": report, "explorer": explorer})
+    try:
+        yield
+    finally:
+        _note_path(ws).unlink(missing_ok=True)
+
+
+def _terminate_orphan_run(ws: Workspace) -> None:
+    """A run of a worker that was killed goes on without it. What a person typed is theirs."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        if (pid := run_lock.workspace_holder(ws)) and _BEGUN_BY_A_WORKER in (run := psutil.Process(pid)).environ():
+            terminate_run(run)
+
+
+def _note_path(ws: Workspace) -> Path:
+    return ws.state / "up.json"
+
+
+def _lock_path(ws: Workspace) -> Path:
+    return ws.state / "up.lock"
+
+
+def _is_up(ws: Workspace) -> bool:
+    return run_lock.is_lock_held(_lock_path(ws))
+
+
+def _main(root: str, port: str) -> int:
+    def say(stage: str, line: str) -> None:
+        print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {stage}: {line}", flush=True)
+
+    try:
+        with replace_listener(say):
+            supervise(Workspace.find(root), int(port))
+    except FlywheelError as error:
+        print(error, flush=True)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_main(*sys.argv[1:]))

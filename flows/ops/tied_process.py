@@ -1,0 +1,47 @@
+"""A program that ends where the one that began it is killed: `python -P -m flows.ops.tied_process PID MODULE WORDS...`
+is `python -P -m MODULE WORDS...`, tied to the process PID, which begins it (Linux; elsewhere it is ended in order).
+
+What ties it is asked for here, before MODULE is imported, not between fork and exec (`preexec_fn`): a fork of a process
+that has threads calls what they register for forks at that moment half, after without before. That took a lock away
+from the explorer's thread, once in five starts of a busy machine, and its server ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import runpy
+import signal
+import sys
+from collections.abc import Sequence
+
+_PR_SET_PDEATHSIG = 1
+
+
+def tied_command(module: str, *words: str) -> Sequence[str]:
+    """What begins the module tied to this process."""
+    return [sys.executable, "-P", "-m", "flows.ops.tied_process", str(os.getpid()), module, *words]
+
+
+def untie_from_parent() -> None:
+    """This process lives on from here, whoever began it."""
+    _end_with_parent_by(0)
+
+
+def _end_with_parent_by(number: int) -> None:
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
+
+
+def _main(parent: int, module: str) -> None:
+    _end_with_parent_by(signal.SIGTERM)
+    if os.getppid() != parent:  # it was killed before
+        sys.exit(128 + signal.SIGTERM)
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    _, parent, module, *words = sys.argv
+    sys.argv = [module, *words]
+    _main(int(parent), module)

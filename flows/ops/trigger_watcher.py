@@ -1,0 +1,137 @@
+"""Start runs that new data ask for, and restart runs whose process died."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from uuid import UUID
+
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.filters import (
+    DeploymentFilter,
+    DeploymentFilterId,
+    FlowRunFilter,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+)
+from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.client.schemas.sorting import FlowRunSort
+from prefect.states import Scheduled
+
+from flows.notifications import notify
+from flows.ops.deployments import has_other_workers
+from flywheel.config import OperationsSettings, Settings, run_lock
+from flywheel.config.workspace import Workspace
+from flywheel.pipeline import triggers
+from flywheel.utils.progress import announce
+from tasks import run_history
+
+_DEAD_S = 30.0  # a run that says Running and whose workspace nobody has held for so long has no process
+_DIED_S = 10.0
+_FIRST_WAIT_S = 10
+_RESTART_TAG = "restart:"
+
+
+class TriggerWatcher:
+    """One workspace's. deployments: ids of `iteration` and `ingest`, which are read anew by whoever deploys."""
+
+    def __init__(self, ws: Workspace, deployments: Mapping[str, UUID]) -> None:
+        self._ws, self.deployments = ws, deployments
+        self._begun: set[str] = set()
+        self._seen: set[UUID] = set()  # runs that died, and for which all is done that is to be done
+        self._free_since: float | None = None
+        self._looked = float("-inf")
+
+    @cached_property
+    def _client(self) -> SyncPrefectClient:
+        """One for all looks: each that is begun reads certificates, which takes a tenth of a second of a core."""
+        return get_client(sync_client=True).__enter__()
+
+    def look(self, settings: Settings) -> bool:
+        """Called each second: what is due begins; what died is looked for each _DIED_S. Returns whether a run was asked
+        for that begins now."""
+        begun = self.begin_what_is_due(settings)
+        if time.monotonic() - self._looked >= _DIED_S:
+            self.begin_again_what_died(settings.operations)
+            self._looked = time.monotonic()
+        return bool(begun)
+
+    def begin_what_is_due(self, settings: Settings) -> list[str]:
+        """Begin each run that data ask for once, however often this is called; returns why, of those begun now."""
+        found = [one for one in triggers.due_runs(self._ws, settings) if one.key not in self._begun]
+        if not found:
+            return []
+        for one in found:
+            name = triggers.INGEST if one.parameters["until"] == triggers.INGEST else "iteration"
+            self._client.create_flow_run_from_deployment(
+                self.deployments[name], parameters=one.parameters, idempotency_key=one.key, tags=self._tags()
+            )
+            self._begun.add(one.key)
+            announce("watch", f"{one.why}: {name} begins")
+        return [one.why for one in found]
+
+    def begin_again_what_died(self, rules: OperationsSettings) -> None:
+        """A deployed run whose process died is begun again, up to `operations.restarts` times, each time later."""
+        self._end_what_died_with_its_worker()
+        for name, deployment in self.deployments.items():
+            run = _newest_run(self._client, deployment)
+            if run is None or run.state_type != StateType.CRASHED or run.id in self._seen:
+                continue
+            self._seen.add(run.id)
+            before = max(
+                (int(tag.removeprefix(_RESTART_TAG)) for tag in run.tags if tag.startswith(_RESTART_TAG)), default=0
+            )
+            if before >= rules.restarts:
+                notify(self._ws, rules, "crashed", f"{run.name} died again and is left: {_state_message(run)}")
+                continue
+            now = datetime.now(UTC)
+            at = now + timedelta(seconds=_FIRST_WAIT_S * 2**before)
+            again = self._client.create_flow_run_from_deployment(
+                deployment,
+                parameters=run.parameters,
+                idempotency_key=f"again:{run.id}",
+                tags=[*self._tags(), f"{_RESTART_TAG}{before + 1}"],
+                state=Scheduled(scheduled_time=at),
+            )
+            if again.created and again.created >= now:  # else a watcher before this one did it
+                notify(self._ws, rules, "crashed", f"{run.name} died ({_state_message(run)}); it is begun again")
+                announce("watch", f"{name} is begun again: {run.name} died")
+
+    def end_what_has_no_process(self) -> None:
+        """Called where no worker of this machine is at work: what a run left Running would keep the next one out."""
+        if not run_lock.is_workspace_busy(self._ws):
+            others = has_other_workers(self._ws, self._client)  # which may be about to begin what is pending
+            run_history.mark_killed_runs(self._ws, worker=others, client=self._client)
+
+    def _end_what_died_with_its_worker(self) -> None:
+        """Nobody told the server of it. The lock is looked at, never taken: a run that is about to take it must not be
+        skipped."""
+        if run_lock.is_workspace_busy(self._ws):
+            self._free_since = None
+            return
+        now = time.monotonic()
+        self._free_since = now if self._free_since is None else self._free_since
+        if now - self._free_since >= _DEAD_S:
+            self._free_since = now  # and looks again after as long
+            run_history.mark_killed_runs(self._ws, older_than_s=_DEAD_S, client=self._client)
+
+    def _tags(self) -> list[str]:
+        return [run_history.workspace_tag(self._ws)]
+
+
+def _newest_run(client: SyncPrefectClient, deployment: UUID) -> FlowRun | None:
+    """Of those that began: neither those to come, nor those that were kept out or called off."""
+    begun = FlowRunFilterState(type=FlowRunFilterStateType(not_any_=[StateType.SCHEDULED, StateType.CANCELLED]))
+    found = client.read_flow_runs(
+        flow_run_filter=FlowRunFilter(state=begun),
+        deployment_filter=DeploymentFilter(id=DeploymentFilterId(any_=[deployment])),
+        sort=FlowRunSort.START_TIME_DESC,
+        limit=1,
+    )
+    return found[0] if found else None
+
+
+def _state_message(run: FlowRun) -> str:
+    return (run.state.message if run.state else None) or "without a word"

@@ -1,0 +1,101 @@
+"""Start Prefect's worker of a workspace's pool as a process, and restart it where it dies."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from typing import IO
+
+import psutil
+
+from flows.ops import tied_process
+from flywheel.utils.processes import terminate_process
+from flywheel.utils.progress import announce
+
+_LONGEST_WAIT_S = 60.0
+_RUNS_END_S = 10.0
+
+
+class WorkerProcess:
+    """Begun again where it dies, a little later each time."""
+
+    def __init__(self, pool: str, out: IO[bytes] | None) -> None:
+        self._pool, self._out, self._wait, self._not_before = pool, out, 1.0, 0.0
+        self._start()
+
+    def _start(self) -> None:
+        with _block_signal(signal.SIGUSR1):  # until the worker listens to it; else it would end it
+            self.process = subprocess.Popen(
+                tied_process.tied_command("flows.ops.process_worker", self._pool),
+                stdin=subprocess.DEVNULL,
+                stdout=self._out,
+                stderr=self._out,
+                start_new_session=True,
+            )
+        self._started = time.monotonic()
+
+    def begin_again(self) -> None:
+        code, now = self.process.poll(), time.monotonic()
+        if code is None:
+            if now - self._started > _LONGEST_WAIT_S:
+                self._wait = 1.0
+            return
+        if not self._not_before:
+            announce("watch", f"the worker ended (code {code}); it is begun again in {self._wait:g} s")
+            self._not_before = now + self._wait
+            self._wait = min(2 * self._wait, _LONGEST_WAIT_S)
+        elif now >= self._not_before:
+            self._not_before = 0.0
+            self._start()
+
+    def look_now(self) -> None:
+        """A run was asked for: it need not wait until the worker asks the server next."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGUSR1)
+
+    def end(self) -> None:
+        """And the runs that it began: they go on with the next one."""
+        runs = psutil.Process(self.process.pid).children(recursive=True) if self.process.poll() is None else []
+        _call_each(runs, psutil.Process.terminate)
+        terminate_process(self.process)
+        _kill_survivors(runs)
+
+
+@contextlib.contextmanager
+def _block_signal(number: signal.Signals) -> Iterator[None]:
+    """From processes that begin within the block, until they let it in."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {number})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def terminate_run(process: psutil.Process) -> None:
+    """By SIGTERM; by SIGKILL where that does not end it."""
+    _call_each([process], psutil.Process.terminate)
+    _kill_survivors([process])
+
+
+def _kill_survivors(processes: list[psutil.Process]) -> None:
+    _, left = psutil.wait_procs(processes, timeout=_RUNS_END_S)
+    _call_each(left, psutil.Process.kill)
+
+
+def _call_each(processes: list[psutil.Process], act: Callable[[psutil.Process], None]) -> None:
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            act(process)
+
+
+@contextlib.contextmanager
+def run_worker(pool: str, out: IO[bytes] | None = None) -> Iterator[WorkerProcess]:
+    """A worker of the pool, for as long as the block goes on. out: where it and its runs write; as this process."""
+    worker = WorkerProcess(pool, out)
+    try:
+        yield worker
+    finally:
+        worker.end()

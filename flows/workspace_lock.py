@@ -1,0 +1,95 @@
+"""Run a flow while it holds its workspace's lock; skip or reschedule a deployed run that finds it taken."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+
+from prefect.client.orchestration import get_client
+from prefect.runtime import deployment, flow_run
+from prefect.states import Cancelled, Failed, Scheduled, State
+
+from flows import code_version, run_progress
+from flows.notifications import notify
+from flywheel import config as parameters
+from flywheel.config import OperationsSettings, run_lock
+from flywheel.config.workspace import Workspace
+from flywheel.pipeline import triggers
+from flywheel.utils.errors import FlywheelError
+
+# An iteration that finds another run at work comes again: an ingest whose schedule meets its own on a minute would
+# else keep it out for good.
+
+_LATER = "later:"  # and how often it has come again
+# Schedules are on whole minutes: after another one, an ingest of each minute would be met each time.
+_WAIT_S = 50
+_TIMES = 10
+
+
+def reschedule_run() -> str:
+    """Called within a deployed run: it has a run to come in its stead, unless it is the last of so many. Returns what
+    is to be told of it, to go on with."""
+    with get_client(sync_client=True) as client:
+        run = client.read_flow_run(flow_run.id)
+        times = max((int(tag.removeprefix(_LATER)) for tag in run.tags if tag.startswith(_LATER)), default=0)
+        if times == _TIMES:
+            return ""
+        client.create_flow_run_from_deployment(
+            deployment.id,
+            parameters=run.parameters,
+            idempotency_key=f"later:{run.id}",
+            tags=[*(tag for tag in run.tags if not tag.startswith(_LATER)), f"{_LATER}{times + 1}"],
+            state=Scheduled(scheduled_time=datetime.now(UTC) + timedelta(seconds=_WAIT_S)),
+        )
+    return f"; it comes again in {_WAIT_S} s"
+
+
+# How a run has a workspace to itself, and how it ends where it cannot: lock, progress, who is told, states.
+
+# How parameters of the command are called by who fills in a form of Prefect's.
+_IN_A_FORM = {"--set": "settings", "--iteration": "number"}
+
+
+def is_deployed_run() -> bool:
+    """Whether the flow at work was deployed: nobody sits before it."""
+    return deployment.id is not None
+
+
+def run_with_workspace_lock(
+    workspace: str, work: Callable[[Workspace, OperationsSettings], State | None], *, comes_again: bool = False
+) -> State | None:
+    """Do the work of a flow with the workspace's lock; its state.
+
+    A deployed run says what came of it by its state, in one line: *Skipped* where another run is at work (comes_again:
+    and it has another to come in its stead), *Failed* where it raised a FlywheelError, such as other code than the
+    deployment was made with. One that is not deployed raises it.
+    """
+    try:
+        ws = Workspace.find(workspace)
+        with run_lock.hold_workspace_reentrant(ws), run_progress.log_progress_to_prefect():
+            rules = parameters.load_settings(ws.params).operations
+            with _notify_of_errors(ws, rules):
+                if is_deployed_run():
+                    code_version.check_code_version(deployment.version)
+                return work(ws, rules)
+    except run_lock.WorkspaceBusy as busy:
+        if not is_deployed_run():
+            raise
+        later = reschedule_run() if comes_again else ""
+        return Cancelled(name="Skipped", message=f"{busy}{later}")
+    except FlywheelError as error:
+        if not is_deployed_run():
+            raise
+        error.where = _IN_A_FORM.get(error.where, error.where)
+        return Failed(message=str(error))
+
+
+@contextlib.contextmanager
+def _notify_of_errors(ws: Workspace, rules: OperationsSettings) -> Iterator[None]:
+    """Who wants to know of it is told of an error within the block."""
+    try:
+        yield
+    except Exception as error:
+        notify(ws, rules, "stopped" if isinstance(error, triggers.LoopHalted) else "failed", str(error))
+        raise

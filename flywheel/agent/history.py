@@ -1,0 +1,304 @@
+"""Keep the memory of an episode, M_t = (W_t, E_t) (section 2.1): recent steps in full, older ones summarised."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Protocol
+
+from flywheel import config
+from flywheel.policy.client.language_model import ChatModel, LanguageModelError, OpenAIChatModel
+
+# A step that is over, as memory keeps it, and its one-line summary.
+
+SUMMARY_CHARACTERS = 80
+
+
+@dataclass(frozen=True)
+class PastStep:
+    """A step that is over. screenshot: the PNG it was chosen on (None where it was not kept, or there was none).
+
+    The fields are those of `trajectory.Step`, empty where it has None; typed: the text of a `type`. observation:
+    what was there to read, None where the screen was all.
+    """
+
+    screenshot: bytes | None
+    thought: str
+    action: str
+    tool_result: str = ""
+    action_type: str = ""
+    typed: str = ""
+    url: str = ""
+    parse_error: str = ""
+    observation: str | None = None
+
+
+def summarise_step(step: PastStep, characters: int = SUMMARY_CHARACTERS) -> str:
+    """A step in one line, by rule: its thought, or where there is none its action; then what a tool returned."""
+    text = collapse_whitespace(step.thought or step.action or "No action.")
+    if step.tool_result:
+        text += " -> " + collapse_whitespace(step.tool_result)
+    return truncate_end(text, characters)
+
+
+def format_outcome(step: PastStep) -> str:
+    """What the policy is told in full beside the next screen: what the step returned, or that it did nothing."""
+    return step.tool_result or (f"No action was carried out: {step.parse_error}." if step.parse_error else "")
+
+
+def collapse_whitespace(text: str) -> str:
+    return " ".join(text.split())
+
+
+def truncate_end(text: str, characters: int) -> str:
+    """The text, its end left out where it has more characters."""
+    return text if len(text) <= characters else text[: max(0, characters - 3)].rstrip() + "..."[:characters]
+
+
+def truncate_middle(text: str, characters: int) -> str:
+    """The text, its middle left out where it has more characters: a tool's last lines say as much as its first."""
+    if len(text) <= characters:
+        return text
+    mark = f"\n[{len(text) - characters} characters left out]\n"
+    kept = max(0, characters - len(mark))
+    return (text[: kept - kept // 2] + mark + text[len(text) - kept // 2 :])[:characters]
+
+
+# Digests: what the steps say that are too old for a line of their own, in one text of bounded length (section 2.1).
+#
+# Two back-ends behind `Summarizer`: rules (counts of actions, the pages visited, the words typed), and a language
+# model, which is given the digest so far and the steps that have aged since, never the whole trajectory.
+
+log = logging.getLogger(__name__)
+
+RULES = "rules"
+_KEPT = 8  # newest pages and typed texts that a counts remembers
+_TYPED_CHARACTERS = 24  # of each typed text
+_PAGE_CHARACTERS = 48
+_LINE_CHARACTERS = 400  # of each step that a language model is told
+_CACHE = 4096  # digests that a process keeps
+
+
+@dataclass(frozen=True)
+class StepCounts:
+    """What a rule can say of any number of steps in bounded space.
+
+    actions: how many of each kind, in the order of their first use; "" for steps without one. pages, typed: the
+    newest different ones, the newest last.
+    """
+
+    actions: tuple[tuple[str, int], ...] = ()
+    pages: tuple[str, ...] = ()
+    typed: tuple[str, ...] = ()
+
+    def with_steps(self, steps: Iterable[PastStep]) -> StepCounts:
+        actions, pages, typed = dict(self.actions), self.pages, self.typed
+        for step in steps:
+            actions[step.action_type] = actions.get(step.action_type, 0) + 1
+            pages = _newest(pages, truncate_end(collapse_whitespace(step.url), _PAGE_CHARACTERS))
+            typed = _newest(typed, truncate_end(collapse_whitespace(step.typed), _TYPED_CHARACTERS))
+        return StepCounts(tuple(actions.items()), pages, typed)
+
+    def text(self, characters: int) -> str:
+        """The counts in words, at most so many characters: the oldest pages go first, then the oldest typed texts."""
+        pages, typed = self.pages, self.typed
+        while True:
+            said = [", ".join(f"{kind or 'no action'} {n}" for kind, n in self.actions)]
+            said += [f"typed {', '.join(repr(text) for text in typed)}"] * bool(typed)
+            said += [f"pages {', '.join(pages)}"] * bool(pages)
+            text = "; ".join(said) + "."
+            if len(text) <= characters or not (pages or typed):
+                return truncate_end(text, characters)
+            pages, typed = (pages[1:], typed) if pages else (pages, typed[1:])
+
+
+def _newest(kept: tuple[str, ...], one: str) -> tuple[str, ...]:
+    return (*(other for other in kept if other != one), one)[-_KEPT:] if one else kept
+
+
+@dataclass(frozen=True)
+class HistorySummary:
+    """The oldest `steps` steps of a trajectory in one text of at most `policy.digest_characters`.
+
+    by: who wrote it, as the data name them: rules, a language model, or rules in its place and why.
+    """
+
+    steps: int = 0
+    text: str = ""
+    by: str = ""
+    counts: StepCounts = field(default=StepCounts(), repr=False)
+
+    def stored(self, since: Sequence[PastStep], steps: int, text: str, by: str) -> HistorySummary:
+        """A digest that was stored with a step, where this one and the steps `since` are what came before."""
+        return HistorySummary(steps, text, by, self.counts.with_steps(since))
+
+
+class Summarizer(Protocol):
+    """every: so many steps must wait for the digest before it is renewed. A step that waits keeps its line."""
+
+    name: str
+    every: int
+
+    def digest(self, before: HistorySummary, aged: Sequence[PastStep]) -> HistorySummary:
+        """`before` and the steps that follow it, as one. Equal arguments give equal digests within a process."""
+
+
+class RuleSummarizer:
+    """By rules: free, so the digest is renewed at each step."""
+
+    name, every = RULES, 1
+
+    def __init__(self, characters: int) -> None:
+        self._characters = characters
+
+    def digest(self, before: HistorySummary, aged: Sequence[PastStep]) -> HistorySummary:
+        counts = before.counts.with_steps(aged)
+        return HistorySummary(before.steps + len(aged), counts.text(self._characters), self.name, counts)
+
+
+class ModelSummarizer:
+    """By a language model, which is asked once for each `every` steps of a trajectory.
+
+    Answers are kept by what was asked, so samples of one task that began alike read the same digest. Where the model
+    fails, or answers nothing, the rules take its place for this digest: the log and `by` say so, and it is asked
+    again when the next steps have aged. What was shown is stored with the step, so training never asks for it again.
+    """
+
+    every = 8
+
+    def __init__(self, model: ChatModel, characters: int) -> None:
+        self.name, self._model, self._characters = model.name, model, characters
+        self._rules = RuleSummarizer(characters)
+        self._known: dict[str, str] = {}
+        self._lock = threading.Lock()
+
+    def digest(self, before: HistorySummary, aged: Sequence[PastStep]) -> HistorySummary:
+        """Blocks while the model answers, `language_model.timeout_s` at most."""
+        ruled = self._rules.digest(before, aged)
+        try:
+            text = self._ask(before, aged)
+        except LanguageModelError as error:
+            log.warning("a digest of %d steps is by rules: %s", ruled.steps, error)
+            return HistorySummary(
+                ruled.steps, ruled.text, f"{RULES}, since {self.name} failed: {error.what}", ruled.counts
+            )
+        return HistorySummary(ruled.steps, text, self.name, ruled.counts)
+
+    def _ask(self, before: HistorySummary, aged: Sequence[PastStep]) -> str:
+        system = _SYSTEM.format(characters=self._characters)
+        lines = (f"{before.steps + n}. {summarise_step(step, _LINE_CHARACTERS)}" for n, step in enumerate(aged, 1))
+        user = _USER.format(steps=before.steps, record=before.text or "Nothing yet.", lines="\n".join(lines))
+        key = hashlib.sha256(f"{system}\0{user}".encode("utf-8", "replace")).hexdigest()
+        with self._lock:
+            if key in self._known:
+                return self._known[key]
+        text = truncate_end(collapse_whitespace(self._model.complete(system, user)), self._characters)
+        if not text:
+            raise LanguageModelError("the language model answered nothing", where="memory")
+        with self._lock:
+            if len(self._known) >= _CACHE:
+                self._known.pop(next(iter(self._known)))
+            return self._known.setdefault(key, text)  # the first of two answers that came at once is everyone's
+
+
+_SYSTEM = """You keep the record of a GUI agent's work, which it reads instead of its older steps. Write the new \
+record: the old one and the steps since, as one paragraph of plain text, at most {characters} characters. Keep what \
+later steps may need: values that were read, text that was typed, pages that were visited, what failed, what is done. \
+Leave out what no longer matters. Answer with the record alone."""
+
+_USER = """Record of steps 1 to {steps}:
+{record}
+
+Steps since:
+{lines}"""
+
+
+def open_summarizer(settings: config.Settings) -> Summarizer:
+    """The one that `policy.summarizer` names. All callers in a process share a model's answers."""
+    policy = settings.policy
+    if policy.summarizer == "rules":
+        return RuleSummarizer(policy.digest_characters)
+    return _model_summarizer(settings.language_model, policy.digest_characters)
+
+
+@lru_cache(maxsize=8)
+def _model_summarizer(model: config.LanguageModelSettings, characters: int) -> ModelSummarizer:
+    return ModelSummarizer(OpenAIChatModel(model), characters)
+
+
+# Memory M_t = (W_t, E_t) (section 2.1): the last N steps in full, older ones compressed.
+#
+#     W_t   working memory: the last N - 1 steps with their screens (the step being chosen is the N-th)
+#     E_t   episodic memory: a line each for the newest `episodic_steps` of the older steps, and, where
+#           `digest_characters` asks for it, one digest of bounded length for all that is older still
+#
+# A step is summarised when it leaves the working memory and digested once, so that neither the prompt nor the work of a
+# step grows with the trajectory.
+
+
+@dataclass(frozen=True)
+class EpisodeMemory:
+    """working: the newest past steps, kept with their screens; episodic: lines of older ones, oldest first.
+
+    before: how many steps are older than those (0 where nothing is said of them); digest: what is said of them.
+    result: what the newest step returned, where that is shown in full beside the screen that followed it. observation:
+    what is there to read now, None where the screen is all.
+    """
+
+    working: tuple[PastStep, ...] = ()
+    episodic: tuple[str, ...] = ()
+    before: int = 0
+    digest: str = ""
+    result: str = ""
+    observation: str | None = None
+
+
+class StepHistory:
+    """The steps of one trajectory so far, from which M_t is made at each step.
+
+    digest: of the oldest steps, as the newest `memory()` had it.
+    """
+
+    def __init__(self, policy: config.PolicySettings, summarizer: Summarizer | None = None) -> None:
+        self._policy, self._summarizer = policy, summarizer or RuleSummarizer(policy.digest_characters)
+        self._steps: list[PastStep] = []
+        self.digest = HistorySummary()
+
+    def add(self, step: PastStep) -> None:
+        self._steps.append(step)
+
+    def recall(self, steps: int, text: str, by: str) -> None:
+        """Take a digest of the first `steps` steps as it was stored, where that is newer than the one at hand."""
+        if self.digest.steps < steps <= len(self._steps):
+            self.digest = self.digest.stored(self._steps[self.digest.steps : steps], steps, text, by)
+
+    def memory(self) -> EpisodeMemory:
+        """M_t for the step that comes next. Renews the digest where enough steps wait for it."""
+        policy, count = self._policy, len(self._steps)
+        older = count - min(policy.working_steps - 1, count)
+        begin = max(0, older - policy.episodic_steps)
+        digested = policy.digest_characters > 0
+        if digested:
+            if begin - self.digest.steps >= self._summarizer.every:
+                self.digest = self._summarizer.digest(self.digest, self._steps[self.digest.steps : begin])
+            begin = min(self.digest.steps, older)
+        told = self._steps and (policy.working_steps > 1 or policy.functions)
+        return EpisodeMemory(
+            working=tuple(self._steps[older:]),
+            episodic=tuple(summarise_step(step) for step in self._steps[begin:older]),
+            before=self.digest.steps if digested else 0,
+            digest=self.digest.text if digested else "",
+            result=format_outcome(self._steps[-1]) if told else "",
+        )
+
+
+def build_memory(history: Sequence[PastStep], policy: config.PolicySettings) -> EpisodeMemory:
+    """M_t of a whole history at once, its digest by rules."""
+    past = StepHistory(policy)
+    for step in history:
+        past.add(step)
+    return past.memory()

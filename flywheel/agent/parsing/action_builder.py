@@ -1,0 +1,208 @@
+"""Build an action from its name and arguments."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from flywheel.agent import actions as act
+from flywheel.agent.actions import Action, Point, ToolCall, canonical_json, replace_surrogates
+from flywheel.agent.coordinates import CoordinateSpace
+from flywheel.agent.parsing import lexing
+from flywheel.agent.parsing.lexing import MODIFIERS, ParseFailure, ambiguous_text, parse_numbers, split_keys
+
+MAX_KEYS = 3
+DIRECTIONS = ("up", "down", "left", "right")
+
+
+class CallArguments:
+    """The arguments of one call, by the grammar's parameter names: texts, numbers, lists and mappings.
+
+    at: where the call begins. places: where in the text its values stand, where that is known.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        values: dict[str, Any],
+        at: int,
+        space: CoordinateSpace,
+        places: Mapping[str, int] | None = None,
+    ) -> None:
+        self.name, self.values, self.at, self.space, self.places = name, values, at, space, places or {}
+
+    def place(self, name: str) -> int:
+        return self.places.get(name, self.at)
+
+    def need(self, *names: str) -> str:
+        """The first of the names that is given."""
+        for name in names:
+            if name in self.values:
+                return name
+        raise ParseFailure(f"{self.name} needs {names[0]}", self.at)
+
+    def text(self, *names: str) -> str:
+        name = self.need(*names)
+        return replace_surrogates(to_text(self.values[name], self.place(name)))
+
+    def keys(self) -> tuple[str, ...]:
+        value, place = self.values[self.need("key")], self.place("key")
+        words = value if isinstance(value, list) else [value]
+        keys: list[str] = []
+        for word in words:
+            pressed = split_keys(replace_surrogates(to_text(word, place)), place)
+            if len(words) > 1 and len(pressed) > 1 and pressed[-1] not in MODIFIERS:
+                raise ambiguous_text(f"keys together, or one after the other? {describe_value(value)[:40]}", place)
+            if not pressed and len(words) > 1:
+                raise ParseFailure("a key has no name", place)
+            keys += pressed
+        if not keys:
+            raise ParseFailure("no key is named", place)
+        if len(keys) > MAX_KEYS:
+            raise ParseFailure(f"{len(keys)} keys; {MAX_KEYS} at most", place)
+        return tuple(keys)
+
+    def point(self, *names: str) -> Point:
+        """The point that two numbers name, or the middle of the box that four do."""
+        name = self.need(*names)
+        value, place = self.values[name], self.place(name)
+        numbers = to_numbers(value)
+        if len(numbers) not in (2, 4):
+            raise ParseFailure(f"not a point: {describe_value(value)[:40]!r}", place)
+        axes = (self.space.x, self.space.y)
+        for index, number in enumerate(numbers):
+            axis = axes[index % 2]
+            # An integer of a thousand digits is no float, so it is compared before anything is computed.
+            if not 0 <= number <= axis.size:
+                written = f"{number:g}" if isinstance(number, float) or abs(number) < 1e15 else "a huge number"
+                raise ParseFailure(f"{written} lies outside 0..{axis.last}", place)
+        if self.space.kind != "fractions" and any(0 < number < 1 for number in numbers):
+            raise ambiguous_text(
+                f"{describe_value(value)[:40]} is a fraction of the screen, and policy.space is not", place
+            )
+        if len(numbers) == 4:
+            numbers = [(numbers[0] + numbers[2]) / 2, (numbers[1] + numbers[3]) / 2]
+        return Point(axes[0].read(numbers[0]), axes[1].read(numbers[1]))
+
+
+def to_numbers(value: Any) -> list[float]:
+    """The numbers of a point or a box: `[1, 2]`, `[[1, 2]]`, `[[1, 2], [3, 4]]`, `{"x": 1, "y": 2}`, or a text."""
+    if isinstance(value, str):
+        return parse_numbers(value)
+    if type(value) is list and len(value) == 2 and type(value[0]) is type(value[1]) is int:
+        return value
+    if isinstance(value, Mapping):
+        value = [value.get("x"), value.get("y")]
+    if isinstance(value, list) and value and all(isinstance(one, list) for one in value[:3]):
+        value = [number for one in value[:3] for number in one]
+    if not isinstance(value, list):
+        return []
+    if len(value) in (2, 4) and all(isinstance(one, str) for one in value):
+        return parse_numbers(", ".join(value))
+    return value if all(type(number) in (int, float) for number in value) else []
+
+
+def to_text(value: Any, at: int) -> str:
+    if isinstance(value, str):
+        return value
+    if type(value) in (int, float):
+        return describe_value(value)
+    if isinstance(value, dict):  # the arguments of a tool
+        try:
+            return canonical_json(value)
+        except (ValueError, RecursionError):
+            pass
+    raise ParseFailure(f"not a text: {describe_value(value)[:40]}", at)
+
+
+def describe_value(value: Any) -> str:
+    """A value as an error or a text names it: never raises."""
+    try:
+        return value if isinstance(value, str) else json.dumps(value)[:200]
+    except (ValueError, RecursionError):  # an integer of thousands of digits; a deep nest
+        return type(value).__name__
+
+
+def build_action(arguments: CallArguments) -> Action:
+    """The action. Raises ParseFailure for a missing or bad argument, and for a name that there is not."""
+    builder = _BUILDERS.get(arguments.name)
+    if builder is None:
+        raise ParseFailure(f"unknown action {arguments.name[:40]!r}", arguments.at)
+    return builder(arguments)
+
+
+def _scroll(arguments: CallArguments) -> Action:
+    # Mobile models write a swipe as a scroll with two points.
+    if "end_point" in arguments.values and "direction" not in arguments.values:
+        return _drag(arguments)
+    direction = arguments.text("direction").strip().lower()
+    if direction not in DIRECTIONS:
+        raise ParseFailure(f"unknown direction {direction[:20]!r}", arguments.place("direction"))
+    given = {"point", "start_point"} & set(arguments.values)
+    where = arguments.point("point", "start_point") if given else Point(0.5, 0.5)
+    return act.Scroll(where, direction)  # type: ignore[arg-type]
+
+
+def _drag(arguments: CallArguments) -> Action:
+    return act.Drag(arguments.point("start_point", "point"), arguments.point("end_point"))
+
+
+def _one_key(kind: Callable[[str], Action]) -> Callable[[CallArguments], Action]:
+    def make(arguments: CallArguments) -> Action:
+        keys = arguments.keys()
+        if len(keys) != 1:
+            raise ParseFailure(f"{arguments.name} takes one key", arguments.place("key"))
+        return kind(keys[0])
+
+    return make
+
+
+def _tool(arguments: CallArguments) -> Action:
+    name = arguments.text("tool", "content")
+    given = arguments.text("arguments").strip() if "arguments" in arguments.values else ""
+    try:
+        value, end = lexing.parse_json(given or "{}", 0)
+        if given[end:].strip() and given:
+            raise ValueError("more stands behind it")
+        return ToolCall(name, canonical_json(value))
+    except ParseFailure as fault:
+        reason = fault.error.reason
+    except (ValueError, RecursionError) as error:
+        reason = str(error)[:80]
+    raise ParseFailure(f"the arguments of a tool are not a JSON object: {reason}", arguments.place("arguments"))
+
+
+def _pointed(kind: Callable[[Point], Action]) -> Callable[[CallArguments], Action]:
+    return lambda arguments: kind(arguments.point("point", "start_point"))
+
+
+_BUILDERS: dict[str, Callable[[CallArguments], Action]] = {
+    "click": _pointed(act.Click),
+    "left_double": _pointed(act.LeftDouble),
+    "right_single": _pointed(act.RightSingle),
+    "hover": _pointed(act.Hover),
+    "mouse_move": _pointed(act.Hover),
+    "long_press": _pointed(act.LongPress),
+    "drag": _drag,
+    "scroll": _scroll,
+    "hotkey": lambda arguments: act.Hotkey(arguments.keys()),
+    "press": _one_key(act.Press),
+    "release": _one_key(act.Release),
+    "type": lambda arguments: act.Type(arguments.text("content")),
+    "finished": lambda arguments: act.Finished(arguments.text("content") if "content" in arguments.values else ""),
+    "navigate": lambda arguments: act.Navigate(arguments.text("content")),
+    "open_app": lambda arguments: act.OpenApp(arguments.text("app_name", "content")),
+    "terminal": lambda arguments: act.Terminal(arguments.text("command", "content")),
+    "python": lambda arguments: act.RunPython(arguments.text("code", "content")),
+    "read_file": lambda arguments: act.ReadFile(arguments.text("path")),
+    "list_files": lambda arguments: act.ListFiles(arguments.text("path")),
+    "write_file": lambda arguments: act.WriteFile(arguments.text("path"), arguments.text("content")),
+    "call_tool": _tool,
+    "wait": lambda arguments: act.Wait(),
+    "call_user": lambda arguments: act.CallUser(),
+    "navigate_back": lambda arguments: act.NavigateBack(),
+    "press_home": lambda arguments: act.PressHome(),
+    "press_back": lambda arguments: act.PressBack(),
+}
+KNOWN_ACTIONS = tuple(_BUILDERS)

@@ -1,0 +1,418 @@
+"""Parse and write actions as function calls: `click(point='<point>52 31</point>')`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from flywheel.agent import actions as act
+from flywheel.agent.actions import Action, Point, replace_surrogates
+from flywheel.agent.coordinates import CoordinateSpace
+from flywheel.agent.grammar import Grammar
+from flywheel.agent.parsing import lexing
+from flywheel.agent.parsing.action_builder import MAX_KEYS
+from flywheel.agent.parsing.lexing import (
+    QUOTES,
+    ParseFailure,
+    RawCall,
+    ambiguous_text,
+    escape_text,
+    find_closing_quote,
+    find_next_quote,
+    fold_name,
+    has_doubled_quote,
+    looks_like_path,
+    read_string_content,
+    spell_keys,
+    split_keys,
+    unescape_text,
+)
+from flywheel.agent.parsing.normalise import (
+    CODE_LIBRARIES,
+    COMPUTER_TOOLS,
+    is_known_action,
+    is_known_parameter,
+    normalise_call,
+)
+
+# The fast path: a call exactly as `call_form.write` writes it, read without looking for slips.
+#
+# Most of what a trained model writes is of this kind. `read` gives what `call_form.read` gives, or None: no text means
+# two things, and a test holds the two against each other.
+
+_NUMBER = r"(\d{1,6}|0\.\d{1,4})"  # the second in a space of fractions alone
+_SPOT = rf"'(?:<point>|<\|box_start\|>\(|\(){_NUMBER}[ ,]{_NUMBER}(?:</point>|\)<\|box_end\|>|\))'"
+_TEXT = r"'([^'\\]*(?:\\.[^'\\]*)*)'"
+_LONGEST_NAME = 16
+
+_PlainReader = Callable[[re.Match[str], CoordinateSpace], Action | None]
+
+
+def parse_plain_call(text: str, start: int, space: CoordinateSpace) -> Action | None:
+    """The one action of `text[start:]`, in full; None where it is not written plainly."""
+    bracket = text.find("(", start, start + _LONGEST_NAME)
+    form = _PLAIN_FORMS.get(text[start:bracket]) if bracket > 0 else None
+    if form is None:
+        return None
+    found = form[0].match(text, bracket)
+    return form[1](found, space) if found else None
+
+
+def _point(x: str, y: str, space: CoordinateSpace) -> Point | None:
+    if "." in x or "." in y:
+        if space.kind != "fractions":
+            return None
+        column, row = float(x), float(y)
+    else:
+        column, row = int(x), int(y)
+    if column > space.x.size or row > space.y.size:
+        return None
+    return Point(space.x.read(column), space.y.read(row))
+
+
+def _pointed(kind: Callable[[Point], Action]) -> tuple[re.Pattern[str], _PlainReader]:
+    def make(found: re.Match[str], space: CoordinateSpace) -> Action | None:
+        point = _point(found[1], found[2], space)
+        return point and kind(point)
+
+    return re.compile(rf"\((?:point|start_box)={_SPOT}\)\s*\Z"), make
+
+
+def _drag(found: re.Match[str], space: CoordinateSpace) -> Action | None:
+    start, end = _point(found[1], found[2], space), _point(found[3], found[4], space)
+    return act.Drag(start, end) if start and end else None
+
+
+def _scroll(found: re.Match[str], space: CoordinateSpace) -> Action | None:
+    point = _point(found[1], found[2], space)
+    return point and act.Scroll(point, found[3])  # type: ignore[arg-type]
+
+
+def _keyed(kind: Callable[[tuple[str, ...]], Action], most: int) -> tuple[re.Pattern[str], _PlainReader]:
+    def make(found: re.Match[str], space: CoordinateSpace) -> Action | None:
+        try:
+            keys = tuple(split_keys(replace_surrogates(found[1])))
+        except ParseFailure:
+            return None
+        return kind(keys) if 1 <= len(keys) <= most else None
+
+    return re.compile(r"\(key='([^'\\]+)'\)\s*\Z"), make
+
+
+def _texts(kind: Callable[..., Action], *names: str) -> tuple[re.Pattern[str], _PlainReader]:
+    def make(found: re.Match[str], space: CoordinateSpace) -> Action | None:
+        texts = found.groups()
+        return None if any(map(looks_like_path, texts)) else kind(*map(unescape_text, texts))
+
+    arguments = ", ".join(f"{name}={_TEXT}" for name in names)
+    return re.compile(rf"\({arguments}\)\s*\Z", re.DOTALL), make
+
+
+def _bare(kind: Callable[[], Action]) -> tuple[re.Pattern[str], _PlainReader]:
+    return re.compile(r"\(\)\s*\Z"), lambda found, space: kind()
+
+
+def _finished(found: re.Match[str], space: CoordinateSpace) -> Action | None:
+    content = found[1] or ""
+    return None if looks_like_path(content) else act.Finished(unescape_text(content))
+
+
+_PLAIN_FORMS: dict[str, tuple[re.Pattern[str], _PlainReader]] = {
+    "click": _pointed(act.Click),
+    "left_double": _pointed(act.LeftDouble),
+    "right_single": _pointed(act.RightSingle),
+    "hover": _pointed(act.Hover),
+    "long_press": _pointed(act.LongPress),
+    "drag": (re.compile(rf"\(start_(?:point|box)={_SPOT}, end_(?:point|box)={_SPOT}\)\s*\Z"), _drag),
+    "scroll": (re.compile(rf"\((?:point|start_box)={_SPOT}, direction='(up|down|left|right)'\)\s*\Z"), _scroll),
+    "hotkey": _keyed(act.Hotkey, MAX_KEYS),
+    "press": _keyed(lambda keys: act.Press(keys[0]), 1),
+    "release": _keyed(lambda keys: act.Release(keys[0]), 1),
+    "type": _texts(act.Type, "content"),
+    "navigate": _texts(act.Navigate, "content"),
+    "finished": (re.compile(rf"\((?:content={_TEXT})?\)\s*\Z", re.DOTALL), _finished),
+    "open_app": _texts(act.OpenApp, "app_name"),
+    "terminal": _texts(act.Terminal, "command"),
+    "python": _texts(act.RunPython, "code"),
+    "read_file": _texts(act.ReadFile, "path"),
+    "list_files": _texts(act.ListFiles, "path"),
+    "wait": _bare(act.Wait),
+    "call_user": _bare(act.CallUser),
+    "navigate_back": _bare(act.NavigateBack),
+    "press_home": _bare(act.PressHome),
+    "press_back": _bare(act.PressBack),
+}
+
+
+# Actions written as calls: `click(point='<point>52 31</point>')`, its older kin with `start_box`, and code.
+#
+# Reading is tolerant, and takes time linear in the text. Nothing of it is ever evaluated.
+
+_MODULE = "|".join(sorted(CODE_LIBRARIES))
+CALL_START = re.compile(rf"(?:({_MODULE})\.)?([A-Za-z_]\w{{0,40}})[ \t]*[(（]", re.IGNORECASE)
+_MORE = re.compile(r"\w")
+_BETWEEN = re.compile(r"(?:[\s`;,*]|#[^\n]*)*(?:action[ \t*]*[:：])?(?:[\s`*;]|#[^\n]*)*", re.IGNORECASE)
+_WORD = re.compile(r"[^\s(]{0,41}")
+_END = re.compile(r"[\s,，]*[)）]")
+_SEPARATOR = re.compile(r"[\s,，]*")
+_PARAMETER = re.compile(r"([A-Za-z_]\w*)\s*[=＝]\s*(?!=)")
+_CLOSED = r"<\|box_start\|>[^<]*<\|box_end\|>|<(\w{1,12})>[^<]*</\1>|[\[(（][^\])）]{0,200}[\])）]|\{[^{}]*\}"
+_BARE = re.compile(_CLOSED + r"|[^\s,)）'\"]+")
+_UNQUOTED_END = re.compile(rf"(?:{_CLOSED})")
+# What may follow a string: the closing bracket and an end, or a further parameter, or (no names) a further value.
+_AFTER_CALL = (
+    r"\s*(?:[)）]\s*(?:$|\n|[`;#]|<[|<]|</?[a-z]|[a-z_]+\(|(?:[Tt]hought|[Aa]ction)\s*[:：])"
+    r"|[,，]\s*[A-Za-z_]+\s*[=＝]\s*(?:['\"‘’“”<\[(（{\d-]|[Tt]rue|[Ff]alse|None)"
+)
+_AFTER = re.compile(_AFTER_CALL + ")")
+_AFTER_NAMELESS = re.compile(_AFTER_CALL + r"|[,，]\s*['\"\d.-])")
+_IMPORT = re.compile(r"import pyautogui")
+# How a value without a name begins: a word without quotes is a variable, and means nothing here.
+_VALUE = re.compile(r"[rRuUbB]{1,2}['\"]|['\"‘’“”＇＂<\[(（{\d.-]")
+_PREFIX = re.compile(r"[rRuUbB]{1,2}(?=['\"])")
+# Behind the last value of a call whose bracket is missing: the end, and the tags that wrapped the call.
+_OPEN_END = re.compile(r"(?:\s|`|</[\w:]{1,20}>|<\|\w{1,20}\|>)*\Z")
+_PLAIN_LIST = re.compile(r"[^='\"]{2,}")
+# Within a text: what looks like a further parameter.
+_SWALLOWED = re.compile(r"(?:(?<!\\)['\"]\s*,?|,)\s*\b([A-Za-z_]+)\s*(?:[=＝]\s*['\"]?|['\"])")
+_WITHOUT_QUOTES = frozenset(
+    {"point", "start_point", "end_point", "start_box", "end_box", "box", "bbox", "direction", "time"}
+)
+_SEVERAL = frozenset({"hotkey", "press", "typewrite", "key"})
+_MOST_PARAMETERS = 8  # of a call; no action has more than three
+_MOST_ACTIONS = 8  # that are looked at behind the first
+_MOST_GESTURES = 12  # calls within a call
+
+
+class _Value(NamedTuple):
+    said: Any
+    position: int
+    complete: bool = True  # False for a word or number, which may be half of one where the text ends
+
+
+def begins_call(text: str, at: int) -> bool:
+    """Whether a call of an action that is known, here or elsewhere, begins at `at`."""
+    call = CALL_START.match(text, at)
+    return call is not None and _known(call)
+
+
+def _known(call: re.Match[str]) -> bool:
+    return is_known_action(call[2]) or (call[1] is not None and call[1].lower() != "time")
+
+
+def parse_call(text: str, start: int, grammar: Grammar) -> tuple[RawCall, int]:
+    """The call that begins at `start`, and where it ends. Raises ParseFailure."""
+    call = CALL_START.match(text, start)
+    if call is None or not _known(call):
+        word = _WORD.match(text, start)[0][:40]
+        raise ParseFailure(f"unknown action {word!r}" if word else "the action is empty", start)
+    spent: set[str] = set()
+    said, end = _call(text, call, spent)
+    for _ in range(_MOST_ACTIONS):  # code sleeps before and between
+        further = find_next_call(text, end) if said.tool == "time" else -1
+        if further < 0:
+            break
+        said, end = _call(text, CALL_START.match(text, further), spent)
+    if said.tool == "time" and "pyautogui" in _IMPORT.sub("", text):
+        raise ParseFailure("the code beside it is not read", start)
+    if fold_name(said.name) in ("move_to", "moveto"):
+        said, end = _moved(text, said, end, spent)
+    return said, end
+
+
+def find_next_call(text: str, at: int) -> int:
+    """Where a further call begins behind one that ended at `at`; -1 where there is none."""
+    at = _BETWEEN.match(text, at).end()
+    return at if begins_call(text, at) else -1
+
+
+def _moved(text: str, said: RawCall, end: int, spent: set[str]) -> tuple[RawCall, int]:
+    """In code the mouse is moved, then dragged or clicked where it is: one action, whose first half this is."""
+    at = _BETWEEN.match(text, end).end()
+    call = CALL_START.match(text, at)
+    if call is None or call[1] is None:
+        if _MORE.match(text, at):  # what was to be done there cannot be read
+            raise ParseFailure("a move of the mouse, and nothing readable behind it", at)
+        return said, end
+    then, then_end = _call(text, call, spent)
+    moved = normalise_call(RawCall("click", said.values, said.at, said.inline, said.tool, said.places))[1].get("point")
+    name = fold_name(then.name)
+    if name in ("drag_to", "dragto"):
+        values = normalise_call(RawCall("drag_to", then.values, then.at, then.inline, then.tool, then.places))[1]
+        target = values.pop("point", values.get("end_point"))
+        return RawCall("drag", {"start_point": moved, "end_point": target}, said.at), then_end
+    if name in ("click", "double_click", "right_click") and not then.inline and not {"x", "y"} & set(then.values):
+        return RawCall(then.name, {**then.values, "point": moved}, said.at), then_end
+    return said, end
+
+
+def _call(text: str, call: re.Match[str], spent: set[str], depth: int = 0) -> tuple[RawCall, int]:
+    values, inline, places, end = _arguments(text, call.end(), fold_name(call[2]), spent, depth)
+    said = RawCall(call[2], values, call.start(), inline, (call[1] or "").lower(), places)
+    name = fold_name(call[2])
+    if name in COMPUTER_TOOLS and isinstance(values.get("action"), str):
+        said = RawCall(values.pop("action"), values, call.start(), inline, name, places)
+    return said, end
+
+
+def _arguments(
+    text: str, at: int, called: str, spent: set[str], depth: int
+) -> tuple[dict[str, Any], tuple[Any, ...], dict[str, int], int]:
+    """The arguments by name, those without one, where they stand, and where the call ends."""
+    values: dict[str, Any] = {}
+    places: dict[str, int] = {}
+    inline: list[Any] = []
+    value = None
+    for _ in range(_MOST_PARAMETERS + 1):
+        end = _END.match(text, at)
+        if end:
+            return values, tuple(inline), places, end.end()
+        # Of keys without names there may have been more.
+        whole_so_far = value is not None and value.complete and not (inline and called in _SEVERAL)
+        whole_so_far = whole_so_far and text[at : at + 1] not in (",", "，")
+        if whole_so_far and _OPEN_END.match(text, at):
+            return values, tuple(inline), places, len(text)
+        start = _SEPARATOR.match(text, at).end()
+        parameter = _PARAMETER.match(text, start)
+        if parameter is not None:
+            name = parameter[1]
+            value, at = _value(text, parameter.end(), fold_name(name), spent, depth)
+            if name in values and values[name] != value.said:
+                raise ParseFailure(f"{name[:40]} is given twice", start)
+            values[name], places[name] = value.said, value.position if is_known_parameter(name) else start
+        elif values or called == "gesture" or not _VALUE.match(text, start):
+            raise ParseFailure("a parameter or a closing bracket was expected", at)
+        else:
+            value, at = _value(text, start, "", spent, depth)
+            inline.append(value.said)
+    raise ParseFailure(f"more than {_MOST_PARAMETERS} parameters", at)
+
+
+def _value(text: str, at: int, name: str, spent: set[str], depth: int) -> tuple[_Value, int]:
+    """A quoted string, a list or an object, or an unquoted point, number or word."""
+    prefix = _PREFIX.match(text, at) if text[at : at + 1].isalpha() else None
+    start = prefix.end() if prefix else at
+    if start < len(text) and text[start] in QUOTES:
+        return _string(text, start, name, spent, raw=bool(prefix and "r" in prefix[0].lower()))
+    if text.startswith(("[", "{"), at):
+        if name == "actions" and depth == 0:
+            return _gestures(text, at + 1, spent)
+        try:
+            value, end = lexing.parse_json(text, at)
+            return _Value(value, at), end
+        except ParseFailure:
+            pass
+    bare = _BARE.match(text, at)
+    if bare is None or (bare[0][0] in "([{" and not _PLAIN_LIST.fullmatch(bare[0])):
+        raise ParseFailure("a value was expected", at)
+    closed = _UNQUOTED_END.fullmatch(bare[0]) is not None
+    ended = bare.end() < len(text)
+    return _Value(None if bare[0] == "None" else bare[0], at, closed or ended), bare.end()
+
+
+def _string(text: str, at: int, name: str, spent: set[str], *, raw: bool) -> tuple[_Value, int]:
+    if text.startswith(text[at] * 3, at) and (end := text.find(text[at] * 3, at + 3)) >= 0:
+        return _Value(_content(text[at + 3 : end], at + 3, raw), at + 3), end + 3
+    if name in _WITHOUT_QUOTES:
+        end = find_next_quote(text, at)
+        if end < 0:  # a point says itself where it ends
+            point = _UNQUOTED_END.match(text, at + 1)
+            if point and _OPEN_END.match(text.replace(")", " "), point.end()):
+                return _Value(point[0], at + 1), len(text)
+            raise ParseFailure("the string is not closed", at)
+        return _Value(_content(text[at + 1 : end], at + 1, raw), at + 1), end + 1
+    end = find_closing_quote(text, at, _AFTER if name else _AFTER_NAMELESS, spent)
+    if end < 0:
+        raise ParseFailure("the string is not closed", at)
+    if end == at + 1 and end + 1 == len(text):
+        raise ParseFailure("the string may be cut", at)
+    _check_text(text, at, end)
+    return _Value(_content(text[at + 1 : end], at + 1, raw), at + 1), end + 1
+
+
+def _check_text(text: str, at: int, end: int) -> None:
+    """Raises ParseFailure where quotes within a text say that it may end elsewhere."""
+    inner, quote = text[at + 1 : end], text[at]
+    if quote not in inner and "," not in inner:
+        return
+    if has_doubled_quote(text, at, end):
+        raise ambiguous_text("two quotes where one ends a text", at)
+    if any(quote in found[0] and is_known_parameter(found[1]) for found in _SWALLOWED.finditer(inner)):
+        raise ambiguous_text("a text, or one that ends before a further parameter?", at)
+
+
+def _content(written: str, at: int, raw: bool) -> str:
+    return replace_surrogates(written) if raw else read_string_content(written, at)
+
+
+def _gestures(text: str, at: int, spent: set[str]) -> tuple[_Value, int]:
+    """A list of calls."""
+    calls, begin = [], at
+    for _ in range(_MOST_GESTURES):
+        at = _SEPARATOR.match(text, at).end()
+        if text.startswith("]", at):
+            return _Value(calls, begin), at + 1
+        call = CALL_START.match(text, at)
+        if call is None:
+            break
+        said, at = _call(text, call, spent, 1)
+        calls.append(said)
+    raise ParseFailure("a call or a closing bracket was expected", at)
+
+
+def format_call(action: Action, grammar: Grammar) -> str:
+    """The action in the one form that `grammar` has for it."""
+    box = "box" if grammar.form in ("ui_tars_1_5", "ui_tars_1_0") else "point"
+    only = "start_box" if box == "box" else "point"
+
+    def spot(point: Point) -> str:
+        return f"'{_spot(point, grammar)}'"
+
+    name = act.ACTION_NAMES.get(type(action), "")
+    match action:
+        case (
+            act.Click(point) | act.LeftDouble(point) | act.RightSingle(point) | act.Hover(point) | act.LongPress(point)
+        ):
+            return f"{name}({only}={spot(point)})"
+        case act.Drag(start, end):
+            return f"drag(start_{box}={spot(start)}, end_{box}={spot(end)})"
+        case act.Scroll(point, direction):
+            return f"scroll({only}={spot(point)}, direction='{direction}')"
+        case act.Hotkey(keys):
+            return f"hotkey(key='{escape_text(' '.join(spell_keys(keys)))}')"
+        case act.Press(key) | act.Release(key):
+            return f"{name}(key='{escape_text(spell_keys((key,))[0])}')"
+        case act.Finished(""):
+            return "finished()"
+        case act.Type(content) | act.Navigate(content) | act.Finished(content):
+            return f"{name}(content='{escape_text(content)}')"
+        case act.OpenApp(app):
+            return f"open_app(app_name='{escape_text(app)}')"
+        case act.Terminal(command):
+            return f"terminal(command='{escape_text(command)}')"
+        case act.RunPython(code):
+            return f"python(code='{escape_text(code)}')"
+        case act.ReadFile(path) | act.ListFiles(path):
+            return f"{name}(path='{escape_text(path)}')"
+        case act.WriteFile(path, content):
+            return f"write_file(path='{escape_text(path)}', content='{escape_text(content)}')"
+        case act.ToolCall(tool, arguments):
+            return f"call_tool(tool='{escape_text(tool)}', arguments='{escape_text(arguments)}')"
+        case act.Wait() | act.CallUser() | act.NavigateBack() | act.PressHome() | act.PressBack():
+            return f"{name}()"
+    raise TypeError(f"not an action: {action!r}")
+
+
+def _spot(point: Point, grammar: Grammar) -> str:
+    x, y = grammar.space.x.write(point.x), grammar.space.y.write(point.y)
+    match grammar.form:
+        case "ui_tars_1_0":
+            return f"<|box_start|>({x},{y})<|box_end|>"
+        case "ui_tars_1_5":
+            return f"({x},{y})"
+    if grammar.space.kind == "fractions":
+        return f"<point>{x:.4f} {y:.4f}</point>"
+    # In a space of two digits numbers are written with both, so that each point takes the same number of tokens.
+    width = 2 if grammar.space.kind == "points" and grammar.space.x.size <= 100 else 1
+    return f"<point>{x:0{width}d} {y:0{width}d}</point>"

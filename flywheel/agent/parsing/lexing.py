@@ -1,0 +1,430 @@
+"""Read strings, numbers, key names and lenient JSON out of a model's text."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from flywheel.agent.actions import MAX_JSON_DEPTH, ParseError, replace_surrogates
+
+# What the readers of a text raise among themselves. `parser.parse` turns it into a value; nothing else sees it.
+#
+# Text whose words are understood and that is refused all the same is refused by one of the names below, with which the
+# reason begins.
+
+NO_SUCH_ACTION = "no such action here"  # understood, but nothing of the action set equals it
+AMBIGUOUS = "ambiguous"  # it may mean two things, and what models mean is not guessed
+ONLY_THOUGHT = "only thinking"  # the thinking does not end, so nothing that was written is meant yet
+
+
+class ParseFailure(Exception):
+    """position: in the text."""
+
+    def __init__(self, reason: str, position: int) -> None:
+        super().__init__(reason)
+        self.error = ParseError(reason, position)
+
+
+def unsupported_action(what: str, at: int) -> ParseFailure:
+    return ParseFailure(f"{NO_SUCH_ACTION}: {what[:60]}", at)
+
+
+def ambiguous_text(what: str, at: int) -> ParseFailure:
+    return ParseFailure(f"{AMBIGUOUS}: {what}", at)
+
+
+# A call as a model wrote it, and the values in it, before anything is made of them.
+
+_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+
+
+@dataclass(slots=True)
+class RawCall:
+    """A call as it was written. values: by the model's own names. inline: those without a name. at: where it begins.
+
+    tool: the module or the tool whose function it is. places: where in the text the values stand. behind: further
+    calls of the same list.
+    """
+
+    name: str
+    values: Mapping[str, Any]
+    at: int
+    inline: tuple[Any, ...] = ()
+    tool: str = ""
+    places: Mapping[str, int] | None = None
+    behind: tuple[RawCall, ...] = ()
+
+
+@lru_cache(maxsize=1024)
+def fold_name(word: str) -> str:
+    """`doubleClick`, `Long Press`, `DOUBLE-CLICK` -> double_click, long_press, double_click."""
+    if not word.isupper():
+        word = _CAMEL.sub("_", word)
+    return word.strip().lower().replace(" ", "_").replace("-", "_")
+
+
+def is_number(value: Any) -> bool:
+    return to_number(value) is not None
+
+
+def to_number(value: Any) -> float | None:
+    if isinstance(value, str) and len(value) < 20:
+        try:
+            value = float(value)
+        except ValueError:
+            return None
+    return value if type(value) in (int, float) and abs(value) < 1e15 else None
+
+
+def to_flag(value: Any) -> bool:
+    return value is True or (isinstance(value, str) and value.strip().lower() in ("true", "1", "yes"))
+
+
+# Quoted strings and numbers in a model's text: what the call form and the tool form read alike.
+#
+# Every pattern takes time linear in the text: none of them can be made to try a stretch of text twice.
+
+# Opening quote -> what may close it.
+QUOTES = {"'": "'", '"': '"', "‘": "‘’", "’": "‘’", "“": "“”", "”": "“”", "＇": "＇", "＂": "＂"}
+
+_QUOTE = re.compile(r"\\.|(?P<quote>['\"‘’“”＇＂])", re.DOTALL)
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "/": "/", "'": "'", '"': '"', "\\": "\\"}
+# The begin of a path in Windows whose backslash nobody escaped: `C:\new`, `%TEMP%\new`, `\\server\new`.
+_ROOT = r"(?:(?<![\w\\])[A-Za-z]:|%\w{1,40}%|(?:^|(?<=['\"]))\\\\[\w.-]{1,80})"
+_PATH = re.compile(_ROOT + r"\\(?![\\'\"/]|u[0-9a-fA-F]{4}|\Z)")
+_LIKE_PATH = re.compile(rf"({_ROOT}\\)([ntrbf])")
+_NO_ESCAPE = re.compile(r"\\(?![ntr/'\"\\]|u[0-9a-fA-F]{4})")
+_LINE_ENDS = {"n": "000a", "t": "0009", "r": "000d", "b": "0008", "f": "000c"}
+_ESCAPED = str.maketrans({"\\": "\\\\", "'": "\\'", "\n": "\\n", "\r": "\\r", "\t": "\\t"})
+
+_TAGS = re.compile(r"</?(?:point|bbox|box)>|<\|(?:box|point)_(?:start|end)\|>|[{}]")
+_AXIS = re.compile(r"['\"]?\b([xyXY])['\"]?\s*[:=：＝]")
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+_NUMBERS = re.compile(r"[\s,，;()（）\[\]]*(-?\d+(?:\.\d+)?(?:[\s,，;()（）\[\]]+-?\d+(?:\.\d+)?)*)[\s,，;()（）\[\]]*")
+_LONGEST_POINT = 200  # characters; longer text is no point, and is not searched for one
+
+
+def find_closing_quote(text: str, at: int, after: re.Pattern[str], spent: set[str]) -> int:
+    """The quote that ends the string opened at `at`; -1 where the string is not closed.
+
+    Content may hold quotes that nobody escaped ("it's"), so a quote ends the string only where `after` follows it;
+    the first such one, since content is seldom a whole call. Where there is none, the first quote of the opening's
+    kind does, or before it one of another kind that `after` follows, since some models mix them.
+
+    spent: kept over one reading of a text; the kinds of which no such quote is left, so that it is searched to its
+    end once, and not for each string.
+    """
+    kinds, first, other = QUOTES[text[at]], -1, -1
+    known = kinds in spent
+    for quote in _QUOTE.finditer(text, at + 1):
+        if quote.lastgroup is None:
+            continue
+        same = quote[0] in kinds
+        if (not known if same else other < 0) and after.match(text, quote.end()):
+            if same:
+                return quote.start()
+            other = quote.start()
+        if same and first < 0:
+            first = quote.start()
+            if known:
+                break
+    spent.add(kinds)
+    return other if 0 <= other < first or first < 0 else first
+
+
+def has_doubled_quote(text: str, at: int, end: int) -> bool:
+    """Whether a quote that nobody escaped stands right behind the one at `at`, or before that at `end`."""
+    inner = text[at + 1 : end]
+    if not inner or (text[at] not in (inner[0], inner[-1])):
+        return False
+    return inner[0] == text[at] or not inner[:-1].endswith("\\")
+
+
+def find_next_quote(text: str, at: int) -> int:
+    """The quote, of whatever kind, that comes first behind the one at `at`; -1 where there is none."""
+    return next((quote.start() for quote in _QUOTE.finditer(text, at + 1) if quote.lastgroup), -1)
+
+
+def escape_text(text: str) -> str:
+    """For between single quotes."""
+    return escape_path_lookalikes(text.translate(_ESCAPED))
+
+
+def escape_path_lookalikes(written: str) -> str:
+    """Escaped text in which no line end stands where it would be taken for the backslash of a path (`A:\\nyes`)."""
+    if ":\\" not in written and "%\\" not in written and "\\\\" not in written:
+        return written
+    return _LIKE_PATH.sub(lambda found: f"{found[1]}u{_LINE_ENDS[found[2]]}", written)
+
+
+def unescape_text(text: str) -> str:
+    """Escapes that there are not stay as they stand."""
+    return replace_surrogates(_ESCAPE.sub(_unescaped, text) if "\\" in text else text)
+
+
+def read_string_content(text: str, at: int) -> str:
+    """What a string says that begins at `at`: as `unescape`, and of a path in Windows as it was written.
+
+    Raises ParseFailure where a path's `\\n` may as well be a line end: one that escapes nothing shows by an escape that
+    there is not (`\\U`).
+    """
+    if not looks_like_path(text):
+        return unescape_text(text)
+    if "\\\\" in text[2:] or "\\'" in text or '\\"' in text or text.endswith("\\n") or not _NO_ESCAPE.search(text):
+        raise ambiguous_text(f"a path or line ends? escape the backslashes of {text[:40]!r}", at)
+    return replace_surrogates(text)
+
+
+def looks_like_path(text: str) -> bool:
+    return "\\" in text and _PATH.search(text) is not None
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    return chr(int(found[1], 16)) if found[1] else _ESCAPES.get(found[2], found[0])
+
+
+def parse_numbers(text: str) -> list[float]:
+    """The numbers of a point or a box in any of its spellings; none where there is anything else."""
+    if len(text) > _LONGEST_POINT:
+        return []
+    text = _TAGS.sub(" ", text)
+    if "y" in text or "Y" in text:  # `x=100, y=200`, in this order alone
+        axes = "".join(_AXIS.findall(text)).lower()
+        if axes not in ("xy", "xyxy"):
+            return []
+        text = _AXIS.sub(" ", text)
+    numbers = _NUMBERS.fullmatch(text)
+    return [float(number) for number in _NUMBER.findall(numbers[1])] if numbers else []
+
+
+# Keys as models write them, one or several pressed together: to words in lower case and back.
+
+MODIFIERS = frozenset({"ctrl", "control", "alt", "option", "shift", "cmd", "command", "meta", "win", "super"})
+# Words for the signs that also separate keys. `plus` and `comma` are written, the others only read.
+_SIGNS = {"plus": "+", "comma": ",", "minus": "-", "hyphen": "-", "dash": "-"}
+# Names of xdotool, pyautogui and Windows's virtual keys that no browser's keyboard has.
+_FOREIGN = {
+    **{
+        f"{name}{side}": key
+        for key, names in {
+            "ctrl": ("control_", "ctrl_"),
+            "alt": ("alt_",),
+            "shift": ("shift_",),
+            "win": ("super_", "win_"),
+            "meta": ("meta_",),
+        }.items()
+        for name in names
+        for side in "lr"
+    },
+    **{
+        f"{side}{name}": key
+        for name, key in {"control": "ctrl", "menu": "alt", "shift": "shift", "win": "win"}.items()
+        for side in "lr"
+    },
+    **{f"{name}{side}": name for name in ("ctrl", "alt", "shift", "win") for side in ("left", "right")},
+    "kp_enter": "enter",
+    "prior": "pageup",
+    "next": "pagedown",
+    "spacebar": "space",
+}
+_LONGEST = 200  # characters
+_COMMAS = re.compile(r"(?<=[^\s,])\s*,\s*(?=[^\s,])")
+_LIST = re.compile(r"[\[(](?:\S.*|.*['\"][^'\"\s]+['\"].*)[\])]", re.DOTALL)
+_DANGLING_END = re.compile(r"[^+]\+\Z")
+_NAME = re.compile(r"\w+(?:-+\w+)*")
+_ITEM = re.compile(r"'([^']+)'|\"([^\"]+)\"|([\w+-]+)")
+_ITEMS = re.compile(rf"\s*(?:{_ITEM.pattern})\s*(?:,\s*(?:{_ITEM.pattern})\s*)*,?\s*")
+
+
+def split_keys(text: str, at: int = 0) -> list[str]:
+    """`Ctrl+Shift t`, `ctrl, c`, `['ctrl', 'c']`, `ctrl-c` -> the keys. A separator that separates nothing is a key.
+
+    Raises ParseFailure for a comma that may be either, and for keys one after the other (`ctrl+a delete`).
+    """
+    if len(text) > _LONGEST:
+        raise ParseFailure("too long for keys", at)
+    text = text.lower()
+    if text[:1] in ("[", "(") and len(text) > 3 and _LIST.fullmatch(text):
+        if not _ITEMS.fullmatch(text, 1, len(text) - 1):
+            raise ParseFailure(f"not a list of keys: {text[:40]!r}", at)
+        return [key for item in _ITEM.findall(text[1:-1]) for key in split_keys("".join(item), at)]
+    if "," in text and text != ",":
+        text = _without_commas(text, at)
+    words, keys = text.split(), []
+    if words and (_DANGLING_END.search(words[-1]) or (words[0][0] == "+" and words[0].strip("+"))):
+        raise ParseFailure(f"a key is missing beside the plus: {text[:40]!r}", at)
+    for index, word in enumerate(words):
+        if word == "+":
+            keys += ["+"] if index in (0, len(words) - 1) else []
+            continue
+        parts = [key for part in word.split("+") if part for key in _hyphened(part, at)]
+        if len(parts) > 1 and index + 1 < len(words) and words[index + 1] != "+" and parts[-1] not in MODIFIERS:
+            raise ambiguous_text(f"keys together, or one after the other? {text[:40]!r}", at)
+        keys += parts
+        keys += ["+"] if word.endswith("++") else []
+    return keys if words or not text else ["space"]
+
+
+def _without_commas(text: str, at: int) -> str:
+    """A comma between two keys separates them (`ctrl, c`, `ctrl,c`); behind a plus, or alone, it is the key."""
+    words = text.split()
+    if "," in words[1:-1] or (words and len(words[-1]) > 1 and words[-1][-1] == "," and words[-1][-2] != "+"):
+        raise ambiguous_text(f"the key comma, or one that separates? {text[:40]!r}", at)
+    return _COMMAS.sub(lambda found: found[0] if text[found.start() - 1] == "+" else " ", text)
+
+
+def _hyphened(word: str, at: int) -> list[str]:
+    """`ctrl-c` -> ctrl, c; other hyphens belong to the name of the key."""
+    if "-" in word and len(word) > 1:
+        first, _, rest = word.partition("-")
+        if first in MODIFIERS and rest:
+            return [first, *_hyphened(rest, at)]
+    if len(word) > 1 and not _NAME.fullmatch(word):
+        raise ParseFailure(f"no key is called {word[:20]!r}", at)
+    return [_SIGNS.get(word) or _FOREIGN.get(word, word)]
+
+
+def spell_keys(keys: tuple[str, ...]) -> list[str]:
+    """Each key as one word: the signs that separate keys have names."""
+    return [{"+": "plus", ",": "comma"}.get(key, key) for key in keys]
+
+
+# JSON as models write it: what strict JSON is, and its usual slips, read in linear time and never evaluated.
+#
+# The slips: single and curly quotes, quotes inside a string that nobody escaped, real line ends in strings, paths in
+# Windows, trailing commas, keys without quotes, Python's True, False and None, full-width punctuation, and closing
+# brackets left out before an end tag or the end. What is cut off in the middle is no value: half a number may be
+# another number.
+
+_LONGEST_NUMBER = 400  # digits; a double has no more than 309 before its point
+
+_SPACE = re.compile(r"\s*")
+_JSON_WORD = re.compile(r"[A-Za-z_][\w.-]*")
+_JSON_KEY = re.compile(r"[^\n{}\[\]:=\"]{0,200}")
+_JSON_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
+# What may follow a string: of a comma only one that something of JSON follows.
+_AFTER_JSON_STRING = re.compile(
+    r"\s*(?:[:：}\]]|$|</|[,，]\s*(?:['\"‘“＇＂{}\[\]\d-]|(?:[Tt]rue|[Ff]alse|null|None)\b|[A-Za-z_]\w*\s*[:：]))"
+)
+# Where brackets that are missing may be thought: before an end tag, at the end of the text.
+_END_TAG = re.compile(r"\s*(?:</[\w:]{1,20}>|`{3}|<\||\Z)")
+_CONSTANTS = {"true": True, "false": False, "null": None, "none": None}
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+_DECODER = json.JSONDecoder(strict=False, parse_constant=_refuse_constant)
+
+
+def parse_json(text: str, at: int, *, paths: bool = False) -> tuple[Any, int]:
+    """The value that begins at `at`, and where it ends. Raises ParseFailure.
+
+    paths: a model's own text, in whose strings a path in Windows may stand as it is.
+    """
+    if not (paths and looks_like_path(text)):
+        try:
+            return _DECODER.raw_decode(text, at)
+        except RecursionError:
+            raise ParseFailure("nested too deeply", at) from None
+        except ValueError:
+            pass
+    return _JsonReader(text, paths).value(at, 0)
+
+
+def parse_strict_json(text: str, at: int) -> tuple[Any, int]:
+    """As `read`, without slips. Raises ValueError and RecursionError."""
+    return _DECODER.raw_decode(text, at)
+
+
+class _JsonReader:
+    """One reading of a text. Each method begins at `at`, raises ParseFailure, and gives where it ended."""
+
+    def __init__(self, text: str, paths: bool) -> None:
+        self.text = text
+        self.paths = paths
+        self.spent: set[str] = set()
+        self.cut = False  # the text ends with a word or a number, which may be half of one
+
+    def value(self, at: int, depth: int) -> tuple[Any, int]:
+        at = _skip_space(self.text, at)
+        sign = self.text[at : at + 1]
+        if sign in ("{", "["):
+            if depth >= MAX_JSON_DEPTH:
+                raise ParseFailure("nested too deeply", at)
+            return (self.object if sign == "{" else self.array)(at + 1, depth + 1)
+        if sign and sign in QUOTES:
+            return self.string(at)
+        number = _JSON_NUMBER.match(self.text, at)
+        if number:
+            return _to_json_number(number)
+        word = _JSON_WORD.match(self.text, at)
+        if word and word[0].lower() in _CONSTANTS:
+            return _CONSTANTS[word[0].lower()], word.end()
+        raise ParseFailure("a JSON value was expected", at)
+
+    def object(self, at: int, depth: int) -> tuple[dict[str, Any], int]:
+        text, found = self.text, {}
+        while True:
+            before, at = at, _skip_comma(text, at)
+            if text.startswith("}", at):
+                return found, at + 1
+            self.cut = self.cut or (at == len(text) and "," in text[before:at])
+            if found and _END_TAG.match(text, at) and not self.cut:
+                return found, at
+            if at < len(text) and text[at] in QUOTES:
+                begin = at
+                key, at = self.string(at)
+                if not _JSON_KEY.fullmatch(key):
+                    raise ParseFailure("a key was expected", begin)
+            else:
+                word = _JSON_WORD.match(text, at)
+                if word is None:
+                    raise ParseFailure("a key or a closing brace was expected", at)
+                key, at = word[0], word.end()
+            at = _skip_space(text, at)
+            if not text.startswith((":", "："), at):
+                raise ParseFailure("a colon was expected", at)
+            found[key], at = self.value(at + 1, depth)
+            self.cut = at == len(text) and text[-1:].isalnum()
+
+    def array(self, at: int, depth: int) -> tuple[list[Any], int]:
+        found: list[Any] = []
+        while True:
+            at = _skip_comma(self.text, at)
+            if self.text.startswith("]", at):
+                return found, at + 1
+            if found and self.text.startswith("}", at):
+                return found, at
+            value, at = self.value(at, depth)
+            found.append(value)
+
+    def string(self, at: int) -> tuple[str, int]:
+        end = find_closing_quote(self.text, at, _AFTER_JSON_STRING, self.spent)
+        if end < 0:
+            raise ParseFailure("the string is not closed", at)
+        if has_doubled_quote(self.text, at, end):
+            raise ambiguous_text("two quotes where one ends a text", at)
+        written = self.text[at + 1 : end]
+        return (read_string_content(written, at + 1) if self.paths else unescape_text(written)), end + 1
+
+
+def _to_json_number(found: re.Match[str]) -> tuple[int | float, int]:
+    if len(found[0]) > _LONGEST_NUMBER:
+        raise ParseFailure("the number is too long", found.start())
+    return (int(found[0]) if found[0].lstrip("+-").isdecimal() else float(found[0])), found.end()
+
+
+def _skip_comma(text: str, at: int) -> int:
+    at = _skip_space(text, at)
+    return _skip_space(text, at + 1) if text.startswith((",", "，"), at) else at
+
+
+def _skip_space(text: str, at: int) -> int:
+    return _SPACE.match(text, at).end()

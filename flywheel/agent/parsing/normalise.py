@@ -1,0 +1,565 @@
+"""Translate the action and parameter names of other models into the grammar's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from flywheel.agent.actions import Action
+from flywheel.agent.coordinates import CoordinateSpace
+from flywheel.agent.parsing.action_builder import (
+    DIRECTIONS,
+    KNOWN_ACTIONS,
+    CallArguments,
+    build_action,
+    describe_value,
+    to_numbers,
+    to_text,
+)
+from flywheel.agent.parsing.lexing import (
+    ParseFailure,
+    RawCall,
+    ambiguous_text,
+    fold_name,
+    is_number,
+    to_flag,
+    to_number,
+    unsupported_action,
+)
+
+# Other models' words for the actions and their parameters: one table of each, for all text forms.
+#
+# Their sources stand beside the corpus that they are measured on, `benchmarks/foreign_forms.json`.
+
+# The tools of computer-use models, whose parameter `action` names the action.
+COMPUTER_TOOLS = frozenset({"computer_use", "mobile_use", "browser_use", "computer", "do"})
+# Modules whose functions models call in code.
+CODE_LIBRARIES = frozenset({"pyautogui", "computer", "mobile", "browser", "time"})
+PYAUTOGUI = "pyautogui"  # whose functions take more by position, and whose `press` lets the key go again
+
+SYNONYMS = {
+    "click": "left_click left_single tap single_tap single_click click_element click_at mouse_click",
+    "left_double": "double_click double_tap doubleclick left_double_click",
+    "right_single": "right_click right_click_at",
+    "long_press": "longpress long_tap long_click press_and_hold",
+    "drag": "left_click_drag drag_to drag_and_drop select select_text slide",
+    "hotkey": "key keypress key_press press_key key_combination hot_key shortcut",
+    "press": "key_down keydown",
+    "release": "key_up keyup",
+    "type": "write typewrite input input_text type_text type_name write_element_abs type_text_at",
+    "scroll": "scroll_at scroll_document vscroll",
+    "wait": "sleep pause wait_5_seconds screenshot take_screenshot",  # each lets the screen be seen again
+    "finished": "finish done answer complete end terminate_success",
+    "call_user": "interact ask_user take_over info abort fail infeasible impossible",
+    "navigate": "goto visit_url open_url go_to_url",
+    "navigate_back": "back go_back history_back",
+    "open_app": "open launch awake launch_app",
+    "press_home": "home navigate_home go_home",
+    "hover": "mouse_move move move_to moveto hover_at mouse_hover",
+}
+ACTION_OF_SYNONYM = {name: name for name in KNOWN_ACTIONS} | {
+    word: name for name, words in SYNONYMS.items() for word in words.split()
+}
+# Names of presses of one key.
+KEY_OF_SYNONYM = {"enter": "enter", "press_enter": "enter", "esc": "escape", "escape": "escape", "copy": "ctrl c"}
+# Understood, and nothing of the action set equals it.
+UNSUPPORTED_ACTIONS = frozenset(
+    [
+        "middle_click",
+        "triple_click",
+        "zoom",
+        "hold_key",
+        "left_mouse_down",
+        "left_mouse_up",
+        "mouse_down",
+        "mouse_up",
+        "cursor_position",
+        "move_rel",
+        "drag_rel",
+        "refresh",
+        "restart",
+        "go_forward",
+        "web_search",
+        "search",
+        "open_web_browser",
+        "pause_and_memorize_fact",
+        "note",
+        "note_to_user",
+        "call_api",
+        "quote_text",
+        "quote_clipboard",
+        "llm",
+        "scroll_to",
+        "menu",
+        "recent",
+        "press_recent",
+        "press_menu",
+        "click_middle",
+        "triple_tap",
+        "double_press",
+        "set_value",
+        "close",
+    ]
+)
+BACK_ON_PHONES = frozenset({"do", "mobile_use", "mobile"})  # whose `back` is the phone's button
+
+PARAMETER_SYNONYMS = {
+    "point": "point start_box box bbox coordinate coordinates position element location xy",
+    "start_point": "start_point start_coordinate start_position start from_coord from point1 start_coordinates",
+    "end_point": "end_point end_box end_coordinate coordinate2 end_position end to_coord to point2 end_coordinates",
+    "x": "x",
+    "y": "y",
+    "x1": "x1 start_x from_x",
+    "y1": "y1 start_y from_y",
+    "x2": "x2 end_x to_x destination_x",
+    "y2": "y2 end_y to_y destination_y",
+    "key": "key keys hotkey combination key_combination",
+    "content": "content text url message input_text value return answer result query fact question",
+    "direction": "direction scroll_direction",
+    "app_name": "app_name app application",
+    "command": "command",
+    "code": "code",
+    "path": "path",
+    "tool": "tool",
+    "arguments": "arguments",
+    "status": "status",
+    "button": "button click_type mouse_button",
+    "clicks": "clicks num_clicks click_count presses",
+    "amount": "pixels scroll_amount amount magnitude step_count",
+    "scroll_x": "scroll_x",
+    "scroll_y": "scroll_y",
+    "submit": "press_enter enter submit",
+    "clear": "delete_existing_text clear clear_text clear_before_typing",
+    "held": "modifiers modifier hold_keys",
+    "actions": "actions",
+    # Let pass: how long, how smoothly, and what the model says about it.
+    "": "time duration seconds interval tween delay action name type id call_id index pending_safety_checks "
+    "element_info element_type element_description description explain explanation summary reason reasoning "
+    "thought thoughts note memory observation label element_id target_element logscreenshot",
+}
+PARAMETER_OF_SYNONYM = {word: name for name, words in PARAMETER_SYNONYMS.items() for word in words.split()}
+# What an action takes beyond its point; what is given and not taken would change what is done.
+POINT_PARAMETERS = frozenset({"point", "start_point", "button", "clicks"})
+ACCEPTED_PARAMETERS: dict[str, frozenset[str]] = {
+    "click": POINT_PARAMETERS,
+    "left_double": POINT_PARAMETERS,
+    "right_single": POINT_PARAMETERS,
+    "long_press": POINT_PARAMETERS,
+    "hover": POINT_PARAMETERS,
+    "drag": frozenset({"point", "start_point", "end_point", "button"}),
+    "scroll": frozenset({"point", "start_point", "end_point", "direction", "amount"}),
+    "hotkey": frozenset({"key"}),
+    "press": frozenset({"key"}),
+    "release": frozenset({"key"}),
+    "type": frozenset({"content"}),
+}
+LEFT_BUTTONS, RIGHT_BUTTONS = ("left", "primary"), ("right", "secondary")
+BUTTON_NAMES = {"home": "press_home", "back": "press_back", "enter": "hotkey"}
+SUCCESS_STATUSES = frozenset({"", "success", "succeed", "succeeded", "complete", "completed", "done"})
+FAILURE_STATUSES = frozenset({"failure", "fail", "failed", "infeasible", "impossible"})
+
+
+# Arguments without names, by the order that the form has for them.
+
+
+def arguments_by_position(name: str, call: RawCall) -> dict[str, Any]:
+    """The arguments that have no names, by the order that the form has for them."""
+    given, known = call.inline, ACTION_OF_SYNONYM.get(name, name)
+    if known == "hotkey" or (known in ("press", "release")):
+        if known == "press" and call.tool == PYAUTOGUI and len(given) == 2 and is_number(given[1]):
+            return {"key": given[0], "clicks": given[1]}
+        keys = [key for one in given for key in (one if isinstance(one, list) else [one])]
+        return {"key": keys if len(keys) > 1 else keys[0]}
+    if known == "scroll" or name == "hscroll":
+        return _scrolled(given, call)
+    if known in ACCEPTED_PARAMETERS and known != "type":
+        return _placed(known, name, given, call)
+    names = {
+        "open_app": ("app_name",),
+        "terminal": ("command",),
+        "python": ("code",),
+        "read_file": ("path",),
+        "list_files": ("path",),
+        "write_file": ("path", "content"),
+        "call_tool": ("tool", "arguments"),
+        "wait": (),
+        "call_user": (),
+        "system_button": ("button",),
+        "terminate": ("status",),
+    }.get(known, ("content",))
+    if known == "type" and call.tool == PYAUTOGUI and len(given) == 2 and is_number(given[1]):
+        given = given[:1]  # pyautogui's interval
+    if len(given) > len(names) and names:
+        raise ParseFailure(f"{call.name[:40]} takes {len(names)} values without a name, and has {len(given)}", call.at)
+    return dict(zip(names, given, strict=False))
+
+
+def _placed(known: str, name: str, given: tuple[Any, ...], call: RawCall) -> dict[str, Any]:
+    if len(given) >= 2 and all(map(is_number, given[:2])):
+        point, rest = list(given[:2]), given[2:]
+    else:
+        point, rest = given[0], given[1:]
+    if known == "drag" and name not in ("drag_to", "dragto"):
+        if len(rest) == 2 and all(map(is_number, rest)):
+            rest = (list(rest),)
+        if len(rest) != 1:
+            raise ParseFailure("a drag takes two points", call.at)
+        return {"start_point": point, "end_point": rest[0]}
+    if known == "drag":
+        return {"end_point": point}  # then the time that it takes
+    if known == "click" and call.tool == PYAUTOGUI and len(rest) in (1, 2) and is_number(rest[0]):
+        return {"point": point, "clicks": rest[0]}  # then pyautogui's interval
+    if rest:
+        raise ParseFailure(f"{call.name[:40]} takes a point, and more is given", call.at)
+    return {"point": point}
+
+
+def _scrolled(given: tuple[Any, ...], call: RawCall) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    code = call.tool == PYAUTOGUI
+    numbers = [one for one in given if is_number(one)]
+    words = [one for one in given if isinstance(one, str) and one.strip().lower() in DIRECTIONS]
+    points = [one for one in given if one not in numbers and one not in words]
+    if len(numbers) in (2, 3) and not points and (code or words):
+        # pyautogui: the amount, then where; elsewhere the place stands first.
+        at = numbers[1:] if code and len(numbers) == 3 else numbers[:2]
+        if code and len(numbers) == 2:
+            raise ParseFailure("half of a point is missing", call.at)
+        points, numbers = [at], [numbers[0]] if code else numbers[2:]
+    if len(words) > 1 or len(points) > 1 or len(numbers) > 1 or not (words or numbers):
+        raise ParseFailure("not a scroll: an amount or a direction is expected, and a point", call.at)
+    values |= {"direction": words[0]} if words else {}
+    values |= {"amount": numbers[0]} if numbers else {}
+    return values | ({"point": points[0]} if points else {})
+
+
+# Where the arguments say which action is meant: of names that stand for several, and of actions with more to them.
+#
+# `RENAMED` comes first, by the name as it was written; `FINISHED` last, by the grammar's own. Both change the values
+# and give the name to go on with.
+
+
+def _swipe(values: dict[str, Any], call: RawCall) -> str:
+    """Two points make a drag; a direction is the finger's, which scrolls the other way."""
+    direction = values.get("direction")
+    if isinstance(direction, str) and "end_point" not in values:
+        opposite = {"up": "down", "down": "up", "left": "right", "right": "left"}
+        values["direction"] = opposite.get(direction.strip().lower(), direction)
+        values.pop("amount", None)
+        return "scroll"
+    return "drag"
+
+
+def _hscroll(values: dict[str, Any], call: RawCall) -> str:
+    """Positive is right (Qwen, pyautogui)."""
+    if "direction" not in values:
+        values.setdefault("amount", values.pop("clicks", None))
+        values["direction"] = _by_sign(values, "left right", call.at)
+    return "scroll"
+
+
+def _by_sign(values: dict[str, Any], directions: str, at: int) -> str:
+    amount = to_number(values.pop("amount", None))
+    if not amount:
+        raise ParseFailure(f"not an amount of scrolling: {describe_value(amount)[:20]}", at)
+    return directions.split()[amount > 0]
+
+
+def _system_button(values: dict[str, Any], call: RawCall) -> str:
+    button = describe_value(values.pop("button", values.pop("content", values.pop("key", ""))))[:20].strip().lower()
+    values.clear()
+    if button not in BUTTON_NAMES:
+        known = button in ("menu", "recent", "recents", "app_switch", "power", "volume_up", "volume_down")
+        raise (
+            unsupported_action(f"the button {button}", call.at)
+            if known
+            else ParseFailure(f"unknown button {button!r}", call.at)
+        )
+    if button == "enter":
+        values["key"] = "enter"
+    return BUTTON_NAMES[button]
+
+
+def _terminate(values: dict[str, Any], call: RawCall) -> str:
+    status = describe_value(values.get("status", "")).strip().lower()
+    if status not in SUCCESS_STATUSES and status not in FAILURE_STATUSES:
+        raise ParseFailure(f"unknown status {status[:20]!r}", call.at)
+    return "call_user" if status in FAILURE_STATUSES else "finished"
+
+
+def _launch(values: dict[str, Any], call: RawCall) -> str:
+    """CogAgent: of an application and an address, the address counts."""
+    address = values.pop("content", "None") if "url" in call.values else "None"
+    if address != "None":
+        values.pop("app_name", None)
+        values["content"] = address
+        return "navigate"
+    return "open_app"
+
+
+def _back(values: dict[str, Any], call: RawCall) -> str:
+    return "press_back" if fold_name(call.tool) in BACK_ON_PHONES else "navigate_back"
+
+
+def _scroll_to_side(values: dict[str, Any], call: RawCall) -> str:
+    values["direction"] = fold_name(call.name).removeprefix("scroll_")
+    values.pop("amount", None)
+    return "scroll"
+
+
+NAME_RULES: dict[str, Callable[[dict[str, Any], RawCall], str]] = {
+    "swipe": _swipe,
+    "hscroll": _hscroll,
+    "system_button": _system_button,
+    "terminate": _terminate,
+    "launch": _launch,
+    "back": _back,
+    **{f"scroll_{direction}": _scroll_to_side for direction in DIRECTIONS},
+}
+
+# What remains to be done for an action, once its name is the grammar's.
+
+
+def _finish_click(name: str, values: dict[str, Any], call: RawCall) -> str:
+    """Buttons and numbers of clicks make other actions of a click."""
+    if "button" not in values and "clicks" not in values:
+        return name
+    button = describe_value(values.pop("button", "left")).strip().lower()
+    clicks = to_number(values.pop("clicks", 1))
+    if button in LEFT_BUTTONS and clicks == 1:
+        return name
+    if name == "click" and button in LEFT_BUTTONS and clicks == 2:
+        return "left_double"
+    if name in ("click", "right_single") and button in RIGHT_BUTTONS and clicks == 1:
+        return "right_single"
+    raise unsupported_action(f"{name} with button {button[:20]}, {describe_value(clicks)} times", call.at)
+
+
+def _finish_drag(name: str, values: dict[str, Any], call: RawCall) -> str:
+    button = describe_value(values.pop("button", "left")).strip().lower()
+    if button not in LEFT_BUTTONS:
+        raise unsupported_action(f"a drag with button {button[:20]}", call.at)
+    path = values.pop("path", None)
+    if isinstance(path, list):
+        values["start_point"], values["end_point"] = _ends(path, call.at)
+    if "point" in values:
+        point = values["point"]
+        if "start_point" in values and "end_point" not in values:  # Qwen and Anthropic: `coordinate` is the end
+            values["end_point"] = values.pop("point")
+        elif "end_point" not in values and isinstance(point, list) and len(point) == 2 and isinstance(point[0], list):
+            values["start_point"], values["end_point"] = values.pop("point")
+    return name
+
+
+def _ends(path: list[Any], at: int) -> list[Any]:
+    """A path's two ends, where it is straight: a drag has no other."""
+    points = [to_numbers(one) for one in path[:200]]
+    if len(path) > 200 or len(path) < 2 or any(len(point) != 2 for point in points):
+        raise ParseFailure(f"not a path: {describe_value(path)[:40]}", at)
+    (x, y), (to_x, to_y) = points[0], points[-1]
+    length = max(abs(to_x - x), abs(to_y - y), 1)
+    if length > 1e9 or any(
+        abs((to_x - x) * (b - y) - (to_y - y) * (a - x)) > 0.05 * length * length for a, b in points
+    ):
+        raise unsupported_action("a drag along a path that is not straight", at)
+    return [points[0], points[-1]]
+
+
+def _finish_scroll(name: str, values: dict[str, Any], call: RawCall) -> str:
+    """How far is the environment's; the sign of an amount says where to, if nothing else does.
+
+    Qwen, Fara and pyautogui: positive is up. OpenAI's scroll_y and scroll_x: positive is down and right.
+    """
+    if "scroll_y" in values or "scroll_x" in values:
+        down, right = to_number(values.pop("scroll_y", 0)), to_number(values.pop("scroll_x", 0))
+        if down is None or right is None or (not down and not right):
+            raise ParseFailure("not an amount of scrolling", call.at)
+        if down and right:
+            raise unsupported_action("a scroll in two directions at once", call.at)
+        values["direction"] = ("down" if down > 0 else "up") if down else ("right" if right > 0 else "left")
+    if "content" in values and "direction" not in values and str(values["content"]).strip().lower() in DIRECTIONS:
+        values["direction"] = values.pop("content")
+    if "clicks" in values:
+        values.setdefault("amount", values.pop("clicks"))
+    if "end_point" in values and "direction" not in values:
+        return "drag"
+    if "direction" not in values:
+        if "amount" in values:
+            values["direction"] = _by_sign(values, "down up", call.at)
+    elif "amount" in values:
+        amount, direction = to_number(values.pop("amount")), describe_value(values["direction"]).strip().lower()
+        if amount is not None and amount < 0 and direction not in ("down", "left"):
+            raise ambiguous_text(f"a scroll {direction[:20]} by {amount:g}", call.at)
+    return name
+
+
+def _finish_key(name: str, values: dict[str, Any], call: RawCall) -> str:
+    """Keys may be called text. pyautogui's `press` lets go again."""
+    if "key" not in values and "content" in values:
+        values["key"] = values.pop("content")
+    if name == "press" and call.tool == PYAUTOGUI and fold_name(call.name) == "press":
+        name = "hotkey"
+    if "clicks" in values and to_number(values.pop("clicks")) != 1:
+        raise unsupported_action(f"{name} more than once", call.at)
+    several = isinstance(values.get("key"), list) and len(values["key"]) > 1
+    if name == "hotkey" and fold_name(call.name) == "press" and several:
+        raise unsupported_action("to press keys one after the other", call.at)
+    return name
+
+
+def _finish_type(name: str, values: dict[str, Any], call: RawCall) -> str:
+    content = values.get("content")
+    if isinstance(content, list) and all(isinstance(one, str) for one in content):
+        if any(len(one) != 1 for one in content):
+            raise unsupported_action("to press keys one after the other", call.at)
+        values["content"] = "".join(content)
+    if to_flag(values.pop("clear", False)):
+        raise unsupported_action("to clear a field and type in one action", call.at)
+    if to_flag(values.pop("submit", False)) and "content" in values:
+        values["content"] = to_text(values["content"], call.at).rstrip("\n") + "\n"
+    return name
+
+
+def _finish_end(name: str, values: dict[str, Any], call: RawCall) -> str:
+    return "call_user" if describe_value(values.get("status", "")).strip().lower() in FAILURE_STATUSES else name
+
+
+def _finish_open(name: str, values: dict[str, Any], call: RawCall) -> str:
+    if "content" in values:
+        values.setdefault("app_name", values.pop("content"))
+    return name
+
+
+FINISH_RULES: dict[str, Callable[[str, dict[str, Any], RawCall], str]] = {
+    "click": _finish_click,
+    "left_double": _finish_click,
+    "right_single": _finish_click,
+    "long_press": _finish_click,
+    "drag": _finish_drag,
+    "scroll": _finish_scroll,
+    "hotkey": _finish_key,
+    "press": _finish_key,
+    "release": _finish_key,
+    "type": _finish_type,
+    "open_app": _finish_open,
+    "finished": _finish_end,
+}
+
+
+# What the words of other models mean: from a call as it was written, in any text form, to the grammar's own words.
+#
+# One table of names and one of parameters for all forms (call, JSON, tags, commands). A parameter that is known and
+# changes nothing is let pass, one that changes the meaning is honoured or refused, one that is not known is refused.
+# The tables themselves are in `normalise.py`.
+
+_NO_TEXT = "no input text"  # GUI-R1's word for none
+_NO_POINT = [-100, -100]  # and its point
+
+
+def is_known_action(name: str) -> bool:
+    """Whether text that begins with this name and a bracket is a call of an action, here or elsewhere."""
+    return fold_name(name) in _ALL_NAMES
+
+
+def is_known_parameter(word: str) -> bool:
+    return word in PARAMETER_OF_SYNONYM or fold_name(word) in PARAMETER_OF_SYNONYM
+
+
+def build_normalised_action(call: RawCall, space: CoordinateSpace) -> Action:
+    """Raises ParseFailure."""
+    name, values, places = normalise_call(call)
+    return build_action(CallArguments(name, values, call.at, space, places))
+
+
+def normalise_call(call: RawCall) -> tuple[str, dict[str, Any], Mapping[str, int]]:
+    """The action's name, its arguments by the grammar's names, and where those stand."""
+    name, places, written = fold_name(call.name), {}, call.places or {}
+    known = ACTION_OF_SYNONYM.get(name)
+    if known is None and name in UNSUPPORTED_ACTIONS:
+        raise unsupported_action(name, call.at)
+    if known is None and name not in _ALL_NAME_RULES and name not in KEY_OF_SYNONYM:
+        raise ParseFailure(f"unknown action {call.name[:40]!r}", call.at)
+    values: dict[str, Any] = arguments_by_position(name, call) if call.inline else {}
+    for word, value in call.values.items():
+        known = PARAMETER_OF_SYNONYM.get(word)
+        if known is None:
+            known = PARAMETER_OF_SYNONYM.get(fold_name(word))
+            if known is None:
+                raise ParseFailure(f"unknown parameter {word[:40]!r}", written.get(word, call.at))
+        if not known or value is None:
+            continue
+        if known in values and values[known] != value:
+            raise ambiguous_text(f"{known} is given twice", written.get(word, call.at))
+        values[known] = value
+        if word in written:
+            places[known] = written[word]
+    if "content" in values and values["content"] == _NO_TEXT and "input_text" in call.values:
+        del values["content"]
+    if "point" in values and _says_nothing(values["point"], call):
+        del values["point"]
+    if "x" in values or "x1" in values or "x2" in values:
+        _join_axes(values, call.at)
+    turn = _ALL_NAME_RULES.get(name)
+    if turn is not None:
+        name = turn(values, call)
+    elif name in KEY_OF_SYNONYM:
+        name, values = "hotkey", {"key": KEY_OF_SYNONYM[name]}
+    known = ACTION_OF_SYNONYM[name]
+    if name == "press" and call.tool != PYAUTOGUI and "key" in values and "key" not in call.values:
+        raise ambiguous_text(
+            "press: held down, or pressed and let go? write press(key=...) or hotkey(key=...)", call.at
+        )
+    finish = FINISH_RULES.get(known)
+    if finish is not None:
+        known = finish(known, values, call)
+    takes = ACCEPTED_PARAMETERS.get(known)
+    if takes is not None and not takes.issuperset(values):
+        _refuse_extra(known, values, takes, call.at)
+    return known, values, places
+
+
+def _says_nothing(point: Any, call: RawCall) -> bool:
+    """GUI-R1's placeholder, or `element` where it names the thing in words (Holo) and is no point (AutoGLM)."""
+    return point == _NO_POINT or ("element" in call.values and isinstance(point, str) and not to_numbers(point))
+
+
+def _refuse_extra(name: str, values: Mapping[str, Any], takes: frozenset[str], at: int) -> None:
+    for extra, value in values.items():
+        if extra in takes or value in ([], "", False, "False", "false"):
+            continue
+        if name == "type" and extra == "point":
+            raise unsupported_action("to click and type in one action", at)
+        raise unsupported_action(f"{name} with {extra} {describe_value(value)[:20]}", at)
+
+
+def _join_axes(values: dict[str, Any], at: int) -> None:
+    """`x=`, `y=` and their kin to points."""
+    pairs = (
+        ("x", "y", "end_point" if "x2" not in values and "end_point" in values else "point"),
+        ("x1", "y1", "start_point"),
+        ("x2", "y2", "end_point"),
+    )
+    for across, down, name in pairs:
+        if across in values or down in values:
+            place = [values.pop(across, None), values.pop(down, None)]
+            if None in place or name in values:
+                raise ParseFailure(f"not a point: {describe_value(place)[:40]!r}", at)
+            values["point" if name == "end_point" and across == "x" else name] = place
+
+
+def _gesture(values: dict[str, Any], call: RawCall) -> str:
+    """CogAgent's keys together: they go down, one is pressed, they go up."""
+    names, keys = [], []
+    for one in values.pop("actions", ()):
+        name, given, _ = normalise_call(one) if isinstance(one, RawCall) else ("", {}, {})
+        names.append(name)
+        keys.append(given.get("key"))
+    held = names.count("press")
+    if names != ["press"] * held + ["hotkey"] + ["release"] * held or set(keys[:held]) != set(keys[held + 1 :]):
+        raise unsupported_action("a gesture of other keys than one with others held", call.at)
+    values["key"] = keys[: held + 1]
+    return "hotkey"
+
+
+_ALL_NAME_RULES = NAME_RULES | {"gesture": _gesture}
+_ALL_NAMES = frozenset({*ACTION_OF_SYNONYM, *KEY_OF_SYNONYM, *_ALL_NAME_RULES, *UNSUPPORTED_ACTIONS, *COMPUTER_TOOLS})

@@ -1,0 +1,416 @@
+"""Parse a model's response into a thought and an action, and write actions as text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+from flywheel.agent.actions import (
+    ACTION_NAMES,
+    STANDALONE_ACTIONS,
+    Action,
+    Drag,
+    ParsedResponse,
+    ParseError,
+    Point,
+    replace_surrogates,
+)
+from flywheel.agent.grammar import Grammar, as_grammar
+from flywheel.agent.parsing import call_form, command_form, tool_form
+from flywheel.agent.parsing.action_builder import KNOWN_ACTIONS
+from flywheel.agent.parsing.lexing import ONLY_THOUGHT, ParseFailure, RawCall, ambiguous_text
+from flywheel.agent.parsing.normalise import build_normalised_action, normalise_call
+
+# Where a model's thinking ends. What stands before that is thought in every form, whatever it looks like.
+#
+# The tags: `<think>`, `<thinking>`, `<seed:think>`, `<|begin_of_thought|>`, `[THINK]` and their kin. Where the prompt
+# itself opens the thinking (as many chat templates do) only the end is in the text.
+
+_THINKING_NAMES = r"(?:seed:?|grounding_)?think(?:ing)?|thoughts?|reason(?:ing)?|reflection|analysis|scratchpad"
+_THINKING_WORD = rf"[ ]?(/?)[ ]?(?:{_THINKING_NAMES})(?![\w:-])[ ]?[>▷\]]?"
+THINKING_TAG = re.compile(
+    rf"[<◁\[](?=[ /|]{{0,3}}[abegrst])(?:{_THINKING_WORD}|\|{{0,2}}(begin|end)_of_thought\|{{0,2}}>?)", re.IGNORECASE
+)
+# Where the answer ends for the model itself; what follows is another turn, made up.
+_TURN = re.compile(r"<\|im_end\|>|<\|endoftext\|>|<\|eot_id\|>|<seed:eos>")
+_LIKE_ACTION = re.compile(r"action\s*[:：]|<(?:tool_call|seed:tool_call|function=)|\w\(|[{]\s*['\"]", re.IGNORECASE)
+_QUOTE = re.compile(r"\\.|(['\"])|\n", re.DOTALL)
+_MOST_READINGS = 16
+
+Covering = Callable[[int, int], tuple[int, int] | None]
+
+
+def find_thinking_end(text: str, opened: bool, covering: Covering) -> int:
+    """Where the last thinking ends; 0 where there is none. Raises ParseFailure where it does not end.
+
+    opened: by the prompt. covering: of a place behind which an action is looked for and one before which it must
+    begin, where the action that is read there begins and ends; a tag within an action is part of what it types.
+    """
+    at, depth, readings = 0, int(opened), 0
+    inside = -1  # where the action ends that the last tag stood in
+    for tag in THINKING_TAG.finditer(text):
+        if tag.start() < inside:
+            continue
+        if depth == 0:
+            if at == 0 and _TURN.search(text, 0, tag.start()) and covering(at, tag.start()):
+                break
+            readings += 1
+            found = covering(at, tag.start()) if readings <= _MOST_READINGS else None
+            if found and found[0] < tag.start() and tag.end() <= found[1]:
+                if _may_be_cut(text, tag.end(), found[1]):
+                    raise ambiguous_text("an end of thinking, or part of a text that is typed?", tag.start())
+                inside = found[1]
+                continue
+        if _closes(tag):
+            depth = max(0, depth - 1)
+            at = tag.end() if depth == 0 else at
+        else:
+            depth += 1
+    if depth:
+        raise ParseFailure(f"{ONLY_THOUGHT}: it does not end", len(text))
+    return at
+
+
+def strip_thinking_tags(text: str) -> str:
+    return THINKING_TAG.sub("", text)
+
+
+def _closes(tag: re.Match[str]) -> bool:
+    return tag[1] == "/" or (tag[2] or "").lower() == "end"
+
+
+def _may_be_cut(text: str, at: int, end: int) -> bool:
+    """Whether what is typed behind the tag looks like the action itself, which a draft's open quote swallowed."""
+    like = _LIKE_ACTION.search(text, at, end)
+    if like is None:
+        return False
+    return sum(1 for quote in _QUOTE.finditer(text, at, end) if quote[0] == "\n" or quote[1]) > 1
+
+
+# Where in a model's text its action begins, and in which form it is written.
+
+ActionForm = Literal["call", "json", "tags", "command"]
+
+ACTION_LABEL = re.compile(
+    r"^[ \t*#]*(thoughts?|action_summary|actions?|grounded operation|reflection)[ \t*]*[:：][ \t*]*",
+    re.IGNORECASE | re.MULTILINE,
+)
+_OF_ACTION = frozenset({"action", "actions", "grounded operation"})
+_INLINE = re.compile(r"action\s*[:：]\s*(?=(?:\w{1,40}\.)?\w{1,40}[ \t]*[(（])", re.IGNORECASE)
+_WRAP = r"</?[A-Za-z][\w:]{0,20}>|<\|\w{1,20}\|>"
+# What may stand between the mark of an action and the action.
+_LEAD = re.compile(rf"(?:\s|[*]|`{{3}}[ \t]*(?:\w+[ \t]*)?\n|`|{_WRAP}|(?:import|from)[ \t][^\n(]*\n|#[^\n]*\n)*")
+_LINE = re.compile(rf"^[ \t`*]*(?:(?:{_WRAP})[ \t]*)*(?=[A-Za-z{{\[<])", re.MULTILINE)
+_TAGGED = re.compile(r"<(?:(?:seed:)?tool_call>\s*(?=[{\[<])|answer>|(?=function\s*=|invoke\s+name\s*=))")
+_JSON = re.compile(r"\{|\[\s*[{\[]")
+_MOST_LABELS = 16
+# Behind a label: a sentence that says what will be done, behind which the action itself is to be looked for.
+_PROSE = re.compile(r"(?![A-Za-z_][\w.]{0,40}[(（])[^\n=<{]*(?<![)）])(?:\n|\Z)")
+
+
+class ActionMark(NamedTuple):
+    """at: where the thought ends. start: where the action begins."""
+
+    at: int
+    start: int
+    kind: ActionForm
+
+
+def find_action(text: str, begin: int, grammar: Grammar) -> ActionMark | None:
+    """The mark of the first action behind `begin`; None where there is none.
+
+    In a grammar of tool calls that is the first tool call. Else it is what stands behind the first `Action:` that
+    begins a line; without that label, the first call, command or tagged call that begins a line, or JSON.
+    """
+    if grammar.form == "tool_call":
+        first = text.find("{", begin)
+        if first > 0 and text.endswith("<tool_call>\n", begin, first):
+            return ActionMark(first - 12, first, "json")
+        tagged = _tagged(text, begin)
+        if tagged and text.find("{", begin, tagged.start) < 0:
+            return tagged
+        json = _json_line(text, begin)
+        if tagged or json:
+            return min(mark for mark in (tagged, json) if mark)
+    empty, labels = None, 0
+    for label in ACTION_LABEL.finditer(text, begin):
+        if label[1].lower() in _OF_ACTION:
+            labels += 1
+            if labels > _MOST_LABELS:
+                break
+            start = _LEAD.match(text, label.end()).end()
+            kind = form_at(text, start)
+            if kind or not _PROSE.match(text, start):
+                return ActionMark(label.start(), start, kind or "call")
+            empty = empty or ActionMark(label.start(), start, "call")
+    found = _unlabelled(text, empty.start if empty else begin, begin if empty is None else -1)
+    return found or (None if grammar.form == "tool_call" else _json_line(text, begin)) or empty
+
+
+def _unlabelled(text: str, search: int, begin: int) -> ActionMark | None:
+    """The first of what needs no label. begin: where the text does, behind thinking, or -1 where a label stood."""
+    if begin >= 0:
+        start = _LEAD.match(text, begin).end()
+        kind = form_at(text, start)
+        if kind and not (kind == "call" and _is_prose(text, start)):
+            return ActionMark(begin, start, kind)
+    marks = [_inline(text, search), _line(text, search), _tagged(text, search)]
+    return min((mark for mark in marks if mark), default=None)
+
+
+def form_at(text: str, at: int) -> ActionForm | None:
+    """The form of what begins at `at`; None where that is no action."""
+    sign = text[at : at + 1]
+    if sign in ("{", "["):
+        return "json" if _JSON.match(text, at) else None
+    if sign == "<":
+        return "tags" if tool_form.TAGGED_CALL_START.match(text, at) else None
+    if sign.isalpha() or sign == "_":
+        if call_form.begins_call(text, at):
+            return "call"
+        if command_form.begins_command(text, at):
+            return "command"
+    return None
+
+
+def _is_prose(text: str, at: int) -> bool:
+    """Whether what looks like a call may begin a sentence: `Wait (for the page)`."""
+    call = call_form.CALL_START.match(text, at)
+    return call[0][-2:-1].isspace() and call[2].lower() not in KNOWN_ACTIONS
+
+
+def _inline(text: str, begin: int) -> ActionMark | None:
+    for found in _INLINE.finditer(text, begin):
+        if call_form.begins_call(text, found.end()):
+            return ActionMark(found.start(), found.end(), "call")
+    return None
+
+
+def _line(text: str, begin: int) -> ActionMark | None:
+    for line in _LINE.finditer(text, begin):
+        kind = form_at(text, line.end())
+        if kind in ("tags", "command") or (kind == "call" and not _is_prose(text, line.end())):
+            return ActionMark(line.start(), line.end(), kind)
+    return None
+
+
+def _tagged(text: str, begin: int) -> ActionMark | None:
+    found = _TAGGED.search(text, begin)
+    while found:
+        start = found.start() if found[0] == "<" else _LEAD.match(text, found.end()).end()
+        kind = form_at(text, start)
+        if kind:
+            return ActionMark(found.start(), start, kind)
+        found = _TAGGED.search(text, max(start, found.end()))
+    return None
+
+
+def _json_line(text: str, begin: int) -> ActionMark | None:
+    if text.find("{", begin) < 0:
+        return None
+    start = _LEAD.match(text, begin).end()
+    if form_at(text, start) == "json":
+        return ActionMark(begin, start, "json")
+    for line in _LINE.finditer(text, begin):
+        if form_at(text, line.end()) == "json":
+            return ActionMark(line.start(), line.end(), "json")
+    return None
+
+
+# Text to action and back, in any grammar: read with tolerance, written in one form.
+#
+# Nothing is evaluated and nothing is raised: text that holds no valid action gives a `ParseError`, which says what
+# was wrong and where. Any grammar reads every form: thinking is passed (`thinking`), the action found (`marks`) and
+# read in its form (`call_form`, `tool_form`, `tagged_form`, `command_form`), and its words are put into the grammar's
+# (`meaning`). What the numbers mean is the grammar's in all of them.
+
+_EMPTY_LABEL = re.compile(r"action[ \t*]*[:：][ \t*`]*\Z", re.IGNORECASE)
+# What the model says it thinks, the best account first (UI-TARS 1.0 wrote the last two).
+_THOUGHTS = ("thought", "thoughts", "action_summary", "reflection")
+_LABEL_ENDS = frozenset(":：*` \t")
+_MOST_ACTIONS = 8  # that are looked at behind the first
+
+
+def parse_response(text: str, grammar: Grammar | int) -> ParsedResponse:
+    """Read one model output. A plain number as the grammar: `grammar.as_grammar`.
+
+    What stands before the end of thinking is thought. Behind it the action is the first, as `marks.find` has it. A box
+    gives its centre. Several actions give the first, unless `finished` or `call_user`, which stand alone, is among
+    them.
+    """
+    grammar = as_grammar(grammar)
+    if not grammar.thinks:
+        parsed = (_parse_plain_tool if grammar.form == "tool_call" else _parse_plain)(text, grammar)
+        if parsed is not None:
+            return parsed
+    return _parse_tolerant(text, grammar)
+
+
+def _parse_tolerant(text: str, grammar: Grammar) -> ParsedResponse:
+    begin = 0
+    if grammar.thinks or THINKING_TAG.search(text):
+        try:
+            begin = find_thinking_end(text, grammar.thinks, lambda at, before: _extent(text, at, before, grammar))
+        except ParseFailure as fault:
+            return ParsedResponse(_read_thought(text, 0, len(text)), fault.error)
+    mark = find_action(text, begin, grammar)
+    if mark is None:
+        return ParsedResponse(_read_thought(text, begin, len(text)), ParseError("there is no action", len(text)))
+    thought = _read_thought(text, begin, mark.at)
+    if mark.kind in ("json", "tags"):
+        thought = _without_label(thought)
+    try:
+        return ParsedResponse(thought, _parse_action(text, mark, grammar)[0])
+    except ParseFailure as fault:
+        return ParsedResponse(thought, fault.error)
+
+
+def _parse_plain(text: str, grammar: Grammar) -> ParsedResponse | None:
+    """What the forms give, for the commonest text; None for any other, whose thought or action may need more care."""
+    if not text.startswith("Thought: "):
+        return None
+    end = text.find("\nAction: ", 8)
+    action = call_form.parse_plain_call(text, end + 9, grammar.space) if end > 0 else None
+    if action is None:
+        return None
+    thought = text[9:end]
+    if "*" in thought or (("<" in thought or "[" in thought or "◁" in thought) and THINKING_TAG.search(thought)):
+        return None
+    if "\n" in thought and ACTION_LABEL.search(text, 9, end):
+        return None
+    return ParsedResponse(replace_surrogates(thought).strip(), action)
+
+
+def _parse_plain_tool(text: str, grammar: Grammar) -> ParsedResponse | None:
+    """The same for a tool call."""
+    found = tool_form.parse_plain_tool_call(text, grammar)
+    if found is None:
+        return None
+    said, at = found
+    before = text[:at]
+    if "<" in before or "{" in before or "[" in before or "◁" in before:
+        return None
+    try:
+        action = build_normalised_action(said, grammar.space)
+    except ParseFailure:
+        return None
+    return ParsedResponse(_without_label(_read_thought(text, 0, at)), action)
+
+
+def _parse_action(text: str, mark: ActionMark, grammar: Grammar) -> tuple[Action, int]:
+    """The action, and where it ends. Raises ParseFailure."""
+    said, end = _parse_raw_call(text, mark, grammar)
+    action = build_normalised_action(said, grammar.space)
+    name = ACTION_NAMES[type(action)]
+    for further in said.behind:
+        _check_alone(name, further)
+    if end < len(text):
+        _check_behind(text, end, mark, name, grammar)
+    return action, end
+
+
+def _parse_raw_call(text: str, mark: ActionMark, grammar: Grammar) -> tuple[RawCall, int]:
+    match mark.kind:
+        case "call":
+            return call_form.parse_call(text, mark.start, grammar)
+        case "json":
+            return tool_form.parse_tool_call(text, mark.start, grammar)
+        case "tags":
+            return tool_form.parse_tagged_call(text, mark.start)
+    return command_form.parse_command(text, mark.start)
+
+
+_FOLLOWING = {
+    "call": call_form.find_next_call,
+    "json": tool_form.find_next_tool_call,
+    "tags": tool_form.find_next_tagged_call,
+}
+
+
+def _check_behind(text: str, at: int, mark: ActionMark, first: str, grammar: Grammar) -> None:
+    """Raises ParseFailure where one of the actions from `at` on, or the first, must stand alone and does not."""
+    following = _FOLLOWING.get(mark.kind)
+    for _ in range(_MOST_ACTIONS if following else 0):
+        start = following(text, at)
+        if start < 0:
+            return
+        if mark.kind == "call":
+            _check_alone(first, RawCall(call_form.CALL_START.match(text, start)[2], {}, start))
+        try:
+            said, at = _parse_raw_call(text, ActionMark(start, start, mark.kind), grammar)
+        except ParseFailure:
+            return
+        _check_alone(first, said)
+
+
+def _check_alone(first: str, further: RawCall) -> None:
+    try:
+        name = normalise_call(further)[0]
+    except ParseFailure:
+        return
+    if name != first and not STANDALONE_ACTIONS.isdisjoint((name, first)):
+        raise ParseFailure(f"{name if name in STANDALONE_ACTIONS else first} stands alone in a step", further.at)
+
+
+def _extent(text: str, at: int, before: int, grammar: Grammar) -> tuple[int, int] | None:
+    """Where the action begins and ends that is found behind `at`, if it begins before `before` and can be read.
+
+    Of a command without quotes nobody knows where it ends.
+    """
+    mark = find_action(text, at, grammar)
+    if mark is None or mark.start >= before or mark.kind == "command":
+        return None
+    try:
+        return mark.start, _parse_action(text, mark, grammar)[1]
+    except ParseFailure:
+        return None
+
+
+def _read_thought(text: str, begin: int, end: int) -> str:
+    """What stands before `end`: behind the label of the best account there is, or else all, thinking and what follows.
+
+    begin: where the thinking ends, whose own labels are none.
+    """
+    if begin == 0 and text.startswith("Thought: "):
+        thought = text[9:end].rstrip()
+        if "\n" not in thought and "*" not in thought and "<" not in thought:
+            return replace_surrogates(thought.lstrip())
+    begins: dict[str, int] = {}
+    for label in ACTION_LABEL.finditer(text, begin, end):
+        begins.setdefault(label[1].lower(), label.end())
+    start = next((begins[name] for name in _THOUGHTS if name in begins), 0)
+    thought = replace_surrogates(text[start:end])
+    if "<" in thought or "[" in thought or "◁" in thought:
+        thought = strip_thinking_tags(thought)
+    return thought.strip()
+
+
+def _without_label(thought: str) -> str:
+    """Some models write `Action:` before the tag of a tool call."""
+    return _EMPTY_LABEL.sub("", thought).rstrip() if thought[-1:] in _LABEL_ENDS else thought
+
+
+def serialise_action(action: Action, grammar: Grammar | int) -> str:
+    """The action in the grammar's one form; `parse` reads it back, points snapped. Raises TypeError for no action."""
+    grammar = as_grammar(grammar)
+    format_action = tool_form.format_tool_call if grammar.form == "tool_call" else call_form.format_call
+    return format_action(action, grammar)
+
+
+def snap_point(point: Point, grammar: Grammar | int) -> Point:
+    """The point that `parse(serialise(...))` gives back: where the numbers that are written of it lead."""
+    return as_grammar(grammar).space.snap(point)
+
+
+# What an action is in a step: the fields of a `Step` that say what was done.
+
+
+def action_fields(action: Action, grammar: Grammar) -> dict[str, Any]:
+    """The fields of a `Step` that say what was done."""
+    fields: dict[str, Any] = {"action": serialise_action(action, grammar), "action_type": ACTION_NAMES[type(action)]}
+    if isinstance(action, Drag):
+        start, end = action.start_point, action.end_point
+        return fields | {"x": start.x, "y": start.y, "x2": end.x, "y2": end.y}
+    point = getattr(action, "point", None)
+    return fields | ({"x": point.x, "y": point.y} if point else {})

@@ -1,0 +1,303 @@
+"""Parse and write actions as tool calls, in JSON or in XML tags."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from flywheel.agent import actions as act
+from flywheel.agent.actions import ACTION_NAMES, Action, Point, replace_surrogates
+from flywheel.agent.grammar import Grammar
+from flywheel.agent.parsing import lexing
+from flywheel.agent.parsing.action_builder import KNOWN_ACTIONS
+from flywheel.agent.parsing.lexing import (
+    ParseFailure,
+    RawCall,
+    escape_path_lookalikes,
+    fold_name,
+    looks_like_path,
+    spell_keys,
+)
+from flywheel.agent.parsing.normalise import COMPUTER_TOOLS
+
+# Actions written with tags for each parameter, whose texts stand as they are, without escapes.
+#
+#     <function=type><parameter=content>C:\new</parameter></function>       Qwen3-Coder, Seed-OSS, UI-TARS 2
+#     <invoke name="computer"><parameter name="action">wait</parameter>      Anthropic's models in text
+#
+# Both usually stand in a tag of their own (`<tool_call>`, `<seed:tool_call>`), which the caller has passed.
+
+TAGGED_CALL_START = re.compile(r"<(?:function\s*=|invoke\s+name\s*=)\s*[\"']?([\w.:-]{1,60})[\"']?\s*>", re.IGNORECASE)
+_PARAMETER = re.compile(r"\s*<parameter(?:\s+name)?\s*=\s*[\"']?([\w.-]{1,60})[\"']?\s*>", re.IGNORECASE)
+_CLOSE = re.compile(r"</parameter>(?=\s*(?:<parameter|</|\Z))", re.IGNORECASE)
+_END = re.compile(r"\s*(?:</(?:function|invoke)>|</[\w:]*tool_call>|\Z)", re.IGNORECASE)
+_NEXT_TAG = re.compile(r"(?:\s|</?[\w:]{1,30}>)*")
+_MOST_PARAMETERS = 12
+
+
+def parse_tagged_call(text: str, start: int) -> tuple[RawCall, int]:
+    """The call whose first tag begins at `start`, and where it ends. Raises ParseFailure."""
+    begin = TAGGED_CALL_START.match(text, start)
+    values: dict[str, str] = {}
+    places: dict[str, int] = {}
+    at = begin.end()
+    for _ in range(_MOST_PARAMETERS + 1):
+        end = _END.match(text, at)
+        if end:
+            return _called(begin[1], values, places, start), end.end()
+        parameter = _PARAMETER.match(text, at)
+        if parameter is None:
+            raise ParseFailure("a parameter or an end tag was expected", at)
+        close = _CLOSE.search(text, parameter.end())
+        if close is None:
+            raise ParseFailure("the parameter is not closed", parameter.end())
+        if parameter[1] in values:
+            raise ParseFailure(f"{parameter[1][:40]} is given twice", parameter.start())
+        values[parameter[1]] = _value(text[parameter.end() : close.start()])
+        places[parameter[1]] = parameter.end()
+        at = close.end()
+    raise ParseFailure(f"more than {_MOST_PARAMETERS} parameters", at)
+
+
+def find_next_tagged_call(text: str, at: int) -> int:
+    """Where a further call begins behind one that ended at `at`; -1 where there is none."""
+    at = _NEXT_TAG.match(text, at).end()
+    return at if TAGGED_CALL_START.match(text, at) else -1
+
+
+def _called(name: str, values: dict[str, str], places: dict[str, int], at: int) -> RawCall:
+    tool = name.rpartition(".")[2]
+    if fold_name(tool) in COMPUTER_TOOLS:
+        action = values.pop("action", None)
+        if action is None:
+            raise ParseFailure("the tool call names no action", at)
+        name = action.strip()
+    else:
+        tool, name = "", tool
+    return RawCall(name, values, at, (), tool, places)
+
+
+def _value(written: str) -> str:
+    """The text between the tags, without the line ends that templates put beside them."""
+    return replace_surrogates(written.removeprefix("\n").removesuffix("\n"))
+
+
+# Actions written as JSON: tool calls in the manner of Qwen2.5-VL and Qwen3-VL's `computer_use` and `mobile_use`.
+#
+#     <tool_call>
+#     {"name": "computer_use", "arguments": {"action": "left_click", "coordinate": [52, 31]}}
+#     </tool_call>
+#
+# Read are also the calls of the computer tools of OpenAI and Anthropic, and objects that hold an action and its
+# arguments side by side. What Qwen's tools have no word for (addresses, keys held down, SDK functions) is written in
+# their manner and told in the prompt. Actions of theirs that the
+# action set lacks (middle_click, triple_click) are faults.
+
+SCROLL_PIXELS = 500  # written with a scroll, whose amount the environment sets
+WAIT_SECONDS = 1
+_FUNCTIONS = frozenset({"terminal", "python", "read_file", "write_file", "list_files", "call_tool"})
+_NEXT = re.compile(r"(?:[\s`,;\]]|</?[\w:]{1,20}>)*(?=\{)")
+# Names that no tool of an MCP server has where functions are told: those of the actions.
+_RESERVED = {
+    *KNOWN_ACTIONS,
+    *COMPUTER_TOOLS,
+    "left_single",
+    "select",
+    "left_click",
+    "tap",
+    "double_click",
+    "double_tap",
+    "right_click",
+    "left_click_drag",
+    "key",
+    "key_down",
+    "key_up",
+    "open",
+    "goto",
+    "back",
+    "answer",
+    "interact",
+    "ask_user",
+    "hscroll",
+    "swipe",
+    "system_button",
+    "terminate",
+}
+# Kinds of an envelope (OpenAI, Anthropic), not of an action.
+_ENVELOPES = frozenset({"function", "function_call", "computer_call", "tool_use", "tool_call", "computer"})
+_GIVEN = ("arguments", "parameters", "input", "action_input", "args", "params")
+_CALLS = ("tool_calls", "actions", "action_list")
+_MOST_BEHIND = 9  # of a list of calls, that are looked at
+_DEEPEST = 4  # envelopes within each other
+
+
+def parse_tool_call(text: str, start: int, grammar: Grammar) -> tuple[RawCall, int]:
+    """The call whose JSON begins at `start`, and where it ends. Raises ParseFailure."""
+    value, end = lexing.parse_json(text, start, paths=True)
+    said = _to_raw_call(value, start, grammar)
+    if isinstance(value, list) and len(value) > 1:
+        said.behind = tuple(_to_raw_call(one, start, grammar) for one in value[1:_MOST_BEHIND])
+    return said, end
+
+
+def parse_plain_tool_call(text: str, grammar: Grammar) -> tuple[RawCall, int] | None:
+    """The one tool call that ends the text and where its tag begins, if it is written as `write` does."""
+    at = text.find("<tool_call>\n{")
+    if at < 0 or not text.endswith("}\n</tool_call>") or looks_like_path(text):
+        return None
+    try:
+        value, end = lexing.parse_strict_json(text, at + 12)
+        return (_to_raw_call(value, at + 12, grammar), at) if end == len(text) - 13 else None
+    except (ParseFailure, ValueError, RecursionError):
+        return None
+
+
+def find_next_tool_call(text: str, at: int) -> int:
+    """Where further JSON begins behind that which ended at `at`; -1 where there is none."""
+    found = _NEXT.match(text, at)
+    return found.end() if found else -1
+
+
+def _to_raw_call(value: Any, at: int, grammar: Grammar) -> RawCall:
+    if (
+        type(value) is dict and value.get("name") in COMPUTER_TOOLS and type(value.get("arguments")) is dict
+    ):  # as it should be
+        name = value["arguments"].get("action")
+        if type(name) is str and name:
+            return RawCall(name, value["arguments"], at, (), value["name"])
+    call = _open_envelopes(value, at)
+    tool, given = call.get("name", ""), next((call[one] for one in _GIVEN if one in call), None)
+    if given == "":
+        given = {}
+    if isinstance(given, str) and (given.lstrip()[:1] in "{\"'" or "name" in call):
+        given = _unwrap_json_text(given, at)
+    if given is None:
+        given = call
+    if not isinstance(given, dict) or not isinstance(tool, str):
+        raise ParseFailure("the tool call has no arguments", at)
+    if tool in _FUNCTIONS:
+        return RawCall(tool, {"tool" if key == "name" else key: one for key, one in given.items()}, at)
+    if given is call:
+        given = {key: one for key, one in call.items() if key != "name"}
+    if tool and tool not in COMPUTER_TOOLS:
+        if grammar.functions and tool not in _RESERVED:
+            return RawCall("call_tool", {"tool": tool, "arguments": given}, at)
+        return RawCall(tool, given, at)
+    name = given.get("action", given.get("action_type", call.get("action", given.get("type", ""))))
+    if not isinstance(name, str) or not name or name in _ENVELOPES:
+        raise ParseFailure("the tool call names no action", at)
+    return RawCall(name, {key: one for key, one in given.items() if key not in _NAMED}, at, (), tool)
+
+
+_NAMED = frozenset({"action", "action_type", "type"})
+
+
+def _open_envelopes(value: Any, at: int) -> Mapping[str, Any]:
+    """What the envelopes of servers and harnesses hold."""
+    for _ in range(_DEEPEST):
+        if isinstance(value, list):
+            value = value[0] if value else None
+        if isinstance(value, str) and value.lstrip().startswith("{"):
+            value = _unwrap_json_text(value, at)
+        if not isinstance(value, dict):
+            raise ParseFailure("the tool call is not a JSON object", at)
+        inner = next((value[one] for one in ("function", *_CALLS) if isinstance(value.get(one), dict | list)), None)
+        if inner is None and isinstance(value.get("action"), dict | list):
+            inner = value["action"]
+        if inner is None:
+            return value
+        value = inner
+    raise ParseFailure("nested too deeply", at)
+
+
+def _unwrap_json_text(text: str, at: int) -> Any:
+    """Arguments that were written as the text of JSON, once or twice."""
+    value: Any = text
+    for _ in range(2):
+        if not isinstance(value, str):
+            break
+        try:
+            value = lexing.parse_json(value, 0)[0]
+        except ParseFailure as fault:
+            raise ParseFailure(f"the arguments are not JSON: {fault.error.reason}", at) from None
+    return value
+
+
+def format_tool_call(action: Action, grammar: Grammar) -> str:
+    """The action as a tool call, tags included. A tool of an MCP server is called by its own name where it can be."""
+    if isinstance(action, act.ToolCall) and grammar.functions and action.tool and action.tool not in _RESERVED:
+        tool, arguments = action.tool, json.loads(action.arguments)
+    elif ACTION_NAMES.get(type(action)) in _FUNCTIONS:
+        tool, arguments = ACTION_NAMES[type(action)], _function_arguments(action)
+    else:
+        tool, arguments = _tool_of(grammar), _arguments(action, grammar)
+    text = escape_path_lookalikes(json.dumps({"name": tool, "arguments": arguments}, ensure_ascii=False))
+    return f"<tool_call>\n{text}\n</tool_call>"
+
+
+def _tool_of(grammar: Grammar) -> str:
+    return "mobile_use" if grammar.actions == "mobile" else "computer_use"
+
+
+def _function_arguments(action: Action) -> dict[str, Any]:
+    if isinstance(action, act.ToolCall):
+        return {"name": action.tool, "arguments": json.loads(action.arguments)}
+    return dict(vars(action))
+
+
+def _arguments(action: Action, grammar: Grammar) -> dict[str, Any]:
+    mobile = grammar.actions == "mobile"
+
+    def at(point: Point) -> list[float]:
+        return [grammar.space.x.write(point.x), grammar.space.y.write(point.y)]
+
+    match action:
+        case act.Click(point):
+            return {"action": "click" if mobile else "left_click", "coordinate": at(point)}
+        case act.LeftDouble(point):
+            return {"action": "double_click", "coordinate": at(point)}
+        case act.RightSingle(point):
+            return {"action": "right_click", "coordinate": at(point)}
+        case act.Hover(point):
+            return {"action": "mouse_move", "coordinate": at(point)}
+        case act.LongPress(point):
+            return {"action": "long_press", "coordinate": at(point), "time": WAIT_SECONDS}
+        case act.Drag(start, end) if mobile:
+            return {"action": "swipe", "coordinate": at(start), "coordinate2": at(end)}
+        case act.Drag(start, end):
+            return {"action": "left_click_drag", "start_coordinate": at(start), "coordinate": at(end)}
+        case act.Scroll(point, direction) if mobile:
+            return {"action": "scroll", "coordinate": at(point), "direction": direction}
+        case act.Scroll(point, direction):
+            name = "hscroll" if direction in ("left", "right") else "scroll"
+            amount = SCROLL_PIXELS if direction in ("up", "right") else -SCROLL_PIXELS
+            return {"action": name, "coordinate": at(point), "pixels": amount}
+        case act.Hotkey(keys):
+            return {"action": "key", "keys": spell_keys(keys)}
+        case act.Press(key):
+            return {"action": "key_down", "keys": spell_keys((key,))}
+        case act.Release(key):
+            return {"action": "key_up", "keys": spell_keys((key,))}
+        case act.Type(content):
+            return {"action": "type", "text": content}
+        case act.OpenApp(app):
+            return {"action": "open", "text": app}
+        case act.Navigate(content):
+            return {"action": "navigate", "text": content}
+        case act.NavigateBack():
+            return {"action": "navigate_back"}
+        case act.PressHome():
+            return {"action": "system_button", "button": "Home"}
+        case act.PressBack():
+            return {"action": "system_button", "button": "Back"}
+        case act.Wait():
+            return {"action": "wait", "time": WAIT_SECONDS}
+        case act.Finished(""):
+            return {"action": "terminate", "status": "success"}
+        case act.Finished(content):
+            return {"action": "answer", "text": content}
+        case act.CallUser():
+            return {"action": "terminate", "status": "failure"}
+    raise TypeError(f"not an action: {action!r}")

@@ -1,0 +1,122 @@
+"""Run `benchmarks/NAME.py` and print its figures, a JSON line a case.
+
+A script runs ours and the peer in one run, prints each figure with `emit`, and gives the exit code of `exit_code`.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import json
+import math
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from flywheel.utils.errors import BadInput
+
+BENCHMARKS_FOLDER = Path(__file__).resolve().parent.parent.parent / "benchmarks"
+
+
+@dataclass(frozen=True)
+class BenchCase:
+    """One figure. bench, case: its name. unit: of `ours` and `peer`, such as tokens/s or fraction.
+
+    peer, peer_name: what it is compared with, measured in the same run. ratio: ours / peer unless a script says
+    otherwise; None where there is nothing to divide by. goal: of `ratio`, or of `ours` where the script says so, as
+    `met` does. extra: further keys of the line (n, interval, threads, repetitions).
+    """
+
+    bench: str
+    case: str
+    unit: str
+    ours: float
+    peer: float | None
+    peer_name: str
+    ratio: float | None
+    goal: float | None
+    met: bool
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    def line(self) -> str:
+        """JSON: the nine keys in this order, then the further ones; numbers to four significant digits."""
+        row = asdict(self)
+        row |= row.pop("extra")
+        return json.dumps({name: _round_numbers(value) for name, value in row.items()})
+
+
+def _round_numbers(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.4g}") if math.isfinite(value) else None
+    if isinstance(value, (list, tuple)):
+        return [_round_numbers(part) for part in value]
+    return value
+
+
+def compare_with_peer(
+    bench: str, case: str, unit: str, *, ours: float, peer: float, peer_name: str, goal: float, **extra: Any
+) -> BenchCase:
+    """A case whose goal is a ratio ours / peer of at least `goal`."""
+    ratio = ours / peer if peer else None
+    return BenchCase(bench, case, unit, ours, peer, peer_name, ratio, goal, ratio is not None and ratio >= goal, extra)
+
+
+def emit_case(case: BenchCase) -> BenchCase:
+    """Print the case's line at once, so that a long benchmark shows what it has."""
+    print(case.line(), flush=True)
+    return case
+
+
+def exit_code(cases: Iterable[BenchCase]) -> int:
+    """1 where a case is not met, else 0."""
+    return int(any(not case.met for case in cases))
+
+
+def list_benchmarks(folder: Path | None = None) -> dict[str, str]:
+    """Each benchmark and the first line of its docstring. Raises BadInput where the scripts are not there.
+
+    Only scripts with a `main` count: what they share may lie beside them. The name is the file's, without the
+    underscore of one that would else hide a package (`flywheel_.py`).
+    """
+    folder = folder or BENCHMARKS_FOLDER
+    if not folder.is_dir():
+        raise BadInput(
+            "the benchmarks are not part of an installed package",
+            where=folder,
+            fix="run from the source folder: git clone, then make setup",
+        )
+    found = {}
+    for path in sorted(folder.glob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        if any(isinstance(node, ast.FunctionDef) and node.name == "main" for node in tree.body):
+            found[path.stem.removesuffix("_")] = (ast.get_docstring(tree) or "").partition("\n")[0]
+    return found
+
+
+def run_benchmark(name: str, argv: Sequence[str], folder: Path | None = None) -> int:
+    """Run one benchmark with its options; returns its exit code. Raises BadInput for a name that is not there."""
+    folder = folder or BENCHMARKS_FOLDER
+    known = list_benchmarks(folder)
+    if name not in known:
+        raise BadInput(f"no benchmark {name!r}", where="flywheel bench", fix=f"one of {', '.join(known)}")
+    plain, underscored = folder / f"{name}.py", folder / f"{name}_.py"
+    return int(_load_script(plain if plain.is_file() else underscored).main(list(argv)) or 0)
+
+
+def _load_script(path: Path) -> ModuleType:
+    module_name = "benchmark_" + re.sub(r"\W", "_", path.stem)
+    spec = importlib.util.spec_from_file_location(module_name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module  # dataclasses look their module up
+    sys.path.insert(0, str(path.parent))  # what scripts share lies beside them
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(path.parent))
+    return module

@@ -1,0 +1,114 @@
+"""Print the progress and the outcome of a run in a terminal."""
+
+from __future__ import annotations
+
+import threading
+import time
+from types import TracebackType
+
+from rich.console import Console
+from rich.markup import escape
+from rich.status import Status
+from rich.table import Table
+
+from flywheel.config.workspace import Workspace, iteration_label
+from flywheel.store.catalog import database
+from flywheel.ui.report import figures
+from flywheel.utils.progress import Announcement
+
+# How a run looks in a terminal: a line a stage, with what it does now while it does it.
+
+
+class RunConsole:
+    """A listener for `flywheel.utils.progress`. In a terminal the newest line moves; in a log it is printed, at most
+    one every two seconds a stage. What is told (`progress.tell`), and that a shard is done, is printed always."""
+
+    def __init__(self, console: Console) -> None:
+        self._console, self._began, self._last = console, {}, {}
+        self._status: Status | None = None
+        self._lock = threading.Lock()
+        self._start = time.monotonic()
+
+    def __enter__(self) -> RunConsole:
+        if self._console.is_terminal:
+            self._status = self._console.status("starting")
+            self._status.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
+        if self._status:
+            self._status.stop()
+
+    def __call__(self, stage: str, line: str) -> None:
+        with self._lock:
+            now = time.monotonic()
+            clock = f"[dim]{_format_clock(now - self._start)}[/dim]"
+            if line == "begins":
+                self._began[stage] = now
+                self._show(f"{clock} {stage}")
+            elif line.startswith("ended"):
+                took = now - self._began.get(stage, now)
+                self._console.print(
+                    f"{clock} [green]✓[/green] [bold]{stage:<12}[/bold] {took:5.1f} s  {escape(line[7:])}",
+                    soft_wrap=True,
+                )
+            elif stage in self._began and not isinstance(line, Announcement):
+                if self._status or line.endswith(" done") or now - self._last.get(stage, float("-inf")) >= 2:
+                    self._last[stage] = now
+                    self._show(f"{clock} {stage}: {escape(line)}")
+            else:
+                self._console.print(f"{clock}   [bold]{stage:<12}[/bold] {escape(line)}", soft_wrap=True)
+
+    def _show(self, text: str) -> None:
+        if self._status:
+            self._status.update(text)
+        else:
+            self._console.print(text, highlight=False, soft_wrap=True)
+
+
+def _format_clock(seconds: float) -> str:
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
+
+
+# The last screen of a run: a row an iteration.
+
+_ITERATIONS_SHOWN = 10
+
+
+def build_summary_table(ws: Workspace, *, everything: bool = False) -> Table:
+    """A rich table: what came in, P(V=1), where it went, held-out success before -> after, promoted or not.
+
+    everything: of all iterations, not of the newest ten alone.
+    """
+    with database.connect_catalog(ws) as connection:
+        rows = figures.query_report_iterations(connection)[0 if everything else -_ITERATIONS_SHOWN :]
+    domains = figures.list_evaluated_domains(rows)
+    # It must be read in a terminal of 80 columns: short names, no frame, one space between columns.
+    table = Table(
+        title="The flywheel", title_justify="left", header_style="bold", box=None, padding=(0, 1, 0, 0), pad_edge=False
+    )
+    for name in ("iter", "tasks", "roll", "rec", "P(V=1)", "SFT", "CT", "quar", *domains, "prom", "min"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(
+            iteration_label(row["iteration"]),
+            str(row["tasks"]),
+            str(row["trajectories"]),
+            str(row["recordings"]),
+            "-" if row["p_v1"] is None else f"{row['p_v1']:.2f}",
+            str(row["to_sft"]),
+            str(row["to_ct"]),
+            str(row["to_quarantine"]),
+            *(_format_change(row["success"].get(domain)) for domain in domains),
+            {None: "-", True: "[green]yes[/]", False: "no"}[row["promoted"]],
+            "-" if row["minutes"] is None else f"{row['minutes']:.1f}",
+        )
+    return table
+
+
+def _format_change(success: dict | None) -> str:
+    if not success or success["after"] is None:
+        return "-"
+    before, after = success["before"] or 0.0, success["after"]
+    tone = "green" if after > before else "red" if after < before else "default"
+    return f"{before:.2f}→[{tone}]{after:.2f}[/]"

@@ -1,0 +1,283 @@
+"""Import, export, reroute and repair data."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from flywheel.cli.options import JSON_OPTION, WORKSPACE_OPTION
+from flywheel.config.workspace import Workspace, iteration_label
+from flywheel.utils.errors import BadInput, DataError
+
+# Commands for data of other formats: import, export.
+
+_REFUSED_SHOWN = 5  # refused records that are told one by one
+_FILE_TYPE = click.Path(path_type=Path)
+
+
+@click.group("import", epilog="Example: flywheel import mind2web data/train-*.parquet")
+def import_group() -> None:
+    """Take in demonstrations of another data set. They wait in the recordings folder for the next iteration."""
+
+
+@import_group.command(epilog="Example: flywheel import agentnet agentnet_ubuntu_5k.jsonl --images images-full.zip")
+@click.argument("file", type=_FILE_TYPE)
+@click.option("--images", type=_FILE_TYPE, required=True, help="The screens: a zip, or a folder.")
+@click.option("--licence", help="Of the data. Default: what its publisher says, mit.")
+@click.option("--limit", type=click.IntRange(1), help="Trajectories to take, at most.")
+@WORKSPACE_OPTION
+def agentnet_command(file: Path, images: Path, licence: str | None, limit: int | None, workspace: Path | None) -> None:
+    """AgentNet (OpenCUA): JSON lines, and screens in a zip."""
+    from flywheel.store.interop import agentnet as data
+
+    _import_records(
+        Workspace.find(workspace), data.read_agentnet(file, images, licence or data.LICENCE), limit, data.NOT_HELD
+    )
+
+
+@import_group.command(epilog="Example: flywheel import mind2web data/train-*.parquet")
+@click.argument("files", type=_FILE_TYPE, nargs=-1, required=True)
+@click.option("--licence", help="Of the data. Default: what its publisher says, openrail.")
+@click.option("--limit", type=click.IntRange(1), help="Trajectories to take, at most.")
+@WORKSPACE_OPTION
+def mind2web_command(files: tuple[Path, ...], licence: str | None, limit: int | None, workspace: Path | None) -> None:
+    """Multimodal-Mind2Web: Parquet files of one split. What its publisher holds out is never trained on."""
+    from flywheel.store.interop import mind2web as data
+
+    _import_records(Workspace.find(workspace), data.read_mind2web(files, licence or data.LICENCE), limit, data.NOT_HELD)
+
+
+def _import_records(ws: Workspace, records: Iterable, limit: int | None, not_held: Mapping[str, str]) -> None:
+    from flywheel import config
+    from flywheel.store.interop.demonstration import RefusedRecord, save_demonstration
+
+    chosen = config.load_settings(ws.params).recording
+    recordings = ws.resolve(chosen.folder)
+    recordings.mkdir(parents=True, exist_ok=True)
+    new, there, unlearnt, steps, refused = 0, 0, 0, 0, []
+    for record in records:
+        if not isinstance(record, RefusedRecord):
+            try:
+                saved = save_demonstration(record, recordings)
+            except OSError as error:
+                record = RefusedRecord(record.origin, f"a screen is no picture: {error}")
+        if isinstance(record, RefusedRecord):
+            refused.append(record)
+            continue
+        new, there = new + saved, there + (not saved)
+        steps += len(record.steps)
+        unlearnt += sum(bool(step.fault or step.slip) for step in record.steps)
+        if limit and new + there >= limit:
+            break
+    click.echo(f"imported {new} trajectories to {chosen.folder}, {there} were there, {len(refused)} refused")
+    click.echo(f"of their {steps} steps {unlearnt} are not learnt: a slip, or no action of the grammar")
+    for one in refused[:_REFUSED_SHOWN]:
+        click.echo(f"  refused: {one.where}: {one.why}")
+    _print_not_held("What the store does not hold of them:", not_held)
+    if not new + there:
+        raise DataError("nothing could be imported", where="; ".join(one.where for one in refused[:1]))
+    click.echo(f"The next iterations take in {chosen.imports_per_iteration} of them each.")
+
+
+@click.command(epilog="Example: flywheel export webdataset --store sft --output sft-tars")
+@click.argument("form", type=click.Choice(["webdataset", "huggingface"]))
+@click.option("--store", type=click.Choice(["ct", "sft"]), default="sft", show_default=True, help="Training store.")
+@click.option("--output", "-o", type=_FILE_TYPE, required=True, help="A folder that is not there yet.")
+@click.option("--iteration", type=click.IntRange(1), help="As it was for this one. Default: the newest.")
+@WORKSPACE_OPTION
+def export_command(form: str, store: str, output: Path, iteration: int | None, workspace: Path | None) -> None:
+    """Write a training store, a step a sample, for WebDataset or Hugging Face's datasets."""
+    from flywheel.store.interop import exports
+    from flywheel.store.versioning import stage_records
+
+    ws = Workspace.find(workspace)
+    if output.exists():
+        raise BadInput("there is something already", where=output, fix="name a folder that is not there yet")
+    built = [k for k in stage_records.list_iterations(ws) if ws.manifest(k).is_file()]
+    if iteration not in (None, *built) or not built:
+        raise BadInput(
+            "no such iteration is built", where=f"--iteration {iteration or ''}", fix="see `flywheel status`"
+        )
+    k = iteration or max(built)
+    steps = exports.read_store_steps(ws, store, k)
+    if form == "webdataset":
+        count, not_held = exports.write_webdataset(steps, output), exports.WEBDATASET_NOT_HELD
+    else:
+        title = f"{store} store of iteration {k}"
+        count, not_held = exports.write_hugging_face(steps, output, title), exports.HUGGING_FACE_NOT_HELD
+    click.echo(f"wrote {count} steps of {store} to {output}")
+    _print_not_held("What the format does not hold:", not_held)
+
+
+def _print_not_held(head: str, not_held: Mapping[str, str]) -> None:
+    click.echo(head)
+    for name, why in not_held.items():
+        click.echo(f"  {name}: {why}")
+
+
+# Commands that decide again what was decided: reroute, quarantine.
+
+_SHARE = click.FloatRange(0, 1)
+
+
+@click.command(epilog="Example: flywheel reroute 3 --threshold 0.8    (then the same with --write)")
+@click.argument("iteration", type=click.IntRange(1), required=False)
+@click.option("--all", "everything", is_flag=True, help="Every iteration that is routed.")
+@click.option("--threshold", type=_SHARE, help="Hold every score against it; default: against its task's own.")
+@click.option("--scorer", "scorers", multiple=True, metavar="NAME", help="Who judges; default: who the settings name.")
+@click.option("--band", nargs=2, type=_SHARE, metavar="LOW HIGH", help="Set aside what scores LOW <= score < HIGH.")
+@click.option("--write", is_flag=True, help="Do it; without this it is only shown.")
+@JSON_OPTION
+@WORKSPACE_OPTION
+def reroute_command(
+    iteration: int | None,
+    everything: bool,
+    threshold: float | None,
+    scorers: tuple[str, ...],
+    band: tuple[float, float] | None,
+    write: bool,
+    as_json: bool,
+    workspace: Path | None,
+) -> None:
+    """Decide again where trajectories go. From what is on disk: nothing is played, no model is asked.
+
+    What is not named is as the iteration's own parameters say, so without options it goes back to those.
+    """
+    from flywheel.config import run_lock
+    from flywheel.maintenance import reroute
+    from flywheel.maintenance import reroute as rerouting
+    from flywheel.store import routing_decisions
+    from flywheel.store.routing import training_stores as stores
+    from flywheel.store.versioning import stage_records
+
+    ws = Workspace.find(workspace)
+    if band and band[0] >= band[1]:
+        raise BadInput("the low end is not below the high end", where="--band", fix="for example --band 0.4 0.6")
+    if everything == (iteration is not None):
+        raise BadInput("which iteration?", where="flywheel reroute", fix="give its number, or --all")
+    rule = routing_decisions.RoutingRule(threshold, scorers or None, band or None)
+    with run_lock.hold_workspace(ws):
+        reroute.settle_pending_decisions(ws)
+        routed = (
+            k for k in stage_records.list_iterations(ws) if ws.partition("routes", k, stores.ROUTE_STAGE).is_dir()
+        )
+        which = list(routed) if everything else [iteration]
+        found = [rerouting.prepare_reroute(ws, k, rule) for k in which]
+        if write:
+            rerouting.apply_reroute(ws, found, rule)
+        reroute.settle_pending_decisions(ws)
+    if as_json:
+        told = [{**vars(one), "moved_in_all": one.count, "written": write} for one in found]
+        click.echo(json.dumps(told, default=str, allow_nan=False))
+        return
+    for one in found:
+        _print_rerouted(one, write)
+
+
+def _print_rerouted(found: Any, written: bool) -> None:
+    k = iteration_label(found.iteration)
+    if not found.moved:
+        changed = f"{found.scores} scores and {found.routes} reasons change" if found.routes or found.scores else ""
+        click.echo(f"iteration {k}: every trajectory goes where it went{'; ' * bool(changed)}{changed}")
+        return
+    click.echo(f"iteration {k}: {found.count} trajectories go elsewhere, {found.scores} scores change")
+    for one in found.moved:
+        click.echo(f"  {one['domain']}: {one['from']} -> {one['to']}  {one['trajectories']}")
+        for example in one["examples"]:
+            click.echo(f"    {example['trajectory_id']}: {example['reason']} -> {example['then']}")
+    click.echo("  then: " + ", ".join(f"{name} {count}" for name, count in found.routed.items()))
+    if found.stale:
+        click.echo(f"  made from the stores as they were, and not made again: {', '.join(found.stale)}")
+    click.echo("  written, and recorded" if written else "  nothing was written: add --write")
+
+
+@click.command(
+    epilog="Example: flywheel quarantine 3 --set \"status='completed'\" --where \"error LIKE '%screenshot%'\""
+)
+@click.argument("iteration", type=click.IntRange(1), required=False)
+@click.option("--rows", type=click.IntRange(1), is_flag=False, flag_value=20, help="Show so many rows; without N: 20.")
+@click.option("--where", default="true", help="Which rows, in SQL: columns of the table, reason, detail.")
+@click.option("--set", "assignments", multiple=True, metavar="COLUMN=SQL", help="Mend the column of these rows.")
+@click.option("--table", type=click.Choice(["trajectories", "steps"]), default="trajectories", help="To mend rows of.")
+@click.option("--write", is_flag=True, help="Mend, and route again; without this it is only shown.")
+@JSON_OPTION
+@WORKSPACE_OPTION
+def quarantine_command(
+    iteration: int | None,
+    rows: int | None,
+    where: str,
+    assignments: tuple[str, ...],
+    table: str,
+    write: bool,
+    as_json: bool,
+    workspace: Path | None,
+) -> None:
+    """Look at what was set aside, mend it, and let it be routed again.
+
+    What is mended is judged by the scorers and goes through all contracts again.
+    """
+    from flywheel.maintenance import quarantine
+    from flywheel.store.catalog import database
+
+    ws = Workspace.find(workspace)
+    if (rows or assignments or where != "true") and iteration is None:
+        raise BadInput("of which iteration?", where="flywheel quarantine", fix="give its number")
+    if assignments:
+        _repair_rows(ws, iteration, _parse_expressions(assignments), where, table, write, as_json)
+        return
+    found = (
+        quarantine.quarantined_trajectories(ws, iteration, where, rows or 20)
+        if rows or where != "true"
+        else quarantine.quarantine_reasons(ws, iteration)
+    )
+    if as_json:
+        click.echo(json.dumps(found, default=str))
+    elif not found:
+        click.echo("nothing is set aside")
+    elif rows or where != "true":
+        for one in found:
+            click.echo(json.dumps({name: value for name, value in one.items() if value is not None}, default=str))
+    else:
+        click.echo(database.render_result(database.table_from_mappings(found)), nl=False)
+
+
+def _parse_expressions(assignments: tuple[str, ...]) -> dict[str, str]:
+    found = {}
+    for text in assignments:
+        column, sign, sql = text.partition("=")
+        if not sign or not column.strip() or not sql.strip():
+            raise BadInput(f"not COLUMN=SQL: {text}", where="--set", fix="for example --set \"status='completed'\"")
+        found[column.strip()] = sql.strip()
+    return found
+
+
+def _repair_rows(
+    ws: Workspace, iteration: int, expressions: Mapping[str, str], where: str, table: str, write: bool, as_json: bool
+) -> None:
+    from flywheel.config import run_lock
+    from flywheel.maintenance import quarantine, reroute
+
+    with run_lock.hold_workspace(ws):
+        reroute.settle_pending_decisions(ws)
+        found = quarantine.prepare_repair(ws, iteration, expressions, where, table)
+        if write:
+            quarantine.apply_repair(ws, found)
+        reroute.settle_pending_decisions(ws)
+    if as_json:
+        told = {**vars(found), "difference": vars(found.difference), "written": write}
+        click.echo(json.dumps(told, default=str, allow_nan=False))
+        return
+    click.echo(
+        f"iteration {iteration_label(iteration)}: {found.rows} rows of {table}, of {found.trajectories} trajectories"
+    )
+    for one in found.examples:
+        click.echo("  " + json.dumps(one, default=str))
+    for how, count in found.routed.items():
+        click.echo(f"  {count} to {how}")
+    if found.difference.stale:
+        click.echo(f"  made from the stores as they were, and not made again: {', '.join(found.difference.stale)}")
+    click.echo("  written, and recorded" if write else "  nothing was written: add --write")

@@ -1,0 +1,329 @@
+"""Serve environments and try tasks: `page`, `sandbox`, `osworld`, `guest`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Column, Table
+
+import flywheel
+from flywheel.cli.options import JSON_OPTION, WORKSPACE_OPTION, find_workspace_here
+from flywheel.utils.errors import BadInput, FlywheelError, errors_of_place
+
+# `flywheel page`: third-party web pages as tasks.
+
+
+@click.group(epilog="Example: flywheel page try my-page/manifest.yaml --seed 3 --screen screen.png")
+def page_group() -> None:
+    """Third-party web pages as tasks, by a manifest alone."""
+
+
+@page_group.command("list", epilog="Example: flywheel page list")
+@WORKSPACE_OPTION
+@JSON_OPTION
+def list_pages(workspace: Path | None, as_json: bool) -> None:
+    """The manifests that ship with flywheel, and those that the workspace's settings name."""
+    from flywheel import config
+    from flywheel.envs.browser.pages import manifest, packages
+
+    found = manifest.load_page_manifests([str(manifest.SHIPPED_MANIFESTS)], Path())
+    if ws := find_workspace_here(workspace):
+        found |= manifest.load_page_manifests(config.load_settings(ws.params).synthesis.manifests, ws.root)
+    rows = [
+        {
+            "name": one.name,
+            "title": one.title,
+            "domain": one.domain,
+            "tasks": len(one.variants),
+            "from": one.source,
+            "ready": packages.has_page_files(one) and packages.has_server_programs(one),
+            "manifest": str(one.path),
+        }
+        for one in found.values()
+    ]
+    if as_json:
+        click.echo(json.dumps(rows))
+        return
+    table = Table("name", "what", "tasks", "from", "", box=None)
+    for row in rows:
+        fix = "" if row["ready"] else f"flywheel page fetch {row['name']}"
+        table.add_row(row["name"], escape(row["title"]), str(row["tasks"]), escape(row["from"]), fix)
+    Console().print(table)
+
+
+@page_group.command("fetch", epilog="Example: flywheel page fetch miniwob")
+@click.argument("manifest")
+def fetch_page(manifest: str) -> None:
+    """Fetch the packages that a MANIFEST (a file, or the name of a shipped one) takes its page or server from."""
+    from flywheel.envs.browser.pages import manifest as pages_manifest
+    from flywheel.envs.browser.pages import packages
+
+    found = pages_manifest.load_page_manifest(pages_manifest.find_page_manifest(manifest))
+    if found.server is not None:
+        click.echo(f"installed into {packages.install_server_packages(found)}")
+        return
+    folder, checksum = packages.fetch_page_packages(found)
+    pages_manifest.check_start_page(found, folder)
+    click.echo(f"fetched into {folder}\nsha256: {checksum}{'' if found.sha256 else '  (put it into the manifest)'}")
+
+
+@page_group.command("try", epilog="Example: flywheel page try my-page/manifest.yaml --seed 3 --screen screen.png")
+@click.argument("manifest")
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(0, 2**31 - 1))
+@click.option("--variant", help="One of the manifest's; default: the first.")
+@click.option("--screen", type=click.Path(path_type=Path, dir_okay=False), help="A PNG of the first screen.")
+@click.option("--no-check", is_flag=True, help="Leave out the conformance suite (determinism and the rest).")
+@click.option("--timeout", default=10.0, show_default=True, type=click.FloatRange(0.1), help="Seconds, for one step.")
+@JSON_OPTION
+def try_page_command(
+    manifest: str, seed: int, variant: str | None, screen: Path | None, no_check: bool, timeout: float, as_json: bool
+) -> None:
+    """Open the page of a MANIFEST, reset it with a seed, read it, play at random, check it; say what is wrong."""
+    import asyncio
+
+    from flywheel.config import SandboxSettings, Settings
+    from flywheel.envs.browser import page_check
+    from flywheel.envs.browser.pages import manifest as pages_manifest
+    from flywheel.envs.tasks.drawing import make_page_task
+
+    found = pages_manifest.load_page_manifest(pages_manifest.find_page_manifest(manifest))
+    chosen = variant or found.variants[0]
+    if chosen not in found.variants:
+        raise BadInput(f"no variant {chosen}", where="--variant", fix=f"one of: {', '.join(found.variants)}")
+    lines: list[tuple[str, str]] = []
+
+    def say(what: str, told: str) -> None:
+        lines.append((what, told))
+        if not as_json:
+            click.echo(f"{what:<18} {' '.join(told.split())}")
+
+    task = make_page_task(found, chosen, seed, "eval")
+    settings = Settings(sandbox=SandboxSettings(browsers=1, pages=2, timeout_s=timeout))
+    picture = screen or Path(f"{found.name}-{chosen}-{seed}.png")
+    with errors_of_place(picture):
+        picture.parent.mkdir(parents=True, exist_ok=True)
+        picture.touch()
+    result = asyncio.run(page_check.check_page(found, task, settings, picture, say, check=not no_check))
+    verdict = "it works" if result.ok else f"it does not work: {result.wrong[0]}"
+    if as_json:
+        click.echo(json.dumps({"ok": result.ok, "verdict": verdict, "said": lines, **vars(result)}))
+    else:
+        for text in (*result.wrong[1:], *result.doubtful):
+            click.echo(f"{'also':<18} {text}")
+        click.echo(f"{found.name}: {verdict}")
+    sys.exit(not result.ok)
+
+
+# `flywheel sandbox`: environments on many machines.
+
+_PORT, _NODE_PORT = 4300, 4301
+_TOKEN_VARIABLE = "FLYWHEEL_SANDBOX_TOKEN"
+_MANAGER_OPTION = click.option(
+    "--manager", default=f"http://127.0.0.1:{_PORT}", show_default=True, help="The manager's address."
+)
+
+
+@click.group(epilog="Example: FLYWHEEL_SANDBOX_TOKEN=... flywheel sandbox serve --state sandbox.db")
+def sandbox_group() -> None:
+    """Environments on many machines: a manager that leases them, and nodes that have them. FLYWHEEL_SANDBOX_TOKEN holds
+    the token that all of them share."""
+
+
+@sandbox_group.command(epilog="Example: flywheel sandbox serve --state sandbox.db --per-user 200")
+@click.option("--host", default="127.0.0.1", show_default=True)
+@click.option("--port", default=_PORT, show_default=True, type=click.IntRange(1, 65535))
+@click.option("--state", default="sandbox.db", show_default=True, type=click.Path(dir_okay=False, path_type=Path),
+              help="Its file: a manager that was killed goes on from it.")  # fmt: skip
+@click.option(
+    "--lease", default=3600.0, show_default=True, type=click.FloatRange(1), help="Seconds a session may live."
+)
+@click.option("--silent", default=60.0, show_default=True, type=click.FloatRange(1),
+              help="Seconds without a word from who plays after which a session is reclaimed.")  # fmt: skip
+@click.option("--per-user", default=0, show_default=True, type=click.IntRange(0), help="Sessions at once; 0: no limit.")
+def serve_cmd(host: str, port: int, state: Path, lease: float, silent: float, per_user: int) -> None:
+    """Be the manager: nodes register here, who plays leases here."""
+    from flywheel.envs.remote.manager import LeaseLedger, LeasePolicy, manager_application
+    from flywheel.envs.remote.node_server import serve_application
+
+    ledger = LeaseLedger(state, LeasePolicy(lease_s=lease, silent_s=silent, per_user=per_user))
+    made = manager_application(ledger, _read_token())
+
+    async def run() -> None:
+        async with serve_application(made, host, port) as address:
+            known = f"{len(ledger.nodes)} nodes, {len(ledger.sessions)} sessions"
+            click.echo(f"manager at {address}: {known}", err=True)
+            await asyncio.Event().wait()
+
+    _run_until_stopped(run())
+
+
+@sandbox_group.command(
+    epilog="Example: flywheel sandbox node --manager http://HOST:4300 --kind browser --kind terminal"
+)
+@WORKSPACE_OPTION
+@_MANAGER_OPTION
+@click.option(
+    "--kind", "kinds", multiple=True, help="A kind of environment to have; it may be given again. [default: browser]"
+)
+@click.option("--name", default="", help="Its name at the manager. [default: the machine's]")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Where it listens.")
+@click.option("--port", default=_NODE_PORT, show_default=True, type=click.IntRange(1, 65535))
+@click.option("--address", default="", help="Where who plays finds it. [default: http://HOST:PORT]")
+@click.option("--film-mb", default=0, show_default=True, type=click.IntRange(0, 4096),
+              help="MB of memory for the steps and pictures of each session, for who watches; 0: none.")  # fmt: skip
+def node_command(
+    workspace: Path | None,
+    manager: str,
+    kinds: tuple[str, ...],
+    name: str,
+    host: str,
+    port: int,
+    address: str,
+    film_mb: int,
+) -> None:
+    """Have environments for others, by the settings of the workspace; it ends when it was drained."""
+    from flywheel import config
+    from flywheel.envs import registry as environment_kinds
+    from flywheel.envs.remote import node_server as nodes
+    from flywheel.envs.remote.node_server import run_node
+
+    ws = find_workspace_here(workspace)
+    chosen, wanted = config.load_settings(ws.params) if ws else config.Settings(), kinds or ("browser",)
+    environment_kinds.check_backends(chosen, wanted)
+    token, called = _read_token(), name or f"{socket.gethostname()}-{port}"
+
+    def ready(at: str) -> None:
+        click.echo(f"node {called} at {at}: {', '.join(wanted)}", err=True)
+
+    opening = nodes.open_node(called, token, chosen, wanted, ws.root if ws else None, film_mb * 2**20)
+    _run_until_stopped(run_node(opening, token, manager=manager, host=host, port=port, address=address, ready=ready))
+
+
+@sandbox_group.command(epilog="Example: flywheel sandbox status --json")
+@_MANAGER_OPTION
+@JSON_OPTION
+def status_cmd(manager: str, as_json: bool) -> None:
+    """Nodes, places, sessions by user."""
+    found = _ask_manager("GET", manager, "/status")
+    if as_json:
+        click.echo(json.dumps(found))
+        return
+    for one in found["nodes"]:
+        places = ", ".join(f"{kind} {of['taken']} of {of['of']}" for kind, of in one["places"].items())
+        click.echo(f"{one['id']}: {places}{' (draining)' if one['draining'] else ''}")
+    by_user = ", ".join(f"{user} {count}" for user, count in found["users"].items())
+    click.echo(f"{found['sessions']} sessions{f': {by_user}' if by_user else ''}")
+
+
+@sandbox_group.command(epilog="Example: flywheel sandbox drain gpu-7-4301")
+@click.argument("name")
+@_MANAGER_OPTION
+def drain_command(name: str, manager: str) -> None:
+    """Lease nothing more at the node NAME; it ends with its last session."""
+    _ask_manager("POST", manager, f"/nodes/{name}/drain")
+    click.echo(f"{name} is draining")
+
+
+def _read_token() -> str:
+    token = os.environ.get(_TOKEN_VARIABLE, "")
+    if len(token) < 16:
+        raise BadInput(
+            f"{_TOKEN_VARIABLE} has no token of 16 characters or more",
+            fix=f"export {_TOKEN_VARIABLE}=$(openssl rand -hex 16)",
+        )
+    return token
+
+
+def _ask_manager(method: str, manager: str, path: str) -> dict[str, Any]:
+    import httpx
+
+    try:
+        answer = httpx.request(
+            method,
+            manager + path,
+            json={},
+            headers={"Authorization": f"Bearer {_read_token()}"},
+            timeout=10,
+            trust_env=False,
+        )
+        said = answer.json()
+    except (httpx.HTTPError, ValueError) as error:
+        raise FlywheelError(
+            f"the manager does not answer: {error}", where=manager, fix="flywheel sandbox serve"
+        ) from None
+    if answer.status_code >= 400:
+        raise BadInput(said["error"], where=said.get("where", manager), fix=said.get("fix", ""))
+    return said
+
+
+def _run_until_stopped(work: Coroutine[Any, Any, None]) -> None:
+    """Until it ends, or is told to."""
+
+    async def run() -> None:
+        task = asyncio.ensure_future(work)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+    asyncio.run(run())
+
+
+# `flywheel osworld`: which of OSWorld's tasks can be played here.
+
+_FOLDER_TYPE = click.Path(exists=True, path_type=Path)
+
+
+@click.command(epilog="Example: flywheel osworld OSWorld/evaluation_examples/examples --files cache")
+@click.argument("tasks", nargs=-1, required=True, type=_FOLDER_TYPE)
+@click.option("--files", type=_FOLDER_TYPE, help="A folder with copies of what the tasks download.")
+@click.option(
+    "--kind", type=click.Choice(["computer", "terminal"]), default="computer", show_default=True,
+    help="What they would be played in.",
+)  # fmt: skip
+@JSON_OPTION
+def osworld_command(tasks: tuple[Path, ...], files: Path | None, kind: str, as_json: bool) -> None:
+    """Which of OSWorld's TASKS, files and folders of them, can be played on this machine, and why the others cannot."""
+    from flywheel.envs.computer.osworld import suite
+
+    paths = [one for path in tasks for one in suite.list_task_files(path)]
+    played, left_out, reasons = suite.read_task_files(paths, files, kind == "computer", suite.OsworldFiles(tasks=["."]))
+    if as_json:
+        click.echo(json.dumps({"played": sorted(played), "left_out": left_out, "reasons": reasons}))
+        return
+    table = Table(Column("task", no_wrap=True), "needs", box=None)
+    for name in sorted({**played, **left_out}):
+        table.add_row(name, escape(left_out.get(name, "")) or "[green]is played[/green]")
+    by_reason = Table("tasks", "need", box=None)
+    for reason, count in reasons.items():
+        by_reason.add_row(str(count), escape(reason))
+    console = Console()
+    console.print(table, "", by_reason)
+    console.print(f"{len(played)} of {len(paths)} tasks are played")
+
+
+# `flywheel guest`: the part that acts inside of a machine.
+
+
+@click.command(
+    context_settings={"ignore_unknown_options": True},
+    epilog="Example: flywheel guest --port 5000 --token-file token.txt",
+)
+@click.argument("options", nargs=-1, type=click.UNPROCESSED)
+def guest_command(options: tuple[str, ...]) -> None:
+    """Act inside of this machine, as a small HTTP server, at a `--port N` with a `--token-file FILE` (or the token in
+    FLYWHEEL_GUEST_TOKEN), or at a `--socket FILE`. Its folder runs by itself wherever there is a Python."""
+    folder = Path(flywheel.__file__).parent / "envs" / "computer_server"
+    os.execv(sys.executable, [sys.executable, str(folder), *options])

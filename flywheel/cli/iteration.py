@@ -1,0 +1,391 @@
+"""Show, compare and undo iterations: `history`, `diff`, `rollback`, `prune`, `verify`."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from flywheel.cli.options import JSON_OPTION, WORKSPACE_OPTION
+from flywheel.config.workspace import Workspace, iteration_label
+from flywheel.utils.errors import BadInput, did_you_mean, first_line
+
+# `flywheel history`: what ran, what failed and why, how long it took, what was read and written.
+
+_SHOWN = 10
+_PREFACE = re.compile(r"^(Flow|Task) run encountered an exception:? ")  # of Prefect, before what was raised
+_STATE_STYLES = {
+    "complete": "green",
+    "Completed": "green",
+    "recorded": "green",
+    "unfinished": "yellow",
+    "begun": "yellow",
+}
+_FAILED_STATES = ("Failed", "Crashed", "TimedOut", "Cancelled")
+
+Row = dict[str, Any]
+
+
+@click.command(epilog="Example: flywheel history -k 3 --stage rollout")
+@WORKSPACE_OPTION
+@click.option("--iteration", "-k", type=click.IntRange(1), help="This one alone: a row a stage.")
+@click.option("--stage", "-s", default="", help="This one alone; with an iteration all that is known of it.")
+@click.option("--failed", is_flag=True, help="What failed, and why.")
+@click.option("--all", "everything", is_flag=True, help="Show all iterations, not the newest ten alone.")
+@click.option(
+    "--format", "form", type=click.Choice(["table", "json", "csv"]), default="table", show_default=True, help="Of rows."
+)
+def history_command(
+    workspace: Path | None, iteration: int | None, stage: str, failed: bool, everything: bool, form: str
+) -> None:
+    """Tell what ran. Iterations, stages and their tries, how long they took, what failed and why."""
+    from flywheel.store.catalog import database
+    from flywheel.store.catalog import run_history as past
+
+    ws = Workspace.find(workspace)
+    which = _select_iterations(ws, iteration, stage, everything)
+    if iteration and stage and not failed:
+        if form == "csv":
+            raise BadInput("all of a stage is no one table", where="--format csv", fix="ask for json")
+        found = _query_stage(ws, iteration, stage)
+        if form == "json":
+            click.echo(
+                json.dumps(
+                    {
+                        name: database.result_as_json_rows(database.table_from_mappings(rows))
+                        for name, rows in found.items()
+                    }
+                )
+            )
+        else:
+            _show_stage(Console(), found)
+        return
+    if failed:
+        rows, show = past.query_failures(ws, which, stage) if which else [], _show_failures
+    elif iteration or stage:
+        rows, show = past.query_stage_history(ws, which, stage), _show_stages
+    else:
+        rows, show = past.query_iteration_history(ws, which) if which else [], _show_iterations
+    if form == "table":
+        show(Console(), rows)
+    else:
+        click.echo(database.render_result(database.table_from_mappings(rows), form), nl=False)
+
+
+def _select_iterations(ws: Workspace, iteration: int | None, stage: str, everything: bool) -> list[int]:
+    """The iterations that are asked about, oldest first; those that have the stage, where one is named."""
+    from flywheel.store.versioning import stage_records
+
+    begun = stage_records.list_iterations(ws)
+    if iteration is not None and iteration not in begun:
+        newest = f"the newest is {begun[-1]}" if begun else "there is none yet: type `flywheel run`"
+        raise BadInput(f"iteration {iteration} has not been begun", where="--iteration", fix=newest)
+    shown = [iteration] if iteration else begun if everything else begun[-_SHOWN:]
+    if not stage:
+        return shown
+    stages = {k: stage_records.stage_names(ws, k) for k in shown}
+    having = [k for k in shown if stage in stages[k]]
+    if not having:
+        names = dict.fromkeys(name for of in stages.values() for name in of)
+        raise BadInput(f"there is no stage {stage}", where="--stage", fix=did_you_mean(stage, names))
+    return having
+
+
+def _query_stage(ws: Workspace, iteration: int, stage: str) -> dict[str, list[Row]]:
+    from flywheel.store.catalog import run_history as past
+
+    tries, tasks = past.query_stage_attempts(ws, iteration, stage)
+    artifacts = past.query_stage_artifacts(ws, iteration, stage)
+    return {
+        "stage": past.query_stage_history(ws, [iteration], stage),
+        "tries": tries,
+        "tasks": tasks,
+        "artifacts": artifacts,
+    }
+
+
+def _show_iterations(console: Console, rows: Sequence[Row]) -> None:
+    table = _plain_table("iter", "state", "stages", "began (UTC)", "took", "tries", "failed", "longest", left=(1, 3, 7))
+    for row in rows:
+        longest = f"{row['longest']} {_format_duration(row['longest_seconds'])}" if row["longest"] else "-"
+        table.add_row(
+            iteration_label(row["iteration"]),
+            _format_state(row["state"]),
+            f"{row['recorded']}/{row['stages']}",
+            _format_time(row["first_started"]),
+            _format_duration(row["seconds"]),
+            _format_count(row["tries"]),
+            _format_count(row["failed"]),
+            longest,
+        )
+    if not rows:
+        console.print("no iteration yet: type [bold]flywheel run[/bold]")
+        return
+    console.print(table)
+    for row in rows:
+        if row["state"] != "complete" and row["reason"]:
+            head = f"{iteration_label(row['iteration'])} {row['at_stage']} failed: "
+            console.print(Text(head + _format_reason(row["reason"]), style="red"), soft_wrap=True)
+        if row["state"] == "unfinished":
+            console.print("`flywheel run` goes on", style="yellow", highlight=False)
+
+
+def _show_stages(console: Console, rows: Sequence[Row]) -> None:
+    names = ("iter", "stage", "state", "began (UTC)", "took", "usual", "ratio", "tries", "shards", "retries")
+    table = _plain_table(*names, left=(1, 2, 3))
+    for row in rows:
+        table.add_row(
+            iteration_label(row["iteration"]),
+            row["stage"],
+            _format_state(row["state"]),
+            _format_time(row["first_started"]),
+            _format_duration(row["seconds"]),
+            _format_duration(row["median_before"]),
+            _format_ratio(row["ratio"]),
+            _format_count(row["tries"]),
+            _format_count(row["shards"]),
+            _format_count(row["retries"]),
+        )
+    console.print(table)
+    for row in rows:
+        if row["reason"]:
+            mended = row["state"] in ("Completed", "recorded")
+            head = f"{iteration_label(row['iteration'])} {row['stage']} failed{' before' * mended}: "
+            style = "" if mended else "red"
+            console.print(Text(head + _format_reason(row["reason"]), style=style), soft_wrap=True)
+        if row["staged"]:
+            said = f"{iteration_label(row['iteration'])} {row['stage']}: {row['staged']} finished shards are kept for the next run"
+            console.print(said, highlight=False, soft_wrap=True)
+
+
+def _show_failures(console: Console, rows: Sequence[Row]) -> None:
+    for row in rows:
+        where = f"{row['stage']}, {row['kind']} {row['run']}" if row["stage"] else f"{row['kind']} {row['run']}"
+        attempts = f" at attempt {row['attempts']}" if (row["attempts"] or 0) > 1 else ""
+        head = (
+            f"{iteration_label(row['iteration'])}  {_format_time(row['ended_at'])}  {where}: {row['state']}{attempts}"
+        )
+        console.print(Text(head, style="bold"), soft_wrap=True)
+        console.print(Padding(Text(_format_reason(row["message"]) or "no reason is kept"), (0, 0, 0, 5)))
+    if not rows:
+        console.print("nothing failed")
+
+
+def _show_stage(console: Console, found: dict[str, list[Row]]) -> None:
+    _show_stages(console, found["stage"])
+    (row,) = found["stage"]
+    if row["ratio"] is not None:
+        many = row["iterations_before"]
+        of = "the iteration before" if many == 1 else f"the median of the {many} iterations before"
+        console.print(f"{_format_ratio(row['ratio'])} times {of}", highlight=False)
+    runs = _plain_table("try", "run", "state", "began (UTC)", "took", "attempts", left=(1, 2, 3))
+    for one in found["tries"]:
+        own = [task for task in found["tasks"] if task["try"] == one["try"]]
+        runs.add_row(
+            str(one["try"]),
+            "",
+            _format_state(one["state"]),
+            _format_time(one["started_at"]),
+            _format_duration(one["seconds"]),
+            "",
+        )
+        for task in own:
+            times = _format_time(task["started_at"]), _format_duration(task["seconds"])
+            runs.add_row("", Text(task["task"]), _format_state(task["state"]), *times, _format_count(task["attempts"]))
+    console.print("\nTries and their tasks" if found["tries"] else "\nno run of it is told by Prefect", highlight=False)
+    if found["tries"]:
+        console.print(runs)
+    for title, role in (("Read", "input"), ("Written", "output")):
+        of_role = [one for one in found["artifacts"] if one["role"] == role]
+        if of_role:
+            console.print(f"\n{title}")
+            console.print(_artifact_table(of_role))
+    if not found["artifacts"]:
+        console.print("what it reads and writes is recorded when it ends", highlight=False)
+
+
+def _artifact_table(rows: Sequence[Row]) -> Table:
+    table = _plain_table("path", "rows", "bytes", "sha256", left=(0, 3))
+    for row in rows:
+        first, *others = row["sha256"] or ["-"]
+        more = f" +{len(others)}" if others else ""
+        table.add_row(Text(row["path"]), _format_count(row["rows"]), _format_count(row["bytes"]), first[:8] + more)
+    table.columns[0].no_wrap, table.columns[0].overflow = False, "fold"
+    return table
+
+
+def _plain_table(*names: str, left: Sequence[int]) -> Table:
+    """It must be read in a terminal of 80 columns: no frame, one space between columns. left: which are of words."""
+    table = Table(header_style="bold", box=None, padding=(0, 1, 0, 0), pad_edge=False)
+    for place, name in enumerate(names):
+        table.add_column(name, justify="left" if place in left else "right", no_wrap=True)
+    return table
+
+
+def _format_state(state: str) -> Text:
+    return Text(state, style=_STATE_STYLES.get(state, "red" if state in _FAILED_STATES else ""))
+
+
+def _format_time(moment: datetime | None) -> str:
+    return f"{moment:%m-%d %H:%M}" if moment else "-"
+
+
+def _format_duration(seconds: float | None) -> str:
+    if seconds is None:
+        return "-"
+    size, unit = (3600, "h") if seconds >= 7200 else (60, "m") if seconds >= 120 else (1, "s")
+    return f"{seconds / size:.1f} {unit}"
+
+
+def _format_ratio(ratio: float | None) -> str:
+    return "-" if ratio is None else f"{ratio:.2f}"
+
+
+def _format_count(number: int | None) -> str:
+    return "-" if number is None else str(number)
+
+
+def _format_reason(message: str) -> str:
+    return first_line(_PREFACE.sub("", message))
+
+
+# Commands for a workspace's past: rollback, diff, prune, verify.
+
+_MIB = 2**20
+
+
+@click.command(epilog="Example: flywheel rollback 3    (and back: flywheel rollback --undo)")
+@click.argument("iteration", type=click.IntRange(0), required=False)
+@click.option("--undo", is_flag=True, help="Bring back what was set aside after the newest iteration.")
+@WORKSPACE_OPTION
+def rollback_command(iteration: int | None, undo: bool, workspace: Path | None) -> None:
+    """Make an iteration the newest again. What came after it is set aside whole, and can be brought back."""
+    from flywheel.config import run_lock
+    from flywheel.maintenance import reroute
+    from flywheel.maintenance import rollback as going_back
+
+    ws = Workspace.find(workspace)
+    if undo == (iteration is not None):
+        raise BadInput("to which iteration?", where="flywheel rollback", fix="give its number, or --undo")
+    with run_lock.hold_workspace(ws):
+        reroute.resume_pending_decisions(ws)
+        going_back.resume_rollback(ws)
+        if undo:
+            k = going_back.undo_rollback(ws)
+            click.echo(f"what came after iteration {iteration_label(k)} is back")
+            return
+        later = going_back.plan_rollback(ws, iteration)
+        if not later:
+            click.echo(f"iteration {iteration_label(iteration)} is the newest")
+            return
+        folder = going_back.roll_back(ws, iteration)
+    which = (
+        iteration_label(later[0]) if len(later) == 1 else f"{iteration_label(later[0])} to {iteration_label(later[-1])}"
+    )
+    click.echo(f"iteration {iteration_label(iteration)} is the newest; {which} lies in {ws.relative(folder)}")
+    click.echo("`flywheel rollback --undo` brings it back, as long as this is the newest")
+
+
+@click.command(epilog="Example: flywheel diff 2 3 --json")
+@click.argument("before", type=click.IntRange(1))
+@click.argument("after", type=click.IntRange(1))
+@JSON_OPTION
+@WORKSPACE_OPTION
+def diff_command(before: int, after: int, as_json: bool, workspace: Path | None) -> None:
+    """Compare two iterations. Rows, distributions, metrics, tasks gained and lost."""
+    from flywheel.maintenance import iteration_diff
+
+    found = iteration_diff.compare_iterations(Workspace.find(workspace), before, after)
+    if as_json:
+        click.echo(json.dumps(found, default=str))
+        return
+    _print_difference(found)
+
+
+def _print_difference(found: dict[str, Any]) -> None:
+    from flywheel.store.catalog import database
+
+    one, other = iteration_label(found["before"]), iteration_label(found["after"])
+    for title, rows in (
+        ("rows", found["rows"]),
+        ("trajectories that were routed, by what they are", found["kinds"]),
+        ("their figures", found["numbers"]),
+        ("metrics that differ", [row for row in found["metrics"] if row["difference"] != 0]),
+    ):
+        click.echo(f"{title} ({one} and {other})")
+        click.echo(database.render_result(database.table_from_mappings(rows)) if rows else "none\n")
+    held_out = found["held_out"]
+    if held_out["known"]:
+        gained, lost = held_out["gained"], held_out["lost"]
+        click.echo(f"held-out tasks: {held_out['tasks']} alike, {held_out['both']} solved by both")
+        click.echo(f"  gained {len(gained)}: {', '.join(gained[:10]) or '-'}")
+        click.echo(f"  lost {len(lost)}: {', '.join(lost[:10]) or '-'}")
+    else:
+        click.echo("held-out tasks: not known of both")
+    for name in ("gained", "lost"):
+        rows = [f"{row['world']}/{row['template']} {row['level']}" for row in found["templates"][name]]
+        click.echo(f"training templates {name}: {len(rows)}{': ' * bool(rows)}{', '.join(rows[:10])}")
+
+
+@click.command(epilog="Example: flywheel prune --keep 5 --write --cache")
+@click.option("--keep", type=click.IntRange(1), help="Of the newest N complete iterations nothing goes.")
+@click.option("--older-than", "days", type=click.FloatRange(0), help="Nothing goes of what ended in the last DAYS.")
+@click.option("--training-data", is_flag=True, help="Also what training reads of them.")
+@click.option("--cache", is_flag=True, help="Also what DVC's cache holds and no iteration names that is here or aside.")
+@click.option("--write", is_flag=True, help="Do it; without this it is only shown.")
+@WORKSPACE_OPTION
+def prune_command(
+    keep: int | None, days: float | None, training_data: bool, cache: bool, write: bool, workspace: Path | None
+) -> None:
+    """Remove what past iterations do not need. Never the weights of a promoted model, nor what training reads.
+
+    Intermediate checkpoints go, and the steps, screens and events of evaluation and RL. DVC's cache and the remote keep
+    them, unless --cache is given and there is no remote.
+    """
+    from flywheel.config import run_lock
+    from flywheel.maintenance import garbage_collection as pruning
+
+    ws = Workspace.find(workspace)
+    with run_lock.hold_workspace(ws):
+        older = None if days is None else timedelta(days=days)
+        chosen = pruning.plan_prune(ws, keep=keep, older=older, training_data=training_data)
+        for one in chosen:
+            click.echo(f"{one.path}  {one.bytes / _MIB:.1f} MiB")
+        verb = "removed" if write else "would go"
+        click.echo(f"{sum(one.bytes for one in chosen) / _MIB:.1f} MiB of data and models {verb}")
+        if write:
+            pruning.prune_outputs(ws, chosen)
+        if cache:
+            spare = [one.path for one in chosen]
+            garbage = pruning.unreferenced_cache_files(ws, spare)
+            click.echo(f"{sum(size for _, size in garbage) / _MIB:.1f} MiB of DVC's cache {verb}")
+            for path, _ in garbage if write else ():
+                path.unlink()
+    if not write and (chosen or cache):
+        click.echo("nothing was removed: add --write")
+
+
+@click.command(epilog="Example: flywheel verify 3")
+@click.argument("iteration", type=click.IntRange(1), required=False)
+@WORKSPACE_OPTION
+def verify_command(iteration: int | None, workspace: Path | None) -> None:
+    """Hold every file against its hash. Data, models, records, manifests: a line for each fault, and then exit 1."""
+    from flywheel.maintenance import verify as verification
+
+    found = 0
+    for line in verification.find_faults(Workspace.find(workspace), None if iteration is None else [iteration]):
+        found += 1
+        click.echo(line)
+    if found:
+        sys.exit(1)
+    click.echo("every file is as it was recorded")

@@ -1,0 +1,38 @@
+"""Define the options that several commands share, and parse NAME=VALUE."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import yaml
+
+from flywheel.config.workspace import Workspace
+from flywheel.utils import yaml_text
+from flywheel.utils.errors import BadInput
+
+# What several commands share: options, and values of parameters as they are typed.
+
+WORKSPACE_OPTION = click.option(
+    "--workspace", "-w", type=click.Path(path_type=Path), default=None, help="Folder; default: the current one."
+)
+JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="For programs.")
+
+
+def find_workspace_here(folder: Path | None) -> Workspace | None:
+    """The workspace that was named, or that lies here; None where none was named and none is here. Raises BadInput."""
+    return Workspace.find(folder) if folder or (Path.cwd() / "params.yaml").is_file() else None
+
+
+def parse_overrides(assignments: tuple[str, ...]) -> dict:
+    """Dotted name -> value of each NAME=VALUE. Raises BadInput."""
+    values = {}
+    for text in assignments:
+        name, sign, value = text.partition("=")
+        if not sign or not name:
+            raise BadInput(f"not NAME=VALUE: {text}", where="--set", fix="for example --set rollout.samples=8")
+        try:
+            values[name.strip()] = yaml_text.parse_yaml(value)
+        except yaml.YAMLError:
+            raise BadInput(f"not a value: {value}", where=f"--set {name}", fix="numbers and words as in YAML") from None
+    return values

@@ -1,0 +1,251 @@
+"""Serve environments from the nodes of the run's own Ray cluster (`sandbox.manager: cluster`).
+
+The run has the manager, in a thread: it ends with the run, so nothing of it is kept in a file. An actor on each of
+Ray's nodes that has browsers to offer is what `flywheel sandbox node` is. Who plays finds the manager by variables of
+the environment, so that the settings, and what is keyed by them, know neither its port nor its token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Coroutine, Iterator, Mapping
+from contextlib import AsyncExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import RayError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as At
+
+from flywheel.cluster.connection import HostPort
+from flywheel.cluster.nodes import SharedFolder, describe_ray_error, find_node_fault, raise_node_fault
+from flywheel.cluster.ray_cluster import RayCluster, list_live_nodes
+from flywheel.config import Settings
+from flywheel.envs import registry
+from flywheel.envs.remote import node_server
+from flywheel.envs.remote.client import CLUSTER_MANAGER, MANAGER_VARIABLE, TOKEN_VARIABLE
+from flywheel.envs.remote.manager import LeaseLedger, LeasePolicy, manager_application
+from flywheel.envs.remote.node_server import open_node
+from flywheel.pipeline.stage import BROWSERS
+from flywheel.utils import progress
+from flywheel.utils.errors import ClusterError
+
+log = logging.getLogger(__name__)
+_LOOK_S = 3.0  # between two looks at which nodes there are
+_AGAIN_S = 30.0  # after environments that did not begin: each try takes seconds of the node's processors
+_CLOSE_S = 30.0  # environments are closed
+_NO_FILE = Path(":memory:")
+
+
+@contextmanager
+def serve_environments_on_nodes(cluster: RayCluster, settings: Settings) -> Iterator[None]:
+    """Within the block environments are on the nodes, and the run and its workers find them; nothing is done where the
+    settings do not ask for it.
+
+    Raises ClusterError where no node has the browsers, or none has environments within `cluster.wait_s`.
+    """
+    if settings.sandbox.backend != "manager" or settings.sandbox.manager != CLUSTER_MANAGER:
+        yield
+        return
+    token = secrets.token_hex(16)
+    with _run_manager(_own_address(cluster.place), token, settings) as (address, ledger):
+        nodes = _EnvironmentNodes(cluster, settings, ledger, address, token)
+        try:
+            nodes.begin()
+            cluster.environ = {MANAGER_VARIABLE: address, TOKEN_VARIABLE: token}
+            with _environment_variables(cluster.environ):
+                yield
+        finally:
+            nodes.close()
+
+
+class EnvironmentNode:
+    """The actor. Two calls run at once: one has the environments, the other ends it. With a method that is a coroutine
+    Ray would run all of them in a loop of its own."""
+
+    def __init__(self) -> None:
+        self._over = threading.Event()
+
+    def run(self, shared: SharedFolder, settings: Settings, name: str, host: str, manager: str, token: str) -> None:
+        """Raises ClusterError where this machine has a fault: it may have joined after the others were looked at."""
+        raise_node_fault(
+            host, find_node_fault(shared, settings, plays=True)
+        )  # it makes the settings' own worlds known, too
+        opening = open_node(name, token, settings, registry.find_used_backends(settings), shared.root)
+        asyncio.run(_run_until(self._over, node_server.run_node(opening, token, manager=manager, host=host)))
+
+    def end(self) -> None:
+        self._over.set()
+
+
+async def _run_until(over: threading.Event, work: Coroutine[Any, Any, None]) -> None:
+    """Do the work until it ends, or is over."""
+    working = asyncio.ensure_future(work)
+    waiting = asyncio.ensure_future(asyncio.to_thread(over.wait))
+    try:
+        await asyncio.wait([working, waiting], return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            working.result()
+    finally:
+        over.set()  # its thread is waited for
+        working.cancel()
+        await asyncio.gather(working, waiting, return_exceptions=True)
+
+
+@dataclass(frozen=True)
+class _NodeActor:
+    """name: at the manager, the same for each actor on this node, so that a later one ends what an earlier one had.
+    job: what its work comes to."""
+
+    name: str
+    host: str
+    handle: Any
+    job: Any
+
+
+class _EnvironmentNodes:
+    """One actor on each node that has the browsers: on those that join, and anew where one has ended."""
+
+    def __init__(self, cluster: RayCluster, settings: Settings, ledger: LeaseLedger, manager: str, token: str) -> None:
+        self._cluster, self._settings, self._ledger = cluster, settings, ledger
+        self._manager = manager, token
+        self._browsers = settings.sandbox.browsers  # as many as a node of these settings has at once
+        self._made = ray.remote(
+            num_cpus=0, resources={BROWSERS: self._browsers}, max_concurrency=2, max_restarts=0, max_task_retries=0
+        )(EnvironmentNode)
+        self._actors: dict[str, _NodeActor] = {}  # by Ray's name of the node
+        self._begun: set[str] = set()  # names of those whose environments were there
+        self._not_before: dict[str, float] = {}
+        self._why = "they are taken by others, or slow to begin"
+        self._over = threading.Event()
+        self._looking = threading.Thread(
+            target=contextvars.copy_context().run, args=[self._keep], name="environments", daemon=True
+        )
+
+    def begin(self) -> None:
+        """Until a first node has environments; then nodes are looked at until `close`."""
+        wait_s = self._cluster.limits.wait_s
+        ends, asked = time.monotonic() + wait_s, f"{BROWSERS} {self._browsers}"
+        while not self._ledger.nodes:
+            if not self._look():
+                fix = "start a node with them, or lower sandbox.browsers"
+                raise ClusterError(f"no node has {asked}", where="sandbox.manager: cluster", fix=fix)
+            if not self._actors:
+                raise ClusterError(f"no environments begin: {self._why}", where="sandbox.manager: cluster")
+            if time.monotonic() > ends:
+                raise ClusterError(
+                    f"no node had environments in {wait_s:g} s: {self._why}",
+                    where=f"sandbox.manager: cluster, {asked}",
+                    fix="wait for the other run, add a node with them, or raise cluster.wait_s",
+                )
+            self._cluster.watch()
+            time.sleep(0.1)
+        self._looking.start()
+
+    def close(self) -> None:
+        """End all: in order those that have environments, the others at once."""
+        self._over.set()
+        if self._looking.is_alive():
+            self._looking.join(_CLOSE_S)
+        there = [one for one in self._actors.values() if one.name in self._ledger.nodes]
+        with suppress(RayError):
+            for one in there:
+                one.handle.end.remote()
+            if there:
+                ray.wait([one.job for one in there], num_returns=len(there), timeout=_CLOSE_S)
+        for one in self._actors.values():
+            ray.kill(one.handle)
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+    def _keep(self) -> None:
+        while not self._over.wait(_LOOK_S):
+            try:
+                self._look()
+            except Exception as error:  # a head that does not answer, which the run's own watch tells
+                log.warning("the nodes cannot be looked at: %s", error)
+
+    def _look(self) -> bool:
+        """Whether any node has the browsers, free or not."""
+        for at, one in list(self._actors.items()):
+            if one.name in self._ledger.nodes:
+                self._begun.add(one.name)
+            if ray.wait([one.job], timeout=0)[0]:
+                self._ended(at, one)
+        able = {one["NodeID"]: one for one in list_live_nodes() if one["Resources"].get(BROWSERS, 0) >= self._browsers}
+        for at, node in able.items():
+            if at not in self._actors and time.monotonic() >= self._not_before.get(at, 0.0):
+                self._place(at, node["NodeManagerAddress"])
+        return bool(able)
+
+    def _place(self, at: str, host: str) -> None:
+        handle = self._made.options(scheduling_strategy=At(at, soft=False)).remote()
+        name = f"{host}-{at[:8]}"
+        job = handle.run.remote(self._cluster.shared, self._settings, name, host, *self._manager)
+        self._actors[at] = _NodeActor(name, host, handle, job)
+
+    def _ended(self, at: str, one: _NodeActor) -> None:
+        del self._actors[at]
+        try:
+            ray.get(one.job)
+            self._why = "they were drained"
+        except RayTaskError as error:
+            self._why = describe_ray_error(error)
+        except RayError as error:
+            self._why = f"they were lost ({type(error).__name__})"
+        ray.kill(one.handle)
+        if one.name not in self._begun:
+            self._not_before[at] = time.monotonic() + _AGAIN_S
+        self._begun.discard(one.name)
+        progress.announce("environments", f"those of node {one.host} have ended: {self._why}")
+
+
+@contextmanager
+def _run_manager(host: str, token: str, settings: Settings) -> Iterator[tuple[str, LeaseLedger]]:
+    """Its address, and what it knows."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="manager", daemon=True)
+    thread.start()
+    stack = AsyncExitStack()
+
+    async def listen() -> tuple[str, LeaseLedger]:
+        ledger = LeaseLedger(_NO_FILE, LeasePolicy(lease_s=settings.sandbox.lease_s))
+        return await stack.enter_async_context(
+            node_server.serve_application(manager_application(ledger, token), host)
+        ), ledger
+
+    try:
+        yield asyncio.run_coroutine_threadsafe(listen(), loop).result(_CLOSE_S)
+    finally:
+        asyncio.run_coroutine_threadsafe(stack.aclose(), loop).result(_CLOSE_S)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+@contextmanager
+def _environment_variables(environ: Mapping[str, str]) -> Iterator[None]:
+    """Within the block this process has these variables."""
+    before = {name: os.environ.get(name) for name in environ}
+    os.environ.update(environ)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None) if value is None else os.environ.update({name: value})
+
+
+def _own_address(head: HostPort) -> str:
+    """Of this machine, as Ray knows it; of one that is no node, as the head sees it."""
+    if ray.util.client.ray.is_connected():
+        with socket.create_connection(head) as reached:
+            return reached.getsockname()[0]
+    own = ray.get_runtime_context().get_node_id()
+    return next(one["NodeManagerAddress"] for one in list_live_nodes() if one["NodeID"] == own)

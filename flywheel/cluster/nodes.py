@@ -1,0 +1,349 @@
+"""Check a node, do shards of a stage on it, and train one model on several nodes."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import queue
+import time
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass
+from functools import cache
+from multiprocessing import Pipe
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import RayActorError, RayError
+from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy as Within
+
+import flywheel
+from flywheel.cluster import resources
+from flywheel.cluster.connection import is_reachable
+from flywheel.config import Settings
+from flywheel.config.workspace import iteration_label
+from flywheel.envs import registry, suite_manifests
+from flywheel.pipeline.stage import InProcessWorker, Stage, StageContext
+from flywheel.training.distributed.worker_group import GroupSpec, HostPort, LocalRanks, RankAnswer, use_launcher
+from flywheel.utils.errors import BadInput, ClusterError, WorkerLost, last_line
+from flywheel.utils.progress import replace_listener
+
+# What runs on a node: the look at it before work begins, and the worker that does shards of one stage there.
+
+_SHARD_DONE = None  # in place of a line: the shard is over
+NodeFault = tuple[str, str]  # what is wrong with a node, and how to mend it
+
+
+@dataclass(frozen=True)
+class SharedFolder:
+    """What tells a node that it sees the run's own folder: a file that the run has just written, and holds locked.
+    root: of the workspace."""
+
+    path: Path
+    text: str
+    source: str
+    root: Path
+
+
+@cache
+def compute_source_digest() -> str:
+    """Digest of flywheel's own source: nodes with another one would do other things."""
+    root, sha = Path(flywheel.__file__).parent, hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        sha.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
+    return sha.hexdigest()[:12]
+
+
+def find_node_fault(shared: SharedFolder, settings: Settings, plays: bool) -> NodeFault | None:
+    """Why this machine cannot take part; None where it can. plays: it is to open environments."""
+    if compute_source_digest() != shared.source:
+        return "it has another version of flywheel", "install the same one on all nodes"
+    try:
+        text, file = shared.path.read_text(encoding="utf-8"), shared.path.open("a")
+    except OSError as error:
+        return f"the workspace is not there: {error.strerror}", f"share {shared.path.parent} with it, at the same path"
+    with file:
+        if text != shared.text:
+            return "it has another folder at the workspace's path", "share the run's own folder with it"
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            pass  # the run's lock is felt here, so that of a shard will be
+        else:
+            return "locks on files of the shared folder do not reach it", "mount the folder with locks (NFS 4 has them)"
+    try:
+        suite_manifests.load_external_suites(settings, shared.root)  # this process opened no `Context`: it was sent one
+        if plays:
+            registry.check_backends(settings, registry.find_used_backends(settings))
+    except BadInput as error:
+        return str(error), "mend that machine, or start its node without the resource browsers"
+    return None
+
+
+def raise_node_fault(node: str, fault: NodeFault | None) -> None:
+    """Raises ClusterError for a node that has a fault."""
+    if fault:
+        raise ClusterError(fault[0], where=f"node {node}", fix=fault[1])
+
+
+def describe_ray_error(error: RayError) -> str:
+    """In one line: what it says ends in the last line of a traceback where there is one."""
+    return last_line(str(error)) or type(error).__name__
+
+
+class ShardWorker:
+    """The actor: `pipeline/stage.py: InProcessWorker`, and the lines that it says meanwhile. Two calls run at once: one
+    does a shard, the other hears of it. environ: variables of the environment that its process gets. team: its nodes,
+    where it has several."""
+
+    def __init__(
+        self, stage: Stage, ctx: StageContext, environ: Mapping[str, str], team: TrainingTeam | None = None
+    ) -> None:
+        os.environ.update(environ)  # not by Ray's runtime_env, which stands in logs and in command lines
+        self._stage, self._ctx, self._team = stage, ctx, team
+        self._worker = InProcessWorker(stage, ctx)
+        self._said: queue.SimpleQueue[tuple[str, str] | None] = queue.SimpleQueue()
+
+    def __repr__(self) -> str:
+        """What Ray's dashboard and logs call it."""
+        return f"{self._stage.name} {iteration_label(self._ctx.iteration)} of {self._ctx.ws.root.name}"
+
+    def fault(self, shared: SharedFolder) -> tuple[str, NodeFault | None]:
+        """The node's address, and its fault: it may have joined after the others were looked at."""
+        settings = self._ctx.settings
+        return ray.util.get_node_ip_address(), find_node_fault(
+            shared, settings, resources.needs_local_environments(self._stage, settings)
+        )
+
+    def do_shard(self, shard: str) -> tuple[Path, Any, bool]:
+        try:
+            with replace_listener(lambda stage, line: self._said.put((stage, line))), self._training():
+                return self._worker.do_shard(shard)
+        finally:
+            self._said.put(_SHARD_DONE)
+
+    def _training(self) -> AbstractContextManager[None]:
+        """Within it the processes that train one model are on all of its nodes."""
+        if self._team is None:
+            return nullcontext()
+        return use_launcher(self._team)
+
+    def news(self, seconds: float) -> list[tuple[str, str]]:
+        """Lines said since the last call, once there are any, the shard is over, or so many seconds have passed: the
+        worker's sign of life."""
+        found = []
+        try:
+            line = self._said.get(timeout=seconds)
+            while line is not _SHARD_DONE:
+                found.append(line)
+                line = self._said.get_nowait()
+        except queue.Empty:
+            pass
+        return found
+
+    def close(self) -> None:
+        self._worker.close()
+
+
+# The processes that train one model, on several nodes.
+#
+# Ray gives a worker all of its nodes at once, or none of them (a placement group): on the first it runs itself, with
+# the first of the processes beside it, as where all are on one machine; on each other node an actor has the rest of
+# them. The actor starts the same processes (`training/distributed/worker_group.py`), passes bytes to and fro, and says
+# what has become of them. Gradients go from process to process (gloo, NCCL), not through Ray.
+
+_CHECK_S = 120.0  # of a node: the actor's process imports flywheel
+_BEGIN_S = 300.0  # of its processes: one has to import the libraries before it has forks
+_NEWS_S = 1.0  # between two signs of life of a node, at most
+
+
+@dataclass(frozen=True)
+class TrainingTeam:
+    """`training/distributed/worker_group.py: RankLauncher` on the nodes of one worker.
+
+    group: what Ray keeps for it, a part a node. wanted: what each part is. silent_s: as `cluster.silent_s`.
+    """
+
+    group: PlacementGroup
+    wanted: Sequence[resources.Resources]
+    shared: SharedFolder
+    settings: Settings
+    silent_s: float
+
+    @classmethod
+    def reserve(cls, wanted: Sequence[resources.Resources], *more: Any) -> TrainingTeam:
+        """Asks for the nodes, and does not wait for them: who is placed `within` them begins once all are there."""
+        return cls(placement_group([dict(one) for one in wanted], strategy="STRICT_SPREAD"), wanted, *more)
+
+    def within(self, number: int) -> Within:
+        """How Ray is told that an actor is to be on that node."""
+        return Within(self.group, number)
+
+    def release(self) -> None:
+        """What runs on the nodes for it is ended."""
+        remove_placement_group(self.group)
+
+    @property
+    def address(self) -> str:
+        return ray.util.get_node_ip_address()
+
+    def __call__(self, start: GroupSpec, meets: HostPort) -> TeamRanks:
+        return TeamRanks(self, start, meets)
+
+
+class NodeRanks:
+    """The actor: the processes of one node."""
+
+    def look(self, shared: SharedFolder, settings: Settings, meets: HostPort) -> NodeFault | None:
+        """Why this node cannot take part."""
+        if found := find_node_fault(shared, settings, plays=False):
+            return found
+        if not is_reachable(meets):
+            place = ":".join(map(str, meets))
+            return f"it does not reach {place}, where the processes meet", "let the nodes reach one another's ports"
+        return None
+
+    def start(self, start: GroupSpec, first: int, count: int, meets: HostPort) -> None:
+        self._ranks = LocalRanks(start, range(first, first + count), meets, ray.util.get_node_ip_address())
+
+    def ask(self, call: bytes) -> None:
+        self._ranks.ask(call)
+
+    def answers(self, waiting: list[int], seconds: float) -> list[RankAnswer]:
+        return self._ranks.answers(waiting, seconds)
+
+
+@dataclass
+class _TeamNode:
+    """An actor, as the worker sees it. news: what it was asked for, `since` when, and has not said yet."""
+
+    actor: Any
+    address: str
+    ranks: range
+    news: Any = None
+    since: float = 0.0
+
+
+class TeamRanks:
+    """`training/distributed/worker_group.py: RankProcesses` on several nodes."""
+
+    lost = WorkerLost  # another worker, with other nodes, goes on where this one was
+
+    def __init__(self, team: TrainingTeam, start: GroupSpec, meets: HostPort) -> None:
+        self.grace_s = team.silent_s
+        self._team, self._own, self._address = team, None, meets[0]
+        self._woken, self._wake = Pipe(duplex=False)  # where another node has said something
+        counts = resources.split_evenly(start.size, len(team.wanted))
+        self._nodes = [
+            _TeamNode(self._actor(number), address, range(sum(counts[:number]), sum(counts[: number + 1])))
+            for number, address in enumerate(_node_addresses(team.group))
+            if number
+        ]
+        try:
+            self._all([node.actor.look.remote(team.shared, team.settings, meets) for node in self._nodes], _CHECK_S)
+            sent = ray.put(start)
+            begun = [node.actor.start.remote(sent, node.ranks[0], len(node.ranks), meets) for node in self._nodes]
+            self._own = LocalRanks(start, range(counts[0]), meets, self._address)
+            self._all(begun, _BEGIN_S)
+        except BaseException:
+            self.close()
+            raise
+
+    def where(self, rank: int) -> str:
+        return f"node {next((node.address for node in self._nodes if rank in node.ranks), self._address)}"
+
+    def ask(self, call: bytes) -> None:
+        sent = ray.put(call)
+        for node in self._nodes:
+            node.actor.ask.remote(sent)  # of one that is gone, its answer will say so
+        self._own.ask(call)
+
+    def answers(self, waiting: Collection[int], seconds: float) -> list[RankAnswer]:
+        ends = time.monotonic() + seconds
+        while True:
+            for node in self._nodes:
+                self._listen(node, [rank for rank in node.ranks if rank in waiting])
+            left = min(_NEWS_S, ends - time.monotonic())
+            found = self._own.answers(waiting, left, wake=[self._woken])
+            while self._woken.poll():
+                self._woken.recv_bytes()
+            for node in self._nodes:
+                found += self._heard(node, waiting)
+            if found or time.monotonic() >= ends:
+                return found
+
+    def close(self) -> None:
+        for node in self._nodes:
+            ray.kill(node.actor)  # its processes end with it
+        if self._own:
+            self._own.close()
+        self._nodes, self._own = [], None
+        self._wake.close()
+
+    # -- one node --------------------------------------------------------------------------------------------------
+    def _actor(self, number: int) -> Any:
+        wanted = self._team.wanted[number]
+        return (
+            ray.remote(NodeRanks)
+            .options(
+                num_cpus=wanted[resources.CPU],
+                num_gpus=wanted.get(resources.GPU, 0),
+                scheduling_strategy=self._team.within(number),
+                max_restarts=0,
+                max_task_retries=0,
+            )
+            .remote()
+        )
+
+    def _all(self, asked: list[Any], seconds: float) -> None:
+        """Until all nodes have done it. Raises ClusterError for one that has a fault, fails, or is late,
+        WorkerLost for one that is gone."""
+        waiting, ends = dict(zip(asked, self._nodes, strict=True)), time.monotonic() + seconds
+        while waiting:
+            ready, late = ray.wait(list(waiting), timeout=max(0.0, ends - time.monotonic()))
+            if not ready:
+                said = f"it gave no answer in {seconds:g} s", "end that node, or start it anew"
+                raise_node_fault(waiting[late[0]].address, said)
+            for one in ready:
+                node = waiting.pop(one)
+                try:
+                    raise_node_fault(node.address, ray.get(one))
+                except RayError as error:
+                    kind = WorkerLost if isinstance(error, RayActorError) else ClusterError
+                    raise kind(
+                        f"no training process begins: {describe_ray_error(error)}", where=f"node {node.address}"
+                    ) from error
+
+    def _listen(self, node: _TeamNode, waiting: list[int]) -> None:
+        if waiting and node.news is None:
+            node.news, node.since = node.actor.answers.remote(waiting, _NEWS_S), time.monotonic()
+            node.news.future().add_done_callback(self._ring)
+
+    def _ring(self, _: Any) -> None:
+        with suppress(OSError):  # nobody listens any more
+            self._wake.send_bytes(b"")
+
+    def _heard(self, node: _TeamNode, waiting: Collection[int]) -> list[RankAnswer]:
+        if node.news is None:
+            return []
+        if not ray.wait([node.news], timeout=0)[0]:
+            if time.monotonic() - node.since < self._team.silent_s:
+                return []
+            said = f"its node has been silent for {self._team.silent_s:g} s"
+        else:
+            try:
+                news, node.news = node.news, None
+                return ray.get(news)
+            except RayError as error:
+                said = f"its node was lost ({type(error).__name__})"
+        return [RankAnswer(rank, ended=said) for rank in node.ranks if rank in waiting]
+
+
+def _node_addresses(group: PlacementGroup) -> list[str]:
+    """Of its nodes, in the order of its parts."""
+    at = placement_group_table(group)["bundles_to_node_id"]
+    named = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes()}
+    return [named.get(at[number], "that is gone") for number in sorted(at)]

@@ -1,0 +1,298 @@
+"""Run the shards of a stage on Ray: check nodes, start and replace workers, watch the head."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as At
+
+from flywheel.cluster import resources
+from flywheel.cluster.connection import HostPort, is_reachable
+from flywheel.cluster.nodes import (
+    ShardWorker,
+    SharedFolder,
+    TrainingTeam,
+    describe_ray_error,
+    find_node_fault,
+    raise_node_fault,
+)
+from flywheel.config import Settings
+from flywheel.pipeline.stage import BROWSERS, InProcessWorker, Stage, StageContext
+from flywheel.utils import progress
+from flywheel.utils.errors import ClusterError, HeadLost, WorkerLost
+
+# The workers of one stage on the nodes: each keeps open what shards share; one that is lost is replaced.
+
+_TRIES = 3  # of a shard whose worker is lost: more than bad luck, and it would be lost for ever
+_NEWS_S = 1.0  # between two signs of life of a worker, at most
+_CLOSE_S = 30.0  # browsers and models are closed
+
+
+class RayWorkers:
+    """`flywheel.cluster.StageWorkers` on Ray; called from as many threads as there are shards.
+
+    For each shard that waits one worker is asked for. Ray's scheduler gives them their nodes as there is room, on
+    nodes that join later too; a worker that is done with its shard takes the next that waits.
+    """
+
+    several = True
+
+    def __init__(
+        self, cluster: RayCluster, stage: Stage, ctx: StageContext, wanted: Sequence[resources.Resources]
+    ) -> None:
+        """wanted: of each node of a worker, as `needs.of_stage`."""
+        ctx.key(stage)  # hashed here, once, and sent along
+        own = wanted[0]
+        special = {name: count for name, count in own.items() if name not in (resources.CPU, resources.GPU)}
+        self._made = ray.remote(
+            num_cpus=own[resources.CPU],
+            num_gpus=own.get(resources.GPU, 0),
+            resources=special,
+            max_concurrency=2,
+            max_restarts=0,  # Ray's own tries would know nothing of deadlines, or of what a shard may be tried for
+            max_task_retries=0,
+        )(ShardWorker)
+        self._cluster, self._wanted, self._stage = cluster, wanted, ctx.stage
+        self._asked_for = stage, ctx
+        self._teams: dict[Any, TrainingTeam] = {}  # worker -> its nodes, where it has several
+        self._lock = threading.Condition()
+        self._waiting, self._closed = 0, False
+        self._coming: dict[Any, Any] = {}  # the answer to whether its node has a fault -> worker
+        self._idle: list[Any] = []
+        self._busy: set[Any] = set()
+
+    def __enter__(self) -> RayWorkers:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all workers: idle ones in order, the others at once."""
+        with self._lock:
+            self._closed = True
+            idle, others = self._idle, [*self._coming.values(), *self._busy]
+            self._idle, self._coming, self._busy = [], {}, set()
+            self._lock.notify_all()
+        if idle:
+            ray.wait([one.close.remote() for one in idle], num_returns=len(idle), timeout=_CLOSE_S)
+        for one in (*idle, *others, *self._teams):
+            self._end(one)
+
+    def do_shard(self, shard: str) -> tuple[Path, Any, bool]:
+        """Raises what its work raises; WorkerLost where _TRIES workers were lost over it, HeadLost, and ClusterError
+        where no worker comes in time."""
+        for number in range(1, _TRIES + 1):
+            worker = self._take()
+            try:
+                done = self._watched(worker, shard)
+            except WorkerLost as error:
+                self._drop(worker)
+                if number == _TRIES or self._closed:
+                    raise
+                progress.announce(self._stage, f"{shard}: {error}; another worker does it")
+            except BaseException:
+                self._drop(worker) if self._closed else self._give(worker)
+                raise
+            else:
+                self._give(worker)
+                return done
+        raise AssertionError("the last try returns or raises")
+
+    # -- one shard -------------------------------------------------------------------------------------------------
+    def _watched(self, worker: Any, shard: str) -> tuple[Path, Any, bool]:
+        silent_s = self._cluster.limits.silent_s
+        try:
+            job = worker.do_shard.remote(shard)
+            while True:
+                for stage, line in ray.get(worker.news.remote(_NEWS_S), timeout=silent_s):
+                    (progress.announce if isinstance(line, progress.Announcement) else progress.report_progress)(
+                        stage, line
+                    )
+                self._cluster.alive()
+                if ray.wait([job], timeout=0)[0]:
+                    return ray.get(job)
+                self._cluster.watch()
+        except RayTaskError as error:
+            raise error.cause from None
+        except GetTimeoutError:
+            raise WorkerLost(f"its worker has been silent for {silent_s:g} s", where=shard) from None
+        except RayError as error:
+            raise WorkerLost(f"its worker was lost ({type(error).__name__})", where=shard) from error
+
+    # -- who does it -----------------------------------------------------------------------------------------------
+    def _take(self) -> Any:
+        """A worker that is free, or that has come to be."""
+        with self._lock:
+            self._waiting += 1
+        try:
+            while True:
+                with self._lock:
+                    if self._closed:
+                        raise ClusterError("the stage was given up", where=f"stage {self._stage}")
+                    if self._idle:
+                        self._busy.add(worker := self._idle.pop())
+                        return worker
+                    while len(self._coming) < self._waiting:
+                        worker = self._make()
+                        self._coming[worker.fault.remote(self._cluster.shared)] = worker
+                self._look_for_new_ones()
+                with self._lock:
+                    if not self._idle:
+                        self._lock.wait(_NEWS_S)
+                self._cluster.watch()
+                self._is_hopeless()
+        finally:
+            with self._lock:
+                self._waiting -= 1
+
+    def _look_for_new_ones(self) -> None:
+        with self._lock:
+            ready = ray.wait(list(self._coming), num_returns=len(self._coming), timeout=0)[0] if self._coming else []
+            come = [(one, self._coming.pop(one)) for one in ready]
+        for one, worker in come:
+            try:
+                node, fault = ray.get(one)
+            except RayError as error:
+                self._end(worker)
+                if getattr(error, "actor_init_failed", False):
+                    raise WorkerLost(
+                        f"no worker can begin: {describe_ray_error(error)}", where=f"stage {self._stage}"
+                    ) from error
+                continue  # its node went before it began: another one is asked for
+            raise_node_fault(node, fault)
+            self._cluster.alive()
+            with self._lock:
+                self._idle.append(worker)
+                self._lock.notify()
+
+    def _is_hopeless(self) -> None:
+        if self._cluster.silent_s > (limit_s := self._cluster.limits.wait_s):
+            raise ClusterError(
+                f"no worker came for {limit_s:g} s, and none is at work",
+                where=f"stage {self._stage}: {resources.describe_resources(self._wanted)}",
+                fix="add a node with that, or raise cluster.wait_s",
+            )
+
+    def _give(self, worker: Any) -> None:
+        with self._lock:
+            self._busy.discard(worker)
+            self._idle.append(worker)
+            self._lock.notify()
+
+    def _drop(self, worker: Any) -> None:
+        with self._lock:
+            self._busy.discard(worker)
+        self._end(worker)
+
+    def _make(self) -> Any:
+        """A worker that begins once there is room for it."""
+        stage, ctx = self._asked_for
+        environ = self._cluster.environ
+        if len(self._wanted) == 1:
+            return self._made.remote(stage, ctx, environ)
+        team = TrainingTeam.reserve(self._wanted, self._cluster.shared, ctx.settings, self._cluster.limits.silent_s)
+        worker = self._made.options(scheduling_strategy=team.within(0)).remote(stage, ctx, environ, team)
+        self._teams[worker] = team
+        return worker
+
+    def _end(self, worker: Any) -> None:
+        ray.kill(worker)
+        if team := self._teams.pop(worker, None):
+            team.release()
+
+
+# `flywheel.cluster.ClusterBackend` on Ray: its nodes are looked at before work begins, its head is watched meanwhile.
+
+_CHECK_S = 120  # of a node: the first call there starts a process that imports flywheel
+_LOST_S = 30  # a head that is started again by then has been away, and nothing more
+_BETWEEN_S = 2  # two looks at the head
+
+
+class RayCluster:
+    """place: where the head listens. environ: variables of the environment that its workers get."""
+
+    def __init__(self, shared: SharedFolder, settings: Settings, place: HostPort) -> None:
+        self.shared, self.limits = shared, settings.cluster
+        self._settings, self.place = settings, place
+        self.environ: dict[str, str] = {}
+        self._lock = threading.Lock()
+        self._looked = self._lost = 0.0  # when the head was last looked at, and since when it has not answered
+        self._life = time.monotonic()
+
+    # -- what is done where ---------------------------------------------------------------------------------------
+    def workers(self, stage: Stage, ctx: StageContext) -> AbstractContextManager[RayWorkers | InProcessWorker]:
+        """Raises ClusterError where no nodes that are there now could do a shard."""
+        if stage.needs is None:
+            return InProcessWorker(stage, ctx)
+        self.watch()
+        self.alive()
+        has = [node["Resources"] for node in list_live_nodes()]
+        wanted = resources.compute_worker_resources(stage, ctx, self.limits, has)
+        if said := resources.describe_missing_resources(wanted, has):
+            raise ClusterError(said, where=f"stage {ctx.stage}", fix="add what is missing (docs/cluster.md says how)")
+        return RayWorkers(self, stage, ctx, wanted)
+
+    def check(self) -> None:
+        """Look at every node that work may come to. Raises ClusterError."""
+        look, asked = ray.remote(num_cpus=0, max_retries=0)(find_node_fault), {}
+        for node in list_live_nodes():
+            if any(node["Resources"].get(name) for name in (resources.CPU, resources.GPU, BROWSERS)):
+                there = look.options(scheduling_strategy=At(node["NodeID"], soft=False))
+                plays = bool(node["Resources"].get(BROWSERS))
+                asked[there.remote(self.shared, self._settings, plays)] = node["NodeID"], node["NodeManagerAddress"]
+        if not asked:
+            raise ClusterError("no node of the Ray cluster has a processor to offer", fix="add nodes (`ray start`)")
+        done, late = ray.wait(list(asked), num_returns=len(asked), timeout=_CHECK_S)
+        for one in done:
+            at, name = asked[one]
+            try:
+                found = ray.get(one)
+            except RayError as error:
+                if at not in {node["NodeID"] for node in list_live_nodes()}:
+                    continue  # it went meanwhile, and is no part of the cluster any more
+                # A node without flywheel fails as it reads what it is to call: the last line of that has the reason.
+                found = describe_ray_error(error), "look whether flywheel is installed there"
+            raise_node_fault(name, found)
+        for one in late:
+            raise_node_fault(asked[one][1], (f"it gave no answer in {_CHECK_S} s", "end that node, or start it anew"))
+
+    # -- whether it is still there ---------------------------------------------------------------------------------
+    def watch(self) -> None:
+        """Raises HeadLost where the head has not answered for _LOST_S. Called every few seconds by all who wait."""
+        with self._lock:
+            now = time.monotonic()
+            if now - self._looked < _BETWEEN_S:
+                return
+            self._looked = now
+            if is_reachable(self.place):
+                self._lost = 0.0
+                return
+            self._lost = self._lost or now
+            if now - self._lost > _LOST_S:
+                raise HeadLost(
+                    f"the head of the Ray cluster has not answered for {_LOST_S} s",
+                    where=":".join(map(str, self.place)),
+                    fix="start it, then run again: what was finished is kept",
+                )
+
+    def alive(self) -> None:
+        """Some worker of the run, of whichever stage, has given a sign of life."""
+        self._life = time.monotonic()
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds since then: nobody is at work, and nobody has begun to be."""
+        return time.monotonic() - self._life
+
+
+def list_live_nodes() -> list[dict[str, Any]]:
+    """Those that are alive, as Ray tells of them."""
+    return [node for node in ray.nodes() if node["Alive"]]

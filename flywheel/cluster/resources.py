@@ -1,0 +1,117 @@
+"""Compute the processors, GPUs and browsers that a stage takes, and lock this machine's GPUs."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from flywheel.config import ClusterSettings, Settings, TrainingSettings
+from flywheel.pipeline import dag
+from flywheel.pipeline.stage import BROWSERS, TRAINING, Stage, StageContext
+from flywheel.utils.errors import ClusterError
+from flywheel.utils.files import file_lock
+
+# What a worker takes of its nodes, by the names that Ray's scheduler counts.
+
+CPU, GPU = "CPU", "GPU"
+Resources = Mapping[str, float]
+
+
+def compute_worker_resources(
+    stage: Stage, ctx: StageContext, limits: ClusterSettings, nodes: Sequence[Resources]
+) -> list[Resources]:
+    """What one worker of the stage takes of each of its nodes: it runs on the first, and processes that train with it
+    run on the others, where there are any. nodes: what each node has; with device `auto` GPUs are asked for where there
+    are any, and the machines without one then have no part in it."""
+    wanted: list[dict[str, float]] = [{CPU: limits.cpus} for _ in range(_count_nodes(stage, ctx, limits))]
+    if needs_local_environments(stage, ctx.settings):
+        wanted[0][BROWSERS] = ctx.settings.sandbox.browsers
+    count = count_gpus(stage, ctx, lambda: any(node.get(GPU) for node in nodes))
+    for own, share in zip(wanted, split_evenly(count, len(wanted)), strict=True):
+        if share:
+            own[GPU] = share
+    return wanted
+
+
+def needs_local_environments(stage: Stage, settings: Settings) -> bool:
+    """Whether a worker of the stage has environments on its own node; leased ones are elsewhere."""
+    return BROWSERS in (stage.needs or ()) and settings.sandbox.backend == "local"
+
+
+def split_evenly(count: int, nodes: int) -> list[int]:
+    """How many of so many processes each node has, the larger shares first."""
+    return [count // nodes + (number < count % nodes) for number in range(nodes)]
+
+
+def count_gpus(stage: Stage, ctx: StageContext, there: Callable[[], bool]) -> int:
+    """How many GPUs the stage takes. there: whether there are any, asked where the device is `auto`."""
+    device, count = _wanted_device(stage.needs or (), ctx.stage, ctx.settings) or ("cpu", 0)
+    return count if device == "cuda" or (device == "auto" and there()) else 0
+
+
+def _count_nodes(stage: Stage, ctx: StageContext, limits: ClusterSettings) -> int:
+    """Nodes of one worker."""
+    if TRAINING not in (stage.needs or ()):
+        return 1
+    return min(limits.training_nodes, _training_settings(ctx.stage, ctx.settings).processes)
+
+
+def _training_settings(name: str, settings: Settings) -> TrainingSettings:
+    """Of the settings, that by which the stage trains."""
+    return getattr(settings, name.partition("-")[0])
+
+
+def _wanted_device(needs: Sequence[str], name: str, settings: Settings) -> tuple[str, int] | None:
+    """The device that is asked for, and how many of it: where a stage trains and plays, both do it on the same ones."""
+    if TRAINING in needs:
+        block = _training_settings(name, settings)
+        return block.device, block.processes
+    if BROWSERS in needs and settings.policy.backend == "transformers":
+        return settings.policy.device, 1
+    return None
+
+
+def describe_missing_resources(wanted: Sequence[Resources], nodes: Sequence[Resources]) -> str:
+    """Why no nodes can ever take such a worker, in words; empty where some can."""
+    first, *others = wanted
+    for at in nodes:
+        left = [node for node in nodes if node is not at]
+        # Of the others each asks for as much as the next one, or more: it fits wherever one before it fits.
+        if _fits(first, at) and all(sum(_fits(one, node) for node in left) > i for i, one in enumerate(others)):
+            return ""
+    if not others:
+        return f"no node has {describe_resources(wanted)}"
+    return f"there are no {len(wanted)} nodes that have, one each, {describe_resources(wanted)}"
+
+
+def describe_resources(wanted: Sequence[Resources]) -> str:
+    return "; ".join(", ".join(f"{name} {count:g}" for name, count in one.items()) for one in wanted)
+
+
+def _fits(wanted: Resources, node: Resources) -> bool:
+    return all(node.get(name, 0) >= count for name, count in wanted.items())
+
+
+# The GPUs of a machine, where stages of one iteration run beside one another: one stage has them at a time.
+
+
+@contextlib.contextmanager
+def hold_gpu(ctx: StageContext, limits: ClusterSettings, seconds: float) -> Iterator[None]:
+    """Within the block no other stage of the workspace has this machine's GPUs; nothing happens where the stage takes
+    none, or where Ray gives them out.
+
+    Raises ClusterError where another stage has had them for so many seconds.
+    """
+    if limits.engine == "ray" or not count_gpus(dag.find_stage(ctx.stage), ctx, _has_gpu):
+        yield
+        return
+    lock = ctx.ws.state / "stages" / f"gpu-{socket.gethostname()}.lock"
+    with file_lock(lock, seconds, "at the GPU", ClusterError):
+        yield
+
+
+def _has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()

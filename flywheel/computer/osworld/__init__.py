@@ -1,1 +1,0 @@
-"""Tasks that are written for OSWorld: read from its JSON files, set up and judged here as they say."""

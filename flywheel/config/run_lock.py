@@ -1,0 +1,94 @@
+"""Hold a workspace for one run at a time, and for one supervisor (`flywheel up`); a lock ends with its process."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from flywheel.config.workspace import Workspace
+from flywheel.utils.errors import FlywheelError
+
+_PROBED_S = 0.2  # `is_held` takes a lock for a moment, which is nobody at work
+_held_here: set[Path] = set()  # workspaces whose lock this process holds
+
+
+class WorkspaceBusy(FlywheelError):
+    """Another process holds the lock."""
+
+
+@contextlib.contextmanager
+def hold_workspace(ws: Workspace) -> Iterator[None]:
+    """Raises AtWork naming the process that holds it."""
+    with hold_exclusively(
+        _lock_path(ws), "another run is at work here", fix="wait for it, or end it with Ctrl-C in its terminal"
+    ):
+        _held_here.add(ws.root)
+        try:
+            yield
+        finally:
+            _held_here.discard(ws.root)
+
+
+@contextlib.contextmanager
+def hold_workspace_reentrant(ws: Workspace) -> Iterator[None]:
+    """As `hold`; within a block of this process that holds it, nothing happens."""
+    with contextlib.nullcontext() if ws.root in _held_here else hold_workspace(ws):
+        yield
+
+
+def is_workspace_busy(ws: Workspace) -> bool:
+    """Whether a run is at work here now."""
+    return is_lock_held(_lock_path(ws))
+
+
+def workspace_holder(ws: Workspace) -> int | None:
+    """The process of the run that is at work here now."""
+    if not is_workspace_busy(ws):
+        return None
+    try:
+        return int(_lock_path(ws).read_text(encoding="utf-8"))
+    except ValueError:  # it has just begun
+        return None
+
+
+@contextlib.contextmanager
+def hold_exclusively(path: Path, otherwise: str, fix: str) -> Iterator[None]:
+    """Hold the lock of a file, which has the process's number. Raises AtWork, in words that begin with `otherwise`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    until = time.monotonic() + _PROBED_S
+    with path.open("a+") as file:
+        while not _try_lock(file):
+            if time.monotonic() > until:
+                file.seek(0)
+                process = file.read().strip() or "unknown"
+                raise WorkspaceBusy(f"{otherwise} (process {process})", where=path.parent.parent, fix=fix)
+            time.sleep(_PROBED_S / 10)
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield
+
+
+def is_lock_held(path: Path) -> bool:
+    """Whether a process holds the lock of a file now."""
+    try:
+        with path.open("a+") as file:
+            return not _try_lock(file)
+    except OSError:  # no such folder, or one that cannot be written: nothing can run in it
+        return False
+
+
+def _try_lock(file) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _lock_path(ws: Workspace) -> Path:
+    return ws.state / "lock"

@@ -1,0 +1,801 @@
+"""Define every parameter of `params.yaml`: a class a block, its meaning in the string below each field."""
+
+from __future__ import annotations
+
+import re
+import zoneinfo
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+# What every block of the settings is: typed fields, each with its description in the string below it.
+
+DomainName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,30}$")]
+MAX_NUMBER = 10**9  # of any number: above it counts and seconds leave what machines and libraries can hold
+
+
+class SettingsBlock(BaseModel):
+    """Values are of the field's own type, `true` is no number, and every number is finite."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        allow_inf_nan=False,
+        validate_default=True,
+        use_attribute_docstrings=True,
+    )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _sound(cls, value: Any, info) -> Any:
+        wanted = cls.model_fields[info.field_name].annotation
+        if isinstance(value, bool) and wanted is not bool:
+            known = f"; it is one of {', '.join(map(str, get_args(wanted)))}" if get_origin(wanted) is Literal else ""
+            raise ValueError(f"{str(value).lower()} is not a value of it{known}")
+        if isinstance(value, int | float) and abs(value) > MAX_NUMBER and info.field_name != "seed":
+            raise ValueError(f"{value:.6g} is too large; the largest number is {MAX_NUMBER:.0e}")
+        if isinstance(value, str) and not value.isprintable():
+            raise ValueError("a text of one line is wanted, without control characters")
+        return value
+
+
+# Blocks `policy` and `language_model`: the model that acts, and the one that writes for it.
+
+# The coordinate spaces in which the form of actions that policy.template names can be written.
+COORDINATE_SPACES = {
+    "minimal": ("points",),
+    "point": ("points", "pixels", "fractions"),
+    "ui_tars_1_5": ("pixels",),
+    "ui_tars_1_0": ("boxes",),
+    "tool_call": ("points", "pixels", "fractions"),
+}
+# What goes with answers that are held to their form, by parameter.
+CONSTRAINED_REQUIREMENTS = {
+    "template": ("minimal", "point"),
+    "space": ("points", "fractions"),
+    "thinks": (False,),
+    "backend": ("transformers",),
+}
+
+
+class PolicySettings(SettingsBlock):
+    """The model that looks at screens and acts: which one, what it is shown, and how it answers."""
+
+    base: str = Field("models/base", min_length=1)
+    """The checkpoint that the first iteration starts from: a folder, or a name on Hugging Face."""
+    backend: Literal["transformers", "openai"] = "transformers"
+    """Where the model runs: transformers, in this program; openai, on a server that speaks OpenAI's API."""
+    endpoint: str | list[str] = ""
+    """URL of the server, such as http://127.0.0.1:8000/v1, or a list of those of several servers, which share the
+    trajectories. For backend openai."""
+    model: str = ""
+    """The name by which the server knows the model. For backend openai."""
+    key_variable: str = "OPENAI_API_KEY"
+    """The environment variable with the server's key, where it wants one. For backend openai."""
+    template: Literal["minimal", "point", "ui_tars_1_5", "ui_tars_1_0", "tool_call"] = "minimal"
+    """The form in which actions are written, and the prompt that asks for it. minimal is point without a word about
+    the actions, for a model that was trained on them."""
+    space: Literal["points", "boxes", "pixels", "fractions"] = "points"
+    """What the model's coordinates mean: points go from 0 to coordinates - 1, boxes from 0 to 1000 (UI-TARS 1.0),
+    pixels are those of the resized screen (UI-TARS 1.5), fractions go from 0 to 1."""
+    constrained: Literal["auto", "always", "never"] = "auto"
+    """Whether the agent's answers are held to the form of an action: tokens that no readable answer can go on with are
+    never drawn, and RL counts the others alone. auto: where that can be (template minimal and point in points or
+    fractions, without thinks, backend transformers). always: what cannot is refused."""
+    thinks: bool = False
+    """Whether the chat template opens the thinking: what the model writes before </think> is then its thought."""
+    coordinates: int = Field(100, ge=10, le=100_000)
+    """Points along each side of the screen, for space points. UI-TARS and Qwen3-VL: 1000."""
+    resize_factor: int = Field(28, ge=1, le=1024)
+    """The sides of the screen as the model sees it are multiples of this many pixels. The checkpoint says how many;
+    space pixels and the length of prompts depend on it."""
+    min_pixels: int = Field(78_400, ge=1)
+    """A screen of fewer pixels is enlarged to this many. The checkpoint says how many."""
+    max_pixels: int = Field(12_845_056, ge=1)
+    """A screen of more pixels is reduced to this many. The checkpoint says how many."""
+    actions: Literal["computer", "browser", "mobile", "game"] = "browser"
+    """The set of actions that the prompt offers."""
+    functions: bool = False
+    """Whether the prompt also offers functions (terminal, Python, files, tools)."""
+    working_steps: int = Field(1, ge=1)
+    """The newest steps, this one included, that the prompt shows with their screens."""
+    episodic_steps: int = Field(4, ge=0)
+    """Steps before the working steps that the prompt tells in one line each."""
+    digest_characters: int = Field(0, ge=0)
+    """Characters of a digest: one text that tells all steps that are older still. 0: there is none."""
+    summarizer: Literal["rules", "language_model"] = "rules"
+    """Who writes the digest: rules, or the server of the block language_model."""
+    result_characters: int = Field(2000, ge=0)
+    """Characters of a step's result that the prompt shows, at most. Of a longer one the middle is left out."""
+    observation_characters: int = Field(2000, ge=32)
+    """Characters of what there is to read at a step, such as a terminal's screen, that the prompt shows, at most. Of a
+    longer text the middle is left out."""
+    max_context_tokens: int = Field(512, ge=128)
+    """Tokens of the prompt, screens included, at most. What is told of older steps makes room first."""
+    max_new_tokens: int = Field(48, ge=8)
+    """Tokens of one answer, at most."""
+    max_image_side: int = Field(4096, ge=64, le=16_384)
+    """A screen with a longer side, in pixels, is refused."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """The weights' type in memory while the model answers."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """The device on which the model answers. auto: the GPU if there is one."""
+    batch: int = Field(16, ge=1)
+    """Requests that are answered together, at most; by each server where there are several."""
+    queue: int = Field(256, ge=1)
+    """Requests that may wait, for each server where there are several. One more is refused."""
+    cache_mb: int = Field(256, ge=0)
+    """Memory, in MB, for what several prompts begin with alike (screens, keys and values). 0: nothing is kept."""
+    timeout_s: float = Field(60.0, gt=0)
+    """Seconds until an answer must be there, waiting and retries included."""
+    retries: int = Field(2, ge=0)
+    """Times that a request is repeated if the server fails. For backend openai."""
+
+    @field_validator("endpoint")
+    @classmethod
+    def _each_once(cls, endpoint: str | list[str]) -> str | list[str]:
+        if isinstance(endpoint, list):
+            addresses = [one.rstrip("/") for one in endpoint]
+            if not all(addresses):
+                raise ValueError("one of the list is empty")
+            if twice := next((one for one in addresses if addresses.count(one) > 1), ""):
+                raise ValueError(f"{twice} stands there twice")
+        return endpoint
+
+    @property
+    def servers(self) -> tuple[PolicySettings, ...]:
+        """These settings for each server alone: `endpoint` is then its URL."""
+        several = self.endpoint if isinstance(self.endpoint, list) else [self.endpoint]
+        return tuple(self.model_copy(update={"endpoint": one}) for one in several)
+
+    @property
+    def holds_form(self) -> bool:
+        """Whether the agent's answers are held to the form of an action."""
+        return self.constrained == "always" or (self.constrained == "auto" and not self.unheld())
+
+    def unheld(self) -> list[str]:
+        """Parameters that answers cannot be held to their form with."""
+        return [name for name, fit in CONSTRAINED_REQUIREMENTS.items() if getattr(self, name) not in fit]
+
+
+class LanguageModelSettings(SettingsBlock):
+    """A server that speaks OpenAI's API and turns what people say in recordings into thoughts. Without one, rules do,
+    and the data say so."""
+
+    endpoint: str = ""
+    """URL, such as http://127.0.0.1:8000/v1. Empty: rules."""
+    model: str = ""
+    """The name by which the server knows the model."""
+    key_variable: str = "OPENAI_API_KEY"
+    """The environment variable with the server's key, where it wants one."""
+    timeout_s: float = Field(60.0, gt=0)
+    """Seconds until an answer must be there, retries included."""
+    retries: int = Field(2, ge=0)
+    """Times that a request is repeated if the server fails."""
+
+
+# Block `sandbox`: the browsers in which tasks are done, and the other kinds of environments.
+
+
+class SandboxSettings(SettingsBlock):
+    """The browsers in which tasks are done: screens, how many run at once, deadlines, memory, pictures of episodes."""
+
+    backend: Literal["local", "manager"] = "local"
+    """Where environments are. local: on this machine. manager: on the nodes of the manager."""
+    manager: str = Field("", pattern=r"^(cluster|https?://[^\s/]+(:\d+)?/?)?$")
+    """Address of the manager, such as http://HOST:4300. Its token is read from FLYWHEEL_SANDBOX_TOKEN. cluster: the run
+    has one itself, with the nodes of its Ray cluster that have browsers."""
+    user: str = Field("", max_length=100)
+    """Name under which the manager counts sessions. Empty: the user's."""
+    width: int = Field(224, ge=64, le=4096)
+    """Width of the screen, in pixels."""
+    height: int = Field(224, ge=64, le=4096)
+    """Height of the screen, in pixels."""
+    browsers: int = Field(2, ge=1, le=256)
+    """Browsers that run at once, at most. There are as many as the load asks for."""
+    pages: int = Field(8, ge=1, le=4096)
+    """Pages that are open at once over all browsers, at most. An episode takes one."""
+    pages_min: int = Field(1, ge=0)
+    """Pages that stay open whatever the load."""
+    step_ms: int = Field(200, ge=0)
+    """Milliseconds that pass on the page's own clock in a step. The clock stands still between steps."""
+    timeout_s: float = Field(10.0, gt=0)
+    """Seconds until a reset or a step must be done."""
+    wait_s: float = Field(600.0, gt=0)
+    """Seconds that an episode waits for a free page."""
+    lease_s: float = Field(3600.0, gt=0)
+    """Seconds after which a page is taken back from its episode."""
+    silent_s: float = Field(600.0, gt=0)
+    """Seconds without a step after which a page is taken back. Twice policy.timeout_s or more."""
+    idle_s: float = Field(60.0, ge=0)
+    """Seconds after which a page or browser that nobody uses is closed."""
+    recycle_after: int = Field(200, ge=1)
+    """Episodes after which a browser is replaced by a fresh one."""
+    browser_mb: int = Field(2048, ge=256)
+    """Memory, in MB, of a browser and its pages above which it is replaced by a fresh one."""
+    page_mb: int = Field(1024, ge=512)
+    """Memory, in MB, of one page above which it is ended, which counts as a crash."""
+    executable: str = ""
+    """The Chromium to use. Empty: the first one found."""
+    chromium_sandbox: Literal["auto", "required", "off"] = "auto"
+    """Chromium's own sandbox, which keeps a page from this machine. auto: on where the machine allows it."""
+    frames: Literal["auto", "begin_frame", "screenshot"] = "auto"
+    """How screens are taken. auto: begin_frame where this build of Chromium has it."""
+    heap_mb: int = Field(512, ge=64)
+    """JavaScript memory of a page, in MB, at most."""
+    download_mb: int = Field(50, ge=0)
+    """Size, in MB, above which a download is cancelled."""
+    record: Literal["none", "failed", "all"] = "none"
+    """Episodes kept as animated pictures (PNG), which every browser plays. failed: not solved, or crashed."""
+    record_folder: str = Field("episodes", min_length=1)
+    """Folder of the kept episodes, in the workspace."""
+    record_mb: int = Field(200, ge=1)
+    """Size of the folder of kept episodes, in MB, at most. The oldest make room."""
+    kinds: dict[DomainName, dict[str, Any]] = Field({})
+    """Settings of other kinds of environments than browsers, by the kind's name. Each kind says itself what it has."""
+
+
+# Blocks `recording`, `synthesis`, `rollout` and `routing`: where the data come from and where they go.
+
+
+class RecordingSettings(SettingsBlock):
+    """Recordings of people who work and think aloud: where they lie, and how their speech is recognized."""
+
+    folder: str = Field("recordings", min_length=1)
+    """Folder of the recordings. New ones may be added at any time."""
+    sessions_per_iteration: int = Field(72, ge=0)
+    """New recordings that one iteration takes in, at most."""
+    imports_per_iteration: int = Field(200, ge=0)
+    """Demonstrations of other data sets (`flywheel import`) that one iteration takes in, at most."""
+    recognizer: Literal["pocketsphinx", "whisper"] = "pocketsphinx"
+    """The speech recognizer. whisper needs flywheel[whisper] and whisper_model."""
+    whisper_model: str = ""
+    """A checkpoint file of Whisper, or the name of one in its cache, such as base.en."""
+    processes: int = Field(2, ge=1, le=256)
+    """Processes that take in recordings at the same time."""
+    timeout_s: float = Field(120.0, gt=0)
+    """Seconds until the speech of one recording must be recognized."""
+    least_confidence: float = Field(0.6, ge=0, le=1)
+    """An utterance whose words the recognizer trusts less, on average, becomes no thought of a step."""
+
+
+class SynthesisSettings(SettingsBlock):
+    """The tasks that are made for the model, and the general screens that are mixed into its training."""
+
+    domains: dict[DomainName, list[str]] = Field(
+        {"games": ["tiles", "shapes", "merge"], "sites": ["shop", "settings"], "control": ["control"]}
+    )
+    """The worlds of each domain, and the third-party pages of `manifests` by name. RL trains a specialist for each
+    domain."""
+    held_out: Annotated[float, Field(ge=0, le=0.5)] | list[str] = Field(
+        [
+            "settings/size",
+            "shop/search",
+            "control/click_side",
+            "control/radio",
+            "control/type_number",
+            "control/sort",
+            "control/pages",
+            "control/right_click",
+            "control/size",
+        ]
+    )
+    """Task templates that only evaluation uses: their names (world/template), or a share of the templates of each
+    world that has four or more."""
+    left_out: list[str] = Field([])
+    """Task templates that are not asked at all, by their names (world/template)."""
+    manifests: list[str] = Field([])
+    """Third-party pages: manifest files, folders of them, or names of shipped ones (`flywheel page list`)."""
+    worlds: list[str] = Field([])
+    """Worlds on computers and phones that others wrote: manifest files. `domains` names them as any other world."""
+    train_tasks: int = Field(40, ge=1, le=100_000)
+    """Tasks made in each iteration to train on, over all worlds."""
+    repeated: float = Field(0.5, ge=0, le=1)
+    """Share of a world's training tasks that are of the same templates and levels in each iteration, with other
+    contents: on these, P(V=1) of two iterations is compared (`p_v1_rise`). The others go through all templates."""
+    eval_tasks: int = Field(40, ge=1, le=100_000)
+    """Tasks for evaluation, the same in every iteration."""
+    levels: list[int] = Field([1, 2], min_length=1)
+    """Levels of difficulty that tasks are made of."""
+    opens_at: float = Field(0.0, ge=0, le=1)
+    """Training tasks of a world begin with the lowest of these levels, and the next one opens once this share of the
+    model's trajectories of the highest open one succeed. 0: all levels are open from the first iteration. Evaluation
+    has all levels, always. Recordings of levels that are not open wait while there are others."""
+    general_samples: int = Field(1000, ge=0, le=1_000_000)
+    """General screens, with something to say of them, that CT and SFT mix with the steps of tasks."""
+
+
+class RolloutSettings(SettingsBlock):
+    """How the model plays the iteration's tasks."""
+
+    samples: int = Field(4, ge=1)
+    """Trajectories of each task. SFT takes those that solved it (rejection sampling)."""
+    max_concurrent: int = Field(16, ge=1, le=4096)
+    """Trajectories that are played at once, at most. No more than sandbox.pages can be, on each node where
+    environments are leased."""
+    temperature: float = Field(0.5, gt=0)
+    """Sampling temperature. At 1 a model as small as the shipped one garbles every second answer."""
+    tasks_per_shard: int = Field(20, ge=1)
+    """Tasks that one Prefect task plays. A run that is killed loses what such tasks had not finished, no more."""
+    retries: int = Field(2, ge=0)
+    """Times that a trajectory is begun again if its page crashes."""
+
+
+class RoutingSettings(SettingsBlock):
+    """Which trajectories count as solved. Solved ones are kept for SFT, others for CT, unsound ones for neither."""
+
+    threshold: float = Field(1.0, gt=0, le=1)
+    """The score from which on a task is solved, where its template names none."""
+    scorers: dict[str, list[str]] = Field({"default": ["verifier"]})
+    """Who judges the trajectories of a domain; default: those of every other domain. A trajectory counts as solved
+    where all of them say so."""
+    broken_limit: float = Field(0.5, ge=0, le=1)
+    """The share of an iteration's trajectories that may break a data contract: so many are set aside, each with its
+    reason; where it is more, the iteration stops before anything is stored."""
+
+    review: int = Field(0, ge=0, le=200)
+    """Trajectories that a person looks at after each iteration is routed and before it trains; what they say moves them
+    to the other store. Drawn evenly over domains and stores. 0: none, and the turn waits for nobody."""
+    review_doubtful: float = Field(0.5, ge=0, le=1)
+    """Share of them that is drawn from doubtful ones, as long as there are any: scorers disagree or gave no score, or
+    a score is within review_near of its threshold."""
+    review_near: float = Field(0.1, ge=0, le=1)
+    """How near a score below 1 has to be to its threshold for the trajectory to be doubtful."""
+    review_timeout_s: float = Field(86_400.0, gt=0)
+    """Seconds that a run waits for what people say of them (`flywheel label`)."""
+    unanswered: Literal["keep", "fail"] = "keep"
+    """What happens then. keep: what nobody looked at stays where it is, and the turn goes on; fail: the run fails, and
+    goes on once all are labelled."""
+
+    duplicates_least: float = Field(0.8, gt=0, le=1)
+    """Share of steps from which on two of the model's trajectories of one task count as near-duplicates. 1: the same
+    steps alone."""
+    duplicates_window: int = Field(2, ge=0)
+    """Iterations before this one that its trajectories are compared with, besides each other."""
+    duplicates_weigh: Literal["one", "each"] = "one"
+    """What a step of a near-duplicate weighs in training. one: near-duplicates share the weight of one. each: 1."""
+
+    @field_validator("scorers")
+    @classmethod
+    def _somebody(cls, scorers: dict[str, list[str]]) -> dict[str, list[str]]:
+        if "default" not in scorers:
+            raise ValueError("default must be named: who judges in the domains that are not")
+        for domain, names in scorers.items():
+            if not names or len(set(names)) < len(names):
+                raise ValueError(f"{domain} must name scorers, each once")
+        return scorers
+
+
+# Blocks `ct` and `sft`, and what every kind of training shares.
+
+
+class OptimizerSettings(SettingsBlock):
+    """How gradient steps are taken: in CT, SFT, RL and pretraining alike. AdamW; each step names its own rate."""
+
+    engine: Literal["torch", "deepspeed"] = "torch"
+    """What takes the gradient steps. deepspeed needs flywheel[deepspeed]."""
+    zero_stage: Literal[1, 2, 3] = 2
+    """What the processes share out (ZeRO): 1 the optimizer's state, 2 gradients too, 3 weights too. For engine
+    deepspeed."""
+    processes: int = Field(1, ge=1, le=64)
+    """Processes that train together, on one machine or on cluster.training_nodes. Each has a GPU of its own where there
+    are GPUs."""
+    max_grad_norm: float = Field(1.0, gt=0)
+    """A gradient with a larger norm is scaled down to it."""
+    weight_decay: float = Field(0.01, ge=0)
+    """AdamW's weight decay."""
+    beta2: float = Field(0.95, ge=0, lt=1)
+    """AdamW's decay rate of the squared gradient's mean. beta1 is 0.9."""
+
+
+class TrainingSettings(OptimizerSettings):
+    """What CT, SFT and RL share."""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """The device that trains. auto: the GPU if there is one."""
+    pack_tokens: int = Field(4096, ge=0)
+    """Tokens of one forward pass, put side by side without padding. 0: samples are padded, micro_batch at a time."""
+    micro_batch: int = Field(32, ge=1)
+    """Samples of one padded forward pass. It changes the memory needed, not the result."""
+    freeze_vision: bool = False
+    """Whether the vision tower stays as it is. Each screen is then read once, and a step takes less time."""
+
+
+class SupervisedSettings(TrainingSettings):
+    """What CT and SFT share."""
+
+    freeze_vision: bool = True
+    """Whether the vision tower stays as it is. Each screen is then read once, and a step takes less time."""
+    samples: int = Field(2000, ge=1)
+    """Samples trained on in one iteration, general data included."""
+    batch: int = Field(16, ge=1)
+    """Samples of a gradient step."""
+    lr: float = Field(7e-4, gt=0)
+    """The highest learning rate."""
+    agent_fraction: float = Field(0.5, ge=0, le=1)
+    """Share of samples that show steps of tasks. The rest are general data."""
+    max_repeats: int = Field(12, ge=1)
+    """Times that a step is trained on, on average, at most. General data fill the rest."""
+    warmup: float = Field(0.05, ge=0, lt=1)
+    """Share of the gradient steps in which the learning rate rises. Then it falls along a cosine to a tenth."""
+    save_every: int = Field(10, ge=1)
+    """Gradient steps between two saved states, from which a killed run goes on."""
+
+
+class CtSettings(SupervisedSettings):
+    """Continual training (CT): on people's recordings and what was not good enough for SFT."""
+
+    every: int = Field(1, ge=1)
+    """CT runs once in this many iterations, beginning with the first. 1: in each."""
+    hands_on: Literal["newest", "last"] = "newest"
+    """What SFT begins from where CT does not run: the newest model, or the last one that CT trained, so that it learns
+    all of its window anew."""
+    rollout_weight: float = Field(0.02, ge=0, le=1)
+    """Weight of a step that the model itself played, unverified. A person's step weighs 1."""
+
+
+class SftSettings(SupervisedSettings):
+    """Supervised fine-tuning (SFT): on trajectories that solved their task."""
+
+    window: int = Field(2, ge=1)
+    """The newest iterations whose trajectories are trained on."""
+    demonstrations: float = Field(0.5, ge=0, lt=1)
+    """Share of the steps of tasks that are people's demonstrations, of all iterations, beside the model's own."""
+    verified_only: bool = True
+    """Train on trajectories that solved their task alone. false: on all of the model's, and CT gets none of them."""
+    samples: int = Field(320, ge=1)
+    batch: int = Field(32, ge=1)
+    lr: float = Field(1e-4, gt=0)
+    agent_fraction: float = Field(0.6, ge=0, le=1)
+
+
+# Block `rl`: reinforcement learning of the specialists.
+
+
+class RlSettings(TrainingSettings):
+    """Reinforcement learning (RL): a specialist for each domain, by tasks that are played while it trains."""
+
+    algorithm: str = Field("ppo", min_length=1)
+    """ppo; grpo, which compares the episodes of a task and needs no value model; or another module of
+    flywheel/training/rl/algorithms."""
+    steps: int = Field(4, ge=0)
+    """Training steps for each domain."""
+    tasks_per_step: int = Field(4, ge=1)
+    """Tasks of a training step."""
+    samples: int = Field(4, ge=1)
+    """Episodes of a task. A training step uses tasks_per_step x samples of them."""
+    max_staleness: int = Field(1, ge=0)
+    """Training steps by which the oldest weights that played an episode may lag. 0: play, then train, by turns."""
+    batch_timeout_s: float = Field(3600.0, gt=0)
+    """Seconds until the episodes of a training step must be there."""
+    deterministic: bool = False
+    """Whether each request is answered alone, so that a run repeats bit for bit. Goes with max_staleness 0."""
+    threads: int = Field(0, ge=0, le=1024)
+    """CPU threads of the trainer. 0: half of them where the policy answers on this CPU too, else all."""
+    temperature: float = Field(0.5, gt=0)
+    """Sampling temperature of the episodes. What is trained is the policy at this temperature."""
+    epochs: int = Field(1, ge=1)
+    """Times that the policy is trained on the episodes of a step."""
+    critic_epochs: int = Field(4, ge=1)
+    """Times that the value model, which is small, is trained on the episodes of a step."""
+    minibatch: int = Field(32, ge=1)
+    """Samples (turns of episodes) of a gradient step. Of long episodes take more, so that a batch is two or three of
+    them: with seven for 32 outcomes of a dozen turns each, a model lost in 20 batches what it could do."""
+    minibatch_by: Literal["task", "turn"] = "task"
+    """How the samples of a gradient step are chosen. task: those of one task stay together, which saves time; turn: any
+    mixture."""
+    actor_lr: float = Field(1e-4, gt=0)
+    """Learning rate of the policy."""
+    critic_lr: float = Field(2e-4, gt=0)
+    """Learning rate of the value model. At 0.0005 it overfits within 100 gradient steps."""
+    warmup: int = Field(8, ge=0)
+    """Gradient steps in which the policy's learning rate rises to actor_lr, where it stays."""
+    eps_low: float = Field(0.2, gt=0, lt=1)
+    """PPO's clip where the advantage is negative: a token whose probability ratio falls below 1 - eps_low gets no
+    further gradient."""
+    eps_high: float = Field(0.28, gt=0)
+    """PPO's clip where the advantage is positive: a token whose probability ratio rises above 1 + eps_high gets no
+    further gradient, and one of older weights weighs no more than that."""
+    dual_clip: float = Field(3.0, gt=1)
+    """Where the advantage is negative: the most that a token's probability ratio counts, and that a token of older
+    weights weighs."""
+    gamma: float = Field(1.0, gt=0, le=1)
+    """Discount of later rewards."""
+    lambda_critic: float = Field(1.0, ge=0, le=1)
+    """Lambda of generalised advantage estimation (GAE) in the value model's targets."""
+    alpha: float = Field(1.5, gt=0)
+    """Lambda of GAE in the policy's advantages, by the trajectory's length l in tokens: max(0, 1 - 1/(alpha l)). The
+    UI-TARS-2 report has 0.05."""
+    lambda_policy: float | None = Field(None, ge=0, le=1)
+    """A fixed lambda for the policy's advantages. null: by the trajectory's length, with alpha."""
+    normalise: bool = True
+    """Whether the advantages of a step are brought to mean 0 and deviation 1, over all its tokens."""
+    bootstrap: bool = True
+    """Whether the advantages of an episode that ran out of steps end in the value of its last screen, instead of in its
+    outcome."""
+    value_pretraining_steps: int = Field(100, ge=0)
+    """Gradient steps of the value model before the first training step, at most."""
+    value_pretraining_tasks: int = Field(4, ge=2)
+    """Tasks played to train the value model before the first training step. A quarter of the episodes is held out and
+    tells when to stop."""
+    positive_nll: float = Field(0.1, ge=0)
+    """Weight of an added loss that imitates successful episodes (mu of VAPO). 0: none."""
+    format_penalty: float = Field(0.1, ge=0)
+    """Taken from the reward for each step whose text is no action."""
+    length_buffer: int = Field(8, ge=0)
+    """A penalty for long answers begins this many tokens below policy.max_new_tokens. 0: no penalty."""
+    length_penalty: float = Field(0.05, ge=0)
+    """The penalty for an answer of policy.max_new_tokens tokens, to which it rises evenly."""
+    reward_progress: bool = False
+    """Whether each step is rewarded with what it adds to the score of the state, where the environment tells it,
+    instead of the whole score at the end."""
+    step_penalty: float = Field(0.0, ge=0)
+    """Taken from the reward of an episode that uses all of its steps; of a shorter one, its share of them."""
+    weight_decay: float = Field(0.0, ge=0)
+    beta2: float = Field(0.999, ge=0, lt=1)
+    max_mismatch: float = Field(0.05, gt=0)
+    """The run stops where trainer and policy, with the same weights, disagree on the log-probabilities of tokens by
+    more than this, on average."""
+    max_drift: float = Field(0.5, gt=0)
+    """The same limit as max_mismatch for tokens of older weights, which differ for a good reason."""
+    curriculum_floor: float = Field(0.2, gt=0, le=1)
+    """Share of tasks that is drawn evenly. The others come more often the more there is to learn from them. 1: no
+    curriculum."""
+    curriculum_memory: float = Field(0.7, ge=0, le=1)
+    """Weight, from 0 to 1, that a task's earlier outcomes keep when newer ones come."""
+    curriculum_rise: float = Field(0.6, ge=0, le=1)
+    """Success at a world's level from which on the next level is open."""
+
+
+# Blocks `merge`, `evaluation`, `promotion` and `versioning`: how specialists become a model, and when it is taken.
+
+
+class MergeSettings(SettingsBlock):
+    """How the specialists of RL become one model."""
+
+    weights: dict[str, float] = Field({"games": 0.34, "sites": 0.33, "control": 0.33})
+    """The weight of each domain's specialist. They sum to 1."""
+
+    @model_validator(mode="after")
+    def _convex(self) -> MergeSettings:
+        if any(w < 0 for w in self.weights.values()) or abs(sum(self.weights.values()) - 1) > 1e-6:
+            raise ValueError("merge.weights must be 0 or more and sum to 1")
+        return self
+
+
+class EvaluationSettings(SettingsBlock):
+    """How models play the tasks that they were not trained on."""
+
+    samples: int = Field(1, ge=1)
+    """Episodes of each task."""
+    temperature: float = Field(0.0, ge=0)
+    """Sampling temperature. 0: always the likeliest token."""
+    stages: bool = False
+    """Whether the models of CT, SFT and RL play the held-out tasks too, a specialist those of its domain: it shows
+    which stage gains and which one loses (`success_by_stage`)."""
+
+
+class PromotionSettings(SettingsBlock):
+    """Whether the new model takes the place of the best one: both play fresh tasks until it is known. `flywheel bench
+    gate` shows how often these rules err."""
+
+    rule: Literal["better", "not_worse", "review", "always"] = "not_worse"
+    """What is promoted. not_worse: what is shown not to be worse by the margin; better: what is shown to be better;
+    review: what a person decides, who is told what not_worse says; always: everything, for experiments."""
+    margin: float = Field(0.1, gt=0, lt=1)
+    """A difference of success that matters: not_worse must not let such a loss pass, better must not miss such a
+    gain."""
+    false_promotion: float = Field(0.05, gt=0, lt=0.5)
+    """Chance, at most, that a model is promoted which is worse by the margin (for better: not better)."""
+    false_refusal: float = Field(0.1, gt=0, lt=0.5)
+    """Chance, at most, that an equal model is called worse (for better: one better by the margin, not better)."""
+    tasks: int = Field(120, ge=1)
+    """Fresh tasks played, at most. What is not decided after them is not promoted."""
+    tasks_per_look: int = Field(20, ge=1)
+    """Tasks played between two looks at the outcome."""
+    review_timeout_s: float = Field(86_400.0, gt=0)
+    """Seconds that a run waits for a person's decision."""
+    unanswered: Literal["keep", "fail"] = "keep"
+    """What happens then. keep: the old model stays, the iteration ends, and `reviews` says that nobody decided; fail:
+    the run fails, and goes on once it is decided (`flywheel review`)."""
+
+
+class VersioningSettings(SettingsBlock):
+    """How iterations are recorded beside DVC."""
+
+    git: bool = False
+    """Whether each iteration is committed and tagged in git. true in workspaces that `flywheel init` made."""
+    remote: str = ""
+    """Where what is recorded is copied to after each iteration: a folder, or a URL that DVC knows (s3://bucket/data).
+    From there lost files come back, here and in clones. Empty: nowhere."""
+
+
+# Block `operations`: how a flywheel runs that nobody watches.
+
+_CRON_PATTERN = re.compile(r"@(hourly|daily|weekly|monthly)|(\S+ ){4}\S+")
+
+
+class OperationsSettings(SettingsBlock):
+    """How a flywheel runs that nobody watches (`flywheel up`): when, how often after a failure, until when, and who is
+    told. They are of the workspace: an edit applies at once, also to an iteration that was begun."""
+
+    schedule: str = ""
+    """When an iteration begins, or goes on, as cron has it: "0 1 * * *" is each night at one. Empty: not by the clock.
+    Two never run at once: the second is skipped."""
+    ingest_schedule: str = ""
+    """When recordings are taken in, as cron has it ("0 * * * *" is hourly): the next iteration begins with them and
+    waits after the stage `ingest`. Nothing happens while there are fewer new ones than operations.ingest_after (where
+    that is 0, than recording.sessions_per_iteration)."""
+    checkup_schedule: str = ""
+    """When the newest model plays fresh tasks, as cron has it ("0 5 * * 0" is each Sunday at five):
+    `flywheel checkup`, without a person. One that has played them is not asked again."""
+    checkup_tasks: int = Field(100, ge=1)
+    """Fresh tasks that it plays. There may be fewer, where worlds have no more."""
+    timezone: str = "UTC"
+    """Of the schedules, such as Europe/Berlin."""
+    ingest_after: int = Field(0, ge=0)
+    """New recordings that are enough to take them in at once, without a schedule. 0: no number is."""
+    iterate_after: int = Field(0, ge=0)
+    """Demonstrations that an iteration which waits has taken in, enough to go on with it at once. 0: no number is."""
+    restarts: int = Field(3, ge=0)
+    """How often a run whose process died is begun again without a person, each time a little later. What was finished
+    is not done again."""
+    stage_timeout_s: float = Field(14_400.0, gt=0)
+    """Seconds that a stage may take. One that takes longer is stopped, and its run fails; what was finished is kept."""
+    stop_not_promoted: int = Field(3, ge=0)
+    """Iterations in a row whose model was not promoted after which none is begun without a person. 0: no number is."""
+    stop_unverified: int = Field(2, ge=0)
+    """Iterations in a row without a trajectory for SFT after which none is begun without a person. 0: no number is."""
+    notify_command: str = ""
+    """A command that is run, by the shell, where something happens that a person wants to know: an iteration is done,
+    has failed or crashed, is stopped by a rule, or waits for a reviewer. It gets it as JSON on its input and in the
+    variables FLYWHEEL_EVENT and FLYWHEEL_TEXT. Empty: none."""
+    notify_block: str = ""
+    """A notification block of Prefect's that is told the same, as `slack-webhook/night`. Empty: none."""
+
+    @field_validator("schedule", "ingest_schedule", "checkup_schedule")
+    @classmethod
+    def _cron(cls, value: str) -> str:
+        if value and not _CRON_PATTERN.fullmatch(value):
+            raise ValueError(f'{value} is no cron schedule; "0 1 * * *" is each night at one')
+        return value
+
+    @field_validator("timezone")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        try:
+            zoneinfo.ZoneInfo(value)
+        except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+            raise ValueError(f"there is no time zone {value}; Europe/Berlin is one") from None
+        return value
+
+
+# Block `cluster`: the machines on which shards are done.
+
+
+class ClusterSettings(SettingsBlock):
+    """The machines on which the shards of stages are done. They share the folder of the workspace."""
+
+    engine: Literal["local", "ray"] = "local"
+    """Where shards are done. local: in this program, one after the other; ray: on the nodes of a Ray cluster, as
+    many at once as there is room for. ray needs flywheel[ray]."""
+    address: str = Field("", pattern=r"^((ray://)?[\w.-]+:\d+)?$")
+    """The cluster's head: HOST:6379 from one of its nodes, ray://HOST:10001 from elsewhere. Empty: one is started on
+    this machine for the run. For engine ray."""
+    cpus: int = Field(1, ge=1, le=256)
+    """Processor cores that a worker on a node takes. For engine ray."""
+    training_nodes: int = Field(1, ge=1, le=64)
+    """Nodes that the processes which train one model are shared out over (`ct.processes`, `sft.processes`,
+    `rl.processes`), as evenly as may be. For engine ray."""
+    stages_at_once: int = Field(1, ge=1, le=64)
+    """Stages of one iteration that run at the same time, where none reads what another writes: ingest beside
+    synthesize, the specialists of RL beside one another. From 2 on those that are beside others are processes of their
+    own, which any worker of the workspace's pool begins."""
+    wait_s: float = Field(600.0, gt=0)
+    """Seconds that a shard, or a stage beside others, waits for a worker while none is at work anywhere."""
+    silent_s: float = Field(120.0, gt=0)
+    """Seconds without a sign of life after which a worker counts as lost, and another one does its shard. For engine
+    ray."""
+
+    @model_validator(mode="after")
+    def _one_ray(self) -> ClusterSettings:
+        if self.engine == "ray" and self.stages_at_once > 1 and not self.address:
+            raise ValueError("stages_at_once above 1 needs a cluster that all stages reach: name its address")
+        if self.training_nodes > 1 and not self.address:
+            raise ValueError("training_nodes above 1 needs engine ray and a cluster of several nodes: name its address")
+        return self
+
+
+# The tree of settings: every block, and the combinations that are refused.
+
+_RESERVED_DOMAINS = {"all", "general", "prev", "turns"}  # names that stand for something else where domains are listed
+
+
+class Settings(SettingsBlock):
+    """All parameters."""
+
+    seed: int = Field(7, ge=0, lt=2**63)
+    """The seed that every random choice follows from."""
+    iterations: int = Field(2, ge=1)
+    """Iterations that one `flywheel run` makes."""
+    policy: PolicySettings = PolicySettings()
+    sandbox: SandboxSettings = SandboxSettings()
+    recording: RecordingSettings = RecordingSettings()
+    language_model: LanguageModelSettings = LanguageModelSettings()
+    synthesis: SynthesisSettings = SynthesisSettings()
+    rollout: RolloutSettings = RolloutSettings()
+    routing: RoutingSettings = RoutingSettings()
+    ct: CtSettings = CtSettings()
+    sft: SftSettings = SftSettings()
+    rl: RlSettings = RlSettings()
+    merge: MergeSettings = MergeSettings()
+    evaluation: EvaluationSettings = EvaluationSettings()
+    promotion: PromotionSettings = PromotionSettings()
+    versioning: VersioningSettings = VersioningSettings()
+    operations: OperationsSettings = OperationsSettings()
+    cluster: ClusterSettings = ClusterSettings()
+
+    @model_validator(mode="after")
+    def _combinations(self) -> Settings:
+        if not self.synthesis.domains:
+            raise ValueError("synthesis.domains has no domain")
+        if taken := _RESERVED_DOMAINS & set(self.synthesis.domains):
+            raise ValueError(f"synthesis.domains: {min(taken)} has another meaning, so no domain can be called so")
+        placed = [world for worlds in self.synthesis.domains.values() for world in worlds]
+        if twice := {world for world in placed if placed.count(world) > 1}:
+            raise ValueError(f"synthesis.domains has {min(twice)} twice: a world is of one domain")
+        if set(self.merge.weights) != set(self.synthesis.domains):
+            raise ValueError("merge.weights must name the same domains as synthesis.domains")
+        judged = set(self.routing.scorers) - {"default", *self.synthesis.domains}
+        if judged:
+            raise ValueError(f"routing.scorers names {sorted(judged)}, which synthesis.domains does not have")
+        if self.recording.recognizer == "whisper" and not self.recording.whisper_model:
+            raise ValueError("recording.recognizer is whisper, so recording.whisper_model must name a checkpoint")
+        if self.language_model.endpoint and not self.language_model.model:
+            raise ValueError("language_model.endpoint is set, so language_model.model must name a model")
+        if self.policy.summarizer == "language_model":
+            if not self.language_model.endpoint:
+                raise ValueError("policy.summarizer is language_model, so language_model.endpoint must name a server")
+            if not self.policy.digest_characters:
+                raise ValueError("policy.summarizer is language_model, so policy.digest_characters must be above 0")
+        if self.cluster.address and self.cluster.engine != "ray":
+            raise ValueError("cluster.address is set, so cluster.engine must be ray")
+        if self.cluster.training_nodes > max(self.ct.processes, self.sft.processes, self.rl.processes):
+            raise ValueError(
+                f"cluster.training_nodes is {self.cluster.training_nodes}, so ct.processes, sft.processes or "
+                "rl.processes must be as many or more"
+            )
+        if self.policy.backend == "openai" and not self.policy.endpoint:
+            raise ValueError("policy.backend is openai, so policy.endpoint must name a server")
+        spaces = COORDINATE_SPACES[self.policy.template]
+        if self.policy.space not in spaces:
+            raise ValueError(
+                f"policy.template {self.policy.template} goes with policy.space {' or '.join(spaces)}, "
+                f"not {self.policy.space}"
+            )
+        if self.policy.constrained == "always":
+            self._can_be_constrained()
+        if max(self.sandbox.width, self.sandbox.height) > self.policy.max_image_side:
+            raise ValueError("sandbox.width and sandbox.height must not be above policy.max_image_side")
+        if self.sandbox.pages_min > self.sandbox.pages:
+            raise ValueError("sandbox.pages_min must not be above sandbox.pages")
+        if self.sandbox.silent_s < 2 * self.policy.timeout_s:
+            raise ValueError("sandbox.silent_s must be twice policy.timeout_s or more: a session waits for its policy")
+        if self.policy.min_pixels > self.policy.max_pixels:
+            raise ValueError("policy.min_pixels must not be above policy.max_pixels")
+        if self.rl.deterministic and self.rl.max_staleness:
+            raise ValueError("rl.deterministic goes with rl.max_staleness 0: a stream depends on what finishes first")
+        if self.rl.length_buffer >= self.policy.max_new_tokens:
+            raise ValueError("rl.length_buffer must be under policy.max_new_tokens")
+        if self.policy.max_new_tokens >= self.policy.max_context_tokens:
+            raise ValueError("policy.max_new_tokens must be under policy.max_context_tokens")
+        return self
+
+    def _can_be_constrained(self) -> None:
+        for name in self.policy.unheld():
+            value, fit = (
+                getattr(self.policy, name),
+                " or ".join(str(one).lower() for one in CONSTRAINED_REQUIREMENTS[name]),
+            )
+            raise ValueError(f"policy.constrained always goes with policy.{name} {fit}, not {str(value).lower()}")

@@ -1,0 +1,119 @@
+"""Name the paths of a workspace.
+
+A workspace is a folder with `params.yaml` and `dvc.yaml`. Paths that enter datasets are relative to it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from flywheel.utils.errors import BadInput
+
+
+def iteration_label(iteration: int) -> str:
+    """`7` -> `007`: how an iteration is written in paths, tags and stage names."""
+    return f"{iteration:03d}"
+
+
+@dataclass(frozen=True)
+class Workspace:
+    root: Path
+
+    @classmethod
+    def find(cls, folder: Path | str | None = None) -> Workspace:
+        """The workspace at `folder` (default: the current folder). Raises BadInput where there is none."""
+        root = Path(folder or Path.cwd()).resolve()
+        if not (root / "params.yaml").is_file() or not (root / "dvc.yaml").is_file():
+            raise BadInput(
+                "not a flywheel workspace", where=root, fix="go into one, or make one with `flywheel init DIR`"
+            )
+        return cls(root)
+
+    # -- settings ---------------------------------------------------------------------------------------------
+    @property
+    def params(self) -> Path:
+        return self.root / "params.yaml"
+
+    # -- one iteration: its parameters, manifest and promotion, small files for people and for DVC -----------------
+    def iteration(self, iteration: int) -> Path:
+        return self.root / "iterations" / iteration_label(iteration)
+
+    def frozen_params(self, iteration: int) -> Path:
+        """The iteration's own copy of its parameters, so that a later edit does not mark it changed."""
+        return self.iteration(iteration) / "params.yaml"
+
+    def manifest(self, iteration: int) -> Path:
+        """Cumulative manifest of the training stores, chained from iteration to iteration."""
+        return self.iteration(iteration) / "manifest.json"
+
+    def promotion(self, iteration: int) -> Path:
+        """Which model is the newest after this iteration."""
+        return self.iteration(iteration) / "promotion.json"
+
+    def held_out(self, iteration: int) -> Path:
+        """What the models of this iteration's evaluation did on the held-out tasks."""
+        return self.iteration(iteration) / "held_out.json"
+
+    def checkup(self, iteration: int) -> Path:
+        """What the model that this iteration made did on fresh tasks, where it was looked at since."""
+        return self.iteration(iteration) / "checkup.json"
+
+    def levels(self, iteration: int) -> Path:
+        """Which levels of the worlds are open to the next iteration's training tasks."""
+        return self.iteration(iteration) / "levels.json"
+
+    # -- datasets and models -----------------------------------------------------------------------------------
+    @property
+    def data(self) -> Path:
+        return self.root / "data"
+
+    def partition(self, table: str, iteration: int, stage: str) -> Path:
+        """Folder that holds the Parquet files of one table, written by one stage of one iteration."""
+        return self.data / table / f"iteration={iteration_label(iteration)}" / f"stage={stage}"
+
+    def model(self, iteration: int, name: str) -> Path:
+        """`name`: ct, sft, rl-<domain> or merged."""
+        return self.root / "models" / f"iteration={iteration_label(iteration)}" / name
+
+    # -- private state: never part of a dataset ---------------------------------------------------------------------
+    @property
+    def state(self) -> Path:
+        return self.root / ".flywheel"
+
+    def staging(self, iteration: int, stage: str) -> Path:
+        """Finished shards of a stage that is not complete: what a killed run goes on from."""
+        return self.state / "staging" / f"iteration={iteration_label(iteration)}" / stage
+
+    @property
+    def prefect_home(self) -> Path:
+        return self.state / "prefect"
+
+    @property
+    def run_target(self) -> Path:
+        """How far a run was asked to go, until it is there."""
+        return self.state / "run.json"
+
+    def closing(self, iteration: int) -> Path:
+        """Is there from when an iteration's last stage begins until it is reported, tagged and copied to the remote."""
+        return self.state / "closing" / iteration_label(iteration)
+
+    def run_history(self, iteration: int) -> Path:
+        """Flow and task runs as the orchestrator told them, until the stage `runs` makes a table of them."""
+        return self.state / "runs" / f"{iteration_label(iteration)}.json"
+
+    @property
+    def report(self) -> Path:
+        return self.root / "report"
+
+    @property
+    def report_page(self) -> Path:
+        return self.report / "index.html"
+
+    def relative(self, path: Path) -> str:
+        """A path as it is written into datasets: relative, with forward slashes."""
+        return path.resolve().relative_to(self.root).as_posix()
+
+    def resolve(self, path: str) -> Path:
+        """A path read from a dataset or a setting. Absolute paths are kept."""
+        return self.root / path

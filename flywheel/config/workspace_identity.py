@@ -1,0 +1,48 @@
+"""Name a workspace and its iterations' runs, so that many may share one Prefect server."""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from pathlib import Path
+
+from flywheel.config.workspace import Workspace, iteration_label
+from flywheel.utils.files import write_json
+
+
+def workspace_name(ws: Workspace) -> str:
+    """`night-3fa9c1`: its folder's name and six digits, made at the first call. A copy elsewhere gets a name of its
+    own."""
+    path, root = ws.state / "identity.json", str(ws.root.resolve())
+    try:
+        known = json.loads(path.read_text(encoding="utf-8"))
+        if known["root"] == root:
+            return known["name"]
+    except (OSError, ValueError, KeyError):
+        pass
+    name = f"{folder_slug(ws.root)}-{secrets.token_hex(3)}"
+    write_json(path, {"name": name, "root": root})
+    return name
+
+
+def folder_slug(folder: Path) -> str:
+    """Its name in small letters, digits and hyphens."""
+    return (re.sub(r"[^a-z0-9]+", "-", folder.name.lower()).strip("-") or "workspace")[:40]
+
+
+def iteration_run_id(ws: Workspace, iteration: int) -> str:
+    """`003-9c41d2`: of the turn that makes this iteration here, however often it is gone on with."""
+    path = _iteration_run_path(ws, iteration)
+    if not path.is_file():
+        renew_iteration_run_id(ws, iteration)
+    return f"{iteration_label(iteration)}-{json.loads(path.read_text(encoding='utf-8'))}"
+
+
+def renew_iteration_run_id(ws: Workspace, iteration: int) -> None:
+    """The iteration is begun: what was made under its number before is another turn."""
+    write_json(_iteration_run_path(ws, iteration), secrets.token_hex(3))
+
+
+def _iteration_run_path(ws: Workspace, iteration: int) -> Path:
+    return ws.state / "turns" / f"{iteration_label(iteration)}.json"

@@ -1,0 +1,136 @@
+"""Register `browser`: pages in Chromium, of the package's suites and of third parties (`sandbox.manifests`)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from flywheel.config import SandboxSettings, Settings
+from flywheel.envs import isolation
+from flywheel.envs.base import Task, TaskSuite
+from flywheel.envs.browser import chromium, pool
+from flywheel.envs.browser.pages import manifest
+from flywheel.envs.browser.pages.session import score_page_reward
+from flywheel.envs.browser.pool import open_browser_pool
+from flywheel.envs.registry import BACKENDS, EnvLimits, EnvPool
+from flywheel.envs.suites import catalogue, verifiers
+from flywheel.envs.tasks.drawing import make_task
+from flywheel.envs.verdict import Verifier
+from flywheel.utils import child_processes
+from flywheel.utils.diagnostics import Finding, run_diagnostic
+from flywheel.utils.errors import BadInput, FlywheelError
+
+# What `flywheel doctor` finds of browsers: that a page opens, and how well pages and their servers are kept apart.
+
+
+def examine_browsers(settings: Settings, task: Task) -> Iterator[Finding]:
+    """task: one of a world, whose page is opened for real."""
+    yield run_diagnostic("sandbox", partial(_examine_page, settings, task))
+    yield _examine_chromium_sandbox(settings.sandbox)
+    yield _examine_bwrap()
+
+
+def _examine_page(settings: Settings, task: Task) -> str:
+    left = len(child_processes.list_abandoned_folders())
+    return asyncio.run(_time_first_page(settings, task)) + (f"; folders of killed runs removed: {left}" if left else "")
+
+
+async def _time_first_page(settings: Settings, task: Task) -> str:
+    began = time.monotonic()
+    async with open_browser_pool(settings) as pool, pool.env() as env:
+        await env.reset(task, 0)
+        seconds = time.monotonic() - began
+        status = await pool.status()
+    return f"a page in {seconds:.1f} s, {status.memory_mb:.0f} MB"
+
+
+def _examine_chromium_sandbox(settings: SandboxSettings) -> Finding:
+    """Of the page that was opened."""
+    name = "Chromium's own sandbox"
+    try:
+        why = chromium.explain_missing_chromium_sandbox(chromium.find_chromium(settings), settings)
+    except FlywheelError as error:
+        return Finding(name, "missing", error.what, error.fix)
+    if not why:
+        return Finding(name, "ok", "on")
+    return Finding(
+        name,
+        "optional",
+        f"off: {why}. A page that breaks out of Chromium is on this machine",
+        chromium.suggest_chromium_sandbox_fix(why),
+    )
+
+
+def _examine_bwrap() -> Finding:
+    """Of the servers that third-party pages bring with them, which a policy may run code in."""
+    why = isolation.explain_missing_bwrap()
+    if not why:
+        return Finding("bubblewrap", "ok", "servers of third-party pages are kept apart from this machine")
+    fix = "apt-get install bubblewrap" if "not installed" in why else "allow user namespaces"
+    return Finding("bubblewrap", "optional", f"{why}: servers of third-party pages can reach this machine", fix)
+
+
+# browser: pages in Chromium, of the package's worlds and of third parties (`sandbox.manifests`); its settings are the
+# block `sandbox` itself.
+
+# Settings that change how long an episode takes, and not what happens in it.
+_NOT_IN_IDENTITY = {
+    "browsers",
+    "pages",
+    "pages_min",
+    "timeout_s",
+    "wait_s",
+    "lease_s",
+    "silent_s",
+    "idle_s",
+    "recycle_after",
+    "browser_mb",
+    "page_mb",
+    "executable",
+    "record",
+    "record_folder",
+    "record_mb",
+    "kinds",
+    "backend",
+    "manager",
+    "user",
+}
+
+
+class BrowserBackend:
+    def worlds(self) -> Iterable[str]:
+        return catalogue.list_worlds()
+
+    def world(self, name: str) -> TaskSuite:
+        return catalogue.get_world(name)
+
+    def verifier(self, task: Task) -> Verifier:
+        return score_page_reward if task.verifier == manifest.PAGE_VERIFIER else verifiers.find_verifier(task)
+
+    def limits(self, settings: Settings) -> EnvLimits:
+        if settings.sandbox.kinds.get("browser"):
+            raise BadInput(
+                "a browser's settings are those of sandbox", where="sandbox.kinds.browser", fix="set them there"
+            )
+        chosen = settings.sandbox
+        return EnvLimits(chosen.pages, chosen.timeout_s, chosen.wait_s)
+
+    def identity(self, settings: Settings) -> Mapping[str, Any]:
+        return settings.sandbox.model_dump(exclude=_NOT_IN_IDENTITY)
+
+    def check(self, settings: Settings) -> None:
+        chromium.find_chromium(settings.sandbox)
+
+    def examine(self, settings: Settings) -> Iterable[Finding]:
+        return examine_browsers(settings, make_task(catalogue.get_world("tiles"), "clear", 1, 0, "train"))
+
+    def open(self, settings: Settings, root: Path | None) -> AbstractAsyncContextManager[EnvPool]:
+        return pool.open_browser_pool(settings, root)
+
+
+BACKENDS["browser"] = BrowserBackend()

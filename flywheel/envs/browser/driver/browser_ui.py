@@ -1,0 +1,429 @@
+"""Show what a browser itself puts over a page: JavaScript dialogs and the find bar."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from collections.abc import Coroutine, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+from urllib.parse import quote
+
+from flywheel.agent.actions import (
+    ACTION_NAMES,
+    Action,
+    CallUser,
+    Finished,
+    Hotkey,
+    Navigate,
+    NavigateBack,
+    Point,
+    Press,
+    Release,
+    Type,
+    Wait,
+)
+from flywheel.config import SandboxSettings
+from flywheel.envs.browser.driver.cdp import CdpConnection
+from flywheel.envs.browser.driver.frames import FrameCapture
+from flywheel.envs.browser.driver.input import InputDriver
+from flywheel.envs.browser.driver.page import BrowserPage, SessionNotes, ignore_answer
+from flywheel.utils.errors import EnvError
+
+# What the browser itself shows over a page: a page of its own, over the session's last screen.
+#
+# A page whose script waits for an answer draws nothing and answers nothing. So what a person would see over it is
+# another page, in a process of its own: its background is the screen that was last taken, its HTML is what the browser
+# puts on top, and mouse and keys reach it as they reach any page. Its screens are drawn by the same browser, hence as
+# repeatable as all others.
+
+_BACKGROUND_SCRIPT = """(() => {
+    const screen = document.getElementById("flywheel-screen") ?? document.body.appendChild(new Image());
+    screen.id = "flywheel-screen";
+    screen.style.cssText = "position:fixed;inset:0;width:100vw;height:100vh;z-index:-1;pointer-events:none";
+    screen.src = SOURCE;
+    return screen.decode();
+})()"""
+
+
+class TargetListener(Protocol):
+    """What hears of the pages of a browser context."""
+
+    def attached(self, session: str, info: Mapping[str, Any]) -> None: ...
+
+    def detached(self, session: str) -> None: ...
+
+
+class ContextRegistry(Protocol):
+    """What a cover wants of its browser."""
+
+    def adopt(self, context: str, owner: TargetListener | None) -> None: ...
+
+
+class CoverPage:
+    """One for a session, made when it is first shown; `page` is there while it is."""
+
+    def __init__(
+        self, host: ContextRegistry, connection: CdpConnection, frames: FrameCapture, settings: SandboxSettings
+    ) -> None:
+        self._host, self._connection, self._frames, self._settings = host, connection, frames, settings
+        self._context = ""
+        self._size = (0, 0)
+        self._made: asyncio.Future[list[asyncio.Future[dict[str, Any]]]] | None = None
+        self._page: BrowserPage | None = None
+
+    @property
+    def page(self) -> BrowserPage:
+        if self._page is None:
+            raise EnvError("nothing is shown over the page", where="cover")
+        return self._page
+
+    async def show(self, html: str, screen: bytes, size: tuple[int, int], begin: str) -> None:
+        """Put HTML over a screen (a PNG; empty: a white one) of a size in pixels. begin: JavaScript run in it first."""
+        if self._page is None or self._page.gone or self._size != size:
+            await self._make(size)
+        failed = await self.page.navigate(f"data:text/html;charset=utf-8,{quote(html)}")
+        if failed:
+            raise EnvError(f"what the browser shows over the page does not load: {failed}", where="cover")
+        await self.page.evaluate(begin)
+        await self.put_under(screen)
+        await self.page.observe(0)
+
+    async def put_under(self, screen: bytes) -> None:
+        """Another screen below the same HTML."""
+        if screen:
+            source = f"data:image/png;base64,{base64.b64encode(screen).decode()}"
+            await self.page.evaluate(_BACKGROUND_SCRIPT.replace("SOURCE", json.dumps(source)))
+
+    async def do(self, action: Action, session: DialogHost) -> str:
+        """Carry out one action on it; "" or why nothing was done."""
+        if isinstance(action, Hotkey | Press):  # it may paste
+            await self.page.evaluate(f"__flywheel__.core.clipboard={json.dumps(session.clipboard)}")
+        note = await session.hands.do(action, self.page, (), "")
+        seen = await self.page.observe(0)
+        session.clipboard = session.clipboard if seen["copied"] is None else seen["copied"]
+        return note
+
+    async def shot(self) -> bytes:
+        return await self.page.shot()
+
+    def close(self) -> None:
+        """Nothing is kept of it; may be called twice."""
+        if self._page is not None:
+            self._page.lose("the cover is closed")
+        context, self._context, self._page, self._made = self._context, "", None, None
+        if context:
+            self._host.adopt(context, None)
+            self._connection.post("Target.disposeBrowserContext", {"browserContextId": context})
+
+    # -- its target -----------------------------------------------------------------------------------------------
+    async def _make(self, size: tuple[int, int]) -> None:
+        self.close()
+        self._size = size
+        made = await self._connection.send("Target.createBrowserContext", {"disposeOnDetach": True})
+        self._context = made["browserContextId"]
+        self._host.adopt(self._context, self)
+        self._made = asyncio.get_running_loop().create_future()
+        target = {"url": "about:blank", "width": size[0], "height": size[1], "browserContextId": self._context}
+        if self._frames.on_command:
+            target["enableBeginFrameControl"] = True
+        await self._connection.send("Target.createTarget", target)
+        await asyncio.gather(*await self._made)
+        await self.page.begin(0, 0.0)
+
+    def attached(self, session: str, info: Mapping[str, Any]) -> None:
+        self._page = BrowserPage(self._connection, self._frames, self._settings, info["targetId"], session, self._hear)
+        told = self._page.set_up(*self._size)
+        self._page.post("Runtime.runIfWaitingForDebugger")
+        self._made.set_result(told)
+
+    def detached(self, session: str) -> None:
+        if self._page is not None and self._page.session == session:
+            self._page.lose("the cover is gone")
+
+    def _hear(self, page: BrowserPage, method: str, params: Mapping[str, Any]) -> None:
+        match method:
+            case "Fetch.requestPaused":
+                page.post("Fetch.continueRequest", {"requestId": params["requestId"]})
+            case "Inspector.targetCrashed":
+                page.lose("the cover crashed")
+
+
+# The bar that finds text in the page that is seen (ctrl-f), drawn by a page of its own over the page's screen.
+#
+# It takes the keys while it has the focus, and the mouse where it is; all else goes to the page, which lives on below
+# it. What is found is selected in the page and scrolled to, by the engine's own `window.find`.
+
+_FIND_BAR_HTML = (Path(__file__).parent / "find_bar.html").read_text(encoding="utf-8")
+
+
+class FindBar:
+    """One for a tab. `open`: it is seen. elements: the places of its parts."""
+
+    def __init__(self, cover: CoverPage) -> None:
+        self._cover = cover
+        self._page: BrowserPage | None = None  # that is searched
+        self._arrivals = 0  # of its documents, when the bar opened
+        self._focused = False
+        self._text = ""
+        self.elements: list[dict[str, Any]] = []
+
+    def open(self, page: BrowserPage) -> bool:
+        """Whether it is over this page. It goes with the document that it was opened for."""
+        if self._page is not None and (self._page is not page or page.arrivals != self._arrivals):
+            self._page = None
+        return self._page is not None
+
+    async def press(self, page: BrowserPage, go: int, size: tuple[int, int]) -> None:
+        """ctrl-f (0), or the keys that go forward (1) and backward (-1)."""
+        if not self.open(page):
+            await self._cover.show(_FIND_BAR_HTML, b"", size, f"begin({json.dumps(self._text)})")
+            self._page, self._arrivals = page, page.arrivals
+        elif not go:
+            await self._cover.page.evaluate("select()")
+        self._focused = self._focused or not go or not self._text
+        if go and self._text:
+            await self._find(go)
+        await self._look()
+
+    async def take(self, action: Action, session: DialogHost) -> str | None:
+        """Carry out an action on the bar; None where it is meant for the page."""
+        points = [value for value in vars(action).values() if isinstance(value, Point)]
+        if points:
+            bar = next(one for one in self.elements if one["name"] == "find bar")
+            if not (bar["x"] <= points[0].x < bar["x"] + bar["w"] and 0 <= points[0].y < bar["y"] + bar["h"]):
+                self._focused = False
+                await self._cover.page.evaluate("leave()")
+                return None
+            self._focused = True
+        elif not (self._focused and isinstance(action, Hotkey | Press | Release | Type)):
+            return None
+        note = await self._cover.do(action, session)
+        taken = await self._cover.page.evaluate("take()")
+        self._text = taken["text"]
+        if taken["closed"]:
+            self._page = None
+            return note
+        if taken["fresh"]:
+            await self._find(0)
+        for _ in range(abs(taken["go"])):
+            await self._find(1 if taken["go"] > 0 else -1)
+        await self._look()
+        return note
+
+    async def onto(self, screen: bytes) -> bytes:
+        """A screen of the page, with the bar over it."""
+        await self._cover.put_under(screen)
+        return await self._cover.shot()
+
+    def forget(self) -> None:
+        self._page, self._text, self.elements = None, "", []
+        self._cover.close()
+
+    async def _find(self, go: int) -> None:
+        found = await self._page.evaluate(f"__flywheel__.find({json.dumps(self._text)}, {go})")
+        await self._cover.page.evaluate(f"tell({found})")
+
+    async def _look(self) -> None:
+        self.elements = (await self._cover.page.observe(0))["elements"]
+
+
+# Dialogs of a session's pages: alert, confirm, prompt, and the question before a page is left.
+#
+# The script that asks stands still in its process until it is answered, and all that was under way in the page with it:
+# it can neither be drawn nor read, and its time stands still. So what a step was doing is held up (`through`), the
+# dialog is shown over the last screen (`browser_ui.py`), and the step that answers it goes on with what was held up.
+#
+# A dialog that opens while its page is being drawn would hold up every page of the browser, which draws one at a time.
+# So it is answered at once: an alert is shown all the same, since closing it gives the page nothing; others are
+# cancelled and noted.
+
+_DIALOG_HTML = (Path(__file__).parent / "dialog.html").read_text(encoding="utf-8")
+_MAX_MESSAGE, _MAX_DEFAULT = 10_000, 2000  # characters that are shown
+_MAX_TOLD = 100  # characters of a message in a note
+_LEAVE_MESSAGE = "Changes you made may not be saved."
+_MAX_CLOSED = 100  # at the end of an episode
+WorkResult = TypeVar("T")
+_inside_held_work: ContextVar[bool] = ContextVar("inside", default=False)  # this task is what a dialog would hold up
+
+
+class DialogHost(Protocol):
+    """What dialogs want of their tab."""
+
+    hands: InputDriver
+    clipboard: str
+    screen: bytes  # the last one
+    notes: SessionNotes
+
+    @property
+    def size(self) -> tuple[int, int]: ...
+
+
+@dataclass(eq=False)
+class Dialog:
+    """page: whose script asks. answered: the script goes on already, and the dialog is only shown."""
+
+    page: BrowserPage
+    kind: str  # alert, confirm, prompt, beforeunload
+    message: str
+    default: str
+    answered: bool
+
+    def __str__(self) -> str:
+        return f'{self.kind} "{self.message[:_MAX_TOLD]}"' if self.message else self.kind
+
+    @property
+    def question(self) -> str:
+        """The call that fills in `dialog.html`."""
+        asked = (self.kind, "This page says", self.message[:_MAX_MESSAGE], self.default[:_MAX_DEFAULT], "OK")
+        if self.kind == "beforeunload":
+            asked = (self.kind, "Leave site?", _LEAVE_MESSAGE, "", "Leave")
+        return f"ask({', '.join(map(json.dumps, asked))})"
+
+
+class Dialogs:
+    """Of one tab. `open`: those that wait for an answer, the first one is shown."""
+
+    def __init__(self, session: DialogHost, cover: CoverPage) -> None:
+        self._session, self._cover = session, cover
+        self.open: list[Dialog] = []
+        self._blocked: asyncio.Future[None] | None = None  # done as soon as a script waits for an answer
+        self._held: asyncio.Task[Any] | None = None  # what the dialogs hold up
+        self._shown: Dialog | None = None
+        self._seen = False  # the policy has had a look at it
+
+    @property
+    def blocking(self) -> bool:
+        """A script waits, and its page with it."""
+        return any(not dialog.answered for dialog in self.open)
+
+    # -- what pages tell ------------------------------------------------------------------------------------------
+    def opens(self, page: BrowserPage, params: Mapping[str, Any], drawing: bool) -> None:
+        """drawing: the page is being drawn."""
+        dialog = Dialog(page, params["type"], params.get("message", ""), params.get("defaultPrompt", ""), drawing)
+        if drawing:
+            page.post("Page.handleJavaScriptDialog", {"accept": dialog.kind == "alert"})
+            if dialog.kind != "alert" or self.open:
+                how = "closed" if dialog.kind == "alert" else "cancelled"
+                self._session.notes.add(f"{dialog}: {how} unseen, since it opened while the page was being drawn")
+                return
+        self.open.append(dialog)
+        if self.blocking and self._blocked is not None and not self._blocked.done():
+            self._blocked.set_result(None)
+
+    def closes(self, page: BrowserPage) -> None:
+        """The script of a page goes on."""
+        for dialog in self.open:
+            if dialog.page is page and not dialog.answered:
+                self.open.remove(dialog)
+                return
+
+    def forget(self, page: BrowserPage | None = None) -> None:
+        """A page is gone, or all are: nothing waits any more."""
+        self.open = [dialog for dialog in self.open if page is not None and dialog.page is not page]
+        if page is None:
+            held, self._held, self._shown = self._held, None, None
+            if held is not None:
+                held.cancel()
+            self._cover.close()
+
+    # -- what is held up ------------------------------------------------------------------------------------------
+    async def through(self, work: Coroutine[Any, Any, WorkResult]) -> WorkResult | None:
+        """Finish what was held up, then do some work; None where a dialog opens, which then holds it up.
+
+        A part of such work is held up with it."""
+        if _inside_held_work.get():
+            return await work
+        held, self._blocked = self._held, asyncio.get_running_loop().create_future()
+        if self.blocking:
+            self._blocked.set_result(None)
+        self._held = task = asyncio.ensure_future(_run_after(held, work))
+        try:
+            await asyncio.wait([task, self._blocked], return_when=asyncio.FIRST_COMPLETED)
+        except BaseException:
+            task.cancel()
+            raise
+        if not task.done():
+            task.add_done_callback(ignore_answer)
+            return None
+        self._held = None
+        return task.result()
+
+    # -- what the policy sees and does ----------------------------------------------------------------------------
+    async def look(self) -> dict[str, Any]:
+        """What is seen of the first one, as of a page."""
+        dialog = self.open[0]
+        await self._show()
+        seen = await self._cover.page.observe(0)
+        return {"elements": seen["elements"], "dialog": {"kind": dialog.kind, "message": dialog.message[:_MAX_MESSAGE]}}
+
+    async def shot(self) -> bytes:
+        await self._show()
+        self._seen = True
+        return await self._cover.shot()
+
+    async def do(self, action: Action) -> str:
+        """Carry out an action on the first one; "" or why nothing was done."""
+        dialog = self.open[0]
+        if isinstance(action, Wait | Finished | CallUser):
+            return ""
+        if self._shown is not dialog or not self._seen:
+            return f"not done, since a dialog had opened: {dialog}"
+        waits = f"a dialog waits for an answer: {dialog}"
+        if isinstance(action, Navigate | NavigateBack):
+            return f"{ACTION_NAMES[type(action)]} was not done: {waits}"
+        page = self._cover.page
+        before = await page.evaluate("likeness()")
+        note = await self._cover.do(action, self._session)
+        answer = await page.evaluate("answer")
+        if answer is not None:
+            await self._answer(dialog, answer)
+        elif not note and before == await page.evaluate("likeness()"):
+            note = waits
+        return note
+
+    async def close(self) -> None:
+        """Close all, as at the end of an episode: an alert is closed, the rest is cancelled."""
+        closed = 0
+        while self.open:
+            dialog = self.open[0]
+            if closed == _MAX_CLOSED:
+                raise EnvError(f"the page opens dialogs without end: {dialog}", where="the end of the episode")
+            closed += 1
+            self._session.notes.add(f"{dialog}: {'closed' if dialog.kind == 'alert' else 'cancelled'} at the end")
+            await self._answer(dialog, {"accept": dialog.kind == "alert"})
+
+    async def _show(self) -> None:
+        dialog = self.open[0]
+        if self._shown is not dialog:
+            session = self._session
+            await self._cover.show(_DIALOG_HTML, session.screen, session.size, dialog.question)
+            self._shown, self._seen = dialog, False
+
+    async def _answer(self, dialog: Dialog, answer: Mapping[str, Any]) -> None:
+        """The script goes on, until what was held up is done or asks again."""
+        if not dialog.answered:
+            await dialog.page.send("Page.handleJavaScriptDialog", answer)
+        if dialog.kind == "beforeunload" and not answer["accept"]:
+            dialog.page.stay()
+        if dialog in self.open:
+            self.open.remove(dialog)
+        await self.through(_do_nothing())
+
+
+async def _run_after(held: asyncio.Task[Any] | None, work: Coroutine[Any, Any, WorkResult]) -> WorkResult:
+    _inside_held_work.set(True)
+    try:
+        if held is not None:
+            await held
+    except BaseException:
+        work.close()
+        raise
+    return await work
+
+
+async def _do_nothing() -> None:
+    """What is held up is all there is to do."""

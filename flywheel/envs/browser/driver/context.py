@@ -1,0 +1,277 @@
+"""Make and dispose of browser contexts, one a session, with their proxy and downloads."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from flywheel.envs.browser.driver.browser_ui import ContextRegistry, TargetListener
+from flywheel.envs.browser.driver.cdp import CdpCommandError, CdpConnection
+from flywheel.envs.browser.driver.page import PageStack, SessionNotes, ignore_answer
+from flywheel.envs.browser.driver.proxy import SessionProxy
+from flywheel.utils.child_processes import PrivateFolder
+
+# Files that a page gives the user: kept in the session's folder under their own names, up to a size.
+
+_MAX_NAME = 120  # characters
+_MAX_FILES = 100  # of one session
+_BEGIN_S = 0.5  # that a step waits for a file to begin, where one was asked for
+_DOWNLOAD_S = 2.0  # and for it to be there
+
+
+class Downloads:
+    """folder: where the files lie. limit: bytes of one file. cancel: stops a download by its id. note: tells of it."""
+
+    def __init__(self, folder: Path, limit: int, cancel: Callable[[str], None], note: Callable[[str], None]) -> None:
+        self.folder, self._limit, self._cancel, self._note = folder, limit, cancel, note
+        self._names: dict[str, str] = {}  # of the ones under way
+        self._waited: set[str] = set()  # of those, the ones that were waited for
+        self._count = self._asked = 0  # that began, and that should
+
+    def expect(self, files: int) -> None:
+        """Some may begin, or may just have."""
+        self._asked += files
+
+    async def settle(self) -> None:
+        """Wait a moment for those that were asked for to begin, and for those under way to be there."""
+        await _wait_until(lambda: self._asked <= self._count, _BEGIN_S)
+        await _wait_until(lambda: self._waited.issuperset(self._names), _DOWNLOAD_S)
+        self._asked, self._waited = self._count, set(self._names)  # what has not come yet may come when it will
+
+    def begins(self, params: Mapping[str, Any]) -> None:
+        guid, name = params["guid"], safe_file_name(params["suggestedFilename"])
+        self._count += 1
+        if self._count > _MAX_FILES:
+            self._cancel(guid)
+            self._note(f"a download was refused: there are {_MAX_FILES} already")
+            return
+        self._names[guid] = name
+
+    def goes_on(self, params: Mapping[str, Any]) -> None:
+        guid, state = params["guid"], params["state"]
+        name = self._names.get(guid)
+        if name is None:
+            return
+        if state == "completed":
+            del self._names[guid]
+            target = _free_path(self.folder / name)
+            try:
+                (self.folder / guid).rename(target)
+            except OSError as error:
+                self._note(f"the download {name} could not be kept: {error.strerror}")
+                return
+            self._note(f"downloaded {target.name} ({target.stat().st_size} bytes)")
+        elif state == "canceled":
+            del self._names[guid]
+            self._note(f"the download {name} failed")
+        elif max(params["receivedBytes"], params["totalBytes"]) > self._limit:
+            del self._names[guid]
+            self._cancel(guid)
+            self._note(f"the download {name} was cancelled: it is longer than {self._limit // 2**20} MiB")
+
+
+def safe_file_name(name: str) -> str:
+    """A name that stays in its folder, whatever a server called the file."""
+    name = re.sub(r"[\x00-\x1f/\\\x7f]", "_", name).strip(" .")
+    return name[-_MAX_NAME:] or "download"
+
+
+def _free_path(path: Path) -> Path:
+    """`a.txt`, or `a (1).txt` where that is taken."""
+    number, free = 0, path
+    while free.exists():
+        number += 1
+        free = path.with_name(f"{path.stem} ({number}){path.suffix}")
+    return free
+
+
+async def _wait_until(holds: Callable[[], bool], seconds: float) -> None:
+    """Wait until something holds, and no longer than so many seconds."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            while not holds():  # noqa: ASYNC110 (the browser tells nobody else)
+                await asyncio.sleep(0.005)
+
+
+# A context of the browser for one session: nothing of another is in it.
+#
+# It has a proxy of its own, which admits what the session may reach, and a folder for the files that it keeps.
+
+
+class BrowserContext:
+    """id: of the protocol. folder: of its files; it goes with the context."""
+
+    def __init__(
+        self,
+        connection: CdpConnection,
+        id: str,
+        proxy: SessionProxy,
+        folder: Path,
+        limit: int,
+        note: Callable[[str], None],
+    ) -> None:
+        self._connection, self.id, self.proxy, self.folder = connection, id, proxy, folder
+        own = {"browserContextId": id}
+        self.downloads = Downloads(
+            folder, limit, lambda guid: connection.post("Browser.cancelDownload", {"guid": guid, **own}), note
+        )
+        connection.post("Browser.grantPermissions", {"permissions": [], **own})  # all others are denied
+        connection.post(
+            "Browser.setDownloadBehavior",
+            {"behavior": "allowAndName", "downloadPath": str(folder), "eventsEnabled": True, **own},
+        )
+
+    @classmethod
+    async def open(
+        cls,
+        connection: CdpConnection,
+        place: Path,
+        limit: int,
+        note: Callable[[str], None],
+        fault: Callable[[str], None],
+    ) -> BrowserContext:
+        """place: where its folder is made. limit: bytes of a download. fault: told of what the proxy refuses."""
+        proxy = SessionProxy(fault)
+        await proxy.start()
+        wanted = {"disposeOnDetach": True, "proxyServer": proxy.address, "proxyBypassList": "<-loopback>"}
+        try:
+            made = await connection.send("Target.createBrowserContext", wanted)
+        except BaseException:
+            proxy.close()
+            raise
+        folder = Path(tempfile.mkdtemp(prefix="downloads-", dir=place))
+        return cls(connection, made["browserContextId"], proxy, folder, limit, note)
+
+    async def cookies(self) -> list[dict[str, Any]]:
+        return (await self._connection.send("Storage.getCookies", {"browserContextId": self.id}))["cookies"]
+
+    async def set_cookies(self, cookies: Sequence[Mapping[str, Any]]) -> None:
+        await self._connection.send("Storage.setCookies", {"cookies": list(cookies), "browserContextId": self.id})
+
+    def forget(self) -> None:
+        """Its files go, and what its pages reached, they reach no more. The browser is told by another."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.proxy.close()
+
+
+# The browser context of a tab's session: made ready before the session begins, disposed of when it is over.
+#
+# Each session has a context that nothing was in before, with its first page, empty, in a process of its own. To start
+# one takes time, so it is done between two sessions.
+
+_CLOSE_S = 5.0
+
+
+class BrowserHost(ContextRegistry, Protocol):
+    """The browser."""
+
+    alive: bool
+    profile: PrivateFolder
+
+
+class ContextOwner(TargetListener, Protocol):
+    """The tab: whose pages they are, and what is told of them."""
+
+    stack: PageStack
+    notes: SessionNotes
+
+    def renew(self) -> None:
+        """A context is about to be made: its session has nothing of the last one."""
+
+    def forget(self) -> None:
+        """The context is about to go, and all pages with it."""
+
+
+class ContextSlot:
+    """context: None between two sessions. size: of its pages, in pixels. download_mb: limit of one file."""
+
+    def __init__(
+        self,
+        host: BrowserHost,
+        connection: CdpConnection,
+        owner: ContextOwner,
+        size: tuple[int, int],
+        download_mb: float,
+    ) -> None:
+        self._host, self._connection, self._owner = host, connection, owner
+        self._limit = download_mb * 2**20
+        self.size = size
+        self.context: BrowserContext | None = None
+        self._blank = False  # the page is there and no session has begun in it
+        self._preparing: asyncio.Task[None] | None = None
+
+    async def prepare(self, size: tuple[int, int]) -> None:
+        """Have an empty page of this size, which the next session begins in."""
+        if self._preparing is not None:
+            await asyncio.gather(self._preparing, return_exceptions=True)
+        pages = self._owner.stack.pages
+        if not (self._blank and pages and not pages[-1].gone and size == self.size):
+            self.size = size
+            await self._renew()
+
+    def begin(self) -> None:
+        """A session begins in it."""
+        self._blank = False
+
+    def rest(self) -> None:
+        """The session is over: nothing of it is kept, and the next one's page is made ready. Where that page is still
+        being made, none has begun since."""
+        if self._preparing is not None and not self._preparing.done():
+            return
+        self._dispose()
+        self._preparing = asyncio.ensure_future(self._renew())
+        self._preparing.add_done_callback(ignore_answer)
+
+    async def close(self) -> None:
+        """Give everything back, by force where a page hangs; may be called twice.
+
+        Raises EnvTimeout where the browser does not let go of a page: it is then as good as dead itself.
+        """
+        if self._preparing is not None:
+            self._preparing.cancel()
+        for page in self._owner.stack.pages:  # its script may hang, and the thread that speaks to the browser does not
+            page.post("Page.crash")
+        context = self._forget()
+        if context and self._host.alive:
+            with contextlib.suppress(CdpCommandError):
+                await self._connection.call(
+                    "Target.disposeBrowserContext", {"browserContextId": context}, timeout_s=_CLOSE_S
+                )
+
+    def disconnect(self) -> None:
+        """What its pages reached, they reach no more; may be called twice."""
+        if self.context is not None:
+            self.context.proxy.close()
+
+    async def _renew(self) -> None:
+        self._dispose()
+        self._owner.renew()
+        notes = self._owner.notes
+        self.context = await BrowserContext.open(
+            self._connection, self._host.profile.path, self._limit, notes.add, notes.fault
+        )
+        self._host.adopt(self.context.id, self._owner)
+        await self._owner.stack.begin(self.context.id, self.size)
+        self._blank = True
+
+    def _dispose(self) -> None:
+        context = self._forget()
+        if context:
+            self._connection.post("Target.disposeBrowserContext", {"browserContextId": context})
+
+    def _forget(self) -> str:
+        """The id of the context that is to be disposed of; "" for none."""
+        self._blank = False
+        self._owner.forget()
+        context, self.context = self.context, None
+        if context is None:
+            return ""
+        context.forget()
+        self._host.adopt(context.id, None)
+        return context.id

@@ -1,0 +1,560 @@
+"""Carry out actions on a page by mouse and keyboard, or by fingers on a phone's screen."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+from urllib.parse import quote, urljoin, urlsplit
+
+from flywheel.agent import actions as act
+from flywheel.agent.actions import Action, Point
+from flywheel.envs import keyboard
+from flywheel.envs.browser.driver.page import BrowserPage, ignore_answer
+from flywheel.envs.browser.page_source import is_within_prefixes
+from flywheel.envs.keyboard import SHIFT, Key
+
+# A drag as a person makes it: a press, moves on the way with page time between them, a release.
+#
+# Libraries look where the pointer is in frames and timers of their own, so a drag that takes no time is missed. Where
+# the browser makes a drag of HTML of it (`draggable`, a link, a picture, selected text), no move of the mouse reaches
+# the page any more: the browser hands us what is dragged, and we say where it is and that it is dropped.
+
+PixelPoint = tuple[float, float]
+SendMouseEvent = Callable[
+    [str, PixelPoint], asyncio.Future
+]  # (the protocol's type of event, where): the browser's answer
+PassPageTime = Callable[
+    [float], Awaitable[Mapping[str, Any] | None]
+]  # passes page time; what is seen, None on another page
+
+_DRAG_MOVES = 8
+_DRAG_PACE_MS = 20.0  # page time after the press and after each move
+_DRAG_START_S = 1.0  # for the browser to say what is dragged, once the page let it be
+
+
+class MouseGrip:
+    """A button of the mouse that is held down on a page, and what of the page hangs on it."""
+
+    def __init__(self, page: BrowserPage, mouse: SendMouseEvent) -> None:
+        self.page, self._mouse = page, mouse
+        self._inside = False  # a drag of HTML has entered the page
+
+    async def press(self, at: PixelPoint) -> None:
+        self.page.dragged = None
+        await self.page.deliver(self._mouse("mouseMoved", at))
+        await self._mouse("mousePressed", at)
+
+    async def move(self, at: PixelPoint) -> None:
+        if self.page.dragged is None:
+            await self.page.deliver(self._mouse("mouseMoved", at))
+        else:
+            await self._tell("dragOver" if self._inside else "dragEnter", at)
+
+    async def heed(self, seen: Mapping[str, Any]) -> None:
+        """What was seen after a move: where the page let a drag of HTML be, the browser is about to say of what."""
+        if seen.get("dragging") and self.page.dragged is None:
+            with contextlib.suppress(TimeoutError):  # nothing to drag, or a frame that was taken away
+                await self.page.until(lambda: self.page.dragged is not None, _DRAG_START_S)
+
+    async def release(self, at: PixelPoint) -> None:
+        if self.page.dragged is None:
+            await self._mouse("mouseReleased", at)
+            return
+        # Browsers tell the place again and again: the page answers for this one, not for the last.
+        for kind in ("dragOver", "drop") if self._inside else ("dragEnter", "dragOver", "drop"):
+            await self._tell(kind, at)
+        self.page.dragged = None
+
+    def let_go(self, at: PixelPoint) -> None:
+        """Another page is seen: this one, where it is still there, must not be left with the button held."""
+        if self.page.gone:
+            return
+        if self.page.dragged is None:
+            self._mouse("mouseReleased", at).add_done_callback(ignore_answer)
+        else:
+            told = {"type": "dragCancel", "x": at[0], "y": at[1], "data": self.page.dragged}
+            self.page.post("Input.dispatchDragEvent", told)
+            self.page.dragged = None
+
+    async def _tell(self, kind: str, at: PixelPoint) -> None:
+        self._inside = True
+        event = {"type": kind, "x": at[0], "y": at[1], "data": self.page.dragged, "modifiers": 0}
+        await self.page.deliver(self.page.send("Input.dispatchDragEvent", event))
+
+
+async def drag_slowly(grip: MouseGrip, start: PixelPoint, end: PixelPoint, ms: float, rest: PassPageTime) -> None:
+    """Carry out a drag in at most `ms` of page time; it ends where the page gives way to another."""
+    pace = min(_DRAG_PACE_MS, ms / (_DRAG_MOVES + 1))
+    await grip.press(start)
+    if await rest(pace) is None:
+        return grip.let_go(start)
+    for at in _ease_path(start, end):
+        await grip.move(at)
+        seen = await rest(pace)
+        if seen is None:
+            return grip.let_go(at)
+        await grip.heed(seen)
+    await grip.release(end)
+
+
+def _ease_path(start: PixelPoint, end: PixelPoint) -> list[PixelPoint]:
+    """Slow at both ends, as a hand is."""
+    shares = [step / _DRAG_MOVES for step in range(1, _DRAG_MOVES + 1)]
+    eased = [share * share * (3 - 2 * share) for share in shares]
+    return [tuple(a + (b - a) * share for a, b in zip(start, end, strict=True)) for share in eased]
+
+
+# Actions carried out on a page by mouse and keyboard: the one place that knows both sides.
+
+OUTSIDE_NOTE = "the point is outside the viewport"
+_SCROLL_DIRECTIONS = {"up": (0, -1), "down": (0, 1), "left": (-1, 0), "right": (1, 0)}
+_SCROLL_SHARE = 0.5  # of the viewport, a scroll
+_MAX_TEXT = 2000
+_BUTTONS = {"none": 0, "left": 1, "right": 2}
+_SCROLL_FRAMES = 2  # in which a page has taken a turn of the wheel and moved
+
+
+class InputDriver:
+    """Mouse and keyboard of a session. width, height: the viewport in pixels.
+
+    Commands are written one after the other and only the last answer is waited for: the browser delivers them in order.
+    """
+
+    def __init__(self, width: int, height: int) -> None:
+        self._width, self._height = width, height
+        self._held: dict[str, Key] = {}  # by code
+        self.at = (0.0, 0.0)  # where the mouse is
+
+    @property
+    def held(self) -> list[str]:
+        """Names of the keys that are held down, in the order in which they were pressed."""
+        return [key.key if key.key != " " else "Space" for key in self._held.values()]
+
+    @property
+    def modifiers(self) -> int:
+        """Bits of the modifiers that are held down."""
+        return self._modifiers()
+
+    async def do(
+        self,
+        action: Action,
+        page: BrowserPage,
+        allowed: tuple[str, ...],
+        base: str,
+        ms: float = 0,
+        rest: PassPageTime | None = None,
+    ) -> str:
+        """Carry out one action; "" or why it did nothing. base: what a relative address is relative to.
+
+        ms: page time that it may take, which `rest` passes (or else the page alone).
+        """
+        if is_outside_screen(action):
+            return OUTSIDE_NOTE
+        match action:
+            case act.Click(point):
+                await self.click(page, self.pixel(point))
+            case act.LeftDouble(point):
+                await self._double(page, self.pixel(point))
+            case act.RightSingle(point):
+                await self.click(page, self.pixel(point), "right")
+            case act.Hover(point):
+                await self._hover(page, self.pixel(point))
+            case act.Drag(start, end):
+                await self._drag(page, self.pixel(start), self.pixel(end), ms, rest or page.observe)
+            case act.Scroll(point, direction):
+                await self._scroll(page, self.pixel(point), _SCROLL_DIRECTIONS[direction])
+            case act.Hotkey(keys):
+                return await self._hotkey(page, keys)
+            case act.Type(content):
+                return await self._type(page, content)
+            case act.Press(key):
+                return await self.press(page, key)
+            case act.Release(key):
+                return await self.release(page, key)
+            case act.Navigate(content):
+                return await self._navigate(page, content, allowed, base)
+            case act.Wait() | act.Finished() | act.CallUser():
+                pass
+            case _:
+                return f"a browser page has no {act.ACTION_NAMES[type(action)]}"
+        return ""
+
+    # -- mouse ----------------------------------------------------------------------------------------------------
+    def move(self, page: BrowserPage, at: tuple[float, float], button: str = "none") -> None:
+        """Not waited for: a page hears of it with what comes next, or in its next frame."""
+        self.at = at
+        self._mouse(page, "mouseMoved", at, button, 0).add_done_callback(ignore_answer)
+
+    def _mouse(self, page: BrowserPage, kind: str, at: tuple[float, float], button: str, clicks: int) -> asyncio.Future:
+        held = _BUTTONS[button] if kind != "mouseReleased" else 0
+        return page.send(
+            "Input.dispatchMouseEvent",
+            {
+                "type": kind,
+                "x": at[0],
+                "y": at[1],
+                "button": button,
+                "buttons": held,
+                "clickCount": clicks,
+                "modifiers": self._modifiers(),
+            },
+        )
+
+    async def click(self, page: BrowserPage, at: tuple[float, float], button: str = "left", clicks: int = 1) -> None:
+        if clicks == 1:
+            self.move(page, at)
+        pressed = self._mouse(page, "mousePressed", at, button, clicks)
+        released = self._mouse(page, "mouseReleased", at, button, clicks)
+        await asyncio.gather(pressed, released)
+
+    async def _double(self, page: BrowserPage, at: tuple[float, float]) -> None:
+        """Two clicks. What the first one began finishes before the second, which would else be a matter of luck."""
+        await self.click(page, at)
+        await page.observe(0)
+        await page.shot()  # a document that shows nothing yet loses clicks, and a frame alone may still be empty
+        await self.click(page, at, clicks=2)
+
+    async def _hover(self, page: BrowserPage, at: tuple[float, float]) -> None:
+        self.at = at
+        await page.deliver(self._mouse(page, "mouseMoved", at, "none", 0))
+
+    async def _drag(
+        self, page: BrowserPage, start: tuple[float, float], end: tuple[float, float], ms: float, rest: PassPageTime
+    ) -> None:
+        await drag_slowly(self.grip(page), start, end, ms, rest)
+        self.at = end
+
+    def grip(self, page: BrowserPage) -> MouseGrip:
+        """The left button, to be held down."""
+        pressed = False
+
+        def mouse(kind: str, at: tuple[float, float]) -> asyncio.Future:
+            nonlocal pressed
+            self.at, moves = at, kind == "mouseMoved"
+            pressed |= kind == "mousePressed"
+            return self._mouse(page, kind, at, "left" if pressed else "none", 0 if moves else 1)
+
+        return MouseGrip(page, mouse)
+
+    async def _scroll(self, page: BrowserPage, at: tuple[float, float], way: tuple[int, int]) -> None:
+        await self.wheel(page, at, way[0] * self._width * _SCROLL_SHARE, way[1] * self._height * _SCROLL_SHARE)
+
+    async def wheel(self, page: BrowserPage, at: tuple[float, float], right: float, down: float) -> None:
+        """Turn the wheel by so many pixels."""
+        self.move(page, at)
+        turned = page.send(
+            "Input.dispatchMouseEvent",
+            {
+                "type": "mouseWheel",
+                "x": at[0],
+                "y": at[1],
+                "modifiers": self._modifiers(),
+                "deltaX": right,
+                "deltaY": down,
+            },
+        )
+        await page.deliver(turned)
+        # The browser scrolls by events of its own, which it sends after the answer. A move goes the same way behind
+        # them: once the page has it, it has those too.
+        await page.deliver(self._mouse(page, "mouseMoved", at, "none", 0))
+        for _ in range(_SCROLL_FRAMES):
+            await page.draw()
+
+    # -- keyboard -------------------------------------------------------------------------------------------------
+    def _modifiers(self) -> int:
+        bits = 0
+        for key in self._held.values():
+            bits |= key.modifier
+        return bits
+
+    def _down(self, page: BrowserPage, key: Key, extra: int = 0) -> asyncio.Future:
+        repeat = key.code in self._held
+        self._held.setdefault(key.code, key)
+        modifiers = self._modifiers() | extra
+        text = "" if modifiers & ~SHIFT else key.text
+        return page.send(
+            "Input.dispatchKeyEvent",
+            {
+                "type": "keyDown" if text else "rawKeyDown",
+                **_key_fields(key),
+                "modifiers": modifiers,
+                "autoRepeat": repeat,
+                **({"text": text, "unmodifiedText": text} if text else {}),
+            },
+        )
+
+    def _up(self, page: BrowserPage, key: Key, extra: int = 0) -> asyncio.Future:
+        self._held.pop(key.code, None)
+        return page.send(
+            "Input.dispatchKeyEvent", {"type": "keyUp", **_key_fields(key), "modifiers": self._modifiers() | extra}
+        )
+
+    async def _hotkey(self, page: BrowserPage, names: tuple[str, ...]) -> str:
+        keys = [keyboard.find_key(name) for name in names]
+        if not keys or None in keys:
+            return f"no such key: {' '.join(names)}"
+        extra = SHIFT if any(key.shifted for key in keys) else 0  # `+` is a key of its own here
+        if any(key.modifier == SHIFT for key in keys) or self._modifiers() & SHIFT:
+            keys = [_shifted_key(key) for key in keys]
+        before = set(self._held)  # what an earlier step pressed stays down
+        sent = [self._down(page, key, extra) for key in keys]
+        sent += [self._up(page, key, extra) for key in reversed(keys) if key.code not in before]
+        await asyncio.gather(*sent)
+        return ""
+
+    async def _type(self, page: BrowserPage, content: str) -> str:
+        if len(content) > _MAX_TEXT:
+            return f"the text is longer than {_MAX_TEXT} characters"
+        # A model's text may hold lone surrogates, which no message can carry.
+        text = content.rstrip("\n").encode("utf-8", "replace").decode()
+        sent, other = [], ""
+        for character in text:
+            key = keyboard.KEYS.get(character)
+            if key is None:  # no key of this keyboard: it comes as from an input method
+                other += character
+                continue
+            if other:
+                sent.append(page.send("Input.insertText", {"text": other}))
+                other = ""
+            sent += self._stroke(page, key)
+        if other:
+            sent.append(page.send("Input.insertText", {"text": other}))
+        if content.endswith("\n"):
+            sent += self._stroke(page, keyboard.KEYS["Enter"])
+        if sent:
+            await asyncio.gather(*sent)
+        return ""
+
+    def _stroke(self, page: BrowserPage, key: Key) -> list[asyncio.Future]:
+        extra = SHIFT if key.shifted else 0
+        held = key.code in self._held
+        sent = [self._down(page, key, extra)]
+        return sent if held else [*sent, self._up(page, key, extra)]
+
+    async def press(self, page: BrowserPage, name: str) -> str:
+        """Down; again without a release in between: the key repeats."""
+        key = keyboard.find_key(name)
+        if key is None:
+            return f"no such key: {name}"
+        await self._down(page, _shifted_key(key) if self._modifiers() & SHIFT else key)
+        return ""
+
+    async def release(self, page: BrowserPage, name: str) -> str:
+        key = keyboard.find_key(name)
+        if key is None:
+            return f"no such key: {name}"
+        if key.code not in self._held:
+            return f"the key is not held down: {name}"
+        await self._up(page, self._held[key.code])
+        return ""
+
+    # -- elsewhere ------------------------------------------------------------------------------------------------
+    async def _navigate(self, page: BrowserPage, content: str, allowed: tuple[str, ...], base: str) -> str:
+        try:
+            target = urljoin(base, content.strip())
+        except ValueError:
+            return "that is not an address"
+        if not is_within_prefixes(target, allowed):
+            return "the address is outside this world"
+        failed = await page.navigate(target)
+        return f"the address did not load: {failed}" if failed and failed != "net::ERR_ABORTED" else ""
+
+    def pixel(self, point: Point) -> tuple[float, float]:
+        return point.x * self._width, point.y * self._height
+
+
+def is_outside_screen(action: Action) -> bool:
+    """Whether a point of an action lies beyond the screen."""
+    points = [value for value in vars(action).values() if isinstance(value, Point)]
+    return not all(0 <= point.x < 1 and 0 <= point.y < 1 for point in points)
+
+
+def _key_fields(key: Key) -> dict[str, Any]:
+    location = 1 if key.modifier else 0
+    return {"key": key.key, "code": key.code, "windowsVirtualKeyCode": key.number, "location": location}
+
+
+def _shifted_key(key: Key) -> Key:
+    """What the same key types with Shift."""
+    for other in keyboard.KEYS.values():
+        if other.shifted and other.code == key.code:
+            return other
+    return key
+
+
+# Actions carried out by fingers on a phone's screen, and by what a phone has beside it: applications, home and back.
+#
+# The first address that a session may go to is the phone's launcher: it is the home screen, and it leads to an
+# application by `open/NAME`. Where the last page in the history is none of the application that is seen, back leads
+# home.
+
+_SWIPE_MOVES = 8  # of a finger, in a swipe
+_SWIPE_PACE_MS = 16.0  # page time between them
+_SWIPE_REST_S = 0.3  # that a finger rests before it is lifted: what it moved does not fly on
+_GESTURE_INTERVAL_S = 2.0  # between the beginnings of two gestures
+_LONG_PRESS_MS = 600.0  # of page time: a long press
+_SWIPE_SHARE = 0.6  # of the screen, a scroll: more than half, so that what snaps goes on
+_TOUCH_SLOP = 15.0  # pixels that a finger moves before the page does
+_TOUCH_FRAMES = 2  # in which a page has taken a touch, and moved
+# Whoever listens for a long press hears of it. A field that it falls on is marked, as by Android's "Select all".
+_LONG_PRESS_SCRIPT = """((x, y) => {
+  const at = document.elementFromPoint(x, y);
+  if (!at) return;
+  const event = new PointerEvent("contextmenu", { bubbles: true, cancelable: true, composed: true,
+    clientX: x, clientY: y, pointerType: "touch" });
+  const field = at.closest("input, textarea");
+  if (at.dispatchEvent(event) && field && "selectionStart" in field) { field.focus(); field.select(); }
+})(%s, %s)"""
+PixelPoint = tuple[float, float]
+
+
+class TouchDriver(InputDriver):
+    """Fingers and the screen's keyboard. What the browser shows over a page, as a dialog, is tapped by the mouse
+    and left by back."""
+
+    _last = 0.0  # when the last gesture began, in seconds as the browser is told
+
+    async def do(
+        self,
+        action: Action,
+        page: BrowserPage,
+        allowed: tuple[str, ...],
+        base: str,
+        ms: float = 0,
+        rest: PassPageTime | None = None,
+    ) -> str:
+        if not allowed:
+            action = act.Hotkey(("esc",)) if isinstance(action, act.PressBack) else action
+            return await super().do(action, page, allowed, base, ms, rest)
+        match action:
+            case act.LongPress(point):
+                if is_outside_screen(action):
+                    return OUTSIDE_NOTE
+                await self._long(page, self.pixel(point), rest or page.observe)
+            case act.OpenApp(name):
+                return await self._open(page, f"{allowed[0]}open/{quote(name.strip()[:100], safe='')}", name)
+            case act.PressHome():
+                await page.navigate(allowed[0])
+            case act.PressBack():
+                return await self._back(page, allowed)
+            case act.Click() | act.Drag() | act.Scroll() | act.Type() | act.Wait() | act.Finished() | act.CallUser():
+                return await super().do(action, page, allowed, base, ms, rest)
+            case _:
+                return f"a phone has no {act.ACTION_NAMES[type(action)]}"
+        return ""
+
+    # -- fingers --------------------------------------------------------------------------------------------------
+    def _moment(self) -> float:
+        """When a gesture begins: long enough after the last one, so that two taps are never a double tap."""
+        self._last = max(time.time(), self._last + _GESTURE_INTERVAL_S)
+        return self._last
+
+    def _touch(self, page: BrowserPage, kind: str, at: PixelPoint | None, moment: float) -> asyncio.Future:
+        points = [] if at is None else [{"x": at[0], "y": at[1]}]
+        sent = page.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points, "timestamp": moment})
+        sent.add_done_callback(ignore_answer)
+        return sent
+
+    async def click(self, page: BrowserPage, at: PixelPoint, button: str = "left", clicks: int = 1) -> None:
+        moment = self._moment()
+        self._touch(page, "touchStart", at, moment)
+        await page.deliver(self._touch(page, "touchEnd", None, moment + 0.05))
+        await self._taken(page)
+
+    async def _drag(self, page: BrowserPage, start: PixelPoint, end: PixelPoint, ms: float, rest: PassPageTime) -> None:
+        await self._swipe(page, start, end)
+
+    def grip(self, page: BrowserPage) -> FingerGrip:
+        """A finger on the screen."""
+        return FingerGrip(page, self._touch, self._moment())
+
+    async def _scroll(self, page: BrowserPage, at: PixelPoint, way: tuple[int, int]) -> None:
+        """A finger goes the other way, a good half of the screen, around the point."""
+        sides = (self._width, self._height)
+        reach = [step * (side * _SWIPE_SHARE + _TOUCH_SLOP) / 2 for step, side in zip(way, sides, strict=True)]
+        middle = [
+            min(max(place, abs(half) + 1), side - abs(half) - 1)
+            for place, half, side in zip(at, reach, sides, strict=True)
+        ]
+        ends = [tuple(place + sign * half for place, half in zip(middle, reach, strict=True)) for sign in (1, -1)]
+        await self._swipe(page, *ends)
+
+    async def _swipe(self, page: BrowserPage, start: PixelPoint, end: PixelPoint) -> None:
+        moment = self._moment()
+        await page.deliver(self._touch(page, "touchStart", start, moment))
+        for number in range(1, _SWIPE_MOVES + 1):
+            share = number / _SWIPE_MOVES
+            at = tuple(a + (b - a) * share for a, b in zip(start, end, strict=True))
+            moment += _SWIPE_PACE_MS / 1000
+            await page.deliver(self._touch(page, "touchMove", at, moment))
+        await page.deliver(self._touch(page, "touchMove", end, moment + _SWIPE_REST_S))
+        await page.deliver(self._touch(page, "touchEnd", None, moment + 2 * _SWIPE_REST_S))
+        await self._taken(page)
+
+    async def _long(self, page: BrowserPage, at: PixelPoint, rest: PassPageTime) -> None:
+        """The browser's own would take half a second of real time; this one takes page time."""
+        moment = self._moment()
+        await page.deliver(self._touch(page, "touchStart", at, moment))
+        if await rest(_LONG_PRESS_MS) is not None:
+            await page.evaluate(_LONG_PRESS_SCRIPT % (json.dumps(at[0]), json.dumps(at[1])))
+        await page.deliver(self._touch(page, "touchCancel", None, moment + 1))
+
+    async def _taken(self, page: BrowserPage) -> None:
+        for _ in range(_TOUCH_FRAMES):
+            await page.draw()
+
+    # -- the phone ------------------------------------------------------------------------------------------------
+    async def _open(self, page: BrowserPage, address: str, name: str) -> str:
+        failed = await page.navigate(address)
+        return f"there is no application called {name[:100]}" if failed else ""
+
+    async def _back(self, page: BrowserPage, allowed: tuple[str, ...]) -> str:
+        """Closes a list that hangs open; else back in the application that is seen, then to the home screen."""
+        if await page.evaluate("document.querySelector('select:open') !== null"):
+            await self._hotkey(page, ("esc",))
+            return ""
+        history = await page.send("Page.getNavigationHistory")
+        entries, now = [one["url"] for one in history["entries"]], history["currentIndex"]
+        here = next((one for one in allowed if is_within_prefixes(entries[now], (one,))), allowed[0])
+        if now and is_within_prefixes(entries[now - 1], (here,)) and entries[now] != allowed[0]:
+            await page.travel(-1)
+        elif here == allowed[0] and urlsplit(entries[now]).path == urlsplit(allowed[0]).path:
+            return "this is the home screen: there is nothing to go back to"
+        else:
+            await page.navigate(allowed[0])
+        return ""
+
+
+class FingerGrip:
+    """One that stays on the screen, and is moved by a person: `drags.Grip` for phones. began: when, in seconds."""
+
+    def __init__(
+        self,
+        page: BrowserPage,
+        touch: Callable[[BrowserPage, str, PixelPoint | None, float], asyncio.Future],
+        began: float,
+    ) -> None:
+        self.page, self._touch, self._ahead = page, touch, began - time.time()
+
+    async def press(self, at: PixelPoint) -> None:
+        await self._told("touchStart", at)
+
+    async def move(self, at: PixelPoint) -> None:
+        await self._told("touchMove", at)
+
+    async def heed(self, seen: Mapping[str, Any]) -> None:
+        """Nothing hangs on a finger."""
+
+    async def release(self, at: PixelPoint) -> None:
+        await self._told("touchEnd", None)
+
+    def let_go(self, at: PixelPoint) -> None:
+        if not self.page.gone:
+            self._touch(self.page, "touchCancel", None, time.time() + self._ahead)
+
+    async def _told(self, kind: str, at: PixelPoint | None) -> None:
+        await self.page.deliver(self._touch(self.page, kind, at, time.time() + self._ahead))

@@ -1,0 +1,638 @@
+"""Drive one page by its protocol session: set-up, navigation, clock, and the popups over it."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from flywheel.config import SandboxSettings
+from flywheel.envs.browser.driver import page_scripts
+from flywheel.envs.browser.driver.cdp import CdpCommandError, CdpConnection
+from flywheel.envs.browser.driver.frames import FrameCapture, crop_png
+from flywheel.envs.browser.page_source import is_within_prefixes
+from flywheel.utils.errors import EnvError
+
+# What is told of a session beside what is seen: notes for its user, and what failed in its pages.
+
+_MAX_NOTES_A_STEP = 5  # notes of one step
+_MAX_NOTES = 1000  # that wait to be told
+_MAX_FAULTS = 50  # of one session
+
+
+class SessionNotes:
+    """faults: what failed in the pages since the session began: uncaught errors, loads."""
+
+    def __init__(self) -> None:
+        self._notes: list[str] = []
+        self.faults: list[str] = []
+
+    def add(self, text: str) -> None:
+        if len(self._notes) < _MAX_NOTES:
+            self._notes.append(text)
+
+    def fault(self, text: str) -> None:
+        if len(self.faults) < _MAX_FAULTS:
+            self.faults.append(text)
+
+    def take(self) -> list[str]:
+        """The notes since it was asked last."""
+        notes, self._notes = self._notes, []
+        if len(notes) > _MAX_NOTES_A_STEP:
+            notes = [*notes[:_MAX_NOTES_A_STEP], f"and {len(notes) - _MAX_NOTES_A_STEP} more"]
+        return notes
+
+    def clear(self) -> None:
+        self._notes, self.faults = [], []
+
+
+# What a new page is told first, and what runs in its documents and workers ahead of their own scripts: clock, chance,
+# loads, what is refused.
+
+# Worklets wait too, whatever the filter says: who is not told of one cannot let it go on.
+_ATTACH_WORKERS = {
+    "autoAttach": True,
+    "waitForDebuggerOnStart": True,
+    "flatten": True,
+    "filter": [{"type": "iframe", "exclude": True}, {}],
+}
+
+
+# What a phone's browser says of itself; the version is nobody's.
+_PHONE_USER_AGENT = (
+    "Mozilla/5.0 (Linux; Android 14; Phone) AppleWebKit/537.36 (KHTML, like Gecko) "
+    "Chrome/140.0.0.0 Mobile Safari/537.36"
+)
+_TOUCH_COMMANDS: list[tuple[str, dict[str, Any]]] = [
+    ("Emulation.setTouchEmulationEnabled", {"enabled": True, "maxTouchPoints": 5}),
+    ("Emulation.setUserAgentOverride", {"userAgent": _PHONE_USER_AGENT, "platform": "Linux armv81"}),
+]
+
+
+def list_setup_commands(width: int, height: int, touch: bool = False) -> list[tuple[str, dict[str, Any]]]:
+    """Methods of the protocol with their parameters. touch: a phone's page, which has fingers for a mouse."""
+    metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": touch}
+    media = [{"name": "prefers-reduced-motion", "value": "reduce"}]
+    return [
+        ("Page.enable", {}),
+        ("Inspector.enable", {}),
+        # No animation moves by itself: a frame that is drawn before the clock knows of one shows its beginning.
+        ("Animation.enable", {}),
+        ("Animation.setPlaybackRate", {"playbackRate": 0}),
+        ("Input.setInterceptDrags", {"enabled": True}),
+        ("Page.setInterceptFileChooserDialog", {"enabled": True}),
+        ("Target.setAutoAttach", _ATTACH_WORKERS),
+        ("Emulation.setDeviceMetricsOverride", metrics),
+        ("Emulation.setFocusEmulationEnabled", {"enabled": True}),
+        ("Emulation.setEmulatedMedia", {"features": media}),
+        # Each document is asked for at our hands: where it may go, and which time it is.
+        ("Fetch.enable", {"patterns": DOCUMENT_PATTERNS}),
+        *(_TOUCH_COMMANDS if touch else ()),
+    ]
+
+
+def make_document_script(seed: int, start: float, patience: float) -> str:
+    """start: page time in ms. patience: real ms that loads are waited for."""
+    config = {"seed": seed, "start": start, "patience": patience, "policy": REPORT_ONLY_POLICY}
+    return page_scripts.DOCUMENT_SCRIPT.replace("= CONFIG;", f"= {json.dumps(config)};")
+
+
+def make_worker_script(seed: int, start: float) -> str:
+    return page_scripts.WORKER_SCRIPT.replace("= CONFIG", f"= {json.dumps({'seed': seed, 'start': start})}")
+
+
+# Documents come with a policy of ours that forbids nothing and reports every request as it begins.
+#
+# A page's clock must stand still while something loads, and no script can see an `import()`, or the picture that a
+# style sheet asks for. `Content-Security-Policy-Report-Only` makes the browser tell the document of each (`loads.js`),
+# at the very place of the page's own order of events. The page's policies are its own, and hold as ever.
+
+_INLINE = "'unsafe-inline' 'unsafe-eval' 'wasm-unsafe-eval' data: blob:"
+_DATA = "data: blob:"
+REPORT_ONLY_POLICY = (
+    f"script-src-elem {_INLINE}; style-src-elem {_INLINE}; img-src {_DATA}; font-src {_DATA}; connect-src {_DATA}"
+)
+DOCUMENT_PATTERNS = tuple(
+    {"urlPattern": "*", "resourceType": "Document", "requestStage": stage} for stage in ("Request", "Response")
+)
+_DOCUMENT_TYPES = ("text/html", "application/xhtml+xml", "image/svg+xml")
+_STALE_HEADERS = (
+    "content-encoding",
+    "content-length",
+    "transfer-encoding",
+)  # of the body as it was sent, not as we have it
+
+
+def has_response(params: Mapping[str, Any]) -> bool:
+    """Whether a paused request has its answer, and is not yet to be sent."""
+    return "responseStatusCode" in params or "responseErrorReason" in params
+
+
+def continue_response(page: BrowserPage, params: Mapping[str, Any]) -> None:
+    """Let an answer go on: a document with the policy, anything else as it is.
+
+    A document is given anew, since a browser has read the policies of an answer before it lets us see it.
+    """
+    on = {"requestId": params["requestId"]}
+    headers = [(one["name"], one["value"]) for one in params.get("responseHeaders", [])]
+    status, kinds = params.get("responseStatusCode", 0), {name.lower(): value.lower() for name, value in headers}
+    shown = kinds.get("content-type", "").startswith(_DOCUMENT_TYPES) and "content-disposition" not in kinds
+    if not shown or 300 <= status < 400 or status == 204:
+        page.post("Fetch.continueRequest", on)
+        return
+    kept = [(name, value) for name, value in headers if name.lower() not in _STALE_HEADERS]
+    told = [*kept, ("Content-Security-Policy-Report-Only", REPORT_ONLY_POLICY)]
+
+    def give(body: asyncio.Future[dict[str, Any]]) -> None:
+        if body.cancelled() or body.exception() is not None:  # it broke off: let the browser say so
+            page.post("Fetch.continueRequest", on)
+            return
+        text, encoded = body.result()["body"], body.result()["base64Encoded"]
+        page.post(
+            "Fetch.fulfillRequest",
+            on
+            | {
+                "responseCode": status,
+                "responseHeaders": [{"name": name, "value": value} for name, value in told],
+                "body": text if encoded else base64.b64encode(text.encode()).decode(),
+            },
+        )
+
+    page.send("Fetch.getResponseBody", on).add_done_callback(give)
+
+
+# One page of a tab: its protocol session, its navigations, its clock.
+#
+# A navigation costs no page time: the clock stops where one begins, and what is left of a step passes in the next
+# document (`scripts/document`). The date goes on over documents; `performance.now` begins anew in each, as in any
+# browser.
+
+# What a navigation does to a call that was under way in the page it left.
+_LEFT_SIGNS = (
+    "context was destroyed",
+    "Cannot find",
+    "navigated or closed",
+    "frame was detached",
+    "Promise was collected",
+)
+WENT_NOWHERE = "flywheel.wentNowhere"  # told like an event of the browser: `url`, where a frame was to go
+_ASKED_S = 0.5  # for a navigation that was asked for to begin
+_FRAME_MS = 1.0  # between two frames at one page time: one that is not later than the last is never drawn
+_PATIENCE = 1 / 3  # of the deadline, for a document that goes on loading; spent once
+_TRAVEL_S = 2.0  # for a step in the history to begin
+
+
+class PageGone(EnvError):
+    """The page crashed, or closed itself."""
+
+
+class BrowserPage:
+    """target, session: ids of the protocol. time: page time in ms since the episode began."""
+
+    def __init__(
+        self,
+        connection: CdpConnection,
+        frames: FrameCapture,
+        settings: SandboxSettings,
+        target: str,
+        session: str,
+        hear: Callable[[BrowserPage, str, Mapping[str, Any]], None],
+    ) -> None:
+        self.connection, self.frames, self.settings = connection, frames, settings
+        self.target, self.session = target, session
+        self.time = 0.0
+        self.gone = ""  # why it is
+        self.url = ""  # of the document last observed
+        self.posted = False  # a form's content went with the last request for a document
+        self.drawn = 0  # numbers that the document last observed had taken from its seeded chance
+        self._hear = hear
+        self._asked: set[str] = set()  # frames whose script wants another document
+        self._expected = False  # the address that a popup was opened for
+        self._late = False  # the document has been waited for long enough
+        self.stillborn = False  # a popup that never came to its address
+        self._loading: set[str] = set()  # frames that are on their way to one
+        self._toward: dict[str, str] = {}  # the addresses that frames were told to go to
+        self._size = (0, 0)  # of its screens
+        self._stays = False  # the user was asked, and did not want to leave it
+        self._held = False  # a dialog waits for an answer, and the page with it
+        self._changed = asyncio.Event()
+        self.arrivals = self._starts = self._known = 0  # documents that came, loads that began, and the last look's
+        self._ticks, self._seed, self._workers = 1000.0, 0, 0
+        self.dragged: Mapping[str, Any] | None = None  # what the browser says is being dragged (`input.py`)
+        connection.listen(session, self._event)
+
+    def send(self, method: str, params: Mapping[str, Any] | None = None) -> asyncio.Future[dict[str, Any]]:
+        return self.connection.send(method, params, self.session)
+
+    def post(self, method: str, params: Mapping[str, Any] | None = None) -> None:
+        self.connection.post(method, params, self.session)
+
+    def set_up(self, width: int, height: int, touch: bool = False) -> list[asyncio.Future[dict[str, Any]]]:
+        """What a new target is told first. touch: it is a phone's."""
+        self._size = (width, height)
+        return [self.send(*command) for command in list_setup_commands(width, height, touch)]
+
+    def begin(self, seed: int, time: float) -> asyncio.Future[dict[str, Any]]:
+        """Clock and chance of all documents to come. time: of the session, in ms."""
+        self.time, self._seed = time, int(seed)
+        patience = self.settings.timeout_s * 1000 * _PATIENCE
+        source = make_document_script(int(seed), time, patience)
+        return self.send("Page.addScriptToEvaluateOnNewDocument", {"source": source})
+
+    def send_headers(self, headers: Mapping[str, str]) -> list[asyncio.Future[dict[str, Any]]]:
+        """Send these with every request from now on."""
+        if not headers:
+            return []
+        return [self.send("Network.enable"), self.send("Network.setExtraHTTPHeaders", {"headers": dict(headers)})]
+
+    async def evaluate(self, expression: str) -> Any:
+        """Value of a JavaScript expression, awaited where it is a promise. Raises EnvError for what it throws."""
+        # Not bound by the page's content policy.
+        call = {"expression": expression, "awaitPromise": True, "returnByValue": True}
+        answer = await self.send("Runtime.evaluate", call)
+        if "exceptionDetails" in answer:
+            details = answer["exceptionDetails"]
+            text = details.get("exception", {}).get("description") or details.get("text", "a script error")
+            raise EnvError(f"the page's script failed: {text}", where=self.url)
+        return answer["result"].get("value")
+
+    # -- observation ----------------------------------------------------------------------------------------------
+    async def observe(self, ms: float, read: str = "") -> dict[str, Any]:
+        """Let what was begun finish, pass `ms` of page time, and tell what there is.
+
+        read: JavaScript whose value is `game`. Gives `url`, `elements`, `beyond`, `game`, `notes`, `copied`
+        (text that went to the clipboard, or None), `files` (how many the page asked to be kept), `drawn` and `posted`.
+        """
+        left, notes, copied, files, until = ms, [], None, 0, "null"
+        reading = "()=>null" if read else "undefined"
+        while True:
+            late = "true" if self._late else "false"
+            call = f"window.__flywheel__&&__flywheel__.observe({left!r},{reading},{self.time!r},{until},{late})"
+            there, seen = await self._ask(call)
+            if there and not seen:  # not a document of the kind that scripts run in
+                seen = {"url": await self.address(), "elements": [], "game": None}
+                return seen | {"notes": notes, "copied": copied, "files": files}
+            if there:
+                notes += seen["notes"]
+                files += seen["files"]
+                copied = copied if seen["copied"] is None else seen["copied"]
+                self._ticks += max(seen["time"] - self.time, 0.0)
+                self.time, left, until = seen["time"], seen["left"], "null"
+                if not (seen["leaving"] or self._loading or self._asked or self._expected):
+                    # By itself, since a page's policy on eval binds what comes after a wait.
+                    there, game = await self._ask(read) if read else (True, seen["game"])
+                    if there:
+                        self.url, self.drawn, self._known = seen["url"], seen["drawn"], self._starts
+                        told = {"notes": notes, "copied": copied, "files": files, "posted": self.posted}
+                        return seen | told | {"game": game}
+                # The page's word may come before its act, and after the end of an act that led nowhere (a download).
+                self._expected |= seen["leaving"] and self._known == self._starts
+                self._known = self._starts
+            else:
+                until = repr(self.time + left)
+            await self._settled()
+
+    async def leaves_key(self) -> bool:
+        """The page let the last key pass, and is still there: the browser may act on it."""
+        there, taken = await self._ask("window.__flywheel__&&__flywheel__.keyTaken()")
+        return there and not taken
+
+    async def _ask(self, expression: str) -> tuple[bool, Any]:
+        """Value of an expression; (False, None) where its document was left meanwhile."""
+        try:
+            return True, await self.evaluate(expression)
+        except CdpCommandError as error:
+            if not any(sign in error.what for sign in _LEFT_SIGNS):
+                raise
+            return False, None
+        except EnvError as error:
+            if self.gone or self.connection.closed.done():
+                raise
+            raise EnvError(f"the page could not be observed: {error.what}", where=self.url) from None
+
+    async def shot(self) -> bytes:
+        await self._free()
+        self._ticks += _FRAME_MS
+        return crop_png(await self.frames.shot(self.session, self._ticks), self._size)
+
+    async def draw(self) -> None:
+        await self._free()
+        self._ticks += _FRAME_MS
+        await self.frames.draw(self.session, self._ticks)
+
+    async def deliver(self, sent: asyncio.Future[dict[str, Any]]) -> dict[str, Any]:
+        """The answer to an input that a page hears of in its next frame, such as a move of the mouse."""
+        sent.add_done_callback(ignore_answer)
+        while not sent.done():
+            await self.draw()
+        return sent.result()
+
+    async def until(self, there: Callable[[], bool], seconds: float) -> None:
+        """Wait for what an event brings. Raises TimeoutError after so many seconds."""
+        if not await self._wait(lambda: not there(), seconds):
+            raise TimeoutError
+
+    async def zoom(self, zoom: float) -> None:
+        """Show it larger or smaller, as browsers do: it gets fewer or more pixels of its own to lay itself out in."""
+        width, height = (math.ceil(side / zoom) for side in self._size)
+        more = {"scale": zoom, "dontSetVisibleSize": True} if zoom != 1 else {}
+        metrics = {"width": width, "height": height, "deviceScaleFactor": zoom, "mobile": False}
+        await self.send("Emulation.setDeviceMetricsOverride", metrics | more)
+
+    async def address(self) -> str:
+        history = await self.send("Page.getNavigationHistory")
+        return history["entries"][history["currentIndex"]]["url"]
+
+    def expect(self) -> None:
+        """A document is on its way to this page, which is still empty."""
+        self._expected = True
+
+    # -- navigation -----------------------------------------------------------------------------------------------
+    async def navigate(self, url: str) -> str:
+        """Go to an address: "" once its document is there, else what the browser said."""
+        self._asked.discard(self.target)
+        answer = await self.send("Page.navigate", {"url": url})
+        await self._settled()
+        return answer.get("errorText", "")
+
+    async def reload(self) -> None:
+        """The same document anew."""
+        await self._arrive("Page.reload", {})
+
+    async def close(self) -> None:
+        """Close it, unless the user is asked and stays."""
+        with contextlib.suppress(PageGone):
+            await self._arrive("Page.close", {})
+
+    async def travel(self, steps: int) -> bool:
+        """Back (-1) or forward (1) in the history; False where there is nothing."""
+        history = await self.send("Page.getNavigationHistory")
+        to = history["currentIndex"] + steps
+        if not 0 <= to < len(history["entries"]):
+            return False
+        await self._arrive("Page.navigateToHistoryEntry", {"entryId": history["entries"][to]["id"]})
+        return True
+
+    async def _arrive(self, method: str, params: Mapping[str, Any]) -> None:
+        """Go where a command leads; where that is refused, it stays where it is."""
+        before, self._stays = self.arrivals, False
+        await self.send(method, params)
+        await self._wait(lambda: self.arrivals == before and not self._stays, _TRAVEL_S)
+        await self._settled()
+
+    def stay(self) -> None:
+        """The user was asked whether to leave, and stays."""
+        self._stays = True
+        self._asked.clear()
+        self._toward.clear()
+        self._expected = False
+        self._changed.set()
+
+    async def _settled(self) -> None:
+        """Nothing is on its way to another document. A frame that loads for ever is waited for in part."""
+        # Some addresses a browser refuses without a word.
+        if not await self._wait(lambda: self._asked or self._expected, _TRAVEL_S if self._expected else _ASKED_S):
+            self._asked.clear()
+            self.stillborn = self._expected and not self.arrivals
+            self._expected = False
+        if not await self._wait(lambda: self._loading, self.settings.timeout_s * _PATIENCE):
+            self._loading.clear()
+            self._late = True
+
+    async def _wait(self, while_: Callable[[], Any], seconds: float) -> bool:
+        """Wait while something holds; False after so many seconds, without those in which a dialog was open."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(seconds) as limit:
+                while while_() and not self.gone:
+                    limit.reschedule(None if self._held else limit.when() or loop.time() + seconds)
+                    await self._change()
+        except TimeoutError:
+            return False
+        return True
+
+    def hold(self, held: bool) -> None:
+        """A dialog opened that the page waits for, or the last one closed."""
+        self._held = held
+        self._changed.set()
+
+    async def _free(self) -> None:
+        while self._held and not self.gone:
+            await self._change()
+
+    async def _change(self) -> None:
+        self._changed.clear()
+        await self._changed.wait()
+        if self.gone:
+            raise PageGone(self.gone, where=self.url)
+
+    def wake(self) -> None:
+        """Who waits in `until` looks again."""
+        self._changed.set()
+
+    def _equip(self, worker: str) -> None:
+        """A worker begins: it gets a clock and chance of its own, ahead of its script."""
+        self._workers += 1
+        source = make_worker_script(self._seed + self._workers * 0x9E3779B1 & 0xFFFFFFFF, self.time)
+        # Awaited: of two commands that come at once, the worker may take the one that starts it first.
+        equipped = self.connection.send("Runtime.evaluate", {"expression": source}, worker)
+        equipped.add_done_callback(ignore_answer)
+        equipped.add_done_callback(lambda _: self.connection.post("Runtime.runIfWaitingForDebugger", session=worker))
+
+    def lose(self, why: str) -> None:
+        """The page is gone: every call to it ends."""
+        self.gone = self.gone or why
+        self.connection.end(self.session, PageGone(self.gone, where=self.url))
+        self._changed.set()
+
+    # -- events ---------------------------------------------------------------------------------------------------
+    def _event(self, method: str, params: Mapping[str, Any]) -> None:
+        match method:
+            case "Page.frameScheduledNavigation" | "Page.frameRequestedNavigation":
+                if params.get("disposition", "currentTab") == "currentTab":
+                    self._asked.add(params["frameId"])
+                    self._toward[params["frameId"]] = params["url"]
+            case "Page.frameStartedLoading":
+                self._asked.discard(params["frameId"])
+                self._loading.add(params["frameId"])
+                self._expected = False
+                self._starts += 1
+            case "Page.frameClearedScheduledNavigation":
+                self._asked.discard(params["frameId"])
+                if params["frameId"] not in self._loading:
+                    self._comes_to_nothing(params["frameId"])
+            case "Page.frameStoppedLoading" | "Page.frameDetached":
+                self._asked.discard(params["frameId"])
+                self._loading.discard(params["frameId"])
+                self._comes_to_nothing(params["frameId"])
+            case "Page.frameNavigated":
+                self._toward.pop(params["frame"]["id"], None)
+                if "parentId" not in params["frame"]:
+                    self.arrivals += 1
+                    self._late = False
+            case "Page.navigatedWithinDocument":
+                self._toward.pop(params["frameId"], None)
+                self.arrivals += params["frameId"] == self.target
+            case "Target.attachedToTarget":
+                if params["targetInfo"]["type"] == "worker":
+                    self._equip(params["sessionId"])
+                else:
+                    self.connection.post("Runtime.runIfWaitingForDebugger", session=params["sessionId"])
+            case "Input.dragIntercepted":
+                self.dragged = params["data"]
+            case _:
+                self._hear(self, method, params)
+                return
+        self._changed.set()
+
+    def _comes_to_nothing(self, frame: str) -> None:
+        """A frame was told to go somewhere, and no document came: nothing is there, or a file, or nobody may go."""
+        address = self._toward.pop(frame, "")
+        if address:
+            self._hear(self, WENT_NOWHERE, {"url": address})
+
+
+def ignore_answer(answer: asyncio.Future) -> None:
+    if not answer.cancelled():
+        answer.exception()
+
+
+# The pages of one session, one over the other: the last one is seen.
+#
+# A page that opens another, by a link or by `window.open`, is covered by it; when that one closes, the opener is there
+# again as it was.
+
+EMPTY_ADDRESSES = ("about:blank", "")
+_MAX_PAGES = 4
+_NEVER_OPENED_SCHEMES = ("data:", "filesystem:")  # by a link or a script, in a window of its own
+
+
+class PageStack:
+    """zoom: of all pages, those to come included. allowed: where they may go. headers: sent with each request.
+
+    hear: told of the events of a page that are not its own. note: told what the user should know. ends: told of each
+    page that is gone. touch: they are a phone's.
+    """
+
+    def __init__(
+        self,
+        connection: CdpConnection,
+        frames: FrameCapture,
+        settings: SandboxSettings,
+        hear: Callable[[BrowserPage, str, Mapping[str, Any]], None],
+        note: Callable[[str], None],
+        ends: Callable[[BrowserPage], None],
+        touch: bool = False,
+    ) -> None:
+        self._connection, self._frames, self._settings = connection, frames, settings
+        self._hear, self._note, self._ends, self._touch = hear, note, ends, touch
+        self.pages: list[BrowserPage] = []
+        self.zoom, self.seed = 1.0, 0
+        self.allowed: tuple[str, ...] = ()
+        self.headers: Mapping[str, str] = {}
+        self._size = (0, 0)
+        self._wanted = ""  # the address of a popup that was asked for
+        self._opened: asyncio.Future[list[asyncio.Future[dict[str, Any]]]] | None = None
+
+    async def begin(self, context: str, size: tuple[int, int]) -> None:
+        """The first page of a context, empty."""
+        self._size = size
+        self._opened = asyncio.get_running_loop().create_future()
+        target = {"url": "about:blank", "width": size[0], "height": size[1], "browserContextId": context}
+        if self._frames.on_command:
+            target["enableBeginFrameControl"] = True
+        await self._connection.send("Target.createTarget", target)
+        await asyncio.gather(*await self._opened)
+
+    def attached(self, session: str, info: Mapping[str, Any]) -> None:
+        """A target of this context is there, and waits. Its opener may wait with it, so nothing is awaited here."""
+        opener = next((page for page in self.pages if page.target == info.get("openerId")), None)
+        if info.get("openerId") and (opener is None or len(self.pages) >= _MAX_PAGES):
+            self._note("a popup was closed: there are too many")
+            self._connection.post("Target.closeTarget", {"targetId": info["targetId"]})
+            self._connection.post("Runtime.runIfWaitingForDebugger", session=session)
+            return
+        page = BrowserPage(self._connection, self._frames, self._settings, info["targetId"], session, self._hear)
+        told = page.set_up(*self._size, self._touch)
+        if self.zoom != 1:
+            told.append(asyncio.ensure_future(page.zoom(self.zoom)))
+        if opener is not None:
+            told.append(page.begin(self.seed + len(self.pages), self.pages[-1].time))
+            told += page.send_headers(self.headers)
+        for answer in told:
+            answer.add_done_callback(ignore_answer)
+        page.post("Runtime.runIfWaitingForDebugger")
+        self.pages.append(page)
+        if opener is not None:
+            self._note("a page was opened over the last one")
+            self._expect()
+        elif self._opened is not None and not self._opened.done():
+            self._opened.set_result(told)
+
+    def wants(self, url: str) -> None:
+        """A page said where the one that it opens is to go: before that one is there, or after it."""
+        self._wanted = url
+        self._expect()
+
+    def _expect(self) -> None:
+        top = self.pages[-1]
+        if self._wanted not in EMPTY_ADDRESSES and len(self.pages) > 1 and not top.url:
+            wanted, self._wanted = self._wanted, ""
+            if wanted.startswith(_NEVER_OPENED_SCHEMES):
+                self.drop(top)
+                self._note(f"a popup was closed: browsers open no {wanted.partition(':')[0]}: address in one")
+                return
+            top.expect()
+
+    def detached(self, session: str) -> BrowserPage | None:
+        """The page that closed itself, where it was one of these."""
+        page = next((page for page in self.pages if page.session == session), None)
+        if page is not None:
+            self._lose(page, "the page closed itself")
+        return page
+
+    def drop(self, page: BrowserPage) -> None:
+        """Close a page that was opened over another."""
+        self._lose(page, "the page is closed")
+        self._connection.post("Target.closeTarget", {"targetId": page.target})
+
+    def _lose(self, page: BrowserPage, why: str) -> None:
+        self.pages.remove(page)
+        page.lose(why)
+        self._ends(page)
+
+    def asked_for(self, page: BrowserPage, params: Mapping[str, Any]) -> None:
+        """A document is asked for: where it is allowed it comes, elsewhere nothing happens but a note."""
+        if has_response(params):
+            continue_response(page, params)
+            return
+        request, url = params["requestId"], params["request"]["url"]
+        if not is_within_prefixes(url, self.allowed):
+            self._note(f"an address outside this world was refused: {url[:200]}")
+            page.post("Fetch.fulfillRequest", {"requestId": request, "responseCode": 204})
+            if not page.url and page is not self.pages[0]:  # a popup that was opened for it
+                self.drop(page)
+            return
+        if params["frameId"] == page.target:
+            page.posted = params["request"]["method"] != "GET"
+        page.post("Fetch.continueRequest", {"requestId": request})
+
+    async def set_zoom(self, zoom: float) -> None:
+        self.zoom = zoom
+        for page in self.pages:
+            await page.zoom(zoom)
+
+    def hold(self, held: bool) -> None:
+        """Pages of one session may share a process: where one waits for its user, none is drawn."""
+        for page in self.pages:
+            page.hold(held)
+
+    def forget(self) -> None:
+        """All of them are gone."""
+        for page in self.pages:
+            page.lose("the page is closed")
+        self.pages, self._opened, self.zoom = [], None, 1.0

@@ -1,0 +1,380 @@
+"""Draw the pickers of native form controls: selects, colours, dates, times, suggestions."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import json
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from flywheel.agent import actions as act
+from flywheel.agent.actions import Action, Point
+from flywheel.config import SandboxSettings
+from flywheel.envs.browser.driver import page_scripts
+from flywheel.envs.browser.driver.cdp import CdpCommandError, CdpConnection
+from flywheel.envs.browser.driver.frames import FrameCapture
+from flywheel.envs.browser.driver.input import InputDriver
+from flywheel.envs.browser.driver.page import BrowserPage, PageGone
+from flywheel.envs.keyboard import KEYS
+from flywheel.utils.errors import EnvError, EnvTimeout
+
+# What the sandbox draws over a session's page: a page of its own, which the session's page can neither see nor reach.
+#
+# A browser draws pickers in windows of their own, and nobody draws those here. Instead the overlay shows its own, in a
+# target beside the page and of the same size; its part of the screen is laid over the page's picture, and mouse and
+# keys go to it at the same places. It is made when it is first shown, so that sessions without one pay nothing.
+
+
+class PickerOverlay:
+    """source: JavaScript that the page runs once; what it leaves in `window` is spoken to by `evaluate`."""
+
+    def __init__(self, connection: CdpConnection, frames: FrameCapture, settings: SandboxSettings, source: str) -> None:
+        self._connection, self._frames, self._settings, self._source = connection, frames, settings, source
+        self._opening: asyncio.Future[list[asyncio.Future[dict[str, Any]]]] | None = None
+        self._size = (0, 0)
+        self.page: BrowserPage | None = None
+
+    async def open(self, context: str, width: int, height: int) -> BrowserPage:
+        """The page, in a browser context and of a size; made where there is none yet."""
+        if self.page is None:
+            self._opening, self._size = asyncio.get_running_loop().create_future(), (width, height)
+            target = {"url": "about:blank", "width": width, "height": height, "browserContextId": context}
+            if self._frames.on_command:
+                target["enableBeginFrameControl"] = True
+            await self._connection.send("Target.createTarget", target)
+            await asyncio.gather(*await self._opening)
+            await self.page.evaluate(self._source)
+        return self.page
+
+    def attached(self, session: str, info: Mapping[str, Any]) -> bool:
+        """A target is there. Whether it is the one that this overlay asked for."""
+        if self._opening is None or self._opening.done() or info.get("openerId"):
+            return False
+        page = BrowserPage(self._connection, self._frames, self._settings, info["targetId"], session, lambda *_: None)
+        self.page = page
+        self._opening.set_result(page.set_up(*self._size))
+        page.post("Runtime.runIfWaitingForDebugger")
+        return True
+
+    def detached(self, session: str) -> None:
+        if self.page is not None and self.page.session == session:
+            self.forget()
+
+    def forget(self) -> None:
+        """Its browser context is gone, or about to go."""
+        page, self.page = self.page, None
+        if self._opening is not None:
+            self._opening.cancel()
+            self._opening = None
+        if page is not None:
+            page.lose("the overlay is closed")
+
+    async def call(self, function: str, *args: Any) -> Any:
+        return await self.page.evaluate(f"{function}({', '.join(map(json.dumps, args))})")
+
+    async def laid_over(self, shot: bytes, box: Mapping[str, int]) -> bytes:
+        """A page's picture (PNG) with the overlay's part of it."""
+        under, over = (Image.open(io.BytesIO(png)).convert("RGB") for png in (shot, await self.page.shot()))
+        corner = (max(box["x"], 0), max(box["y"], 0))
+        under.paste(over.crop((*corner, box["x"] + box["w"], box["y"] + box["h"])), corner)
+        kept = io.BytesIO()
+        under.save(kept, "PNG", compress_level=1)
+        return kept.getvalue()
+
+
+# One native form control of a page: found, asked what its picker shows, and told what was chosen.
+#
+# It is spoken to in a world of our own, in which nothing that the page has replaced counts. The tree is searched by the
+# protocol, which sees through frames and closed shadow trees.
+
+_CONTROL_SCRIPT = (Path(__file__).parent / "control.js").read_text(encoding="utf-8")
+# What a control shows beside itself: how it is found, and who describes it (control.js).
+PICKER = ("select:open, input:open", "describe")
+SUGGESTIONS = ("input[list]:focus", "describe")
+COMPLAINT = (":focus:invalid:is(input, select, textarea)", "complain")
+_WORLD = "flywheel"
+_PICKER_CLOSE_S = 5.0
+_MUTE_EVENTS = "function (on) { this.ownerDocument.defaultView.__flywheel__.core.unheard = on; }"
+
+
+class FormControl:
+    """node: the protocol's lasting number of it. Of two controls that are the same one, the nodes are."""
+
+    def __init__(self, page: BrowserPage, node: int, world: str, main: str, description: str) -> None:
+        self._page, self.node, self._world, self._main, self._description = page, node, world, main, description
+
+    @classmethod
+    async def find(cls, page: BrowserPage, what: tuple[str, str]) -> FormControl | None:
+        """The control that shows PICKER, SUGGESTIONS or COMPLAINT; None: there is none."""
+        document = await page.send("DOM.getDocument", {"depth": -1, "pierce": True})
+        try:
+            for root, frame in _iterate_roots(document["root"], page.target):
+                asked = {"nodeId": root["nodeId"], "selector": what[0]}
+                for found in (await page.send("DOM.querySelectorAll", asked))["nodeIds"]:
+                    control = await cls._of(page, found, frame, what[1])
+                    if what is not PICKER or await control.ask("open"):
+                        return control
+        except CdpCommandError:
+            pass  # the tree changed under our hands: there is none that stays
+        finally:
+            page.post("DOM.disable")
+        return None
+
+    @classmethod
+    async def _of(cls, page: BrowserPage, node: int, frame: str, description: str) -> FormControl:
+        told = await page.send("DOM.describeNode", {"nodeId": node})
+        made = await page.send("Page.createIsolatedWorld", {"frameId": frame, "worldName": _WORLD})
+        number = told["node"]["backendNodeId"]
+        own = await page.send(
+            "DOM.resolveNode", {"backendNodeId": number, "executionContextId": made["executionContextId"]}
+        )
+        main = await page.send("DOM.resolveNode", {"backendNodeId": number})
+        return cls(page, number, own["object"]["objectId"], main["object"]["objectId"], description)
+
+    async def ask(self, what: str, *args: Any) -> Any:
+        """A function of control.js. Raises CommandError where the control's document is gone."""
+        return await self._call(self._world, _CONTROL_SCRIPT, what, *args)
+
+    async def describe(self) -> dict[str, Any] | None:
+        """What is to be shown of it; None: nothing."""
+        return await self.ask(self._description)
+
+    async def place(self) -> dict[str, float] | None:
+        """The box around it in the viewport, whatever frames and transforms it is in; None: it is not drawn."""
+        try:
+            quads = (await self._page.send("DOM.getContentQuads", {"backendNodeId": self.node}))["quads"]
+        except CdpCommandError:
+            return None
+        across, down = [x for quad in quads for x in quad[::2]], [y for quad in quads for y in quad[1::2]]
+        if not quads:
+            return None
+        left, top = min(across), min(down)
+        return {"x": left, "y": top, "w": max(across) - left, "h": max(down) - top}
+
+    async def shut(self) -> None:
+        """Close the browser's own picker. Escape goes to that one, as long as it is open; the page hears nothing."""
+        try:
+            async with asyncio.timeout(_PICKER_CLOSE_S):
+                while await self.ask("open"):
+                    await self._key("rawKeyDown", "Escape")
+                    if await self.ask("open"):  # some listen only after their first frame
+                        await self._page.draw()
+        except TimeoutError:
+            raise EnvTimeout("a picker of the browser's does not close", where=self._page.url) from None
+
+    async def pick(self, option: int) -> None:
+        """Choose an option of a select: by a key from the one before it, so that the events are the browser's own."""
+        if await self.ask("ready", option):
+            await self._call(self._main, _MUTE_EVENTS, True)
+            for kind in ("rawKeyDown", "keyUp"):
+                await self._key(kind, "ArrowDown")
+            await self._call(self._main, _MUTE_EVENTS, False)
+        await self.ask("pick", option)
+
+    async def _key(self, kind: str, name: str) -> None:
+        key = KEYS[name]
+        await self._page.send(
+            "Input.dispatchKeyEvent",
+            {"type": kind, "key": key.key, "code": key.code, "windowsVirtualKeyCode": key.number},
+        )
+
+    async def _call(self, on: str, function: str, *args: Any) -> Any:
+        answer = await self._page.send(
+            "Runtime.callFunctionOn",
+            {
+                "objectId": on,
+                "functionDeclaration": function,
+                "returnByValue": True,
+                "arguments": [{"value": value} for value in args],
+            },
+        )
+        if "exceptionDetails" in answer:
+            told = answer["exceptionDetails"].get("exception", {}).get("description", "a script error")
+            raise EnvError(f"a form control could not be read: {told}", where=self._page.url)
+        return answer["result"].get("value")
+
+
+def _iterate_roots(node: Mapping[str, Any], frame: str) -> Iterator[tuple[Mapping[str, Any], str]]:
+    """Documents and shadow trees below a node, each with the frame that it is in."""
+    left = [(node, frame)]
+    while left:
+        one, frame = left.pop()
+        if one["nodeName"] == "#document" or one.get("shadowRootType", "user-agent") != "user-agent":
+            yield one, frame
+        if "contentDocument" in one:
+            left.append((one["contentDocument"], one["frameId"]))
+        left += [(child, frame) for child in (*one.get("children", ()), *one.get("shadowRoots", ()))]
+
+
+# The pickers of native form controls: selects, colours, dates and times, and what a field's data list suggests.
+#
+# The browser would draw each in a window of its own, which no screenshot on command shows and no mouse here reaches. It
+# is closed as soon as it opens, and one of the sandbox's own stands over the page (`pickers.py`, `scripts/pickers`):
+# the screen shows it, mouse and keys go to it, and the page hears of the choice alone, as with the browser's.
+
+_KEY_ACTIONS = act.Hotkey | act.Press | act.Release | act.Type
+_SUGGESTIONS, _COMPLAINT, _PICKER = 1, 2, 3  # what the page tells of its controls (`picking` in native_controls.js)
+_CONTROL_QUERIES = {_SUGGESTIONS: SUGGESTIONS, _COMPLAINT: COMPLAINT}
+_IDLE_ACTIONS = act.Wait | act.Finished | act.CallUser  # nobody touches anything
+_SUGGESTION_KEYS = ("up", "down", "enter", "return", "esc", "escape")  # keys that a field leaves to its suggestions
+_SUGGESTING_KEYS = ("up", "down", "backspace")  # keys that ask for them
+
+
+class FormPickers:
+    """Of one session: at most one picker is open, over the page that is seen."""
+
+    def __init__(self, connection: CdpConnection, frames: FrameCapture, settings: SandboxSettings) -> None:
+        self.overlay = PickerOverlay(connection, frames, settings, page_scripts.PICKERS_SCRIPT)
+        self._page: BrowserPage | None = None  # whose control it is
+        self._control: FormControl | None = None
+        self._model: dict[str, Any] = {}
+        self._left = 0  # the control whose picker the last action closed: pressed again, it stays closed
+        self._changed = False  # a colour: its change is told when the picker closes
+        self._asks = False  # the last action is one after which a field suggests
+
+    @property
+    def open(self) -> bool:
+        return self._control is not None
+
+    # -- actions ------------------------------------------------------------------------------------------------------
+    async def take(self, action: Action, hands: InputDriver, page: BrowserPage, size: tuple[int, int]) -> str | None:
+        """Carry out an action that is meant for the open picker; None: it is the page's."""
+        self._left, self._asks = 0, False
+        if self._control is None or page is not self._page or not await self._meant(action, size):
+            self._asks = _asks_for_suggestions(action)
+            stays = _IDLE_ACTIONS if self._model.get("kind") == "bubble" else _IDLE_ACTIONS | _KEY_ACTIONS
+            if self._control is not None and not isinstance(action, stays):
+                self._left = self._control.node
+                await self._close()
+            return None
+        if isinstance(action, act.Scroll):
+            way = {"up": -1, "down": 1}.get(action.direction, 0)
+            await self.overlay.call("pickers.scroll", action.point.x * size[0], action.point.y * size[1], way)
+            return ""
+        note = await hands.do(action, self.overlay.page, (), "")
+        await self._obey(action, hands)
+        return note
+
+    async def _meant(self, action: Action, size: tuple[int, int]) -> bool:
+        """Whether an action is for the picker: by mouse upon it, or by keys, of which a field keeps what it types."""
+        if self._model["kind"] == "bubble":
+            return False
+        points = [value for value in vars(action).values() if isinstance(value, Point)]
+        if points:
+            box = await self.overlay.call("pickers.box")
+            x, y = points[0].x * size[0], points[0].y * size[1]
+            return box["x"] <= x < box["x"] + box["w"] and box["y"] <= y < box["y"] + box["h"]
+        if self._model["kind"] != "suggestions":
+            return isinstance(action, _KEY_ACTIONS)
+        return _single_key(action) in _SUGGESTION_KEYS
+
+    async def _obey(self, action: Action, hands: InputDriver) -> None:
+        """What was chosen is told to the page."""
+        told, control, page = await self.overlay.call("pickers.take"), self._control, self._page
+        kind = self._model["kind"]
+        try:
+            if told["value"] is not None and kind == "list":
+                await self._close()
+                await control.pick(told["value"])
+            elif told["value"] is not None and await control.ask("choose", told["value"]):
+                await control.ask("tell", "input")
+                self._changed = True
+                if kind != "color":
+                    await self._settle()
+        except CdpCommandError:
+            await self._close()  # the page took the control away
+        if told["over"]:
+            await self._close()
+        if told["on"]:
+            await hands.do(action, page, (), "")  # Tab goes on from the control
+
+    async def _settle(self) -> None:
+        if self._changed:
+            self._changed = False
+            await self._control.ask("tell", "change")
+
+    async def _close(self) -> None:
+        if self._control is not None:
+            with contextlib.suppress(CdpCommandError, PageGone):
+                await self._settle()
+            self._control = self._page = None
+            if self.overlay.page is not None:
+                await self.overlay.call("pickers.hide")
+
+    # -- looking ------------------------------------------------------------------------------------------------------
+    async def look(self, page: BrowserPage, seen: Mapping[str, Any], context: str, size: tuple[int, int]) -> None:
+        """The page has moved on: a picker that it opened is taken over, one that is open follows its control."""
+        picking = seen.get("picking", 0)
+        found = await FormControl.find(page, PICKER) if picking == _PICKER else None
+        if self._control is not None and (page is not self._page or found is not None):
+            await self._close()
+        if self._control is not None:
+            await self._follow(seen, picking)
+        if self._control is None and (picking == _COMPLAINT or (picking == _SUGGESTIONS and self._asks)):
+            found = await FormControl.find(page, _CONTROL_QUERIES[picking])
+        if found is not None:
+            with contextlib.suppress(CdpCommandError):  # its document was left meanwhile, and the picker with it
+                if picking == _PICKER:
+                    await found.shut()
+                if found.node != self._left or picking == _COMPLAINT:
+                    await self._show(page, found, seen, context, size)
+        self._asks = False
+
+    async def _show(
+        self, page: BrowserPage, control: FormControl, seen: Mapping[str, Any], context: str, size: tuple[int, int]
+    ) -> None:
+        model, anchor = await control.describe(), await control.place()
+        if model is None or anchor is None or (model["kind"] == "suggestions" and not model["rows"]):
+            return
+        await self.overlay.open(context, *size)
+        self._page, self._control, self._changed = page, control, False
+        await self._draw(model, anchor, seen)
+        await self.overlay.page.draw()  # a document that is not drawn yet takes no input
+
+    async def _follow(self, seen: Mapping[str, Any], picking: int) -> None:
+        try:
+            model, anchor = await self._control.describe(), await self._control.place()
+        except CdpCommandError:
+            model = anchor = None
+        kind = model["kind"] if model is not None else ""
+        over = (kind == "bubble" and picking != _COMPLAINT) or (
+            kind == "suggestions" and (picking != _SUGGESTIONS or not model["rows"])
+        )
+        if model is None or anchor is None or over:
+            await self._close()
+        else:
+            await self._draw(model, anchor, seen)
+
+    async def _draw(self, model: dict[str, Any], anchor: dict[str, float], seen: Mapping[str, Any]) -> None:
+        now = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=seen.get("date", 0))
+        self._model = model | {"today": f"{now:%Y-%m-%d}", "now": f"{now:%H:%M}"}
+        await self.overlay.call("pickers.show", self._model, anchor)
+
+    async def onto(self, shot: bytes) -> bytes:
+        """A page's picture with the open picker."""
+        if self._control is None:
+            return shot
+        return await self.overlay.laid_over(shot, await self.overlay.call("pickers.box"))
+
+    def forget(self) -> None:
+        """The session is over."""
+        self.overlay.forget()
+        self._page = self._control = None
+        self._left, self._changed, self._asks = 0, False, False
+
+
+def _single_key(action: Action) -> str:
+    """The one key that an action presses; "" for others."""
+    keys = action.keys if isinstance(action, act.Hotkey) else (getattr(action, "key", ""),)
+    return keys[0].lower() if len(keys) == 1 else ""
+
+
+def _asks_for_suggestions(action: Action) -> bool:
+    """Whether a field that has suggestions shows them after an action."""
+    return isinstance(action, act.Click | act.LeftDouble | act.Type) or _single_key(action) in _SUGGESTING_KEYS

@@ -1,0 +1,558 @@
+"""Drive one tab: a browser context of its own, with the pages of one session after the other."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from flywheel.agent.actions import Action, Hotkey, NavigateBack, Press
+from flywheel.config import SandboxSettings
+from flywheel.envs.base import LatestPicture
+from flywheel.envs.browser.driver import shortcuts
+from flywheel.envs.browser.driver.browser_ui import CoverPage, Dialogs, FindBar
+from flywheel.envs.browser.driver.cdp import CdpCommandError, CdpConnection
+from flywheel.envs.browser.driver.context import BrowserContext, BrowserHost, ContextSlot
+from flywheel.envs.browser.driver.file_chooser import FileChooser
+from flywheel.envs.browser.driver.frames import FrameCapture
+from flywheel.envs.browser.driver.input import InputDriver, PassPageTime, TouchDriver
+from flywheel.envs.browser.driver.page import (
+    EMPTY_ADDRESSES,
+    WENT_NOWHERE,
+    BrowserPage,
+    PageGone,
+    PageStack,
+    SessionNotes,
+)
+from flywheel.envs.browser.driver.pickers import FormPickers
+from flywheel.envs.browser.page_source import is_within_prefixes, list_allowed_origins
+from flywheel.envs.browser.pages.session import LoginSteps
+from flywheel.utils.errors import EnvError, EnvTimeout
+
+# A tab as watchers see it while it is played: the browser's own screencast, and what the sandbox draws over a page.
+#
+# The screencast sends what is drawn for others, and has nothing drawn for it; so it changes no picture of the agent's.
+# Dialogs, pickers and the file chooser are drawn by the sandbox: with one of them open, its picture goes before the
+# browser's.
+
+_SCREENCAST_FORMAT = {"format": "jpeg", "quality": 80}
+_MAX_CORNER_WIDTH = 8  # pixels: what is no wider is a picture that was asked for to have the page drawn (`frames.py`)
+
+
+class Screencast:
+    """Of one tab. Nothing is asked of the browser while nobody watches."""
+
+    def __init__(self, tab: BrowserTab) -> None:
+        self._tab = tab
+        self._watchers: set[LatestPicture] = set()
+        self._page: BrowserPage | None = None  # which sends its screencast
+        self._last, self._sent = b"", False  # the picture of all, and whether it was sent
+
+    @property
+    def covered(self) -> bool:
+        """The sandbox shows something over the page."""
+        tab, page = self._tab, self._seen
+        return bool(tab.dialogs.open or tab.chooser.open or tab.pickers.open or (page and tab.bar.open(page)))
+
+    @contextmanager
+    def watch(self) -> Iterator[LatestPicture]:
+        watcher = LatestPicture()
+        self._watchers.add(watcher)
+        if self._tab.screen:
+            watcher.put(self._tab.screen)
+        self._follow()
+        try:
+            yield watcher
+        finally:
+            self._watchers.discard(watcher)
+            self._follow()
+
+    def shown(self, picture: bytes, moving: bool = False) -> None:
+        """A picture (PNG) of all that is seen. moving: more will come at once; until it rests the browser's own, which
+        are smaller, will do."""
+        if not self._watchers:
+            return
+        self._follow()
+        rests = picture == self._last
+        if rests and self._sent:
+            return
+        self._last, self._sent = picture, rests or not moving or self.covered
+        if self._sent:
+            self._put(picture)
+
+    def heard(self, page: BrowserPage, params: Mapping[str, Any]) -> None:
+        """A frame of the screencast."""
+        page.post("Page.screencastFrameAck", {"sessionId": params["sessionId"]})
+        whole = params["metadata"]["deviceWidth"] > _MAX_CORNER_WIDTH
+        if whole and page is self._page and page is self._seen and not self.covered:
+            self._put(base64.b64decode(params["data"]))
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+    @property
+    def _seen(self) -> BrowserPage | None:
+        pages = self._tab.stack.pages
+        return pages[-1] if pages else None
+
+    def _put(self, picture: bytes) -> None:
+        for watcher in self._watchers:
+            watcher.put(picture)
+
+    def _follow(self) -> None:
+        """The page that is seen sends its screencast, and no other."""
+        page = self._seen if self._watchers else None
+        if page is self._page:
+            return
+        if self._page is not None and not self._page.gone:
+            self._page.post("Page.stopScreencast")
+        self._page = page
+        if page is not None:
+            page.post("Page.startScreencast", _SCREENCAST_FORMAT)
+
+
+# How a session begins: one logs in, the first page loads, and what prepares it runs.
+
+
+async def begin_session(
+    session: BrowserTab, url: str, seed: int, prepare: str, entry: LoginSteps | None
+) -> dict[str, Any]:
+    """What is seen at `url`. prepare: JavaScript run after the load. entry: how one logs in before.
+
+    Raises EnvError where a page does not load or a script fails.
+    """
+    await session.page.begin(seed, 0.0)
+    if entry:
+        await _log_in(session, entry, url)
+    seen = await _load_page(session, url)
+    for script in (entry.done if entry else "", prepare):
+        if script:
+            seen = await _run_preparation(session, script)
+    await session.page.send("Page.resetNavigationHistory")
+    return seen
+
+
+async def _log_in(session: BrowserTab, entry: LoginSteps, home: str) -> None:
+    """Log in, before the first page."""
+    session.stack.headers = entry.headers
+    if entry.cookies:
+        await session.context.set_cookies(entry.cookies)
+    await asyncio.gather(*session.page.send_headers(entry.headers))
+    if entry.script:
+        await _load_page(session, entry.address or home)
+        await _run_preparation(session, entry.script)
+
+
+async def _load_page(session: BrowserTab, url: str) -> dict[str, Any]:
+    failed = await session.page.navigate(url)
+    if failed:
+        why = f" ({session.notes.faults[-1]})" if session.notes.faults else ""
+        raise EnvError(f"the page does not load: {failed}{why}", where=url)
+    seen = await session.look(0)
+    status = await session.page.evaluate("performance.getEntriesByType('navigation')[0]?.responseStatus ?? 0")
+    if status >= 400:
+        raise EnvError(f"the page does not load: it answered status {status}", where=url)
+    return seen
+
+
+async def _run_preparation(session: BrowserTab, script: str) -> dict[str, Any]:
+    """Run what prepares a page, and follow where it leads."""
+    with contextlib.suppress(CdpCommandError):  # it led to another page
+        await session.page.evaluate(f"__flywheel__.prepare(async () => {{ {script} }})")
+    return await session.look(0)
+
+
+# One action on what is seen: on what the browser shows over the page, by the browser's own keys, or on the page.
+
+
+async def perform_action(session: BrowserTab, action: Action, ms: float) -> str:
+    """Carry it out where no dialog is open; "" or why nothing was done. ms: page time that a drag may take."""
+    if session.chooser.open:
+        return await session.chooser.do(action)
+    page = session.page
+    taken = await session.pickers.take(action, session.hands, page, session.size)
+    if taken is not None:
+        return taken
+    if isinstance(action, NavigateBack):
+        return await _go_back(session)
+    try:
+        if isinstance(action, Hotkey | Press) and session.clipboard:  # it may paste
+            held = json.dumps(session.clipboard)
+            await page.evaluate(f"window.__flywheel__&&(__flywheel__.core.clipboard={held})")
+        key = shortcuts.find_shortcut(action, session.hands.modifiers)
+        if key is None and session.bar.open(page):
+            taken = await session.bar.take(action, session)
+            if taken is not None:
+                return taken
+        if key is not None and key.reserved:
+            return await shortcuts.run_shortcut(key, session)
+        home, rest = page.url or session.home, _pass_time_on_page(session, page)
+        note = await session.hands.do(action, page, session.stack.allowed, home, ms, rest)
+        if key is not None and page is session.page and await page.leaves_key():
+            note = await shortcuts.run_shortcut(key, session)
+        return note
+    except PageGone:
+        if page in session.stack.pages or not session.stack.pages:
+            raise
+        return ""  # it closed itself, before it was told of the action's end
+
+
+def _pass_time_on_page(session: BrowserTab, page: BrowserPage) -> PassPageTime:
+    """Pass page time within an action on `page`; None where another page is seen from then on."""
+
+    async def rest(ms: float) -> dict[str, Any] | None:
+        seen = await session.observe(ms)
+        return seen if session.stack.pages and page is session.stack.pages[-1] else None
+
+    return rest
+
+
+async def _go_back(session: BrowserTab) -> str:
+    if await session.page.travel(-1):
+        return ""
+    return "there is no page to go back to" if len(session.stack.pages) == 1 else await session.close_page()
+
+
+# What a checkpoint keeps of a session: the state of its page, clock, chance and storage, as JSON values.
+
+
+async def save_page_state(session: BrowserTab) -> dict[str, Any]:
+    """`restorable` says whether `load` can use it."""
+    if session.dialogs.open or session.bar.open(session.page):
+        return {"restorable": False}
+    kept = await session.page.evaluate("__flywheel__.save()")
+    cookies = await session.context.cookies()
+    kept["restorable"] &= len(session.stack.pages) == 1 and not (kept["databases"] or session.hands.held)
+    kept["restorable"] &= not (session.chooser.open or session.pickers.open)
+    own = {"mouse": session.hands.at, "clipboard": session.clipboard, "zoom": session.zoom}
+    return kept | {"cookies": cookies} | own
+
+
+async def load_page_state(session: BrowserTab, kept: Mapping[str, Any]) -> bool:
+    """Bring back what `save` gave, in a session just opened at the same address; False where that cannot be."""
+    session.clipboard = kept["clipboard"]
+    await session.set_zoom(kept["zoom"])
+    await session.context.set_cookies(kept["cookies"])
+    if kept["mouse"] != [0, 0]:
+        session.hands.move(session.page, tuple(kept["mouse"]))
+        await session.page.draw()
+    return await session.page.evaluate(f"__flywheel__.load({json.dumps(kept)})")
+
+
+# One tab: a browser context of its own, with the pages of one session after the other.
+#
+# A session begins with a fresh context, so nothing is left of the last one: no storage, no cookie, no visited link. Its
+# pages are a stack (`page.py`), and the next one's is made ready between two sessions (`context.py`). What the
+# browser shows over a page is a page of its own: a dialog is what the user acts on until it is answered
+# (`browser_ui.py`); pickers, a list of files and the bar that finds text take the actions that are meant for them
+# (`tab.py`). All that a page does beside what is seen (popups, downloads, refused addresses) is told in `notes`.
+
+_CHUNK_MS = 5000.0  # page time passed by one call
+_ACTION_MS = 200.0  # page time that an action may take
+
+
+class BrowserTab:
+    """width, height: of the viewport in pixels, where a session asks for none of its own. touch: it is a phone's.
+
+    died: its pages are gone."""
+
+    def __init__(
+        self,
+        host: BrowserHost,
+        connection: CdpConnection,
+        frames: FrameCapture,
+        settings: SandboxSettings,
+        width: int,
+        height: int,
+        touch: bool = False,
+    ) -> None:
+        self._frames, self._settings, self._size = frames, settings, (width, height)
+        self.notes = SessionNotes()
+        self._driver = TouchDriver if touch else InputDriver
+        self.stack = PageStack(connection, frames, settings, self._hear, self.notes.add, self._ends, touch)
+        self._slot = ContextSlot(host, connection, self, self._size, settings.download_mb)
+        self.home, self._read = "", ""
+        self._good = ""  # the last address inside
+        self.clipboard = ""  # what was copied last in this session
+        self._folders: list[Path] = []  # whose files a page may be given
+        self.screen = b""  # the last one of this session
+        self.hands = self._driver(width, height)
+        self.chooser = FileChooser(width, height)
+        self.pickers = FormPickers(connection, frames, settings)
+        self.bar = FindBar(CoverPage(host, connection, frames, settings))
+        self.dialogs = Dialogs(self, CoverPage(host, connection, frames, settings))
+        self.cast = Screencast(self)
+        self.died = asyncio.Event()
+
+    # -- the session ----------------------------------------------------------------------------------------------
+    async def open(
+        self,
+        url: str,
+        *,
+        seed: int,
+        allowed: tuple[str, ...],
+        prepare: str = "",
+        read: str = "",
+        viewport: tuple[int, int] | None = None,
+        files: Path | None = None,
+        entry: LoginSteps | None = None,
+    ) -> dict[str, Any]:
+        """A fresh session at `url`: storage, clock and chance are new, and time stands still. Gives what is seen.
+
+        prepare: JavaScript run after the load; a promise that it returns is waited for, and page time passes meanwhile.
+        read: JavaScript whose value is `game` in what is seen; "": `window.__env__.getState()`. Raises EnvError where
+        the page does not load or `prepare` fails. The caller keeps the deadline. Where a dialog opens, it is what is
+        seen, and the rest follows when it is answered. files: a folder whose files the session has, beside what it
+        downloads. entry: how one logs in before.
+        """
+        await self.prepare(viewport)
+        self._slot.begin()
+        self._folders = [*([files] if files else []), self.context.folder]
+        self.clipboard, self.screen = "", b""
+        self.home, self._read, self._good = url, read, url
+        self.stack.seed, self.stack.allowed, self.stack.headers = seed, allowed, {}
+        self.context.proxy.origins = list_allowed_origins(allowed)
+        seen = await self.dialogs.through(begin_session(self, url, seed, prepare, entry))
+        return await self.observe(0) if seen is None else seen
+
+    async def prepare(self, viewport: tuple[int, int] | None = None) -> None:
+        """Have an empty page in a context of its own, which the next session begins in: a process is started for it."""
+        await self._slot.prepare(viewport or self._size)
+
+    def rest(self) -> None:
+        """Between two sessions: nothing of the last one is kept, and the next one's page is made ready."""
+        self._slot.rest()
+
+    async def close(self) -> None:
+        """Give everything back; may be called twice. Raises EnvTimeout where the browser does not let go of a page."""
+        await self._slot.close()
+
+    def disconnect(self) -> None:
+        """What its pages reached, they reach no more; may be called twice."""
+        self._slot.disconnect()
+
+    async def ping(self) -> None:
+        """Raises EnvTimeout where the page does not answer within `timeout_s`, EnvError where it is gone.
+
+        A page whose dialog is open waits for its user."""
+        if not self.stack.pages or self.dialogs.open:
+            return
+        try:
+            async with asyncio.timeout(self._settings.timeout_s):
+                await self.page.evaluate("0")
+        except TimeoutError:
+            raise EnvTimeout(
+                f"the page did not answer within {self._settings.timeout_s:g} s", where=self.page.url
+            ) from None
+
+    @property
+    def page(self) -> BrowserPage:
+        """The page that is seen."""
+        if not self.stack.pages:
+            raise PageGone("the page is gone", where=self._good)
+        return self.stack.pages[-1]
+
+    @property
+    def url(self) -> str:
+        return self.stack.pages[-1].url if self.stack.pages else ""
+
+    @property
+    def time(self) -> float:
+        """Page time in ms since the session began."""
+        return self.stack.pages[-1].time if self.stack.pages else 0.0
+
+    @property
+    def drawn(self) -> int:
+        """Numbers that the document which is seen has taken from its seeded chance."""
+        return self.stack.pages[-1].drawn if self.stack.pages else 0
+
+    @property
+    def context(self) -> BrowserContext:
+        if self._slot.context is None:
+            raise PageGone("the page is gone", where=self._good)
+        return self._slot.context
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Width and height of the viewport in pixels."""
+        return self._slot.size
+
+    @property
+    def zoom(self) -> float:
+        return self.stack.zoom
+
+    # -- what an environment does ---------------------------------------------------------------------------------
+    async def do(self, action: Action, ms: float = _ACTION_MS) -> str:
+        """Carry out one action on what is seen, page or dialog; "" or why nothing was done.
+
+        ms: page time that it may take: a drag takes some, all other actions take none.
+        """
+        if self.dialogs.open:
+            return await self.dialogs.do(action)
+        return await self.dialogs.through(perform_action(self, action, ms)) or ""
+
+    async def observe(self, ms: float) -> dict[str, Any]:
+        """Let what was begun finish, pass `ms` of page time, and tell what is seen: `url`, `elements`, `game`.
+
+        Of a dialog: `url`, its own `elements`, and `dialog`; `game` is None. No time passes while one is open.
+        """
+        seen = None
+        while seen is None or self.dialogs.open:
+            if self.dialogs.open:
+                return {"url": self.url or self.home, "game": None} | await self.dialogs.look()
+            seen = await self.dialogs.through(self.look(ms))
+        return seen | {"elements": [*seen["elements"], *self.bar.elements]} if self.bar.open(self.page) else seen
+
+    async def look(self, ms: float) -> dict[str, Any]:
+        """As `observe`, where no dialog opens."""
+        while True:
+            page = self.page
+            try:
+                seen = await page.observe(ms, self._read)
+            except EnvError:
+                if page in self.stack.pages or not self.stack.pages:
+                    raise
+                continue  # it closed itself, and the one below is seen
+            self.clipboard = self.clipboard if seen["copied"] is None else seen["copied"]
+            self.context.downloads.expect(seen["files"])
+            for kind, text in seen["notes"]:
+                (self.notes.fault if kind == "fault" else self.notes.add)(text)
+            if page.stillborn and page in self.stack.pages[1:]:
+                self.stack.drop(page)
+                self.notes.add("a popup was closed: it never came to its address")
+            if page is not self.stack.pages[-1]:
+                ms = 0  # a page was opened over it: that one is seen, at its own beginning
+                continue
+            if seen.get("choosing"):
+                note = await self.chooser.appear(page, self._folders)
+                if note:
+                    self.notes.add(note)
+            if is_within_prefixes(seen["url"], self.stack.allowed):
+                self._good = seen["url"]
+                await self.pickers.look(page, seen, self.context.id, self.size)
+                return seen
+            if seen["url"] in EMPTY_ADDRESSES and len(self.stack.pages) > 1:
+                return seen  # an empty window, which its opener may write into
+            self.notes.add("the page left this world and was brought back")
+            failed = await page.navigate(self._good)
+            if failed:
+                raise EnvError(f"the page left and cannot be brought back: {failed}", where=self._good)
+            ms = 0
+
+    async def close_dialogs(self) -> dict[str, Any]:
+        """Close all that are open, as at the end of an episode: alerts are closed, the rest is cancelled."""
+        await self.dialogs.close()
+        return await self.observe(0)
+
+    async def settle_downloads(self) -> None:
+        """Wait a moment for files that are under way: the next look at the folder finds them."""
+        if self._slot.context is not None:
+            await self._slot.context.downloads.settle()
+
+    async def screenshot(self) -> bytes:
+        """PNG of the viewport, with what the browser shows over it."""
+        if not self.dialogs.open:
+            shot = await self.page.shot()
+            self.screen = self.chooser.drawn(shot) if self.chooser.open else await self.pickers.onto(shot)
+            if self.bar.open(self.page) and not self.dialogs.open:
+                self.screen = await self.bar.onto(self.screen)
+        return await self.dialogs.shot() if self.dialogs.open else self.screen
+
+    async def advance(self, ms: float) -> dict[str, Any]:
+        """Pass page time without looking at it, far faster than it is real; gives what is seen at the end."""
+        while ms > _CHUNK_MS:
+            await self.observe(_CHUNK_MS)
+            ms -= _CHUNK_MS
+        return await self.observe(ms)
+
+    async def evaluate(self, expression: str) -> Any:
+        """Value of a JavaScript expression in the page that is seen; None where it opens a dialog."""
+        if self.dialogs.blocking:
+            raise EnvError("the page waits for an answer to its dialog", where=self.url, fix="answer it first")
+        return await self.dialogs.through(self.page.evaluate(expression))
+
+    # -- what the browser's own keys do ----------------------------------------------------------------------------
+    async def close_page(self) -> str:
+        """Close the page that is seen, where it was opened over another; "" or why not."""
+        if len(self.stack.pages) == 1:
+            return "not done: it is the only page"
+        await self.page.close()
+        return ""
+
+    async def find(self, go: int) -> None:
+        """Open the bar that finds text, or go to the next (1) or previous (-1) place of the last one."""
+        await self.bar.press(self.page, go, self.size)
+
+    async def set_zoom(self, zoom: float) -> None:
+        """Of all pages of this session, those to come included."""
+        await self.stack.set_zoom(zoom)
+
+    # -- targets --------------------------------------------------------------------------------------------------
+    def renew(self) -> None:
+        self.hands, self.chooser = self._driver(*self.size), FileChooser(*self.size)
+        self.notes.clear()
+
+    def forget(self) -> None:
+        self.pickers.forget()
+        self.dialogs.forget()
+        self.bar.forget()
+        self.stack.forget()
+        self.died.clear()
+
+    def attached(self, session: str, info: Mapping[str, Any]) -> None:
+        """A target of this context is there, and waits."""
+        if not self.pickers.overlay.attached(session, info):
+            self.stack.attached(session, info)
+
+    def detached(self, session: str) -> None:
+        self.pickers.overlay.detached(session)
+        if self.stack.detached(session) is not None:
+            if self.stack.pages:
+                self.notes.add("the page that was opened is closed")
+            else:
+                self.died.set()
+
+    # -- events ---------------------------------------------------------------------------------------------------
+    def _hear(self, page: BrowserPage, method: str, params: Mapping[str, Any]) -> None:
+        match method:
+            case "Fetch.requestPaused":
+                self.stack.asked_for(page, params)
+            case "Page.fileChooserOpened":
+                self.chooser.asked(page, params)
+            case "Page.javascriptDialogOpening":
+                self.dialogs.opens(page, params, any(self._frames.drawing(one.session) for one in self.stack.pages))
+                self._hold()
+            case "Page.javascriptDialogClosed":
+                self.dialogs.closes(page)
+                self._hold()
+            case _ if method == WENT_NOWHERE:
+                self._went_nowhere(params["url"])
+            case "Page.windowOpen":
+                self.stack.wants(params["url"])
+            case "Page.screencastFrame":
+                self.cast.heard(page, params)
+            case "Page.downloadWillBegin":
+                self.context.downloads.begins(params)
+            case "Page.downloadProgress":
+                self.context.downloads.goes_on(params)
+            case "Inspector.targetCrashed":
+                page.lose("the page crashed")
+                self._ends(page)
+                self.died.set()
+
+    def _went_nowhere(self, url: str) -> None:
+        if is_within_prefixes(url, self.stack.allowed):
+            self.context.downloads.expect(1)  # it may be one
+        elif not url.startswith(("http:", "https:", "javascript:")):  # of those is told where they are refused
+            self.notes.add(f"an address that pages may not lead to was not opened: {url[:200]}")
+
+    def _ends(self, page: BrowserPage) -> None:
+        """Nobody answers the dialogs of a page that is gone."""
+        self.dialogs.forget(page)
+        self._hold()
+
+    def _hold(self) -> None:
+        self.stack.hold(self.dialogs.blocking)

@@ -1,0 +1,230 @@
+"""Record episodes as animated PNGs of the screens that the agent saw.
+
+Every browser and most viewers show the file. The screens' own compressed data are put into it unchanged (the PNG
+specification, third edition, section 11.3.4: acTL, fcTL, fdAT), so a recording costs no encoding, and each screen can
+be taken out again byte for byte.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import re
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from PIL import Image
+
+from flywheel.agent.actions import ACTION_NAMES, Action
+from flywheel.envs.base import StepResult, Task
+from flywheel.envs.verdict import Verdict
+from flywheel.utils.files import atomic_file
+
+log = logging.getLogger(__name__)
+RECORDING_SUFFIX = ".episode.png"
+_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+_PLAIN = {(8, 2): "RGB", (8, 6): "RGBA"}  # (bit depth, colour type) -> Pillow's mode
+_FRAME_MS, _LAST_MS = 500, 2000
+
+
+@dataclass(frozen=True)
+class EpisodeRecording:
+    """screens: PNGs, the reset's first. about: what happened, JSON values; it lies in the file as its description."""
+
+    name: str
+    screens: tuple[bytes, ...]
+    about: dict[str, Any]
+
+
+class EpisodeRecorder:
+    """Collects the screens of a lease's episodes, and keeps those episodes that are asked for.
+
+    keep: failed leaves out episodes that ended with their task solved. folder: where the films go. limit: bytes of
+    one film; what comes after it is not kept, and the film says so.
+    """
+
+    def __init__(self, keep: Literal["failed", "all"], session: str, folder: Path, limit: int) -> None:
+        self.folder = folder
+        self._keep, self._session, self._limit = keep, session, limit
+        self._episode = 0
+        self._about: dict[str, Any] = {}
+
+    def begin(self, task: Task, seed: int, first: StepResult) -> None:
+        self._task, self._room = task, self._limit
+        self._episode += 1
+        self._screens: list[bytes] = []
+        self._about = {
+            "task": task.task_id,
+            "instruction": task.instruction,
+            "seed": seed,
+            "session": self._session,
+            "actions": [],
+            "left_out": 0,
+            "reward": 0.0,
+            "terminated": False,
+            "truncated": False,
+        }
+        self._see(first)
+
+    def add(self, action: Action | None, result: StepResult) -> None:
+        """What followed an action, or a restored checkpoint (None)."""
+        if self._about:
+            self._about["actions"].append([ACTION_NAMES[type(action)], asdict(action)] if action else None)
+            self._see(result)
+
+    def cut(self, error: str = "") -> EpisodeRecording | None:
+        """The episode is over, by `error` if one is given. None where there is nothing to keep."""
+        about, self._about = self._about, {}
+        if not about:
+            return None
+        solved = about["terminated"] and Verdict(about["reward"], self._task.threshold).v and not error
+        if solved and self._keep == "failed":
+            return None
+        outcome = "solved" if solved else "crashed" if error else "failed"
+        name = f"{_file_name_of(self._task.task_id)}-{about['seed']}-{self._session}-{self._episode}-{outcome}{RECORDING_SUFFIX}"
+        return EpisodeRecording(name, tuple(self._screens), about | {"outcome": outcome, "error": error})
+
+    def _see(self, result: StepResult) -> None:
+        screen = result.observation.screenshot
+        self._about |= {"terminated": result.terminated, "truncated": result.truncated}
+        self._about["reward"] += result.reward
+        self._room -= len(screen)
+        if self._room >= 0:
+            self._screens.append(screen)
+        else:
+            self._about["left_out"] += 1
+
+
+def write_recording(film: EpisodeRecording, folder: Path, limit: int) -> Path | None:
+    """Write a film into `folder`; the oldest films there make room where all are above `limit` bytes together.
+
+    Returns its path. A full disk or an unreadable screen costs the film alone: it is logged, and None returned.
+    """
+    try:
+        data = encode_apng(film.screens, film.about)
+        path = folder / film.name
+        with atomic_file(path) as temporary:
+            temporary.write_bytes(data)
+        _delete_oldest(folder, limit, path)
+    except (OSError, ValueError) as error:
+        log.warning("the recording of %s was not kept: %s", film.name, error)
+        return None
+    return path
+
+
+def encode_apng(screens: Sequence[bytes], about: dict[str, Any]) -> bytes:
+    """One animated PNG of the screens, all shown as large as the first. Raises ValueError where there is none."""
+    if not screens:
+        raise ValueError("no screens")
+    header = _png_header(screens[0])
+    size = _IHDR.unpack(header)[:2]
+    if _pillow_mode(header) is None:
+        header = _IHDR.pack(*size, 8, 2, 0, 0, 0)
+    out = [_SIGNATURE, _encode_chunk(b"IHDR", header), _encode_chunk(b"acTL", struct.pack(">II", len(screens), 0))]
+    out.append(_encode_chunk(b"iTXt", b"Description\0\0\0\0\0" + json.dumps(about, default=str).encode()))
+    sequence = 0
+    for number, screen in enumerate(screens):
+        delay = _LAST_MS if number == len(screens) - 1 else _FRAME_MS
+        out.append(_encode_chunk(b"fcTL", struct.pack(">IIIIIHHBB", sequence, *size, 0, 0, delay, 1000, 0, 0)))
+        sequence += 1
+        for data in _compressed_pixels(screen, header):
+            if number == 0:
+                out.append(_encode_chunk(b"IDAT", data))
+            else:
+                out.append(_encode_chunk(b"fdAT", struct.pack(">I", sequence) + data))
+                sequence += 1
+    return b"".join([*out, _encode_chunk(b"IEND", b"")])
+
+
+def decode_apng_frames(recording: bytes) -> Iterator[bytes]:
+    """The screens of a recording as PNGs of their own: the inverse of `animate`."""
+    header, data = b"", []
+    for kind, body in _iterate_chunks(recording):
+        if kind == b"IHDR":
+            header = body
+        elif kind in (b"fcTL", b"IEND") and data:
+            yield (
+                _SIGNATURE
+                + _encode_chunk(b"IHDR", header)
+                + _encode_chunk(b"IDAT", b"".join(data))
+                + _encode_chunk(b"IEND", b"")
+            )
+            data = []
+        elif kind == b"IDAT":
+            data.append(body)
+        elif kind == b"fdAT":
+            data.append(body[4:])
+
+
+def read_recording_description(recording: bytes) -> dict[str, Any]:
+    """What a recording says of its episode: task, instruction, seed, actions, reward, outcome, error."""
+    for kind, body in _iterate_chunks(recording):
+        if kind == b"iTXt":
+            return json.loads(body.split(b"\0" * 5, 1)[1])
+    raise ValueError("not a recording of an episode")
+
+
+_IHDR = struct.Struct(">IIBBBBB")
+
+
+def _compressed_pixels(screen: bytes, header: bytes) -> list[bytes]:
+    """The compressed data of a screen; drawn again where it is of another size or kind than the first."""
+    if _png_header(screen) != header:
+        width, height = _IHDR.unpack(header)[:2]
+        mode = _pillow_mode(header)
+        with Image.open(io.BytesIO(screen)) as image:
+            drawn = Image.new(mode, (width, height))
+            drawn.paste(image.convert(mode))
+        buffer = io.BytesIO()
+        drawn.save(buffer, "PNG", compress_level=1)
+        screen = buffer.getvalue()
+    return [body for kind, body in _iterate_chunks(screen) if kind == b"IDAT"]
+
+
+def _png_header(screen: bytes) -> bytes:
+    kind, body = next(_iterate_chunks(screen), (b"", b""))
+    if kind != b"IHDR" or len(body) != _IHDR.size:
+        raise ValueError("a screen is not a PNG")
+    return body
+
+
+def _pillow_mode(header: bytes) -> str | None:
+    *_, depth, colour, _, _, interlaced = _IHDR.unpack(header)
+    return None if interlaced else _PLAIN.get((depth, colour))
+
+
+def _iterate_chunks(png: bytes) -> Iterator[tuple[bytes, bytes]]:
+    at = len(_SIGNATURE)
+    while at + 12 <= len(png):
+        (length,) = struct.unpack_from(">I", png, at)
+        yield png[at + 4 : at + 8], png[at + 8 : at + 8 + length]
+        at += 12 + length
+
+
+def _encode_chunk(kind: bytes, body: bytes) -> bytes:
+    return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(body, zlib.crc32(kind)))
+
+
+def _delete_oldest(folder: Path, limit: int, newest: Path) -> None:
+    films = []
+    for path in folder.glob("*" + RECORDING_SUFFIX):
+        try:
+            found = path.stat()
+        except FileNotFoundError:
+            continue  # another process made room too
+        films.append((found.st_mtime, path.name, found.st_size, path))
+    total = sum(size for _, _, size, _ in films)
+    for _, _, size, path in sorted(films):
+        if total <= limit or path == newest:
+            return
+        path.unlink(missing_ok=True)
+        total -= size
+
+
+def _file_name_of(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.-]+", "_", name)[:80]

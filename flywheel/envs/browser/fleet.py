@@ -1,0 +1,326 @@
+"""Start and close the browsers and pages of a pool, and clean up after those that crash."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from flywheel.config import SandboxSettings
+from flywheel.envs.base import Env
+from flywheel.envs.browser.events import Closed, Crashed, PoolEvents, Started
+from flywheel.utils.errors import EnvError, EnvTimeout
+
+if TYPE_CHECKING:
+    from flywheel.envs.browser.pool import PageLease
+
+
+# A browser of the pool and its pages: which page is whose, and in what state (the session-page map).
+#
+# A page is reserved before anything is awaited for it, so two sessions never meet on one page and a browser's load is
+# always exact.
+
+SlotState = Literal["opening", "ready", "tidying", "closing"]
+
+
+@dataclass(eq=False)
+class PageSlot:
+    """One tab. opened, used: seconds of the pool's clock. reserved: it is a lease's, or of one that waits for it.
+
+    env, tab: None until `opening` is done, which raises EnvError where it fails.
+    """
+
+    number: int
+    host: BrowserSlot
+    opened: float
+    used: float
+    state: SlotState = "opening"
+    reserved: bool = False
+    lease: PageLease | None = None
+    tab: Any = None
+    env: Any = None
+    opening: asyncio.Task[None] | None = field(default=None, repr=False)
+    mourning: asyncio.Task[None] | None = field(default=None, repr=False)
+
+    @property
+    def free(self) -> bool:
+        return not self.reserved and (self.state == "opening" or (self.state == "ready" and self.sound))
+
+    @property
+    def sound(self) -> bool:
+        """Nothing is known to be wrong with it."""
+        return self.host.alive and not self.env.broken and not self.tab.died.is_set()
+
+
+@dataclass(eq=False)
+class BrowserSlot:
+    """One browser. opened, used: seconds of the pool's clock. closed: its end has begun.
+
+    retiring: why it takes no more sessions; empty while it does. episodes: resets so far. memory_mb: when it was last
+    measured. chromium: None until `starting` is done.
+    """
+
+    number: int
+    opened: float
+    used: float
+    starting: asyncio.Task[None] | None = field(default=None, repr=False)
+    chromium: Any = None
+    pages: list[PageSlot] = field(default_factory=list)
+    episodes: int = 0
+    retiring: str = ""
+    closed: bool = False
+    memory_mb: float = 0.0
+
+    @property
+    def alive(self) -> bool:
+        return self.chromium is not None and self.chromium.alive
+
+    @property
+    def pid(self) -> int:
+        return self.chromium.pid if self.chromium is not None else 0
+
+    @property
+    def load(self) -> int:
+        return sum(page.reserved for page in self.pages)
+
+    def free_page(self) -> PageSlot | None:
+        """A page that is there or on its way for nobody; the one used last, so that the others can grow idle."""
+        free = [page for page in self.pages if page.free]
+        return max(free, key=lambda page: (page.state == "ready", page.used), default=None)
+
+
+# The browsers and pages behind a pool: started and opened when needed, closed when not, mourned when they die.
+
+log = logging.getLogger(__name__)
+_START_TIMEOUT_S = 60.0  # deadline of a browser's or a page's start, which a busy machine makes slow
+CLOSE_TIMEOUT_S = 10.0  # of closing one page or environment
+_BUSY_FIX = "give the machine less to do, or lower sandbox.pages"
+
+
+class BackgroundTasks:
+    """Tasks beside the pool's callers. What they raise is logged, but for EnvError: those who wait are told of it."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def begin(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    async def end(self, *, cancel: bool) -> None:
+        """Returns once none is left, those begun meanwhile included."""
+        while self._tasks:
+            for task in self._tasks if cancel else ():
+                task.cancel()
+            await asyncio.wait(set(self._tasks))
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, EnvError):
+            log.error("a chore of the browser pool failed", exc_info=error)
+
+
+class BrowserFleet:
+    """launch: starts a browser. make_env: the environment of a tab. lost: told of a reserved page's death, and why."""
+
+    def __init__(
+        self,
+        settings: SandboxSettings,
+        events: PoolEvents,
+        clock: Callable[[], float],
+        launch: Callable[[], Coroutine[Any, Any, Any]],
+        make_env: Callable[[Any], Env],
+        lost: Callable[[PageSlot, str], None],
+    ) -> None:
+        self._settings, self._events, self._clock = settings, events, clock
+        self._launch, self._make_env, self._lost = launch, make_env, lost
+        self._background, self._closers = BackgroundTasks(), BackgroundTasks()
+        self._numbers = {"host": 0, "page": 0}
+        self.hosts: list[BrowserSlot] = []
+
+    @property
+    def pages(self) -> list[PageSlot]:
+        return [page for host in self.hosts for page in host.pages]
+
+    def reserve(self) -> PageSlot:
+        """A page of the browser with the least load; of a new one, where all have some and one more is allowed.
+
+        Reserved at once, though it may still be `opening`. The caller sees to it that no more than sandbox.pages are
+        reserved, so there is always room.
+        """
+        most = math.ceil(self._settings.pages / self._settings.browsers)
+        serving = [host for host in self.hosts if not host.retiring]
+        fit = [host for host in serving if host.load < most]
+        best = min(fit, key=lambda host: (host.load, host.free_page() is None, host.number), default=None)
+        if len(serving) < self._settings.browsers and (best is None or best.load):
+            best = self._new_host()
+        page = best.free_page() or self._new_page(best)
+        page.reserved = True
+        return page
+
+    def give_back(self, page: PageSlot) -> None:
+        """A page is free for the next session."""
+        page.reserved, page.used = False, self._clock()
+        page.host.used = page.used
+        if page.host.episodes >= self._settings.recycle_after:
+            self.retire(page.host, "episodes")
+        self._close_if_empty(page.host)
+
+    def warm(self) -> None:
+        """Begin to open the pages that are kept whatever the load. A failure is told to those who lease."""
+        for page in [self.reserve() for _ in range(self._settings.pages_min)]:
+            page.reserved = False
+
+    def retire(self, host: BrowserSlot, why: str) -> None:
+        """A browser takes no more sessions, and is closed when its last one has ended."""
+        if not host.retiring:
+            host.retiring = why
+        self._close_if_empty(host)
+
+    def throw_away(self, page: PageSlot, why: str) -> None:
+        """Close a page for good; nobody waits for it. One that does not close takes its browser out of service."""
+        if page.reserved:
+            page.host.used = self._clock()
+        page.state, page.reserved = "closing", False
+        self._background.begin(self._throw_away(page, why))
+
+    async def end(self) -> None:
+        """Close everything. A browser that is being closed already is waited for, not interrupted."""
+        await self._background.end(cancel=True)
+        for host in self.hosts:
+            self._closers.begin(self._close(host, "end"))
+        await self._closers.end(cancel=False)
+
+    # -- browsers -------------------------------------------------------------------------------------------------
+    def _new_host(self) -> BrowserSlot:
+        self._numbers["host"] += 1
+        now = self._clock()
+        host = BrowserSlot(self._numbers["host"], opened=now, used=now)
+        self.hosts.append(host)
+        host.starting = self._background.begin(self._start(host))
+        return host
+
+    async def _start(self, host: BrowserSlot) -> None:
+        try:
+            async with asyncio.timeout(_START_TIMEOUT_S):
+                host.chromium = await self._launch()
+        except TimeoutError:
+            raise EnvTimeout(
+                f"no browser started within {_START_TIMEOUT_S:g} s", where="browser pool", fix=_BUSY_FIX
+            ) from None
+        except asyncio.CancelledError:
+            raise EnvError("the pool was closed", where="browser pool") from None
+        finally:
+            if host.chromium is None:
+                host.closed = True
+                self.hosts.remove(host)
+        self._events.tell(Started(browser=host.pid, seconds=self._clock() - host.opened))
+        self._background.begin(self._await_exit(host))
+
+    async def _await_exit(self, host: BrowserSlot) -> None:
+        """Wait for a browser's death. Those who are on it are told at once."""
+        await host.chromium.died.wait()
+        if host.closed:
+            return
+        self._events.tell(Crashed(browser=host.pid, error="the browser died"))
+        log.warning("browser %d died; %d sessions were on it", host.pid, host.load)
+        host.retiring = "lost"
+        for page in list(host.pages):
+            if page.reserved:
+                self._lost(page, "the browser died")
+        await self._close(host, "lost")
+
+    def _close_if_empty(self, host: BrowserSlot) -> None:
+        if host.retiring and not host.load and not host.closed:
+            self._closers.begin(self._close(host, host.retiring))
+
+    async def _close(self, host: BrowserSlot, why: str) -> None:
+        if host.closed:
+            return
+        host.closed, host.retiring = True, host.retiring or why
+        rest = [page for page in host.pages if page.state != "closing"]
+        for page in rest:
+            page.state = "closing"
+        try:
+            await host.chromium.close()
+        except (EnvError, TimeoutError) as error:
+            log.error("browser %d did not end: %s", host.pid, error)
+        for page in rest:
+            await self._close_env(page)
+        self.hosts.remove(host)
+        self._events.tell(Closed(browser=host.pid, why=why))
+
+    # -- pages ----------------------------------------------------------------------------------------------------
+    def _new_page(self, host: BrowserSlot) -> PageSlot:
+        self._numbers["page"] += 1
+        now = self._clock()
+        page = PageSlot(self._numbers["page"], host, opened=now, used=now)
+        host.pages.append(page)
+        page.opening = self._background.begin(self._open(page))
+        return page
+
+    async def _open(self, page: PageSlot) -> None:
+        host = page.host
+        try:
+            await asyncio.wait({host.starting})
+            host.starting.result()
+            async with asyncio.timeout(_START_TIMEOUT_S):
+                page.tab = await host.chromium.open_tab(self._settings.width, self._settings.height)
+        except TimeoutError:
+            self.retire(host, "lost")
+            raise EnvTimeout(
+                f"no page opened within {_START_TIMEOUT_S:g} s", where="browser pool", fix=_BUSY_FIX
+            ) from None
+        except asyncio.CancelledError:
+            raise EnvError("the pool was closed", where="browser pool") from None
+        finally:
+            if page.tab is None:
+                host.pages.remove(page)
+        page.env = self._make_env(page.tab)
+        page.state, page.used = "ready", self._clock()
+        self._events.tell(Started(browser=host.pid, page=page.number, seconds=page.used - page.opened))
+        page.mourning = self._background.begin(self._mourn_page(page))
+
+    async def _mourn_page(self, page: PageSlot) -> None:
+        await page.tab.died.wait()
+        if page.state == "closing" or not page.host.alive:
+            return
+        if page.reserved:
+            self._lost(page, "the page crashed")
+        else:
+            self._events.tell(
+                Crashed(browser=page.host.pid, page=page.number, error="the page crashed, in nobody's use")
+            )
+            self.throw_away(page, "lost")
+
+    async def _throw_away(self, page: PageSlot, why: str) -> None:
+        host = page.host
+        if host.alive:
+            try:
+                async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                    await page.tab.close()
+            except (EnvError, TimeoutError) as error:
+                log.warning("page %d of browser %d did not close (%s)", page.number, host.pid, error)
+                self.retire(host, "lost")
+        await self._close_env(page)
+        if page in host.pages:
+            host.pages.remove(page)
+        self._events.tell(Closed(browser=host.pid, page=page.number, why=why))
+        self._close_if_empty(host)
+
+    async def _close_env(self, page: PageSlot) -> None:
+        """Frees what the environment holds besides its page, such as the world server's session."""
+        if page.mourning is not None:
+            page.mourning.cancel()
+        if page.env is not None:
+            page.env.broken = True  # its tab is not made ready for another session
+            with suppress(EnvError, TimeoutError):
+                async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                    await page.env.close()

@@ -1,0 +1,517 @@
+"""Try a manifest's page (`flywheel page try`): open, read, play at random, check, and tell what is wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import json
+import random
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from flywheel.agent.actions import Action, Click, Drag, Hotkey, Point, Type, Wait
+from flywheel.config import Settings
+from flywheel.envs import isolation
+from flywheel.envs.base import StepResult, Task
+from flywheel.envs.browser.pages.manifest import PageManifest
+from flywheel.envs.browser.pages.session import ManifestPages
+from flywheel.envs.browser.pool import BrowserPool
+from flywheel.envs.conformance import (
+    CLAUSES,
+    N_OTHER_SEEDS,
+    ConformanceCase,
+    NotReproducible,
+    SeedComparison,
+    compare_seeds,
+    draw_random_action,
+)
+from flywheel.utils.errors import BadInput, EnvError, FlywheelError
+
+# A quiet session in the browser of another that is tried: it must not hear of what that one does.
+
+
+class NeighbourSession:
+    """`async with Neighbour(pool, task) as neighbour:`; the pool has one browser, and room for two sessions."""
+
+    def __init__(self, pool: BrowserPool, task: Task) -> None:
+        self._pool, self._task = pool, dataclasses.replace(task, max_steps=10_000)
+        self._stack = contextlib.AsyncExitStack()
+        self._env: Any = None
+
+    async def __aenter__(self) -> NeighbourSession:
+        await self._begin()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
+
+    async def harm(self) -> str:
+        """What became of it since it was asked last: "" where it is well. One that was harmed begins anew."""
+        try:
+            if (await self._env.step(Wait())).terminated:  # a game that time alone ends
+                await self._env.reset(self._task, self._task.seed)
+            return ""
+        except FlywheelError as error:
+            await self._stack.aclose()
+            await self._begin()
+            return f"another session in the same browser was harmed: {error.what}"
+
+    async def _begin(self) -> None:
+        self._stack = contextlib.AsyncExitStack()
+        self._env = await self._stack.enter_async_context(self._pool.env())
+        await self._env.reset(self._task, self._task.seed)
+
+
+# One of each kind of form control of a page, operated by mouse and keys as a person would.
+#
+# Controls are drawn by the browser itself, with pickers of their own: what they do to a session cannot be seen from the
+# page's script. So each is tried, and the session, its browser and another session in it must be as well as before.
+
+_MAX_CONTROL_KINDS = 20  # kinds of one page
+# Nodes below a root, in open shadow trees too, and what lies on top of one in its own tree.
+_DOM_SEARCH = """const below = (root, what) => [...root.querySelectorAll(what), ...[...root.querySelectorAll("*")].flatMap(
+  (host) => host.shadowRoot ? below(host.shadowRoot, what) : [])];
+const topOf = (node, x, y) => node.getRootNode().elementFromPoint(x, y);
+"""
+# kind -> its first control that can be operated; what one is, and what it holds now.
+_CONTROLS_SCRIPT = f"""{_DOM_SEARCH}const skipped = new Set(["hidden", "submit", "button", "reset", "image"]);
+const kindOf = (node) => node.matches("select") ? (node.multiple || node.size > 1 ? "select (list)" : "select")
+  : node.matches("textarea") ? "textarea" : node.matches("details") ? "details"
+  : node.matches("input") ? `input of type ${{node.type}}` : "editable text";
+const all = () => below(document, "input, select, textarea, details, [contenteditable]").filter((node) =>
+  !node.disabled && !node.readOnly && !skipped.has(node.type)
+  && (node.isContentEditable || !node.matches("[contenteditable]"))
+  && node.checkVisibility({{ opacityProperty: true, visibilityProperty: true }}));
+const heldBy = (node) => node.matches("details") ? node.open : node.matches("[type=checkbox], [type=radio]")
+  ? node.checked : node.matches("select") ? [...node.options].map((one) => one.selected)
+  : "value" in node ? node.value : node.textContent;
+const first = (kind) => all().find((node) => kindOf(node) === kind
+  && !(node.type === "radio" && node.checked) && !(node.matches("select") && node.options.length < 2));
+"""
+_CONTROL_KINDS = (
+    f"(() => {{ {_CONTROLS_SCRIPT} return [...new Set(all().map(kindOf))].filter((kind) => first(kind)); }})()"
+)
+_CONTROL_PLACE = f"""((kind) => {{ {_CONTROLS_SCRIPT}
+const node = window.__tried__ = first(kind);
+if (!node) return null;
+node.scrollIntoView({{ block: "center", inline: "center" }});
+const box = (node.matches("details") && node.querySelector("summary") || node).getBoundingClientRect();
+const top = topOf(node, box.x + box.width / 2, box.y + box.height / 2);
+const covered = !top || !(node.contains(top) || top.contains(node));
+return {{ covered, held: heldBy(node), x: box.x / innerWidth, y: box.y / innerHeight,
+  w: box.width / innerWidth, h: box.height / innerHeight }};
+}})"""
+_CONTROL_VALUE = (
+    f"(() => {{ {_CONTROLS_SCRIPT} return window.__tried__?.isConnected ? heldBy(window.__tried__) : null; }})()"
+)
+
+
+@dataclass(frozen=True)
+class ControlResult:
+    """What came of one control. harm: what broke, "" where nothing did. changed: it took another value."""
+
+    kind: str
+    harm: str = ""
+    changed: bool = True
+
+
+async def try_controls(pool: BrowserPool, task: Task) -> list[ControlResult]:
+    """Try one control of each kind, each in a session of its own beside a quiet one in the same browser."""
+    async with pool.env() as env:
+        await env.reset(task, task.seed)
+        kinds = (await env.tab.evaluate(_CONTROL_KINDS))[:_MAX_CONTROL_KINDS]
+    found = []
+    async with NeighbourSession(pool, task) as neighbour:
+        for kind in kinds:
+            tried = await _try_control(pool, task, kind)
+            if harm := await neighbour.harm():
+                tried = ControlResult(kind, tried.harm or harm)
+            found.append(tried)
+    return found
+
+
+async def _try_control(pool: BrowserPool, task: Task, kind: str) -> ControlResult:
+    try:
+        async with pool.env() as env:
+            await env.reset(task, task.seed)
+            return ControlResult(kind, changed=await operate_control(env, kind))
+    except FlywheelError as error:
+        return ControlResult(kind, harm=error.what)
+
+
+async def operate_control(env: Any, kind: str) -> bool:
+    """Operate the first control of a kind; whether it took another value, where that can be told. Raises EnvError
+    where the session breaks."""
+    place = await env.tab.evaluate(f"{_CONTROL_PLACE}({json.dumps(kind)})")
+    if place is None or place["covered"]:
+        return True  # it is not there any more, or something lies over it, which is the page's own matter
+    for action in _control_actions(kind, place):
+        if (await env.step(action)).terminated:
+            return True
+    if kind in _KINDS_WITHOUT_VALUE:
+        return True
+    return await env.tab.evaluate(_CONTROL_VALUE) != place["held"]
+
+
+def _control_actions(kind: str, place: dict[str, float]) -> Sequence[Action]:
+    def at(across: float) -> Click:
+        x, y = place["x"] + across * place["w"], place["y"] + place["h"] / 2
+        return Click(Point(min(max(x, 0.0), 0.999), min(max(y, 0.0), 0.999)))
+
+    if kind.startswith("select"):
+        return at(0.5), Hotkey(("down",)), Hotkey(("enter",))
+    if kind in _TYPED_TEXTS:
+        typed = [Type(text) if text != "tab" else Hotkey(("tab",)) for text in _TYPED_TEXTS[kind]]
+        return at(0.1), *typed, at(0.95), Hotkey(("esc",))
+    if kind in ("input of type checkbox", "input of type radio", "details"):
+        return (at(0.5),)
+    if kind == "input of type range":
+        return at(0.2), at(0.8)
+    if kind in _KINDS_WITHOUT_VALUE:
+        return at(0.5), Hotkey(("esc",))
+    return at(0.5), Type("1")
+
+
+# The parts of a date are fields of their own; the last one's end is at the picker's button.
+_TYPED_TEXTS = {
+    "input of type date": ("01022026",),
+    "input of type time": ("0102AM",),
+    "input of type month": ("01", "2026"),
+    "input of type week": ("01", "2026"),
+    "input of type datetime-local": ("01022026", "tab", "0102AM"),
+}
+_KINDS_WITHOUT_VALUE = ("input of type file", "input of type color")  # a picker, from which nothing is chosen here
+
+
+# What a page offers to be dragged, dragged: by HTML5 drag and drop, and by a library that follows the pointer.
+
+_LONE_DRAG_SHARE = 0.2  # of the viewport, that a lone thing is dragged
+# The middles of two things of each kind that are seen: the first is dragged onto the second.
+_DRAGGABLES_SCRIPT = (
+    f"(() => {{ {_DOM_SEARCH}"
+    + """
+  const handles = (node) => /^(move|grab|all-scroll)$/.test(getComputedStyle(node).cursor)
+    || node.matches(".ui-draggable, .ui-sortable > *, [class*=sortable i] > *, [class*=draggable i]");
+  const ways = { "HTML5 drag and drop": (node) => node.getAttribute("draggable") === "true",
+    "a pointer drag": (node) => node.getAttribute("draggable") !== "true" && handles(node) };
+  const found = {};
+  for (const node of below(document.body, "*")) {
+    const box = node.getBoundingClientRect(), x = box.x + box.width / 2, y = box.y + box.height / 2;
+    const top = topOf(node, x, y);
+    if (!top || !(node.contains(top) || top.contains(node))) continue;
+    for (const [way, takes] of Object.entries(ways))
+      if (takes(node) && !(found[way] ??= []).some((one) => one.node.contains(node))) found[way].push({ node, x, y });
+  }
+  return Object.entries(found).map(([way, places]) =>
+    [way, places.slice(0, 2).map(({ x, y }) => [x / innerWidth, y / innerHeight])]);
+})()"""
+)
+
+
+@dataclass(frozen=True)
+class DragResult:
+    """What came of one kind of drag. wrong: what broke, or differs from one time to the next. seen: it did something
+    that the screen shows."""
+
+    way: str
+    wrong: str = ""
+    seen: bool = True
+
+
+async def try_drags(pool: BrowserPool, task: Task) -> list[DragResult]:
+    """Each kind of drag that the page has something for, twice, beside a quiet session in the same browser."""
+    async with pool.env() as env:
+        await env.reset(task, task.seed)
+        offered = await env.tab.evaluate(_DRAGGABLES_SCRIPT)
+    found = []
+    async with NeighbourSession(pool, task) as neighbour:
+        for way, places in offered:
+            dragged = await _try_drag(pool, task, way, places)
+            if harm := await neighbour.harm():
+                dragged = DragResult(way, dragged.wrong or harm)
+            found.append(dragged)
+    return found
+
+
+async def _try_drag(pool: BrowserPool, task: Task, way: str, places: list[list[float]]) -> DragResult:
+    start = Point(*places[0])
+    end = Point(*places[1]) if len(places) > 1 else Point((start.x + _LONE_DRAG_SHARE) % 1, start.y)
+    try:
+        screens = []
+        async with pool.env() as env:
+            for _ in range(2):
+                results = [await env.reset(task, task.seed), await env.step(Drag(start, end))]
+                if not results[-1].terminated:
+                    results.append(await env.step(Wait()))
+                screens.append([result.observation.screenshot for result in results])
+    except FlywheelError as error:
+        return DragResult(way, f"it broke the session: {error.what}")
+    if screens[0] != screens[1]:
+        return DragResult(way, "the same drag gave other pixels the second time")
+    return DragResult(way, seen=len(set(screens[0])) > 1)
+
+
+# What a seed does to a manifest's page, told as it was found: another task, nothing, or nothing that was seen yet.
+
+# Scripts of the document and all that they loaded, where they may be read.
+_NAMES_CHANCE_SCRIPT = """(async () => {
+  const loaded = performance.getEntriesByType("resource").map((entry) => entry.name)
+    .filter((name) => /\\.m?js([?#]|$)/.test(name) && name.startsWith(location.origin));
+  const texts = [...document.scripts].filter((script) => !script.src).map((script) => script.textContent);
+  for (const name of loaded) texts.push(await fetch(name).then((answer) => answer.text(), () => ""));
+  return /Math\\s*\\.\\s*random|getRandomValues|randomUUID/.test(texts.join("\\n"));
+})()"""
+
+
+@dataclass(frozen=True)
+class SeedFinding:
+    """found: in a few words. wrong, doubtful: as in a Trial; "" where there is nothing to say."""
+
+    found: str
+    wrong: str = ""
+    doubtful: str = ""
+
+
+async def try_seeds(pool: BrowserPool, manifest: PageManifest, task: Task) -> SeedFinding:
+    """Raises EnvError where the page does not play."""
+    named = False
+
+    async def look(env: Any) -> None:
+        nonlocal named
+        with contextlib.suppress(EnvError):
+            named = bool(await env.tab.evaluate(_NAMES_CHANCE_SCRIPT))
+
+    return judge_seeds(manifest, await compare_seeds(pool.env, task, look), named)
+
+
+def judge_seeds(manifest: PageManifest, seeds: SeedComparison, named: bool) -> SeedFinding:
+    """named: the page's scripts name a source of chance."""
+    if seeds.differ_at is not None:
+        return SeedFinding(f"holds: another seed shows {seeds}")
+    tried = f"{N_OTHER_SEEDS} other seeds gave the same screens and state, over {seeds.steps} steps of the same actions"
+    if seeds.drawn:
+        return SeedFinding(
+            "no difference was seen",
+            doubtful=(
+                f"seeding: {tried}, though the page drew {seeds.drawn} numbers from its seeded chance: a difference "
+                "may come later. If they decide something, record it in `state`; if they do not, write seeded: false, "
+                "with splits"
+            ),
+        )
+    if how := _find_seed_field(manifest):
+        return SeedFinding(
+            "does not hold",
+            wrong=(
+                f"seeding: the seed is ignored, as far as can be seen: {tried}, and no number of chance was drawn, "
+                f"though {how} hands it in (see that the page uses it; where it shows later, record in `state` what it "
+                "decides)"
+            ),
+        )
+    if named:
+        return SeedFinding(
+            "no difference was seen",
+            doubtful=(
+                f"seeding: {tried}, and no number of chance was drawn, though the page's scripts name Math.random: a "
+                "difference may come later. If none does, write seeded: false, with splits"
+            ),
+        )
+    return SeedFinding(
+        "does not hold",
+        wrong=(
+            "seeding: there is no chance in this page, and the manifest does not hand the seed in: every seed gives "
+            f"the same task ({tried}). Write seeded: false, with splits: [eval] or [train]"
+        ),
+    )
+
+
+def _find_seed_field(manifest: PageManifest) -> str:
+    """The field by which the page may know its seed; "" where there is none."""
+    if not isinstance(manifest.reset, str):
+        return "reset"
+    if re.search(r"\bseed\b", manifest.reset):
+        return "reset"
+    server = manifest.server.model_dump_json() if manifest.server else ""
+    return "server" if "{seed}" in server else ""
+
+
+# `flywheel page try`: a manifest's page opened, read, played at random and checked, and what is wrong.
+
+ReportLine = Callable[[str, str], None]  # (what, found), as soon as it is known
+_RANDOM_STEPS = 20
+
+
+@dataclass
+class PageCheck:
+    """wrong: what does not work, the first being the verdict. doubtful: what works and yet may not be meant."""
+
+    wrong: list[str] = field(default_factory=list)
+    doubtful: list[str] = field(default_factory=list)
+    used: list[str] = field(default_factory=list)  # what the page uses that may differ from time to time
+
+    @property
+    def ok(self) -> bool:
+        return not self.wrong
+
+
+async def check_page(
+    manifest: PageManifest, task: Task, settings: Settings, picture: Path | None, say: ReportLine, *, check: bool = True
+) -> PageCheck:
+    """Try one task of a manifest. picture: a file for the first screen.
+
+    Raises BadInput where there is nothing to try (packages not fetched, a first page that is not there), EnvError
+    where no browser starts; whatever the page does is told in the Trial.
+    """
+    trial = PageCheck()
+    async with ManifestPages({manifest.name: manifest}) as pages, BrowserPool(settings.sandbox, pages) as pool:
+        try:
+            async with pool.env() as env:
+                try:
+                    began = time.monotonic()
+                    first = await env.reset(task, task.seed)
+                    say("address", env.tab.url)
+                    if manifest.server:
+                        say(
+                            "server",
+                            f"{_describe_isolation()}; a reset, its start included, takes {time.monotonic() - began:.1f} s",
+                        )
+                    _report_state(manifest, first, say)
+                    _check_first_screen(first, picture, say, trial)
+                    await _play_at_random(env, task, say, trial)
+                finally:
+                    _report_page_errors(env, pages.missed(manifest.name), say, trial)
+        except BadInput:
+            raise
+        except FlywheelError as error:
+            trial.wrong.append(str(error))
+            return trial
+        if check:
+            await _check_conformance(pool, manifest, task, say, trial)
+    return trial
+
+
+async def _check_conformance(
+    pool: BrowserPool, manifest: PageManifest, task: Task, say: ReportLine, trial: PageCheck
+) -> None:
+    """The conformance suite, then what only a page has: seeds by their own words, form controls, drags."""
+    checked = ConformanceCase(pool.env, dataclasses.replace(task, max_steps=max(task.max_steps, 4)))
+    for name, clause in CLAUSES.items():
+        try:
+            await clause(checked)
+        except FlywheelError as error:
+            differs = isinstance(error, NotReproducible)
+            may = differs and not manifest.exact
+            say(f"check {name}", "differs, as exact: false says" if may else "does not hold")
+            (trial.doubtful if may else trial.wrong).append(
+                f"{name}: {error}{_advise_on_difference(trial.used) if differs and not may else ''}"
+            )
+        else:
+            say(f"check {name}", "holds")
+    more = {"controls": _check_controls, "drags": _check_drags} | (
+        {"other seeds": _check_seeds} if manifest.seeded else {}
+    )
+    for name, part in more.items():
+        try:
+            say(f"check {name}", await part(pool, manifest, task, trial))
+        except FlywheelError as error:
+            say(f"check {name}", "does not hold")
+            trial.wrong.append(f"{name}: {error}")
+
+
+async def _check_seeds(pool: BrowserPool, manifest: PageManifest, task: Task, trial: PageCheck) -> str:
+    verdict = await try_seeds(pool, manifest, task)
+    trial.wrong += [verdict.wrong] if verdict.wrong else []
+    trial.doubtful += [verdict.doubtful] if verdict.doubtful else []
+    return verdict.found
+
+
+async def _check_controls(pool: BrowserPool, manifest: PageManifest, task: Task, trial: PageCheck) -> str:
+    tried = await try_controls(pool, task)
+    for harm in dict.fromkeys(one.harm for one in tried if one.harm):
+        kinds = ", ".join(one.kind for one in tried if one.harm == harm)
+        trial.wrong.append(f"controls: {kinds}: operating it broke the session: {harm}")
+    if stuck := [one.kind for one in tried if not (one.harm or one.changed)]:
+        trial.doubtful.append(f"controls: mouse and keys did not change {', '.join(stuck)}")
+    if any(one.harm for one in tried):
+        return "does not hold"
+    return f"holds: {', '.join(one.kind for one in tried)}" if tried else "there is none"
+
+
+async def _check_drags(pool: BrowserPool, manifest: PageManifest, task: Task, trial: PageCheck) -> str:
+    dragged = await try_drags(pool, task)
+    trial.wrong += [f"drags: {one.way}: {one.wrong}" for one in dragged if one.wrong]
+    trial.doubtful += [f"drags: {one.way} changed nothing that is seen" for one in dragged if not one.seen]
+    if any(one.wrong for one in dragged):
+        return "does not hold"
+    return f"holds: {', '.join(one.way for one in dragged)}" if dragged else "there is nothing to drag"
+
+
+def _describe_isolation() -> str:
+    why = isolation.explain_missing_bwrap()
+    return f"not kept apart from this machine: {why}" if why else "kept apart by bubblewrap"
+
+
+def _report_state(manifest: PageManifest, first: StepResult, say: ReportLine) -> None:
+    state = first.info["state"]
+    say("instruction", state.get("instruction") or manifest.instruct(manifest.variants[0]))
+    say("reward", f"{state['reward']:g} (0 is scored at {state['floor']:g}, 1 at {state['success']:g})")
+    say("end", str(state["terminated"]).lower())
+    for name, value in state["values"].items():
+        say(f"state.{name}", str(value)[:200])
+
+
+def _check_first_screen(first: StepResult, picture: Path | None, say: ReportLine, trial: PageCheck) -> None:
+    shot = first.observation
+    if picture is not None:
+        picture.parent.mkdir(parents=True, exist_ok=True)
+        picture.write_bytes(shot.screenshot)
+        say("screen", f"{shot.width} x {shot.height}, {picture}")
+    colours = Image.open(io.BytesIO(shot.screenshot)).convert("RGB").getcolors(2)
+    if colours is not None and len(colours) == 1:
+        trial.doubtful.append("the first screen is of one colour: give `ready`, or a longer settle_ms")
+    if first.info["score"] >= 1:
+        trial.wrong.append("success: the task is solved before anything is done; compare reward and success")
+    elif first.terminated:
+        trial.wrong.append("end: it is true before anything is done; reset the page, or mend end")
+
+
+async def _play_at_random(env: Any, task: Task, say: ReportLine, trial: PageCheck) -> None:
+    """Some random steps: does the page stay readable, does its reward move?"""
+    rng = random.Random(task.task_id)
+    rewards, result = [], await env.reset(dataclasses.replace(task, max_steps=_RANDOM_STEPS), task.seed)
+    while not (result.terminated or result.truncated):
+        result = await env.step(draw_random_action(rng))
+        rewards.append(result.info["state"]["reward"])
+    trial.used += await env.tab.evaluate("window.__flywheel__ ? __flywheel__.features() : []")
+    if rewards:
+        how = "the task's end" if result.terminated else "its budget"
+        say("random play", f"{len(rewards)} steps to {how}, reward {min(rewards):g} to {max(rewards):g}")
+    unread = result.info["state"].get("unread", {})
+    for fault in dict.fromkeys(unread.values()):
+        fields = ", ".join(field for field in unread if unread[field] == fault)
+        trial.doubtful.append(f"{fields}: not read on page {result.info['state']['page']!r}: {fault}")
+
+
+def _report_page_errors(env: Any, missed: list[str], say: ReportLine, trial: PageCheck) -> None:
+    """What went wrong in the page itself: not always harmful, but mostly the cause where something is."""
+    for path in dict.fromkeys(missed):
+        if not path.endswith("/favicon.ico"):
+            say("not there", f"{path} was asked for; name an alias, or put it into the folder")
+    for fault in list(dict.fromkeys(getattr(getattr(env, "tab", None), "faults", ())))[:10]:
+        say("page says", fault)
+
+
+def _advise_on_difference(used: list[str]) -> str:
+    """What may be behind screens that differ; used: what the page uses that may."""
+    if used:
+        return f" (the page uses what may differ from time to time: {'; '.join(used)})"
+    return (
+        " (is something kept outside of what reset resets, or does the server answer otherwise each time? Where a "
+        "server's own time is to show, write exact: false)"
+    )

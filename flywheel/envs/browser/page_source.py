@@ -1,0 +1,73 @@
+"""Define where a task's page comes from: a `PageSource` opens one fresh `PageSession` a reset."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+from flywheel.envs.base import Task
+
+Origin = tuple[str, int]  # host, as a browser writes it, and port
+_PORTS = {"http": 80, "https": 443}
+
+
+class PageSession(Protocol):
+    """One fresh session of a task.
+
+    url: address of its first page. allowed: prefixes of addresses that navigation may not leave; their origins are all
+    of the network that its pages reach. viewport: width and
+    height in pixels; None: the settings'. step_ms: page time of a step; None: the settings'. prepare: JavaScript run
+    once after the load ("": none), such as a reset with the seed: statements, which may return a promise to be waited
+    for. state_expression: JavaScript whose value is `seen["game"]`; "": `window.__env__.getState()` where there
+    is one. restorable: the page's `window.__env__.setState` brings back all that matters, so that a checkpoint needs
+    no replay. files: a folder whose files the page may be given; None: it gets what it downloaded alone.
+    Third-party pages (`session.py`) may also have `backend`, a server of the session's own, and `entry`, a login.
+    """
+
+    url: str
+    allowed: tuple[str, ...]
+    viewport: tuple[int, int] | None
+    step_ms: int | None
+    prepare: str
+    state_expression: str
+    restorable: bool
+    files: Path | None
+
+    def state(self, seen: Mapping[str, Any]) -> dict[str, Any]:
+        """What the verifier reads, from what the page told: `game`, `elements`, `url`. Empty where there is nothing."""
+
+    def score(self, state: Mapping[str, Any]) -> float:
+        """The score of such a state by the task's verifier, 0 to 1. Raises DataError where it cannot be read."""
+
+    def keep(self) -> bytes:
+        """The state of the session at the server, for a checkpoint."""
+
+    def bring_back(self, kept: bytes) -> None:
+        """The session is at the server as it was."""
+
+    def close(self) -> None:
+        """Free it; may be called twice."""
+
+
+class PageSource(Protocol):
+    def open(self, task: Task, seed: int) -> PageSession:
+        """A fresh session. Raises BadInput for a world that the source does not have."""
+
+
+def is_within_prefixes(url: str, allowed: tuple[str, ...]) -> bool:
+    """Whether an address lies under one of the prefixes. An origin without a path is its origin and no longer name."""
+    for prefix in allowed:
+        scheme, _, rest = prefix.partition("://")
+        whole = prefix if "/" in rest else f"{scheme}://{rest}/"
+        if url.startswith(whole) or url == prefix:
+            return True
+    return False
+
+
+def list_allowed_origins(allowed: tuple[str, ...]) -> frozenset[Origin]:
+    """Hosts and ports of prefixes of addresses."""
+    parts = [urlsplit(prefix) for prefix in allowed]
+    found = {(one.netloc.rpartition("@")[2], one.hostname, one.port or _PORTS.get(one.scheme, 0)) for one in parts}
+    return frozenset((f"[{host}]" if netloc.startswith("[") else host, port) for netloc, host, port in found if host)

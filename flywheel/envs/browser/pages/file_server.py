@@ -1,0 +1,129 @@
+"""Serve folders of files on 127.0.0.1, each at the root of a port of its own.
+
+Types are told from a table of our own: the machine's differs from place to place, and a browser refuses a module
+script, a stylesheet or WebAssembly of a wrong type. Nothing outside of the folder is given out.
+"""
+
+from __future__ import annotations
+
+import mimetypes
+import posixpath
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from starlette.requests import Request
+from starlette.responses import FileResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.types import Receive, Scope, Send
+
+from flywheel.utils.local_server import LocalServer, bind_free_port
+
+_MAX_MISSED = 50
+_MEDIA_TYPES = {
+    ".html": "text/html",
+    ".htm": "text/html",
+    ".xhtml": "application/xhtml+xml",
+    ".js": "text/javascript",
+    ".mjs": "text/javascript",
+    ".cjs": "text/javascript",
+    ".css": "text/css",
+    ".json": "application/json",
+    ".map": "application/json",
+    ".webmanifest": "application/manifest+json",
+    ".wasm": "application/wasm",
+    ".txt": "text/plain",
+    ".md": "text/plain",
+    ".csv": "text/csv",
+    ".xml": "application/xml",
+    ".svg": "image/svg+xml",
+    ".png": "image/png",
+    ".jpg": "image/jpeg",
+    ".jpeg": "image/jpeg",
+    ".gif": "image/gif",
+    ".webp": "image/webp",
+    ".avif": "image/avif",
+    ".bmp": "image/bmp",
+    ".ico": "image/x-icon",
+    ".woff": "font/woff",
+    ".woff2": "font/woff2",
+    ".ttf": "font/ttf",
+    ".otf": "font/otf",
+    ".mp3": "audio/mpeg",
+    ".ogg": "audio/ogg",
+    ".wav": "audio/wav",
+    ".m4a": "audio/mp4",
+    ".mp4": "video/mp4",
+    ".webm": "video/webm",
+    ".pdf": "application/pdf",
+    ".vtt": "text/vtt",
+    ".glb": "model/gltf-binary",
+    ".gltf": "model/gltf+json",
+}
+
+
+def media_type(path: Path) -> str:
+    """`text/javascript` for a script, and so on; text is UTF-8."""
+    found = _MEDIA_TYPES.get(path.suffix.lower()) or mimetypes.guess_type(path.name)[0] or "application/octet-stream"
+    return f"{found}; charset=utf-8" if found.startswith("text/") else found
+
+
+@dataclass
+class ServedFolder:
+    """What one port serves. missed: the newest paths that were asked for and are not there."""
+
+    root: Path
+    alias: Mapping[str, str] = field(default_factory=dict)
+    missed: deque[str] = field(default_factory=lambda: deque(maxlen=_MAX_MISSED))
+
+    def find(self, path: str) -> Path | None:
+        """The file that a path names; None where there is none, or where it lies outside of the folder."""
+        root = self.root.resolve()
+        try:
+            found = (root / self.alias.get(path, path).lstrip("/")).resolve()
+            if not found.is_relative_to(root) or not found.exists():
+                return None
+        except (OSError, ValueError, RuntimeError):  # a name too long, a NUL in it, links in a circle
+            return None
+        return found
+
+
+class FileServer:
+    """`async with FileServer(folders) as server:`; `server.url(folder)` is the address of a folder's root."""
+
+    def __init__(self, folders: list[ServedFolder]) -> None:
+        self._folders = folders
+        self._ports: dict[int, ServedFolder] = {}
+
+    async def __aenter__(self) -> FileServer:
+        listeners = [bind_free_port() for _ in self._folders]
+        self._ports = {one.getsockname()[1]: folder for one, folder in zip(listeners, self._folders, strict=True)}
+        self._server = LocalServer(self._answer, listeners)
+        await self._server.start(where="the file server")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._server.stop()
+
+    def url(self, folder: ServedFolder) -> str:
+        """`http://127.0.0.1:<port>`, without a slash at the end."""
+        return next(f"http://127.0.0.1:{port}" for port, served in self._ports.items() if served is folder)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await self._respond(Request(scope))(scope, receive, send)
+
+    def _respond(self, request: Request) -> Response:
+        folder, path = self._ports[request.scope["server"][1]], request.scope["path"]
+        if request.method not in ("GET", "HEAD"):
+            return PlainTextResponse("only files are served here", 405)
+        found = folder.find(path)
+        if found is not None and found.is_dir():
+            if not path.endswith("/"):
+                return RedirectResponse(posixpath.basename(path) + "/", 307)  # relative: of whatever host it was
+            found = folder.find(path + "index.html")
+        if found is None or not found.is_file():
+            folder.missed.append(path)
+            return PlainTextResponse("there is no such file", 404)
+        # Never from a cache: each session meets the page as the first one did.
+        return FileResponse(found, media_type=media_type(found), headers={"Cache-Control": "no-store"})

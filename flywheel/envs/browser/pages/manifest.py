@@ -1,0 +1,516 @@
+"""Read and check manifests, which make a third-party web page a task."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, Literal, get_args
+from urllib.parse import urlsplit
+
+import yaml
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    StringConstraints,
+    Tag,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from flywheel.envs.suites import catalogue
+from flywheel.utils.errors import BadInput
+
+# A manifest's file as a mapping, and each of its faults in one line.
+
+NAME_FORM = "lower-case letters, digits, '.', '_' and '-'"
+_FIELD_PATTERNS = {
+    "sha256": "64 hexadecimal digits",
+    "server.packages": "NAME==VERSION",
+    "server.ready": "/PATH",
+    "login.address": "/PATH",
+    "reward": "/PATH",
+    "end": "/PATH",
+    "instruction": "/PATH",
+    "server.environment": "a name of letters, digits and '_'",
+}
+# What to write where a field is missing.
+_FIELD_EXAMPLES = {
+    "name": "name: my-page",
+    "title": "title: My page",
+    "instruction": "instruction: Clear the board.",
+    "reward": "reward: game.score",
+    "success": "success: 1",
+    "max_steps": "max_steps: 20",
+}
+READING_FORM = (
+    "JavaScript in quotes, {command: [WORD, ...]}, {sqlite: FILE, query: SQL} or {address: /PATH, value: NAME.0}"
+)
+# What to write in a field that may be of several forms.
+FIELD_FORMS = {
+    "reset": "reload, a JavaScript expression in quotes, or {parameter: NAME}",
+    "instruction": "a text, or {expression: JAVASCRIPT}, {command: [WORD, ...]}, {sqlite: FILE, query: SQL}",
+    "success": "a number, or a JavaScript expression in quotes",
+    "viewport": "[WIDTH, HEIGHT], 64 to 4096 pixels each",
+    "package": "pypi:NAME==VERSION, npm:NAME@VERSION or deb:NAME=VERSION, or a list of them",
+    "variants": f"a list of names of {NAME_FORM}",
+}
+
+
+def parse_manifest_file(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+        raw = (
+            json.loads(text, object_pairs_hook=_refuse_duplicates)
+            if path.suffix == ".json"
+            else yaml.load(text, _UniqueKeyLoader)
+        )
+    except FileNotFoundError:
+        raise BadInput("no such manifest", where=path, fix="check the path") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"the manifest cannot be read: {error}", where=path, fix="it is a UTF-8 text file") from None
+    except (ValueError, yaml.YAMLError, RecursionError) as error:
+        form = "JSON" if path.suffix == ".json" else "YAML"
+        fix = "put expressions with ': ' or ' #' in quotes" if form == "YAML" else "mend that place"
+        raise BadInput(f"the manifest is not {form}: {error}", where=path, fix=fix) from None
+    if not isinstance(raw, dict):
+        raise BadInput("the manifest is not a mapping of fields", where=path, fix="begin with `name: my-page`")
+    return raw
+
+
+def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    keys = [key for key, _ in pairs]
+    if twice := {key for key in keys if keys.count(key) > 1}:
+        raise ValueError(f"{sorted(twice)[0]} stands twice")
+    return dict(pairs)
+
+
+class _UniqueKeyLoader(yaml.SafeLoader):
+    """YAML in which no field may stand twice: the second would silently win."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        _refuse_duplicates([(str(key), None) for key in keys])
+        return super().construct_mapping(node, deep)
+
+
+def describe_manifest_fault(fault: dict[str, Any], known: Sequence[str]) -> str:
+    """One fault of a manifest, as `field: what; what to write`. known: the fields that there are."""
+    field, kind, given = str(fault["loc"][0]) if fault["loc"] else "", fault["type"], fault["input"]
+    if field in ("state", "server", "login") and len(fault["loc"]) > 1:
+        field = f"{field}.{fault['loc'][1]}"
+    if kind == "missing" and len(fault["loc"]) == 1:
+        return f"{field} is missing: add `{_FIELD_EXAMPLES[field]}`"
+    if kind == "extra_forbidden" and len(fault["loc"]) == 1:
+        near = difflib.get_close_matches(field, known, 1)
+        return f"there is no field {field}" + (f": did you mean {near[0]}?" if near else ": take it out")
+    if kind == "missing":
+        part = str(fault["loc"][-1])
+        return f"{field} is missing" if field.endswith(f".{part}") else f"{field}: {part} is missing"
+    if kind == "extra_forbidden":
+        return f"{field}: it has no part {fault['loc'][-1]}"
+    if given is None:
+        return f"{field} is empty: write its value, or take it out"
+    if field in FIELD_FORMS and kind != "value_error":
+        return f"{field}: write {FIELD_FORMS[field]}"
+    if kind.startswith("union_tag"):
+        return f"{field}: write {READING_FORM}"
+    if kind == "string_type" and isinstance(given, bool | int | float):
+        return f"{field}: {json.dumps(given)} is not a text: put it in quotes"
+    if kind == "string_pattern_mismatch":
+        return f"{field}: {given!r} is not of the form: {_FIELD_PATTERNS.get(field, NAME_FORM)}"
+    message = fault["msg"].removeprefix("Value error, ")
+    return f"{field}: {message[0].lower()}{message[1:]}" if field else message
+
+
+# Parts of a manifest: where a value is read, how a page's own server is run, how one logs in.
+
+Expression = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=10_000)]
+Words = Annotated[tuple[str, ...], Field(min_length=1)]  # a command: no shell reads it
+Local = Annotated[str, StringConstraints(pattern=r"^/")]  # an address of the page's own server, without its origin
+Variable = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+Requirement = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]+(\[[A-Za-z0-9,._-]+\])?==[A-Za-z0-9.+!]+$")]
+
+
+class ManifestPart(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class SeedParameter(ManifestPart):
+    """The page takes its seed from its address: `?<parameter>=<seed>`."""
+
+    parameter: str = Field(min_length=1, pattern=r"^[^&=#?\s]+$")
+
+
+class PageExpression(ManifestPart):
+    """A JavaScript expression, evaluated in the page."""
+
+    expression: Expression
+
+
+class CommandOutput(ManifestPart):
+    """What a command prints that is run in the session's folder; where it prints nothing, its exit status: 0 is 1 or
+    true, 1 is 0 or false."""
+
+    command: Words
+
+
+class DatabaseValue(ManifestPart):
+    """The first value of the first row of a query to an SQLite database in the session's folder."""
+
+    sqlite: str = Field(min_length=1)
+    query: Expression
+
+
+class ServerAnswer(ManifestPart):
+    """What the server answers to us, as JSON. value: the way into it, such as `rows.0.total` or `rows.length`."""
+
+    address: Local
+    value: str = ""
+
+
+def _reading_form(value: Any) -> str | None:
+    if isinstance(value, Mapping):
+        return next((name for name in ("command", "sqlite", "address", "expression") if name in value), None)
+    forms = {CommandOutput: "command", DatabaseValue: "sqlite", ServerAnswer: "address", PageExpression: "expression"}
+    return forms.get(type(value), "text")
+
+
+OutsideReading = CommandOutput | DatabaseValue | ServerAnswer  # read by us, out of the reach of the page's scripts
+Reading = Annotated[
+    Annotated[Expression, Tag("text")]
+    | Annotated[CommandOutput, Tag("command")]
+    | Annotated[DatabaseValue, Tag("sqlite")]
+    | Annotated[ServerAnswer, Tag("address")],
+    Discriminator(_reading_form),
+]
+Instruction = Annotated[
+    Annotated[str, Tag("text")]
+    | Annotated[PageExpression, Tag("expression")]
+    | Annotated[CommandOutput, Tag("command")]
+    | Annotated[DatabaseValue, Tag("sqlite")]
+    | Annotated[ServerAnswer, Tag("address")],
+    Discriminator(_reading_form),
+]
+
+
+class ServerSpec(ManifestPart):
+    """A program that serves the page: one for each session, at a port and in a folder of its own.
+
+    In command, setup, environment and the readings `{port}`, `{seed}`, `{variant}`, `{folder}` (the session's) and,
+    but for command and environment, `{manifest}` (the folder that the manifest lies in) stand for what they name.
+    """
+
+    command: Words
+    folder: str = ""  # copied for each session; relative to the manifest. Empty: an empty one
+    setup: tuple[Words, ...] = ()  # commands that are run in the session's folder before
+    packages: tuple[Requirement, ...] = ()  # of PyPI, which `flywheel page fetch` installs in an environment of its own
+    environment: dict[Variable, str] = {}  # nothing of ours is handed on but PATH
+    ready: Local = "/"  # it has started when this address answers
+    start_s: float = Field(60, gt=0, le=600)  # deadline of copy, setup and start
+    read_s: float = Field(10, gt=0, le=60)  # deadline of one reading
+    memory_mb: int = Field(2048, ge=64)  # of all its processes
+    reads: tuple[str, ...] = ()  # more folders of this machine that it may read
+
+
+class LoginSpec(ManifestPart):
+    """What comes before the first page: cookies and headers that the browser sends, a form that is filled in, or
+    JavaScript."""
+
+    cookies: dict[str, str] = {}
+    headers: dict[str, str] = {}  # sent with every request to the page's own server
+    address: Local | None = None  # of the page with the form; none: the first page
+    fill: dict[str, str] = {}  # CSS selector -> text
+    submit: str = ""  # CSS selector of what is clicked at last
+    run: Expression | None = None  # JavaScript in place of fill and submit
+    done: Expression | None = None  # true on the first page when one is logged in
+
+    @model_validator(mode="after")
+    def _together(self) -> LoginSpec:
+        if self.run and (self.fill or self.submit):
+            raise ValueError("give run, or fill and submit")
+        if bool(self.fill) != bool(self.submit):
+            raise ValueError("fill and submit go together")
+        if self.address and not (self.run or self.fill):
+            raise ValueError("address goes with run, or with fill and submit")
+        return self
+
+
+Split = Literal["train", "eval"]
+
+
+# Third-party pages by manifest alone: what a manifest says, checked before anything is opened.
+#
+# A manifest is a YAML or JSON file that makes a web page which nobody here wrote a task: where the page comes from (an
+# address, a folder, packages of a registry, a server that is started for each session), how it is reset with a seed,
+# where its instruction, its reward and its end are read. It holds JavaScript expressions and commands, but no code of
+# ours. `seed` and `variant` are known in all of them.
+
+SHIPPED_MANIFESTS = Path(__file__).parent / "third_party"  # the manifests that ship with the project
+MANIFEST_SUFFIXES = (".yaml", ".yml", ".json")
+PAGE_VERIFIER = "page:reward"  # `reading.page_reward`
+
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
+_PACKAGE_PATTERN = r"^(pypi:[A-Za-z0-9._-]+==|npm:(@[a-z0-9._-]+/)?[a-z0-9._-]+@|deb:[a-z0-9.+-]+=)[A-Za-z0-9.+~:-]+$"
+PackageName = Annotated[str, StringConstraints(pattern=_PACKAGE_PATTERN)]
+
+
+class PageManifest(ManifestPart):
+    """One page and its tasks. What is left out has the default beside it."""
+
+    name: Name  # the tasks' `world`
+    title: str = Field(min_length=1)
+    domain: Name = "sites"  # unless synthesis.domains names it in another
+    # Where the page comes from: one of url, folder, package (with `folder` a folder inside of the packages) and server.
+    url: str = ""  # a page that is served elsewhere; it must be reachable when tasks are played
+    folder: str = ""  # served on 127.0.0.1; relative to the manifest's own folder
+    package: tuple[PackageName, ...] = ()  # unpacked one over another into one tree, which is served
+    sha256: str = Field("", pattern=r"^([0-9a-f]{64})?$")  # of the packages' tree: `flywheel page fetch` tells it
+    server: ServerSpec | None = None  # one for each session
+    login: LoginSpec | None = None  # before the first page
+    # The first page, relative to what is served; a query and a #fragment may follow. A server's own: the root.
+    start: str = "index.html"
+    alias: dict[str, str] = Field({})  # path asked for -> path that is served, for what the page expects elsewhere
+    files: str = ""  # a folder, relative to the manifest's own: what the page may be given where it asks for a file
+    variants: tuple[Name, ...] = Field(("page",), min_length=1)  # several tasks of one manifest: {variant} in start
+    # From a seed to a task.
+    ready: Expression | None = None  # true when reset may run; for pages that go on loading after their load event
+    reset: Literal["reload"] | SeedParameter | Expression = "reload"  # JavaScript may be statements, or give a promise
+    seeded: bool = True  # another seed gives another task
+    splits: tuple[Split, ...] = Field(("train", "eval"), min_length=1)
+    instruction: Instruction  # a text, in which {variant} may stand, or what is read after the reset
+    # What the verifier reads: score = (reward - floor) / (success - floor), between 0 and 1. An expression is read in
+    # the page; what a server did is better read outside of it, where no script of the page can reach.
+    reward: Reading  # a number
+    success: float | Expression  # the reward at which the task is solved
+    floor: float = 0.0  # the reward that scores 0
+    end: Reading | None = None  # true when the page's own game or task is over; none: it never ends by itself
+    state: dict[Name, Reading] = Field({})  # what else is recorded at each step: JSON values
+    follow: bool | None = None  # read on pages that the first one leads to, too; none: unless reset is JavaScript
+    # How it is played.
+    origins: tuple[str, ...] = ()  # more origins that navigation may not leave, such as https://example.org
+    viewport: tuple[int, int] | None = None  # width, height; none: the settings' own
+    max_steps: int = Field(ge=1, le=10_000)
+    level: int = Field(1, ge=1)
+    step_ms: int | None = Field(None, ge=0, le=60_000)  # page time that passes in a step; none: the settings' own
+    exact: bool = True  # false: what its server does in its own time may show, so that a replay may differ
+    settle_ms: int = Field(100, ge=0, le=4_000)  # page time that passes after the reset, before the first screen
+    path: Path  # of the manifest file; not written in it
+
+    @field_validator("package", "origins", "variants", "splits", mode="before")
+    @classmethod
+    def _one_or_more(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else value
+
+    @field_validator("viewport")
+    @classmethod
+    def _seen(cls, value: tuple[int, int] | None) -> tuple[int, int] | None:
+        if value is not None and not all(64 <= side <= 4096 for side in value):
+            raise ValueError(f"write {FIELD_FORMS['viewport']}")
+        return value
+
+    @field_validator("origins")
+    @classmethod
+    def _origins(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for origin in value:
+            if _parse_origin(origin) != origin.rstrip("/"):
+                raise ValueError(f"{origin!r} is not an origin, such as https://example.org")
+        return tuple(origin.rstrip("/") for origin in value)
+
+    @field_validator("alias")
+    @classmethod
+    def _aliases(cls, value: dict[str, str]) -> dict[str, str]:
+        if strange := [path for pair in value.items() for path in pair if not path.startswith("/")]:
+            raise ValueError(f"{strange[0]!r} does not begin with /")
+        return value
+
+    @model_validator(mode="after")
+    def _together(self) -> PageManifest:
+        from_folder = bool(self.folder and not self.package)
+        if bool(self.url) + from_folder + bool(self.package) + (self.server is not None) != 1:
+            raise ValueError("give one of url, folder, package and server")
+        if self.server is None and self.readings:
+            raise ValueError(f"{next(iter(self.readings))} is read outside of the page, which only goes with server")
+        if self.server is not None and self.alias:
+            raise ValueError("alias goes with folder or package")
+        if self.url and _parse_origin(self.url) is None:
+            raise ValueError(f"url: {self.url!r} is not an http or https address")
+        if self.url and (self.alias or "start" in self.model_fields_set):
+            raise ValueError("start and alias go with folder or package: a url names its page itself")
+        if self.sha256 and not self.package:
+            raise ValueError("sha256 goes with package")
+        if isinstance(self.success, float) and self.success <= self.floor:
+            raise ValueError(f"success: {self.success:g} is not above floor: {self.floor:g}")
+        if not self.seeded and len(set(self.splits)) > 1:
+            raise ValueError(
+                "seeded is false, so training and evaluation would have the same task: "
+                "write splits: [eval] or splits: [train]"
+            )
+        if self.name in catalogue.list_worlds():
+            raise ValueError(f"name: {self.name} is a world's name; choose another")
+        if self.variants == ("page",) and "{variant}" in self.url + self.start:
+            raise ValueError("start has {variant}, so variants must list them")
+        return self
+
+    @property
+    def expressions(self) -> dict[str, str]:
+        """Every expression that is read in the page at each step, by the name of its field."""
+        return {field: what for field, what in self._read.items() if isinstance(what, str)}
+
+    @property
+    def readings(self) -> dict[str, OutsideReading]:
+        """What is read outside of the page at each step, by the name of its field."""
+        return {field: what for field, what in self._read.items() if isinstance(what, get_args(OutsideReading))}
+
+    @property
+    def _read(self) -> dict[str, str | OutsideReading]:
+        found: dict[str, Any] = {"reward": self.reward, "end": self.end}
+        if isinstance(self.success, str):
+            found["success"] = self.success
+        if not isinstance(self.instruction, str):
+            told = self.instruction
+            found["instruction"] = told.expression if isinstance(told, PageExpression) else told
+        return found | {f"state.{name}": what for name, what in self.state.items()}
+
+    @property
+    def follows(self) -> bool:
+        """Whether documents that were not reset are read. Where JavaScript resets the page, one that was loaded anew
+        poses another task than the one that was asked, so what it says counts only where the manifest says so."""
+        return not isinstance(self.reset, str) or self.reset == "reload" if self.follow is None else self.follow
+
+    @property
+    def origin(self) -> str | None:
+        """Origin of the address; None for what is served here."""
+        return _parse_origin(self.url) if self.url else None
+
+    @property
+    def file_folder(self) -> Path | None:
+        """The folder of the session's files; None where there is none."""
+        return (self.path.parent / self.files).resolve() if self.files else None
+
+    @property
+    def source(self) -> str:
+        """Where the page comes from, in words."""
+        own = " ".join(self.server.packages or self.server.command) if self.server else ""
+        return self.url or " ".join(self.package) or own or self.folder
+
+    @property
+    def first(self) -> str:
+        """The first page, relative to what is served."""
+        return "" if self.server is not None and "start" not in self.model_fields_set else self.start.lstrip("/")
+
+    @property
+    def template(self) -> Path | None:
+        """The folder that each session of a server gets a copy of."""
+        return self.path.parent / self.server.folder if self.server and self.server.folder else None
+
+    def instruct(self, variant: str) -> str:
+        """The instruction where it is a text; "" where it is read after the reset."""
+        return self.instruction.replace("{variant}", variant) if isinstance(self.instruction, str) else ""
+
+
+def load_page_manifest(path: Path) -> PageManifest:
+    """Read and check one manifest. Raises BadInput that names file, field and what to write."""
+    raw = parse_manifest_file(path)
+    if "path" in raw:
+        raise BadInput("the manifest has no field path", where=path, fix="take it out")
+    try:
+        manifest = PageManifest.model_validate({**raw, "path": path.resolve()})
+    except ValidationError as error:
+        known = [name for name in PageManifest.model_fields if name != "path"]
+        faults = list(dict.fromkeys(describe_manifest_fault(fault, known) for fault in error.errors()))
+        more = f" (and {len(faults) - 3} more)" if len(faults) > 3 else ""
+        raise BadInput("the manifest is wrong: " + "; ".join(faults[:3]) + more, where=path) from None
+    if manifest.files and not manifest.file_folder.is_dir():
+        raise BadInput(
+            f"files: there is no folder {manifest.file_folder}", where=path, fix="it is relative to the manifest"
+        )
+    if manifest.folder and not manifest.package:
+        folder = manifest.path.parent / manifest.folder
+        if not folder.is_dir():
+            raise BadInput(f"folder: there is no folder {folder}", where=path, fix="it is relative to the manifest")
+        check_start_page(manifest, folder)
+    if manifest.template is not None and not manifest.template.is_dir():
+        raise BadInput(
+            f"server.folder: there is no folder {manifest.template}", where=path, fix="it is relative to the manifest"
+        )
+    return manifest
+
+
+def find_page_manifest(name: str) -> Path:
+    """A manifest by its path, or by the name of one that ships with the project. Raises BadInput."""
+    if Path(name).is_file():
+        return Path(name)
+    shipped = SHIPPED_MANIFESTS / f"{name}.yaml"
+    if shipped.is_file():
+        return shipped
+    known = ", ".join(sorted(path.stem for path in SHIPPED_MANIFESTS.glob("*.yaml")))
+    raise BadInput("no such manifest", where=name, fix=f"give its path, or one that ships with flywheel: {known}")
+
+
+def load_page_manifests(entries: Sequence[str], root: Path) -> dict[str, PageManifest]:
+    """Every manifest that `synthesis.manifests` names, by name: files, folders of files, names of shipped ones.
+
+    root: what relative paths are relative to. Raises BadInput for an entry that is none of these, a folder without
+    manifests, or a name that two manifests have.
+    """
+    found: dict[str, PageManifest] = {}
+    for entry in entries:
+        for path in _list_manifest_files(entry, root):
+            manifest = load_page_manifest(path)
+            known = found.setdefault(manifest.name, manifest)
+            if known.path != manifest.path:
+                raise BadInput(f"the name {manifest.name} is that of {known.path} too", where=path, fix="change one")
+    return found
+
+
+def check_start_page(manifest: PageManifest, served: Path) -> None:
+    """Raises BadInput where a first page is not among what is served, or lies outside of it."""
+    for variant in manifest.variants:
+        start = urlsplit(manifest.start.replace("{variant}", variant)).path.lstrip("/")
+        if ".." in PurePosixPath(start).parts:
+            raise BadInput(f"start: {start} leaves what is served", where=manifest.path, fix="name a page inside of it")
+        page = served / start
+        if page.is_dir():
+            page = page / "index.html"
+        if not page.is_file():
+            pages = sorted(str(p.relative_to(served)) for p in served.glob("*.htm*"))[:5]
+            there = f"there are: {', '.join(pages)}" if pages else "it holds no .html file of its own"
+            raise BadInput(f"start: there is no {start} in {served}", where=manifest.path, fix=there)
+
+
+def command_name(manifest: PageManifest) -> str:
+    """How a command names a manifest."""
+    return manifest.path.stem if manifest.path.parent == SHIPPED_MANIFESTS else str(manifest.path)
+
+
+def _list_manifest_files(entry: str, root: Path) -> Iterator[Path]:
+    place = root / entry
+    if place.is_dir():
+        files = sorted(path for path in place.iterdir() if path.suffix in MANIFEST_SUFFIXES)
+        if not files:
+            raise BadInput(
+                "the folder has no manifests", where=place, fix=f"their names end in {', '.join(MANIFEST_SUFFIXES)}"
+            )
+        yield from files
+    elif place.is_file():
+        yield place
+    else:
+        yield find_page_manifest(entry)
+
+
+def _parse_origin(url: str) -> str | None:
+    """`https://host:port` of an http address, lower case; None for anything else."""
+    try:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or re.search(r"\s|@", parts.netloc):
+            return None
+        port = f":{parts.port}" if parts.port is not None else ""
+    except ValueError:
+        return None
+    return f"{parts.scheme}://{parts.hostname}{port}"

@@ -1,0 +1,312 @@
+"""Fetch what a manifest's page is made of: packages of PyPI, npm and Debian, and its server's programs."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+from importlib import metadata
+from pathlib import Path
+
+from flywheel.envs import isolation
+from flywheel.envs.browser.pages.manifest import PageManifest, command_name
+from flywheel.utils.errors import BadInput, EnvError
+from flywheel.utils.files import atomic_folder
+
+# Pages that come from a registry: packages of PyPI, npm and Debian, fetched by their ordinary clients, never run.
+#
+# Packages are unpacked one over another into one tree in a cache folder. Nothing in them is installed or executed: no
+# setup script, no hook; only the browser runs what the page itself holds.
+
+FETCH_TIMEOUT_S = 300.0  # deadline of one package
+_CHECKSUM_FILE = "sha256"  # file beside a fetched tree: the checksum of what is served of it
+
+
+def packages_cache() -> Path:
+    """`$XDG_CACHE_HOME/flywheel/packages`, by default `~/.cache/flywheel/packages`."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "flywheel" / "packages"
+
+
+def find_served_folder(manifest: PageManifest) -> Path:
+    """The folder whose files a manifest's page is made of: its own, an installed package's, or one in the cache.
+
+    Raises BadInput where its packages are not fetched, or are not those whose checksum the manifest gives.
+    """
+    if not manifest.package:
+        return manifest.path.parent / manifest.folder
+    installed = _find_installed(manifest)
+    if installed is not None:
+        _require_checksum(manifest, hash_served_folder(installed), installed)
+        return installed
+    place = _package_folder(manifest)
+    folder = place / "tree" / manifest.folder
+    if not (place / _CHECKSUM_FILE).is_file():
+        raise BadInput(
+            f"its package is not fetched: {' '.join(manifest.package)}",
+            where=manifest.path,
+            fix=f"type `flywheel page fetch {command_name(manifest)}`",
+        )
+    if not folder.is_dir():
+        raise BadInput(
+            f"folder: the package has no folder {manifest.folder}", where=manifest.path, fix=_describe_tree(place)
+        )
+    _require_checksum(manifest, (place / _CHECKSUM_FILE).read_text(encoding="utf-8"), folder)
+    return folder
+
+
+def has_page_files(manifest: PageManifest) -> bool:
+    """Whether the files of its page are here (True where they are not ours to serve)."""
+    try:
+        return bool(manifest.url or manifest.server) or find_served_folder(manifest).is_dir()
+    except BadInput:
+        return False
+
+
+def fetch_page_packages(manifest: PageManifest) -> tuple[Path, str]:
+    """Fetch a manifest's packages into the cache: the folder that is served, and its checksum.
+
+    Raises BadInput for a manifest without packages or with another checksum, EnvError where a registry does not give
+    a package (not there, not reachable, not within FETCH_S).
+    """
+    if not manifest.package:
+        raise BadInput("the manifest names no package", where=manifest.path, fix="there is nothing to fetch")
+    place = _package_folder(manifest)
+    with atomic_folder(place) as made, tempfile.TemporaryDirectory(dir=made.parent) as archives:
+        tree = made / "tree"
+        tree.mkdir()
+        for number, package in enumerate(manifest.package):
+            archive = Path(archives) / str(number)
+            archive.mkdir()
+            kind, _, name = package.partition(":")
+            try:
+                _FETCH_BY_REGISTRY[kind](name, archive, tree)
+            except (zipfile.BadZipFile, tarfile.TarError, OSError) as error:
+                raise EnvError(f"{package} cannot be unpacked: {error}", where=manifest.path) from None
+        inside = tree / manifest.folder
+        if not inside.is_dir():
+            raise BadInput(
+                f"folder: the package has no folder {manifest.folder}", where=manifest.path, fix=_describe_tree(made)
+            )
+        found = hash_served_folder(inside)
+        _require_checksum(manifest, found, inside)
+        (made / _CHECKSUM_FILE).write_text(found, encoding="utf-8")
+    return place / "tree" / manifest.folder, found
+
+
+def hash_served_folder(folder: Path) -> str:
+    """sha256 over a folder's files, by name and content; a link counts by where it points to."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*"), key=lambda path: path.relative_to(folder).as_posix()):
+        if "__pycache__" in path.parts or (path.is_dir() and not path.is_symlink()):
+            continue
+        content = str(path.readlink()).encode() if path.is_symlink() else path.read_bytes()
+        digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + hashlib.sha256(content).digest())
+    return digest.hexdigest()
+
+
+def _find_installed(manifest: PageManifest) -> Path | None:
+    """The served folder of a PyPI package where exactly that version is installed beside us."""
+    kind, _, name = manifest.package[0].partition(":")
+    if kind != "pypi" or len(manifest.package) > 1 or not manifest.folder:
+        return None
+    name, _, version = name.partition("==")
+    try:
+        found = metadata.distribution(name)
+    except metadata.PackageNotFoundError:
+        return None
+    folder = Path(str(found.locate_file(manifest.folder)))
+    return folder if found.version == version and folder.is_dir() else None
+
+
+def _package_folder(manifest: PageManifest) -> Path:
+    names = "\n".join((*manifest.package, manifest.folder))
+    return packages_cache() / f"{manifest.name}-{hashlib.sha256(names.encode()).hexdigest()[:12]}"
+
+
+def _require_checksum(manifest: PageManifest, found: str, folder: Path) -> None:
+    if manifest.sha256 and manifest.sha256 != found:
+        raise BadInput(
+            f"sha256: what is in {folder} has the checksum {found}",
+            where=manifest.path,
+            fix="it is not the package that the manifest was written for: look at it before you change the checksum",
+        )
+
+
+def _describe_tree(place: Path) -> str:
+    names = sorted(path.name for path in (place / "tree").iterdir())
+    return f"it holds {', '.join(names[:8]) or 'nothing'}"
+
+
+def _fetch_pypi(name: str, archive: Path, tree: Path) -> None:
+    # Wheels alone: pip would run the set-up script of a source package.
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    _run_registry_client([*command, "--only-binary", ":all:", "--dest", str(archive), name], archive, f"pypi:{name}")
+    with zipfile.ZipFile(_single_file(archive, "*.whl", f"pypi:{name}")) as wheel:
+        wheel.extractall(tree)
+
+
+def _fetch_npm(name: str, archive: Path, tree: Path) -> None:
+    _run_registry_client(["npm", "pack", "--silent", "--ignore-scripts", name], archive, f"npm:{name}")
+    with tarfile.open(_single_file(archive, "*.tgz", f"npm:{name}")) as packed:
+        packed.extractall(archive / "unpacked", filter="data")
+    (top,) = (archive / "unpacked").iterdir()  # one folder, mostly called `package`
+    target = tree / name.rpartition("@")[0]
+    target.parent.mkdir(parents=True, exist_ok=True)
+    top.rename(target)
+
+
+def _fetch_deb(name: str, archive: Path, tree: Path) -> None:
+    # As root apt hands the download to a user of its own, who may write neither here nor in our temporary folder.
+    _run_registry_client(
+        ["apt-get", "download", "--quiet", "--option", "APT::Sandbox::User=root", name], archive, f"deb:{name}"
+    )
+    _run_registry_client(
+        ["dpkg-deb", "--extract", str(_single_file(archive, "*.deb", f"deb:{name}")), str(tree)], archive, f"deb:{name}"
+    )
+
+
+_FETCH_BY_REGISTRY = {"pypi": _fetch_pypi, "npm": _fetch_npm, "deb": _fetch_deb}
+
+
+def _single_file(folder: Path, pattern: str, package: str) -> Path:
+    found = list(folder.glob(pattern))
+    if len(found) != 1:
+        raise EnvError(f"the registry gave {len(found)} files", where=package, fix="check name and version")
+    return found[0]
+
+
+def _run_registry_client(command: list[str], folder: Path, package: str) -> None:
+    try:
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=FETCH_TIMEOUT_S,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+    except FileNotFoundError:
+        raise EnvError(f"{command[0]} is not installed", where=package, fix=f"install {command[0]}") from None
+    except subprocess.TimeoutExpired:
+        raise EnvError(
+            f"{command[0]} did not end within {FETCH_TIMEOUT_S:g} s", where=package, fix="try again"
+        ) from None
+    if done.returncode:
+        lines = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
+        errors = [line for line in lines if "error" in line.lower() or line.startswith("E:")] or lines[-1:]
+        said = errors[0].strip() if errors else f"exit status {done.returncode}"
+        raise EnvError(
+            f"{command[0]} could not fetch it: {said}",
+            where=package,
+            fix="check name and version, and that the registry is reachable",
+        )
+
+
+# The programs of a manifest's server: in an environment of its own where the manifest names packages, else on PATH.
+#
+# The environment is made by `flywheel page fetch`, of wheels alone: no set-up script is run.
+
+_INSTALL_TIMEOUT_S = 900.0
+_VENV_MARK = "whole"  # file in an environment that is made to its end
+
+
+class ServerPrograms:
+    """Where the commands of a manifest's server are. Raises BadInput where one is missing, with what to type."""
+
+    def __init__(self, manifest: PageManifest) -> None:
+        self._manifest = manifest
+        own = server_venv(manifest)
+        if own is not None and not _is_complete(own):
+            raise BadInput(
+                f"what its server needs is not installed: {' '.join(manifest.server.packages)}",
+                where=manifest.path,
+                fix=f"type `flywheel page fetch {command_name(manifest)}`",
+            )
+        folders = [own / "bin"] if own is not None else []
+        self.path = os.pathsep.join(map(str, (*folders, os.environ.get("PATH", os.defpath))))
+        for command in (manifest.server.command, *manifest.server.setup):
+            self.find(command[0])
+
+    def find(self, name: str) -> Path:
+        """The program of a command. One that is named by a path is relative to the manifest."""
+        if name == "python" and not self._manifest.server.packages:
+            return Path(sys.executable)
+        if "/" in name:
+            name = str(self._manifest.path.parent / name.replace("{manifest}", str(self._manifest.path.parent)))
+        found = shutil.which(name, path=self.path)
+        if found is None:
+            raise BadInput(
+                f"server: there is no program {name}",
+                where=self._manifest.path,
+                fix="install it so that it is on PATH, or name its PyPI packages in server.packages",
+            )
+        return Path(found).absolute()
+
+    def needs(self, program: Path) -> list[Path]:
+        """Folders that it must be able to read."""
+        return isolation.list_program_folders(program)
+
+
+def has_server_programs(manifest: PageManifest) -> bool:
+    """Whether the programs of its server are here (True where it has none)."""
+    try:
+        return manifest.server is None or bool(ServerPrograms(manifest))
+    except BadInput:
+        return False
+
+
+def server_venv(manifest: PageManifest) -> Path | None:
+    """The environment of a manifest's server; None where it has none of its own."""
+    if manifest.server is None or not manifest.server.packages:
+        return None
+    base = os.environ.get("XDG_CACHE_HOME")
+    cache = (Path(base) if base else Path.home() / ".cache") / "flywheel" / "servers"
+    wanted = "\n".join((*manifest.server.packages, f"{sys.version_info[0]}.{sys.version_info[1]}"))
+    return cache / f"{manifest.name}-{hashlib.sha256(wanted.encode()).hexdigest()[:12]}"
+
+
+def install_server_packages(manifest: PageManifest) -> Path:
+    """Make the environment of a manifest's server. Raises EnvError where PyPI does not give the packages."""
+    own = server_venv(manifest)
+    if own is None:
+        raise BadInput("its server names no packages", where=manifest.path, fix="there is nothing to fetch")
+    if not _is_complete(own):
+        # At its place from the beginning, since its programs name their Python by its path; a mark says it is whole.
+        shutil.rmtree(own, ignore_errors=True)
+        own.parent.mkdir(parents=True, exist_ok=True)
+        _run_installer([sys.executable, "-m", "venv", "--without-pip", str(own)], manifest)
+        pip = [sys.executable, "-m", "pip", "--python", str(own), "--disable-pip-version-check", "install", "--quiet"]
+        _run_installer([*pip, "--only-binary", ":all:", *manifest.server.packages], manifest)
+        (own / _VENV_MARK).touch()
+    return own
+
+
+def _is_complete(own: Path) -> bool:
+    return (own / _VENV_MARK).is_file()
+
+
+def _run_installer(command: list[str], manifest: PageManifest) -> None:
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_INSTALL_TIMEOUT_S,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+    except subprocess.TimeoutExpired:
+        what = f"{command[2]} did not end within {_INSTALL_TIMEOUT_S:g} s"
+        raise EnvError(what, where=manifest.path, fix="try again") from None
+    if done.returncode:
+        said = " ".join(done.stderr.split())[-400:]
+        raise EnvError(f"its server's packages were not installed: {said}", where=manifest.path)

@@ -1,0 +1,433 @@
+"""Open sessions of third-party pages: login, reset with a seed, and what the verifier reads."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, unquote_plus, urlencode, urlsplit
+
+from flywheel.envs import verdict
+from flywheel.envs.base import Task
+from flywheel.envs.browser.pages import packages
+from flywheel.envs.browser.pages.file_server import FileServer, ServedFolder
+from flywheel.envs.browser.pages.manifest import PAGE_VERIFIER, PageManifest, SeedParameter, check_start_page
+from flywheel.envs.browser.pages.packages import ServerPrograms
+from flywheel.envs.browser.pages.server import PageServer
+from flywheel.utils.errors import BadInput, EnvError
+
+# How a session comes in: cookies and headers that the browser sends, a form filled in before the first page.
+
+_LOGIN_TIMEOUT_MS = 5_000  # page time after which one is not logged in
+# As a page's own script library would do it: the value set past the page's own setter, then told.
+_FILL_SCRIPT = """const find = (selector) => document.querySelector(selector)
+  ?? (() => { throw new Error(`login: there is no ${selector} on this page`); })();
+for (const [selector, text] of Object.entries(%s)) {
+  const node = find(selector);
+  node.focus();
+  Object.getOwnPropertyDescriptor(Object.getPrototypeOf(node), "value").set.call(node, text);
+  for (const kind of ["input", "change"]) node.dispatchEvent(new Event(kind, { bubbles: true }));
+}
+find(%s).click();"""
+_WAIT_SCRIPT = """const done = (0, eval)(%s);
+for (let passed = 0; !done(); passed += 50) {
+  if (passed >= %d) throw new Error("login.done: it is still not true on the first page");
+  await new Promise((resolve) => setTimeout(resolve, 50));
+}"""
+
+
+@dataclass(frozen=True)
+class LoginSteps:
+    """address, script: the page to log in on ("": the first one), and JavaScript run there ("": nobody logs in).
+
+    done: JavaScript run on the first page then, which ends when one is logged in ("": not asked).
+    """
+
+    cookies: tuple[Mapping[str, str], ...] = ()
+    headers: Mapping[str, str] = field(default_factory=dict)
+    address: str = ""
+    script: str = ""
+    done: str = ""
+
+
+def make_login_steps(manifest: PageManifest, origin: str, names: Mapping[str, str]) -> LoginSteps | None:
+    """names: what `{seed}` and `{variant}` stand for in the texts of a login."""
+    login = manifest.login
+    if login is None:
+        return None
+
+    def fill(text: str) -> str:
+        for name, value in names.items():
+            text = text.replace(f"{{{name}}}", value)
+        return text
+
+    cookies = tuple({"name": name, "value": fill(text), "url": f"{origin}/"} for name, text in login.cookies.items())
+    texts = {selector: fill(text) for selector, text in login.fill.items()}
+    script = login.run or (_FILL_SCRIPT % (json.dumps(texts), json.dumps(login.submit)) if texts else "")
+    done = _WAIT_SCRIPT % (json.dumps(f"() => (\n{login.done}\n)"), _LOGIN_TIMEOUT_MS) if login.done else ""
+    address = origin + fill(login.address) if login.address else ""
+    return LoginSteps(cookies, {name: fill(text) for name, text in login.headers.items()}, address, script, done)
+
+
+# Whether a document poses the task that was set, or one that the policy chose.
+#
+# A seed or a variant in an address can be typed by anybody who may navigate, under many spellings; and a page that
+# draws its task by lot draws another one when it is loaded again. A score counts only on the task that was set.
+
+_MAX_ENCODINGS = 5  # of percent signs
+
+
+class TaskIdentity:
+    """One session's task. address: of its first page, as it was asked for."""
+
+    def __init__(self, manifest: PageManifest, address: str, variant: str, seed: int) -> None:
+        template = manifest.url or manifest.first
+        asked = [
+            (name, text.replace("{variant}", variant))
+            for name, text in parse_qsl(urlsplit(template).query)
+            if "{variant}" in text
+        ]
+        if isinstance(manifest.reset, SeedParameter):
+            asked = [pair for pair in asked if pair[0] != manifest.reset.parameter]
+            asked.append((manifest.reset.parameter, str(seed)))
+        self._asked = asked
+        self._usual = {name: max(_count_mentions(address, name), 1) for name, _ in asked}
+        others = [one for one in manifest.variants if one != variant]
+        place = "{variant}" in template.replace(urlsplit(template).query, "")
+        self._others = {_normalise_address(template.replace("{variant}", one)) for one in others if place}
+        self._vouched = manifest.follow is True
+        # Where nothing but chance makes the task, it is another one in each document that draws from it.
+        texts = [*manifest.expressions.values(), manifest.server.model_dump_json() if manifest.server else ""]
+        self._by_lot = manifest.reset == "reload" and manifest.seeded and not re.search(r"\bseed\b", "\n".join(texts))
+        self._drew = False
+
+    def begins(self, drawn: int) -> None:
+        """The page is reset. drawn: numbers that its document has taken from its seeded chance."""
+        self._drew = drawn > 0
+
+    def strange(self, url: str, *, reset: bool, posted: bool = False, drawn: int = 0) -> str:
+        """Why a document poses another task than the one that was set; "" where it does not.
+
+        reset: it is the document that was reset, whose own word on its address counts. posted: it was asked for with a
+        form's content, which may say what no address says. drawn: as in `begins`.
+        """
+        said = parse_qsl(urlsplit(url).query, keep_blank_values=True)
+        for name, value in self._asked:
+            found, mentions = [text for key, text in said if key == name], _count_mentions(url, name)
+            if not mentions and not found:
+                if not reset and not self._vouched:
+                    return f"its address has no {name}"
+            elif found != [value] or mentions > self._usual[name]:
+                return f"its address names another {name}"
+        if self._others and _normalise_address(url) in self._others:
+            return "it is the page of another variant"
+        if posted and self._asked and not reset and not self._vouched:
+            return "a form's content led to it"
+        if self._by_lot and self._drew and drawn and not reset and not self._vouched:
+            return "it was drawn by lot anew"
+        return ""
+
+
+def _count_mentions(url: str, name: str) -> int:
+    """How often a parameter is given a value, wherever in the address and however it is spelled."""
+    return len(re.findall(rf"(?<!\w){re.escape(name.casefold())}(?=[^\w&]*=)", _decode_fully(_strip_origin(url))))
+
+
+def _normalise_address(url: str) -> str:
+    """Path and fragment, in one spelling."""
+    parts = urlsplit(url)
+    path = re.sub(r"/+", "/", "/" + _decode_fully(parts.path))
+    return re.sub(r"(^|/)index\.html?$", r"\1", path) + "#" + _decode_fully(parts.fragment)
+
+
+def _strip_origin(url: str) -> str:
+    return urlsplit(url)._replace(scheme="", netloc="").geturl()
+
+
+def _decode_fully(text: str) -> str:
+    for _ in range(_MAX_ENCODINGS):
+        text = unquote_plus(text)
+    return text.casefold()
+
+
+# What a manifest asks of its page, as JavaScript, and what the answer means.
+#
+# Everything that is wrong with a manifest's expressions comes back by the name of its field: an exception inside one,
+# a text where a number is needed, an object that the page never defines.
+
+READY_TIMEOUT_MS = 5_000  # page time after which a page that is not ready is given up
+_READING_SCRIPT = (Path(__file__).parent / "reading.js").read_text(encoding="utf-8")
+_VALUE_KINDS = {"reward": "a number", "success": "a number", "end": "true or false", "instruction": "a text"}
+_SEE_PAGE_TRY = "see it with `flywheel page try`"
+
+
+def make_reset_script(manifest: PageManifest, seed: int, variant: str) -> str:
+    """Statements to run once after the load; they return a promise that holds when the page is reset."""
+    how = {"readyMs": READY_TIMEOUT_MS, "settleMs": manifest.settle_ms}
+    return f"return {_script_call('prepare', manifest, seed, variant, how)};"
+
+
+def make_state_script(manifest: PageManifest, seed: int, variant: str) -> str:
+    """JavaScript whose value tells the state, for `state`."""
+    return _script_call("read", manifest, seed, variant)
+
+
+def _script_call(function: str, manifest: PageManifest, seed: int, variant: str, *more: object) -> str:
+    fields = {field: {"kind": _VALUE_KINDS.get(field), "text": text} for field, text in manifest.expressions.items()}
+    reset = None if manifest.reset == "reload" or isinstance(manifest.reset, SeedParameter) else manifest.reset
+    asked = {"fields": fields, "ready": manifest.ready, "reset": reset}
+    given = ", ".join(json.dumps(value) for value in (seed, variant, asked, *more))
+    return f"(() => {{\n{_READING_SCRIPT}\nreturn {function}({given});\n}})()"
+
+
+class PageStateReader:
+    """What the verifier reads of one session: reward, success, floor, terminated; the instruction where it is not a
+    text of the manifest, the recorded values, and the page they were read on.
+
+    A page that was reset must tell everything. One that it led to may lack some of it (a page that is not there tells
+    nothing): then what was told last still holds, and `unread` says why. So it does on a page that poses another task
+    than the one that was set, which is noted.
+    """
+
+    def __init__(self, manifest: PageManifest, identity: TaskIdentity) -> None:
+        self._manifest, self._identity, self._follows = manifest, identity, manifest.follows
+        self._last: dict[str, Any] | None = None
+        self._moved = False  # the document that was reset asks something else now
+
+    def untold(self, page: str) -> dict[str, Any]:
+        """What holds while the page cannot be asked, since its dialog waits for an answer: what it told last."""
+        last = self._last or {}
+        floor, success = self._manifest.floor, self._manifest.success
+        numeric = success if isinstance(success, int | float) else floor + 1
+        return self._told({"reward": floor, "success": numeric} | last, page)
+
+    def state(self, seen: Mapping[str, Any], page: str) -> dict[str, Any]:
+        """seen: `game`, the value of `expression`; `served`, what was read outside of the page; `url`, `drawn` and
+        `posted` of the document. page: where it is, as it is told. Raises EnvError naming the field at fault.
+        """
+        manifest, told = self._manifest, seen.get("game")
+        if not isinstance(told, Mapping) or "faults" not in told:
+            if self._last is None or manifest.expressions:
+                raise EnvError(f"{manifest.path.name}: the page tells nothing", where=page, fix=_SEE_PAGE_TRY)
+            told = {"values": {}, "faults": {}, "prepared": False}
+        values, faults, strange, first = told["values"], told["faults"], "", self._last is None
+        if first:
+            self._follows |= not told["prepared"]  # the reset itself went to another page
+            self._identity.begins(seen.get("drawn", 0))
+            self._last = {}
+        elif strange := self._strange(told, seen):
+            values, faults = {}, dict.fromkeys(manifest.expressions, strange)
+        if faults and (first or told["prepared"]) and not strange:
+            raise _reading_error(manifest, told, page)
+        asked = self._last.get("instruction")
+        self._last = values = {**self._last, **values, **seen.get("served", {})}
+        if asked is not None:
+            values["instruction"] = asked
+        return self._result(values, faults, strange, page)
+
+    def _strange(self, told: Mapping[str, Any], seen: Mapping[str, Any]) -> str:
+        """Why what a document tells does not count; "" where it does."""
+        reset = told["prepared"]
+        if not (reset or self._follows):
+            return "this page was not reset"
+        strange = self._identity.strange(
+            seen.get("url", ""), reset=reset, posted=seen.get("posted", False), drawn=seen.get("drawn", 0)
+        )
+        asks, asked = told["values"].get("instruction"), self._last.get("instruction")
+        other = asks is not None and asked is not None and asks.split() != asked.split()
+        moved, self._moved = self._moved, other and reset
+        # A page that goes on to its next task as this one is solved tells both at once: that look counts.
+        return strange or ("it asks something else" if other and (moved or not reset) else "")
+
+    def _result(self, values: dict[str, Any], faults: Mapping[str, str], strange: str, page: str) -> dict[str, Any]:
+        manifest = self._manifest
+        success = values.get("success", manifest.success)
+        if success <= manifest.floor:
+            raise EnvError(
+                f"{manifest.path.name}: success: it gives {success:g}, which is not above floor: {manifest.floor:g}",
+                where=page,
+                fix="let it give the reward at which the task is solved",
+            )
+        result = self._told({"success": success} | values, page)
+        result |= {"unread": faults} if faults else {}
+        if strange and "reward" in manifest.expressions:
+            result["note"] = f"the page is on another task, and nothing counts here: {strange}"
+        return result
+
+    def _told(self, values: Mapping[str, Any], page: str) -> dict[str, Any]:
+        kept = {field.partition(".")[2]: value for field, value in values.items() if field.startswith("state.")}
+        result = {
+            "page": page,
+            "reward": values["reward"],
+            "success": values["success"],
+            "floor": self._manifest.floor,
+            "terminated": values.get("end", False),
+            "values": kept,
+        }
+        return result | ({"instruction": values["instruction"]} if "instruction" in values else {})
+
+
+def score_page_reward(params: Mapping[str, Any], state: Mapping[str, Any]) -> float:
+    """The verifier of all manifests: the way from `floor` to `success` that the reward has gone."""
+    done = (state["reward"] - state["floor"]) / (state["success"] - state["floor"])
+    return min(max(float(done), 0.0), 1.0)
+
+
+def _reading_error(manifest: PageManifest, told: Mapping[str, Any], page: str) -> EnvError:
+    """The first fault in one line, with what speaks for a cause."""
+    field, fault = next(iter(told["faults"].items()))
+    more = f" (and {len(told['faults']) - 1} more fields)" if len(told["faults"]) > 1 else ""
+    failed = ", ".join(told.get("failed", ()))
+    if failed:
+        fix = f"the page could not load {failed}: no other machine is reached; serve a copy, or name an alias"
+    elif fault.startswith("SyntaxError"):
+        fix = f"{field} must be {'JavaScript' if field == 'reset' else 'one JavaScript expression'}"
+    elif field == "ready":
+        fix = "see what the page waits for, or take ready out"
+    elif fault.startswith("ReferenceError") or "undefined" in fault:
+        fix = "the page does not define it (yet): give `ready: typeof NAME !== 'undefined'`, or read the document"
+        if told.get("modules"):
+            fix = "the page's scripts are modules, whose variables cannot be seen: read the document instead"
+    elif "a number is needed" in fault and "the text" in fault:
+        fix = "write Number(...) around it"
+    elif "true or false" in fault:
+        fix = "write a comparison, or Boolean(...) around it"
+    else:
+        fix = _SEE_PAGE_TRY
+    return EnvError(f"{manifest.path.name}: {field}: {fault}{more}", where=page, fix=fix)
+
+
+# Sessions of third-party pages: a manifest's page, served where it is ours to serve or by a server of the session's
+# own, reset with the task's seed.
+
+
+@dataclass(frozen=True)
+class ManifestSession:
+    """One session, as `flywheel.envs.browser.page_source.PageSession` asks. The page keeps its state itself, so a
+    checkpoint of it is brought back by playing its actions again."""
+
+    reader: PageStateReader
+    url: str
+    allowed: tuple[str, ...]
+    viewport: tuple[int, int] | None
+    step_ms: int | None
+    prepare: str
+    state_expression: str
+    backend: PageServer | None = None
+    entry: LoginSteps | None = None
+    restorable: bool = False
+    files: Path | None = None
+
+    def state(self, seen: Mapping[str, Any]) -> dict[str, Any]:
+        """What the verifier reads. Raises EnvError naming the manifest's field that could not be read."""
+        page = str(seen.get("url", self.url))
+        for prefix in self.allowed:
+            page = page.removeprefix(prefix)
+        if "dialog" in seen:
+            return self.reader.untold(page)
+        return self.reader.state(seen, page)
+
+    def score(self, state: Mapping[str, Any]) -> float:
+        return verdict.apply_verifier(score_page_reward, PAGE_VERIFIER, {}, state, self.url)
+
+    def keep(self) -> bytes:
+        return b""
+
+    def bring_back(self, kept: bytes) -> None:
+        pass
+
+    def close(self) -> None:
+        if self.backend is not None:
+            self.backend.stop()
+
+
+class ManifestPages:
+    """The pages of some manifests: `async with ManifestPages(manifests) as pages:`, a PageSource.
+
+    Raises BadInput where a package is not fetched, a first page or a server's program is not there.
+    """
+
+    def __init__(self, manifests: Mapping[str, PageManifest]) -> None:
+        self._manifests = dict(manifests)
+        self._served: dict[str, ServedFolder] = {}
+        self._programs: dict[str, ServerPrograms] = {}
+        self._backends: list[PageServer] = []
+        folders: dict[str, ServedFolder] = {}  # manifests of one folder share its port
+        for name, manifest in self._manifests.items():
+            if manifest.server is not None:
+                self._programs[name] = ServerPrograms(manifest)
+            elif not manifest.url:
+                root = packages.find_served_folder(manifest)
+                check_start_page(manifest, root)
+                folder = ServedFolder(root, manifest.alias)
+                self._served[name] = folders.setdefault(f"{root} {sorted(manifest.alias.items())}", folder)
+        self._server = FileServer(list(folders.values()))
+
+    async def __aenter__(self) -> ManifestPages:
+        await self._server.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await asyncio.gather(*(backend.gone() for backend in self._backends))
+        await self._server.__aexit__(*error)
+
+    @property
+    def start_s(self) -> float:
+        """The longest that the start of a session's server may take."""
+        return max((1.5 * one.server.start_s for one in self._manifests.values() if one.server), default=0.0)
+
+    def knows(self, task: Task) -> bool:
+        return task.world in self._manifests
+
+    def missed(self, name: str) -> list[str]:
+        """The newest paths that a manifest's page asked us for and that are not there."""
+        return list(self._served[name].missed) if name in self._served else []
+
+    def open(self, task: Task, seed: int) -> ManifestSession:
+        """A session of a task. Raises BadInput for a task of no manifest, or of a variant that it has not."""
+        manifest = self._manifests.get(task.world)
+        if manifest is None:
+            raise BadInput(f"no manifest is called {task.world!r}", where=task.task_id, fix="see synthesis.manifests")
+        if task.template not in manifest.variants:
+            raise BadInput(
+                f"the manifest has no variant {task.template!r}",
+                where=f"{manifest.path.name}, task {task.task_id}",
+                fix=f"it has {', '.join(manifest.variants)}",
+            )
+        backend = self._backend(manifest, task.template, seed)
+        origin = backend.origin if backend else manifest.origin or self._server.url(self._served[manifest.name])
+        address = manifest.url or f"{origin}/{manifest.first}"
+        address = _add_seed_parameter(address.replace("{variant}", task.template), manifest, seed)
+        return ManifestSession(
+            PageStateReader(manifest, TaskIdentity(manifest, address, task.template, seed)),
+            address,
+            tuple(f"{one}/" for one in (origin, *manifest.origins)),
+            manifest.viewport,
+            manifest.step_ms,
+            make_reset_script(manifest, seed, task.template),
+            make_state_script(manifest, seed, task.template),
+            backend,
+            make_login_steps(manifest, origin, {"seed": str(seed), "variant": task.template}),
+            files=manifest.file_folder,
+        )
+
+    def _backend(self, manifest: PageManifest, variant: str, seed: int) -> PageServer | None:
+        if manifest.server is None:
+            return None
+        self._backends = [one for one in self._backends if not one.over]
+        backend = PageServer(manifest, variant, seed, self._programs[manifest.name])
+        self._backends.append(backend)
+        return backend
+
+
+def _add_seed_parameter(address: str, manifest: PageManifest, seed: int) -> str:
+    """The address with its seed parameter, where the page takes its seed from there."""
+    if not isinstance(manifest.reset, SeedParameter):
+        return address
+    parts = urlsplit(address)
+    query = [pair for pair in parse_qsl(parts.query, keep_blank_values=True) if pair[0] != manifest.reset.parameter]
+    return parts._replace(query=urlencode([*query, (manifest.reset.parameter, str(seed))])).geturl()

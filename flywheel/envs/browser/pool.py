@@ -1,0 +1,675 @@
+"""Lease browser pages: deadlines, crash recovery, growth and shrinking by load, a clean end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import signal
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from flywheel.agent.actions import Action
+from flywheel.config import SandboxSettings, Settings
+from flywheel.envs.base import Env, Gesture, LatestPicture, StepResult, Task
+from flywheel.envs.browser import chromium, episode_recorder
+from flywheel.envs.browser.driver.browser_process import Chromium
+from flywheel.envs.browser.env import BrowserEnv
+from flywheel.envs.browser.episode_recorder import EpisodeRecorder
+from flywheel.envs.browser.events import Crashed, Leased, PoolEvent, PoolEvents, Reclaimed, Released, Stepped
+from flywheel.envs.browser.fleet import CLOSE_TIMEOUT_S, BackgroundTasks, BrowserFleet, PageSlot
+from flywheel.envs.browser.page_source import PageSession, PageSource
+from flywheel.envs.browser.pages.manifest import load_page_manifests
+from flywheel.envs.browser.pages.session import ManifestPages
+from flywheel.envs.suites.server import WorldServer
+from flywheel.utils import child_processes
+from flywheel.utils.errors import EnvError, EnvTimeout
+
+if TYPE_CHECKING:
+    from flywheel.envs.browser.fleet import BrowserSlot
+
+
+# What an operator asks of a pool: its browsers, its pages, whose they are, and what they take.
+
+
+@dataclass(frozen=True)
+class PageStatus:
+    """state: opening, ready, leased, tidying or closing. unused_s: seconds since the last answer of its environment.
+
+    session, task, episode, step: empty or 0 where it is not leased. left_s: until the lease is taken back.
+    """
+
+    number: int
+    state: str
+    age_s: float
+    unused_s: float
+    session: str = ""
+    task: str = ""
+    episode: int = 0
+    step: int = 0
+    busy: bool = False
+    left_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class BrowserStatus:
+    """pid: 0 while it starts. state: starting, serving or retiring (takes no more sessions). pids: all its processes.
+
+    memory_mb: MiB of all its processes (PSS); 0 where the system does not tell.
+    """
+
+    pid: int
+    state: str
+    age_s: float
+    episodes: int
+    memory_mb: float
+    pids: tuple[int, ...]
+    pages: tuple[PageStatus, ...]
+
+
+@dataclass(frozen=True)
+class PoolStatus:
+    """waiting: those who wait for a page. counts: events so far, by the name of their class."""
+
+    browsers: tuple[BrowserStatus, ...]
+    waiting: int
+    counts: Mapping[str, int]
+
+    @property
+    def sessions(self) -> tuple[PageStatus, ...]:
+        """The pages that are leased."""
+        return tuple(page for browser in self.browsers for page in browser.pages if page.session)
+
+    @property
+    def memory_mb(self) -> float:
+        return sum(browser.memory_mb for browser in self.browsers)
+
+    def __str__(self) -> str:
+        pages = sum(len(browser.pages) for browser in self.browsers)
+        lines = [
+            f"{len(self.browsers)} browsers, {pages} pages, {len(self.sessions)} sessions, {self.waiting} waiting, "
+            f"{self.memory_mb:.0f} MB; " + ", ".join(f"{name} {n}" for name, n in sorted(self.counts.items()))
+        ]
+        for b in self.browsers:
+            lines.append(
+                f"browser {b.pid}: {b.state}, {b.age_s:.0f} s old, {b.episodes} episodes, {b.memory_mb:.0f} MB, "
+                f"{len(b.pids)} processes"
+            )
+            for p in b.pages:
+                held = f", {p.session}: task {p.task}, episode {p.episode}, step {p.step}" if p.session else ""
+                left = f", {p.left_s:.0f} s left" if p.session else ""
+                busy = ", in a call" if p.busy else f", unused for {p.unused_s:.0f} s"
+                lines.append(f"  page {p.number}: {p.state}, {p.age_s:.0f} s old{held}{busy}{left}")
+        return "\n".join(lines)
+
+
+async def read_pool_status(pool: BrowserPool) -> PoolStatus:
+    hosts = list(pool.fleet.hosts)
+    families = await asyncio.to_thread(child_processes.measure_memory, [host.pid for host in hosts if host.pid])
+    browsers = tuple(_browser_status(pool, host, families.get(host.pid, [])) for host in hosts)
+    return PoolStatus(browsers, pool.waiting, pool.events.counts)
+
+
+def _browser_status(pool: BrowserPool, host: BrowserSlot, family: list[child_processes.ProcessMemory]) -> BrowserStatus:
+    state = f"retiring ({host.retiring})" if host.retiring else "serving" if host.pid else "starting"
+    return BrowserStatus(
+        host.pid,
+        state,
+        pool.clock() - host.opened,
+        host.episodes,
+        sum(process.mb for process in family),
+        tuple(process.pid for process in family),
+        tuple(_page_status(pool, page) for page in host.pages),
+    )
+
+
+def _page_status(pool: BrowserPool, page: PageSlot) -> PageStatus:
+    now, lease = pool.clock(), page.lease
+    if lease is None:
+        return PageStatus(page.number, page.state, now - page.opened, now - page.used)
+    return PageStatus(
+        page.number,
+        "leased",
+        now - page.opened,
+        now - lease.used,
+        lease.session,
+        lease.task.task_id if lease.task else "",
+        lease.episodes,
+        lease.step_number,
+        lease.busy,
+        lease.began + pool.settings.lease_s - now,
+    )
+
+
+# A lease: one page for one holder, as an `Env`, which the pool can end at any moment.
+#
+# What the pool adds to the environment's own deadlines: a session that was reclaimed or whose browser died fails at
+# once, by name, in the call under way or in the next one; each answer is told as an event; screens are recorded where
+# that is asked for.
+
+LeaseResult = TypeVar("T")
+
+
+class PageLease:
+    """The contract of `flywheel.envs.base.Env`, over one page. Made by `BrowserPool.env` alone.
+
+    session: its name in events and status. timeout_s: of one call of the environment; twice that ends a call which
+    the environment itself does not end. camera: None where nothing is recorded. start_s: what a reset may take beside,
+    for a server of the session's own.
+    """
+
+    def __init__(
+        self,
+        session: str,
+        page: PageSlot,
+        owner: BrowserPool,
+        clock: Callable[[], float],
+        timeout_s: float,
+        camera: EpisodeRecorder | None,
+        start_s: float = 0.0,
+    ) -> None:
+        self.session, self.page = session, page
+        self._owner, self._clock, self._limit_s, self._camera = owner, clock, 2 * timeout_s, camera
+        self._reset_s = self._limit_s + start_s
+        self._scope: asyncio.Timeout | None = None
+        self._over: EnvError | None = None
+        self.task: Task | None = None
+        self.episodes = self.steps = self.step_number = 0
+        self.began = self.used = clock()
+        self.chores: set[asyncio.Task[Any]] = set()  # that its end waits for
+
+    # -- the contract ---------------------------------------------------------------------------------------------
+    async def reset(self, task: Task, seed: int) -> StepResult:
+        self.cut()
+        self.task, self.step_number = task, 0
+        began = self._clock()
+        self.episodes += 1
+        self.page.host.episodes += 1
+        result = await self._call("reset", lambda: self.env.reset(task, seed), self._reset_s)
+        if self._camera:
+            self._camera.begin(task, seed, result)
+        self._tell(result, began)
+        return result
+
+    async def step(self, action: Action) -> StepResult:
+        began = self._clock()
+        result = await self._call("step", lambda: self.env.step(action), self._limit_s)
+        self.steps, self.step_number = self.steps + 1, self.step_number + 1
+        if self._camera:
+            self._camera.add(action, result)
+        self._tell(result, began)
+        return result
+
+    async def checkpoint(self) -> bytes:
+        return await self._call("checkpoint", self.env.checkpoint, self._limit_s)
+
+    async def restore(self, checkpoint: bytes) -> StepResult:
+        # Many steps, each with a deadline of its own; all of them have the lease's.
+        result = await self._call("restore", lambda: self.env.restore(checkpoint), None)
+        if self._camera:
+            self._camera.add(None, result)
+        return result
+
+    async def close(self) -> None:
+        if self._over is None:
+            self.cut()
+            await self._call("close", self.env.close, self._limit_s)
+
+    # -- to be watched --------------------------------------------------------------------------------------------
+    @property
+    def touch(self) -> bool:
+        return self.env.touch
+
+    def watch(self) -> AbstractContextManager[LatestPicture]:
+        return self.env.watch()
+
+    async def visit(self, gestures: Sequence[Gesture], ms: float) -> list[str]:
+        return await self._call("person's gesture", lambda: self.env.visit(gestures, ms), self._limit_s)
+
+    async def leave(self) -> None:
+        await self._call("person's leave", self.env.leave, self._limit_s)
+
+    # -- for tests, tools and the pool ----------------------------------------------------------------------------
+    async def cdp(self, method: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Send the page a command of the Chrome DevTools Protocol."""
+        return await self._call(method, lambda: self.env.cdp(method, params), self._limit_s)
+
+    @property
+    def env(self) -> Any:
+        """The environment itself."""
+        return self.page.env
+
+    @property
+    def tab(self) -> Any:
+        return self.page.tab
+
+    @property
+    def busy(self) -> bool:
+        """A call is under way."""
+        return self._scope is not None
+
+    @property
+    def over(self) -> bool:
+        return self._over is not None
+
+    @property
+    def where(self) -> str:
+        task = f", task {self.task.task_id}" if self.task else ""
+        return f"session {self.session}, browser {self.page.host.pid}, page {self.page.number}{task}"
+
+    def end(self, error: EnvError) -> None:
+        """From now on every call raises this error, the one under way included."""
+        self._over = error
+        self.cut(str(error))
+        if self._scope is not None:
+            with suppress(RuntimeError):  # it has just ended, or its own deadline has struck
+                self._scope.reschedule(asyncio.get_running_loop().time())
+
+    def cut(self, error: str = "") -> None:
+        """The episode is over: what was recorded of it is kept."""
+        film = self._camera.cut(error) if self._camera else None
+        if film is not None:
+            self.chores.add(self._owner.filmed(film, self._camera.folder))
+
+    # -- inside ---------------------------------------------------------------------------------------------------
+    async def _call(self, what: str, call: Callable[[], Awaitable[LeaseResult]], limit_s: float | None) -> LeaseResult:
+        if self._over is not None:
+            raise self._again()
+        if self.busy:
+            raise EnvError("another call of this session is under way", where=self.where, fix="await it first")
+        try:
+            async with asyncio.timeout(limit_s) as self._scope:
+                return await call()
+        except TimeoutError:
+            if self._over is None:
+                late = EnvTimeout(f"the environment did not answer a {what} in {limit_s:g} s", where=self.where)
+                self._owner.lost(self, late)
+            raise self._again() from None
+        except EnvError as error:
+            if self._over is not None:
+                raise self._again() from error
+            if self.env.broken:
+                self._owner.lost(self, error)
+            raise
+        finally:
+            self._scope = None
+            self.used = self._clock()
+
+    def _again(self) -> EnvError:
+        """The error that ended this session, made anew: one exception is raised once."""
+        return type(self._over)(self._over.what, where=self._over.where, fix=self._over.fix)
+
+    def _tell(self, result: StepResult, began: float) -> None:
+        event = Stepped(
+            browser=self.page.host.pid,
+            page=self.page.number,
+            session=self.session,
+            task=self.task.task_id,
+            step=self.step_number,
+            seconds=self._clock() - began,
+            ended=result.terminated or result.truncated,
+        )
+        self._owner.stepped(event)
+
+
+# What a pool does by itself: it takes back overdue sessions, finds hung pages, bounds memory, closes what is idle.
+#
+# A call under way has deadlines of its own (`pool.py`); here is what nobody is waiting for.
+
+log = logging.getLogger(__name__)
+_DEADLINE_INTERVAL_S = 1.0  # between looks at deadlines
+_MEMORY_INTERVAL_S = 2.0
+_HEALTH_INTERVAL_S = 5.0  # between questions to each page
+
+
+class PoolWatchdog:
+    """`run` looks again and again; each look may be called by itself."""
+
+    def __init__(self, pool: BrowserPool, settings: SandboxSettings) -> None:
+        self._pool, self._settings = pool, settings
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(_repeat_every(_DEADLINE_INTERVAL_S, self.deadlines))
+            group.create_task(_repeat_every(_DEADLINE_INTERVAL_S, self.idle))
+            group.create_task(_repeat_every(_HEALTH_INTERVAL_S, self.pages))
+            group.create_task(_repeat_every(_MEMORY_INTERVAL_S, self.memory))
+
+    async def deadlines(self) -> None:
+        """Sessions held for too long, or whose holder is silent, are taken back."""
+        s, now = self._settings, self._pool.clock()
+        for lease in self._pool.leases:
+            if now - lease.began > s.lease_s:
+                error = EnvTimeout(
+                    f"the session was taken back: it was held for more than {s.lease_s:g} s",
+                    where=lease.where,
+                    fix="lease another environment, or raise sandbox.lease_s",
+                )
+                self._pool.reclaim(lease, "overdue", error)
+            elif not lease.busy and now - lease.used > s.silent_s:
+                error = EnvTimeout(
+                    f"the session was taken back: it got no call for {s.silent_s:g} s",
+                    where=lease.where,
+                    fix="lease another environment, or raise sandbox.silent_s",
+                )
+                self._pool.reclaim(lease, "idle", error)
+
+    async def idle(self) -> None:
+        """Pages that nobody used for sandbox.idle_s are closed, but for sandbox.pages_min; browsers left empty too."""
+        fleet, now = self._pool.fleet, self._pool.clock()
+        there = [page for page in fleet.pages if page.state != "closing"]
+        old = [page for page in there if page.free and now - page.used > self._settings.idle_s]
+        # Of the emptiest browsers first, so that whole browsers go.
+        old.sort(key=lambda page: (page.host.load, page.used))
+        for page in old[: max(len(there) - self._settings.pages_min, 0)]:
+            fleet.throw_away(page, "idle")
+        for host in list(fleet.hosts):
+            empty = all(page.state == "closing" for page in host.pages)
+            if host.alive and empty and now - host.used > self._settings.idle_s:
+                fleet.retire(host, "idle")
+
+    async def pages(self) -> None:
+        """A page that does not answer though nobody asks it anything hangs: it is ended before anyone meets it."""
+        quiet = [lease for lease in self._pool.leases if lease.task is not None and not lease.busy]
+        await asyncio.gather(*(self._ask(lease) for lease in quiet))
+
+    async def memory(self) -> None:
+        """A page above sandbox.page_mb is ended as a crash; a browser above sandbox.browser_mb is replaced."""
+        fleet, s = self._pool.fleet, self._settings
+        pids = [host.pid for host in fleet.hosts if host.alive]
+        families = await asyncio.to_thread(child_processes.measure_memory, pids, one_mb=s.page_mb, all_mb=s.browser_mb)
+        for host in list(fleet.hosts):
+            family = families.get(host.pid, [])
+            host.memory_mb = sum(process.mb for process in family)
+            for process in family:
+                if process.kind == "renderer" and process.mb > s.page_mb and host.alive:
+                    log.warning("a page of browser %d took %d MB: ended", host.pid, process.mb)
+                    with suppress(ProcessLookupError):
+                        os.kill(process.pid, signal.SIGKILL)
+            if host.memory_mb > s.browser_mb:
+                fleet.retire(host, "memory")
+
+    async def _ask(self, lease: PageLease) -> None:
+        used = lease.used
+        try:
+            await lease.tab.ping()
+        except EnvTimeout:
+            if lease.used == used and not (lease.busy or lease.over):  # else its holder has a deadline of its own
+                error = EnvTimeout(
+                    f"the page hangs: it did not answer within {self._settings.timeout_s:g} s",
+                    where=lease.where,
+                    fix="lease another environment",
+                )
+                self._pool.lost(lease, error)
+        except EnvError as error:
+            log.debug("%s: %s", lease.where, error)  # it navigates; or it crashed, which is told by its tab
+
+
+async def _repeat_every(seconds: float, look: Callable[[], Awaitable[None]]) -> None:
+    while True:
+        await asyncio.sleep(seconds)
+        try:
+            await look()
+        except Exception:
+            log.exception("the pool's watchdog stumbled, and goes on")
+
+
+# Where a task's page comes from: the worlds of the package, or a third-party page by its manifest.
+
+
+class TaskPageSource:
+    """A PageSource over others: `pages` for the tasks it knows, `worlds` for all others."""
+
+    def __init__(self, worlds: WorldServer, pages: ManifestPages | None) -> None:
+        self.worlds, self.pages = worlds, pages
+
+    @property
+    def start_s(self) -> float:
+        """The longest that the start of a session's own server may take."""
+        return self.pages.start_s if self.pages else 0.0
+
+    def open(self, task: Task, seed: int) -> PageSession:
+        return self.pages.open(task, seed) if self.pages and self.pages.knows(task) else self.worlds.open(task, seed)
+
+
+@asynccontextmanager
+async def open_page_sources(settings: Settings, root: Path | None = None) -> AsyncIterator[TaskPageSource]:
+    """Servers of the worlds and of the manifests that the settings name.
+
+    root: what relative paths of synthesis.manifests are relative to, by default the current folder. Raises BadInput
+    for a wrong manifest, or one whose package is not fetched.
+    """
+    manifests = load_page_manifests(settings.synthesis.manifests, root or Path())
+    async with AsyncExitStack() as stack:
+        worlds = await stack.enter_async_context(WorldServer())
+        pages = await stack.enter_async_context(ManifestPages(manifests)) if manifests else None
+        yield TaskPageSource(worlds, pages)
+
+
+# A pool of pages over several browsers: leases that end, crash recovery, growth and shrinking by load, a clean end.
+#
+# A crash costs the sessions that were on it, at once and by a named error; the next lease gets a fresh page. What goes
+# on by itself (overdue sessions, hung pages, memory, idle pages) is in `pool.py`, the browsers are in `fleet.py`.
+
+log = logging.getLogger(__name__)
+_TRIES = 3  # to open a page whose browser dies meanwhile
+_LEASE_ANOTHER = "lease another environment"
+_MB = 2**20
+
+
+class BrowserPool:
+    """`async with BrowserPool(settings.sandbox, source) as pool:`, then `async with pool.env() as env:`.
+
+    events: what happens here (`events.py`). root: the folder that sandbox.record_folder counts from; None: the current
+    one. touch: its pages are phones. launch, make_env and clock are there for tests of failures: they start a browser,
+    make a tab's environment, and tell the time in seconds. Raises BadInput where no Chromium is installed.
+    """
+
+    def __init__(
+        self,
+        settings: SandboxSettings,
+        source: PageSource | None,
+        root: Path | None = None,
+        *,
+        touch: bool = False,
+        launch: Callable[[], Coroutine[Any, Any, Any]] | None = None,
+        make_env: Callable[[Any], Env] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.settings, self.source, self.clock = settings, source, clock
+        self.events, self.waiting = PoolEvents(), 0
+        self.start_s = getattr(source, "start_s", 0.0)  # the longest that a session's own server may take to start
+        launch = launch or partial(Chromium.start, chromium.find_chromium(settings), settings, touch)
+        make_env = make_env or (lambda tab: BrowserEnv(tab, source, settings, touch))
+        self.fleet = BrowserFleet(settings, self.events, clock, launch, make_env, self._died)
+        self.watchdog = PoolWatchdog(self, settings)
+        self._films = (root or Path()) / settings.record_folder
+        self._permits = asyncio.Semaphore(settings.pages)  # first come, first served
+        self._background, self._writers = BackgroundTasks(), BackgroundTasks()
+        self._open, self._count, self._name = False, 0, secrets.token_hex(3)
+
+    async def __aenter__(self) -> BrowserPool:
+        for folder in await asyncio.to_thread(child_processes.remove_abandoned_folders):
+            log.info("removed %s, left by a process that was killed", folder)
+        self._open = True
+        self.fleet.warm()
+        self._background.begin(self.watchdog.run())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """End every session and browser. Those who still hold a page, or wait for one, get EnvError."""
+        self._open = False
+        for lease in self.leases:
+            self._end(lease, EnvError("the pool was closed", where=lease.where))
+        for _ in range(self.waiting):
+            self._permits.release()
+        await self._background.end(cancel=True)
+        await self.fleet.end()
+        await self._writers.end(cancel=False)
+        self.events.end()
+
+    # -- leases ---------------------------------------------------------------------------------------------------
+    @asynccontextmanager
+    async def env(self, record: Path | None = None) -> AsyncIterator[PageLease]:
+        """Lease one page until the block ends, or until sandbox.lease_s or sandbox.silent_s takes it back.
+
+        record: a folder for recordings of all episodes of this lease, whatever sandbox.record says. Raises EnvTimeout
+        where no page comes free within sandbox.wait_s, EnvError where no browser starts.
+        """
+        lease = await self._lease(record)
+        try:
+            yield lease
+        finally:
+            await self._release(lease)
+
+    @property
+    def leases(self) -> list[PageLease]:
+        return [page.lease for page in self.fleet.pages if page.lease is not None]
+
+    async def status(self) -> PoolStatus:
+        """Browsers, pages and sessions with their ages and memory; `str()` of it is a table for people."""
+        return await read_pool_status(self)
+
+    def reclaim(self, lease: PageLease, why: str, error: EnvError) -> None:
+        """Take a session back from its holder, who gets `error`. why: overdue or idle."""
+        self._end(lease, error, Reclaimed(**_event_fields(lease), why=why))
+
+    # -- what a lease tells ---------------------------------------------------------------------------------------
+    def lost(self, lease: PageLease, error: EnvError) -> None:
+        """Its page crashed, hangs, or died with its browser."""
+        self._end(lease, error, Crashed(**_event_fields(lease), error=str(error)))
+
+    def stepped(self, event: Stepped) -> None:
+        self.events.tell(event)
+
+    def filmed(self, film: episode_recorder.EpisodeRecording, folder: Path) -> asyncio.Task[Path | None]:
+        return self._writers.begin(
+            asyncio.to_thread(episode_recorder.write_recording, film, folder, self.settings.record_mb * _MB)
+        )
+
+    # -- inside ---------------------------------------------------------------------------------------------------
+    async def _lease(self, record: Path | None) -> PageLease:
+        began = self.clock()
+        await self._permit()
+        try:
+            page = await self._page()
+        except BaseException:
+            self._permits.release()
+            raise
+        self._count += 1
+        session = f"{self._name}-{self._count}"  # of this lease alone, among all pools
+        page.lease = lease = PageLease(
+            session, page, self, self.clock, self.settings.timeout_s, self._camera(session, record), self.start_s
+        )
+        self.events.tell(Leased(**_event_fields(lease), waited=lease.began - began))
+        return lease
+
+    async def _permit(self) -> None:
+        self.waiting += 1
+        try:
+            async with asyncio.timeout(self.settings.wait_s):
+                await self._permits.acquire()
+        except TimeoutError:
+            raise EnvTimeout(
+                f"no page came free within {self.settings.wait_s:g} s", where="browser pool", fix="raise sandbox.pages"
+            ) from None
+        finally:
+            self.waiting -= 1
+
+    async def _page(self) -> PageSlot:
+        """A sound page, reserved. Tried again where its browser dies while it is being opened."""
+        for attempt in range(1, _TRIES + 1):
+            if not self._open:
+                raise EnvError("the pool is closed", where="browser pool", fix="lease inside of its `async with`")
+            page = self.fleet.reserve()
+            try:
+                await asyncio.wait({page.opening})
+                page.opening.result()
+                if page.state == "ready" and page.sound:
+                    return page
+                self.fleet.throw_away(page, "lost")
+                raise EnvError("the browser died while it opened a page", where=f"browser {page.host.pid}")
+            except EnvError as error:
+                if page.host.chromium is None or attempt == _TRIES:
+                    raise
+                log.info("opening a page again: %s", error)
+            except BaseException:
+                page.reserved = False
+                raise
+        raise AssertionError("the last try returns or raises")
+
+    async def _release(self, lease: PageLease) -> None:
+        """Returns once its page is ready for the next session, and its recordings are on disk."""
+        if not lease.over:  # else its page was freed when it was ended
+            self._give_back(lease)
+        if lease.chores:
+            # Tasks: a holder that is cancelled here leaves a clean page and whole recordings all the same.
+            await asyncio.wait(lease.chores)
+
+    def _give_back(self, lease: PageLease) -> None:
+        lease.cut()
+        held = self.clock() - lease.began
+        self.events.tell(Released(**_event_fields(lease), seconds=held, episodes=lease.episodes, steps=lease.steps))
+        lease.end(EnvError("the session was given back", where=lease.where, fix=_LEASE_ANOTHER))
+        lease.page.lease, lease.page.state = None, "tidying"
+        lease.chores.add(self._background.begin(self._tidy(lease.page)))
+
+    async def _tidy(self, page: PageSlot) -> None:
+        """Make a page that was given back ready for the next session, or throw it away."""
+        try:
+            if page.sound:
+                with suppress(EnvError, TimeoutError):
+                    async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                        await page.env.close()
+                        page.state = "ready"
+            if page.state == "ready" and page.sound:
+                self.fleet.give_back(page)
+            else:
+                self.fleet.throw_away(page, "lost")
+        finally:
+            self._permits.release()
+
+    def _died(self, page: PageSlot, what: str) -> None:
+        lease = page.lease
+        if lease is not None:
+            self.lost(lease, EnvError(what, where=lease.where, fix=_LEASE_ANOTHER))
+
+    def _end(self, lease: PageLease, error: EnvError, event: PoolEvent | None = None) -> None:
+        """End a session now: its holder gets `error`, its page is thrown away, its place is free for another."""
+        if lease.over:
+            return
+        lease.end(error)
+        if event is not None:
+            self.events.tell(event)
+            log.warning("%s", error)
+        lease.page.lease = None
+        self.fleet.throw_away(lease.page, "lost")
+        self._permits.release()
+
+    def _camera(self, session: str, record: Path | None) -> episode_recorder.EpisodeRecorder | None:
+        keep, folder = ("all", record) if record else (self.settings.record, self._films)
+        return (
+            None
+            if keep == "none"
+            else episode_recorder.EpisodeRecorder(keep, session, folder, self.settings.record_mb * _MB)
+        )
+
+
+def _event_fields(lease: PageLease) -> dict[str, Any]:
+    return {"browser": lease.page.host.pid, "page": lease.page.number, "session": lease.session}
+
+
+@asynccontextmanager
+async def open_browser_pool(settings: Settings, root: Path | None = None) -> AsyncIterator[BrowserPool]:
+    """The pages' servers and the browser pool: `async with open_sandbox(settings) as pool:`.
+
+    root: the folder that relative paths in the settings count from, which is the workspace; None: the current one.
+    """
+    async with open_page_sources(settings, root) as source, BrowserPool(settings.sandbox, source, root) as pool:
+        yield pool

@@ -1,0 +1,271 @@
+"""Build the bubblewrap commands of machines and checkers: what they see, and which system calls they may make."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import platform
+import stat
+import struct
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from flywheel.envs import isolation
+
+# Which calls of the kernel a machine's processes may make, as a program that the kernel runs at each (seccomp, BPF).
+#
+# Left out are those that lead beyond a machine, or that an agent's work does not need and faults of the kernel were
+# found in: mounts and namespaces, keys (which sessions of one user share), sockets of kinds that no network namespace
+# keeps apart (vsock leads to the machine's own host), keys typed into a terminal for somebody else, and the like. They
+# fail as if this user were not permitted to make them.
+
+# By name the numbers on x86_64 and on aarch64. Those since Linux 5.1 are the same on both.
+_DENIED_CALLS = {
+    "add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219), "bpf": (321, 280),
+    "perf_event_open": (298, 241), "userfaultfd": (323, 282), "mount": (165, 40), "umount2": (166, 39),
+    "pivot_root": (155, 41), "setns": (308, 268), "unshare": (272, 97), "syslog": (103, 116), "acct": (163, 89),
+    "kexec_load": (246, 104), "kexec_file_load": (320, 294), "init_module": (175, 105), "finit_module": (313, 273),
+    "delete_module": (176, 106), "open_by_handle_at": (304, 265), "name_to_handle_at": (303, 264),
+    "swapon": (167, 224), "swapoff": (168, 225), "reboot": (169, 142), "quotactl": (179, 60), "vhangup": (153, 58),
+    "io_uring_setup": (425, 425), "io_uring_enter": (426, 426), "io_uring_register": (427, 427),
+    "open_tree": (428, 428), "move_mount": (429, 429), "fsopen": (430, 430), "fsconfig": (431, 431),
+    "fsmount": (432, 432), "fspick": (433, 433), "pidfd_getfd": (438, 438), "mount_setattr": (442, 442),
+}  # fmt: skip
+_SOCKET_CALL, _IOCTL_CALL = (41, 198), (16, 29)
+_ALLOWED_SOCKET_FAMILIES = (1, 2, 10, 16)  # of the kinds unix, IPv4, IPv6, netlink
+_TERMINAL_INPUT_REQUESTS = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX
+_SCMP_REFUSE = "SCMP_ACT_ERRNO"  # with EPERM
+_PROCESSORS = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}  # what the kernel calls it; the column above
+_X32_BIT = 0x40000000  # calls of the same kernel by other numbers
+_BPF_LOAD, _BPF_EQUAL, _BPF_AT_LEAST, _BPF_RETURN = 0x20, 0x15, 0x35, 0x06  # of BPF
+_CALL_NUMBER, _PROCESSOR_NUMBER, _FIRST_ARGUMENT, _SECOND_ARGUMENT = (
+    0,
+    4,
+    16,
+    24,
+)  # where each stands, the arguments by their lower halves
+_CLONE_NEWUSER, _ENOSYS, _ALL_BITS = (
+    0x10000000,
+    38,
+    0xFFFFFFFF,
+)  # CLONE_NEWUSER; ENOSYS; of what the kernel reads as 32 bits
+_BPF_ALLOW, _BPF_DENY = 0x7FFF0000, 0x00050000 | 1  # with EPERM
+
+
+def seccomp_program() -> bytes:
+    """For this machine's processor; b"" for one that is not known here."""
+    known = _PROCESSORS.get(platform.machine())
+    return b"".join(_bpf_program(*known)) if known else b""
+
+
+def seccomp_profile() -> dict[str, Any]:
+    """The same for engines of containers, which read JSON. Who calls by the numbers of another processor is ended.
+
+    Bubblewrap forbids namespaces of users by itself: here their makers are refused. clone3 hides from us what it is
+    asked for, so there is none, and libraries take clone.
+    """
+    past = max(_ALLOWED_SOCKET_FAMILIES)
+    kinds = [
+        _argument_condition(0, "GT", past),
+        *(_argument_condition(0, "EQ", kind) for kind in range(past) if kind not in _ALLOWED_SOCKET_FAMILIES),
+    ]
+    rules = [
+        {"names": list(_DENIED_CALLS), "action": _SCMP_REFUSE},
+        *({"names": ["socket"], "action": _SCMP_REFUSE, "args": [kind]} for kind in kinds),
+        *(
+            {
+                "names": ["ioctl"],
+                "action": _SCMP_REFUSE,
+                "args": [_argument_condition(1, "MASKED_EQ", _ALL_BITS, asked)],
+            }
+            for asked in _TERMINAL_INPUT_REQUESTS
+        ),
+        {
+            "names": ["clone"],
+            "action": _SCMP_REFUSE,
+            "args": [_argument_condition(0, "MASKED_EQ", _CLONE_NEWUSER, _CLONE_NEWUSER)],
+        },
+        {"names": ["clone3"], "action": _SCMP_REFUSE, "errnoRet": _ENOSYS},
+    ]
+    return {"defaultAction": "SCMP_ACT_ALLOW", "syscalls": rules}
+
+
+def _argument_condition(argument: int, how: str, value: int, then: int = 0) -> dict[str, Any]:
+    return {"index": argument, "op": f"SCMP_CMP_{how}", "value": value, "valueTwo": then}
+
+
+def open_seccomp_program() -> int:
+    """A file with the program; it is open, and has no name."""
+    file = os.memfd_create("rules")
+    os.write(file, seccomp_program())
+    os.lseek(file, 0, os.SEEK_SET)
+    return file
+
+
+def _bpf_program(machine: int, column: int) -> Iterator[bytes]:
+    """Each comparison says how many lines are passed over where it holds, and where it does not."""
+    yield _bpf_instruction(_BPF_LOAD, _PROCESSOR_NUMBER)
+    yield _bpf_instruction(_BPF_EQUAL, machine, 1, 0)
+    yield _bpf_instruction(_BPF_RETURN, _BPF_DENY)
+    yield _bpf_instruction(_BPF_LOAD, _CALL_NUMBER)
+    yield _bpf_instruction(_BPF_AT_LEAST, _X32_BIT, 0, 1)
+    yield _bpf_instruction(_BPF_RETURN, _BPF_DENY)
+    for numbers in _DENIED_CALLS.values():
+        yield _bpf_instruction(_BPF_EQUAL, numbers[column], 0, 1)
+        yield _bpf_instruction(_BPF_RETURN, _BPF_DENY)
+    yield _bpf_instruction(_BPF_EQUAL, _SOCKET_CALL[column], 0, len(_ALLOWED_SOCKET_FAMILIES) + 3)
+    yield _bpf_instruction(_BPF_LOAD, _FIRST_ARGUMENT)
+    for at, kind in enumerate(_ALLOWED_SOCKET_FAMILIES):
+        yield _bpf_instruction(_BPF_EQUAL, kind, len(_ALLOWED_SOCKET_FAMILIES) - at, 0)
+    yield _bpf_instruction(_BPF_RETURN, _BPF_DENY)
+    yield _bpf_instruction(_BPF_RETURN, _BPF_ALLOW)
+    yield _bpf_instruction(_BPF_EQUAL, _IOCTL_CALL[column], 0, len(_TERMINAL_INPUT_REQUESTS) + 1)
+    yield _bpf_instruction(_BPF_LOAD, _SECOND_ARGUMENT)
+    for at, request in enumerate(_TERMINAL_INPUT_REQUESTS):
+        yield _bpf_instruction(_BPF_EQUAL, request, len(_TERMINAL_INPUT_REQUESTS) - at, 0)
+    yield _bpf_instruction(_BPF_RETURN, _BPF_ALLOW)
+    yield _bpf_instruction(_BPF_RETURN, _BPF_DENY)
+
+
+def _bpf_instruction(code: int, value: int, holds: int = 0, otherwise: int = 0) -> bytes:
+    return struct.pack("=HBBI", code, holds, otherwise, value)
+
+
+# What a machine, or a program that judges what was left in one, sees; and the words that bubblewrap starts it by.
+
+MACHINE_HOME = "/home/user"
+SERVER_IN_MACHINE = "/opt/flywheel/guest"  # where the guest lies in a machine
+SERVED_FOLDER = "served"  # the folder of unix sockets of services outside
+SERVER_SOURCES = Path(__file__).resolve().parent.parent / "computer_server"
+_CAPABILITIES = ("CAP_SYS_RESOURCE", "CAP_SETPCAP")  # with which the guest limits its machine, and gives them up
+_USER_LIMITS_FOLDER = "/proc/sys/user"  # of each machine's own, and to be written with that right alone
+_ETC = Path(__file__).parent / "etc"
+_READ_ONLY = ("/proc", "/dev", "/")  # in /proc lie the kernel's own settings, which a process of root's may write
+_PRIVATE_KEYS = "/etc/ssl/private"  # of this machine's servers
+_FONT_CACHE = "/var/cache/fontconfig"  # without it each program looks at each font anew: a third of a second
+PROGRAM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+TMPFS_FOLDERS = ("/dev/shm", "/tmp", "/run")
+MACHINE_ENVIRONMENT = {
+    "HOME": MACHINE_HOME,
+    "USER": "user",
+    "LOGNAME": "user",
+    "SHELL": "/bin/bash",
+    "XDG_RUNTIME_DIR": "/run",
+    "LANG": "C.UTF-8",
+    "TZ": "UTC",
+    "PYTHONDONTWRITEBYTECODE": "1",
+}
+
+
+def build_machine_command(
+    readable: Sequence[Path], home_bytes: int, served: Path, listening: int, ready: int, rules: int
+) -> list[str]:
+    """The words that start a machine. readable: more paths that it sees, as they are here. served: a folder, in there
+    /run/served. listening, ready, rules: descriptors of the guest's socket, of who waits for it, and of `seccomp`'s
+    program."""
+    python = os.path.realpath(sys.executable)
+    words = [*_unshare_options(rules), "--as-pid-1"]
+    for right in _CAPABILITIES:
+        words += ["--cap-add", right]
+    words += _mount_options(readable, (*TMPFS_FOLDERS, MACHINE_HOME), home_bytes)
+    words += ["--ro-bind", str(served), f"/run/{SERVED_FOLDER}"]
+    words += ["--ro-bind", str(SERVER_SOURCES), SERVER_IN_MACHINE, "--bind", *[_USER_LIMITS_FOLDER] * 2]
+    words += _hiding_options()
+    words += _setenv_options(build_machine_environment(Path(python).parent))
+    return [
+        *words,
+        "--chdir",
+        MACHINE_HOME,
+        "--",
+        python,
+        "-I",
+        SERVER_IN_MACHINE,
+        "--fd",
+        str(listening),
+        "--ready-fd",
+        str(ready),
+    ]
+
+
+def list_system_paths() -> tuple[str, ...]:
+    """The system's programs with what they read, by paths of this machine's."""
+    return (*isolation.SYSTEM_FOLDERS, *isolation.ETC_FILES, _FONT_CACHE, sys.base_prefix)
+
+
+def list_etc_files() -> dict[str, Path]:
+    """Files by which the user and the machine have names, by where they lie in there."""
+    return {f"/etc/{file.name}": file for file in sorted(_ETC.iterdir())}
+
+
+def build_machine_environment(*more: Path) -> dict[str, str]:
+    """Of a machine's programs. more: folders of programs."""
+    return {**MACHINE_ENVIRONMENT, "PATH": ":".join([f"{MACHINE_HOME}/.local/bin", PROGRAM_PATH, *map(str, more)])}
+
+
+def build_checker_command(
+    program: Sequence[str], bound: Mapping[str, Path], readable: Sequence[Path], memory_bytes: int, rules: int
+) -> list[str]:
+    """The words that start a program which judges what was left in a machine: it sees the system's programs and what is
+    bound, by where that lies in there, and may write in /tmp alone. rules: as of `command`."""
+    words = [*_unshare_options(rules), *_mount_options(readable, TMPFS_FOLDERS, memory_bytes)]
+    for place, path in bound.items():
+        words += ["--ro-bind", str(path), place]
+    words += _hiding_options()
+    words += _setenv_options(
+        {
+            **MACHINE_ENVIRONMENT,
+            "HOME": "/tmp",
+            "PATH": f"{PROGRAM_PATH}:{Path(os.path.realpath(sys.executable)).parent}",
+        }
+    )
+    return [*words, "--chdir", "/tmp", "--", *program]
+
+
+def _unshare_options(rules: int) -> list[str]:
+    words = ["bwrap", "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session"]
+    words += ["--seccomp", str(rules)] if seccomp_program() else []
+    return [*words, "--uid", "1000", "--gid", "1000", "--hostname", "computer", "--cap-drop", "ALL"]
+
+
+def _mount_options(readable: Sequence[Path], written: Sequence[str], size_bytes: int) -> list[str]:
+    """What of this machine is seen, and the places in memory that may be written."""
+    words = ["--proc", "/proc", "--dev", "/dev"]
+    for place in written:
+        words += ["--perms", "0700", "--size", str(size_bytes), "--tmpfs", place]
+    for path in (*list_system_paths(), *map(str, readable)):
+        words += ["--ro-bind-try", path, path]
+    for place, file in list_etc_files().items():
+        words += ["--ro-bind", str(file), place]
+    return words
+
+
+def _hiding_options() -> list[str]:
+    """Nothing that is secret is read, nothing of the system's is written. It comes last: what was mounted below keeps
+    what it has."""
+    hidden = [_PRIVATE_KEYS] if Path(_PRIVATE_KEYS).is_dir() else []
+    words = []
+    for place in hidden:
+        words += ["--tmpfs", place]
+    for path in _root_only_proc_files():
+        words += ["--ro-bind", "/dev/null", path]
+    for place in (*hidden, *_READ_ONLY):
+        words += ["--remount-ro", place]
+    return words
+
+
+def _setenv_options(variables: Mapping[str, str]) -> list[str]:
+    return [word for name, value in variables.items() for word in ("--setenv", name, value)]
+
+
+@functools.cache
+def _root_only_proc_files() -> list[str]:
+    """What the kernel tells to root alone, its memory and its log, and so to any process of root's."""
+    found = []
+    for path in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if not path.name.isdigit() and path.is_file() and not path.stat().st_mode & stat.S_IROTH:
+                found.append(str(path))
+    return sorted(found)

@@ -1,0 +1,222 @@
+"""Run a task's own checker program on a copy of the home, after the episode.
+
+What it gets and what it must say stands in docs/computer.md. A program that breaks this contract has judged nothing:
+that is a crash of the episode, and never a score.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from flywheel.envs import isolation
+from flywheel.envs.computer import bwrap, cgroups
+from flywheel.envs.computer import home as computer_home
+from flywheel.envs.computer.home import MachineHome
+from flywheel.utils.errors import EnvError, first_line
+
+CHECKER_FOLDER = "/opt/checker"  # where the program lies
+# Where the copy of the home lies: where the home lay, but if flywheel itself is installed there on this machine.
+_OWN_PATHS = (Path(sys.prefix), Path(sys.base_prefix), Path(__file__))
+CHECKER_HOME = "/opt/home" if any(one.is_relative_to(bwrap.MACHINE_HOME) for one in _OWN_PATHS) else bwrap.MACHINE_HOME
+_MAX_OUTPUT_BYTES = 2**16  # bytes that it may print
+_MAX_REASON_CHARACTERS = 2000  # characters that are kept
+_N_BWRAP_PROCESSES = 3  # processes of bubblewrap's, beside the checker's
+_CORES = 1.0
+_WHERE = "what judges the task"
+
+
+FileName = Annotated[str, Field(pattern=r"^[^/\x00]+$")]  # of a file, without a folder
+
+
+class CheckerFailed(EnvError):
+    """A checker has not judged: it is missing, crashed, did not end, or said what is no verdict."""
+
+
+class CheckerLimits(BaseModel):
+    """seconds: until it must have ended. memory_mb: of all its processes and of what it writes in /tmp. processes: and
+    threads, at once. Where this user may make no cgroups, memory is that of each process, and processes have no limit.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    seconds: float = Field(10.0, gt=0, le=600)
+    memory_mb: int = Field(512, ge=32, le=65536)
+    processes: int = Field(32, ge=1, le=4096)
+
+
+class Checker(CheckerLimits):
+    """program: one of `files`, which holds each file's bytes as base64 by its name."""
+
+    program: str
+    files: dict[FileName, str]
+
+
+class CheckerVerdict(BaseModel):
+    """What a checker says. score: 0 to 1. reason: for whoever looks at the trajectory."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
+    score: float = Field(ge=0, le=1, allow_inf_nan=False)
+    reason: str = ""
+
+    @field_validator("reason")
+    @classmethod
+    def _cut(cls, reason: str) -> str:
+        return reason[:_MAX_REASON_CHARACTERS]
+
+
+async def run_task_checker(checker: Checker, home: MachineHome, most: int, told: Mapping[str, Any]) -> CheckerVerdict:
+    """What a task's own checker says. most: bytes that the home may hold. told: JSON values for its standard input.
+
+    Raises CheckerFailed where it says nothing that counts, EnvError where it cannot be run here.
+    """
+    place = f"{CHECKER_FOLDER}/{checker.program}"
+    words = [sys.executable, "-I", place] if checker.program.endswith(".py") else [place]
+    return await run_checker(checker.program, words, checker, home, most, told, files=decode_files(checker.files))
+
+
+def decode_files(files: Mapping[str, str]) -> dict[str, bytes]:
+    """Raises EnvError where one is not base64."""
+    try:
+        return {name: base64.b64decode(text, validate=True) for name, text in files.items()}
+    except ValueError as error:
+        raise EnvError(f"a file of the task is not base64: {error}", where="params") from None
+
+
+async def run_checker(
+    name: str,
+    words: Sequence[str],
+    chosen: CheckerLimits,
+    home: MachineHome,
+    most: int,
+    told: Mapping[str, Any],
+    *,
+    files: Mapping[str, bytes],
+    bound: Mapping[str, Path] | None = None,
+) -> CheckerVerdict:
+    """As `check`, for any program. name: what errors call it. words: that start it. files: what lies beside it, in
+    PLACE. bound: more places in there, and what of this machine is seen there."""
+    if why := isolation.explain_missing_bwrap():
+        raise EnvError(f"no checker without bubblewrap: {why}", fix="apt-get install bubblewrap")
+    folder = Path(tempfile.mkdtemp(prefix="flywheel-checker-"))
+    try:
+        left_out = await asyncio.to_thread(_prepare_folder, folder, home, most, files)
+        seen = {CHECKER_HOME: folder / "home", CHECKER_FOLDER: folder / "program", **(bound or {})}
+        question = json.dumps({"home": CHECKER_HOME, "left_out": left_out, **told}).encode()
+        said = await _run_program(name, words, chosen, seen, question)
+    finally:
+        await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+    return _parse_verdict(name, said)
+
+
+def _prepare_folder(folder: Path, home: MachineHome, most: int, files: Mapping[str, bytes]) -> dict[str, str]:
+    for part in ("home", "program"):
+        (folder / part).mkdir()
+    for name, content in files.items():
+        path = folder / "program" / name
+        path.write_bytes(content)
+        path.chmod(0o755)
+    return computer_home.copy_home(home, folder / "home", most)
+
+
+async def _run_program(
+    name: str, words: Sequence[str], chosen: CheckerLimits, seen: Mapping[str, Path], question: bytes
+) -> bytes:
+    """What it printed. Whatever it began has ended then."""
+    memory, rules = chosen.memory_mb * 2**20, bwrap.open_seccomp_program()
+    group = cgroups.create_cgroup(chosen.memory_mb, chosen.processes + _N_BWRAP_PROCESSES, _CORES)
+    limit = "" if group else f"ulimit -v {memory // 1024}; "
+    inside = ["/bin/sh", "-c", f'{limit}exec "$@"', "sh", *words]
+    command = bwrap.build_checker_command(inside, seen, [Path(sys.prefix)], memory, rules)
+    process = None
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *(group.entering(command) if group else command), stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, pass_fds=(rules,), env={},
+            start_new_session=True, limit=2**16,
+        )  # fmt: skip
+        async with asyncio.timeout(chosen.seconds):
+            _, said, complaint = await asyncio.gather(
+                _write_question(process.stdin, question), _read_output(process), _last_error_line(process.stderr)
+            )
+            status = await process.wait()
+    except TimeoutError:
+        raise CheckerFailed(f"the checker {name} did not end in {chosen.seconds:g} s", where=_WHERE) from None
+    finally:
+        os.close(rules)
+        if process is not None:
+            await _end_process(process)
+        if group is not None:
+            await asyncio.to_thread(group.end)
+    if len(said) > _MAX_OUTPUT_BYTES:
+        raise CheckerFailed(f"the checker {name} printed more than {_MAX_OUTPUT_BYTES} bytes", where=_WHERE)
+    if status:
+        why = f": {complaint}" if complaint else ""
+        raise CheckerFailed(f"the checker {name} ended with status {status}{why}", where=_WHERE)
+    return said
+
+
+async def _write_question(stdin: asyncio.StreamWriter, question: bytes) -> None:
+    with contextlib.suppress(ConnectionError):  # it need not read it
+        stdin.write(question)
+        await stdin.drain()
+        stdin.close()
+
+
+async def _read_output(process: asyncio.subprocess.Process) -> bytes:
+    """What it prints, until it ends or has printed too much, and is ended."""
+    said = b""
+    while part := await process.stdout.read(_MAX_OUTPUT_BYTES):
+        said = (said + part)[: _MAX_OUTPUT_BYTES + 1]
+        if len(said) > _MAX_OUTPUT_BYTES:
+            _kill(process)
+    return said
+
+
+def _kill(process: asyncio.subprocess.Process) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+async def _end_process(process: asyncio.subprocess.Process) -> None:
+    """End it, and what it began. asyncio sees an end only once all that was printed is read."""
+    _kill(process)
+    for stream in (process.stdout, process.stderr):
+        while await stream.read(_MAX_OUTPUT_BYTES):
+            pass
+    await process.wait()
+
+
+async def _last_error_line(stderr: asyncio.StreamReader) -> str:
+    """The last line that it complained with."""
+    kept = b""
+    while part := await stderr.read(_MAX_OUTPUT_BYTES):
+        kept = (kept + part)[-_MAX_OUTPUT_BYTES:]
+    lines = kept.decode("utf-8", "replace").split("\n")
+    return next((first_line(line) for line in reversed(lines) if line.strip()), "")
+
+
+def _parse_verdict(name: str, said: bytes) -> CheckerVerdict:
+    lines = said.decode("utf-8", "replace").strip().split("\n")
+    try:
+        return CheckerVerdict.model_validate_json(lines[-1])
+    except ValidationError as error:
+        fault = error.errors()[0]
+        field = ".".join(map(str, fault["loc"]))
+        why = f"{field}: {fault['msg']}" if field else "it is not a JSON object"
+        raise CheckerFailed(
+            f"the last line of the checker {name} is no verdict ({why}): {lines[-1][:100]!r}",
+            where=_WHERE,
+            fix='let it print {"score": 1, "reason": "..."}',
+        ) from None

@@ -1,0 +1,299 @@
+"""Join one machine's shell, Python, files, desktop, tools and web site to a computer; start computers ahead of time."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+from aiohttp import web
+
+from flywheel.agent.actions import ACTION_NAMES, Action, CallUser, Finished, Hotkey, ToolCall, Type, Wait
+from flywheel.envs.computer import desktop, sdk_functions
+from flywheel.envs.computer.desktop import Desktop, UnsupportedAction
+from flywheel.envs.computer.machine import Machine, MachineRefused
+from flywheel.envs.computer.osworld.runner import run_osworld_steps
+from flywheel.envs.computer.sdk_functions import SdkFunctions
+from flywheel.envs.computer.settings import ComputerSettings, TerminalSettings
+from flywheel.envs.computer.task_spec import TOOL_READABLE_FOLDERS, ComputerTaskSpec
+from flywheel.utils.errors import EnvError
+
+if TYPE_CHECKING:
+    from flywheel.envs.computer.mcp_tools import McpTools
+
+
+# A task's web site: it runs outside of the machine whose browser shows it, where nobody can change what it got.
+
+log = logging.getLogger(__name__)
+TASK_SITE_PORT = 8000
+_MAX_FORM_BYTES = 2**20  # bytes of what is sent to it at once
+_MAX_FORMS = 100
+_CONTENT_TYPES = {
+    ".html": "text/html",
+    ".csv": "text/csv",
+    ".js": "text/javascript",
+    ".css": "text/css",
+    ".json": "application/json",
+}
+
+
+class TaskSite:
+    """pages: texts by path, of which / is `index.html`. received: the forms that were sent to /send, each a text by the
+    field's name; of a file its text."""
+
+    def __init__(self, pages: Mapping[str, str]) -> None:
+        self._pages = pages
+        self.received: list[dict[str, str]] = []
+
+    async def start(self, socket: Path) -> None:
+        """Answer at a unix socket."""
+        application = web.Application(client_max_size=_MAX_FORM_BYTES)
+        application.add_routes([web.post("/send", self._send), web.get("/{path:.*}", self._page)])
+        self._runner = web.AppRunner(application, access_log=None, handle_signals=False, shutdown_timeout=0.1)
+        await self._runner.setup()
+        await web.UnixSite(self._runner, str(socket)).start()
+
+    async def close(self) -> None:
+        await self._runner.cleanup()
+
+    async def _page(self, request: web.Request) -> web.Response:
+        path = request.match_info["path"] or "index.html"
+        if path not in self._pages:
+            return web.Response(status=404, text="There is no such page.")
+        kind = _CONTENT_TYPES.get(Path(path).suffix, "text/plain")
+        return web.Response(text=self._pages[path], content_type=kind, headers={"Cache-Control": "no-store"})
+
+    async def _send(self, request: web.Request) -> web.Response:
+        fields = {}
+        for name, value in (await request.post()).items():
+            fields[name] = value if isinstance(value, str) else value.file.read().decode("utf-8", "replace")
+        if len(self.received) < _MAX_FORMS:
+            self.received.append(fields)
+        return web.Response(text=_THANKS_PAGE, content_type="text/html")
+
+
+_THANKS_PAGE = "<!doctype html><title>Thank you</title><h1>Thank you</h1><p>It has arrived.</p>"
+
+
+# Computers, or what else takes long to start, that have started before they are asked for.
+
+
+class Closeable(Protocol):
+    async def close(self) -> None: ...
+
+
+CloseableT = TypeVar("T", bound=Closeable)
+
+
+class WarmPool(Generic[CloseableT]):
+    """count: how many wait at once. Used in an `async with`, which ends those that are left."""
+
+    def __init__(self, start: Callable[[], Awaitable[CloseableT]], count: int) -> None:
+        self._start, self._count = start, count
+        self._waiting: deque[asyncio.Task[CloseableT]] = deque()
+
+    async def __aenter__(self) -> WarmPool[CloseableT]:
+        self.fill()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        waiting, self._count = tuple(self._waiting), 0
+        self._waiting.clear()
+        for made in await asyncio.gather(*waiting, return_exceptions=True):
+            if not isinstance(made, BaseException):
+                await made.close()
+
+    async def take(self) -> CloseableT:
+        """One that nobody else has. Another takes its place at the next `fill`: to start it at once would slow down
+        what is begun in this one. Raises EnvError where it did not start."""
+        if not self._waiting:
+            return await self._start()
+        taken = self._waiting.popleft()
+        try:
+            return await taken
+        except asyncio.CancelledError:  # the asker's time is over, and what was taken would be nobody's
+            taken.add_done_callback(_close_when_started)
+            raise
+
+    def fill(self) -> None:
+        """Begin to start as many as are lacking."""
+        while len(self._waiting) < self._count:
+            self._waiting.append(asyncio.ensure_future(self._start()))
+
+
+def _close_when_started(taken: asyncio.Task[CloseableT]) -> None:
+    if not taken.cancelled() and taken.exception() is None:
+        _closing.add(closing := asyncio.ensure_future(taken.result().close()))
+        closing.add_done_callback(_closing.discard)
+
+
+_closing: set[asyncio.Future] = set()  # the loop holds its tasks by weak references alone
+
+
+# A computer: one machine whose home is shared by a shell, Python and files, and by a desktop where it has a screen.
+
+_MAX_ERROR_CHARACTERS = 300  # characters of a set-up command, and of what it printed, that an error tells
+
+
+@dataclass(frozen=True)
+class ActionOutcome:
+    """What came of an action. note: why it did nothing. result: what a function returned. screenshot: a PNG of the
+    screen at rest; None where there is none, or where the task allows functions alone, whose answers are not to be read
+    from it. text: what the terminal shows, where keys go there."""
+
+    note: str
+    result: str
+    screenshot: bytes | None
+    text: str
+
+
+class Computer:
+    """Made by `Computer.start`. desktop: None where it has no screen. functions: of its machine. text: what was
+    to be read last, its tools included."""
+
+    def __init__(self, machine: Machine, desktop: Desktop | None, chosen: TerminalSettings) -> None:
+        self.machine, self.desktop, self._chosen = machine, desktop, chosen
+        self.functions = SdkFunctions(machine, chosen.run_s, chosen.result_bytes)
+        self._given, self._wait_s = ComputerTaskSpec(), chosen.wait_ms / 1000
+        self._tools: McpTools | None = None
+        self.site: TaskSite | None = None
+        self.text = ""
+
+    @classmethod
+    async def start(cls, chosen: TerminalSettings) -> Computer:
+        """A fresh one; with a screen where the settings have one. Raises EnvError where it does not start."""
+        if not isinstance(chosen, ComputerSettings):
+            made = cls(await Machine.start(chosen.machine, TOOL_READABLE_FOLDERS), None, chosen)
+        else:
+            desktop = await Desktop.start(chosen.width, chosen.height, chosen.machine, TOOL_READABLE_FOLDERS)
+            desktop.after_ms, desktop.within_ms, desktop.wait_ms = chosen.after_ms, chosen.within_ms, chosen.wait_ms
+            made = cls(desktop.machine, desktop, chosen)
+        return made
+
+    async def begin(self, given: ComputerTaskSpec, limit_s: float) -> ActionOutcome:
+        """Its files, its set-up commands, its applications; what is seen then. Raises EnvError where one fails."""
+        await self.serve(given)
+        for path, text in given.files.items():
+            await self.machine.put(path, text.encode("utf-8", "replace"))
+        for path, text in given.binary.items():
+            await self.machine.put(path, _decode_base64(path, text))
+        if given.osworld is not None:
+            await run_osworld_steps(self, given.osworld.steps)
+        for command in given.setup:
+            await self._set_up(command, limit_s)
+        if given.setup:  # what they printed is not for the agent
+            await self._set_up(r"printf '\033[H\033[2J'", limit_s)
+        return await self.opened()
+
+    async def serve(self, given: ComputerTaskSpec) -> None:
+        """Its task's site, before anything else."""
+        self._given = given
+        if given.site:
+            self.site = TaskSite(given.site)
+            await self.machine.serve(TASK_SITE_PORT, self.site.start)
+
+    async def opened(self) -> ActionOutcome:
+        """Its applications, its tools; what is seen then. Raises EnvError where one does not start."""
+        given = self._given
+        if self.desktop is not None:
+            await self.desktop.launch(
+                [
+                    desktop.build_browser_command(*rest) if app == desktop.BROWSER_APP else [app, *rest]
+                    for app, *rest in given.apps
+                ]
+            )
+        if self._sdk and given.tools:
+            # Here, as the SDK takes a second to load, and few tasks have tools.
+            from flywheel.envs.computer.mcp_tools import McpTools
+
+            self._tools = await McpTools.start(self.machine, given.tools, self._chosen)
+        return await self.seen()
+
+    async def do(self, action: Action) -> ActionOutcome:
+        """Carry out an action, if the task allows it.
+
+        Raises EnvError where the machine is gone, EnvTimeout where it does not answer.
+        """
+        note, result, screenshot = "", "", None
+        if isinstance(action, sdk_functions.SDK_ACTION_TYPES):
+            if self._sdk:
+                result = await self.functions.call(action)
+            else:
+                note = "this task is to be done on the screen, without functions"
+        elif isinstance(action, ToolCall) and self._tools is not None:
+            result = await self._tools.call(action)
+        elif isinstance(action, Wait) and self._sdk and self.functions.running:
+            result = await self.functions.wait()
+        elif self._gui:
+            note, screenshot = await self.desktop.do(action)
+        else:
+            note, result = await self._typed(action)
+        return await self.seen(note, result, screenshot)
+
+    async def seen(self, note: str = "", result: str = "", screenshot: bytes | None = None) -> ActionOutcome:
+        """What came of an action, with what is seen then. screenshot: where it was taken already."""
+        if self._gui and screenshot is None:
+            screenshot = await self.desktop.screenshot()
+        tools = self._tools.told if self._tools is not None else ""
+        shown = "" if self._gui else await self.functions.look()
+        self.text = "\n\n".join(filter(None, (tools, shown)))
+        return ActionOutcome(note, result, screenshot, self.text)
+
+    @property
+    def tools(self) -> bool:
+        """Its task has tools."""
+        return self._tools is not None
+
+    async def close(self) -> None:
+        try:
+            if self._tools is not None:
+                await self._tools.close()
+        finally:
+            await self.machine.close()
+            if self.site is not None:
+                await self.site.close()
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+    @property
+    def _gui(self) -> bool:
+        return self.desktop is not None and self._given.allowed != "sdk"
+
+    @property
+    def _sdk(self) -> bool:
+        return self._given.allowed != "gui"
+
+    async def _typed(self, action: Action) -> tuple[str, str]:
+        """Of an action without a screen: a note where it did nothing, and what a program answered to keys."""
+        if isinstance(action, Wait):
+            await asyncio.sleep(self._wait_s)
+        if isinstance(action, Wait | Finished | CallUser):
+            return "", ""
+        if not isinstance(action, Hotkey | Type) or not self._sdk:
+            name = ACTION_NAMES[type(action)]
+            return f"a terminal has no {name}" if self.desktop is None else f"no {name}: no screen in this task", ""
+        try:
+            return "", await self.functions.keys(action)
+        except (UnsupportedAction, MachineRefused) as refused:
+            return getattr(refused, "what", str(refused)), ""
+
+    async def _set_up(self, command: str, limit_s: float) -> None:
+        """In the agent's shell, in the home."""
+        asked = {"command": f"cd\n{command}", "wait_s": limit_s, "limit": _MAX_ERROR_CHARACTERS}
+        told = await self.machine.call("/shell/run", asked, limit_s)
+        if told["running"] or told["status"] != 0:
+            why = "does not end" if told["running"] else f"exit status {told['status']}"
+            said = " ".join(told["text"].split())[-_MAX_ERROR_CHARACTERS:]
+            raise EnvError(f"set-up failed ({why}): {command[:_MAX_ERROR_CHARACTERS]!r}: {said}", where="params.setup")
+
+
+def _decode_base64(path: str, text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error as error:
+        raise EnvError(f"not base64: {error}", where=f"params.binary, {path}") from None

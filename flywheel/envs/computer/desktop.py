@@ -1,0 +1,232 @@
+"""Start a desktop (X, VNC, window manager, applications) in a machine and act on it in pixels."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import json
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from flywheel.agent.actions import (
+    ACTION_NAMES,
+    Action,
+    CallUser,
+    Click,
+    Drag,
+    Finished,
+    Hotkey,
+    Hover,
+    LeftDouble,
+    Point,
+    Press,
+    Release,
+    RightSingle,
+    Scroll,
+    Type,
+    Wait,
+)
+from flywheel.envs import keyboard
+from flywheel.envs.computer.machine import Machine, MachineSettings
+from flywheel.utils.errors import EnvError
+
+# The desktop's browser: a Chromium with a window, which has no network but its machine's own.
+#
+# Its own sandbox is off: it cannot be made within the machine's, which keeps what a page might break out to apart from
+# this machine and from all others.
+
+BROWSER_APP = "browser"  # how a task's `apps` call it; the next word is an address
+BROWSER_PROGRAM = "chromium"
+_BROWSER_BINARY = (
+    "/usr/lib/chromium/chromium"  # what the program's shell wrapper starts, after looking for what is not there
+)
+_BROWSER_OPTIONS = (
+    "--no-sandbox", "--test-type", "--no-first-run", "--no-default-browser-check", "--disable-sync",
+    "--disable-background-networking", "--disable-component-update", "--disable-default-apps", "--disable-extensions",
+    "--disable-gpu", "--disable-smooth-scrolling", "--password-store=basic", "--lang=en-US",
+    "--hide-crash-restore-bubble",
+    "--disable-features=Translate,MediaRouter,OptimizationHints,DownloadBubblePartialView", "--start-maximized",
+    "--force-device-scale-factor=1", "--user-data-dir=/tmp/chromium", "--disk-cache-dir=/dev/null",
+)  # fmt: skip
+
+
+def build_browser_command(address: str) -> list[str]:
+    """Of a window at that address. What it downloads goes to the folder Downloads of the home."""
+    return [_BROWSER_BINARY, *_BROWSER_OPTIONS, address]
+
+
+# What a hand does for each action: the guest's acts, in pixels, or why there are none.
+
+DesktopAct = dict[str, Any]
+MAX_TYPED_CHARACTERS = 10_000  # characters that the guest types at once
+_SCROLL_NOTCHES = 3  # of a wheel, for one `scroll`
+_DRAG_MOVES = 8  # in between: a program begins to drag when the pointer has moved a little
+
+
+class UnsupportedAction(Exception):
+    """Why an action does nothing here; the text is the step's note."""
+
+
+def translate_action(action: Action, width: int, height: int) -> list[DesktopAct]:
+    """The acts of one action, in order. Raises Cannot for one that does not exist on a desktop, or lies outside."""
+    if type(action) not in _TRANSLATIONS:
+        raise UnsupportedAction(f"a desktop has no {ACTION_NAMES[type(action)]}")
+    return _TRANSLATIONS[type(action)](action, lambda point: _move(point, width, height))
+
+
+def _move(point: Point, width: int, height: int) -> DesktopAct:
+    if not (0 <= point.x < 1 and 0 <= point.y < 1):
+        raise UnsupportedAction("the point is outside the screen")
+    return {"type": "move", "x": int(point.x * width), "y": int(point.y * height)}
+
+
+def _clicks(times: int, button: str = "left") -> list[DesktopAct]:
+    return [{"type": kind, "button": button} for _ in range(times) for kind in ("down", "up")]
+
+
+def _drag(action: Drag, move: Callable[[Point], DesktopAct]) -> list[DesktopAct]:
+    start, end = action.start_point, action.end_point
+    from_, to = move(start), move(end)
+    between = [
+        {"type": "move", **{axis: from_[axis] + (to[axis] - from_[axis]) * n // _DRAG_MOVES for axis in ("x", "y")}}
+        for n in range(1, _DRAG_MOVES)
+    ]
+    return [from_, {"type": "down"}, *between, to, {"type": "up"}]
+
+
+def _hotkey(keys: Sequence[str]) -> list[DesktopAct]:
+    if not keys:
+        raise UnsupportedAction("no key is named")
+    named = [_key_name(key) for key in keys]
+    return [
+        *({"type": "key_down", "key": name} for name in named),
+        *({"type": "key_up", "key": name} for name in reversed(named)),
+    ]
+
+
+def _key_name(name: str) -> str:
+    """As KeyboardEvent.key names it."""
+    found = keyboard.find_key(name)
+    if found is None:
+        raise UnsupportedAction(f"no key is called {name[:20]!r}")
+    return found.key
+
+
+def _text(content: str) -> list[DesktopAct]:
+    if len(content) > MAX_TYPED_CHARACTERS:
+        raise UnsupportedAction(f"a text has {MAX_TYPED_CHARACTERS} characters at most: type it in parts")
+    return [{"type": "text", "text": content}]
+
+
+_TRANSLATIONS: dict[type, Callable[[Any, Callable[[Point], DesktopAct]], list[DesktopAct]]] = {
+    Click: lambda action, move: [move(action.point), *_clicks(1)],
+    LeftDouble: lambda action, move: [move(action.point), *_clicks(2)],
+    RightSingle: lambda action, move: [move(action.point), *_clicks(1, "right")],
+    Hover: lambda action, move: [move(action.point)],
+    Drag: _drag,
+    Scroll: lambda action, move: [
+        move(action.point),
+        {"type": "scroll", "direction": action.direction, "notches": _SCROLL_NOTCHES},
+    ],
+    Hotkey: lambda action, _: _hotkey(action.keys),
+    Press: lambda action, _: [{"type": "key_down", "key": _key_name(action.key)}],
+    Release: lambda action, _: [{"type": "key_up", "key": _key_name(action.key)}],
+    Type: lambda action, _: _text(action.content),
+    Wait: lambda *_: [],
+    Finished: lambda *_: [],
+    CallUser: lambda *_: [],
+}
+
+
+# A desktop in a place of its own: X, VNC, a window manager and real applications, seen and acted upon from outside.
+
+_DESKTOP_PROGRAMS = {"Xvnc": "tigervnc-standalone-server", "openbox": "openbox"}  # and Debian's packages that have them
+_PYTHON_PACKAGES = ("mss", "Xlib", "six")  # of Python, that the guest takes for its screen
+_START_S = 15.0
+
+
+class Desktop:
+    """Made by `Desktop.start`, on a machine of its own.
+
+    In milliseconds, after_ms: what a step waits at least before its picture; within_ms: what it waits at most for a
+    screen that goes on moving; wait_ms: what the action `wait` waits.
+    """
+
+    def __init__(self, machine: Machine, width: int, height: int) -> None:
+        self.machine = machine
+        self.width, self.height = width, height
+        self.after_ms, self.within_ms, self.wait_ms = 30.0, 2000.0, 300.0
+
+    @classmethod
+    async def start(cls, width: int, height: int, chosen: MachineSettings, readable: Sequence[Path] = ()) -> Desktop:
+        """A fresh one, with no application. readable: as `Machine.start`. Raises EnvError where it does not start."""
+        if not chosen.image and (lacking := list_missing_packages()):
+            raise EnvError(f"no desktop without {', '.join(lacking)}", fix=f"apt-get install {' '.join(lacking)}")
+        places = [_package_path(name) for name in _PYTHON_PACKAGES]
+        machine = await Machine.start(chosen, [*places, *readable])
+        try:
+            packages = sorted({str(place.parent) for place in places})
+            await machine.call("/desktop/start", {"width": width, "height": height, "packages": packages}, _START_S)
+        except BaseException:
+            await machine.close()
+            raise
+        return cls(machine, width, height)
+
+    async def launch(self, apps: Sequence[Sequence[str]]) -> None:
+        """Start applications, one after the other: each when the one before has a window.
+
+        Raises EnvError where one does not start, or shows no window.
+        """
+        if apps:
+            await self.machine.call("/desktop/launch", {"apps": [list(words) for words in apps]}, _START_S)
+
+    async def screenshot(self) -> bytes:
+        """A PNG of the screen when it has come to rest."""
+        return await self.machine.request("GET", f"/screenshot?after_ms={self.after_ms:g}", self._longest_s)
+
+    async def do(self, action: Action) -> tuple[str, bytes]:
+        """Carry out an action: a note where it did nothing, else "", and the screen when it has come to rest.
+
+        Raises EnvError where the desktop is gone, EnvTimeout where it does not answer.
+        """
+        note = ""
+        try:
+            steps = translate_action(action, self.width, self.height)
+        except UnsupportedAction as cannot:
+            steps, note = [], str(cannot)
+        after_ms = self.wait_ms if isinstance(action, Wait) else self.after_ms
+        body = {"acts": steps, "after_ms": after_ms, "within_ms": self.within_ms}
+        return note, await self.machine.request("POST", "/step", self._longest_s, content=json.dumps(body))
+
+    async def state(self) -> dict:
+        """Size and windows, as the guest tells them: what runs there can change it."""
+        return json.loads(await self.machine.request("GET", "/desktop/state"))
+
+    async def vnc(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A connection to its VNC server (RFB), to watch it and to take it over. The server's socket lies inside, where
+        no path of this machine could be put in its place, and the guest connects to it."""
+        return await self.machine.stream("/desktop/vnc", {})
+
+    async def close(self) -> None:
+        await self.machine.close()
+
+    @property
+    def _longest_s(self) -> float:
+        return (max(self.after_ms, self.wait_ms) + self.within_ms) / 1000 + _START_S
+
+
+def list_missing_packages(apps: Mapping[str, str] = MappingProxyType({})) -> list[str]:
+    """Debian's packages that are not there: a desktop's own, and those of applications (program -> package)."""
+    return [package for program, package in {**_DESKTOP_PROGRAMS, **apps}.items() if shutil.which(program) is None]
+
+
+def _package_path(name: str) -> Path:
+    """The folder, or the file, of a Python package."""
+    found = importlib.util.find_spec(name)
+    if found is None or found.origin is None:
+        raise EnvError(f"no desktop without the Python package {name}", fix="pip install mss python-xlib")
+    path = Path(found.origin)
+    return path.parent if path.name == "__init__.py" else path

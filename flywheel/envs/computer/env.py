@@ -1,0 +1,294 @@
+"""Play tasks on computers as an `Env`, and save and restore what of an episode can be kept."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import zipfile
+import zlib
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from flywheel.agent.actions import Action, CallUser, Finished
+from flywheel.envs.base import Observation, StepResult, Streams, Task
+from flywheel.envs.computer import checker
+from flywheel.envs.computer.computer import ActionOutcome, Computer, WarmPool
+from flywheel.envs.computer.machine import MachineRefused
+from flywheel.envs.computer.osworld import runner
+from flywheel.envs.computer.state import read_machine_state
+from flywheel.envs.computer.task_spec import ComputerTaskSpec
+from flywheel.envs.verdict import Verdict, Verifier, apply_verifier
+from flywheel.utils.errors import EnvError, EnvTimeout
+
+# What of an episode on a computer can be kept, and brought back in a fresh one.
+#
+# It is the home; what the shell holds (folder, variables, functions, aliases, options); of Python's variables those
+# that it can write down; what the site was sent.
+#
+# What else there had been is lost, and told line by line. What shell and Python hold are bytes here, which only they
+# themselves read again, in their machine.
+
+_HEADER_FILE = "episode.json"
+_HOME_FILE = "home.tar"
+_ZIP_DATE = (2000, 1, 1, 0, 0, 0)
+_SNAPSHOT_S = 20.0  # for what shell and Python take for it
+_MAX_UNPACKED_BYTES = 2**30  # bytes of what is unpacked
+_MAX_LOST_LINES, _MAX_LINE_CHARACTERS = 100, 200  # of what is lost: as many lines, so long each
+
+
+class _SnapshotHeader(BaseModel):
+    """shell, python: base64. received: forms that the site was sent. lost: of what there had been."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    task: str
+    steps: int
+    received: list[dict[str, str]]
+    shell: str = ""
+    python: str = ""
+    lost: list[str]
+
+
+class EpisodeSnapshot(_SnapshotHeader):
+    """home: a tar file."""
+
+    home: bytes
+
+    def packed(self) -> bytes:
+        """As a ZIP file."""
+        out = io.BytesIO()
+        with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+            told = self.model_dump_json(exclude={"home"}).encode()
+            for name, content in ((_HEADER_FILE, told), (_HOME_FILE, self.home)):
+                archive.writestr(zipfile.ZipInfo(name, _ZIP_DATE), content, zipfile.ZIP_DEFLATED, 1)
+        return out.getvalue()
+
+    @classmethod
+    def opened(cls, data: bytes) -> EpisodeSnapshot:
+        """Raises EnvError for what is none."""
+        try:
+            with zipfile.ZipFile(io.BytesIO(data)) as archive:
+                if sum(one.file_size for one in archive.infolist()) > _MAX_UNPACKED_BYTES:
+                    raise ValueError("too much")
+                told = _SnapshotHeader.model_validate_json(archive.read(_HEADER_FILE))
+                return cls(**told.model_dump(), home=archive.read(_HOME_FILE))
+        except (zipfile.BadZipFile, zlib.error, KeyError, ValueError, NotImplementedError, EOFError):
+            raise EnvError("nothing of an episode was kept in this", where=f"{len(data)} bytes") from None
+
+
+async def save_episode(computer: Computer, task: Task, steps: int) -> EpisodeSnapshot:
+    """What runs goes on meanwhile. Raises EnvError for a home of more than its size."""
+    machine = computer.machine
+    held: dict[str, Any] = await machine.call("/keep", {}, _SNAPSHOT_S)
+    lost = ["files: all that lay outside of the home", "terminal: what it showed"]
+    lost += [f"program: {words}" for words in machine.programs()]
+    lost += [f"file: {entry.path}, which is no file" for entry in machine.home.entries() if entry.kind == "other"]
+    if computer.desktop is not None:
+        lost += ["windows: all; the task's applications begin anew"]
+    if computer.tools:
+        lost += ["tools: what their servers held in memory"]
+    return EpisodeSnapshot(
+        task=task.task_id,
+        steps=steps,
+        received=list(computer.site.received) if computer.site else [],
+        shell=held.get("shell", ""),
+        python=held.get("python", ""),
+        lost=_limit_lines([*lost, *held["lost"]]),
+        home=await machine.checkpoint(),
+    )
+
+
+async def restore_episode(
+    computer: Computer, given: ComputerTaskSpec, kept: EpisodeSnapshot
+) -> tuple[ActionOutcome, list[str]]:
+    """Into a fresh computer: what is seen then, and what is lost. Raises EnvError as `Computer.begin`."""
+    machine, lost = computer.machine, list(kept.lost)
+    await computer.serve(given)
+    if computer.site is not None:
+        computer.site.received += kept.received
+    await machine.restore(kept.home)
+    held = {"shell": kept.shell, "python": kept.python}
+    lost += (await machine.call("/bring_back", held, _SNAPSHOT_S))["lost"]
+    try:
+        done = await computer.opened()
+    except MachineRefused as refused:  # what it is to show may not be there any more
+        lost.append(f"windows: {refused.what}")
+        done = await computer.seen()
+    return done, _limit_lines(lost)
+
+
+def _limit_lines(lost: list[str]) -> list[str]:
+    lines = [line[:_MAX_LINE_CHARACTERS].encode("utf-8", "replace").decode() for line in lost]
+    return (
+        lines
+        if len(lines) <= _MAX_LOST_LINES
+        else [*lines[:_MAX_LOST_LINES], f"and {len(lines) - _MAX_LOST_LINES} more"]
+    )
+
+
+# An `Env` of a computer: a fresh one for each task, and what lies and runs there says how far the task is done.
+
+
+class ComputerEnv:
+    """warm: gives fresh computers. find: the verifier of a task. limit_s: deadline of a reset and of a step.
+
+    No checkpoints: the memory of running programs cannot be kept. A part can (`environments.env.Keepable`).
+    """
+
+    def __init__(self, warm: WarmPool[Computer], find: Callable[[Task], Verifier], limit_s: float) -> None:
+        self._warm, self._find, self._limit_s = warm, find, limit_s
+        self._computer: Computer | None = None
+        self._task: Task | None = None
+        self._given = ComputerTaskSpec()
+        self._steps, self._over, self._broken = 0, True, False
+        self._answer, self._gave_up = "", False
+
+    async def reset(self, task: Task, seed: int) -> StepResult:
+        """A fresh computer. seed: what the task shows is drawn already, so it changes nothing."""
+        async with self._deadline("reset", task):
+            self._task, self._steps, self._over, self._answer = task, 0, False, ""
+            self._given = ComputerTaskSpec.of(task)
+        more_s = self._given.osworld.seconds if self._given.osworld else 0.0
+        async with self._deadline("reset", task, more_s), self._instead() as computer:
+            return await self._result(await computer.begin(self._given, self._limit_s), False)
+
+    async def step(self, action: Action) -> StepResult:
+        if self._task is None or self._over:
+            raise EnvError("the episode is over", where=self._where(), fix="reset the environment first")
+        self._steps += 1
+        ends = isinstance(action, Finished | CallUser) or self._steps >= self._task.max_steps
+        async with self._deadline("step", self._task, self._given.judging_s if ends else 0.0):
+            done = await self._computer.do(action)
+            if isinstance(action, Finished):
+                self._answer = action.content
+            self._gave_up = isinstance(action, CallUser)
+            return await self._result(done, isinstance(action, Finished | CallUser), ends)
+
+    async def keep(self) -> bytes:
+        if self._task is None or self._over:
+            raise EnvError("no episode is played", where=self._where(), fix="reset the environment first")
+        async with self._deadline("keep", self._task):
+            return (await save_episode(self._computer, self._task, self._steps)).packed()
+
+    async def bring_back(self, kept: bytes) -> StepResult:
+        if self._task is None:
+            raise EnvError("no task was begun", where=self._where(), fix="reset the environment to the task first")
+        async with self._deadline("bring back", self._task):
+            part = EpisodeSnapshot.opened(kept)
+            if part.task != self._task.task_id:
+                raise EnvError(f"what was kept is of task {part.task}", where=self._where(), fix="reset to that task")
+            self._steps, self._over, self._answer, self._gave_up = part.steps, False, "", False
+            async with self._instead() as computer:
+                done, lost = await restore_episode(computer, self._given, part)
+                result = await self._result(done, False)
+                return replace(result, info={**result.info, "lost": lost})
+
+    async def close(self) -> None:
+        self._task, self._over = None, True
+        computer, self._computer = self._computer, None
+        await self._end(computer)
+
+    # -- to be watched ------------------------------------------------------------------------------------------------
+    async def screen(self) -> Streams:
+        if self._played.desktop is None:
+            raise EnvError("there is no desktop to be seen", where=self._where())
+        return await self._played.desktop.vnc()
+
+    async def service(self, port: int) -> Streams:
+        return await self._played.machine.stream("/port", {"port": port})
+
+    async def terminal(self) -> Streams:
+        return await self._played.machine.stream("/terminal/watch", {})
+
+    async def shell(self, rows: int, columns: int) -> Streams:
+        return await self._played.machine.stream("/terminal/own", {"rows": rows, "columns": columns})
+
+    async def listed(self, path: str) -> Mapping[str, Any]:
+        return json.loads(await self._played.machine.request("GET", "/files/list", params={"path": path}))
+
+    async def read(self, path: str, most: int) -> bytes:
+        return await self._played.machine.request("GET", "/files/read", params={"path": path, "limit": most})
+
+    async def write(self, path: str, content: bytes) -> None:
+        await self._played.machine.request("PUT", "/files/write", params={"path": path}, content=content)
+
+    @property
+    def _played(self) -> Computer:
+        if self._computer is None:
+            raise EnvError("no episode is played", where=self._where())
+        return self._computer
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+    async def _result(self, done: ActionOutcome, said_done: bool, ends: bool = False) -> StepResult:
+        task, computer = self._task, self._computer
+        found: dict[str, Any] = {
+            **await read_machine_state(computer.machine, self._given, said_done),
+            "terminated": False,
+        }
+        if computer.site is not None:
+            found["received"] = list(computer.site.received)
+        if self._answer:
+            found["answer"] = self._answer
+        if ends and (judged := await self._judged(found)) is not None:
+            found["checked"] = judged.model_dump()
+        score = apply_verifier(self._find(task), task.verifier, task.params, found, task.task_id)
+        terminated = found["terminated"] = bool(said_done or Verdict(score, task.threshold).v)
+        truncated = not terminated and self._steps >= task.max_steps
+        self._over = terminated or truncated
+        told = {name: text for name, text in (("note", done.note), ("result", done.result)) if text}
+        width, height = (computer.desktop.width, computer.desktop.height) if done.screenshot else (0, 0)
+        observation = Observation(done.screenshot, width, height, task.world, done.text)
+        info = {"state": found, "score": score, **told}
+        return StepResult(observation, score if terminated else 0.0, terminated, truncated, info)
+
+    async def _judged(self, found: dict[str, Any]) -> checker.CheckerVerdict | None:
+        """What the program says that judges the task's end; None where there is none."""
+        given, machine = self._given, self._computer.machine
+        if given.osworld is not None:
+            return await runner.evaluate_osworld_task(self._computer, given.osworld, self._gave_up)
+        if given.checker is None:
+            return None
+        state = {name: value for name, value in found.items() if name not in ("files", "terminated")}
+        told = {"answer": self._answer, "values": given.values, "begin": given.files, "state": state}
+        return await checker.run_task_checker(given.checker, machine.home, machine.home_bytes, told)
+
+    @staticmethod
+    async def _end(computer: Computer | None) -> None:
+        if computer is not None:
+            await computer.close()
+
+    @asynccontextmanager
+    async def _instead(self) -> AsyncIterator[Computer]:
+        """A fresh computer in the place of the one that was played, which ends meanwhile: engines take long to clean
+        up after a container. Another one is begun to be warm afterwards."""
+        ending, self._computer = asyncio.ensure_future(self._end(self._computer)), None
+        try:
+            self._computer = await self._warm.take()
+            yield self._computer
+        finally:
+            await ending
+        self._warm.fill()
+
+    @asynccontextmanager
+    async def _deadline(self, what: str, task: Task, more_s: float = 0.0) -> AsyncIterator[None]:
+        """The contract's errors: whatever goes wrong inside breaks this env, by a named error. more_s: beyond the limit
+        of every call."""
+        limit_s = self._limit_s + more_s
+        if self._broken:
+            raise EnvError("the computer is broken", where=self._where(), fix="lease another environment")
+        try:
+            async with asyncio.timeout(limit_s):
+                yield
+        except TimeoutError:
+            self._broken = True
+            raise EnvTimeout(f"no answer to a {what} within {limit_s:g} s", where=f"task {task.task_id}") from None
+        except BaseException:
+            self._broken = True
+            raise
+
+    def _where(self) -> str:
+        return f"world {self._task.world}, task {self._task.task_id}" if self._task else "a computer"

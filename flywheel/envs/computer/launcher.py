@@ -1,0 +1,436 @@
+"""Start the processes of a machine, under bubblewrap or as a container of podman or docker."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import io
+import json
+import os
+import resource
+import secrets
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+
+from flywheel.envs import isolation
+from flywheel.envs.computer import bwrap, cgroups
+from flywheel.envs.computer_server.init_process import OPEN_FILE_LIMITS, USER_LIMITS
+from flywheel.utils.errors import EnvError, last_line
+
+if TYPE_CHECKING:
+    from flywheel.envs.computer.machine import MachineSettings
+
+
+# The first and only thing that a machine's guest sends of itself: its home folder, open.
+
+
+async def receive_home_descriptor(ours: socket.socket) -> int | None:
+    """The folder; None where the guest ends instead. ours: our end of the connection."""
+    ours.setblocking(False)
+    loop, there = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(ours, there.set)
+    try:
+        await there.wait()
+    finally:
+        loop.remove_reader(ours)
+    try:
+        _, descriptors, _, _ = socket.recv_fds(ours, 16, 1)
+    except ConnectionError:
+        return None
+    if not descriptors:
+        return None
+    os.set_inheritable(descriptors[0], False)
+    return descriptors[0]
+
+
+# How a machine begins under bubblewrap: as a child of this process, with cgroups where this user may make them.
+
+
+def diagnose_bubblewrap() -> tuple[str, str]:
+    """Why no machine can begin, and how to mend it; empty where one can."""
+    why = isolation.explain_missing_bwrap()
+    return (why, "apt-get install bubblewrap") if why else ("", "")
+
+
+class BubblewrapProcess:
+    """process: bubblewrap's, which ends with all that runs in there, or when this process does."""
+
+    def __init__(self, process: asyncio.subprocess.Process, group: cgroups.Cgroup | None, ours: socket.socket) -> None:
+        self.process, self._group, self._ours = process, group, ours
+
+    @classmethod
+    async def begin(
+        cls, chosen: MachineSettings, readable: Sequence[Path], folder: Path, listening: socket.socket
+    ) -> BubblewrapProcess:
+        """folder: the machine's own, out here. listening: what the guest answers at. Raises OSError."""
+        group = cgroups.create_cgroup(chosen.memory_mb, chosen.processes, chosen.cores)
+        (ours, theirs), rules = socket.socketpair(), bwrap.open_seccomp_program()
+        try:
+            descriptors = (listening.fileno(), theirs.fileno(), rules)
+            command = bwrap.build_machine_command(
+                readable, chosen.home_mb * 2**20, folder / bwrap.SERVED_FOLDER, *descriptors
+            )
+            process = await asyncio.create_subprocess_exec(
+                *(group.entering(command) if group else command),
+                stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
+                pass_fds=descriptors, env={}, start_new_session=True, limit=2**16,
+            )  # fmt: skip
+        except BaseException:
+            ours.close()
+            if group is not None:
+                group.end()
+            raise
+        finally:
+            theirs.close()
+            os.close(rules)
+        return cls(process, group, ours)
+
+    async def home(self) -> int | None:
+        """The home folder, open, which the guest sends before anything else runs there; None where it ends instead."""
+        return await receive_home_descriptor(self._ours)
+
+    def processes(self) -> list[int]:
+        """Ids of what runs in there, as this machine numbers them."""
+        if self._group is not None:
+            return self._group.processes()
+        with contextlib.suppress(psutil.Error):
+            return [process.pid for process in psutil.Process(self.process.pid).children(recursive=True)]
+        return []
+
+    @property
+    def memory(self) -> int:
+        """Bytes in use, files in memory included; 0 without cgroups."""
+        return self._group.memory if self._group else 0
+
+    async def close(self) -> None:
+        """End all of it. It may be called twice."""
+        if self.process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, 9)
+        await self.process.wait()
+        self._ours.close()
+        group, self._group = self._group, None
+        if group is not None:
+            await asyncio.to_thread(group.end)
+
+
+# An engine of containers, podman or docker, by its ordinary command: whether it works here, and the words that start a
+# machine as one of its containers.
+
+HANDSHAKE_SOCKET = "hello"  # the socket, among those that a machine is served by, at which the guest makes itself known
+EMPTY_IMAGE = (
+    "localhost/flywheel-empty:1"  # the image of ours: folders alone, in which this machine's programs are seen
+)
+_IMAGE_FOLDERS = ("dev", "etc", "home", "opt", "proc", "run", "sys", "tmp", "var")
+_OLDEST_PYTHON = (3, 9)  # the Python that the guest starts under
+_ENGINE_S = 60.0
+_FIRST_USER_ID, _N_USER_IDS = (
+    0x70000000,
+    65536,
+)  # podman numbers a machine's users from there: none of them is one of this machine's
+_USER_ID = 1000
+_MAX_PROCESSES = (
+    32768  # of one user on all machines: podman may give no more, where it has not the rights of a full root
+)
+_SYS_FOLDER, _PRESSURE_FOLDER = (
+    "/sys",
+    "/proc/pressure",
+)  # the latter every user may write, and docker has no words for it
+_PROXY_VARIABLES = ("http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "all_proxy")  # which engines hand on unasked
+
+
+@functools.cache
+def diagnose_container_engine(engine: str, image: str) -> tuple[str, str]:
+    """Why it starts no machine here, and how to mend it; empty where it does. It is tried for real.
+
+    image: as in the settings. Ours is made where it is not there.
+    """
+    if shutil.which(engine) is None:
+        return f"{engine} is not installed", f"install {engine}, or set machine.walls to bubblewrap"
+    if why := _run_engine([engine, "ps", "--quiet"]):
+        return f"{engine} does not work here: {why}", f"see that `{engine} ps` works for this user"
+    if why := _run_engine([engine, "image", "inspect", image or EMPTY_IMAGE]):
+        if image:
+            fix = f"{engine} pull {image}, or build it: no run pulls one"
+            return f"{engine} has no image {image}: {why}", fix
+        if why := _run_engine([engine, "import", "-", EMPTY_IMAGE], _empty_image()):
+            return f"{engine} imports no image: {why}", f"see that `{engine} import` works for this user"
+    with tempfile.TemporaryDirectory(prefix="flywheel-machine-") as folder:
+        words = [*_isolation_options(engine, Path(folder)), *_volume_options(image, ()), *_python_options(image)]
+        look = f"import sys; sys.version_info >= {_OLDEST_PYTHON} or sys.exit('Python is older than {_OLDEST_PYTHON}')"
+        if why := _run_engine([*words, "-c", look]):
+            return f"{engine} runs no Python in {image or EMPTY_IMAGE}: {why}", "see docs/computer.md, Containers"
+    return "", ""
+
+
+def build_container_command(
+    engine: str, name: str, image: str, limits: Sequence[str], home_bytes: int, readable: Sequence[Path], folder: Path
+) -> list[str]:
+    """The words that start a machine. name: of the container. limits: as of `limited`. readable: more paths that it
+    sees, as they are here. folder: the machine's own, out here."""
+    words = [*_isolation_options(engine, folder), "--name", name, *limits]
+    for place in (*bwrap.TMPFS_FOLDERS, bwrap.MACHINE_HOME):
+        words += _tmpfs_options(engine, place, home_bytes)
+    words += [
+        *_volume_options(image, readable),
+        "--volume",
+        f"{folder / bwrap.SERVED_FOLDER}:/run/{bwrap.SERVED_FOLDER}:ro",
+    ]
+    words += ["--workdir", bwrap.MACHINE_HOME, *_python_options(image), bwrap.SERVER_IN_MACHINE]
+    return [*words, "--hello", f"/run/{bwrap.SERVED_FOLDER}/{HANDSHAKE_SOCKET}"]
+
+
+def build_limit_options(memory_mb: int, processes: int, cores: float) -> list[str]:
+    memory = f"{memory_mb}m"
+    return ["--memory", memory, "--memory-swap", memory, "--pids-limit", str(processes), "--cpus", f"{cores:g}"]
+
+
+def build_remove_command(engine: str, name: str) -> list[str]:
+    return [engine, "rm", "--force", name]
+
+
+def _isolation_options(engine: str, folder: Path) -> list[str]:
+    """A container that ends without a trace, with no network, no rights and no file that it could write."""
+    rules = folder / "rules.json"
+    rules.write_text(json.dumps(bwrap.seccomp_profile()), encoding="ascii")
+    own = resource.getrlimit(resource.RLIMIT_NPROC)[1]
+    most = _MAX_PROCESSES if own == resource.RLIM_INFINITY else min(own, _MAX_PROCESSES)
+    words = [engine, "run", "--rm", "--pull", "never", "--network", "none", "--hostname", "computer"]
+    words += ["--read-only", "--cap-drop", "ALL", "--log-driver", "none", "--ipc", "private"]
+    words += ["--ulimit", "nofile={}:{}".format(*OPEN_FILE_LIMITS), "--ulimit", f"nproc={most}:{most}"]
+    for option in ("no-new-privileges", "label=disable", f"seccomp={rules}"):
+        words += ["--security-opt", option]
+    if engine == "podman":
+        words += ["--read-only-tmpfs=false", "--no-hosts", "--security-opt", f"mask={_SYS_FOLDER}:{_PRESSURE_FOLDER}"]
+    else:
+        words += ["--tmpfs", f"{_SYS_FOLDER}:ro,size=4k,mode=0"]
+    return [*words, *_user_options(engine)]
+
+
+def _user_options(engine: str) -> list[str]:
+    """Never root, in here or out there; where this process is not root's, its own user, whom the home belongs to."""
+    root = os.geteuid() == 0
+    if engine == "docker":
+        return ["--user", f"{_USER_ID}:{_USER_ID}" if root else f"{os.geteuid()}:{os.getegid()}"]
+    ids = f"0:{_FIRST_USER_ID}:{_N_USER_IDS}"
+    mapped = ["--uidmap", ids, "--gidmap", ids] if root else ["--userns", f"keep-id:uid={_USER_ID},gid={_USER_ID}"]
+    return [*mapped, "--user", f"{_USER_ID}:{_USER_ID}"]
+
+
+def _tmpfs_options(engine: str, place: str, size_bytes: int) -> list[str]:
+    """A place in memory, to be written by the user alone."""
+    if engine == "podman":
+        return [
+            "--mount",
+            f"type=tmpfs,destination={place},tmpfs-size={size_bytes},tmpfs-mode=0700,chown=true,notmpcopyup",
+        ]
+    user, group = _user_options(engine)[1].split(":")
+    return ["--tmpfs", f"{place}:rw,exec,nosuid,nodev,size={size_bytes},mode=0700,uid={user},gid={group}"]
+
+
+def _volume_options(image: str, readable: Sequence[Path]) -> list[str]:
+    """What of this machine is seen there: of its programs nothing, where the image has its own."""
+    paths = [*([] if image else bwrap.list_system_paths()), *map(str, readable)]
+    seen = {path: path for path in paths if Path(path).exists()}
+    seen |= {place: str(file) for place, file in bwrap.list_etc_files().items()}
+    seen[bwrap.SERVER_IN_MACHINE] = str(bwrap.SERVER_SOURCES)
+    return [word for place, path in seen.items() for word in ("--volume", f"{path}:{place}:ro")]
+
+
+def _python_options(image: str) -> list[str]:
+    """Python, in the image."""
+    python = Path(os.path.realpath(sys.executable))
+    variables = {
+        **bwrap.build_machine_environment(*([] if image else [python.parent])),
+        **dict.fromkeys(_PROXY_VARIABLES, ""),
+    }
+    variables |= {name.upper(): value for name, value in variables.items() if name in _PROXY_VARIABLES}
+    words = [word for name, value in variables.items() for word in ("--env", f"{name}={value}")]
+    return [*words, "--entrypoint", "python3" if image else str(python), image or EMPTY_IMAGE, "-I"]
+
+
+def _run_engine(words: Sequence[str], given: bytes = b"") -> str:
+    """Why it failed; "" where it did not."""
+    try:
+        done = subprocess.run(words, input=given, capture_output=True, timeout=_ENGINE_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    return (
+        last_line(done.stderr.decode("utf-8", "replace")) or f"exit status {done.returncode}" if done.returncode else ""
+    )
+
+
+def _empty_image() -> bytes:
+    """An image without a file."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as tar:
+        for name in _IMAGE_FOLDERS:
+            about = tarfile.TarInfo(name)
+            about.type, about.mode = tarfile.DIRTYPE, 0o755
+            tar.addfile(about)
+    return out.getvalue()
+
+
+# How a machine begins as a container of an engine's.
+#
+# The guest makes itself known at a socket that is served to it, is handed there what it is to answer at, and lives for
+# as long as that connection does: whatever becomes of this process or of the engine's command, no container is left.
+
+_CLEANUP_S = 20.0  # that an engine may take to clean up
+_LIMIT_SCRIPT = ";".join(
+    f"echo {most} >/proc/sys/user/{name}" for name, most in {**USER_LIMITS, "max_user_namespaces": 0}.items()
+)
+
+
+class ContainerProcess:
+    """process: the engine's command, which ends after the container has."""
+
+    def __init__(
+        self, process: asyncio.subprocess.Process, named: tuple[str, str], hello: socket.socket, hands: socket.socket
+    ) -> None:
+        """named: the engine, and the container's name. hello: where the guest makes itself known. hands: what it is
+        handed there."""
+        self.process, self._named, self._hello, self._hands = process, named, hello, hands
+        self._ours: socket.socket | None = None
+        self._group: cgroups.Cgroup | None = None
+        self._guest = self._held = -1
+
+    @classmethod
+    async def begin(
+        cls, chosen: MachineSettings, readable: Sequence[Path], folder: Path, listening: socket.socket
+    ) -> ContainerProcess:
+        """folder: the machine's own, out here. listening: what the guest is to answer at. Raises OSError."""
+        hello, hands = socket.socket(socket.AF_UNIX), listening.dup()
+        path = folder / bwrap.SERVED_FOLDER / HANDSHAKE_SOCKET
+        try:
+            hello.bind(str(path))
+            path.chmod(0o666)  # the user in there is another one
+            hello.listen(1)
+            name = f"flywheel-{os.getpid()}-{secrets.token_hex(4)}"
+            most = build_limit_options(chosen.memory_mb, chosen.processes, chosen.cores)
+            words = build_container_command(
+                chosen.walls, name, chosen.image, most, chosen.home_mb * 2**20, readable, folder
+            )
+            process = await asyncio.create_subprocess_exec(
+                *words, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.PIPE, start_new_session=True, limit=2**16,
+                cwd=folder,  # podman's monitor leaves a file there where memory was short
+            )  # fmt: skip
+        except BaseException:
+            hello.close()
+            hands.close()
+            raise
+        return cls(process, (chosen.walls, name), hello, hands)
+
+    async def home(self) -> int | None:
+        """As of `Bubble`. Raises EnvError where the home cannot be read from here, or limits cannot be set."""
+        if not await self._met():
+            return None
+        self._guest = struct.unpack("iII", self._ours.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+        self._held = os.pidfd_open(self._guest)
+        self._group = cgroups.find_own_cgroup(self._guest)
+        await self._limit()
+        socket.send_fds(self._ours, [b"listen"], [self._hands.fileno()])
+        self._hands.close()
+        home = await receive_home_descriptor(self._ours)
+        if home is not None:
+            _check_home_readable(home, self._named[0])
+        return home
+
+    def processes(self) -> list[int]:
+        """As of `Bubble`."""
+        if self._group is not None:
+            return self._group.processes()
+        with contextlib.suppress(psutil.Error, OSError):
+            signal.pidfd_send_signal(self._held, 0)  # it lives: its number is nobody else's
+            return [self._guest, *(process.pid for process in psutil.Process(self._guest).children(recursive=True))]
+        return []
+
+    @property
+    def memory(self) -> int:
+        """As of `Bubble`; 0 where the container's group is not to be seen."""
+        return self._group.memory if self._group else 0
+
+    async def close(self) -> None:
+        """End all of it, and wait until nothing is left of the container. It may be called twice."""
+        if self._group is not None:
+            await asyncio.to_thread(self._group.kill)
+        if self._held >= 0:
+            with contextlib.suppress(OSError):
+                signal.pidfd_send_signal(self._held, signal.SIGKILL)
+            os.close(self._held)
+            self._held = -1
+        elif self.process.returncode is None:  # no guest was met: what there is the engine alone knows
+            await self._removed()
+        for one in (self._ours, self._hello, self._hands):
+            if one is not None:
+                one.close()
+        try:
+            await asyncio.wait_for(self.process.wait(), _CLEANUP_S)
+        except TimeoutError:
+            await self._removed()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            await self.process.wait()
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+    async def _met(self) -> bool:
+        """The guest has made itself known, before the engine's command has ended. Nobody else can afterwards."""
+        self._hello.setblocking(False)
+        meets = asyncio.ensure_future(asyncio.get_running_loop().sock_accept(self._hello))
+        ends = asyncio.ensure_future(self.process.wait())
+        try:
+            await asyncio.wait({meets, ends}, return_when=asyncio.FIRST_COMPLETED)
+            if meets.done():
+                self._ours, _ = meets.result()
+        finally:
+            for one in (meets, ends):
+                one.cancel()
+            self._hello.close()
+        return self._ours is not None
+
+    async def _limit(self) -> None:
+        """What the kernel counts for one user's processes on all machines together gets a limit for this one, where it
+        has users of its own: the engine may not have the right to let the guest do so."""
+        if _user_namespace(self._guest) == _user_namespace(os.getpid()):
+            return
+        words = ["nsenter", f"--user=/proc/{self._guest}/ns/user", "sh", "-ec", _LIMIT_SCRIPT]
+        done = await asyncio.create_subprocess_exec(*words, stderr=asyncio.subprocess.PIPE)
+        _, said = await done.communicate()
+        if done.returncode:
+            raise EnvError(f"a machine's limits cannot be set: {said.decode('utf-8', 'replace').strip()[-200:]}")
+
+    async def _removed(self) -> None:
+        quiet = dict.fromkeys(("stdin", "stdout", "stderr"), asyncio.subprocess.DEVNULL)
+        done = await asyncio.create_subprocess_exec(*build_remove_command(*self._named), **quiet)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(done.wait(), _CLEANUP_S)
+
+
+def _user_namespace(pid: int) -> int:
+    """The namespace of users that a process is in."""
+    return Path(f"/proc/{pid}/ns/user").stat().st_ino
+
+
+def _check_home_readable(home: int, name: str) -> None:
+    try:
+        os.listdir(home)
+    except PermissionError:
+        os.close(home)
+        raise EnvError(
+            f"{name} gives a machine's files to a user whose files cannot be read from here",
+            where="computer",
+            fix="let machine.walls be podman, or let docker run without namespaces of users",
+        ) from None

@@ -1,0 +1,266 @@
+"""Start one isolated machine and call the computer server that runs inside it.
+
+It sees the system's programs, its home and nothing else of this machine; it has no network but its own loopback. The
+guest is its first process, which the others can neither end nor look into; its socket is handed to it open, so there is
+no file by which anything inside could reach it, and what decides reads the home from outside (`home.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import shutil
+import socket
+import tempfile
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import httpx
+from pydantic import Field, model_validator
+
+from flywheel.config.settings import SettingsBlock
+from flywheel.envs.computer import bwrap, home, launcher
+from flywheel.envs.computer.home import MachineHome
+from flywheel.envs.computer.launcher import BubblewrapProcess, ContainerProcess
+from flywheel.utils.errors import EnvError, EnvTimeout
+
+log = logging.getLogger(__name__)
+_OWN_PROGRAMS = ("Xvnc -displayfd", "openbox")
+_TAR_BYTES = home.MAX_HOME_ENTRIES * 2**11  # of the names, beside what the files hold
+_UNPACK_S = 10.0
+_MODIFIED_TIME = "946684800"  # 2000: archives know no time before 1980
+_GRACE_S = 5.0  # beyond what a call waits for by itself
+_MAX_ANSWER = 2**26  # bytes
+
+
+class MachineSettings(SettingsBlock):
+    """What one machine may use."""
+
+    memory_mb: int = Field(512, ge=32, le=65536)
+    """Memory of all its processes and files, in MB. Where this user may make no cgroups only files are held to it."""
+    home_mb: int = Field(64, ge=1, le=65536)
+    """Size of its home folder, in MB."""
+    processes: int = Field(128, ge=8, le=4096)
+    """Processes and threads at once, at most. Without cgroups: not held to."""
+    cores: float = Field(1.0, gt=0, le=64)
+    """Processor cores that it may keep busy. Without cgroups: not held to."""
+    start_s: float = Field(20.0, gt=0)
+    """Seconds until it must have started."""
+    walls: Literal["bubblewrap", "podman", "docker"] = "bubblewrap"
+    """What keeps it apart: bubblewrap, or a container of an engine of this machine's."""
+    image: str = Field("", pattern=r"^([A-Za-z0-9]\S*)?$")
+    """Of its container, which the engine has; none: this machine's own programs, read-only, as under bubblewrap."""
+
+    @model_validator(mode="after")
+    def _an_image_is_a_containers(self) -> MachineSettings:
+        if self.image and self.walls == "bubblewrap":
+            raise ValueError("bubblewrap has no images: set walls to podman or docker, or leave image out")
+        return self
+
+    def missing(self) -> tuple[str, str]:
+        """Why no machine starts here, and how to mend it; empty where one does. The first time it is tried for real."""
+        return (
+            launcher.diagnose_bubblewrap()
+            if self.walls == "bubblewrap"
+            else launcher.diagnose_container_engine(self.walls, self.image)
+        )
+
+
+class Machine:
+    """Made by `Machine.start`; ended by `close`, by the death of this process, and by nothing that runs in it.
+
+    home_bytes: what its home can hold.
+    """
+
+    def __init__(self, begun: BubblewrapProcess | ContainerProcess, folder: Path, home_bytes: int) -> None:
+        self._begun, self._folder, self.home_bytes = begun, folder, home_bytes
+        transport = httpx.AsyncHTTPTransport(uds=str(folder / "guest"), limits=httpx.Limits(max_connections=8))
+        self._client = httpx.AsyncClient(transport=transport, base_url="http://guest")
+        self.home: MachineHome
+
+    @classmethod
+    async def start(cls, chosen: MachineSettings, readable: Sequence[Path] = ()) -> Machine:
+        """A fresh one. readable: more folders of this machine that it sees, at their own paths.
+
+        Raises EnvError where it does not start, EnvTimeout where it is not ready in time.
+        """
+        way = BubblewrapProcess if chosen.walls == "bubblewrap" else ContainerProcess
+        why, fix = await asyncio.to_thread(chosen.missing)
+        if why:
+            raise EnvError(f"no machine: {why}", where="computer", fix=fix)
+        folder = Path(tempfile.mkdtemp(prefix="flywheel-machine-"))
+        listening = socket.socket(socket.AF_UNIX)
+        try:
+            listening.bind(str(folder / "guest"))
+            (folder / bwrap.SERVED_FOLDER).mkdir()
+            begun = await way.begin(chosen, readable, folder, listening)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        finally:
+            listening.close()
+        made = cls(begun, folder, chosen.home_mb * 2**20)
+        try:
+            async with asyncio.timeout(chosen.start_s):
+                made.home = MachineHome(await _receive_home(begun))
+                await made.request("GET", "/health")  # the connection is there when somebody wants it
+        except TimeoutError:
+            await made.close()
+            raise EnvTimeout(f"a machine was not ready in {chosen.start_s:g} s", where="computer") from None
+        except BaseException:
+            await made.close()
+            raise
+        made._heard = asyncio.create_task(_log_stderr(begun.process))
+        return made
+
+    async def call(self, path: str, body: Mapping[str, Any], wait_s: float = 0.0) -> dict[str, Any]:
+        """POST to the guest; its JSON. wait_s: what the call waits for by itself.
+
+        Raises EnvError where the guest is gone or refuses, EnvTimeout where it does not answer.
+        """
+        raw = await self.request("POST", path, wait_s, content=json.dumps(body))
+        return json.loads(raw)
+
+    async def request(self, method: str, path: str, wait_s: float = 0.0, **given: Any) -> bytes:
+        """The answer's body. Raises GuestRefused for what the guest refuses, which what runs there may have brought
+        about, EnvError and EnvTimeout as `call`."""
+        try:
+            async with asyncio.timeout(wait_s + _GRACE_S):
+                async with self._client.stream(method, path, timeout=None, **given) as answer:
+                    body = bytearray()
+                    async for part in answer.aiter_bytes():
+                        body += part
+                        if len(body) > _MAX_ANSWER:
+                            raise EnvError(f"the guest's answer has more than {_MAX_ANSWER} bytes", where=path)
+        except TimeoutError:
+            raise EnvTimeout(f"the machine did not answer in {wait_s + _GRACE_S:g} s", where=path) from None
+        except (httpx.HTTPError, RuntimeError) as error:
+            raise EnvError(f"the machine is gone: {error}", where=path) from None
+        if answer.status_code >= 400:
+            raise MachineRefused(_refusal_reason(body), where=path)
+        return bytes(body)
+
+    async def stream(self, path: str, body: Mapping[str, Any]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A connection to a port (`/port`) or a program (`/program`) of the machine. Raises GuestRefused, EnvError."""
+        try:
+            reader, writer = await asyncio.open_unix_connection(str(self._folder / "guest"))
+        except OSError as error:
+            raise EnvError(f"the machine is gone: {error}", where=path) from None
+        data = json.dumps(body).encode()
+        writer.write(f"POST {path} HTTP/1.1\r\nHost: guest\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data)
+        try:
+            async with asyncio.timeout(_GRACE_S * 2):
+                head = await reader.readuntil(b"\r\n\r\n")
+                if head.split(b" ", 2)[1] != b"101":
+                    length = next(int(line[15:]) for line in head.split(b"\r\n") if line.startswith(b"Content-Length:"))
+                    raise MachineRefused(_refusal_reason(await reader.readexactly(min(length, 2**16))), where=path)
+        except TimeoutError:
+            writer.close()
+            raise EnvTimeout("the machine did not answer", where=path) from None
+        except (OSError, EOFError) as error:
+            writer.close()
+            raise EnvError(f"the machine is gone: {error}", where=path) from None
+        except BaseException:
+            writer.close()
+            raise
+        return reader, writer
+
+    async def serve(self, port: int, start: Callable[[Path], Awaitable[None]]) -> None:
+        """A service that runs outside, at a port inside. start: makes it answer at a unix socket.
+
+        Raises GuestRefused where the port is taken.
+        """
+        path = self._folder / bwrap.SERVED_FOLDER / str(port)
+        await start(path)
+        path.chmod(0o666)  # the user in there may be another one, and nobody else has a way to it
+        await self.call("/forward", {"port": port, "path": f"/run/{bwrap.SERVED_FOLDER}/{port}"})
+
+    async def put(self, path: str, content: bytes) -> None:
+        """A file of the home, of the same date whenever it is made; a folder where the path ends in /. Only before
+        anything that is not ours has run there: the guest follows links."""
+        await self.request("PUT", "/files/write", params={"path": path, "modified": _MODIFIED_TIME}, content=content)
+
+    async def output(self, words: Sequence[str], wait_s: float, limit: int) -> bytes:
+        """What a program prints until it ends, or until `limit` bytes; it is ended then. Raises GuestRefused where it
+        does not start, EnvTimeout where it does not end in time."""
+        reader, writer = await self.stream("/program", {"command": list(words)})
+        said = bytearray()
+        try:
+            async with asyncio.timeout(wait_s):
+                while len(said) < limit and (part := await reader.read(limit - len(said))):
+                    said += part
+        except TimeoutError:
+            raise EnvTimeout(f"{words[0]} did not end in {wait_s:g} s", where="computer") from None
+        finally:
+            writer.close()
+        return bytes(said)
+
+    async def checkpoint(self) -> bytes:
+        """Its home, as a tar file; equal homes give equal bytes. What runs is not kept. Raises EnvError for a home of
+        more than its size, as files with holes can be."""
+        return await asyncio.to_thread(self.home.archive, self.home_bytes + _TAR_BYTES)
+
+    async def restore(self, checkpoint: bytes) -> None:
+        """Put a home that was kept into this one's, which has begun afresh. Raises GuestRefused where it does not
+        fit."""
+        await self.request("PUT", "/files/unpack", _UNPACK_S, content=checkpoint)
+
+    def programs(self) -> list[str]:
+        """The commands of what runs in it, as this machine sees them, less the guest with its shell, Python, X server
+        and window manager."""
+        found = []
+        for pid in self.processes():
+            with contextlib.suppress(OSError):
+                words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+                found.append(b" ".join(words).decode("utf-8", "replace").strip())
+        return sorted(
+            text
+            for text in found
+            if text and not text.startswith(_OWN_PROGRAMS) and bwrap.SERVER_IN_MACHINE not in text
+        )
+
+    def processes(self) -> list[int]:
+        """Ids of what runs in it, as this machine numbers them."""
+        return self._begun.processes()
+
+    @property
+    def memory(self) -> int:
+        """Bytes that it uses, files included; 0 without cgroups."""
+        return self._begun.memory
+
+    async def close(self) -> None:
+        """End all of it. It may be called twice."""
+        await self._begun.close()
+        if hasattr(self, "_heard"):
+            self._heard.cancel()
+        if hasattr(self, "home"):
+            self.home.close()
+        await self._client.aclose()
+        await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
+
+
+class MachineRefused(EnvError):
+    """The guest could not do what was asked, and says why: a file that is not there, a port that nobody listens at."""
+
+
+async def _receive_home(begun: BubblewrapProcess | ContainerProcess) -> int:
+    """The home folder, open."""
+    descriptor = await begun.home()
+    if descriptor is None:
+        said = " ".join((await begun.process.stderr.read()).decode("utf-8", "replace").split())
+        raise EnvError(f"a machine did not start: {said[-300:]}", where="computer")
+    return descriptor
+
+
+async def _log_stderr(process: asyncio.subprocess.Process) -> None:
+    while line := await process.stderr.read(2**12):
+        log.debug("a machine says: %s", line.decode("utf-8", "replace").rstrip())
+
+
+def _refusal_reason(body: bytes | bytearray) -> str:
+    with contextlib.suppress(ValueError, TypeError, KeyError):
+        return str(json.loads(body)["error"])[:500]
+    return "the guest refused"

@@ -1,0 +1,409 @@
+"""Offer a task's MCP tools to the agent: list them, call them, describe results and faults as text."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import json
+import logging
+import re
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import mcp_types
+from mcp.client.session import ClientSession, IncomingMessage
+from mcp.shared.exceptions import MCPError
+from pydantic import BaseModel, ValidationError
+
+from flywheel.agent.actions import ToolCall
+from flywheel.agent.history import truncate_middle
+from flywheel.envs.computer.machine import Machine, MachineRefused
+from flywheel.envs.computer.mcp_transports import McpConnection, open_http_transport, open_stdio_transport
+from flywheel.envs.computer.settings import TerminalSettings
+from flywheel.envs.computer.task_spec import ToolServer
+from flywheel.utils.errors import EnvError
+
+# Tools and their results as texts, whatever a server says in them.
+
+_TOOL_NAME = re.compile(r"[!-~]{1,128}")
+_TYPE_NAME = re.compile(r"[a-z]{1,16}")
+_MAX_DESCRIPTION = 200  # characters of a tool's description in its line
+_MAX_ARGUMENTS = 300  # of its arguments there
+
+
+@dataclass(frozen=True)
+class ListedTool:
+    """A tool by its server's name and its own. takes: its arguments, about: what it does, each in a line."""
+
+    name: str
+    takes: str
+    about: str
+
+    @property
+    def line(self) -> str:
+        return f"{self.name}({self.takes})" + (f": {self.about}" if self.about else "")
+
+
+def describe_tool(server: str, tool: mcp_types.Tool) -> ListedTool | None:
+    """None for one that has a name which cannot be called."""
+    if not _TOOL_NAME.fullmatch(tool.name):
+        return None
+    return ListedTool(
+        f"{server}.{tool.name}",
+        _format_arguments(tool.input_schema),
+        _one_line(tool.description or tool.title or "", _MAX_DESCRIPTION),
+    )
+
+
+def describe_tool_in_full(server: str, tool: mcp_types.Tool) -> str:
+    """All that its server says of it."""
+    return f"{server}.{tool.name}: {tool.description or ''}\narguments: {json.dumps(tool.input_schema)}"
+
+
+def format_tool_list(tools: Iterable[ListedTool], limit: int) -> str:
+    """Lines of tools in `limit` characters: of more than fit the names alone, and of those as many as fit."""
+    tools = list(tools)
+    text = "\n".join(tool.line for tool in tools)
+    if len(text) <= limit:
+        return text
+    short = [f"{tool.name}({tool.takes})" for tool in tools]
+    left = limit - 60  # for the line that says what is left out
+    kept = 0
+    while kept < len(short) and len(short[kept]) + 1 <= left:
+        left -= len(short[kept]) + 1
+        kept += 1
+    more = f"{len(tools) - kept} more; " if kept < len(tools) else ""
+    return "\n".join([*short[:kept], f"[{more}call a server's name to read of all its tools]"])
+
+
+def format_tool_result(result: mcp_types.CallToolResult) -> str:
+    """What a tool returned; what is no text is named."""
+    parts = [_format_content(one) for one in result.content]
+    if not parts and result.structured_content is not None:
+        parts = [json.dumps(result.structured_content, ensure_ascii=False)]
+    text = "\n".join(parts)
+    return f"error: {text}" if result.is_error else text
+
+
+def _format_content(one: Any) -> str:
+    match one:
+        case mcp_types.TextContent():
+            return one.text
+        case mcp_types.ImageContent() | mcp_types.AudioContent():
+            what = "an image" if isinstance(one, mcp_types.ImageContent) else "a sound"
+            return f"[{what}, {_one_line(one.mime_type, 40)}, {len(one.data.rstrip('=')) * 3 // 4} bytes]"
+        case mcp_types.ResourceLink():
+            return f"[a resource: {_one_line(str(one.uri), 200)}]"
+        case mcp_types.EmbeddedResource(resource=mcp_types.TextResourceContents(text=text)):
+            return text
+        case mcp_types.EmbeddedResource(resource=resource):
+            return f"[a resource: {_one_line(str(resource.uri), 200)}]"
+    return f"[{type(one).__name__}]"
+
+
+def _format_arguments(schema: dict[str, Any]) -> str:
+    """`query: string, limit?: integer`."""
+    takes, needs = schema.get("properties"), schema.get("required")
+    if not isinstance(takes, dict):
+        return ""
+    needs = needs if isinstance(needs, list) else []
+    said = (f"{name}{'' if name in needs else '?'}: {_argument_type(one)}" for name, one in takes.items())
+    return _one_line(", ".join(said), _MAX_ARGUMENTS)
+
+
+def _argument_type(schema: Any) -> str:
+    kind = schema.get("type") if isinstance(schema, dict) else None
+    return kind if isinstance(kind, str) and _TYPE_NAME.fullmatch(kind) else "any"
+
+
+def _one_line(text: str, limit: int) -> str:
+    """In one line of `limit` characters, each of which can be seen; of more its beginning."""
+    text = " ".join("".join(one if one.isprintable() else " " for one in text[: 4 * limit]).split())
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."
+
+
+# One session with a server: begun, asked, and ended when nothing is asked of it any more.
+
+OpenTransport = Callable[[McpConnection], AbstractAsyncContextManager[tuple[Any, Any]]]
+ResultT = TypeVar("Result", bound=BaseModel)
+_END_S = 1.0  # that it has to end by itself
+_CLIENT_INFO = mcp_types.Implementation(name="flywheel", version="1")
+_MAX_FAULT_CHARACTERS = 300  # characters of what a server says of its failure
+_CONNECTION_CLOSED = (
+    mcp_types.CONNECTION_CLOSED,
+    "Connection closed",
+)  # as the SDK says it; servers use the code alone as well
+
+for _name in (
+    "mcp",
+    "client",
+):  # the agent reads what a server does wrong: it is no fault of ours, to be logged with all
+    logging.getLogger(_name).setLevel(logging.CRITICAL)
+
+
+class McpFault(Exception):
+    """What is wrong with a server, or with what was asked of it: a line for the agent."""
+
+
+class McpSession:
+    """It lives in a task of its own, as the SDK's parts must be left where they were entered.
+
+    idle_s: seconds after which it ends where nothing is asked. changed: the server says that its tools have.
+    """
+
+    def __init__(self, connect: OpenTransport, idle_s: float) -> None:
+        self.line, self.changed = McpConnection(), False
+        self._idle_s, self._asked, self._busy = idle_s, 0.0, 0
+        self._begun = asyncio.Event()
+        self._session: ClientSession | None = None
+        self._failure: BaseException | None = None
+        self._task = asyncio.create_task(self._live(connect))
+
+    @property
+    def over(self) -> bool:
+        return self._begun.is_set() and (self._session is None or self.line.over.is_set())
+
+    async def ask(self, request: mcp_types.Request[Any, Any], kind: type[ResultT]) -> ResultT:
+        """Raises Fault, and EnvError where it is the machine that is gone. Its deadline is the caller's."""
+        await self._begun.wait()
+        self._busy += 1
+        try:
+            if self._session is None:
+                raise self._why()
+            self.line.refill()
+            return await self._session.send_request(request, kind)
+        except ValidationError:
+            raise McpFault("its answer is not one of MCP") from None
+        except MCPError as error:
+            if not _is_closed(error):
+                raise McpFault(_shorten(error.error.message)) from None
+            self.line.over.set()
+            await self.ended()
+            raise self._why() from None
+        finally:
+            self._busy -= 1
+            self._asked = asyncio.get_running_loop().time()
+
+    async def ended(self) -> None:
+        """Wait until it is."""
+        await asyncio.wait({self._task})
+
+    async def close(self) -> None:
+        """End it; a server that does not let it end in time is left."""
+        self.line.over.set()
+        if not self._begun.is_set():
+            self._task.cancel()
+        for _ in range(2):
+            done, _pending = await asyncio.wait({self._task}, timeout=_END_S)
+            if done:
+                return
+            self._task.cancel()
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+    async def _live(self, connect: OpenTransport) -> None:
+        try:
+            async with (
+                connect(self.line) as (heard, said),
+                ClientSession(heard, said, message_handler=self._hear, client_info=_CLIENT_INFO) as session,
+            ):
+                await session.initialize()
+                self._session, self._asked = session, asyncio.get_running_loop().time()
+                self._begun.set()
+                await self._rest()
+                self._session = None
+        except Exception as error:  # of whatever kind: the server, which may be anything, has brought it about
+            self._failure = error
+        finally:
+            self._session = None
+            self._begun.set()
+
+    async def _rest(self) -> None:
+        """Until it is over, or nothing was asked for long enough."""
+        time = asyncio.get_running_loop().time
+        while not self.line.over.is_set():
+            left = self._idle_s if self._busy else self._asked + self._idle_s - time()
+            if left <= 0:
+                return
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await self.line.over.wait()
+
+    async def _hear(self, message: IncomingMessage) -> None:
+        if isinstance(message, mcp_types.ToolListChangedNotification):
+            self.changed = True
+
+    def _why(self) -> Exception:
+        """Why it is over."""
+        error = _first_exception(self._failure)
+        if isinstance(error, EnvError) and not isinstance(error, MachineRefused):
+            return error
+        if self.line.about or error is None:
+            return McpFault(self.line.about or "it has ended")
+        if isinstance(error, MCPError):
+            return McpFault("it has ended" if _is_closed(error) else _shorten(error.error.message))
+        if isinstance(error, ValidationError):
+            return McpFault("its answer is not one of MCP")
+        return McpFault(_shorten(error.what if isinstance(error, EnvError) else str(error) or type(error).__name__))
+
+
+def _is_closed(error: MCPError) -> bool:
+    return (error.error.code, error.error.message) == _CONNECTION_CLOSED
+
+
+def _first_exception(error: BaseException | None) -> BaseException | None:
+    """The exception itself, of those that groups hold."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def _shorten(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= _MAX_FAULT_CHARACTERS else f"{text[:_MAX_FAULT_CHARACTERS]}..."
+
+
+# The servers of one task: what they offer is told, and what the agent calls is done and told.
+
+_MAX_PAGES = 20  # of a list of tools
+_MAX_TOOLS = 1000  # of a server that are listed
+T = TypeVar("T")
+
+
+class McpTools:
+    """Made by `Tools.start`."""
+
+    def __init__(self, machine: Machine, given: Mapping[str, ToolServer], chosen: TerminalSettings) -> None:
+        self._chosen = chosen
+        self._servers = {name: _McpServer(name, _choose_transport(machine, one), chosen) for name, one in given.items()}
+
+    @classmethod
+    async def start(cls, machine: Machine, given: Mapping[str, ToolServer], chosen: TerminalSettings) -> McpTools:
+        """All of them asked what they offer; one that does not answer says so in `told`. Raises EnvError where the
+        machine is gone."""
+        made = cls(machine, given, chosen)
+        try:
+            await asyncio.gather(*(server.list() for server in made._servers.values()))
+        except BaseException:
+            await made.close()
+            raise
+        return made
+
+    @property
+    def told(self) -> str:
+        """The tools, and what is wrong with servers, for the agent to read."""
+        faults = [server.fault for server in self._servers.values() if server.fault]
+        tools = (tool for server in self._servers.values() for tool in server.tools.values())
+        return "\n".join(["Tools:", *faults, format_tool_list(tools, self._chosen.tools_characters)])
+
+    async def call(self, action: ToolCall) -> str:
+        """A tool's result, or in a line why there is none; for a server's name alone, all that it says of its tools.
+        Raises EnvError where the machine is gone."""
+        name, _, tool = action.tool.strip().partition(".")
+        server = self._servers.get(name)
+        try:
+            if server is None:
+                raise McpFault(f"there is no server {name[:40]!r}: {', '.join(self._servers)}")
+            said = await (server.call(tool, json.loads(action.arguments)) if tool else server.in_full())
+        except McpFault as fault:
+            said = f"error: {fault}"
+        return truncate_middle(said, self._chosen.result_bytes) or "[nothing]"
+
+    async def close(self) -> None:
+        await asyncio.gather(*(server.close() for server in self._servers.values()))
+
+
+class _McpServer:
+    """tools: those listed last, by their own names. fault: why they could not be listed."""
+
+    def __init__(self, name: str, connect: OpenTransport, chosen: TerminalSettings) -> None:
+        self.name, self._connect, self._chosen = name, connect, chosen
+        self.tools: dict[str, ListedTool] = {}
+        self.fault = ""
+        self._session: McpSession | None = None
+
+    async def list(self) -> None:
+        """Raises EnvError where the machine is gone."""
+        try:
+            await self._within(self._listed())
+            self.fault = ""
+        except McpFault as fault:
+            self.tools, self.fault = {}, str(fault)
+
+    async def in_full(self) -> str:
+        """All that it says of its tools. Raises Fault, EnvError."""
+        tools = await self._within(self._listed())
+        self.fault = ""
+        return "\n".join(describe_tool_in_full(self.name, tool) for tool in tools)
+
+    async def call(self, tool: str, arguments: dict) -> str:
+        """Raises Fault, EnvError."""
+        return await self._within(self._call(tool, arguments))
+
+    async def close(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+    async def _within(self, asked: Coroutine[Any, Any, T]) -> T:
+        """In time, or the server is ended: whatever it does still, nobody waits for."""
+        about, task = "", asyncio.ensure_future(asked)
+        try:
+            if (await asyncio.wait({task}, timeout=self._chosen.run_s))[0]:
+                return task.result()
+            if self._session is not None and self._session.line.about:
+                about = f" ({self._session.line.about})"
+        except McpFault as fault:
+            raise McpFault(f"{self.name}: {fault}") from None
+        finally:
+            if not task.done():
+                await self.close()  # first: the SDK would wait for seconds to tell the server that nobody waits
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+        late = f"{self.name} did not answer in {self._chosen.run_s:g} s{about}"
+        raise McpFault(f"{late}: it was ended, and begins anew when it is called")
+
+    async def _call(self, tool: str, arguments: dict) -> str:
+        before = set(self.tools)
+        if self._open().changed or tool not in self.tools:
+            await self._listed()
+        if tool not in self.tools:
+            known = ", ".join(self.tools)[: self._chosen.tools_characters] or "none"
+            raise McpFault(f"no tool {tool[:80]!r}; there are: {known}")
+        asked = mcp_types.CallToolRequest(params=mcp_types.CallToolRequestParams(name=tool, arguments=arguments))
+        # Not the SDK's `call_tool`: it holds results against a schema, which as the server's may take for ever.
+        said = format_tool_result(await self._open().ask(asked, mcp_types.CallToolResult))
+        changed = "" if before == set(self.tools) else f"\n[the tools of {self.name} have changed]"
+        return said + changed
+
+    async def _listed(self) -> list[mcp_types.Tool]:
+        session = self._open()
+        session.changed = False
+        found: list[mcp_types.Tool] = []
+        cursor = None
+        for _ in range(_MAX_PAGES):
+            params = mcp_types.PaginatedRequestParams(cursor=cursor) if cursor else None
+            page = await session.ask(mcp_types.ListToolsRequest(params=params), mcp_types.ListToolsResult)
+            found += page.tools[: _MAX_TOOLS - len(found)]
+            cursor = page.next_cursor
+            if not cursor or len(found) >= _MAX_TOOLS:
+                break
+        self.tools = {tool.name: one for tool in found if (one := describe_tool(self.name, tool)) is not None}
+        return found
+
+    def _open(self) -> McpSession:
+        """The session that goes on, or a new one."""
+        if self._session is None or self._session.over:
+            self._session = McpSession(self._connect, self._chosen.tools_idle_s)
+        return self._session
+
+
+def _choose_transport(machine: Machine, server: ToolServer) -> OpenTransport:
+    return (
+        functools.partial(open_http_transport, machine, server.url)
+        if server.url
+        else functools.partial(open_stdio_transport, machine, server.words)
+    )

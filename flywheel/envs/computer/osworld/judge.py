@@ -1,0 +1,506 @@
+"""Judge a task of OSWorld by its metrics. It runs as a program by itself, where a checker runs."""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import json
+import operator
+import os
+import re
+import sqlite3
+import sys
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+# What a metric is.
+
+EXPECTS_RULES, EXPECTS_FILE, EXPECTS_FILE_OR_NOTHING = "rules", "file", "file or nothing"
+MetricOptions = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class MetricFunction:
+    """score: from the result (a text, a file's path, a folder's tree; None where there is none, which scores 0 without
+    being asked), what is expected and the options, 0 to 1. What it raises counts as 0 where the result alone can be at
+    fault. expected: what that is. keys: that its rules must have. package: of Python, that it needs. unable: which of a
+    task's rules and options it cannot judge, in words."""
+
+    score: Callable[[Any, Any, MetricOptions], float]
+    expected: str = EXPECTS_RULES
+    keys: tuple[str, ...] = ()
+    package: str = ""
+    unable: Callable[[Any, MetricOptions], str] = lambda rules, options: ""
+
+
+def read_text(path: str) -> str:
+    """What a file says."""
+    return Path(path).read_text(encoding="utf-8")
+
+
+def read_lines(path: str) -> list[str]:
+    return read_text(path).splitlines()
+
+
+# OSWorld's rules for one value: `{"method": "ge", "ref": 3}`.
+
+_COMPARISONS = {name: getattr(operator, name) for name in ("eq", "ne", "le", "lt", "ge", "gt")}
+_RANGE_METHOD = re.compile(r"range\.([te])([te])")  # whether the limits themselves are within: e, or not: t
+_APPROX_METHOD = re.compile(r"approx:[0-9.eE+-]+")
+_REGEX_METHOD = re.compile(r"re(\.[A-Z]+)*")
+
+
+def matches_rule(value: Any, rule: Mapping[str, Any]) -> bool:
+    """Raises TypeError, ValueError or the like for a value of another kind than the rule speaks of."""
+    method, ref = rule["method"], rule["ref"]
+    if method in _COMPARISONS:
+        return bool(_COMPARISONS[method](value, ref))
+    if _REGEX_METHOD.fullmatch(method):
+        flags = re.RegexFlag(0)
+        for name in method.split(".")[1:]:
+            flags |= re.RegexFlag[name]
+        return re.search(ref, value, flags) is not None
+    if _APPROX_METHOD.fullmatch(method):
+        return abs(float(value) - ref) <= float(method.split(":")[1])
+    if found := _RANGE_METHOD.fullmatch(method):
+        lower, upper = (_COMPARISONS["l" + found[number]] for number in (1, 2))
+        return bool(lower(ref[0], value) and upper(value, ref[1]))
+    parts = value.strip("\"'").split(",")
+    return parts == list(ref) if method == "str_list_eq" else set(parts) == set(ref)
+
+
+def find_unknown_method(rules: Any) -> str:
+    """Which of the methods is not known here; "" where all are."""
+    for rule in rules or ():
+        method = rule.get("method", "")
+        known = method in _COMPARISONS or method in ("str_list_eq", "str_set_eq")
+        if not (known or any(form.fullmatch(method) for form in (_REGEX_METHOD, _APPROX_METHOD, _RANGE_METHOD))):
+            return f"the method {method}"
+    return ""
+
+
+# Metrics of texts: what a command printed, what a file says.
+
+_CLOCK_TIME = re.compile(r"([01]\d|2[0-3]):[0-5]\d:([0-5]\d|60)")
+_ENCODING_LINES = ("#!", "# -*- coding:", "# coding:", "# coding=")
+_N_HEAD_LINES = 3  # lines in which a program may say its encoding
+
+
+def score_include_exclude(result: str, rules: Any, _: MetricOptions) -> float:
+    held = all(one in result for one in rules.get("include", ()))
+    return float(held and not any(one in result for one in rules.get("exclude", ())))
+
+
+def score_literal(result: Any, expected: Any, options: MetricOptions) -> float:
+    def read(value: Any) -> str:
+        return str(value).lower() if options.get("ignore_case") else str(value)
+
+    if options.get("type", "str") == "str":
+        return float(read(result) == read(expected))
+    both = (result, expected)
+    return float(all(isinstance(one, list) for one in both) and [*map(read, result)] == [*map(read, expected)])
+
+
+def score_difference(result: str, expected: str, _: MetricOptions) -> float:
+    return difflib.SequenceMatcher(a=read_lines(result), b=read_lines(expected)).ratio()
+
+
+def score_same_text(result: str, expected: str, options: MetricOptions) -> float:
+    def read(path: str) -> str:
+        said = read_text(path)
+        if options.get("ignore_blanks"):
+            said = re.sub(r"\s+", " ", re.sub(r"[\t\n]", " ", said).strip())
+        return said.lower() if options.get("ignore_case") else said
+
+    return float(read(result) == read(expected))
+
+
+def score_same_program(result: str, expected: str, _: MetricOptions) -> float:
+    """Empty lines, tabs and space at the end of lines do not count, nor what says the encoding."""
+
+    def read(path: str) -> list[str]:
+        said = read_lines(path)
+        while (
+            said and len(read_lines(path)) - len(said) < _N_HEAD_LINES and said[0].strip().startswith(_ENCODING_LINES)
+        ):
+            said = said[1:]
+        return [line.expandtabs(4).rstrip() for line in said if line.strip()]
+
+    return float(read(result) == read(expected))
+
+
+def score_same_number(result: str, expected: str, _: MetricOptions) -> float:
+    """Where a number is expected, it need only stand in the result."""
+    found, wanted = read_text(result).strip(), read_text(expected).strip()
+    try:
+        number = float(wanted)
+    except ValueError:
+        return float(found == wanted)
+    return float(wanted in found or abs(float(found) - number) < 1e-4)
+
+
+def score_contains(result: str, rules: Any, _: MetricOptions) -> float:
+    said = read_text(result)
+    return float(all(one in said for one in rules["expected"]))
+
+
+def score_patterns(result: str, rules: Any, _: MetricOptions) -> float:
+    said = read_lines(result)
+    expected = all(any(re.search(one, line) for line in said) for one in rules.get("expect", ()))
+    return float(expected and not any(re.search(one, line) for one in rules.get("unexpect", ()) for line in said))
+
+
+def score_clock_lines(result: str, rules: Any, _: MetricOptions) -> float:
+    """How many lines tell a time of day."""
+    return float(sum(bool(_CLOCK_TIME.search(line)) for line in read_lines(result)) == int(rules["expected"]))
+
+
+def score_extension(result: str, rules: Any, _: MetricOptions) -> float:
+    return float((rules["expected"] in result) == (rules["type"] == "contain"))
+
+
+def _score_equal(result: Any, rules: Any, _: MetricOptions) -> float:
+    return float(result == rules["expected"])
+
+
+_EXPECTED_KEY = ("expected",)
+TEXT_METRICS: dict[str, MetricFunction] = {
+    "exact_match": MetricFunction(_score_equal, keys=_EXPECTED_KEY),
+    "compare_answer": MetricFunction(_score_equal, keys=_EXPECTED_KEY),
+    "match_in_list": MetricFunction(lambda result, rules, _: float(result in rules["expected"]), keys=_EXPECTED_KEY),
+    "is_in_list": MetricFunction(lambda result, rules, _: float(rules["expected"] in result), keys=_EXPECTED_KEY),
+    "literal_match": MetricFunction(score_literal, unable=lambda _, options: _unknown_type(options)),
+    "check_include_exclude": MetricFunction(score_include_exclude),
+    "is_extension_installed": MetricFunction(score_extension, keys=("type", "expected")),
+    "diff_text_file": MetricFunction(score_difference, EXPECTS_FILE),
+    "compare_text_file": MetricFunction(score_same_text, EXPECTS_FILE),
+    "compare_python_pure_text": MetricFunction(score_same_program, EXPECTS_FILE),
+    "compare_result_files": MetricFunction(score_same_number, EXPECTS_FILE),
+    "compare_config": MetricFunction(
+        lambda result, rules, _: float(read_text(result) == rules["expected"]), keys=_EXPECTED_KEY
+    ),
+    "file_contains": MetricFunction(score_contains, keys=_EXPECTED_KEY),
+    "check_list": MetricFunction(score_patterns),
+    "check_line_number": MetricFunction(score_clock_lines, keys=_EXPECTED_KEY),
+}
+
+
+def _unknown_type(options: MetricOptions) -> str:
+    kind = options.get("type", "str")
+    return "" if kind in ("str", "list") else f"the type {kind}"
+
+
+# Metrics of JSON (and YAML): files, and values that a command printed.
+
+_NO_VALUE = "__EVALUATION_FAILED__"  # a value by which OSWorld's getters say that they have none
+_MISSING = object()
+
+
+def score_json_values(result: str, rules: Any, options: MetricOptions) -> float:
+    """Each value that is expected is there and keeps its rule; of those unexpected none is there that keeps it."""
+    found = _load_json_or_yaml(result, options)
+    for one in rules.get("expect", ()):
+        value = _value_at(found, one["key"])
+        if value is _MISSING or not matches_rule(value, one):
+            return 0.0
+    for one in rules.get("unexpect", ()):
+        value = _value_at(found, one["key"])
+        if matches_rule(None if value is _MISSING else value, one):
+            return 0.0
+    return 1.0
+
+
+def _load_json_or_yaml(path: str, options: MetricOptions) -> Any:
+    if options.get("is_yaml"):
+        import yaml
+
+        return yaml.safe_load(read_text(path))
+    return json.loads(read_text(path))
+
+
+def _value_at(value: Any, keys: list) -> Any:
+    """What lies there; `_NONE` where there is nothing."""
+    for key in keys:
+        try:
+            value = value[key]
+        except (KeyError, IndexError, TypeError):
+            return _MISSING
+    return value
+
+
+def score_direct_json(result: Any, rules: Any, _: MetricOptions) -> float:
+    """An object against another, key by key; of a text, quotes of both kinds are taken for JSON's."""
+    found = json.loads(result.strip().replace("'", '"')) if isinstance(result, str) else result
+    expected = rules["expected"]
+    if _NO_VALUE in [value for value in expected.values() if isinstance(value, str)]:
+        return 0.0
+    compare = _value_included if rules.get("expect_in_result") else _values_equal
+    in_any_order = bool(expected.get("ignore_list_order"))
+    return float(all(compare(value, found.get(key), in_any_order) for key, value in expected.items()))
+
+
+def _values_equal(expected: Any, found: Any, in_any_order: bool) -> bool:
+    return sorted(expected) == sorted(found) if in_any_order else expected == found
+
+
+def _value_included(expected: Any, found: Any, _: bool) -> bool:
+    if isinstance(expected, str):
+        return expected in found
+    return any(one in found if isinstance(found, list) else one == found for one in expected)
+
+
+def score_json_settings(result: str, rules: Any, _: MetricOptions) -> float:
+    found = json.loads(read_text(result))
+    return float(all(key in found and found[key] == value for key, value in rules["expected"].items()))
+
+
+def score_keybindings(result: str, rules: Any, _: MetricOptions) -> float:
+    """A list of objects; a line of comment may stand ahead of it."""
+    said = read_lines(result)
+    for part in (said, said[1:]):
+        try:
+            found = json.loads("\n".join(part))
+        except ValueError:
+            continue
+        if isinstance(found, list):
+            return float(rules["expected"] in found)
+    return 0.0
+
+
+def score_included_json(result: str, expected: str, _: MetricOptions) -> float:
+    """OSWorld's order: the file with what must be there comes first."""
+    wanted, found = json.loads(read_text(result)), json.loads(read_text(expected))
+    return float(all(key in found and found[key] == value for key, value in wanted.items()))
+
+
+JSON_METRICS: dict[str, MetricFunction] = {
+    "check_json": MetricFunction(
+        score_json_values,
+        unable=lambda rules, _: find_unknown_method([*rules.get("expect", ()), *rules.get("unexpect", ())]),
+    ),
+    "check_direct_json_object": MetricFunction(score_direct_json, keys=("expected",)),
+    "check_json_settings": MetricFunction(score_json_settings, keys=("expected",)),
+    "check_json_keybindings": MetricFunction(score_keybindings, keys=("expected",)),
+    "is_included_all_json_objects": MetricFunction(score_included_json, EXPECTS_FILE),
+}
+
+
+# Metrics of tables: CSV, spreadsheets, databases.
+
+_DECIMAL_PLACES = 4  # decimal places in which numbers are compared
+
+
+def score_csv_records(result: str, rules: Any, _: MetricOptions) -> float:
+    """Each record that is expected is there, and none that is not; only the fields that are named count."""
+    with Path(result).open(encoding="utf-8", newline="") as file:
+        found = list(csv.DictReader(file))
+
+    def there(wanted: Any) -> bool:
+        return any(wanted.items() <= record.items() for record in found)
+
+    return float(all(map(there, rules.get("expect", ()))) and not any(map(there, rules.get("unexpect", ()))))
+
+
+def score_same_csv(result: str, expected: str | list[str], options: MetricOptions) -> float:
+    """Any of several expected files will do."""
+
+    def read(path: str) -> list[str]:
+        said = read_lines(path)
+        if not options.get("strict", True):
+            said = [line.strip() for line in said]
+        return [line.lower() for line in said] if options.get("ignore_case") else said
+
+    return float(read(result) in [read(one) for one in ([expected] if isinstance(expected, str) else expected)])
+
+
+def score_sql_query(result: str, rules: Any, _: MetricOptions) -> float:
+    """The number that a query's first field holds."""
+    with sqlite3.connect(f"file:{result}?mode=ro&immutable=1", uri=True) as connection:
+        (value,) = connection.execute(rules["sql"]).fetchone()[:1]
+    return float(value or 0)
+
+
+# -- spreadsheets -----------------------------------------------------------------------------------------------------
+def score_same_sheets(result: str, expected: str | None, options: MetricOptions) -> float:
+    import openpyxl
+
+    books = {"R": openpyxl.load_workbook(result, data_only=True)}
+    if expected is not None:
+        books["E"] = openpyxl.load_workbook(expected, data_only=True)
+    return float(all(_SHEET_RULES[one["type"]](books, one) for one in options["rules"]))
+
+
+def _find_sheet(books: Any, index: str | int) -> Any:
+    """`RI0` is the first sheet of the result, `ENSums` the sheet Sums of what is expected; a number is the result's."""
+    of, by, name = ("R", "I", index) if isinstance(index, int) else (index[0], index[1], index[2:])
+    return books[of].worksheets[int(name)] if by == "I" else books[of][name]
+
+
+def _same_sheet_names(books: Any, _: Any) -> bool:
+    return books["R"].sheetnames == books["E"].sheetnames
+
+
+def _same_sheet_values(books: Any, one: Any) -> bool:
+    places = one.get("precision", _DECIMAL_PLACES)
+
+    def read(index: Any) -> list[list[Any]]:
+        rows = [
+            [_round_cell(cell, places) for cell in row] for row in _find_sheet(books, index).iter_rows(values_only=True)
+        ]
+        while rows and not any(cell is not None for cell in rows[-1]):
+            rows.pop()
+        width = max((n for row in rows for n, cell in enumerate(row, 1) if cell is not None), default=0)
+        return [row[:width] + [None] * (width - len(row)) for row in rows]
+
+    return read(one["sheet_idx0"]) == read(one["sheet_idx1"])
+
+
+def _round_cell(value: Any, places: int) -> Any:
+    return round(value, places) if isinstance(value, float) else value
+
+
+def _same_frozen_panes(books: Any, one: Any) -> bool:
+    first, second = (_find_sheet(books, one[name]).freeze_panes for name in ("sheet_idx0", "sheet_idx1"))
+    return first == second
+
+
+_SHEET_RULES = {"sheet_name": _same_sheet_names, "sheet_data": _same_sheet_values, "freeze": _same_frozen_panes}
+
+
+def _unknown_rule_type(_: Any, options: MetricOptions) -> str:
+    rules = options.get("rules") or [{"type": "none at all"}]
+    return next((f"the rule {one.get('type')}" for one in rules if one.get("type") not in _SHEET_RULES), "")
+
+
+TABLE_METRICS: dict[str, MetricFunction] = {
+    "check_csv": MetricFunction(score_csv_records),
+    "compare_csv": MetricFunction(score_same_csv, EXPECTS_FILE),
+    "compare_table": MetricFunction(
+        score_same_sheets, EXPECTS_FILE_OR_NOTHING, package="openpyxl", unable=_unknown_rule_type
+    ),
+    "run_sqlite3": MetricFunction(score_sql_query, keys=("sql",)),
+}
+
+
+# Metrics of folders and archives.
+
+_PIECE = 2**20
+
+
+def score_moved_files(result: Any, rules: Any, _: MetricOptions) -> float:
+    """A folder holds files of these names, and nothing else."""
+    return float(sorted(one["name"] for one in result["children"]) == sorted(rules["expected"]))
+
+
+def score_same_zip(result: str, expected: str, _: MetricOptions) -> float:
+    """The same files to the byte, PDFs too, where OSWorld lets their texts differ a little."""
+    with zipfile.ZipFile(result) as found, zipfile.ZipFile(expected) as wanted:
+        names = set(wanted.namelist())
+        return float(set(found.namelist()) == names and all(_same_member(found, wanted, name) for name in names))
+
+
+def _same_member(found: zipfile.ZipFile, wanted: zipfile.ZipFile, name: str) -> bool:
+    """Piece by piece: who made the one may have packed any number of bytes."""
+    if found.getinfo(name).file_size != wanted.getinfo(name).file_size:
+        return False
+    with found.open(name) as one, wanted.open(name) as other:
+        while piece := other.read(_PIECE):
+            if one.read(len(piece)) != piece:
+                return False
+        return not one.read(1)
+
+
+ARCHIVE_METRICS: dict[str, MetricFunction] = {
+    "check_moved_jpgs": MetricFunction(score_moved_files, keys=("expected",)),
+    "compare_zip_files": MetricFunction(score_same_zip, EXPECTS_FILE),
+}
+
+
+# OSWorld's metrics, by their names. They run where a checker runs, and read what an agent has left behind there.
+#
+# It imports nothing of flywheel's but this folder, and what a metric needs beyond the standard library only where it is
+# used. What each compares follows OSWorld's description of it.
+
+METRICS: dict[str, MetricFunction] = {**TEXT_METRICS, **JSON_METRICS, **TABLE_METRICS, **ARCHIVE_METRICS}
+
+
+# Judge a task of OSWorld's. It runs as a program, where a checker runs, and is told what was found in the machine.
+#
+# What an agent left behind may be anything: a metric that cannot read it gives 0. One that cannot read what is expected
+# either judges nothing, and that is an error.
+
+_MAX_DEPTH, _MAX_ENTRIES = 64, 10_000
+_MAX_FILE_BYTES = 2**25  # bytes of a file that is looked at: one of holes may say that it has any number
+_MAX_REASON_CHARACTERS = 200  # characters
+
+
+def main() -> None:
+    told = json.load(sys.stdin)
+    scores, reasons = [], []
+    for one in told["metrics"]:
+        score, why = _judge_metric(
+            one["func"], _resolve_value(one["result"]), _resolve_value(one["expected"]), one["options"]
+        )
+        scores.append(score)
+        reasons.append(f"{one['func']} {score:g}" + (f" ({why})" if why else ""))
+    print(json.dumps({"score": combine_scores(scores, told["conj"]), "reason": ", ".join(reasons)[:2000]}))
+
+
+def combine_scores(scores: list[float], conj: str) -> float:
+    """Of several metrics, as OSWorld joins them: all must score something, and the mean counts; or the best does."""
+    if conj == "or":
+        return max(scores)
+    return sum(scores) / len(scores) if all(scores) else 0.0
+
+
+def _judge_metric(func: str, result: Any, expected: Any, options: dict[str, Any]) -> tuple[float, str]:
+    """A score from 0 to 1, and what kept the metric from reading the result."""
+    if result is None:
+        return 0.0, "nothing is there that can be looked at"
+    judged = METRICS[func].score
+    try:
+        return min(max(float(judged(result, expected, options)), 0.0), 1.0), ""
+    except (Exception, RecursionError) as error:
+        if METRICS[func].expected != "rules" and expected is not None:
+            judged(expected, expected, options)
+        return 0.0, f"{type(error).__name__}: {error}"[:_MAX_REASON_CHARACTERS]
+
+
+def _resolve_value(got: dict[str, Any]) -> Any:
+    """What was found: a value as it is, or something of a kind that is looked for here."""
+    ((kind, what),) = got.items()
+    return {"value": lambda: what, "file": lambda: _existing_file(what), "files": lambda: _existing_files(what),
+            "tree": lambda: _folder_tree(what)}[kind]()  # fmt: skip
+
+
+def _existing_file(path: str) -> str | None:
+    return path if Path(path).is_file() and Path(path).stat().st_size <= _MAX_FILE_BYTES else None
+
+
+def _existing_files(paths: list[str]) -> list[str | None]:
+    return [_existing_file(path) for path in paths]
+
+
+def _folder_tree(path: str) -> dict[str, Any] | None:
+    """As OSWorld's server tells it."""
+    return _folder_entry(path, _MAX_DEPTH, [_MAX_ENTRIES]) if Path(path).is_dir() else None
+
+
+def _folder_entry(path: str, depth: int, left: list[int]) -> dict[str, Any]:
+    children = []
+    for entry in sorted(os.scandir(path), key=lambda one: one.name):
+        left[0] -= 1
+        if left[0] < 0:
+            break
+        if entry.is_dir(follow_symlinks=False) and depth:
+            children.append(_folder_entry(entry.path, depth - 1, left))
+        else:
+            children.append({"type": "file", "name": entry.name})
+    return {"type": "directory", "name": Path(path).name, "children": children}
+
+
+if __name__ == "__main__":
+    main()

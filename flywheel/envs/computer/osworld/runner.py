@@ -1,0 +1,193 @@
+"""Set up a task of OSWorld in a machine, and evaluate it after the episode."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import flywheel
+from flywheel.envs.computer import checker
+from flywheel.envs.computer.checker import CHECKER_FOLDER, CHECKER_HOME, CheckerLimits, CheckerVerdict, decode_files
+from flywheel.envs.computer.machine import MachineRefused
+from flywheel.envs.computer.task_spec import OsworldMetric, OsworldTask
+from flywheel.utils.errors import EnvError
+
+if TYPE_CHECKING:
+    from flywheel.envs.computer.computer import Computer
+
+
+# What a task of OSWorld's does to a machine before the episode, and after it.
+
+COMMAND_TIMEOUT_S = 10.0  # of a command
+_WINDOW_S = 5.0  # until a window is there
+_RETRY_S = 0.1
+_PASSWORD = "password"  # of OSWorld's user; there is nothing here that asks for it
+
+
+async def run_osworld_steps(computer: Computer, steps: list[dict[str, Any]], *, after: bool = False) -> None:
+    """Do them in their order. after: the agent has been there: what it has changed may keep a step from being done,
+    which is then passed over, as OSWorld does.
+
+    Raises EnvError for a step that cannot be done before.
+    """
+    for number, step in enumerate(steps):
+        try:
+            await _StepRunner(computer, after).do(step["type"], step["parameters"])
+        except MachineRefused as refused:
+            if not after:
+                raise EnvError(f"set-up failed: {refused.what}", where=f"config.{number}, {step['type']}") from None
+
+
+class _StepRunner:
+    def __init__(self, computer: Computer, after: bool) -> None:
+        self._machine, self._desktop, self._after = computer.machine, computer.desktop, after
+
+    async def do(self, kind: str, said: Mapping[str, Any]) -> None:
+        done: dict[str, Callable[[Mapping[str, Any]], Awaitable[None]]] = {
+            "download": self._upload, "upload_file": self._upload, "execute": self._execute, "command": self._execute,
+            "launch": self._launch, "open": self._open, "sleep": lambda said: asyncio.sleep(said["seconds"]),
+            "activate_window": lambda said: self._window("activate", said),
+            "close_window": lambda said: self._window("close", said),
+        }  # fmt: skip
+        await done[kind](said)
+
+    async def _upload(self, said: Mapping[str, Any]) -> None:
+        contents = decode_files({one["path"]: one["content"] for one in said["files"]})
+        for one in said["files"]:
+            if self._after:  # a link or a pipe may lie there
+                await self._post("/execute", {"command": ["rm", "-rf", "--", one["path"]], "fresh": True})
+            await self._machine.put(one["path"], contents[one["path"]])
+
+    async def _execute(self, said: Mapping[str, Any]) -> None:
+        """A command that fails is passed over, as OSWorld does, but for one that is done until it brings something
+        about."""
+        asked = {"command": self._filled(said["command"]), "shell": said["shell"], "fresh": self._after}
+        until = said["until"]
+        over = asyncio.get_running_loop().time() + COMMAND_TIMEOUT_S
+        while True:
+            ran = json.loads(await self._post("/execute", {**asked, "wait_s": COMMAND_TIMEOUT_S}))
+            if not until or _is_reached(until, ran):
+                return
+            if asyncio.get_running_loop().time() > over:
+                raise MachineRefused(f"{said['command']} did not bring about {until} in {COMMAND_TIMEOUT_S:g} s")
+            await asyncio.sleep(_RETRY_S)
+
+    async def _launch(self, said: Mapping[str, Any]) -> None:
+        await self._shows(
+            lambda: self._post("/setup/launch", {"command": self._filled(said["command"]), "shell": said["shell"]})
+        )
+
+    async def _open(self, said: Mapping[str, Any]) -> None:
+        if not await self._shows(lambda: self._post("/setup/open_file", {"path": said["path"]})):
+            raise MachineRefused(f"no program here opens {said['path']}")
+
+    async def _shows(self, begin: Callable[[], Awaitable[bytes]]) -> bool:
+        """Begin something, and wait until it has a window; whether it shows one. Not all that is launched does."""
+        before = len((await self._desktop.state())["windows"])
+        await begin()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_WINDOW_S):
+                while len((await self._desktop.state())["windows"]) <= before:  # noqa: ASYNC110 - none of ours tells it
+                    await asyncio.sleep(_RETRY_S)
+                return True
+        return False
+
+    async def _window(self, what: str, said: Mapping[str, Any]) -> None:
+        over = asyncio.get_running_loop().time() + (0.0 if self._after else _WINDOW_S)
+        while True:
+            try:
+                await self._post(f"/setup/{what}_window", dict(said))
+                return
+            except MachineRefused:
+                if asyncio.get_running_loop().time() > over:
+                    raise
+            await asyncio.sleep(_RETRY_S)
+
+    def _filled(self, command: str | list[str]) -> str | list[str]:
+        """OSWorld's own placeholders."""
+        width, height = (self._desktop.width, self._desktop.height) if self._desktop is not None else (0, 0)
+        values = {"CLIENT_PASSWORD": _PASSWORD, "SCREEN_WIDTH_HALF": width // 2, "SCREEN_HEIGHT_HALF": height // 2}
+        values |= {"SCREEN_WIDTH": width, "SCREEN_HEIGHT": height}
+
+        def fill(text: str) -> str:
+            for name, value in values.items():
+                text = text.replace(f"{{{name}}}", str(value))
+            return text
+
+        return fill(command) if isinstance(command, str) else [fill(word) for word in command]
+
+    async def _post(self, path: str, body: Mapping[str, Any]) -> bytes:
+        return await self._machine.request("POST", path, COMMAND_TIMEOUT_S, content=json.dumps(body))
+
+
+def _is_reached(until: Mapping[str, Any], ran: Mapping[str, Any]) -> bool:
+    return (
+        ("returncode" in until and ran["returncode"] == until["returncode"])
+        or ("stdout" in until and until["stdout"] in ran["output"])
+        or ("stderr" in until and until["stderr"] in ran["error"])
+    )
+
+
+# How far a task of OSWorld's is done: what it says is looked for in the machine, and judged outside of it.
+
+_PACKAGE = Path(flywheel.__file__).parent
+_PACKAGE_IN_CHECKER = "/opt/flywheel"  # the package, where the judge runs
+_JUDGE_PROGRAM = f"{_PACKAGE_IN_CHECKER}/{_PACKAGE.name}/{Path(__file__).with_name('judge.py').relative_to(_PACKAGE)}"
+
+
+async def evaluate_osworld_task(computer: Computer, task: OsworldTask, gave_up: bool) -> CheckerVerdict:
+    """gave_up: the agent has said that it cannot be done.
+
+    Raises CheckerFailed where nothing could be judged, EnvError where the machine is gone.
+    """
+    if not task.metrics:
+        return CheckerVerdict(score=float(gave_up), reason="it cannot be done, and that is to be said")
+    if gave_up:
+        return CheckerVerdict(score=0.0, reason="the agent gave up")
+    await run_osworld_steps(computer, task.after, after=True)
+    machine = computer.machine
+    told = {"conj": task.conj, "metrics": [await _resolve_metric(computer, one) for one in task.metrics]}
+    return await checker.run_checker(
+        "of OSWorld",
+        [sys.executable, "-I", _JUDGE_PROGRAM],
+        CheckerLimits(seconds=task.seconds),
+        machine.home,
+        machine.home_bytes,
+        told,
+        files=checker.decode_files(task.gold),
+        bound={f"{_PACKAGE_IN_CHECKER}/{_PACKAGE.name}": _PACKAGE},
+    )
+
+
+async def _resolve_metric(computer: Computer, metric: OsworldMetric) -> dict[str, Any]:
+    return {
+        "func": metric.func,
+        "options": metric.options,
+        "result": await _resolve_getter(computer, metric.result),
+        "expected": await _resolve_getter(computer, metric.expected),
+    }
+
+
+async def _resolve_getter(computer: Computer, one: dict[str, Any]) -> dict[str, Any]:
+    """What the judge is told of it. A command that does not start, or does not end, has printed nothing."""
+    if "gold" in one:
+        return {"file": f"{CHECKER_FOLDER}/{one['gold']}"}
+    if "golds" in one:
+        return {"files": [f"{CHECKER_FOLDER}/{name}" for name in one["golds"]]}
+    if "files" in one:
+        return {"files": [f"{CHECKER_HOME}/{path}" for path in one["files"]]}
+    if "file" in one or "tree" in one:
+        return {kind: f"{CHECKER_HOME}/{path}" for kind, path in one.items()}
+    if "command" not in one:
+        return one
+    asked = {"command": one["command"], "shell": one["shell"], "fresh": True, "wait_s": COMMAND_TIMEOUT_S}
+    try:
+        raw = await computer.machine.request("POST", "/execute", COMMAND_TIMEOUT_S, content=json.dumps(asked))
+    except MachineRefused:
+        return {"value": None}
+    return {"value": json.loads(raw)[one["stream"]]}

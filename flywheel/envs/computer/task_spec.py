@@ -1,0 +1,132 @@
+"""Parse what a task's params say to a computer: its start, what is allowed, what is read at the end."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+
+from flywheel.envs.base import Task
+from flywheel.envs.computer.bwrap import SERVER_IN_MACHINE
+from flywheel.envs.computer.checker import Checker, FileName
+from flywheel.envs.suites import encyclopaedia
+from flywheel.utils.errors import EnvError
+
+# How a task names a server.
+
+MCP_SERVERS_FOLDER = f"{SERVER_IN_MACHINE}/servers"
+_ARTICLES = Path(encyclopaedia.__file__).parent
+TOOL_READABLE_FOLDERS = (_ARTICLES,)  # what the servers that ship read beside the guest's own folder
+SHIPPED_TOOL_SERVERS = {
+    "search": ["python3", f"{MCP_SERVERS_FOLDER}/search.py", str(_ARTICLES)],
+    "sql": ["python3", f"{MCP_SERVERS_FOLDER}/sql.py"],
+}
+ToolServerName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,32}$")]
+_MACHINE_URL = re.compile(r"http://(?:127\.0\.0\.1|localhost):(\d{1,5})(/[!-~]*)?")
+
+
+class ToolServer(BaseModel):
+    """One of: `command`, the words of a program of the machine, spoken to by its standard input and output; `url`, an
+    address of streamable HTTP at a port of the machine; `shipped`, a server of SHIPPED and further words for it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    command: list[str] = []
+    url: str = ""
+    shipped: list[str] = []
+
+    @model_validator(mode="after")
+    def _one(self) -> ToolServer:
+        if sum(map(bool, (self.command, self.url, self.shipped))) != 1:
+            raise ValueError("give one of command, url, shipped")
+        if self.url and not ((found := _MACHINE_URL.fullmatch(self.url)) and 0 < int(found[1]) < 65536):
+            raise ValueError(f"{self.url} is not like http://127.0.0.1:8000/mcp, at a port of the machine")
+        if self.shipped and self.shipped[0] not in SHIPPED_TOOL_SERVERS:
+            raise ValueError(f"no server {self.shipped[0]} ships: {', '.join(SHIPPED_TOOL_SERVERS)} do")
+        return self
+
+    @property
+    def words(self) -> list[str]:
+        """Of the program to run; none for a url."""
+        return [*SHIPPED_TOOL_SERVERS[self.shipped[0]], *self.shipped[1:]] if self.shipped else self.command
+
+
+# A task of OSWorld's as it is played here: what a task's params hold of it, with the bytes of all files it needs.
+
+
+class OsworldMetric(BaseModel):
+    """func: one of `metrics`. result and expected: one entry, which says what to look for. `value`: as it is; `command`
+    with `shell` and `stream`: what it prints; `file`, `files`, `tree`: paths from the home; `gold`, `golds`: names in
+    `gold`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    func: str
+    result: dict[str, Any]
+    expected: dict[str, Any]
+    options: dict[str, Any]
+
+
+class OsworldTask(BaseModel):
+    """steps: of the set-up, in OSWorld's own form; files that it would download are `upload`s, with their `content` as
+    base64. after: the same, once the agent has ended. metrics: what judges; none where the task cannot be done, which
+    the agent is to say. conj: how they are joined. gold: files that results are compared with, base64 by name. seconds:
+    for the set-up, and for all that judges, beyond the limit of any call."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    steps: list[dict[str, Any]] = []
+    after: list[dict[str, Any]] = []
+    metrics: list[OsworldMetric] = []
+    conj: Literal["and", "or"] = "and"
+    gold: dict[FileName, str] = {}
+    seconds: float = Field(15.0, gt=0, le=3600)
+
+
+# What a task's params say to a computer: what it begins with, what may be done there, what its verifier reads.
+
+
+class ComputerTaskSpec(BaseModel):
+    """All of it may be missing. Paths count from the home; those of folders end in /.
+
+    site: pages of a web site by path, at port 8000 (`computer.py`); the state holds what it has received. files: texts
+    by path; binary: base64 by path. setup: shell commands, run in their order before the episode, each in the home.
+    apps: commands, each with its words, of applications that are open (with a screen alone); `browser` and an address
+    is one. allowed: the screen, the functions, or both. hidden: paths of hidden files that the state holds too.
+    programs: whether it holds what runs. ports: what it holds of services here, an address's path by the port. packed:
+    archives (zip, tar) whose files it holds. probe: commands, each with its words, run once the agent says that it is
+    done; what they print it holds. tools: MCP servers by the names that their tools are called with. checker: a program that
+    judges the end (`checker.py`); values: what was drawn for the task, for it to read. osworld: a task of OSWorld's,
+    with its own set-up and judgement.
+    """
+
+    model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
+    site: dict[str, str] = {}
+    files: dict[str, str] = {}
+    binary: dict[str, str] = {}
+    setup: list[str] = []
+    apps: list[list[str]] = []
+    allowed: Literal["gui", "sdk", "both"] = "both"
+    hidden: list[str] = []
+    programs: bool = False
+    ports: dict[Annotated[str, Field(pattern=r"^[1-9][0-9]{0,4}$")], str] = {}
+    packed: dict[str, Any] = {}
+    probe: list[list[str]] = []
+    tools: dict[ToolServerName, ToolServer] = {}
+    checker: Checker | None = None
+    values: dict[str, str] = {}
+    osworld: OsworldTask | None = None
+
+    @property
+    def judging_s(self) -> float:
+        """Seconds that a program has to judge the end; 0 where none does."""
+        return sum(one.seconds for one in (self.checker, self.osworld) if one is not None)
+
+    @classmethod
+    def of(cls, task: Task) -> ComputerTaskSpec:
+        """Raises EnvError where the task's params are none."""
+        try:
+            return cls.model_validate(dict(task.params))
+        except ValidationError as error:
+            first = error.errors()[0]
+            said = ".".join(map(str, first["loc"]))
+            raise EnvError(f"params.{said}: {first['msg']}", where=f"task {task.task_id}") from None

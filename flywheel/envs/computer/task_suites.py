@@ -1,0 +1,222 @@
+"""Load computer task suites from manifests, and list those that ship."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import random
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from flywheel.config import DomainName
+from flywheel.envs import suite_manifests
+from flywheel.envs.base import TaskSuite, TaskTemplate
+from flywheel.envs.computer.checker import Checker, CheckerLimits
+from flywheel.envs.computer.osworld import suite as osworld
+from flywheel.envs.computer.osworld.suite import OsworldFiles, OsworldSuite
+from flywheel.envs.computer.task_spec import ComputerTaskSpec
+from flywheel.envs.suites.chores import verifier
+from flywheel.envs.suites.chores.verifier import CHORES_VERIFIER
+from flywheel.envs.suites.chores.world import CHORES, ERRANDS
+from flywheel.envs.suites.desk import world
+from flywheel.envs.verdict import Verifier
+from flywheel.utils.errors import BadInput
+
+# Worlds of tasks on computers that others wrote, by a manifest: what there is at the beginning, what is to hold at the
+# end.
+#
+# kind: terminal                       # or computer
+# world: reports
+# tasks:
+#   - name: pack
+#     instruction: Pack the folder {folder} into {folder}.zip.
+#     choose: {folder: [march, april]}
+#     max_steps: {1: 8}                # by level
+#     folder: start                    # beside this file: what lies in it lies in the home
+#     begin: {files: {"{folder}/note.txt": "one\n"}}          # as `task_spec.py` has it
+#     end: {packed: {"{folder}.zip": {"{folder}/note.txt": "one\n"}}}     # as `chores/ending.py` has it
+#   - ...
+#     end: {checker: {program: check.py}}                      # beside this file: it decides
+
+_MAX_FOLDER_BYTES = 2**22  # bytes of a folder
+
+
+class CheckerProgram(CheckerLimits):
+    """A checker beside the manifest: Python where it ends in .py, else anything that can be executed. files: what lies
+    beside it when it runs."""
+
+    program: str = Field(min_length=1)
+    files: list[str] = Field(default_factory=list)
+
+
+class TaskEnd(BaseModel):
+    """What must all hold; at least one. free: files that may change or go, of those that are there at the beginning."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    wanted: dict[str, str | None] = {}
+    answer: str | None = None
+    served: dict[str, str | None] = {}
+    packed: dict[str, dict[str, str]] = {}
+    received: dict[str, str] | None = None
+    printed: list[str] = []
+    free: list[str] = []
+    checker: CheckerProgram | None = None
+
+    @property
+    def parts(self) -> dict[str, Any]:
+        """Those that are said by data."""
+        told = self.model_dump(exclude={"checker"})
+        return {name: value for name, value in told.items() if value not in (None, {}, [])}
+
+
+class ComputerTaskTemplate(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    name: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
+    instruction: str = Field(min_length=1)
+    choose: dict[str, list[dict[str, str] | str]] = {}
+    max_steps: dict[int, int] = Field(min_length=1)
+    folder: str = ""
+    begin: dict[str, Any] = {}
+    end: TaskEnd
+
+    @model_validator(mode="after")
+    def _whole(self) -> ComputerTaskTemplate:
+        try:
+            given = ComputerTaskSpec.model_validate(self.begin)
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise ValueError(f"begin.{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        if unknown := self.begin.keys() - ComputerTaskSpec.model_fields.keys():
+            raise ValueError(f"begin has no {', '.join(sorted(unknown))}")
+        if self.end.checker is None and not self.end.parts.keys() - {"free"}:
+            raise ValueError("end says nothing that must hold")
+        if self.end.checker is not None and self.end.free:
+            raise ValueError("end.free means nothing where a checker decides: let it say which files may change")
+        if unasked := self.end.served.keys() - given.ports.keys():
+            raise ValueError(f"begin.ports does not say what is asked at {', '.join(sorted(unasked))}")
+        if len(self.end.printed) != len(given.probe):
+            raise ValueError("end.printed has a line for each command of begin.probe")
+        return self
+
+
+class ComputerManifest(BaseModel):
+    """osworld: in place of `tasks`, files of OSWorld's."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    world: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
+    domain: DomainName = "computer"
+    tasks: list[ComputerTaskTemplate] = []
+    osworld: OsworldFiles | None = None
+
+    @model_validator(mode="after")
+    def _either(self) -> ComputerManifest:
+        if bool(self.tasks) == (self.osworld is not None):
+            raise ValueError("it has tasks, or osworld")
+        return self
+
+
+class ManifestSuite(TaskSuite):
+    """folders: what lies in the folder of each task that has one, as base64 by path. checkers: of those that have
+    one."""
+
+    tasks: dict[str, ComputerTaskTemplate]
+    folders: dict[str, dict[str, str]]
+    checkers: dict[str, Checker]
+
+    @property
+    def judging_s(self) -> float:
+        """Seconds that judging one may take."""
+        return max((one.seconds for one in self.checkers.values()), default=0.0)
+
+    def draw(self, template: str, level: int, seed: int) -> dict[str, Any]:
+        self.budget(template, level)
+        task = self.tasks[template]
+        values = suite_manifests.draw_placeholders(task.choose, random.Random(f"{self.name} {template} {level} {seed}"))
+        made = {"files": {}, **task.begin, **task.end.parts, "instruction": task.instruction}
+        if template in self.folders:
+            made["binary"] = {**self.folders[template], **made.get("binary", {})}
+        made = suite_manifests.fill_placeholders(made, values)
+        if template in self.checkers:
+            made |= {"checker": self.checkers[template].model_dump(), "values": values}
+        return made
+
+
+class TerminalManifestSuite(ManifestSuite):
+    environment: ClassVar[str] = "terminal"
+
+
+class ComputerManifestSuite(ManifestSuite):
+    environment: ClassVar[str] = "computer"
+
+
+_MANIFEST_SUITES = {one.environment: one for one in (TerminalManifestSuite, ComputerManifestSuite)}
+
+
+def load_computer_suite(path: Path, kind: str) -> ManifestSuite | OsworldSuite:
+    """kind: terminal or computer. Raises BadInput that names what is wrong in the manifest."""
+    said = suite_manifests.validate_suite_manifest(path, ComputerManifest)
+    if said.osworld is not None:
+        return osworld.load_osworld_suite(path, said.world, said.domain, said.osworld, kind)
+    tasks = {task.name: task for task in said.tasks}
+    if len(tasks) < len(said.tasks):
+        raise BadInput("two tasks have one name", where=path, fix="rename one")
+    folders = {task.name: _load_folder(path, task.folder) for task in said.tasks if task.folder}
+    checkers = {task.name: _load_checker(path, task.end.checker) for task in said.tasks if task.end.checker}
+    digest = hashlib.sha256(path.read_bytes() + repr(sorted(folders.items())).encode())
+    for name, checker in sorted(checkers.items()):
+        digest.update(repr((name, checker)).encode())
+    templates = {
+        task.name: TaskTemplate(instruction="{instruction}", verifier=CHORES_VERIFIER, max_steps=task.max_steps)
+        for task in said.tasks
+    }
+    return _MANIFEST_SUITES[kind](
+        name=said.world, domain=said.domain, templates=templates, checksum=digest.hexdigest(), tasks=tasks,
+        folders=folders, checkers=checkers,
+    )  # fmt: skip
+
+
+def _load_checker(manifest: Path, said: CheckerProgram) -> Checker:
+    """With the bytes of its files, so that a task takes it along to whatever machine it is played on."""
+    files, left = {}, _MAX_FOLDER_BYTES
+    for name in (said.program, *said.files):
+        path = manifest.parent / name
+        if not path.is_file() or not path.resolve().is_relative_to(manifest.parent.resolve()):
+            raise BadInput(f"there is no checker's file {name} beside the manifest", where=manifest, fix="make it")
+        if path.name in files:
+            raise BadInput(f"two of a checker's files are called {path.name}", where=manifest, fix="rename one")
+        if (left := left - path.stat().st_size) < 0:
+            raise BadInput(
+                f"a checker's files have more than {_MAX_FOLDER_BYTES} bytes", where=manifest, fix="leave some out"
+            )
+        files[path.name] = base64.b64encode(path.read_bytes()).decode()
+    program = manifest.parent / said.program
+    if program.suffix != ".py" and not os.access(program, os.X_OK):
+        raise BadInput(f"the checker {said.program} cannot be executed", where=manifest, fix=f"chmod +x {program}")
+    chosen = said.model_dump(include=set(CheckerLimits.model_fields))
+    return Checker(program=program.name, files=files, **chosen)
+
+
+def _load_folder(manifest: Path, name: str) -> dict[str, str]:
+    """What lies in a folder beside the manifest, links left out."""
+    folder = manifest.parent / name
+    if not folder.is_dir() or not folder.resolve().is_relative_to(manifest.parent.resolve()):
+        raise BadInput(f"there is no folder {name} beside the manifest", where=manifest, fix="make it, or name another")
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and not path.is_symlink()]
+    if sum(path.stat().st_size for path in files) > _MAX_FOLDER_BYTES:
+        raise BadInput(
+            f"the folder {name} has more than {_MAX_FOLDER_BYTES} bytes", where=manifest, fix="leave some out"
+        )
+    return {path.relative_to(folder).as_posix(): base64.b64encode(path.read_bytes()).decode() for path in files}
+
+
+# The worlds whose tasks are done on computers, and their verifiers, by name.
+
+SHIPPED_COMPUTER_SUITES: dict[str, TaskSuite] = {one.name: one for one in (world.DESK, CHORES, ERRANDS)}
+COMPUTER_VERIFIERS: dict[str, Verifier] = {
+    **world.DESK_VERIFIERS,
+    verifier.CHORES_VERIFIER: verifier.score_chore_state,
+    osworld.OSWORLD_VERIFIER: osworld.score_osworld_state,
+}

@@ -1,0 +1,183 @@
+"""Start a desktop in this machine: an X server that speaks VNC, a window manager, applications.
+
+Nothing in it moves by itself: no blinking cursor, no animation, no overlay that fades (`config`). VNC is spoken on a
+unix socket alone; `/desktop/vnc` hands a connection to it on.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import select
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from forwarding import relay_until_either_ends
+from screen import ScreenAccess
+from server import ApiRequest, ConnectionTakeover, RequestRefused, Routes
+
+_CONFIG = Path(__file__).resolve().parent / "config"
+_SERVER, _MANAGER = "Xvnc", "openbox"
+_WITHIN_S, _LOOK_S, _FOCUS_S, _REST_S = 10.0, 0.002, 2.0, 5.0
+_DPI = "96"
+
+
+class DesktopSession:
+    """At most one. home: the folder that applications start in. environment: of all that begins on this machine, which
+    finds the desktop by it from then on."""
+
+    def __init__(self, screen: ScreenAccess, home: Path, environment: dict[str, str]) -> None:
+        self._screen, self._home = screen, home
+        self._environment = environment
+        self._own = {
+            "XDG_CONFIG_DIRS": str(_CONFIG),
+            "GTK2_RC_FILES": str(_CONFIG / "gtkrc-2.0"),
+            "GTK_OVERLAY_SCROLLING": "0",
+            "GSETTINGS_BACKEND": "memory",
+            "NO_AT_BRIDGE": "1",
+            "GTK_A11Y": "none",
+        }
+        self._processes: list[subprocess.Popen] = []
+        self._alone = threading.Lock()
+        self._vnc = ""
+        atexit.register(self._end)
+
+    def start(self, request: ApiRequest) -> dict:
+        """The X server, the window manager, then the applications, each with its first window."""
+        width, height = (int(request.number(name, 64, 8192, 0)) for name in ("width", "height"))
+        apps, packages = _commands(request, "apps"), request.json().get("packages", [])
+        with self._alone:
+            if self._processes:
+                raise RequestRefused("there is a desktop already", 409)
+            sys.path += [str(folder) for folder in packages]
+            until = time.monotonic() + _WITHIN_S
+            display = self._serve(width, height, until)
+            os.environ["DISPLAY"] = display
+            self._environment.update(self._own, DISPLAY=display)
+            self._screen.forget()
+            self._run([_MANAGER])
+            _wait_until(self._screen.hands.managed, until, f"{_MANAGER} does not manage the windows")
+            self._launch(apps, until)
+        return self.state(request)
+
+    def launch(self, request: ApiRequest) -> dict:
+        """More applications. It is answered when each has a window."""
+        self._launch(_commands(request, "apps"), time.monotonic() + _WITHIN_S)
+        return self.state(request)
+
+    def state(self, _: ApiRequest) -> dict:
+        """Size and windows; `running` is false where there is no X server, or it has ended."""
+        if not self._processes or self._processes[0].poll() is not None:
+            return {"running": False, "windows": []}
+        hands = self._screen.hands
+        width, height = hands.size
+        windows = hands.windows()
+        return {"running": True, "display": hands.name, "width": width, "height": height, "windows": windows}
+
+    def vnc(self, _: ApiRequest) -> ConnectionTakeover:
+        there = socket.socket(socket.AF_UNIX)
+        try:
+            there.connect(self._vnc)
+        except OSError as error:
+            raise RequestRefused(f"there is no desktop to be seen: {error}", 503) from None
+        return ConnectionTakeover(lambda here: relay_until_either_ends(here, there))
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+    def _serve(self, width: int, height: int, until: float) -> str:
+        """Start the X server on a display of its own; its name."""
+        runtime = self._environment.get("XDG_RUNTIME_DIR")  # the user's own, and within a machine always the same
+        folder = Path(runtime, f"flywheel-vnc-{os.getpid()}") if runtime else Path(tempfile.mkdtemp(prefix="flywheel-"))
+        folder.mkdir(0o700, exist_ok=not runtime)
+        self._vnc = str(folder / "socket")
+        told, tells = os.pipe()
+        words = [_SERVER, "-displayfd", str(tells), "-geometry", f"{width}x{height}", "-depth", "24", "-dpi", _DPI]
+        words += ["-rfbport", "-1", "-rfbunixpath", self._vnc, "-SecurityTypes", "None", "-nolisten", "tcp"]
+        words += ["-noreset", "-AlwaysShared", "-AcceptSetDesktopSize=0", "-extension", "GLX"]
+        try:
+            self._run(words, (tells,))
+        finally:
+            os.close(tells)
+        with os.fdopen(told) as told_file:
+            ready = select.select([told_file], [], [], max(0.0, until - time.monotonic()))[0]
+            number = told_file.readline().strip() if ready else ""
+        if not number:
+            self._end()
+            raise RequestRefused(f"{_SERVER} does not start", 503)
+        return f":{number}"
+
+    def _launch(self, apps: list[list[str]], until: float) -> None:
+        for words in apps:
+            before = len(self._screen.hands.windows())
+            self._run(words)
+            opened = self._opened(before)
+            _wait_until(opened, until, f"{words[0]} shows no window")
+            _holds_in_time(self._focused, min(until, time.monotonic() + _FOCUS_S))  # keys that come before go nowhere
+            self._screen.rest(min(until, time.monotonic() + _REST_S))  # a busy machine begins its shell late
+
+    def _focused(self) -> bool:
+        return any(one["focused"] for one in self._screen.hands.windows())
+
+    def _opened(self, before: int) -> Callable[[], bool]:
+        return lambda: len(self._screen.hands.windows()) > before
+
+    def _run(self, words: list[str], descriptors: tuple[int, ...] = ()) -> None:
+        try:
+            process = subprocess.Popen(
+                words, cwd=self._home, env=self._environment, pass_fds=descriptors, start_new_session=True,
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            )  # fmt: skip
+        except OSError as error:
+            raise RequestRefused(f"{words[0]} does not start: {error.strerror}", 501) from None
+        self._processes.append(process)
+
+    def _end(self) -> None:
+        for process in reversed(self._processes):
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            process.wait()
+        self._processes = []
+        if self._vnc:
+            shutil.rmtree(Path(self._vnc).parent, ignore_errors=True)
+
+
+def desktop_routes(screen: ScreenAccess, home: Path, environment: dict[str, str]) -> Routes:
+    desktop = DesktopSession(screen, home, environment)
+    return {
+        ("POST", "/desktop/start"): desktop.start,
+        ("POST", "/desktop/launch"): desktop.launch,
+        ("GET", "/desktop/state"): desktop.state,
+        ("POST", "/desktop/vnc"): desktop.vnc,
+    }
+
+
+def _commands(request: ApiRequest, name: str) -> list[list[str]]:
+    commands = request.json().get(name, [])
+    if not isinstance(commands, list) or not all(_is_command(words) for words in commands):
+        raise RequestRefused(f"{name} is not a list of commands, each a list of words")
+    return commands
+
+
+def _is_command(words: object) -> bool:
+    return isinstance(words, list) and bool(words) and all(isinstance(word, str) for word in words)
+
+
+def _wait_until(holds: Callable[[], bool], until: float, otherwise: str) -> None:
+    if not _holds_in_time(holds, until):
+        raise RequestRefused(f"{otherwise} in {_WITHIN_S:g} s", 503)
+
+
+def _holds_in_time(holds: Callable[[], bool], until: float) -> bool:
+    """Whether it holds by then."""
+    while not holds():
+        if time.monotonic() > until:
+            return False
+        time.sleep(_LOOK_S)
+    return True

@@ -1,0 +1,73 @@
+"""Control pointer and keys by PyAutoGUI, on Windows and macOS. No test of flywheel's runs it there."""
+
+from __future__ import annotations
+
+import pyautogui
+from server import RequestRefused
+
+pyautogui.FAILSAFE = False  # a pointer in the corner is what was asked for
+pyautogui.PAUSE = 0
+_KEYS = {
+    "Control": "ctrl",
+    "Meta": "win",
+    "ArrowLeft": "left",
+    "ArrowRight": "right",
+    "ArrowUp": "up",
+    "ArrowDown": "down",
+    "ContextMenu": "apps",
+}
+_NOTCH = 120  # of Windows's wheel; PyAutoGUI hands it on as it is
+
+
+class PyAutoGuiInput:
+    @property
+    def size(self) -> tuple[int, int]:
+        return tuple(pyautogui.size())
+
+    def position(self) -> tuple[int, int]:
+        return tuple(pyautogui.position())
+
+    def move(self, x: int, y: int) -> None:
+        pyautogui.moveTo(x, y)
+
+    def button(self, name: str, down: bool) -> None:
+        (pyautogui.mouseDown if down else pyautogui.mouseUp)(button=name)
+
+    def scroll(self, direction: str, notches: int) -> None:
+        amount = notches * _NOTCH * (1 if direction in ("up", "right") else -1)
+        (pyautogui.scroll if direction in ("up", "down") else pyautogui.hscroll)(amount)
+
+    def key(self, name: str, down: bool) -> None:
+        word = _KEYS.get(name, name.lower() if len(name) > 1 else name)
+        if not pyautogui.isValidKey(word):
+            raise RequestRefused(f"no key is called {name!r}")
+        (pyautogui.keyDown if down else pyautogui.keyUp)(word)
+
+    def text(self, text: str) -> None:
+        """Raises Refused for characters that PyAutoGUI would leave out without a word."""
+        if lacking := sorted({char for char in text if not pyautogui.isValidKey(char)}):
+            raise RequestRefused(f"PyAutoGUI cannot type {''.join(lacking)[:20]!r}: paste it", 501)
+        pyautogui.write(text)
+
+    def windows(self) -> list[dict]:
+        if not hasattr(pyautogui, "getAllWindows"):
+            raise RequestRefused("windows are not told on this system", 501)
+        return [
+            {
+                "id": number,
+                "title": one.title,
+                "kind": "",
+                "x": one.left,
+                "y": one.top,
+                "width": one.width,
+                "height": one.height,
+                "focused": one.isActive,
+            }
+            for number, one in enumerate(pyautogui.getAllWindows())
+        ]
+
+    def activate(self, number: int) -> None:
+        pyautogui.getAllWindows()[number].activate()
+
+    def close_window(self, number: int) -> None:
+        pyautogui.getAllWindows()[number].close()

@@ -1,0 +1,96 @@
+"""Run a session's Python code, sent by a pipe, in one namespace. See `python_session.py`."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import importlib
+import json
+import os
+import pickle
+import sys
+import traceback
+import types
+from pathlib import Path
+from typing import TextIO
+
+
+def main() -> None:
+    asked, told = os.fdopen(int(sys.argv[1])), os.fdopen(int(sys.argv[2]), "w")
+    sys.argv = [""]
+    sys.path.insert(0, "")
+    names: dict = {"__name__": "__main__"}
+    _tell(told, False)
+    for line in asked:
+        said = json.loads(line)
+        try:
+            error = _HOW[said["as"]](said["code"], names)
+        except BaseException:  # of what is to be kept or brought back: code's own is caught already
+            error = True
+        sys.stdout.flush()
+        sys.stderr.flush()
+        _tell(told, error)
+
+
+def _tell(told: TextIO, failed: bool) -> None:
+    told.write(json.dumps(failed) + "\n")
+    told.flush()
+
+
+def _run(code: str, names: dict) -> bool:
+    """Whether it failed. The value of a last line that is an expression is printed, as a notebook does."""
+    try:
+        tree = ast.parse(code, "<cell>")
+        last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+        exec(compile(tree, "<cell>", "exec"), names)
+        if last is not None:
+            value = eval(compile(ast.Expression(last.value), "<cell>", "eval"), names)
+            if value is not None:
+                names["_"] = value
+                print(repr(value))
+        return False
+    except BaseException as error:  # SystemExit and Ctrl-C too: what was computed stays
+        shown = traceback.TracebackException.from_exception(error)
+        begins = next((n for n, one in enumerate(shown.stack) if one.filename == "<cell>"), len(shown.stack))
+        del shown.stack[:begins]  # what is ours
+        print("".join(shown.format()), end="", file=sys.stderr)
+        return True
+
+
+def _keep(path: str, names: dict) -> bool:
+    """Into a file: a line of JSON (modules by name, names of what is lost), then a pickle of the rest. Each value must
+    be such as another interpreter of the same Python can take in again."""
+    modules, held, lost = {}, {}, []
+    for name, value in list(names.items()):
+        if name in _NOT_ITS_OWN:
+            continue
+        if isinstance(value, types.ModuleType):
+            modules[name] = value.__name__
+            continue
+        try:
+            pickle.loads(pickle.dumps(value))
+        except BaseException:
+            lost.append(name)
+        else:
+            held[name] = value
+    with Path(path).open("wb") as file:
+        file.write(json.dumps({"modules": modules, "lost": lost}).encode() + b"\n")
+        pickle.dump(held, file)
+    return False
+
+
+def _bring_back(path: str, names: dict) -> bool:
+    with Path(path).open("rb") as file:
+        said = json.loads(file.readline())
+        for name, module in said["modules"].items():
+            with contextlib.suppress(BaseException):  # a file that was there is not any more
+                names[name] = importlib.import_module(module)
+        names.update(pickle.load(file))
+    return False
+
+
+_NOT_ITS_OWN = ("__name__", "__builtins__")
+_HOW = {"code": _run, "keep": _keep, "bring back": _bring_back}
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,201 @@
+"""Perform acts on this machine's screen, and take its picture when it has come to rest."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from server import ApiAnswer, ApiRequest, RequestRefused, Routes
+
+# The screen that is acted upon: hands and eyes, by what this machine has.
+
+
+class InputDevice(Protocol):
+    """Pointer and keys. Pixels count from the upper left; keys are named as in KeyboardEvent.key."""
+
+    size: tuple[int, int]
+
+    def position(self) -> tuple[int, int]: ...
+    def move(self, x: int, y: int) -> None: ...
+    def button(self, name: str, down: bool) -> None: ...
+    def scroll(self, direction: str, notches: int) -> None: ...
+    def key(self, name: str, down: bool) -> None: ...
+    def text(self, text: str) -> None: ...
+    def windows(self) -> list[dict]: ...
+    def activate(self, number: int) -> None: ...
+    def close_window(self, number: int) -> None: ...
+
+
+class ScreenCapture(Protocol):
+    def take(self) -> bytes: ...
+    def settled(self, rest: Callable[[float], bool], after_ms: float, within_ms: float) -> bytes: ...
+
+
+class ScreenAccess:
+    """hands, eyes: of the display that DISPLAY names, of this machine's own on Windows and macOS; found at the first
+    use. rest: waits until the programs with a window are at rest, or until a time."""
+
+    def __init__(self) -> None:
+        self._alone = threading.Lock()
+        self._hands: InputDevice | None = None
+        self._eyes: ScreenCapture | None = None
+
+    @property
+    def hands(self) -> InputDevice:
+        self._find()
+        return self._hands
+
+    @property
+    def eyes(self) -> ScreenCapture:
+        self._find()
+        return self._eyes
+
+    def forget(self) -> None:
+        """Look for the display anew."""
+        with self._alone:
+            self._hands = self._eyes = None
+
+    def rest(self, until: float) -> bool:
+        if not hasattr(self.hands, "programs"):
+            return True
+        from idle import ProcessWatch
+
+        watched = ProcessWatch(self.hands.programs())
+        while watched.wait(until) and time.monotonic() < until:
+            before, watched = watched, ProcessWatch(self.hands.programs())
+            if watched.pids == before.pids:  # else one has begun meanwhile, such as the shell of a new terminal
+                return True
+        return False
+
+    def _find(self) -> None:
+        with self._alone:
+            if self._eyes is not None:
+                return
+            try:
+                self._hands, self._eyes = _open_native() if sys.platform in ("win32", "darwin") else _open_x11()
+            except ImportError as error:
+                raise RequestRefused(
+                    f"the guest's Python lacks {error.name}: pip install mss python-xlib", 501
+                ) from None
+
+
+def _open_x11() -> tuple[InputDevice, ScreenCapture]:
+    name = os.environ.get("DISPLAY", "")
+    if not name:
+        raise RequestRefused("there is no desktop: start one (POST /desktop/start), or set DISPLAY", 503)
+    from screenshots import ScreenGrabber
+    from x11 import X11Input
+
+    hands = X11Input(name)
+    return hands, ScreenGrabber(name, hands.drawn)
+
+
+def _open_native() -> tuple[InputDevice, ScreenCapture]:
+    from pyautogui_input import PyAutoGuiInput
+    from screenshots import ScreenGrabber
+
+    return PyAutoGuiInput(), ScreenGrabber()
+
+
+# Acts and pictures over HTTP: single acts, a step (acts, then the picture when the screen has come to rest).
+
+MOUSE_BUTTONS = ("left", "middle", "right")
+SCROLL_DIRECTIONS = ("up", "down", "left", "right")
+MAX_TYPED_CHARACTERS = 10_000  # characters of one act
+_MAX_ACTS, _MAX_NOTCHES = 1000, 100
+_AFTER_MS, _WITHIN_MS, _LONGEST_MS = 0.0, 2000.0, 60_000.0
+
+
+def screen_routes(screen: ScreenAccess) -> Routes:
+    def act(request: ApiRequest) -> dict:
+        _perform_act(screen.hands, request.json())
+        return {"ok": True}
+
+    def step(request: ApiRequest) -> ApiAnswer:
+        acts = request.json().get("acts", [])
+        if not isinstance(acts, list) or len(acts) > _MAX_ACTS:
+            raise RequestRefused(f"acts is not a list of {_MAX_ACTS} at most")
+        for one in acts:
+            _perform_act(screen.hands, one)
+        return _take_picture(screen, request.number("after_ms", 0, _LONGEST_MS, _AFTER_MS), _within_ms(request))
+
+    def screenshot(request: ApiRequest) -> ApiAnswer:
+        try:
+            after_ms = float(request.query["after_ms"])
+        except KeyError:
+            return ApiAnswer(screen.eyes.take(), "image/png")
+        except ValueError:
+            raise RequestRefused("after_ms is not a number") from None
+        if not 0 <= after_ms <= _LONGEST_MS:
+            raise RequestRefused(f"after_ms is not a number from 0 to {_LONGEST_MS:g}")
+        return _take_picture(screen, after_ms, _WITHIN_MS)
+
+    return {("POST", "/act"): act, ("POST", "/step"): step, ("GET", "/screenshot"): screenshot}
+
+
+def _within_ms(request: ApiRequest) -> float:
+    return request.number("within_ms", 0, _LONGEST_MS, _WITHIN_MS)
+
+
+def _take_picture(screen: ScreenAccess, after_ms: float, within_ms: float) -> ApiAnswer:
+    return ApiAnswer(screen.eyes.settled(screen.rest, after_ms, within_ms), "image/png")
+
+
+def _perform_act(hands: InputDevice, act: Any) -> None:
+    """Raises Refused for an act that there is not, or that lacks something."""
+    if not isinstance(act, dict) or act.get("type") not in _ACTS:
+        raise RequestRefused(f"an act has a type: {', '.join(_ACTS)}")
+    _ACTS[act["type"]](hands, act)
+
+
+def _button(down: bool) -> Callable[[InputDevice, Mapping], None]:
+    return lambda hands, act: hands.button(_one_of(act, "button", MOUSE_BUTTONS), down)
+
+
+def _key(down: bool) -> Callable[[InputDevice, Mapping], None]:
+    return lambda hands, act: hands.key(_text_field(act, "key", 32), down)
+
+
+def _move(hands: InputDevice, act: Mapping) -> None:
+    width, height = hands.size
+    hands.move(_whole_number(act, "x", 0, width - 1), _whole_number(act, "y", 0, height - 1))
+
+
+def _scroll(hands: InputDevice, act: Mapping) -> None:
+    hands.scroll(_one_of(act, "direction", SCROLL_DIRECTIONS), _whole_number(act, "notches", 1, _MAX_NOTCHES))
+
+
+_ACTS: dict[str, Callable[[InputDevice, Mapping], None]] = {
+    "move": _move,
+    "down": _button(True),
+    "up": _button(False),
+    "key_down": _key(True),
+    "key_up": _key(False),
+    "text": lambda hands, act: hands.text(_text_field(act, "text", MAX_TYPED_CHARACTERS)),
+    "scroll": _scroll,
+}
+
+
+def _one_of(act: Mapping, name: str, known: tuple[str, ...]) -> str:
+    value = act.get(name, known[0])
+    if value not in known:
+        raise RequestRefused(f"{name} is none of {', '.join(known)}")
+    return value
+
+
+def _whole_number(act: Mapping, name: str, least: int, most: int) -> int:
+    value = act.get(name)
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise RequestRefused(f"{name} is not a whole number from {least} to {most}")
+    return value
+
+
+def _text_field(act: Mapping, name: str, most: int) -> str:
+    value = act.get(name)
+    if not isinstance(value, str) or len(value) > most:
+        raise RequestRefused(f"{name} is not a text of {most} characters at most")
+    return value

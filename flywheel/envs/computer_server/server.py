@@ -1,0 +1,150 @@
+"""Serve HTTP for one machine: a table of routes, each a function from a request to an answer.
+
+A module offers its own by a function `routes`. Whoever may connect may do all that the machine can: on a unix socket
+these are who can open it, on a port those who know the token.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import socket
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+MAX_BODY_BYTES = 256 * 2**20  # bytes
+_IDLE_S = 600  # that a connection may be silent
+
+
+class RequestRefused(Exception):
+    """A request that cannot be done, in one line. status: of HTTP."""
+
+    def __init__(self, message: str, status: int = 400) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(frozen=True)
+class ApiRequest:
+    """query: by name. kind: the body's, as its sender says (Content-Type)."""
+
+    path: str
+    query: Mapping[str, str]
+    body: bytes
+    kind: str = ""
+
+    def json(self) -> dict[str, Any]:
+        """The body as a JSON object. Raises Refused for anything else."""
+        try:
+            said = json.loads(self.body or b"{}")
+        except ValueError as error:
+            raise RequestRefused(f"the body is not JSON: {error}") from None
+        if not isinstance(said, dict):
+            raise RequestRefused("the body is not a JSON object")
+        return said
+
+    def text(self, name: str) -> str:
+        """A field of the body that is a text. Raises Refused where it is none."""
+        value = self.json().get(name)
+        if not isinstance(value, str):
+            raise RequestRefused(f"{name} is not a text")
+        return value
+
+    def number(self, name: str, least: float, most: float, default: float) -> float:
+        """A field of the body that is a number in these bounds. Raises Refused where it is none."""
+        value = self.json().get(name, default)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most:
+            raise RequestRefused(f"{name} is not a number from {least:g} to {most:g}")
+        return value
+
+
+@dataclass(frozen=True)
+class ApiAnswer:
+    """body: bytes of this kind; JSON values as JSON."""
+
+    body: Any
+    kind: str = "application/json"
+    status: int = 200
+
+
+@dataclass(frozen=True)
+class ConnectionTakeover:
+    """The connection itself, after a line of HTTP that says so: whatever is sent from then on is not HTTP."""
+
+    serve: Callable[[socket.socket], None]
+
+
+Route = Callable[[ApiRequest], Any]  # what it gives is an Answer or a Hijack; anything else becomes the answer's JSON
+Routes = Mapping[tuple[str, str], Route]  # by method and path
+
+
+def make_http_server(listening: socket.socket, routes: Routes, token: str = "") -> ThreadingHTTPServer:
+    """A server at a socket that is bound already; `serve_forever` is the caller's to call. token: "" asks for none."""
+    handler = type("Handler", (_RequestHandler,), {"routes": dict(routes), "token": token})
+    server = ThreadingHTTPServer(("", 0), handler, bind_and_activate=False)
+    server.daemon_threads = True
+    server.socket.close()
+    server.socket = listening
+    listening.listen(64)
+    return server
+
+
+class _RequestHandler(BaseHTTPRequestHandler):
+    routes: Routes
+    token = ""
+    protocol_version = "HTTP/1.1"
+    timeout = _IDLE_S
+
+    def do_GET(self) -> None:
+        self._handle()
+
+    do_POST = do_PUT = do_DELETE = do_GET
+
+    def _handle(self) -> None:
+        try:
+            answer = self._answer()
+        except RequestRefused as refused:
+            answer = ApiAnswer({"error": str(refused)}, status=refused.status)
+        except Exception as error:
+            answer = ApiAnswer({"error": f"{type(error).__name__}: {error}"}, status=500)
+            traceback.print_exc()
+        if isinstance(answer, ConnectionTakeover):
+            self.send_response(101, "Switching Protocols")
+            self.end_headers()
+            self.wfile.flush()
+            self.close_connection = True
+            answer.serve(self.connection)
+            return
+        if not isinstance(answer, ApiAnswer):
+            answer = ApiAnswer(answer)
+        body = answer.body if isinstance(answer.body, bytes) else json.dumps(answer.body).encode()
+        self.send_response(answer.status)
+        self.send_header("Content-Type", answer.kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def _answer(self) -> Any:
+        length = int(self.headers.get("Content-Length") or 0)
+        if not 0 <= length <= MAX_BODY_BYTES:
+            self.close_connection = True
+            raise RequestRefused(f"a body may have {MAX_BODY_BYTES} bytes", 413)
+        body = self.rfile.read(length)
+        if self.token and not hmac.compare_digest(self.headers.get("Authorization", ""), f"Bearer {self.token}"):
+            raise RequestRefused("the token is missing or wrong", 401)
+        address = urlsplit(self.path)
+        methods = [method for method, path in self.routes if path == address.path]
+        if not methods:
+            raise RequestRefused(f"there is no {address.path}", 404)
+        if self.command not in methods:
+            raise RequestRefused(f"{address.path} takes {', '.join(methods)}", 405)
+        query = dict(parse_qsl(address.query, keep_blank_values=True))
+        kind = self.headers.get("Content-Type", "")
+        return self.routes[self.command, address.path](ApiRequest(address.path, query, body, kind))
+
+    def log_message(self, *_: Any) -> None:
+        """Nothing: what is said to it is said by who asks."""

@@ -1,0 +1,410 @@
+"""Run commands in a bash that lives on between calls: folder, variables and background jobs stay."""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import fcntl
+import os
+import platform
+import pty
+import re
+import secrets
+import select
+import struct
+import subprocess
+import termios
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from idle import ProcessWatch
+from terminal import TerminalEmulator
+
+# What is kept of an output: its beginning and its end.
+
+_MAX_END_BYTES = 8192  # bytes at most in which an output's end is told
+
+
+class BoundedOutput:
+    """Bytes, half of the limit from either end."""
+
+    def __init__(self, limit: int) -> None:
+        self._half = limit // 2
+        self._first, self._last, self._left_out = bytearray(), bytearray(), 0
+
+    def add(self, data: bytes, mark: bytes = b"") -> bytes:
+        """More of it. mark: the word of the sequence (OSC) by which its end is told; what is told in it, b"" before."""
+        before = len(self._last)
+        self._last += data
+        told = b""
+        if mark and (at := self._last.find(b"\x1b]%s " % mark, max(0, before - _MAX_END_BYTES))) >= 0:
+            end = self._last.find(b"\x07", at)
+            if end >= 0:
+                told = bytes(self._last[at + len(mark) + 3 : end])
+                del self._last[at:]
+        if len(self._last) > 2 * (self._half + _MAX_END_BYTES):
+            self._cut(self._half + _MAX_END_BYTES)  # what may be a part of the mark stays
+        return told
+
+    def taken(self, shown: Callable[[bytes], str]) -> str:
+        """What was kept since the last time, with a line about what its middle lacks. shown: bytes as a text."""
+        if len(self._last) > self._half and len(self._first) + len(self._last) > 2 * self._half:
+            self._cut(self._half)
+        first, last, left_out = bytes(self._first), bytes(self._last), self._left_out
+        self._first, self._last, self._left_out = bytearray(), bytearray(), 0
+        if not left_out:
+            return shown(first + last)
+        return f"{shown(first)}\n[... {left_out} bytes left out ...]\n{shown(last)}"
+
+    def _cut(self, keep: int) -> None:
+        """All but the last `keep` bytes are its beginning, or left out."""
+        over = len(self._last) - keep
+        room = min(over, self._half - len(self._first))
+        self._first += self._last[:room]
+        self._left_out += over - room
+        del self._last[:over]
+
+
+# What a terminal was told last, for whoever watches it: a slow watcher misses some of it, and holds up nobody.
+
+_MAX_SCROLLBACK_BYTES = 2**16  # bytes that are kept
+_RESET_SEQUENCE = b"\x1bc"  # the terminal begins anew
+
+
+class Scrollback:
+    def __init__(self) -> None:
+        self._kept, self._end = bytearray(), 0  # the last bytes; how many there were in all
+        self._changed = threading.Condition()
+
+    def add(self, data: bytes) -> None:
+        with self._changed:
+            self._kept += data
+            del self._kept[:-_MAX_SCROLLBACK_BYTES]
+            self._end += len(data)
+            self._changed.notify_all()
+
+    def since(self, place: int, wait_s: float) -> tuple[bytes, int]:
+        """What came after so many bytes, and how many there are then; b"" where nothing did in `wait_s` seconds."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._end > place, wait_s)
+            begin = self._end - len(self._kept)
+            told = bytes(self._kept[max(0, place - begin) :])
+            return (_RESET_SEQUENCE if begin > place else b"") + told, self._end
+
+
+# Whether what runs in a terminal waits for keys: it is at rest, and has asked for single keys or reads a line.
+
+_READ_CALL = {"x86_64": "0", "aarch64": "63"}.get(platform.machine(), "")  # the system call's number
+_LOCAL_MODES = 3  # where termios has them
+
+
+def run_times_if_waiting(terminal: int, shell: int) -> list[str] | None:
+    """How long each of its threads has run, where it seems to wait for keys; where that is the same a moment later, it
+    does. None where it does not. terminal: the end that is ours. shell: the process that began it."""
+    watched = ProcessWatch([shell])
+    ran = watched.look()
+    if ran is None:
+        return None
+    try:
+        by_line = termios.tcgetattr(terminal)[_LOCAL_MODES] & termios.ICANON
+    except termios.error:
+        return None
+    return None if by_line and not any(map(_is_reading_terminal, watched.pids)) else ran
+
+
+def _is_reading_terminal(pid: int) -> bool:
+    """It is in the midst of reading from a terminal."""
+    try:
+        with open(f"/proc/{pid}/syscall") as file:  # noqa: PTH123 - looked at again and again
+            call = file.read().split()
+        return call[0] == _READ_CALL and os.readlink(f"/proc/{pid}/fd/{int(call[1], 16)}").startswith("/dev/pts/")  # noqa: PTH115
+    except (OSError, IndexError, ValueError):
+        return False
+
+
+# A shell that lives on between commands: folder, variables and background jobs stay.
+#
+# Commands run on a terminal of their own, so that programs that ask for keys find some. A command comes by a pipe that
+# it does not see; its end is told on the terminal by a word that changes with each command, in a sequence that
+# terminals do not show, so all that it printed stands before it. What a command prints is always read, and of much the
+# middle is left out: it ends however much it is.
+
+ROWS, COLUMNS = 24, 80
+_CHUNK = 2**16
+_MAX_COMMAND_CHARACTERS = 2**17  # characters of a command: bash reads them one by one
+_MAX_LINE_BYTES = 1024  # bytes that a terminal takes at once
+_TYPE_S = 1.0
+_LOOK_S, _LOOKS = 0.04, 12  # between looks at a program that may wait for keys; so many where it says nothing
+_LOOP_SCRIPT = Path(__file__).with_name("shell_loop.sh")
+_BASH_COMMAND = ("bash", "--noprofile", "--norc", "-c", 'eval "$(<"$1")"', "bash")  # its errors name no file of ours
+_MAX_DRAWN_BYTES = 2**16  # bytes, of what was printed last, that the terminal is drawn from
+# Colours, cursor movements, titles; then what else is no text.
+_CONTROL_SEQUENCE = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]|\x1b[ -/]*[0-~]"
+)
+_BACKSPACE = re.compile(r"[^\x08]?\x08")  # as programs write bold letters
+_UNPRINTED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+
+
+@dataclass(frozen=True)
+class ShellOutput:
+    """What a command printed so far: since it began, or since it was last asked; where it fills the screen, what is
+    seen there.
+
+    running: it has not ended. asks: it waits for keys. status: of the command, where it has ended; None where the shell
+    itself did, and a new one takes its place. folder: where the shell stands.
+    """
+
+    text: str
+    running: bool = False
+    asks: bool = False
+    status: int | None = None
+    folder: str = ""
+
+
+class ShellBusy(Exception):
+    """A command is still running."""
+
+
+class ShellIdle(Exception):
+    """No command is running."""
+
+
+class Shell:
+    """One bash on one terminal. environment, folder: of each new one."""
+
+    def __init__(self, folder: str, environment: dict[str, str]) -> None:
+        self._folder, self._environment = folder, environment
+        self._screen = TerminalEmulator(ROWS, COLUMNS)
+        self._screen.feed(_shell_prompt(folder, folder))
+        self.tape = Scrollback()  # all that its terminal is told
+        self.tape.add(_shell_prompt(folder, folder).encode("utf-8", "replace"))
+        self._bash: _BashProcess | None = None
+        self._alone = threading.Lock()
+
+    def run(self, command: str, wait_s: float, limit: int) -> ShellOutput:
+        """Begin a command and wait for its end, or for wait_s: it goes on then.
+
+        limit: bytes of what it prints that are kept. Raises Busy while another one runs, ValueError for one that is
+        too long.
+        """
+        if len(command) > _MAX_COMMAND_CHARACTERS:
+            raise ValueError(f"a command has {_MAX_COMMAND_CHARACTERS} characters at most: write a file, and run that")
+        with self._alone:
+            bash = self._ready()
+            bash.begin(command, limit)
+            return bash.wait(wait_s)
+
+    def quietly(self, command: str, wait_s: float) -> bool:
+        """Run a command of which nothing is shown; a shell begins where there is none. False where it did not end in
+        time. It must print nothing. Raises Busy as `run`."""
+        with self._alone:
+            bash = self._ready()
+            bash.begin(command, 0, shown=False)
+            bash.wait(wait_s)
+            if not bash.running:
+                return True
+            bash.type(b"\x03")  # it was not asked for by who works here
+            bash.wait(wait_s)
+            return False
+
+    @property
+    def begun(self) -> bool:
+        """There is one that holds what commands have left in it."""
+        return self._bash is not None and not self._bash.over
+
+    def read(self, wait_s: float) -> ShellOutput:
+        """What was printed since, until the command ends or wait_s is over."""
+        with self._alone:
+            if self._bash is None:
+                return ShellOutput("", folder=self._folder)
+            return self._bash.wait(wait_s)
+
+    def look(self) -> str:
+        """What the terminal shows. What was printed is still there to be read."""
+        return self._screen.text if self._bash is None else self._bash.look()
+
+    def keys(self, text: str, wait_s: float) -> ShellOutput:
+        """Type into the program that is running; what it prints then. Raises Idle where there is none."""
+        if self._bash is None or not self._bash.running:
+            raise ShellIdle("no program is running that would take keys: run a command")
+        self._bash.type(text.encode("utf-8", "replace"))
+        return self.read(wait_s)
+
+    def type(self, data: bytes) -> None:
+        """Keys of somebody who watches; without a program that runs they go nowhere."""
+        if (bash := self._bash) is not None and bash.running:
+            bash.type(data)
+
+    def _ready(self) -> _BashProcess:
+        if self._bash is not None and self._bash.running:
+            raise ShellBusy("a command is still running: wait for it, or end it by C-c")
+        if not self.begun:
+            self.close()
+            self._bash = _BashProcess(self._folder, self._environment, self._screen, self.tape)
+        return self._bash
+
+    def close(self) -> None:
+        """End the shell; what runs in its terminal hears of it."""
+        if self._bash is not None:
+            self._bash.close()
+            self._bash = None
+
+
+def build_terminal_command(slave: int, *command: str) -> list[str]:
+    """For the first process of a session: it becomes the command, and the terminal the session's own, which is given to
+    that process if it opens it (Linux). To ask for it between fork and exec would be to run Python there, where locks
+    may be held by threads that are no more."""
+    return ["/bin/sh", "-c", 'exec <>"$0"; exec "$@"', os.ttyname(slave), *command]
+
+
+class _BashProcess:
+    """The process, its terminal, and the thread that reads what is printed there. screen: where it is shown. tape:
+    where all of it is told."""
+
+    def __init__(self, folder: str, environment: dict[str, str], screen: TerminalEmulator, tape: Scrollback) -> None:
+        self._terminal, slave = pty.openpty()
+        self._modes = termios.tcgetattr(slave)
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
+        theirs, self._commands = os.pipe()
+        try:
+            self._process = subprocess.Popen(
+                build_terminal_command(slave, *_BASH_COMMAND, str(_LOOP_SCRIPT), str(theirs)),
+                stdin=slave, stdout=slave, stderr=slave, cwd=folder,
+                env={**environment, "TERM": "xterm", "PAGER": "cat"},
+                pass_fds=(theirs,), start_new_session=True,
+            )  # fmt: skip
+        finally:
+            os.close(slave)
+            os.close(theirs)
+        self._screen, self._tape, self._unseen = screen, tape, bytearray()
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._mark, self._kept, self._folder, self._begins = b"", BoundedOutput(0), folder, folder
+        self._status: int | None = None
+        self._changed = threading.Condition()
+        self.over = False
+        threading.Thread(target=self._read, daemon=True).start()
+
+    @property
+    def running(self) -> bool:
+        """Whether a command is."""
+        return bool(self._mark)
+
+    def begin(self, command: str, limit: int, shown: bool = True) -> None:
+        """shown: on the terminal, as it is typed there."""
+        command = command.replace("\0", "").encode("utf-8", "replace").decode()
+        with self._changed:
+            self._mark, self._kept, self._status = secrets.token_hex(8).encode(), BoundedOutput(limit), None
+            self._draw()
+            with contextlib.suppress(termios.error):  # a program that crashed may have left others
+                termios.tcsetattr(self._terminal, termios.TCSANOW, self._modes)
+            typed_in = (
+                command.rstrip("\n")[-_MAX_DRAWN_BYTES:].replace("\n", "\r\n> ") + "\r\n" if shown else "\r\x1b[K"
+            )
+            self._screen.feed(typed_in)  # a prompt that comes again stands where it stood
+            self._tape.add(typed_in.encode())
+        message = b"%s\0%s\0" % (self._mark, command.encode())
+        with contextlib.suppress(BrokenPipeError):  # the shell has just gone, which `_read` tells
+            while message:
+                message = message[os.write(self._commands, message) :]
+
+    def type(self, data: bytes) -> None:
+        if not self.over:
+            type_into_terminal(self._terminal, data)
+
+    def wait(self, wait_s: float) -> ShellOutput:
+        """Until the command has ended, waits for keys, or wait_s is over."""
+        until, before, alike, asks = time.monotonic() + wait_s, None, 0, False
+        with self._changed:
+            while self._mark and (left := until - time.monotonic()) > 0:
+                self._changed.wait_for(lambda: not self._mark, min(left, _LOOK_S))
+                now = (
+                    run_times_if_waiting(self._terminal, self._process.pid)
+                    if self._mark and not self._readable()
+                    else None
+                )
+                alike = alike + 1 if now is not None and now == before else 0
+                before = now
+                # One that has said nothing yet may be about to.
+                if alike and (alike == _LOOKS or strip_control_sequences(bytes(self._unseen)).strip()):
+                    asks = True
+                    break
+            self._draw()
+            text = self._kept.taken(strip_control_sequences)
+            if self._screen.full_screen:
+                text = self._screen.text
+            return ShellOutput(text, self.running, asks, self._status, self._folder)
+
+    def look(self) -> str:
+        with self._changed:
+            self._draw()
+            return self._screen.text
+
+    def _draw(self) -> None:
+        self._screen.feed(self._decoder.decode(self._unseen))
+        self._unseen.clear()
+
+    def _readable(self) -> bool:
+        """Something was printed that is not read yet."""
+        return bool(select.select([self._terminal], [], [], 0)[0])
+
+    def close(self) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+        os.close(self._commands)
+
+    def _read(self) -> None:
+        shell = os.pidfd_open(self._process.pid)
+        while True:
+            ready = select.select([self._terminal, shell], [], [])[0]
+            with self._changed:
+                try:
+                    # Where the shell alone is gone, what it had begun may hold the terminal for ever.
+                    data = os.read(self._terminal, _CHUNK) if self._terminal in ready else b""
+                except OSError:
+                    data = b""
+                self._unseen += data
+                self._tape.add(data)
+                del self._unseen[:-_MAX_DRAWN_BYTES]
+                if ended := self._kept.add(data, self._mark):
+                    status, _, folder = ended.partition(b" ")
+                    self._mark, self._status, self._folder = b"", int(status), folder.decode("utf-8", "replace")
+                if not data:
+                    self._mark, self._folder, self.over = b"", self._begins, True
+                if ended or not data:
+                    prompt = _shell_prompt(self._folder, self._begins).encode("utf-8", "replace")
+                    self._unseen += prompt
+                    self._tape.add(prompt)
+                    self._changed.notify_all()
+                if not data:
+                    os.close(self._terminal)
+                    os.close(shell)
+                    return
+
+
+def type_into_terminal(terminal: int, data: bytes) -> None:
+    """What a program does not take within a second is lost."""
+    with contextlib.suppress(OSError):
+        while data and select.select([], [terminal], [], _TYPE_S)[1]:
+            data = data[os.write(terminal, data[:_MAX_LINE_BYTES]) :]
+
+
+def _shell_prompt(folder: str, home: str) -> str:
+    """It ends whatever a program has left open: a sequence, a charset, a screen of its own. (By 1047: 1049 would move
+    the cursor of a watcher's terminal.)"""
+    at = "~" + folder[len(home) :] if folder == home or folder.startswith(f"{home}/") else folder
+    return f"\x07\x1b(B\x1b[?1047l{at}$ "
+
+
+def strip_control_sequences(data: bytes) -> str:
+    """What a terminal would show of it, line by line, without colours and movements."""
+    text = _CONTROL_SEQUENCE.sub("", data.decode("utf-8", "replace")).replace("\r\n", "\n")
+    lines = []
+    for line in text.split("\n"):
+        line = line.rstrip("\r").rpartition("\r")[2]  # a progress bar goes over its line again and again
+        lines.append(_UNPRINTED.sub("", _BACKSPACE.sub("", line)))
+    return "\n".join(lines)

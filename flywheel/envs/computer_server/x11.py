@@ -1,0 +1,282 @@
+"""Control pointer, keys and windows of an X display by XTEST."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterable, Iterator
+
+from idle import ProcessWatch
+from server import RequestRefused
+from Xlib import XK, X
+from Xlib.display import Display
+from Xlib.error import ConnectionClosedError, DisplayError, XError
+from Xlib.ext import damage, res, xtest
+
+X_BUTTONS = {"left": 1, "middle": 2, "right": 3}
+_WHEEL = {"up": 4, "down": 5, "left": 6, "right": 7}
+_MODIFIERS = {"Shift": "Shift_L", "Control": "Control_L", "Alt": "Alt_L", "Meta": "Super_L"}
+_ARROWS = {f"Arrow{side}": side for side in ("Left", "Right", "Up", "Down")}
+# Keys as KeyboardEvent.key names them, where X calls them otherwise.
+_KEYS = {
+    **_MODIFIERS,
+    **_ARROWS,
+    "Enter": "Return",
+    "Backspace": "BackSpace",
+    "PageUp": "Prior",
+    "PageDown": "Next",
+    "CapsLock": "Caps_Lock",
+    "NumLock": "Num_Lock",
+    "ScrollLock": "Scroll_Lock",
+    "PrintScreen": "Print",
+    "ContextMenu": "Menu",
+}
+_READ_S = 5.0  # that those who listen have to read what was typed, before a key gets another character
+_NO_KEY = 0
+_CREDENTIALS = struct.Struct("3i")  # process, user, group
+_OTHER_DEVICES = range(0x1008FE00, 0x10090000)  # symbols that X.org added for keys of its own
+_LOCAL_PID = res.LocalClientPIDMask
+
+
+class X11Input:
+    """The hands of one display. Raises Refused (503) where its server is gone. Calls come from any thread."""
+
+    def __init__(self, name: str) -> None:
+        try:
+            self._display = Display(name)
+        except (OSError, DisplayError, XError) as error:
+            raise RequestRefused(f"no X server answers at {name}: {error}", 503) from None
+        self.name = name
+        self._root = self._display.screen().root
+        self._alone = threading.RLock()
+        self._keyboard = _Keyboard(self._display)
+        self._display.damage_query_version()  # without it the extension answers nothing
+        self._damage = self._root.damage_create(damage.DamageReportBoundingBox)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Width and height in pixels."""
+        screen = self._display.screen()
+        return screen.width_in_pixels, screen.height_in_pixels
+
+    def position(self) -> tuple[int, int]:
+        """Of the pointer, in pixels."""
+        with self._sound():
+            found = self._root.query_pointer()
+            return found.root_x, found.root_y
+
+    def move(self, x: int, y: int) -> None:
+        with self._sound():
+            xtest.fake_input(self._display, X.MotionNotify, x=x, y=y)
+            self._display.sync()
+
+    def button(self, name: str, down: bool) -> None:
+        """name: left, middle, right."""
+        self._button(X_BUTTONS[name], down)
+
+    def scroll(self, direction: str, notches: int) -> None:
+        for _ in range(notches):
+            self._button(_WHEEL[direction], True)
+            self._button(_WHEEL[direction], False)
+
+    def key(self, name: str, down: bool) -> None:
+        """name: as in KeyboardEvent.key. Raises Refused for a key that there is not."""
+        with self._sound():
+            keysym = _keysym(name) if len(name) == 1 else XK.string_to_keysym(_KEYS.get(name, name))
+            if not keysym:
+                raise RequestRefused(f"no key is called {name!r}")
+            code, _ = self._keyboard.of([keysym], self._read)[0]
+            self._press(code, down)
+            self._display.sync()
+
+    def text(self, text: str) -> None:
+        """Type each character: those of the keyboard by their keys, all others by keys that are free. A line's end is
+        the key Enter; characters that are none, such as ESC, are left out."""
+        with self._sound():
+            shift = self._keyboard.shift
+            symbols = [symbol for char in text.replace("\r\n", "\n") if (symbol := _keysym(char))]
+            for batch in self._keyboard.batches(symbols):
+                for code, shifted in self._keyboard.of(batch, self._read):
+                    if shifted:
+                        self._press(shift, True)
+                    self._press(code, True)
+                    self._press(code, False)
+                    if shifted:
+                        self._press(shift, False)
+                self._display.sync()
+
+    def drawn(self) -> tuple[int, int] | None:
+        """The rows in which something was drawn since this was asked last, from and up to; None where nothing was."""
+        with self._sound():
+            self._display.damage_subtract(self._damage)
+            self._display.sync()
+            told = [self._display.next_event() for _ in range(self._display.pending_events())]
+            areas = [event.area for event in told if event.type == self._display.extension_event.DamageNotify]
+            if not areas:
+                return None
+            return min(area.y for area in areas), max(area.y + area.height for area in areas)
+
+    def programs(self) -> set[int]:
+        """Processes that have a connection to the server, and the server itself: it has answered before it has passed
+        on what was done."""
+        with self._sound():
+            answer = self._display.res_query_client_ids([{"client": X.NONE, "mask": _LOCAL_PID}])
+            told = self._display.display.socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+            return {*(one.value[0] for one in answer.ids if one.value), _CREDENTIALS.unpack(told)[0]}
+
+    def windows(self) -> list[dict]:
+        """Of the applications, the lowest first: title, kind, frame in pixels, whether it has the focus."""
+        with self._sound():
+            names = ("_NET_CLIENT_LIST_STACKING", "_NET_CLIENT_LIST")
+            found = next((value for name in names if (value := self._property(self._root, name))), [])
+            active = self._property(self._root, "_NET_ACTIVE_WINDOW") or ()
+            return [one for number in found if (one := self._window(number, number in active))]
+
+    def managed(self) -> bool:
+        """Whether a window manager is at work."""
+        with self._sound():
+            return bool(self._property(self._root, "_NET_SUPPORTING_WM_CHECK"))
+
+    def activate(self, number: int) -> None:
+        """Bring a window to the front."""
+        self._ask("_NET_ACTIVE_WINDOW", number, [2, X.CurrentTime, 0, 0, 0])
+
+    def close_window(self, number: int) -> None:
+        """Ask a window to close, as its button does."""
+        self._ask("_NET_CLOSE_WINDOW", number, [X.CurrentTime, 2, 0, 0, 0])
+
+    def close(self) -> None:
+        with self._sound():
+            self._display.close()
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+    def _sound(self) -> _Exclusive:
+        return _Exclusive(self._alone, self.name)
+
+    def _button(self, number: int, down: bool) -> None:
+        with self._sound():
+            xtest.fake_input(self._display, X.ButtonPress if down else X.ButtonRelease, number)
+            self._display.sync()
+
+    def _press(self, code: int, down: bool) -> None:
+        xtest.fake_input(self._display, X.KeyPress if down else X.KeyRelease, code)
+
+    def _read(self) -> None:
+        """Wait until the display's programs have read all that was typed."""
+        self._display.sync()
+        ProcessWatch(self.programs()).wait(time.monotonic() + _READ_S)
+
+    def _window(self, number: int, focused: bool) -> dict | None:
+        window = self._display.create_resource_object("window", number)
+        try:
+            about, at = window.get_geometry(), window.translate_coords(self._root, 0, 0)
+            title = self._property(window, "_NET_WM_NAME") or self._property(window, "WM_NAME") or b""
+            kind = window.get_wm_class() or ("", "")
+        except XError:  # it closed meanwhile
+            return None
+        title = title.decode("utf-8", "replace") if isinstance(title, bytes) else ""
+        frame = {"x": -at.x, "y": -at.y, "width": about.width, "height": about.height}
+        return {"id": number, "title": title, "kind": kind[1], **frame, "focused": focused}
+
+    def _property(self, window, name: str):
+        found = window.get_full_property(self._display.get_atom(name), X.AnyPropertyType)
+        return found.value if found else None
+
+    def _ask(self, name: str, number: int, words: list[int]) -> None:
+        from Xlib.protocol.event import ClientMessage
+
+        with self._sound():
+            message = ClientMessage(window=number, client_type=self._display.get_atom(name), data=(32, words))
+            self._root.send_event(message, X.SubstructureRedirectMask | X.SubstructureNotifyMask)
+            self._display.sync()
+
+
+class _Exclusive:
+    """One call at a time; a server that is gone is told as such."""
+
+    def __init__(self, alone: threading.RLock, name: str) -> None:
+        self._alone, self._name = alone, name
+
+    def __enter__(self) -> None:
+        self._alone.acquire()
+
+    def __exit__(self, kind, error, _) -> None:
+        self._alone.release()
+        if isinstance(error, (ConnectionClosedError, OSError)):
+            raise RequestRefused(f"the X server {self._name} is gone: {error}", 503) from None
+
+
+class _Keyboard:
+    """Which key gives which symbol. Keys that the layout leaves free are lent to the characters that it lacks."""
+
+    def __init__(self, display: Display) -> None:
+        self._display = display
+        first, last = display.display.info.min_keycode, display.display.info.max_keycode
+        rows = display.get_keyboard_mapping(first, last - first + 1)
+        self._keys: dict[int, tuple[int, bool]] = {}  # symbol -> key, and whether Shift is pressed with it
+        for code, row in enumerate(rows, first):
+            for column, symbol in enumerate(row[:2]):
+                if symbol:
+                    self._keys.setdefault(symbol, (code, column == 1))
+        modifiers = {code for row in display.get_modifier_mapping() for code in row}
+        self._spare = [code for code, row in enumerate(rows, first) if _is_spare(row) and code not in modifiers]
+        self._lent: dict[int, int] = {}  # symbol -> spare key
+        self.shift = display.keysym_to_keycode(XK.XK_Shift_L)
+
+    def batches(self, symbols: list[int]) -> Iterator[list[int]]:
+        """The symbols in order, as many at once as there are free keys for those that the layout lacks."""
+        batch: list[int] = []
+        lacking: set[int] = set()
+        for symbol in symbols:
+            if symbol not in self._keys and symbol not in lacking:
+                if len(lacking) == len(self._spare):
+                    yield batch
+                    batch, lacking = [], set()
+                lacking.add(symbol)
+            batch.append(symbol)
+        if batch:
+            yield batch
+
+    def of(self, symbols: list[int], read) -> list[tuple[int, bool]]:
+        """Of each symbol its key, and whether it is shifted. read: waits until all that was typed has been read; it is
+        called before a key changes that may have been pressed."""
+        wanted = [one for one in dict.fromkeys(symbols) if one not in self._keys and one not in self._lent]
+        if len(wanted) > len(self._spare) - len(self._lent):
+            read()
+            self._lent.clear()
+            wanted = [one for one in dict.fromkeys(symbols) if one not in self._keys]
+        if wanted:
+            free = [code for code in self._spare if code not in set(self._lent.values())][: len(wanted)]
+            lent = dict(zip(wanted, free))  # noqa: B905 - Python 3.9 has no strict
+            self._change({code: symbol for symbol, code in lent.items()})
+            self._lent.update(lent)
+        return [self._keys.get(symbol) or (self._lent[symbol], False) for symbol in symbols]
+
+    def _change(self, symbols: dict[int, int]) -> None:
+        """Give keys their symbols, neighbours in one request: each request is an event to every client."""
+        codes = sorted(symbols)
+        while codes:
+            count = next((n for n in range(1, len(codes)) if codes[n] != codes[0] + n), len(codes))
+            rows = [(symbols[code], symbols[code]) for code in codes[:count]]
+            self._display.change_keyboard_mapping(codes[0], rows)
+            codes = codes[count:]
+        self._display.sync()
+
+
+def _is_spare(row: Iterable[int]) -> bool:
+    """Whether a key has no symbol, or none but those of other devices (volume, playing, screens)."""
+    return all(symbol in _OTHER_DEVICES for symbol in row if symbol)
+
+
+def _keysym(char: str) -> int:
+    """The symbol of a character; 0 for one that nothing could type."""
+    number = ord(char)
+    if char in "\n\r":
+        return XK.XK_Return
+    if char == "\t":
+        return XK.XK_Tab
+    if number < 32 or 127 <= number < 160 or 0xD800 <= number < 0xE000:
+        return _NO_KEY
+    return number if number < 256 else 0x01000000 + number

@@ -1,0 +1,602 @@
+"""Check that an environment keeps the contract of `flywheel.envs.base`: the suite that every back-end passes."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import dataclasses
+import io
+import json
+import math
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from flywheel.agent import actions as act
+from flywheel.agent.actions import Action, Click, Drag, Finished, Hotkey, Point, Type, Wait
+from flywheel.envs.base import Checkpointable, Env, PartialCheckpointable, StepResult, Task
+from flywheel.utils.errors import EnvError, EnvTimeout
+
+# What the conformance suite tries: ordinary actions, those at and beyond the edge, impossible and hostile ones.
+
+SCREEN_CENTRE = Point(0.5, 0.5)
+
+# The edge belongs to the screen up to, and without, 1.
+ACTIONS_AT_EDGE = (Click(Point(0.0, 0.0)), Click(Point(math.nextafter(1, 0), math.nextafter(1, 0))))
+ACTIONS_OFF_SCREEN = (
+    Click(Point(1.5, 0.5)),
+    Click(Point(1.0, 0.5)),
+    Click(Point(0.5, 1.0)),
+    Click(Point(-0.01, 0.5)),
+    Click(Point(0.5, -1e300)),
+    Click(Point(math.nan, 0.5)),
+    Click(Point(0.5, math.inf)),
+    act.LeftDouble(Point(0.5, 2)),
+    act.RightSingle(Point(2, 0.5)),
+    Drag(SCREEN_CENTRE, Point(0.5, 1.0)),
+    act.Hover(Point(1.0, 0.5)),
+    Drag(Point(-1, 0), SCREEN_CENTRE),
+    act.Scroll(Point(7, 7), "down"),
+)
+# Nothing that an environment with a screen, a mouse and a keyboard could do.
+IMPOSSIBLE_ACTIONS = (
+    Hotkey(("hyper", "x")),
+    Hotkey(()),
+    act.Press("nokey"),
+    act.Release(""),
+    act.Press("\0"),
+    act.Navigate("javascript:document.body.remove()"),
+    act.Navigate("file:///etc/passwd"),
+    act.Navigate("data:text/html,<p>elsewhere"),
+    act.Navigate("chrome://crash"),
+    act.Navigate("about:blank"),
+    act.Navigate("http://example.invalid/"),
+    act.Navigate("http://["),
+)
+# What belongs to other environments: noted, unless the caller says that this one can do it.
+FOREIGN_ACTIONS = (
+    act.LongPress(SCREEN_CENTRE),
+    act.OpenApp("mail"),
+    act.PressHome(),
+    act.PressBack(),
+    act.Terminal("true"),
+    act.RunPython("1"),
+    act.ReadFile("a.txt"),
+    act.WriteFile("a.txt", "a"),
+    act.ListFiles("."),
+    act.ToolCall.of("tool", {"a": 1}),
+)
+ORDINARY_ACTIONS = (
+    Click(SCREEN_CENTRE),
+    act.LeftDouble(SCREEN_CENTRE),
+    act.RightSingle(SCREEN_CENTRE),
+    act.Hover(SCREEN_CENTRE),
+    Drag(Point(0.2, 0.2), Point(0.8, 0.8)),
+    act.Scroll(SCREEN_CENTRE, "down"),
+    act.Scroll(SCREEN_CENTRE, "up"),
+    act.Scroll(SCREEN_CENTRE, "left"),
+    act.Scroll(SCREEN_CENTRE, "right"),
+    Hotkey(("ctrl", "a")),
+    Hotkey(("esc",)),
+    act.Press("shift"),
+    act.Press("a"),
+    act.Release("a"),
+    act.Release("shift"),
+    Wait(),
+    act.NavigateBack(),
+)
+HOSTILE_TEXTS = (
+    "",
+    "\n",
+    "\ud800",
+    "\0\x01\x1b[31m\x7f",
+    "a\u202eb\u2066",
+    "\U0001f468\u200d\U0001f469\u200d\U0001f467 \u0301",
+    "</script><script>document.body.remove()</script>",
+    "'\"`${1}\\",
+    "{{7*7}} %s {0}",
+    "\t\r\n\u2028\u2029",
+    "e" * 100_000,
+)
+
+
+# Whether another seed gives another task: at its first screen, or only in what follows from the same actions.
+#
+# A game against a player of chance begins with the same board for every seed. So where first screens are alike, the
+# same actions are played with each seed, and screens and states are compared step by step.
+
+N_OTHER_SEEDS = 4  # other seeds that are tried: at least one of them must differ
+N_SEED_STEPS = 24  # of one seed, where first screens are alike
+_RANDOM_KEYS = ("left", "right", "up", "down", "space", "enter", "a")
+_SHARE_AT_LAST_CHANGE = 0.5  # share of the actions that go where the last change was
+_SHARE_OF_CLICKS = 0.7  # of all others
+
+
+@dataclass(frozen=True)
+class SeedComparison:
+    """differ_at: the step after which another seed showed (0: at once); None: it did not, in `steps` steps.
+
+    drawn: the most numbers that a page took from its seeded chance, where the environment tells.
+    """
+
+    differ_at: int | None
+    steps: int = 0
+    drawn: int = 0
+
+    def __str__(self) -> str:
+        if self.differ_at is None:
+            return f"{N_OTHER_SEEDS} other seeds all gave the same task, over {self.steps} steps of the same actions"
+        return "at the first screen" if not self.differ_at else f"after {self.differ_at} steps of the same actions"
+
+
+async def compare_seeds(
+    make_env: Callable[[], AbstractAsyncContextManager[Any]],
+    task: Task,
+    look: Callable[[Env], Awaitable[None]] | None = None,
+) -> SeedComparison:
+    """Play a task with its own seed and with others. look: called with the env after the last step of the first."""
+    seeds = [task.seed + step for step in range(N_OTHER_SEEDS + 1)]
+    task = dataclasses.replace(task, max_steps=10_000)
+    async with make_env() as env:
+        first = await env.reset(task, task.seed)
+        for seed in seeds[1:]:
+            if results_differ(first, await env.reset(task, seed)):
+                return SeedComparison(0)
+        played = await _explore_at_random(env, task)
+        drawn = _count_random_draws(env)
+        if look is not None:
+            await look(env)
+        for seed in seeds[1:]:
+            await env.reset(task, seed)
+            for number, (action, result) in enumerate(played, 1):
+                other = await env.step(action)
+                if results_differ(result, other):
+                    return SeedComparison(number, len(played))
+                if other.terminated:
+                    break
+            drawn = max(drawn, _count_random_draws(env))
+        return SeedComparison(None, len(played), drawn)
+
+
+def results_differ(one: StepResult, other: StepResult) -> bool:
+    """By what is seen or recorded; not by the address, in which the seed itself may stand."""
+    here, there = ({**result.info["state"], "page": ""} for result in (one, other))
+    seen = [(result.observation.screenshot, result.observation.text) for result in (one, other)]
+    return seen[0] != seen[1] or here != there
+
+
+async def _explore_at_random(env: Env, task: Task) -> list[tuple[Action, StepResult]]:
+    """Some steps by chance, half of them where the last change was: what a click opened or selected."""
+    rng = random.Random(task.task_id)
+    before = await env.reset(task, task.seed)
+    changed: list[Point] = []
+    played = []
+    for _ in range(N_SEED_STEPS):
+        action = (
+            Click(rng.choice(changed)) if changed and rng.random() < _SHARE_AT_LAST_CHANGE else draw_random_action(rng)
+        )
+        result = await env.step(action)
+        played.append((action, result))
+        if result.terminated:
+            break
+        before, changed = result, _sample_changed_points(before, result, rng) or changed
+    return played
+
+
+def draw_random_action(rng: random.Random) -> Action:
+    """An action by chance: clicks mostly."""
+    points = [Point(rng.random(), rng.random()) for _ in range(2)]
+    others = (Drag(*points), Hotkey((rng.choice(_RANDOM_KEYS),)), Type("12"), Wait())
+    return Click(points[0]) if rng.random() < _SHARE_OF_CLICKS else rng.choice(others)
+
+
+def _sample_changed_points(before: StepResult, after: StepResult, rng: random.Random) -> list[Point]:
+    """Some points whose pixels changed."""
+    if None in (shots := (before.observation.screenshot, after.observation.screenshot)) or shots[0] == shots[1]:
+        return []
+    one, other = (np.asarray(Image.open(io.BytesIO(shot)).convert("RGB")) for shot in shots)
+    if one.shape != other.shape:
+        return []
+    rows, columns = np.nonzero((one != other).any(axis=2))
+    height, width = one.shape[:2]
+    chosen = rng.sample(range(len(rows)), min(8, len(rows)))
+    return [Point((float(columns[at]) + 0.5) / width, (float(rows[at]) + 0.5) / height) for at in chosen]
+
+
+def _count_random_draws(env: Any) -> int:
+    return getattr(getattr(env, "tab", None), "drawn", 0)
+
+
+# Whether what an environment keeps of an episode is brought back: at its step, here and elsewhere, the lost told.
+
+
+async def find_partial_checkpoint_fault(
+    make_env: Callable[[], AbstractAsyncContextManager[Any]], task: Task, moves: Sequence[Action]
+) -> str:
+    """What does not hold; "" where all does, or where the environment keeps nothing. moves: two that end no task."""
+    async with make_env() as env:
+        if not isinstance(env, PartialCheckpointable):
+            return ""
+        if not await _raises_env_error(env.keep()):
+            return "it kept something before a reset"
+    async with make_env() as env:
+        await env.reset(task, task.seed)
+        await env.step(moves[0])
+        kept = await env.keep()
+        await env.step(moves[1])  # what is at work goes on
+        here = await env.bring_back(kept)
+        here_then = await env.step(moves[1])
+    short = dataclasses.replace(task, max_steps=2)
+    async with make_env() as env:
+        await env.reset(short, task.seed)
+        there = await env.bring_back(kept)
+        there_then = await env.step(moves[1])
+        if not there_then.truncated:
+            return "what was brought back has lost count of its steps"
+        if not await _raises_env_error(env.keep()):
+            return "it kept something after the end"
+    for begun in (here, there):
+        if not _names_what_is_lost(begun):
+            return "what was brought back does not say what is lost"
+    for one, other in ((here, there), (here_then, there_then)):
+        if one.observation != other.observation:
+            return "what was brought back is seen otherwise elsewhere"
+    for strange in (b"\xff\0 nothing kept", kept[:-3]):
+        async with make_env() as env:
+            await env.reset(task, task.seed)
+            if not await _raises_env_error(env.bring_back(strange)):
+                return "it brought back what nobody kept"
+    return ""
+
+
+def _names_what_is_lost(result: StepResult) -> bool:
+    lost = result.info.get("lost")
+    return isinstance(lost, list) and all(isinstance(line, str) for line in lost)
+
+
+async def _raises_env_error(asked: Awaitable[Any]) -> bool:
+    try:
+        await asked
+    except EnvError:
+        return True
+    return False
+
+
+# The conformance suite of the environment contract: every back-end passes it, the fake included.
+#
+# Each clause is one function, which raises EnvError naming what does not hold. `check_env` runs them all; `CLAUSES`
+# lets a caller run and report them one by one.
+
+MakeEnv = Callable[[], AbstractAsyncContextManager[Any]]
+Hang = Callable[[Env], Awaitable[None]]
+_DEFAULT_MOVES: Sequence[Action] = (
+    Click(SCREEN_CENTRE),
+    Hotkey(("left",)),
+    Type("red"),
+    Wait(),
+    Click(Point(0.1, 0.3)),
+)
+
+
+class NotReproducible(EnvError):
+    """What should be alike was not: pixels, or a result."""
+
+
+@dataclass(frozen=True)
+class ConformanceCase:
+    """What is checked. seeded: another seed gives another task. able: actions of other environments that it can do.
+    moves: what is played, for environments in which clicks and keys are no-ops."""
+
+    make_env: MakeEnv
+    task: Task
+    seeded: bool = False
+    able: frozenset[type] = frozenset()
+    hang: Hang | None = None
+    moves: Sequence[Action] = _DEFAULT_MOVES
+
+    def hold(self, holds: bool, otherwise: str) -> None:
+        if not holds:
+            raise EnvError(otherwise, where=f"check of world {self.task.world}, task {self.task.task_id}")
+
+
+async def check_env(
+    make_env: MakeEnv,
+    task: Task,
+    hang: Hang | None = None,
+    *,
+    seeded: bool = False,
+    able: frozenset[type] = frozenset(),
+    moves: Sequence[Action] = _DEFAULT_MOVES,
+) -> None:
+    """Check one back-end on one task. Raises EnvError naming the first clause that does not hold.
+
+    make_env: leases an env. hang: makes a reset env hang at its next step, to check the deadline. seeded: another
+    seed gives another task. able: types of actions beyond mouse, keyboard and address that this back-end can do. moves:
+    what is played to see that it repeats itself; three at least, none of which ends the task.
+    """
+    checked = ConformanceCase(
+        make_env, dataclasses.replace(task, max_steps=max(task.max_steps, 4)), seeded, able, hang, moves
+    )
+    for clause in CLAUSES.values():
+        await clause(checked)
+
+
+async def resume_checkpoint(
+    make_env: MakeEnv, task: Task, checkpoint: bytes, actions: Sequence[Action]
+) -> list[StepResult]:
+    """Restore a checkpoint in a fresh env, in whatever process, and play on: the restored result and what followed."""
+    async with make_env() as env:
+        await env.reset(task, task.seed)
+        results = [await env.restore(checkpoint)]
+        for action in actions:
+            results.append(await env.step(action))
+        return results
+
+
+# -- the clauses ----------------------------------------------------------------------------------------------------
+async def _check_determinism(c: ConformanceCase) -> None:
+    """The same task, seed and actions give the same results, in one env and in another; none changes later."""
+    async with c.make_env() as env:
+        first = await _play_episode(c, env, c.moves)
+        _check_same_results(first, await _play_episode(c, env, c.moves), "the same task, seed and actions in one env")
+    async with c.make_env() as env:
+        _check_same_results(
+            first, await _play_episode(c, env, c.moves), "the same task, seed and actions in another env"
+        )
+
+
+async def _check_seeding(c: ConformanceCase) -> None:
+    """A seed says what there is: itself again, and where the task is seeded not what another seed gives."""
+    async with c.make_env() as env:
+        other = await env.reset(c.task, c.task.seed + 1)
+        await env.reset(c.task, c.task.seed)
+        _check_same_results([other], [await env.reset(c.task, c.task.seed + 1)], "another seed, given twice,")
+    if c.seeded:
+        found = await compare_seeds(c.make_env, c.task)
+        c.hold(found.differ_at is not None, str(found))
+
+
+async def _check_reset(c: ConformanceCase) -> None:
+    """A reset in the middle of an episode forgets it: its actions, its keys held down, its budget."""
+    async with c.make_env() as env:
+        first = await env.reset(c.task, c.task.seed)
+        for action in (Click(SCREEN_CENTRE), act.Press("shift"), act.Press("right")):
+            if (await env.step(action)).terminated:
+                break
+        _check_same_results([first], [await env.reset(c.task, c.task.seed)], "a reset in the middle of an episode")
+        after = await env.step(Type("a"))
+        await env.reset(c.task, c.task.seed)
+        _check_same_results([after], [await env.step(Type("a"))], "a step after a reset in the middle of an episode")
+
+
+async def _check_ends(c: ConformanceCase) -> None:
+    """Finished terminates; the budget truncates without a reward; either way a further step is an error."""
+    async with c.make_env() as env:
+        done = (await _play_episode(c, env, [Finished()]))[-1]
+        c.hold(done.terminated and not done.truncated, "finished() did not terminate")
+        c.hold(done.reward == done.info["score"], "the reward of an end is not its score")
+        await _check_refuses(c, env, "after a termination")
+        for budget in (c.task.max_steps, 1):
+            idle = await _play_episode(c, env, [Wait()] * (budget + 1), max_steps=budget)
+            if idle[-1].terminated:  # a game that time alone ends: try a smaller budget
+                continue
+            c.hold(len(idle) == budget + 1, f"it ended after {len(idle) - 1} of {budget} steps")
+            c.hold(idle[-1].truncated, "the step budget did not truncate")
+            c.hold(not any(result.truncated for result in idle[:-1]), "it truncated before the budget was used up")
+            c.hold(all(result.reward == 0 for result in idle), "waiting or a truncation was rewarded")
+            await _check_refuses(c, env, "after a truncation")
+            last = await _play_episode(c, env, [Finished()], max_steps=1)
+            c.hold(last[-1].terminated, "an end by the last step of the budget is a truncation")
+
+
+async def _check_checkpoints(c: ConformanceCase) -> None:
+    """What follows a restored checkpoint is what followed it: twice, from another state, after the end, elsewhere. Of
+    environments that offer checkpoints."""
+    follow = c.moves[1:3]
+    async with c.make_env() as env:
+        if not isinstance(env, Checkpointable):
+            return
+        await _check_refuses(c, env, "before a reset", env.checkpoint())
+        await env.reset(c.task, c.task.seed)
+        begun = await env.checkpoint()
+        move = c.moves[0]
+        reached = await env.step(move)
+        if reached.terminated:  # a click that solves the task: wait instead
+            move = Wait()
+            await env.reset(c.task, c.task.seed)
+            reached = await env.step(move)
+        if reached.terminated:
+            return
+        kept = await env.checkpoint()
+        c.hold(isinstance(kept, bytes), "a checkpoint is not bytes")
+        first = [reached, *[await env.step(action) for action in follow]]
+        for when in ("a checkpoint", "the same checkpoint again"):
+            again = [await env.restore(kept), *[await env.step(action) for action in follow]]
+            _check_same_results(first, again, f"what followed {when}, restored,")
+        if not (first[-1].terminated or first[-1].truncated):
+            await env.step(Finished())
+        _check_same_results([reached], [await env.restore(kept)], "a checkpoint restored after the end")
+        await env.restore(begun)
+        _check_same_results([reached], [await env.step(move)], "a step after the checkpoint of the start")
+        over = await env.step(Finished())
+        ended = await env.checkpoint()
+        await env.reset(c.task, c.task.seed)
+        _check_same_results([over], [await env.restore(ended)], "the checkpoint of an end")
+        await _check_refuses(c, env, "after the checkpoint of an end was restored")
+    _check_same_results(
+        first,
+        await resume_checkpoint(c.make_env, c.task, kept, follow),
+        "what followed a checkpoint, restored in another env,",
+    )
+    for what, strange in (
+        ("no bytes", b""),
+        ("bytes that are none", b"\xff\0 not a checkpoint"),
+        ("a part", kept[:-3]),
+    ):
+        async with c.make_env() as env:
+            await env.reset(c.task, c.task.seed)
+            await _check_refuses(c, env, f"from a checkpoint of {what}", env.restore(strange))
+
+
+async def _check_partial_checkpoints(c: ConformanceCase) -> None:
+    """Of environments that keep a part."""
+    fault = await find_partial_checkpoint_fault(c.make_env, c.task, c.moves)
+    c.hold(not fault, fault)
+
+
+async def _check_actions(c: ConformanceCase) -> None:
+    """Every action of the grammar is done or is a noted no-op; none of them, and no text, harms the env."""
+    foreign = tuple(action for action in FOREIGN_ACTIONS if type(action) not in c.able)
+    nothing = (*ACTIONS_OFF_SCREEN, *IMPOSSIBLE_ACTIONS, *foreign)
+    typed = tuple(Type(text) for text in HOSTILE_TEXTS) + tuple(act.Navigate(text) for text in HOSTILE_TEXTS[3:8])
+    async with c.make_env() as env:
+        await _play_each(c, env, (*ORDINARY_ACTIONS, *ACTIONS_AT_EDGE, *typed))
+        for action, result in await _play_each(c, env, ACTIONS_AT_EDGE):
+            c.hold("outside" not in result.info.get("note", ""), f"{action} was held to be outside")
+        still = await _play_each(c, env, [Wait()] * len(nothing))
+        done = await _play_each(c, env, nothing)
+        for action, result in done:
+            c.hold(bool(result.info.get("note")), f"{action} did nothing and was not noted")
+        for (action, result), (_, waited) in zip(done, still, strict=True):
+            if result.observation != waited.observation:
+                raise NotReproducible(
+                    f"{action} had an effect", where=f"check of world {c.task.world}, task {c.task.task_id}"
+                )
+
+
+async def _check_close(c: ConformanceCase) -> None:
+    """After close nothing but close, twice at will."""
+    async with c.make_env() as env:
+        await env.reset(c.task, c.task.seed)
+        await env.close()
+        await _check_refuses(c, env, "after it was closed")
+        if isinstance(env, Checkpointable):
+            await _check_refuses(c, env, "after it was closed", env.checkpoint())
+        await env.close()
+
+
+async def _check_deadline(c: ConformanceCase) -> None:
+    """A hung env raises EnvTimeout, then refuses; the next lease is sound."""
+    if c.hang is None:
+        return
+    async with c.make_env() as env:
+        await env.reset(c.task, c.task.seed)
+        await c.hang(env)
+        try:
+            await env.step(Wait())
+        except EnvTimeout:
+            pass
+        else:
+            c.hold(False, "a hung env did not raise EnvTimeout")
+        await _check_refuses(c, env, "after an error")
+    async with c.make_env() as env:
+        await env.reset(c.task, c.task.seed)
+
+
+CLAUSES: dict[str, Callable[[ConformanceCase], Awaitable[None]]] = {
+    "determinism": _check_determinism,
+    "seeding": _check_seeding,
+    "reset in the middle": _check_reset,
+    "truncation and termination": _check_ends,
+    "checkpoint and restore": _check_checkpoints,
+    "keep and bring back": _check_partial_checkpoints,
+    "actions": _check_actions,
+    "close": _check_close,
+    "deadline": _check_deadline,
+}
+
+
+# -- what they share ------------------------------------------------------------------------------------------------
+async def _play_episode(
+    c: ConformanceCase, env: Env, actions: Sequence[Action], max_steps: int | None = None
+) -> list[StepResult]:
+    """Results of a reset and of the actions that the episode had room for; none may change afterwards."""
+    task = c.task if max_steps is None else dataclasses.replace(c.task, max_steps=max_steps)
+    results = [await env.reset(task, task.seed)]
+    kept = [copy.deepcopy(results[0])]
+    for action in actions:
+        if results[-1].terminated or results[-1].truncated:
+            break
+        results.append(await env.step(action))
+        kept.append(copy.deepcopy(results[-1]))
+    await asyncio.sleep(0)
+    c.hold(results == kept, "a returned result changed later")
+    for result in results:
+        _check_result(c, result)
+    return results
+
+
+async def _play_each(c: ConformanceCase, env: Env, actions: Sequence[Action]) -> list[tuple[Action, StepResult]]:
+    """A reset, then each action with its result; after an end, from a reset again."""
+    task = dataclasses.replace(c.task, max_steps=10_000)
+    results, over = [], True
+    for action in actions:
+        if over:
+            await env.reset(task, task.seed)
+        try:
+            result = await env.step(action)
+        except Exception as error:
+            raise EnvError(
+                f"{act.ACTION_NAMES[type(action)]} broke the env: {type(error).__name__}: {error}",
+                where=f"check of world {task.world}, {str(action)[:80]!r}",
+            ) from error
+        _check_result(c, result)
+        over = result.terminated
+        results.append((action, result))
+    return results
+
+
+def _check_result(c: ConformanceCase, result: StepResult) -> None:
+    """What every result holds."""
+    shot, info = result.observation, result.info
+    c.hold(isinstance(shot.text, str), "the observation's text is no text")
+    if shot.screenshot is None:
+        c.hold((shot.width, shot.height) == (0, 0), "there is no screenshot, and it has a size")
+    else:
+        c.hold(shot.screenshot.startswith(b"\x89PNG\r\n\x1a\n"), "the screenshot is not a PNG")
+        size = tuple(int.from_bytes(shot.screenshot[at : at + 4]) for at in (16, 20))
+        c.hold(size == (shot.width, shot.height), f"the screenshot is {size}, not {shot.width} x {shot.height}")
+    c.hold("state" in info, "info has no state")
+    c.hold(isinstance(info["state"].get("terminated"), bool), "the state does not say whether it is terminated")
+    c.hold(0 <= info.get("score", -1) <= 1, "info has no score between 0 and 1")
+    c.hold(not (result.terminated and result.truncated), "a result is terminated and truncated at once")
+    c.hold(result.terminated or result.reward == 0, "there was a reward before the end")
+    c.hold(isinstance(info.get("note", "-"), str) and info.get("note", "-") != "", "a note is no text")
+    try:
+        json.dumps(info["state"], allow_nan=False)
+    except (TypeError, ValueError) as error:
+        c.hold(False, f"the state is not JSON: {error}")
+
+
+async def _check_refuses(c: ConformanceCase, env: Env, when: str, asked: Awaitable[Any] | None = None) -> None:
+    try:
+        await (asked or env.step(Wait()))
+    except EnvError:
+        return
+    except Exception as error:
+        c.hold(False, f"{type(error).__name__} instead of EnvError {when}")
+    c.hold(False, f"it took a call {when}")
+
+
+def _check_same_results(one: list[StepResult], other: list[StepResult], what: str) -> None:
+    if len(one) != len(other):
+        raise EnvError(f"{what} ended after another number of steps", where=f"{len(one)} and {len(other)}")
+    for number, (a, b) in enumerate(zip(one, other, strict=True)):
+        if a.observation.screenshot != b.observation.screenshot:
+            raise NotReproducible(f"{what} gave other pixels", where=f"step {number}")
+        if a != b:
+            raise NotReproducible(f"{what} gave another result", where=f"step {number}: {_describe_difference(a, b)}")
+
+
+def _describe_difference(a: StepResult, b: StepResult) -> str:
+    """The first part in which two results differ."""
+    if a.info != b.info:
+        keys = [key for key in {**a.info, **b.info} if a.info.get(key) != b.info.get(key)]
+        return f"info {keys[0]}: {str(a.info.get(keys[0]))[:100]} and {str(b.info.get(keys[0]))[:100]}"
+    names = [field.name for field in dataclasses.fields(a) if getattr(a, field.name) != getattr(b, field.name)]
+    return f"{names[0]}: {str(getattr(a, names[0]))[:100]} and {str(getattr(b, names[0]))[:100]}"

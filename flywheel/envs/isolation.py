@@ -1,0 +1,79 @@
+"""Run a command under bubblewrap: its own folder, the system's programs and no network.
+
+A policy that can run code in the server (a notebook, a console) runs it here. Without bubblewrap it has all that this
+user has; `missing` says so.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+_PROBE_S = 10.0
+SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
+# Of /etc nothing that is secret: where libraries, certificates, time zone and names of types are.
+ETC_FILES = tuple(
+    f"/etc/{name}"
+    for name in (
+        "alternatives",
+        "ca-certificates",
+        "fonts",
+        "group",
+        "hosts",
+        "ld.so.cache",
+        "ld.so.conf",
+        "ld.so.conf.d",
+        "localtime",
+        "mime.types",
+        "nsswitch.conf",
+        "passwd",
+        "ssl",
+    )
+)
+# Of /proc nothing may be written: for a process of root's, the kernel's own settings lie there.
+_UNSHARE_FLAGS = ("--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL")
+_UNSHARE_FLAGS += ("--proc", "/proc", "--remount-ro", "/proc", "--dev", "/dev", "--tmpfs", "/tmp")
+
+
+@functools.cache
+def explain_missing_bwrap() -> str:
+    """Why servers are not kept apart from this machine; "" where they are."""
+    program = shutil.which("bwrap")
+    if program is None:
+        return "bubblewrap is not installed"
+    try:
+        tried = subprocess.run(
+            wrap_in_bwrap(["true"], Path("/")), capture_output=True, text=True, timeout=_PROBE_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"bubblewrap does not work here: {error}"
+    said = " ".join(tried.stderr.split())
+    return f"bubblewrap does not work here: {said[:200] or tried.returncode}" if tried.returncode else ""
+
+
+def wrap_in_bwrap(
+    command: Sequence[str], working: Path, writable: Iterable[Path] = (), readable: Iterable[Path] = ()
+) -> list[str]:
+    """The command under bubblewrap: no network but its own, no process but its own, no file but these."""
+    words = ["bwrap", *_UNSHARE_FLAGS]
+    for path in (*SYSTEM_FOLDERS, *ETC_FILES, *readable, sys.base_prefix):
+        words += ["--ro-bind-try", str(path), str(path)]
+    for path in writable:
+        words += ["--bind", str(path), str(path)]
+    return [*words, "--chdir", str(working), "--", *command]
+
+
+def list_program_folders(program: Path) -> list[Path]:
+    """The folders that a program needs to run: its environment's and its Python's, where it is one of Python."""
+    bin_folder = program.parent
+    settings = bin_folder.parent / "pyvenv.cfg"
+    if not settings.is_file():
+        return [bin_folder, program.resolve().parent]
+    lines = (line.partition("=") for line in settings.read_text(encoding="utf-8").splitlines())
+    base = next((value.strip() for name, _, value in lines if name.strip() == "home"), "")
+    return [bin_folder.parent, *([Path(os.path.realpath(base)).parent] if base else [])]

@@ -1,0 +1,337 @@
+"""Play tasks on a real phone behind an ADB server: its shell, its screen, the actions, the `Env`."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import io
+import re
+import shlex
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from PIL import Image
+
+from flywheel.agent import actions as act
+from flywheel.agent.actions import Action, CallUser, Finished, Point
+from flywheel.envs.base import Observation, StepResult, Task
+from flywheel.envs.browser.driver.input import OUTSIDE_NOTE, is_outside_screen
+from flywheel.envs.phone.android_suite import score_shown_state
+from flywheel.envs.verdict import Verdict, apply_verifier
+from flywheel.utils.errors import EnvError, EnvTimeout
+
+# A phone behind an ADB server: its shell and its screen. Whatever goes wrong is one EnvError that says what to do.
+
+T = TypeVar("T")
+_STATES = {  # why a phone that is connected cannot be used, and what helps
+    "offline": ("is offline", "plug it in again, or run `adb reconnect offline`"),
+    "unauthorized": ("has not allowed this computer", "unlock it and accept the question about USB debugging"),
+}
+_LIST_DEVICES = "run `adb devices`"
+
+
+@dataclass(frozen=True)
+class PhoneScreenshot:
+    """png: whole, of width x height pixels."""
+
+    png: bytes
+    width: int
+    height: int
+
+
+def explain_missing_adb() -> str:
+    """Why no phone can be reached from here; "" where nothing is missing."""
+    try:
+        import adbutils  # noqa: F401
+    except ImportError:
+        return "the package adbutils is not installed"
+    return ""
+
+
+class AndroidPhone:
+    """Made by `Phone.find`. timeout_s: of one command."""
+
+    def __init__(self, client: Any, serial: str, timeout_s: float) -> None:
+        self._client, self.serial, self._timeout_s = client, serial, timeout_s
+
+    @classmethod
+    async def find(cls, host: str, port: int, serial: str, timeout_s: float) -> AndroidPhone:
+        """The phone of a serial number, or the only one ("").
+
+        Raises EnvError where no server answers, and where the phone is missing, offline, unauthorized, or one of many.
+        """
+        phone = cls(_make_client(host, port, timeout_s), serial, timeout_s)
+        found = await phone._asked(phone._states)
+        if serial and serial not in found:
+            there = f"; there are {', '.join(found)}" if found else ""
+            raise EnvError(f"no phone {serial} is connected{there}", where=f"{host}:{port}", fix=_LIST_DEVICES)
+        if not found:
+            raise EnvError("no phone is connected", where=f"{host}:{port}", fix="plug one in, or start an emulator")
+        if not serial and len(found) > 1:
+            raise EnvError(
+                f"{len(found)} phones are connected: {', '.join(found)}", where=f"{host}:{port}",
+                fix="name those to use in sandbox.kinds.android.serials",
+            )  # fmt: skip
+        phone.serial = serial or next(iter(found))
+        if (state := found[phone.serial]) != "device":
+            why, fix = _STATES.get(state, (f"is in the state {state!r}", _LIST_DEVICES))
+            raise EnvError(f"the phone {why}", where=phone.serial, fix=fix)
+        return phone
+
+    async def shell(self, command: str) -> str:
+        """What a command printed, without the last line end. Raises EnvError where it fails, or the phone does."""
+
+        def call() -> Any:
+            return self._client.device(self.serial).shell2(command, timeout=self._timeout_s, v2=True)
+
+        done = await self._asked(call)
+        if done.returncode:
+            said = [*(done.stderr or done.stdout).strip().splitlines(), "nothing was said"][0]
+            raise EnvError(
+                f"`{command[:80]}` failed with code {done.returncode}: {said[:200]}",
+                where=self.serial, fix=f"try it: adb -s {self.serial} shell",
+            )  # fmt: skip
+        return done.stdout.rstrip("\r\n")
+
+    async def screen(self) -> PhoneScreenshot:
+        """Raises EnvError where the picture is none, or half of one."""
+        png = await self._asked(self._shot)
+        try:
+            picture = Image.open(io.BytesIO(png), formats=("PNG",))
+            picture.load()
+        except (OSError, SyntaxError, ValueError) as error:
+            said = png[:80].decode("utf-8", "replace").strip() if png[:1] != b"\x89" else str(error)
+            raise EnvError(
+                f"the phone sent no whole picture: {said or 'nothing'}", where=self.serial,
+                fix=f"try it: adb -s {self.serial} exec-out screencap -p",
+            ) from None  # fmt: skip
+        return PhoneScreenshot(png, *picture.size)
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+    def _states(self) -> dict[str, str]:
+        return {one.serial: one.state for one in self._client.list()}
+
+    def _shot(self) -> bytes:
+        with self._client.device(self.serial).open_transport(timeout=self._timeout_s) as connection:
+            connection.send_command("exec:screencap -p")
+            connection.check_okay()
+            return connection.read_until_close(encoding=None)
+
+    async def _asked(self, call: Callable[[], T]) -> T:
+        """adbutils waits in a thread, whose socket has the deadline."""
+        from adbutils import AdbError, AdbTimeout
+
+        where = self.serial or "adb"
+        try:
+            return await asyncio.to_thread(call)
+        except (AdbTimeout, TimeoutError):
+            raise EnvTimeout(
+                f"the phone did not answer within {self._timeout_s:g} s", where=where, fix=_LIST_DEVICES
+            ) from None
+        except ConnectionRefusedError as error:
+            raise EnvError(f"no ADB server answers: {error}", where=where, fix="run `adb start-server`") from None
+        except (AdbError, EOFError, OSError, ValueError, IndexError) as error:
+            said = str(error) or "the connection ended"
+            raise EnvError(f"the phone is gone: {said[:200]}", where=where, fix=_LIST_DEVICES) from None
+
+
+def _make_client(host: str, port: int, timeout_s: float) -> Any:
+    from adbutils import AdbClient, AdbConnection
+
+    class Connection(AdbConnection):
+        def _safe_connect(self) -> Any:
+            """As it is, without a server of its own where none answers: nobody would end that one."""
+            try:
+                return self._create_socket()
+            except Exception as error:
+                raise ConnectionRefusedError(f"{host}:{port}") from error
+
+    class Client(AdbClient):
+        def make_connection(self, timeout: float | None = None) -> AdbConnection:
+            made = Connection(host, port)
+            made.conn.settimeout(timeout or timeout_s)
+            return made
+
+    return Client(host, port)
+
+
+# The mobile actions as commands of Android's shell.
+
+ADB_KEYBOARD = "com.android.adbkeyboard/.AdbIME"  # https://github.com/senzhk/ADBKeyBoard
+_HOME_KEY, _BACK_KEY, _ENTER_KEY = 3, 4, 66  # codes of keys
+_SWIPE_MS, _LONG_MS = 400, 900
+_SCROLL_SHARE = 0.5  # of the screen, a scroll
+_MAX_CHARACTERS = 2000  # characters
+_DIRECTIONS = {"up": (0, -1), "down": (0, 1), "left": (-1, 0), "right": (1, 0)}
+_NOT_TYPED = re.compile(r"[^ -~\n]")
+_PACKAGE_NAME = re.compile(r"[A-Za-z][\w]*(\.[\w]+)+")  # of a package
+
+
+async def enable_adb_keyboard(phone: AndroidPhone) -> bool:
+    """Type by ADBKeyboard, where it is installed: it can write every character."""
+    if ADB_KEYBOARD not in (await phone.shell("ime list -s -a")).split():
+        return False
+    await phone.shell(f"ime enable {ADB_KEYBOARD}")
+    await phone.shell(f"ime set {ADB_KEYBOARD}")
+    return True
+
+
+async def perform_android_action(
+    phone: AndroidPhone, action: Action, screen: PhoneScreenshot, apps: Mapping[str, str], keyboard: bool
+) -> str:
+    """Carry out one action; "" or why nothing was done. apps: name -> package. keyboard: ADBKeyboard is on.
+
+    Raises EnvError where the phone is gone.
+    """
+    if is_outside_screen(action):
+        return OUTSIDE_NOTE
+    match action:
+        case act.Click(point):
+            await phone.shell(f"input tap {_pixels(point, screen)}")
+        case act.LongPress(point):
+            await phone.shell(f"input swipe {_pixels(point, screen)} {_pixels(point, screen)} {_LONG_MS}")
+        case act.Drag(start, end):
+            await phone.shell(f"input swipe {_pixels(start, screen)} {_pixels(end, screen)} {_SWIPE_MS}")
+        case act.Scroll(point, direction):
+            start, end = _swipe_ends(point, _DIRECTIONS[direction])
+            await phone.shell(f"input swipe {_pixels(start, screen)} {_pixels(end, screen)} {_SWIPE_MS}")
+        case act.Type(content):
+            return await _type_text(phone, content, keyboard)
+        case act.OpenApp(name):
+            return await _open_app(phone, name, apps)
+        case act.PressHome():
+            await _press_key(phone, _HOME_KEY)
+        case act.PressBack():
+            await _press_key(phone, _BACK_KEY)
+        case act.Wait() | act.Finished() | act.CallUser():
+            pass
+        case _:
+            return f"a phone has no {act.ACTION_NAMES[type(action)]}"
+    return ""
+
+
+def _pixels(point: Point, screen: PhoneScreenshot) -> str:
+    return f"{int(point.x * screen.width)} {int(point.y * screen.height)}"
+
+
+def _swipe_ends(point: Point, way: tuple[int, int]) -> tuple[Point, Point]:
+    """A finger goes the other way, around the point and within the screen."""
+    half = [step * _SCROLL_SHARE / 2 for step in way]
+    x, y = (
+        min(max(place, abs(one) + 0.01), 0.99 - abs(one)) if one else place
+        for place, one in zip((point.x, point.y), half, strict=True)
+    )
+    return Point(x + half[0], y + half[1]), Point(x - half[0], y - half[1])
+
+
+async def _press_key(phone: AndroidPhone, key: int) -> None:
+    await phone.shell(f"input keyevent {key}")
+
+
+async def _type_text(phone: AndroidPhone, content: str, keyboard: bool) -> str:
+    if len(content) > _MAX_CHARACTERS:
+        return f"the text is longer than {_MAX_CHARACTERS} characters"
+    submits = content.endswith("\n")
+    text = content.rstrip("\n").encode("utf-8", "replace").decode()
+    if keyboard and text:
+        told = base64.b64encode(text.encode()).decode()
+        await phone.shell(f"am broadcast -a ADB_INPUT_B64 --es msg {told}")
+    elif _NOT_TYPED.search(text):
+        return "not typed: without ADBKeyboard a phone takes the characters of a US keyboard alone"
+    else:
+        for number, line in enumerate(text.split("\n")):
+            if number:
+                await _press_key(phone, _ENTER_KEY)
+            for piece in re.split(r"(?<=%)(?=s)", line):  # `input` writes a space for %s
+                if piece:
+                    await phone.shell(f"input text {shlex.quote(piece)}")
+    if submits:
+        await _press_key(phone, _ENTER_KEY)
+    return ""
+
+
+async def _open_app(phone: AndroidPhone, name: str, apps: Mapping[str, str]) -> str:
+    known = {one.casefold(): package for one, package in apps.items()}
+    package = known.get(name.strip().casefold()) or (name.strip() if _PACKAGE_NAME.fullmatch(name.strip()) else "")
+    if not package or package not in (await phone.shell("pm list packages")).replace("package:", "").split():
+        return f"there is no application called {name[:100]}"
+    await phone.shell(f"monkey -p {package} -c android.intent.category.LAUNCHER 1")
+    return ""
+
+
+# An `Env` of a real phone: a task's commands prepare it, and tell how far the task is done.
+
+
+class AndroidEnv:
+    """find: the phone, looked for at each reset. limit_s: deadline of a reset and of a step. settle_s: after an action,
+    until the screen is looked at. No checkpoints: a phone cannot be put back."""
+
+    def __init__(self, find: Callable[[], Awaitable[AndroidPhone]], limit_s: float, settle_s: float) -> None:
+        self._find, self._limit_s, self._settle_s = find, limit_s, settle_s
+        self._phone: AndroidPhone | None = None
+        self._screen: PhoneScreenshot | None = None
+        self._task: Task | None = None
+        self._keyboard, self._answer = False, ""
+        self._steps, self._over = 0, True
+        self.broken = False
+
+    async def reset(self, task: Task, seed: int) -> StepResult:
+        """seed: what the task shows is drawn already, so it changes nothing."""
+        async with self._deadline("reset", task):
+            self._task, self._steps, self._over, self._answer = task, 0, False, ""
+            phone = self._phone = await self._find()
+            self._keyboard = await enable_adb_keyboard(phone)
+            for command in task.params["reset"]:
+                await phone.shell(command)
+            await phone.shell("input keyevent 3")
+            return await self._result("", False)
+
+    async def step(self, action: Action) -> StepResult:
+        if self._task is None or self._over:
+            raise EnvError("the episode is over", where=self._where(), fix="reset the environment first")
+        async with self._deadline("step", self._task):
+            self._steps += 1
+            if isinstance(action, Finished):
+                self._answer = action.content
+            apps = self._task.params["apps"]
+            note = await perform_android_action(self._phone, action, self._screen, apps, self._keyboard)
+            return await self._result(note, isinstance(action, Finished | CallUser))
+
+    async def close(self) -> None:
+        self._task, self._phone, self._over = None, None, True
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+    async def _result(self, note: str, said_done: bool) -> StepResult:
+        task, phone = self._task, self._phone
+        await asyncio.sleep(self._settle_s)
+        self._screen = await phone.screen()
+        shown = {name: await phone.shell(command) for name, command in task.params["state"].items()}
+        state: dict[str, Any] = {"shown": shown} | ({"answer": self._answer} if self._answer else {})
+        score = apply_verifier(score_shown_state, task.verifier, task.params, state, task.task_id)
+        terminated = state["terminated"] = bool(said_done or Verdict(score, task.threshold).v)
+        truncated = not terminated and self._steps >= task.max_steps
+        self._over = terminated or truncated
+        observation = Observation(self._screen.png, self._screen.width, self._screen.height, task.world)
+        info = {"state": state, "score": score} | ({"note": note} if note else {})
+        return StepResult(observation, score if terminated else 0.0, terminated, truncated, info)
+
+    @asynccontextmanager
+    async def _deadline(self, what: str, task: Task) -> AsyncIterator[None]:
+        """The contract's errors: whatever goes wrong inside breaks this env, by a named error."""
+        if self.broken:
+            raise EnvError("the phone is broken", where=self._where(), fix="lease another environment")
+        try:
+            async with asyncio.timeout(self._limit_s):
+                yield
+        except TimeoutError:
+            self.broken = True
+            late = f"the phone did not answer a {what} within {self._limit_s:g} s"
+            raise EnvTimeout(late, where=f"task {task.task_id}") from None
+        except BaseException:
+            self.broken = True
+            raise
+
+    def _where(self) -> str:
+        return f"world {self._task.world}, task {self._task.task_id}" if self._task else "a phone"

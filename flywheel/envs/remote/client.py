@@ -1,0 +1,269 @@
+"""Play environments that a manager leases on other machines, over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import getpass
+import json
+import logging
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import aiohttp
+
+from flywheel.agent.action_json import actions_to_json
+from flywheel.agent.actions import Action
+from flywheel.config import Settings
+from flywheel.envs import registry as kinds
+from flywheel.envs.base import Env, StepResult, Task
+from flywheel.envs.remote import protocol
+from flywheel.utils.errors import BadInput, EnvError, EnvTimeout
+
+log = logging.getLogger(__name__)
+CLUSTER_MANAGER = (
+    "cluster"  # in place of an address: the manager that the run has itself (`flywheel/cluster/env_nodes.py`)
+)
+MANAGER_VARIABLE, TOKEN_VARIABLE = (
+    "FLYWHEEL_SANDBOX_MANAGER",
+    "FLYWHEEL_SANDBOX_TOKEN",
+)  # where the run tells its address; the token
+_BEAT_S, _GRACE_S, _ASK_S, _PAUSE_S = 5.0, 5.0, 10.0, 0.25
+
+
+class RemoteEnvs:
+    """Leases an environment a task. Made by `open_managed`."""
+
+    def __init__(self, settings: Settings, client: aiohttp.ClientSession, manager: str, token: str) -> None:
+        self._settings, self._client = settings, client
+        self._manager, self._headers = manager, {"Authorization": f"Bearer {token}"}
+        self._user = settings.sandbox.user or _user_name()
+        self._identities: dict[str, str] = {}
+        self._held: set[str] = set()
+        self._why = ""  # the last environment that was asked for was not to be had
+        self.counts: Mapping[str, int] = {}
+
+    @asynccontextmanager
+    async def env(self, task: Task) -> AsyncIterator[Env]:
+        """Raises EnvError where it does not begin, EnvTimeout where none becomes free in `sandbox.wait_s`, BadInput
+        where none ever would."""
+        async with AsyncExitStack() as stack:
+            try:
+                async with asyncio.timeout(self._settings.sandbox.wait_s) as waiting:
+                    env = await self._opened(task.environment, stack)
+            except TimeoutError:
+                if not waiting.expired():
+                    raise
+                why = self._why or "the nodes do not answer"
+                raise EnvTimeout(
+                    f"no environment in {self._settings.sandbox.wait_s:g} s: {why}", where=self._manager
+                ) from None
+            yield env
+
+    async def beats(self) -> None:
+        """Tell the manager that who plays is there; for ever."""
+        while True:
+            await asyncio.sleep(_BEAT_S)
+            if self._held:
+                with contextlib.suppress(EnvError):
+                    await self._ask("POST", "/sessions/beat", {"sessions": list(self._held)})
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+    async def _opened(self, kind: str, stack: AsyncExitStack) -> Env:
+        """Tries until there is one: a manager that starts anew is back in a moment, and a node that has just died is
+        passed over once it has been silent for long enough. The stack gives it back."""
+        limit_s = 2 * kinds.find_backend(kind).limits(self._settings).call_s + _GRACE_S
+        while True:
+            try:
+                if (lease := await self._lease(kind)) is not None:
+                    async with AsyncExitStack() as held:
+                        await held.enter_async_context(self._holding(lease))
+                        remote = _RemoteSession(self._client, lease, limit_s)
+                        head, _ = protocol.decode_message(
+                            await remote.call("open", limit_s=self._settings.sandbox.wait_s)
+                        )
+                        await stack.enter_async_context(held.pop_all())
+                        return next((form for what, form in _ENV_CLASSES.items() if head.get(what)), _RemoteEnv)(remote)
+            except RemoteUnreachable as error:
+                self._why = error.what
+            await asyncio.sleep(_PAUSE_S)
+
+    async def _lease(self, kind: str) -> dict[str, Any] | None:
+        """None where there is no place now."""
+        identity = self._identities.get(kind)
+        if identity is None:
+            identity = self._identities[kind] = protocol.hash_backend_settings(
+                kinds.find_backend(kind).identity(self._settings)
+            )
+        asked = {"user": self._user, "kind": kind, "identity": identity}
+        status, said = await self._ask("POST", "/sessions", asked)
+        if status < 400:
+            return said
+        self._why = said.get("error", "")
+        if status != 409:
+            raise BadInput(self._why, where=said.get("where", "manager"), fix=said.get("fix", ""))
+        return None
+
+    @asynccontextmanager
+    async def _holding(self, lease: Mapping[str, Any]) -> AsyncIterator[None]:
+        self._held.add(lease["session"])
+        try:
+            yield
+        finally:
+            self._held.discard(lease["session"])
+            await asyncio.shield(self._give_back(lease))
+
+    async def _give_back(self, lease: Mapping[str, Any]) -> None:
+        """At the node, so that it ends at once, and at the manager. What does not arrive is reclaimed by silence."""
+        with contextlib.suppress(aiohttp.ClientError, TimeoutError):
+            address = f"{lease['address']}/sessions/{lease['session']}"
+            async with self._client.delete(address, headers={"X-Lease": lease["note"]}, timeout=_timeout(_ASK_S)):
+                pass
+        with contextlib.suppress(EnvError):
+            await self._ask("DELETE", f"/sessions/{lease['session']}", {})
+
+    async def _ask(self, method: str, path: str, body: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
+        try:
+            async with self._client.request(
+                method, self._manager + path, json=body, headers=self._headers, timeout=_timeout(_ASK_S)
+            ) as answer:
+                return answer.status, json.loads(await answer.read())
+        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+            raise RemoteUnreachable(
+                f"the manager does not answer: {error or type(error).__name__}", where=self._manager
+            ) from None
+
+
+class RemoteUnreachable(EnvError):
+    """Nobody is there."""
+
+
+class _RemoteSession:
+    """Calls to one session at its node. limit_s: of one call; the environment there keeps its own, which is shorter."""
+
+    def __init__(self, client: aiohttp.ClientSession, lease: Mapping[str, Any], limit_s: float) -> None:
+        self._client, self._limit_s = client, limit_s
+        self._address, self._headers = f"{lease['address']}/sessions/{lease['session']}", {"X-Lease": lease["note"]}
+
+    async def call(self, name: str, body: bytes = b"", limit_s: float = 0.0) -> bytes:
+        limit_s = limit_s or self._limit_s
+        try:
+            async with self._client.post(
+                f"{self._address}/{name}", data=body, headers=self._headers, timeout=_timeout(limit_s)
+            ) as answer:
+                data = await answer.read()
+        except TimeoutError:
+            raise EnvTimeout(f"the node did not answer a {name} in {limit_s:g} s", where=self._address) from None
+        except aiohttp.ClientError as error:
+            raise RemoteUnreachable(f"the node is gone: {error}", where=self._address) from None
+        if answer.status >= 400:
+            raise protocol.decode_error(data)
+        return data
+
+    async def result(self, name: str, body: bytes) -> StepResult:
+        data = await self.call(name, body)
+        try:
+            return protocol.decode_result(data)
+        except (ValueError, KeyError, TypeError) as error:
+            raise EnvError(f"the node's answer cannot be read: {error!r}", where=self._address) from None
+
+
+class _RemoteEnv:
+    """The contract of `flywheel.envs.base.Env`."""
+
+    def __init__(self, remote: _RemoteSession) -> None:
+        self._remote = remote
+
+    async def reset(self, task: Task, seed: int) -> StepResult:
+        return await self._remote.result(
+            "reset", protocol.encode_message({"task": protocol.encode_task(task), "seed": seed})
+        )
+
+    async def step(self, action: Action) -> StepResult:
+        return await self._remote.result("step", actions_to_json([action]).encode())
+
+    async def close(self) -> None:
+        await self._remote.call("close")
+
+
+class _RemoteCheckpointableEnv(_RemoteEnv):
+    async def checkpoint(self) -> bytes:
+        return protocol.decode_message(await self._remote.call("checkpoint"))[1]
+
+    async def restore(self, checkpoint: bytes) -> StepResult:
+        return await self._remote.result("restore", checkpoint)
+
+
+class _RemotePartialCheckpointableEnv(_RemoteEnv):
+    async def keep(self) -> bytes:
+        return protocol.decode_message(await self._remote.call("keep"))[1]
+
+    async def bring_back(self, kept: bytes) -> StepResult:
+        return await self._remote.result("bring_back", kept)
+
+
+_ENV_CLASSES = {
+    "checkpoints": _RemoteCheckpointableEnv,
+    "keeps": _RemotePartialCheckpointableEnv,
+}  # by what a node says of its environment
+
+
+def check_manager_settings(settings: Settings) -> None:
+    """What can be known before a run begins. Raises BadInput."""
+    if settings.sandbox.manager != CLUSTER_MANAGER:
+        _manager_address_and_token(settings)
+    elif settings.cluster.engine != "ray":
+        raise BadInput("sandbox.manager is cluster, and there is none", where="cluster.engine", fix="set it to ray")
+    elif settings.cluster.stages_at_once > 1:
+        raise BadInput(
+            "sandbox.manager is cluster, which stages beside one another do not share",
+            where="cluster.stages_at_once",
+            fix="set it to 1, or start a manager (`flywheel sandbox serve`)",
+        )
+
+
+def _manager_address_and_token(settings: Settings) -> tuple[str, str]:
+    """Its address and token. Raises BadInput where the settings name none, or there is no token."""
+    address = settings.sandbox.manager
+    if not address:
+        raise BadInput("no manager is named", where="sandbox.manager", fix="name its address, such as http://HOST:4300")
+    if address == CLUSTER_MANAGER:
+        address = os.environ.get(MANAGER_VARIABLE, "")
+        if not address:
+            fix = "`flywheel run` opens one; elsewhere name a manager's address, or set sandbox.backend to local"
+            raise BadInput("no cluster of a run's is open here", where="sandbox.manager: cluster", fix=fix)
+    found = os.environ.get(TOKEN_VARIABLE, "")
+    if not found:
+        raise BadInput(
+            f"the manager's token is not in {TOKEN_VARIABLE}",
+            where="sandbox.manager",
+            fix=f"export {TOKEN_VARIABLE}=...",
+        )
+    return address.rstrip("/"), found
+
+
+@asynccontextmanager
+async def open_remote_envs(settings: Settings) -> AsyncIterator[RemoteEnvs]:
+    """Raises BadInput where the settings name no manager that there is, or there is no token."""
+    known, connector = _manager_address_and_token(settings), aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(connector=connector, trust_env=False) as client:
+        made = RemoteEnvs(settings, client, *known)
+        beating = asyncio.create_task(made.beats())
+        try:
+            yield made
+        finally:
+            beating.cancel()
+            await asyncio.gather(beating, return_exceptions=True)
+
+
+def _timeout(limit_s: float) -> aiohttp.ClientTimeout:
+    return aiohttp.ClientTimeout(total=limit_s)
+
+
+def _user_name() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "nobody"

@@ -1,0 +1,325 @@
+"""Lease environments of registered nodes: the ledger of leases and its HTTP application."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import logging
+import secrets
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from flywheel.envs.remote.protocol import LeaseToken
+from flywheel.utils.errors import BadInput, DataError
+
+# Who has what: nodes and sessions, in memory, and in a SQLite file from which a manager that was killed goes on.
+#
+# What a crash may not lose (a lease, its end, a node) is written before it is answered. When a session was last heard
+# of is not: after a start all count as just heard of.
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS nodes (id TEXT PRIMARY KEY, boot TEXT, address TEXT, places TEXT, draining INTEGER);
+CREATE TABLE IF NOT EXISTS sessions (
+    id TEXT PRIMARY KEY, user TEXT, node TEXT, kind TEXT, identity TEXT, since REAL, until REAL);
+"""
+
+
+class NoCapacity(Exception):
+    """No node has a free place of this kind, or the user has as many as may be."""
+
+
+@dataclass
+class NodeRecord:
+    """places: sessions at once by kind, and the identity of the kind's settings. boot: another after each start."""
+
+    id: str
+    boot: str
+    address: str
+    places: dict[str, tuple[int, str]]
+    heard: float
+    draining: bool = False
+    taken: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass
+class LeasedSession:
+    id: str
+    user: str
+    node: str
+    kind: str
+    identity: str
+    since: float
+    until: float
+    heard: float
+
+
+@dataclass(frozen=True)
+class LeasePolicy:
+    """lease_s: that a session may live. silent_s: without a word from who has it. node_silent_s: without a word from a
+    node. per_user: sessions at once, 0: as many as there are."""
+
+    lease_s: float = 3600.0
+    silent_s: float = 60.0
+    node_silent_s: float = 30.0
+    per_user: int = 0
+
+
+class LeaseLedger:
+    """clock: seconds since 1970. One thread at a time. Raises DataError where the file is not a manager's."""
+
+    def __init__(self, path: Path, terms: LeasePolicy, clock: Callable[[], float] = time.time) -> None:
+        self._terms, self._clock = terms, clock
+        self.nodes: dict[str, NodeRecord] = {}
+        self.sessions: dict[str, LeasedSession] = {}
+        self.ended: Counter[str] = Counter()  # sessions by why they ended, since the start
+        self._by_user: Counter[str] = Counter()
+        try:
+            self._db = sqlite3.connect(path, isolation_level=None)
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=NORMAL")
+            self._db.executescript(_TABLES)
+            self._read()
+        except sqlite3.Error as error:
+            raise DataError(f"not a manager's file: {error}", where=path, fix="name another --state") from None
+
+    def register(self, node: str, boot: str, address: str, places: Mapping[str, tuple[int, str]]) -> None:
+        """A node that has started, or that a manager has not heard of. What it had before its start is gone."""
+        known = self.nodes.get(node)
+        if known is not None and known.boot != boot:
+            self._end([one for one in self.sessions.values() if one.node == node], "the node began anew")
+        taken = known.taken if known is not None else Counter()
+        new = NodeRecord(node, boot, address, dict(places), self._clock(), bool(known and known.draining), taken)
+        self.nodes[node] = new
+        self._keep_node(new)
+
+    def beat(self, node: str, boot: str, has: Iterable[str]) -> list[str]:
+        """A node is there and has these sessions: those of them that are over. Raises KeyError for a node that has to
+        register."""
+        known = self.nodes[node]
+        if known.boot != boot:
+            raise KeyError(node)
+        known.heard = self._clock()
+        return [one for one in has if one not in self.sessions or self.sessions[one].node != node]
+
+    def lease(self, user: str, kind: str, identity: str) -> tuple[LeasedSession, NodeRecord]:
+        """A session on the node that has the most room. Raises NoPlace, and BadInput where waiting would not help: all
+        nodes that have the kind play by other settings."""
+        if self._terms.per_user and self._by_user[user] >= self._terms.per_user:
+            raise NoCapacity(f"{user} has {self._terms.per_user} sessions, which is as many as a user may have")
+        having = [node for node in self.nodes.values() if kind in node.places]
+        if not having:
+            raise NoCapacity(f"no node has environments of the kind {kind}: start one by `flywheel sandbox node`")
+        alike = [node for node in having if node.places[kind][1] == identity]
+        if not alike:
+            raise BadInput(
+                f"the nodes play {kind} by other settings than this run", where="sandbox",
+                fix="give them the run's params.yaml: flywheel sandbox node --workspace",
+            )  # fmt: skip
+        free = [node for node in alike if not node.draining and node.taken[kind] < node.places[kind][0]]
+        if not free:
+            raise NoCapacity(f"all places for {kind} are taken")
+        node = min(free, key=lambda one: one.taken[kind] / one.places[kind][0])
+        now = self._clock()
+        session = LeasedSession(
+            secrets.token_urlsafe(12), user, node.id, kind, identity, now, now + self._terms.lease_s, now
+        )
+        self._db.execute(
+            "INSERT INTO sessions VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (session.id, user, node.id, kind, identity, session.since, session.until),
+        )
+        self._add(session)
+        return session, node
+
+    def release(self, session: str) -> bool:
+        """Whether it was there."""
+        found = self.sessions.get(session)
+        if found is not None:
+            self._end([found], "released")
+        return found is not None
+
+    def heard(self, sessions: Iterable[str]) -> list[str]:
+        """Who has them is there. Those that are over."""
+        over, now = [], self._clock()
+        for one in sessions:
+            if (found := self.sessions.get(one)) is not None:
+                found.heard = now
+            else:
+                over.append(one)
+        return over
+
+    def reclaim(self) -> dict[str, str]:
+        """End what is overdue, or nobody is heard of any more: why, by session."""
+        now, found = self._clock(), {}
+        for node in [one for one in self.nodes.values() if now - one.heard > self._terms.node_silent_s]:
+            found |= self._end([one for one in self.sessions.values() if one.node == node.id], "the node is silent")
+            del self.nodes[node.id]
+            self._db.execute("DELETE FROM nodes WHERE id = ?", (node.id,))
+        late = [one for one in self.sessions.values() if now > one.until]
+        silent = [one for one in self.sessions.values() if now <= one.until and now - one.heard > self._terms.silent_s]
+        return found | self._end(late, "overdue") | self._end(silent, "nobody is heard of")
+
+    def drain(self, node: str, draining: bool = True) -> None:
+        """Lease nothing there any more; what is there goes on. Raises KeyError where there is none."""
+        self.nodes[node].draining = draining
+        self._keep_node(self.nodes[node])
+
+    def close(self) -> None:
+        self._db.close()
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+    def _read(self) -> None:
+        now = self._clock()
+        for node, boot, address, places, draining in self._db.execute("SELECT * FROM nodes"):
+            self.nodes[node] = NodeRecord(node, boot, address, _parse_places(places), now, bool(draining))
+        for row in self._db.execute("SELECT * FROM sessions"):
+            self._add(LeasedSession(*row, heard=now))
+
+    def _add(self, session: LeasedSession) -> None:
+        self.sessions[session.id] = session
+        self._by_user[session.user] += 1
+        if session.node in self.nodes:
+            self.nodes[session.node].taken[session.kind] += 1
+
+    def _end(self, sessions: Iterable[LeasedSession], why: str) -> dict[str, str]:
+        found = {}
+        for one in sessions:
+            self._db.execute("DELETE FROM sessions WHERE id = ?", (one.id,))
+            del self.sessions[one.id]
+            self._by_user[one.user] -= 1
+            if one.node in self.nodes:
+                self.nodes[one.node].taken[one.kind] -= 1
+            self.ended[why] += 1
+            found[one.id] = why
+        return found
+
+    def _keep_node(self, node: NodeRecord) -> None:
+        places = ";".join(f"{kind}={count}={identity}" for kind, (count, identity) in node.places.items())
+        row = (node.id, node.boot, node.address, places, node.draining)
+        self._db.execute("INSERT OR REPLACE INTO nodes VALUES (?, ?, ?, ?, ?)", row)
+
+
+def _parse_places(text: str) -> dict[str, Any]:
+    parts = (one.split("=") for one in text.split(";") if one)
+    return {kind: (int(count), identity) for kind, count, identity in parts}
+
+
+# The manager over HTTP: nodes register and are heard of, sessions are leased and given back.
+#
+# One token for all of it, as a bearer's. Answers that are no success have `error`, and 409 is worth another try.
+
+log = logging.getLogger(__name__)
+_RECLAIM_S = 1.0
+_MAX_REQUEST_BYTES = 2**20  # bytes of a request
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def manager_application(ledger: LeaseLedger, token: str) -> web.Application:
+    """The ledger is closed with it."""
+    manager = _ManagerHandlers(ledger, token)
+
+    @web.middleware
+    async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+        given = request.headers.get("Authorization", "")
+        if not hmac.compare_digest(given.encode(), f"Bearer {token}".encode()):
+            return _error_response(401, "the token is missing or wrong")
+        try:
+            return await handler(request)
+        except NoCapacity as error:
+            return _error_response(409, str(error))
+        except BadInput as error:
+            return _error_response(400, error.what, where=error.where, fix=error.fix)
+        except (ValueError, KeyError, TypeError) as error:
+            return _error_response(422, f"the request cannot be read: {type(error).__name__} {error}")
+
+    made = web.Application(middlewares=[guard], client_max_size=_MAX_REQUEST_BYTES)
+    made.add_routes(
+        [
+            web.post("/nodes/{node}", manager.register),
+            web.post("/nodes/{node}/beat", manager.beat),
+            web.post("/nodes/{node}/drain", manager.drain),
+            web.post("/sessions", manager.lease),
+            web.post("/sessions/beat", manager.heard),
+            web.delete("/sessions/{session}", manager.release),
+            web.get("/sessions", manager.sessions),
+            web.get("/status", manager.status),
+        ]
+    )
+    made.cleanup_ctx.append(manager.reclaiming)
+    return made
+
+
+class _ManagerHandlers:
+    def __init__(self, ledger: LeaseLedger, token: str) -> None:
+        self._ledger, self._token = ledger, token
+
+    async def register(self, request: web.Request) -> web.Response:
+        said = await request.json()
+        places = {kind: (int(count), str(identity)) for kind, (count, identity) in said["places"].items()}
+        self._ledger.register(request.match_info["node"], said["boot"], said["address"], places)
+        return web.json_response({})
+
+    async def beat(self, request: web.Request) -> web.Response:
+        said, node = await request.json(), request.match_info["node"]
+        try:
+            end = self._ledger.beat(node, said["boot"], said["sessions"])
+        except KeyError:
+            return _error_response(404, "this node is not registered")
+        return web.json_response({"end": end, "draining": self._ledger.nodes[node].draining})
+
+    async def drain(self, request: web.Request) -> web.Response:
+        node = request.match_info["node"]
+        if node not in self._ledger.nodes:
+            raise BadInput(f"there is no node {node}", where="manager", fix="flywheel sandbox status lists them")
+        self._ledger.drain(node, (await request.json()).get("draining", True))
+        return web.json_response({})
+
+    async def lease(self, request: web.Request) -> web.Response:
+        said = json.loads(await request.read())
+        session, node = self._ledger.lease(str(said["user"]), str(said["kind"]), str(said["identity"]))
+        note = LeaseToken(session.id, node.id, session.kind, session.identity, session.until).signed(self._token)
+        return web.json_response({"session": session.id, "address": node.address, "note": note})
+
+    async def heard(self, request: web.Request) -> web.Response:
+        return web.json_response({"over": self._ledger.heard((await request.json())["sessions"])})
+
+    async def release(self, request: web.Request) -> web.Response:
+        return web.json_response({"released": self._ledger.release(request.match_info["session"])})
+
+    async def sessions(self, _: web.Request) -> web.Response:
+        return web.json_response([asdict(one) for one in self._ledger.sessions.values()])
+
+    async def status(self, _: web.Request) -> web.Response:
+        nodes = [
+            {"id": one.id, "address": one.address, "draining": one.draining, "heard": one.heard,
+             "places": {kind: {"of": count, "taken": one.taken[kind]} for kind, (count, _) in one.places.items()}}
+            for one in self._ledger.nodes.values()
+        ]  # fmt: skip
+        users = Counter(one.user for one in self._ledger.sessions.values())
+        ended = dict(self._ledger.ended)
+        return web.json_response(
+            {"nodes": nodes, "sessions": len(self._ledger.sessions), "users": users, "ended": ended}
+        )
+
+    async def reclaiming(self, _: web.Application) -> AsyncIterator[None]:
+        task = asyncio.create_task(self._reclaim())
+        yield
+        task.cancel()
+        self._ledger.close()
+
+    async def _reclaim(self) -> None:
+        while True:
+            await asyncio.sleep(_RECLAIM_S)
+            for session, why in self._ledger.reclaim().items():
+                log.info("session %s is over: %s", session, why)
+
+
+def _error_response(status: int, error: str, **more: str) -> web.Response:
+    return web.json_response({"error": error, **more}, status=status)

@@ -1,0 +1,115 @@
+"""Encode what client and node say to each other: calls, results, errors, signed leases.
+
+A message is a JSON object, and bytes behind it: the length of the JSON in four bytes, the JSON, the bytes (a picture, a
+checkpoint). Nothing in it is code.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from flywheel.envs.base import Observation, StepResult, Task
+from flywheel.utils.errors import BadInput, EnvError, EnvTimeout
+
+_LENGTH = struct.Struct(">I")
+_ERRORS = {kind.__name__: kind for kind in (EnvError, EnvTimeout, BadInput)}
+
+
+@dataclass(frozen=True)
+class LeaseToken:
+    """What a node believes of a session, signed by the manager. until: seconds since 1970."""
+
+    session: str
+    node: str
+    kind: str
+    identity: str
+    until: float
+
+    def signed(self, token: str) -> str:
+        """A text for a header."""
+        body = base64.urlsafe_b64encode(json.dumps(asdict(self)).encode()).decode()
+        return f"{body}.{_sign(token, body)}"
+
+    @classmethod
+    def read(cls, text: str, token: str) -> LeaseToken:
+        """Raises ValueError where the manager has not signed it."""
+        body, _, signature = text.partition(".")
+        if not hmac.compare_digest(_sign(token, body).encode(), signature.encode()):
+            raise ValueError("the lease is not signed by the manager")
+        return cls(**json.loads(base64.urlsafe_b64decode(body)))
+
+
+def _sign(token: str, body: str) -> str:
+    return hmac.new(token.encode(), body.encode(), hashlib.sha256).hexdigest()
+
+
+def encode_message(head: Mapping[str, Any], body: bytes = b"") -> bytes:
+    text = json.dumps(head).encode()
+    return _LENGTH.pack(len(text)) + text + body
+
+
+def decode_message(data: bytes) -> tuple[dict[str, Any], bytes]:
+    """Raises ValueError for what is no message."""
+    if len(data) < _LENGTH.size or len(data) < (end := _LENGTH.size + _LENGTH.unpack_from(data)[0]):
+        raise ValueError("the message is cut off")
+    head = json.loads(data[_LENGTH.size : end])
+    if not isinstance(head, dict):
+        raise ValueError("the message has no head")
+    return head, data[end:]
+
+
+def encode_result(result: StepResult) -> bytes:
+    seen = result.observation
+    head = {
+        "width": seen.width,
+        "height": seen.height,
+        "url": seen.url,
+        "text": seen.text,
+        "picture": seen.screenshot is not None,
+    }
+    head |= {"reward": result.reward, "terminated": result.terminated, "truncated": result.truncated}
+    return encode_message({**head, "info": dict(result.info)}, seen.screenshot or b"")
+
+
+def decode_result(data: bytes) -> StepResult:
+    """Raises ValueError or KeyError for what is no result."""
+    head, body = decode_message(data)
+    seen = Observation(body if head["picture"] else None, head["width"], head["height"], head["url"], head["text"])
+    return StepResult(seen, head["reward"], head["terminated"], head["truncated"], head["info"])
+
+
+def encode_task(task: Task) -> dict[str, Any]:
+    return asdict(task)
+
+
+def decode_task(fields: Mapping[str, Any]) -> Task:
+    """Raises TypeError for what is no task."""
+    return Task(**fields)
+
+
+def encode_error(error: Exception) -> bytes:
+    """As JSON. What is no error of an environment's own is told as a crash of it."""
+    if not isinstance(error, EnvError | BadInput):
+        error = EnvError(f"{type(error).__name__}: {error}", where="node")
+    name = next(kind.__name__ for kind in (EnvTimeout, EnvError, BadInput) if isinstance(error, kind))
+    return json.dumps({"error": name, "what": error.what, "where": error.where, "fix": error.fix}).encode()
+
+
+def decode_error(data: bytes) -> EnvError | BadInput:
+    try:
+        said = json.loads(data)
+        return _ERRORS[said["error"]](said["what"], where=said["where"], fix=said["fix"])
+    except (ValueError, KeyError, TypeError):
+        return EnvError(f"the node answered what cannot be read: {data[:80]!r}")
+
+
+def hash_backend_settings(values: Mapping[str, Any]) -> str:
+    """A short name of a kind's settings, by which who plays and the node know that they mean the same."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True, default=str).encode()).hexdigest()[:16]

@@ -1,0 +1,459 @@
+"""Show a node's sessions to people: screens, terminals, files, and take-over by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import hmac
+import json
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from aiohttp import WSMsgType, web
+
+from flywheel.envs.base import Env, Gesture, LatestPicture, LiveView, MachineAccess, Streams
+from flywheel.envs.computer.machine import MachineRefused
+from flywheel.envs.remote import service_proxy
+from flywheel.utils.errors import EnvError
+
+if TYPE_CHECKING:
+    from flywheel.envs.remote.node_server import NodeSession
+
+
+# Files of a session's machine, listed, read and written for a person who watches.
+
+_MAX_FILE_BYTES = 2**18  # bytes of a file that is shown
+
+
+async def get_folder(request: web.Request, env: MachineAccess) -> web.Response:
+    """Its entries as JSON. path: from the home; "." is the home itself."""
+    try:
+        return web.json_response(await env.listed(_requested_path(request)))
+    except MachineRefused as error:
+        raise web.HTTPNotFound(text=error.what) from None
+
+
+async def get_file(request: web.Request, env: MachineAccess) -> web.Response:
+    """`text`, and `digest`, by which it is written back; or `why` it is not shown."""
+    text, digest, why = await _read_text_file(request, env)
+    return web.json_response({"text": text, "digest": digest, "why": why})
+
+
+async def put_file(request: web.Request, env: MachineAccess) -> web.Response:
+    """digest: of the file as it was read; one that has changed since is not written over."""
+    _, digest, why = await _read_text_file(request, env)
+    if why or digest != request.query.get("digest"):
+        raise web.HTTPConflict(text="The file has changed meanwhile: open it again.")
+    content = await request.read()
+    if len(content) > _MAX_FILE_BYTES:
+        raise web.HTTPRequestEntityTooLarge(
+            _MAX_FILE_BYTES, len(content), text=f"A file here has {_MAX_FILE_BYTES} bytes at most."
+        )
+    try:
+        await env.write(_requested_path(request), content)
+    except MachineRefused as error:
+        raise web.HTTPConflict(text=error.what) from None
+    return web.json_response({"digest": hashlib.sha256(content).hexdigest()})
+
+
+def _requested_path(request: web.Request) -> str:
+    return request.query.get("path", "") or "."
+
+
+async def _read_text_file(request: web.Request, env: MachineAccess) -> tuple[str, str, str]:
+    try:
+        data = await env.read(_requested_path(request), _MAX_FILE_BYTES)
+    except MachineRefused as error:
+        raise web.HTTPNotFound(text=error.what) from None
+    if len(data) > _MAX_FILE_BYTES:
+        return "", "", f"It has more than {_MAX_FILE_BYTES // 2**10} KB, and is not shown here."
+    try:
+        return data.decode(), hashlib.sha256(data).hexdigest(), ""
+    except UnicodeDecodeError:
+        return "", "", "It is not a text in UTF-8, and is not shown here."
+
+
+# A session's page on a watcher's screen, and the watcher's hands on the page, over one WebSocket.
+#
+# To the watcher go pictures (binary), the newest that it has time for, and JSON: `touch` once, `taken` and `note` as
+# they come. From it comes JSON: `take`, and gestures (`envs/base.py`). While somebody has taken over, the page's
+# time passes as fast as the clock's; else it passes with the agent's steps alone.
+
+_TICK_S = 0.08  # between two looks at the page while a person does nothing
+_MAX_TICK_S = 0.25  # of the clock's time, that passes in the page at once
+_SEND_TIMEOUT_S = 5.0
+_MAX_WAITING_GESTURES = 256  # gestures that wait
+
+
+async def stream_live_view(socket: web.WebSocketResponse, session: NodeSession, env: LiveView) -> None:
+    """Until the watcher or the session is gone."""
+    visit = _TakeOver(socket, session, env)
+    with env.watch() as pictures:
+        await socket.send_json({"touch": env.touch})
+        parts = [asyncio.ensure_future(_send_pictures(socket, pictures)), asyncio.ensure_future(visit.hear())]
+        acting = asyncio.ensure_future(visit.act())
+        try:
+            await asyncio.wait([*parts, acting, session.life], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for one in parts:
+                one.cancel()
+            visit.end()
+            # Not cancelled: what is under way in the page has to be finished, and has a deadline of its own.
+            await asyncio.gather(*parts, return_exceptions=True)
+            await acting
+
+
+async def _send_pictures(socket: web.WebSocketResponse, pictures: LatestPicture) -> None:
+    while True:
+        await socket.send_bytes(await pictures.next())
+
+
+class _TakeOver:
+    """A person at a page. One at a time may have taken it over."""
+
+    def __init__(self, socket: web.WebSocketResponse, session: NodeSession, env: LiveView) -> None:
+        self._socket, self._session, self._env = socket, session, env
+        self._gestures: list[Gesture] = []
+        self._over, self._wanted = False, False
+        self._changed = asyncio.Event()
+
+    async def hear(self) -> None:
+        """Until the watcher is gone, or says what cannot be."""
+        async for message in self._socket:
+            if message.type is not WSMsgType.TEXT:
+                return
+            try:
+                said = json.loads(message.data)
+                if "take" in said:
+                    self._wanted = bool(said["take"])
+                    self._changed.set()
+                elif self._wanted:
+                    self._add(Gesture.read(said))
+            except (ValueError, TypeError, AttributeError):
+                return
+            if len(self._gestures) > _MAX_WAITING_GESTURES:
+                return
+
+    async def act(self) -> None:
+        """Take over and give back as the watcher wants it, until `end`."""
+        while not self._over:
+            self._changed.clear()
+            if not self._wanted:
+                await self._changed.wait()
+            elif self._session.visitor is not None:
+                await self._tell(taken=False, note="Somebody else has taken this session over.")
+                self._wanted = False
+            else:
+                self._session.visitor, note = self, ""
+                try:
+                    await self._tell(taken=True)
+                    await self._visit()
+                except EnvError as error:
+                    self._wanted, note = False, str(error)
+                finally:
+                    self._session.visitor = None
+                await self._tell(taken=False, note=note)
+
+    def end(self) -> None:
+        self._over, self._wanted = True, False
+        self._changed.set()
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+    async def _visit(self) -> None:
+        last = time.monotonic()
+        while self._wanted:
+            self._changed.clear()
+            now, gestures, self._gestures = time.monotonic(), self._gestures, []
+            async with self._session.alone:  # never within a step of the agent's
+                notes = await self._env.visit(gestures, 1000 * min(now - last, _MAX_TICK_S))
+            for note in notes:
+                await self._tell(note=note)
+            last = now
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(0.0, now + _TICK_S - time.monotonic())):
+                    await self._changed.wait()
+        async with self._session.alone:
+            await self._env.leave()
+        self._gestures = []
+
+    def _add(self, gesture: Gesture) -> None:
+        """A place that was only passed by is left out."""
+        if gesture.does == "move" and self._gestures and self._gestures[-1].does == "move":
+            self._gestures.pop()
+        self._gestures.append(gesture)
+        self._changed.set()
+
+    async def _tell(self, **said: object) -> None:
+        try:
+            async with asyncio.timeout(_SEND_TIMEOUT_S):
+                await self._socket.send_json(said)
+        except (ConnectionError, TimeoutError):
+            self.end()  # nobody is there, or nobody listens
+
+
+# A node's pages for people: what its sessions show, sessions to be taken over, files and services of their machines.
+#
+# Who has the token logs in once; a cookie keeps it. A service is somebody else's page: its address holds a secret of
+# its own in place of the cookie, and it is sent as a sandboxed page, which the browser gives an origin of its own, so
+# that its scripts can ask this node for nothing.
+
+_STATIC = Path(__file__).parent / "static"
+_COOKIE, _CHUNK, _OPEN_S, _HEARTBEAT_S = "flywheel-watch", 2**16, 10.0, 20.0
+# Styles may stand in the page, since the terminal writes its own; what comes from a session is never markup.
+_CONTENT_SECURITY_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' blob: data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+)
+_SCRIPTS = ("watch", "socket", "desktop", "page", "terminal", "files", "services", "vnc", "xterm")
+_FILES = {
+    "index.html": "text/html",
+    "watch.css": "text/css",
+    "xterm.css": "text/css",
+    **{f"{name}.js": "text/javascript" for name in _SCRIPTS},
+}
+
+
+def add_watch_routes(application: web.Application, sessions: Mapping[str, NodeSession], token: str) -> None:
+    """The routes below /watch. sessions: of the node, as they come and go."""
+    watching = _WatchHandlers(sessions, token)
+    application.add_routes(
+        [
+            web.get("/watch", watching.page),
+            web.post("/watch/login", watching.login),
+            web.get("/watch/static/{name}", watching.static),
+            web.get("/watch/sessions", watching.guarded(watching.sessions)),
+            web.get("/watch/sessions/{session}/picture", watching.guarded(watching.picture)),
+            web.get("/watch/sessions/{session}/recording", watching.guarded(watching.recording)),
+            web.get("/watch/sessions/{session}/screen", watching.guarded(watching.screen)),
+            web.get("/watch/sessions/{session}/live", watching.guarded(watching.live)),
+            web.get("/watch/sessions/{session}/terminal", watching.guarded(watching.terminal)),
+            web.get("/watch/sessions/{session}/shell", watching.guarded(watching.shell)),
+            web.get("/watch/sessions/{session}/folder", watching.guarded(watching.of_machine(get_folder))),
+            web.get("/watch/sessions/{session}/file", watching.guarded(watching.of_machine(get_file))),
+            web.put("/watch/sessions/{session}/file", watching.guarded(watching.of_machine(put_file))),
+            web.route("*", "/watch/{how:services|whole}/{secret}/{session}/{port}/{path:.*}", watching.service),
+        ]
+    )
+
+
+class _WatchHandlers:
+    def __init__(self, sessions: Mapping[str, NodeSession], token: str) -> None:
+        self._sessions, self._token = sessions, token
+
+    def guarded(self, handler):
+        async def guarded(request: web.Request) -> web.StreamResponse:
+            if not self._knows(request.cookies.get(_COOKIE, ""), "cookie"):
+                raise web.HTTPUnauthorized(text="log in first")
+            if request.headers.get("Sec-Fetch-Site", "same-origin") not in ("same-origin", "none"):
+                raise web.HTTPForbidden(text="only its own pages may ask")
+            return await handler(request)
+
+        return guarded
+
+    async def login(self, request: web.Request) -> web.Response:
+        given = str((await request.post()).get("token", ""))
+        if not hmac.compare_digest(given.encode(), self._token.encode()):
+            raise web.HTTPForbidden(text="That is not the token.")
+        answer = web.Response(status=303, headers={"Location": "/watch"})
+        answer.set_cookie(_COOKIE, self._secret("cookie"), httponly=True, samesite="Strict", path="/watch")
+        return answer
+
+    async def page(self, _: web.Request) -> web.Response:
+        return _static_response("index.html")
+
+    async def static(self, request: web.Request) -> web.Response:
+        name = request.match_info["name"]
+        if name not in _FILES:
+            raise web.HTTPNotFound
+        return _static_response(name)
+
+    async def sessions(self, _: web.Request) -> web.Response:
+        return web.json_response([await self._told(name, one) for name, one in list(self._sessions.items())])
+
+    async def picture(self, request: web.Request) -> web.Response:
+        seen = self._session(request).seen
+        if seen is None or seen.observation.screenshot is None:
+            raise web.HTTPNotFound
+        return web.Response(body=seen.observation.screenshot, content_type="image/png", headers=_security_headers())
+
+    async def recording(self, request: web.Request) -> web.Response:
+        session = self._session(request)
+        if session.film.empty:
+            raise web.HTTPNotFound(text="nothing is kept: the node was started without --film-mb")
+        body = await asyncio.to_thread(session.film.packing())
+        headers = _security_headers() | {"Content-Disposition": 'attachment; filename="episode.zip"'}
+        return web.Response(body=body, content_type="application/zip", headers=headers)
+
+    async def screen(self, request: web.Request) -> web.WebSocketResponse:
+        """VNC by a WebSocket, as noVNC speaks it."""
+        return await self._streamed(request, lambda env: env.screen(), ("binary",))
+
+    async def terminal(self, request: web.Request) -> web.WebSocketResponse:
+        """The agent's, as `envs/computer_server/terminal_relay.py` speaks."""
+        return await self._streamed(request, lambda env: env.terminal())
+
+    async def shell(self, request: web.Request) -> web.WebSocketResponse:
+        """One of the watcher's own."""
+        given = [request.query.get(name, "") for name in ("rows", "columns")]
+        rows, columns = (int(text) if text.isdecimal() and 0 < int(text) <= 1000 else 24 for text in given)
+        return await self._streamed(request, lambda env: env.shell(rows, columns))
+
+    async def live(self, request: web.Request) -> web.WebSocketResponse:
+        session = self._session(request)
+        env = await self._env(session)
+        if not isinstance(env, LiveView):
+            raise web.HTTPNotFound(text="it has no page")
+        socket = await _open_websocket(request)
+        await stream_live_view(socket, session, env)
+        with contextlib.suppress(ConnectionError, RuntimeError):
+            await socket.close()
+        return socket
+
+    def of_machine(self, handler: Callable[[web.Request, MachineAccess], Awaitable[web.Response]]):
+        async def asked(request: web.Request) -> web.Response:
+            if request.method != "GET":
+                _require_own_origin(request)
+            env = await self._env(self._session(request))
+            if not isinstance(env, MachineAccess):
+                raise web.HTTPNotFound(text="it has no machine of its own")
+            try:
+                return await handler(request, env)
+            except EnvError as error:
+                raise web.HTTPBadGateway(text=str(error)) from None
+
+        return asked
+
+    async def service(self, request: web.Request) -> web.StreamResponse:
+        """What a service in a session's machine answers; WebSockets too. Below `whole` it is asked for the address as
+        it is, for services that can be told where they stand."""
+        name, port = request.match_info["session"], request.match_info["port"]
+        if not self._knows(request.match_info["secret"], f"service {name}") or not port.isdecimal():
+            raise web.HTTPNotFound
+        streams = await self._stream(self._session(request), lambda env: env.service(int(port)))
+        whole = request.match_info["how"] == "whole"
+        path = request.raw_path[1:] if whole else request.raw_path.split("/", 6)[6]
+        return await service_proxy.proxy_service_request(request, streams, int(port), path)
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+    async def _told(self, name: str, session: NodeSession) -> dict:
+        seen, task = session.seen, session.task
+        told = {"id": name, "kind": session.kind, "steps": session.steps, "screen": "", "services": ""}
+        told |= {"instruction": task.instruction if task else "", "world": task.world if task else ""}
+        told |= {"text": seen.observation.text if seen else "", "score": seen.info.get("score") if seen else None}
+        told |= {"picture": bool(seen and seen.observation.screenshot)}
+        told |= {"film": not session.film.empty}
+        told |= {"over": bool(seen and (seen.terminated or seen.truncated))}
+        env = await session.env()
+        if isinstance(env, LiveView):
+            told["screen"] = "page"
+        if isinstance(env, MachineAccess):
+            told["screen"] = "desktop" if told["picture"] else ""
+            own = f"{self._secret(f'service {name}')}/{name}/"
+            told |= {"services": f"/watch/services/{own}", "whole": f"/watch/whole/{own}"}
+        return told
+
+    def _session(self, request: web.Request) -> NodeSession:
+        found = self._sessions.get(request.match_info["session"])
+        if found is None:
+            raise web.HTTPNotFound(text="this session is over")
+        return found
+
+    async def _env(self, session: NodeSession) -> Env:
+        try:
+            async with asyncio.timeout(_OPEN_S):
+                return await session.env()
+        except (EnvError, TimeoutError) as error:
+            raise web.HTTPBadGateway(text=str(error)) from None
+
+    async def _streamed(
+        self,
+        request: web.Request,
+        opens: Callable[[MachineAccess], Awaitable[Streams]],
+        protocols: tuple[str, ...] = (),
+    ) -> web.WebSocketResponse:
+        _require_own_origin(request)
+        streams = await self._stream(self._session(request), opens)
+        try:
+            socket = await _open_websocket(request, protocols)
+        except BaseException:
+            streams[1].close()
+            raise
+        await _pump_streams(socket, streams)
+        return socket
+
+    async def _stream(self, session: NodeSession, opens: Callable[[MachineAccess], Awaitable[Streams]]) -> Streams:
+        env = await self._env(session)
+        if not isinstance(env, MachineAccess):
+            raise web.HTTPNotFound(text="it has no machine of its own")
+        try:
+            async with asyncio.timeout(_OPEN_S):
+                return await opens(env)
+        except (EnvError, TimeoutError) as error:
+            raise web.HTTPBadGateway(text=str(error)) from None
+
+    def _secret(self, what: str) -> str:
+        return hmac.new(self._token.encode(), f"watch {what}".encode(), hashlib.sha256).hexdigest()
+
+    def _knows(self, given: str, what: str) -> bool:
+        return hmac.compare_digest(given.encode(), self._secret(what).encode())
+
+
+def _require_own_origin(request: web.Request) -> None:
+    """Only a page of this node may ask; browsers tell whose page it is."""
+    if urlsplit(request.headers.get("Origin", "")).netloc != request.host:
+        raise web.HTTPForbidden(text="only its own pages may ask")
+
+
+async def _open_websocket(request: web.Request, protocols: tuple[str, ...] = ()) -> web.WebSocketResponse:
+    _require_own_origin(request)
+    socket = web.WebSocketResponse(protocols=protocols, max_msg_size=2**20, heartbeat=_HEARTBEAT_S)
+    try:
+        await socket.prepare(request)
+    except ConnectionError:
+        raise web.HTTPBadRequest(text="who asked is gone") from None
+    return socket
+
+
+async def _pump_streams(socket: web.WebSocketResponse, streams: Streams) -> None:
+    """Until either ends."""
+    reader, writer = streams
+
+    async def out() -> None:
+        while data := await reader.read(_CHUNK):
+            await socket.send_bytes(data)
+
+    async def back() -> None:
+        async for message in socket:
+            if message.type is WSMsgType.BINARY:
+                writer.write(message.data)
+                await writer.drain()
+
+    both = [asyncio.ensure_future(out()), asyncio.ensure_future(back())]
+    try:
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for one in both:
+            one.cancel()
+        await asyncio.gather(*both, return_exceptions=True)
+        writer.close()
+        with contextlib.suppress(ConnectionError, RuntimeError):
+            await socket.close()
+
+
+def _static_response(name: str) -> web.Response:
+    return web.Response(
+        body=(_STATIC / name).read_bytes(), content_type=_FILES[name], charset="utf-8", headers=_security_headers()
+    )
+
+
+def _security_headers() -> dict[str, str]:
+    return {
+        "Content-Security-Policy": _CONTENT_SECURITY_POLICY,
+        "X-Content-Type-Options": "nosniff",
+        "Referrer-Policy": "no-referrer",
+        "Cache-Control": "no-store",
+    }

@@ -1,0 +1,217 @@
+"""Describe a synthetic screen: its elements, its HTML, its texts."""
+
+from __future__ import annotations
+
+import html
+import json
+import random
+import re
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+from flywheel.agent.actions import Point
+from flywheel.envs.screens import vocabulary
+
+# A drawn screen: HTML for Chromium, and what can be asked of it with its exact answer.
+
+SCENE_SIDE = 224  # of every scene, in pixels; all geometry is chosen by its maker, so the answers are exact
+SCENE_LEVELS = 4
+
+
+@dataclass(frozen=True)
+class SceneBox:
+    """In pixels of the scene."""
+
+    x: float
+    y: float
+    w: float
+    h: float
+
+    @property
+    def centre(self) -> Point:
+        return Point((self.x + self.w / 2) / SCENE_SIDE, (self.y + self.h / 2) / SCENE_SIDE)
+
+    def holds(self, point: Point) -> bool:
+        return self.x <= point.x * SCENE_SIDE <= self.x + self.w and self.y <= point.y * SCENE_SIDE <= self.y + self.h
+
+    def overlaps(self, other: SceneBox, gap: float = 4) -> bool:
+        return (
+            self.x < other.x + other.w + gap
+            and other.x < self.x + self.w + gap
+            and self.y < other.y + other.h + gap
+            and other.y < self.y + self.h + gap
+        )
+
+
+@dataclass(frozen=True)
+class SceneQuestion:
+    """skill: what it tests.
+
+    boxes: of the things that the response's points mean, in their order: a click, the ends of a drag must lie in them.
+    seen: of the thing that a response without points is read from.
+    copied: what the response repeats of the instruction.
+    """
+
+    skill: str
+    instruction: str
+    response: str
+    boxes: tuple[SceneBox, ...] = ()
+    seen: SceneBox | None = None
+    copied: str = ""
+
+
+@dataclass(frozen=True)
+class SceneText:
+    """A drawn text: its letters and digits, in lower case, and where each stands."""
+
+    characters: str
+    boxes: tuple[SceneBox, ...]
+
+    @property
+    def box(self) -> SceneBox:
+        first, last = self.boxes[0], self.boxes[-1]
+        return SceneBox(first.x, first.y, last.x + last.w - first.x, first.h)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """shown: what can be seen, by name, and where. texts: all that is written. count: of what can be clicked."""
+
+    kind: str
+    level: int
+    html: str
+    questions: tuple[SceneQuestion, ...]
+    shown: tuple[tuple[str, SceneBox], ...]
+    texts: tuple[SceneText, ...]
+    count: int
+
+
+@dataclass(frozen=True)
+class SceneItem:
+    """Something that can be clicked: what it may be called (the fullest name first), and where it is."""
+
+    name: str
+    box: SceneBox
+    others: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class DrawnScene:
+    """What a kind's maker returns. shown: what the image tokens should name, where it is more than the items."""
+
+    html: str
+    questions: list[SceneQuestion]
+    items: list[SceneItem]
+    shown: list[SceneItem] | None = None
+
+
+# Pieces of HTML for scenes, and places for them.
+
+FONT = 15  # size of a page's text, in pixels
+EDGE = 4  # of a scene, where nothing is scattered
+SHAPE_PATHS = {
+    "square": "M2 2h20v20H2z",
+    "circle": "M12 2a10 10 0 1 0 .01 0z",
+    "triangle": "M12 2l11 20H1z",
+    "diamond": "M12 1l10 11-10 11L2 12z",
+    "cross": "M9 2h6v7h7v6h-7v7H9v-7H2V9h7z",
+    "ring": "M12 2a10 10 0 1 0 .01 0zM12 7a5 5 0 1 1-.01 0z",
+    "hexagon": "M7 3h10l5 9-5 9H7l-5-9z",
+    "bar": "M1 8h22v8H1z",
+    "arrow": "M2 9h10V3l10 9-10 9v-6H2z",
+}
+
+
+@cache
+def load_icons() -> dict[str, str]:
+    """Name -> SVG path, in a square of 24 units."""
+    return json.loads(files("flywheel.envs.suites").joinpath("shared/look.json").read_text())["icons"]
+
+
+def format_svg(name: str, box: SceneBox, fill: str, extra: str = "") -> str:
+    place = f"left:{box.x:.1f}px;top:{box.y:.1f}px;width:{box.w:.1f}px;height:{box.h:.1f}px"
+    path = SHAPE_PATHS.get(name) or load_icons()[name]
+    return (
+        f'<svg viewBox="0 0 24 24" style="{place}"><path d="{path}" fill="{fill}" fill-rule="evenodd" {extra}/></svg>'
+    )
+
+
+def format_div(box: SceneBox, style: str, text: str = "") -> str:
+    return (
+        f'<div style="left:{box.x:.1f}px;top:{box.y:.1f}px;width:{box.w:.1f}px;height:{box.h:.1f}px;{style}">'
+        f"{html.escape(text)}</div>"
+    )
+
+
+_TEXT = re.compile(
+    r'<div style="left:(-?[\d.]+)px;top:(-?[\d.]+)px;width:([\d.]+)px;height:([\d.]+)px;([^"]*)">([^<]+)</div>'
+)
+_SIZE = re.compile(r"font-size:([\d.]+)px")
+_BORDER = re.compile(r"border:([\d.]+)px")
+_FONT = re.compile(r"font:(\w+) \d+px '([\w ]+)'")
+
+
+@cache
+def _advances() -> dict[str, dict[str, int]]:
+    """Font/weight -> width of each letter, digit and the space, in thousandths of the font's size."""
+    return json.loads(files(__package__).joinpath("advances.json").read_text())
+
+
+def extract_texts(drawn: str) -> list[SceneText]:
+    """The texts of a page made here, to a tenth of a pixel on average (kerning is left out)."""
+    weight, family = _FONT.search(drawn).groups()
+    advances = _advances()[f"{family}/{weight}"]
+    found = []
+    for left, top, width, height, style, text in _TEXT.findall(drawn):
+        set_size = _SIZE.search(style)
+        size = float(set_size[1]) if set_size else FONT
+        widths = [advances[letter] * size / 1000 for letter in text]
+        edge = _BORDER.search(style)
+        indent = 5.0 * ("padding-left" in style) + (float(edge[1]) if edge else 0.0)
+        x = float(left) + (indent if "flex-start" in style else (float(width) - sum(widths)) / 2)
+        line = SceneBox(0, float(top) + float(height) / 2 - 0.6 * size, 0, 1.2 * size)
+        boxes = []
+        for wide in widths:
+            boxes.append(SceneBox(x, line.y, wide, line.h))
+            x += wide
+        marks = [(letter, box) for letter, box in zip(text.lower(), boxes, strict=True) if letter.isalnum()]
+        if marks:
+            found.append(SceneText("".join(letter for letter, _ in marks), tuple(box for _, box in marks)))
+    return found
+
+
+def format_section(rng: random.Random, body: str) -> str:
+    background = rng.choice(("#eef1f6", "#dfe6f2", "#ffffff", "#f3efe6", "#cfd6e0", "#e4eee4"))
+    weight = rng.choice(("bold", "bold", "normal"))
+    family = rng.choice(("Liberation Sans", "Liberation Sans", "DejaVu Sans"))
+    return f"<section style=\"background:{background};font:{weight} {FONT}px '{family}'\">{body}</section>"
+
+
+def vary_colour(name: str, rng: random.Random) -> str:
+    """The named colour, a little off, so that no exact value is learnt."""
+    value = vocabulary.COLOURS[name]
+    channels = (int(value[i : i + 2], 16) + rng.randint(-12, 12) for i in (1, 3, 5))
+    return "#" + "".join(f"{min(255, max(0, channel)):02x}" for channel in channels)
+
+
+def text_colour(on: str) -> str:
+    """The colour of text and icons on a ground of the colour `on`."""
+    return "#222222" if on in ("yellow", "white", "pink") else "#ffffff"
+
+
+def scatter_boxes(rng: random.Random, sizes: list[tuple[float, float]]) -> dict[int, SceneBox]:
+    """Places that do not overlap, by the number of the size; what finds none is left out."""
+    placed: dict[int, SceneBox] = {}
+    for number, (w, h) in enumerate(sizes):
+        for _ in range(60):
+            box = SceneBox(
+                EDGE + rng.random() * (SCENE_SIDE - 2 * EDGE - w),
+                EDGE + rng.random() * (SCENE_SIDE - 2 * EDGE - h),
+                w,
+                h,
+            )
+            if not any(box.overlaps(other) for other in placed.values()):
+                placed[number] = box
+                break
+    return placed

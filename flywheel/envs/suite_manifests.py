@@ -1,0 +1,99 @@
+"""Load task suites that others wrote as manifests (`synthesis.worlds`)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from flywheel.config import Settings
+from flywheel.envs import registry
+from flywheel.envs.base import TaskSuite
+from flywheel.utils.errors import BadInput, did_you_mean
+
+# What a manifest of tasks leaves to be drawn: placeholders of its texts, `{name}`, and what each is drawn from.
+
+PlaceholderChoices = Mapping[str, Sequence[Mapping[str, str] | str]]
+
+
+def draw_placeholders(choices: PlaceholderChoices, rng: random.Random) -> dict[str, str]:
+    """A text for each placeholder. A choice is a text, or a mapping whose entries are placeholders of their own."""
+    values: dict[str, str] = {}
+    for name, of in choices.items():
+        one = rng.choice(of)
+        values |= {name: one} if isinstance(one, str) else one
+    return values
+
+
+def fill_placeholders(value: Any, values: Mapping[str, str]) -> Any:
+    """JSON values with the placeholders of all their texts filled in, those of names too."""
+    if isinstance(value, str):
+        for name, text in values.items():
+            value = value.replace(f"{{{name}}}", text)
+        return value
+    if isinstance(value, Mapping):
+        return {fill_placeholders(name, values): fill_placeholders(one, values) for name, one in value.items()}
+    return [fill_placeholders(one, values) for one in value] if isinstance(value, list) else value
+
+
+# Worlds that others wrote, by manifests alone: `synthesis.worlds` names them, and each is made known to its kind.
+
+ManifestForm = TypeVar("M", bound=BaseModel)
+
+
+@runtime_checkable
+class ManifestLoader(Protocol):
+    """An environment kind that takes worlds by manifests."""
+
+    def load(self, path: Path) -> TaskSuite:
+        """The manifest's world, which the kind knows from then on. Raises BadInput that names what is wrong in it."""
+
+
+def load_external_suites(settings: Settings, root: Path) -> None:
+    """Make the worlds known that the settings name. root: the folder that relative paths count from. It may be called
+    again, also after a manifest has changed.
+
+    Raises BadInput for a manifest that cannot be used.
+    """
+    for entry in settings.synthesis.worlds:
+        path = root / entry
+        name = _read_yaml_mapping(path).get("kind")
+        loading = [one for one in registry.list_backends() if isinstance(registry.find_backend(one), ManifestLoader)]
+        if name not in loading:
+            raise BadInput(f"kind is {name!r}", where=path, fix=did_you_mean(str(name), loading))
+        registry.find_backend(name).load(path)
+
+
+def register_external_suite(own: dict[str, TaskSuite], world: TaskSuite, path: Path) -> TaskSuite:
+    """For a kind: put a world among those that it has by manifests. Raises BadInput where its name is taken."""
+    if world.name not in own and world.name in registry.list_task_suites():
+        raise BadInput(f"a world is called {world.name} already", where=path, fix="rename this one")
+    own[world.name] = world
+    return world
+
+
+def validate_suite_manifest(path: Path, form: type[ManifestForm]) -> ManifestForm:
+    """A manifest in a kind's form. Raises BadInput that names the field."""
+    try:
+        return form.model_validate({name: value for name, value in _read_yaml_mapping(path).items() if name != "kind"})
+    except ValidationError as error:
+        fault = error.errors()[0]
+        field = ".".join(map(str, fault["loc"])) or "whole"
+        raise BadInput(f"the manifest's {field}: {fault['msg']}", where=path, fix="mend that field") from None
+
+
+def _read_yaml_mapping(path: Path) -> dict[str, Any]:
+    try:
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"the manifest cannot be read: {error}", where=path, fix="check the path") from None
+    except yaml.YAMLError as error:
+        said = str(error).replace("\n", " ")
+        raise BadInput(f"the manifest is not YAML: {said}", where=path, fix="mend that place") from None
+    if not isinstance(found, dict):
+        raise BadInput("the manifest is no mapping", where=path, fix="begin with kind, world and tasks")
+    return found

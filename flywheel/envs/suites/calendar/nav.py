@@ -1,0 +1,146 @@
+"""How the expert of the calendar gets around: each is a move, or None where nothing is left to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from flywheel.envs.suites.screen import Move, Screen
+
+_MENU = {
+    "invitations": "I look at the invitations.",
+    "free": "I look for free time.",
+    "calendars": "I open the calendars.",
+    "settings": "I open the settings.",
+}
+SAID = {
+    "title": ("I type the title.",),
+    "day": ("I type the day.",),
+    "start": ("I type when it begins.",),
+    "end": ("I type when it ends.",),
+    "place": ("I type the place.",),
+    "guests": ("I type who comes.",),
+    "calendar": ("I choose the calendar.",),
+    "repeat": ("I choose how often.",),
+    "until": ("I type the last day.",),
+    "remind": ("I choose the reminder.",),
+    "all_day": ("It takes all day.",),
+    "notes": ("I type the note.",),
+    "save": ("I save it.", "Now I save."),
+}
+
+
+def first(*moves: Callable[[], Move | None]) -> Move | None:
+    """The first of several things that is not done yet."""
+    for move in moves:
+        if (found := move()) is not None:
+            return found
+    return None
+
+
+def to(screen: Screen, page: str) -> Move | None:
+    """To a page of the menu: beside the page, or behind the button with three lines."""
+    if screen.page == page:
+        return None
+    for element in (f"go {page}", f"menu {page}"):
+        if screen.has(element):
+            return screen.click(element, _MENU[page])
+    return screen.click("pages", "I open the menu.", "First the menu.")
+
+
+def month(screen: Screen, wanted: str) -> Move | None:
+    """To the month view of a month: arrow by arrow, from the start page."""
+    here = screen.records["_today"][:7] if screen.page == "" else screen.page.removeprefix("month/")
+    if screen.page != "" and not screen.page.startswith("month/"):
+        return screen.click("home", "Back to the month.", "I go to the month.")
+    if here == wanted:
+        return None
+    if here < wanted:
+        return screen.click("later", "The next month.", "Later than that.")
+    return screen.click("earlier", "The month before.", "Earlier than that.")
+
+
+def day(screen: Screen, wanted: str) -> Move | None:
+    """To the day view of a day."""
+    if screen.page == f"day/{wanted}":
+        return None
+    if screen.page.startswith("week/") and screen.has(f"day {wanted}"):
+        return screen.click(f"day {wanted}", "I open this day.", "That day.")
+    return month(screen, wanted[:7]) or screen.click(f"day {wanted}", "I open this day.", "That is the day.")
+
+
+def view(screen: Screen, name: str, wanted: str) -> Move | None:
+    """To another view of a day, by its day view."""
+    if screen.page.startswith(f"{name}/"):
+        return None
+    return day(screen, wanted) or screen.click(f"view {name}", "I change the view.", "I want to see more.")
+
+
+def event(screen: Screen, key: str) -> Move | None:
+    """To the page of an event: on a day that is shown, or by the search."""
+    if screen.page == f"event/{key}":
+        return None
+    if screen.has(f"found {key}"):
+        return screen.click(f"found {key}", "I open it.", "Here it is.", "This is the one.")
+    on = screen.records["events"][key]["day"]
+    if screen.has(f"event {key} {on}"):
+        return screen.click(f"event {key} {on}", "I open it.", "Here it is.", "I see it.")
+    said = {"search": ("I search for it.", "I type what I look for.")}
+    return screen.fill({"search": screen.records["events"][key]["title"]}, "", said)
+
+
+def occurrence(screen: Screen, key: str, on: str) -> Move | None:
+    """To the page of one event of a series, by its day."""
+    if screen.page == f"event/{key}" and screen.query.get("day", "") == on:
+        return None
+    return day(screen, on) or screen.click(f"event {key} {on}", "I open it.", "Here it is.")
+
+
+def new(screen: Screen, on: str) -> Move | None:
+    """To the form of a new event of a day, which the view of that day fills in."""
+    if screen.page == "new":
+        return None
+    return day(screen, on) or create(screen)
+
+
+def create(screen: Screen) -> Move:
+    return screen.click("new event" if screen.has("new event") else "add", "I make a new event.", "A new one.")
+
+
+def editing(screen: Screen, key: str) -> Move | None:
+    """To the form of an event that does not repeat, or of the whole series."""
+    if screen.page == f"event/{key}/edit":
+        return None
+    if (move := event(screen, key)) is not None:
+        return move
+    if screen.has("edit all"):
+        return screen.click("edit all", "All of them.", "The whole series.")
+    return screen.click("edit", "I change it.", "I click edit.")
+
+
+def filled(screen: Screen, values: dict[str, str | bool]) -> Move:
+    """Fill in the form of an event, in the order of its fields, and save it."""
+    order = (
+        "title",
+        "day",
+        "calendar",
+        "start",
+        "end",
+        "all_day",
+        "place",
+        "repeat",
+        "until",
+        "remind",
+        "guests",
+        "notes",
+    )
+    return screen.fill({name: values[name] for name in order if name in values}, "save", SAID)
+
+
+def deleted(screen: Screen, key: str) -> Move | None:
+    """Delete an event, or the whole of its series."""
+    if key not in screen.records["events"]:
+        return None
+    for button in ("confirm", "delete all"):
+        if screen.has(button):
+            return screen.click(button, "Yes, I am sure.", "All of it.")
+    return event(screen, key) or screen.click("delete", "I delete it.", "Away with it.")

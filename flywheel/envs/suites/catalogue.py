@@ -1,0 +1,146 @@
+"""The worlds there are: their manifests, checked, and a checksum of their sources.
+
+A world is a folder with `manifest.json`, pages, and `world.py`, which has `draw(template, level, rng)` (the params of
+a task) and `next_step(task, state, rng)` (what an expert does). A site's `world.py` has `start`, `view`, `act` too,
+a game's has `solve(params)`: what shows that its levels can be won. A world of small pages (kind `page`) is one HTML
+page with its state in it, as a game, and declares its templates in Python (`TEMPLATES`), as a site.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+import json
+import random
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field, ValidationError
+
+from flywheel.envs.base import TaskSuite
+from flywheel.utils.errors import BadInput, did_you_mean
+
+SUITES_ROOT = Path(__file__).parent
+SHARED_SOURCES = SUITES_ROOT / "shared"
+REFERENCES_FILE = "references.json"  # in a world's folder: what its expert and random play reach, measured
+_SOURCES = {".html", ".js", ".css", ".json", ".py", ".svg"}
+
+
+class BrowserWorld(TaskSuite):
+    """One world's manifest, played in a browser. version rises when the meaning of its state changes.
+
+    checksum: sha256 of the world's sources and of the shared ones.
+    """
+
+    environment: ClassVar[str] = "browser"
+    title: str = Field(min_length=1)
+    kind: Literal["game", "site", "page"]
+    version: int = Field(ge=1)
+    folder: Path
+    language: str = "en"
+
+    def draw(self, template: str, level: int, seed: int) -> dict[str, Any]:
+        """The params of one seed, as a task of it has them. Raises BadInput for a level that the world has not."""
+        self.budget(template, level)
+        return self.play.draw(template, level, random.Random(f"{self.name} {template} {level} {seed}"))
+
+    @property
+    def module(self) -> ModuleType:
+        """The world's own Python: `flywheel.envs.suites.<folder>.world`."""
+        return importlib.import_module(f"flywheel.envs.suites.{self.folder.name}.world")
+
+    @property
+    def play(self) -> Any:
+        """What has draw, next_step and the rest: the module, or the `SITE` that it declares, in this language."""
+        site = getattr(self.module, "SITE", None)
+        return self.module if site is None else site.speaking(self.language)
+
+    def verifier(self, name: str) -> Callable[[Mapping[str, Any], Mapping[str, Any]], float] | None:
+        """A function of the world's own by name, or of a site's small edition; None where there is none."""
+        play = self.play
+        return getattr(play, name, None) or getattr(getattr(play, "small", None), name, None) if name else None
+
+
+def load_world(folder: Path, language: str = "en") -> BrowserWorld:
+    """Read and check one manifest; a site's own templates join those of the manifest. Raises BadInput naming the field.
+
+    In another language than English, the world's name is that of the folder with `_<language>`.
+    """
+    path = folder / "manifest.json"
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+        declared = _declared(folder, language) if isinstance(raw, dict) and raw.get("kind") in ("site", "page") else {}
+        if declared:
+            named = raw.get("templates", {}) if language == "en" else {}  # the manifest's own are in English
+            raw = {**raw, "templates": {**named, **declared}}
+        world = BrowserWorld.model_validate(
+            {**raw, "folder": folder, "language": language, "checksum": world_checksum(folder)}
+        )
+    except FileNotFoundError:
+        raise BadInput(
+            "no such world: it has no manifest", where=path, fix=f"known are {', '.join(list_worlds())}"
+        ) from None
+    except (json.JSONDecodeError, UnicodeDecodeError, TypeError) as error:
+        raise BadInput(f"the manifest is not a JSON object: {error}", where=path) from None
+    except ValidationError as error:
+        fault = error.errors()[0]
+        field = ".".join(str(part) for part in fault["loc"])
+        raise BadInput(f"the manifest's {field}: {fault['msg']}", where=path, fix="mend that field") from None
+    if world.name != folder.name:
+        raise BadInput(f"the manifest's name is {world.name!r}, its folder {folder.name!r}", where=path)
+    return world if language == "en" else world.model_copy(update={"name": f"{folder.name}_{language}"})
+
+
+def _declared(folder: Path, language: str) -> dict[str, dict[str, Any]]:
+    """The templates that a site, or a world of pages, declares in Python."""
+    try:
+        module = importlib.import_module(f"flywheel.envs.suites.{folder.name}.world")
+    except ModuleNotFoundError as error:
+        raise BadInput(f"the world has no Python of its own: {error}", where=folder) from None
+    site = getattr(module, "SITE", None)
+    return site.speaking(language).TEMPLATES if site else getattr(module, "TEMPLATES", {})
+
+
+@functools.cache
+def get_world(name: str) -> BrowserWorld:
+    """A world of the package by name. Raises BadInput for an unknown one."""
+    if name not in list_worlds():
+        raise BadInput(f"no world is called {name!r}", where="synthesis.domains", fix=did_you_mean(name, list_worlds()))
+    return load_world(*_places()[name])
+
+
+def list_worlds() -> list[str]:
+    """Every world; one that has messages in another language stands there once more, such as settings_zh."""
+    return sorted(_places())
+
+
+def _places() -> dict[str, tuple[Path, str]]:
+    """Name -> folder and language."""
+    places = {path.parent.name: (path.parent, "en") for path in SUITES_ROOT.glob("*/manifest.json")}
+    for path in SUITES_ROOT.glob("*/messages/*.json"):
+        if (folder := path.parent.parent).name in places:
+            places[f"{folder.name}_{path.stem}"] = (folder, path.stem)
+    return places
+
+
+def list_games() -> list[str]:
+    return [name for name in list_worlds() if get_world(name).kind == "game"]
+
+
+def world_checksum(folder: Path) -> str:
+    """sha256 over the sources of a world and those that all share, by name and content: what a task was made for."""
+    digest = hashlib.sha256()
+    for path in (*sorted(folder.rglob("*")), *sorted(SHARED_SOURCES.rglob("*")), *sorted(SUITES_ROOT.glob("*.py"))):
+        if path.suffix in _SOURCES and path.name != REFERENCES_FILE and "__pycache__" not in path.parts:
+            base = folder.parent if path.is_relative_to(folder) else SUITES_ROOT
+            digest.update(path.relative_to(base).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+@functools.cache
+def load_look() -> dict[str, dict[str, str]]:
+    """The common look: `colours` (name -> hex) and `icons` (name -> SVG path on a 24 x 24 grid)."""
+    return json.loads((SHARED_SOURCES / "look.json").read_text(encoding="utf-8"))

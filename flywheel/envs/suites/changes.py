@@ -1,0 +1,151 @@
+"""What was changed in a site's records, against what was asked: how the verifiers of sites see side effects.
+
+Records are JSON values: collections (id -> fields) and single values. A change is a leaf that differs from the start.
+A key that begins with an underscore is bookkeeping (counters, what was read) and never counts. The id of something
+new means nothing: a new entry of a collection is known by its content.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import pickle
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+_NUMBER = re.compile(r"[^\d.\-]*(-?\d[\d,]*(?:\.\d+)?)\s*[^\d]*")
+
+
+def share_of_changes(
+    start: Mapping[str, Any], goal: Mapping[str, Any], now: Mapping[str, Any], ignore: Iterable[str] = ()
+) -> float:
+    """Changes asked for and made, over all that were asked for or made: 1 where exactly those.
+
+    ignore: patterns of paths that do not count, such as "mails/*/unread". 1 too where nothing was asked and made.
+    """
+    trees = _apart((start, goal, now))
+    before, asked_for, made = (_leaves(one, trees[0]) for one in trees)
+    patterns = tuple(ignore)
+    moved = {
+        key
+        for key in {**before, **asked_for, **made}
+        if not before.get(key, _NONE) == asked_for.get(key, _NONE) == made.get(key, _NONE)
+        and not any(fnmatch.fnmatchcase(key, pattern) for pattern in patterns)
+    }
+    asked = {key for key in moved if asked_for.get(key, _NONE) != before.get(key, _NONE)}
+    done = {key for key in moved if made.get(key, _NONE) != before.get(key, _NONE)}
+    right = {key for key in asked if made.get(key, _NONE) == asked_for.get(key, _NONE)}
+    return len(right) / len(asked | done) if asked | done else 1.0
+
+
+def share_of_values(
+    start: Mapping[str, Any], goal: Mapping[str, Any], now: Mapping[str, Any], absent: Any = None
+) -> float:
+    """The same of single values, where something is asked: a key that is not there has the value `absent`."""
+    keys = {*start, *goal, *now}
+    asked = {key for key in keys if goal.get(key, absent) != start.get(key, absent)}
+    made = {key for key in keys if now.get(key, absent) != start.get(key, absent)}
+    right = {key for key in asked if now.get(key, absent) == goal.get(key, absent)}
+    return len(right) / len(asked | made)
+
+
+def copy_records(records: Any) -> Any:
+    """A deep copy of JSON values: what copy.deepcopy makes, several times as fast."""
+    return pickle.loads(pickle.dumps(records, pickle.HIGHEST_PROTOCOL))
+
+
+def same_answer(given: str, wanted: str | float | Iterable[str]) -> bool:
+    """Whether an answer says what was asked: a text (any case, accents, spaces), a number, or a set of texts.
+
+    A number may carry a currency sign, thousands separators or a unit. The texts of a set come in any order, parted
+    by commas, semicolons or "and".
+    """
+    if isinstance(wanted, str):
+        return _plain(given) == _plain(wanted)
+    if isinstance(wanted, int | float):
+        found = _NUMBER.fullmatch(given.strip())
+        return bool(found) and abs(float(found[1].replace(",", "")) - wanted) <= 1e-9 * max(1.0, abs(wanted))
+    parts = re.split(r"[,;，、；]|\band\b|和", given)
+    return sorted(filter(None, map(_plain, parts))) == sorted(map(_plain, wanted))
+
+
+def normalise_text(text: str) -> str:
+    """Text as it counts: composed Unicode, spaces and line ends as one space each."""
+    return " ".join(unicodedata.normalize("NFC", text).split())
+
+
+def _plain(text: str) -> str:
+    """In small letters, without accents and the signs around it."""
+    bare = "".join(one for one in unicodedata.normalize("NFKD", text) if not unicodedata.combining(one))
+    return normalise_text(bare).casefold().strip(" .。\"'“”‘’")
+
+
+_NONE = object()
+
+
+def _apart(trees: tuple[Mapping[str, Any], ...]) -> tuple[dict[str, Any], ...]:
+    """Only what is not the same in all trees: of thousands of entries, those few that are worth a walk."""
+    left: tuple[dict[str, Any], ...] = tuple({} for _ in trees)
+    for name in dict.fromkeys(chain.from_iterable(trees)):
+        there = [tree.get(name, _NONE) for tree in trees]
+        if all(isinstance(one, Mapping) for one in there):
+            keys = () if _alike(there) else dict.fromkeys(chain.from_iterable(there))
+            moved = [key for key in keys if not _alike([one.get(key, _NONE) for one in there])]
+            there = [{key: one[key] for key in moved if key in one} for one in there]
+        for kept, one in zip(left, there, strict=True):
+            if one is not _NONE:
+                kept[name] = one
+    return left
+
+
+def _alike(values: Sequence[Any]) -> bool:
+    return all(one is values[0] or one == values[0] for one in values[1:])
+
+
+def _leaves(records: Mapping[str, Any], start: Mapping[str, Any]) -> dict[str, Any]:
+    """Path -> value. Entries that `start` lacks, of a collection, get their content as key."""
+    found: dict[str, Any] = {}
+    for name, value in records.items():
+        if name.startswith("_"):
+            continue
+        if not isinstance(value, Mapping):
+            found[name] = _value(value)
+            continue
+        known = start.get(name, {})
+        for key, entry in value.items():
+            if key.startswith("_"):
+                continue
+            if isinstance(entry, Mapping) and key not in known:
+                text = json.dumps(_content(entry), sort_keys=True, ensure_ascii=False)
+                path = f"{name}/+{text}"
+                found[path] = found.get(path, 0) + 1
+            else:
+                _walk(f"{name}/{key}", entry, found)
+    return found
+
+
+def _walk(path: str, value: Any, found: dict[str, Any]) -> None:
+    if not isinstance(value, Mapping):
+        found[path] = _value(value)
+        return
+    found[path] = True  # so that an entry of no fields is seen to come and go
+    for key, inner in value.items():
+        if not key.startswith("_"):
+            _walk(f"{path}/{key}", inner, found)
+
+
+def _content(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _content(inner) for key, inner in value.items() if not key.startswith("_")}
+    return _value(value)
+
+
+def _value(value: Any) -> Any:
+    if isinstance(value, str):
+        return normalise_text(value)
+    if isinstance(value, list):
+        return [_content(inner) for inner in value]
+    return value

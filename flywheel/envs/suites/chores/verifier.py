@@ -1,0 +1,81 @@
+"""Score the end of a chore by what was seen from outside of the machine."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+CHORES_VERIFIER = "as_wanted"
+
+
+def score_chore_state(params: Mapping[str, Any], state: Mapping[str, Any]) -> float:
+    """1 where every part of what is wanted holds and nothing that was there is spoilt. Else half of the share of parts
+    that hold, less those that are spoilt: 0.5 at most, so that no threshold above takes a half for a whole.
+
+    Where a checker judges, its score at most, and 0 before the end; what may be spoilt is its own matter.
+    """
+    parts = list(_part_results(params, state))
+    if "checker" in params:
+        most = 1.0 if all(parts) else 0.5 * sum(parts) / len(parts)
+        return min(most, state["checked"]["score"] if "checked" in state else 0.0)
+    spoilt = _count_spoilt_files(params, state)
+    if all(parts) and not spoilt:
+        return 1.0
+    return 0.5 * max(0, sum(parts) - spoilt) / len(parts)
+
+
+def _part_results(params: Mapping[str, Any], state: Mapping[str, Any]) -> Iterator[bool]:
+    now = state.get("files", {})
+    for path, text in params.get("wanted", {}).items():
+        if text != params["files"].get(path):
+            yield file_matches(path, text, now.get(path))
+    if "answer" in params:
+        yield answer_matches(params["answer"], state.get("answer", ""))
+    for port, text in params.get("served", {}).items():
+        found = state.get("ports", {}).get(port)
+        yield found is None if text is None else found is not None and found.strip() == text.strip()
+    for path, files in params.get("packed", {}).items():
+        yield state.get("packed", {}).get(path) == files
+    if "received" in params:
+        yield state.get("received", [])[-1:] == [params["received"]]
+    if "printed" in params:
+        yield [line.strip() for line in state.get("printed") or ()] == params["printed"]
+
+
+def _count_spoilt_files(params: Mapping[str, Any], state: Mapping[str, Any]) -> int:
+    """How many files that are to stay as they are do not."""
+    now, wanted = state.get("files", {}), params.get("wanted", {})
+    free = params.get("free", ())
+    stay = {path: text for path, text in params["files"].items() if path not in free and wanted.get(path, text) == text}
+    return sum(not file_matches(path, text, now.get(path)) for path, text in stay.items())
+
+
+def file_matches(path: str, wanted: str | None, found: str | None) -> bool:
+    """Whether a file says what is wanted: JSON and tables by their values, other texts to the letter but for space at
+    the end of lines and of the file."""
+    if wanted is None or found is None:
+        return wanted is found
+    try:
+        return _parse_file(path, wanted) == _parse_file(path, found)
+    except (ValueError, csv.Error, RecursionError):
+        return False
+
+
+def _parse_file(path: str, text: str) -> Any:
+    if path.endswith(".json"):
+        return json.dumps(json.loads(text), sort_keys=True)
+    if path.endswith(".csv"):
+        return [[cell.strip() for cell in row] for row in csv.reader(io.StringIO(text)) if row]
+    return [line.rstrip() for line in text.rstrip().splitlines()]
+
+
+def answer_matches(wanted: str, said: str) -> bool:
+    """Whether it is the answer: numbers by their value, words whatever their case; a full stop may follow."""
+    wanted, said = (" ".join(one.split()).rstrip(".").casefold() for one in (wanted, said))
+    try:
+        return wanted == said or float(wanted) == float(said.replace(",", ""))
+    except ValueError:
+        return False

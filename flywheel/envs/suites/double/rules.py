@@ -1,0 +1,81 @@
+"""The rules of merge and double, as `double.js` has them, and a search for the target's number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from flywheel.envs.suites.search import Way, beam
+
+NEXT = -1  # where a number comes from that is none of a column's: the next one
+_WIDTHS = (10, 100, 600)  # of the search; the wider ones are for a board on which somebody else has played
+_BURIED = 1.6  # what a number costs that lies on a smaller one
+_CHAINED = 0.4  # what one is worth that lies on its double
+_USED = 0.9  # what a drop is worth: the target needs many
+
+Column = tuple[int, ...]
+Move = tuple[int, int]  # the column whose uppermost number goes, or NEXT; the column that it goes to
+
+
+class State(NamedTuple):
+    """columns: numbers from below. used: numbers of those to come that have come."""
+
+    columns: tuple[Column, ...]
+    used: int
+
+
+def dropped(column: Column, number: int) -> Column:
+    """The column after a number fell on it: equal ones double from above, as long as there are any."""
+    while column and column[-1] == number:
+        column, number = column[:-1], 2 * number
+    return (*column, number)
+
+
+class Level:
+    """What does not change: the numbers to come, how high columns may be, and the number to make."""
+
+    def __init__(self, params: Mapping[str, Any]) -> None:
+        self.target: int = params["target"]
+        self._high: int = params["high"]
+        self._coming = tuple(params["coming"])
+        self.start = State(tuple(map(tuple, params["columns"])), 0)
+
+    def next(self, state: State) -> int | None:
+        """The number that a drop would bring; None where all have come."""
+        return self._coming[state.used] if state.used < len(self._coming) else None
+
+    def moves(self, state: State) -> Iterator[tuple[Move, State]]:
+        """Each drop of the next number, and each number that can be put onto an equal one."""
+        columns, number = state.columns, self.next(state)
+        for to, column in enumerate(columns):
+            if number is not None and len(after := dropped(column, number)) <= self._high:
+                yield (NEXT, to), State((*columns[:to], after, *columns[to + 1 :]), state.used + 1)
+            for one, other in enumerate(columns):
+                if one != to and other and column and other[-1] == column[-1]:
+                    changed = list(columns)
+                    changed[one], changed[to] = other[:-1], dropped(column, other[-1])
+                    yield (one, to), State(tuple(changed), state.used)
+
+    def won(self, state: State) -> bool:
+        return any(number >= self.target for column in state.columns for number in column)
+
+    def value(self, state: State) -> float:
+        """How promising a state is: few numbers, none that lies on a smaller one, and columns that double downwards."""
+        worth = _USED * state.used
+        for column in state.columns:
+            worth -= len(column)
+            for below, above in pairwise(column):
+                if below < above:
+                    worth -= _BURIED
+                elif below == 2 * above:
+                    worth += _CHAINED
+        return worth
+
+    def solve(self, state: State | None = None, widths: Sequence[int] = _WIDTHS) -> Way | None:
+        """Moves that make the target from `state` (the start where None); None where none are found."""
+        for width in widths:
+            way = beam(self.start if state is None else state, self.moves, self.won, self.value, width)
+            if way is not None:
+                return way
+        return None

@@ -1,0 +1,6 @@
+"""An encyclopaedia of elements, countries, cities and discoverers: search, tables, links, a reading list and notes."""
+
+from flywheel.envs.suites.encyclopaedia import tasks_chains, tasks_facts, tasks_reading
+from flywheel.envs.suites.encyclopaedia.pages import site
+
+SITE = site.offer((*tasks_reading.TASKS, *tasks_facts.TASKS, *tasks_chains.TASKS))

@@ -1,0 +1,131 @@
+"""Folders and files of a session: where a thing lies, what is in it, and what happens to all of it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+from flywheel.envs.suites.files.data import ROOT, TODAY, Records, node
+
+Node = dict[str, Any]
+
+
+def alive(records: Records, key: str) -> bool:
+    """Whether a thing is there, and neither it nor a folder above it is in the trash."""
+    one = records["nodes"].get(key)
+    return one is not None and not one["trashed"] and (one["parent"] in (ROOT, "") or alive(records, one["parent"]))
+
+
+def children(records: Records, folder: str) -> list[tuple[str, Node]]:
+    """What lies in a folder, without what was thrown away."""
+    return [(key, one) for key, one in records["nodes"].items() if one["parent"] == folder and not one["trashed"]]
+
+
+def below(records: Records, key: str) -> Iterator[str]:
+    """A thing and everything in it, the trash included."""
+    yield key
+    for inner, one in list(records["nodes"].items()):
+        if one["parent"] == key:
+            yield from below(records, inner)
+
+
+def path(records: Records, key: str) -> list[str]:
+    """The folders down to a thing, itself the last; ROOT is left out."""
+    found: list[str] = []
+    while key in records["nodes"]:
+        found.insert(0, key)
+        key = records["nodes"][key]["parent"]
+    return found
+
+
+def size(records: Records, key: str) -> int:
+    """In kB: of a file as it is, of a folder all that is in it."""
+    one = records["nodes"][key]
+    if one["kind"] == "folder":
+        return sum(size(records, inner) for inner, _ in children(records, key))
+    return one.get("_size", 1 + len(one.get("text", "").encode()) // 1024)
+
+
+def used(records: Records) -> int:
+    """kB of all own files, those in the trash too."""
+    nodes = records["nodes"].items()
+    return sum(size(records, key) for key, one in nodes if one["owner"] == "me" and one["kind"] != "folder")
+
+
+def taken(records: Records, folder: str, name: str, but: str = "") -> bool:
+    """Whether a folder holds something of this name, other than `but`."""
+    return any(one["name"].casefold() == name.casefold() for key, one in children(records, folder) if key != but)
+
+
+def fresh(records: Records) -> str:
+    """The first key that is free: who makes a thing, deletes it for good and makes it again ends where he began."""
+    number = 1
+    while f"f{number}" in records["nodes"]:
+        number += 1
+    return f"f{number}"
+
+
+def make(records: Records, name: str, folder: str, kind: str, text: str = "") -> str:
+    key = fresh(records)
+    records["nodes"][key] = node(name, folder, kind, text)
+    return key
+
+
+def free_name(records: Records, folder: str, name: str) -> str:
+    """The name for a copy: as it is, or with a number before its ending."""
+    stem, dot, ending = name.rpartition(".") if "." in name else (name, "", "")
+    tried, number = name, 2
+    while taken(records, folder, tried):
+        tried, number = f"{stem} ({number}){dot}{ending}", number + 1
+    return tried
+
+
+def copy_to(records: Records, key: str, folder: str) -> str:
+    """A copy, and copies of all that is in it. Shares, stars and versions stay with the first; the key of the copy."""
+    one, new = records["nodes"][key], fresh(records)
+    records["nodes"][new] = copy.deepcopy(one) | {
+        "name": free_name(records, folder, one["name"]),
+        "parent": folder,
+        "starred": False,
+        "link": False,
+        "shared": {},
+        "owner": "me",
+        "day": TODAY,
+    }
+    if "versions" in one:
+        records["nodes"][new]["versions"] = []
+    for inner, _ in children(records, key):
+        copy_to(records, inner, new)
+    return new
+
+
+def write(records: Records, key: str, text: str) -> None:
+    """New text of a file; the old one becomes a version."""
+    one = records["nodes"][key]
+    if one["text"] != text:
+        one["versions"].insert(0, {"text": one["text"], "day": one["day"]})
+        one |= {"text": text, "day": TODAY}
+
+
+def bring_back(records: Records, key: str) -> None:
+    """Out of the trash, to where it was; to the top where that folder is gone."""
+    one = records["nodes"][key]
+    one["trashed"] = False
+    if one["parent"] != ROOT and not alive(records, one["parent"]):
+        one["parent"] = ROOT
+    one["name"] = free_name(
+        records | {"nodes": {k: v for k, v in records["nodes"].items() if k != key}}, one["parent"], one["name"]
+    )
+
+
+def purge(records: Records, key: str) -> None:
+    """Delete for good, with everything in it."""
+    for gone in list(below(records, key)):
+        del records["nodes"][gone]
+
+
+def empty_trash(records: Records) -> None:
+    for key in [key for key, one in records["nodes"].items() if one["trashed"]]:
+        if key in records["nodes"]:
+            purge(records, key)

@@ -1,0 +1,96 @@
+"""How the expert of the forum gets around: each is a move, or None where nothing is left to do."""
+
+from __future__ import annotations
+
+from flywheel.envs.suites.forum import threads
+from flywheel.envs.suites.forum.pages import SORTS
+from flywheel.envs.suites.screen import Move, Screen
+
+_ORDER = tuple(SORTS)
+
+
+def menu(screen: Screen, page: str) -> Move | None:
+    """To a page of the menu."""
+    if screen.page == page:
+        return None
+    return screen.click(f"menu {page or 'start'}", "I open this page.", "I look in the menu.", "I click the menu.")
+
+
+def bar(screen: Screen, page: str) -> Move | None:
+    """To a page of the bar at the top: alerts, messages, profile."""
+    return None if screen.page == page else screen.click(page, "I click at the top.", "It is at the top.")
+
+
+def tab(screen: Screen, page: str, name: str, value: str) -> Move | None:
+    """To a tab of a page of the menu."""
+    if screen.page == page and screen.query.get(name) == value:
+        return None
+    return menu(screen, page) or screen.click(f"tab {page}?{name}={value}", "I open the other tab.")
+
+
+def confirmed(screen: Screen, button: str, *said: str) -> Move:
+    """Press a button that asks back, and say yes."""
+    if screen.has("confirm"):
+        return screen.click("confirm", "Yes, I am sure.", "I confirm.")
+    return screen.click(button, *said)
+
+
+def board(screen: Screen, key: str, sort: str = "") -> Move | None:
+    """To a board, in an order."""
+    if screen.page != f"board/{key}":
+        return menu(screen, "") or screen.click(f"board {key}", "I open the board.", "This is the board.")
+    if not sort or screen.query.get("sort", _ORDER[0]) == sort:
+        return None
+    return screen.click(f"sort {sort}", "I change the order.", "In another order.")
+
+
+def topic(screen: Screen, key: str) -> Move | None:
+    """To the page of a topic, by the search."""
+    if screen.page == f"topic/{key}":
+        return None
+    if screen.has(f"topic {key}"):
+        return screen.click(f"topic {key}", "Here is the topic.", "I open the topic.", "This is the one.")
+    title = screen.records["topics"][key]["title"]
+    return screen.fill({"search": title}, "", {"search": ("I type the title.", "I search for the topic.")})
+
+
+def post(screen: Screen, key: str) -> Move | None:
+    """To the page of its topic that a post stands on."""
+    if (move := topic(screen, threads.topic_of(screen.records, key))) is not None:
+        return move
+    number = threads.page_of(screen.records, key)
+    if int(screen.query.get("page", "1")) == number:
+        return None
+    name = f"page {number}" if screen.has(f"page {number}") else "next page"
+    return screen.click(name, "It is on another page.", "I go to the next page.")
+
+
+def more(screen: Screen, post_key: str, element: str, *said: str) -> Move:
+    """Something of the menu of a post."""
+    if screen.has(f"{element} {post_key}"):
+        return screen.click(f"{element} {post_key}", *said)
+    return screen.click(f"more {post_key}", "I look for more.", "I open the menu.")
+
+
+def moderate(screen: Screen, key: str, element: str, *said: str) -> Move:
+    """Something of a moderator's menu of a topic."""
+    if (move := topic(screen, key)) is not None:
+        return move
+    return screen.click(element if screen.has(element) else "moderate", *said)
+
+
+def member(screen: Screen, key: str) -> Move | None:
+    """To the page of a member, by the list."""
+    if screen.page == f"member/{key}":
+        return None
+    if screen.has(f"member {key}"):
+        return screen.click(f"member {key}", "I open this page.", "Here it is.")
+    name = screen.records["_users"][key]["name"]
+    return menu(screen, "members") or screen.fill({"find": name}, "", {"find": ("I type the name.",)})
+
+
+def talk(screen: Screen, key: str) -> Move | None:
+    """To an exchange of messages."""
+    if screen.page == f"messages/{key}":
+        return None
+    return bar(screen, "messages") or screen.click(f"talk {key}", "I open this message.", "I read it.")

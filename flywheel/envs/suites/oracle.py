@@ -1,0 +1,36 @@
+"""Experts that solve the tasks by screen actions alone, with a short spoken-style thought at each step.
+
+They prove that tasks can be solved (BrowserGym's `cheat`), and they are the demonstrators of recordings.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+from flywheel.agent.actions import Action, Finished
+from flywheel.envs.base import Env, StepResult, Task
+from flywheel.envs.suites import catalogue
+
+Demonstration = list[tuple[str, Action, StepResult]]
+
+
+def next_expert_step(task: Task, state: Mapping[str, Any], seed: int = 0) -> tuple[str, Action] | None:
+    """Thought and action for the screen that `state` (`info["state"]`) describes; None where nothing is left to do.
+
+    seed: varies the wording. Thoughts have at most ten words, all known to pocketsphinx's English dictionary.
+    """
+    rng = random.Random(f"{task.task_id} {seed} {len(state['elements'])} {state.get('page', state.get('moves', ''))}")
+    return catalogue.get_world(task.world).play.next_step(task, state, rng)
+
+
+async def demonstrate_task(env: Env, task: Task, seed: int) -> Demonstration:
+    """Solve the task in `env`: (thought, action, what came of it) for each step. The first screen is `reset`'s."""
+    result = await env.reset(task, seed)
+    steps: Demonstration = []
+    while not (result.terminated or result.truncated):
+        thought, action = next_expert_step(task, result.info["state"], seed) or ("I am done.", Finished())
+        result = await env.step(action)
+        steps.append((thought, action, result))
+    return steps

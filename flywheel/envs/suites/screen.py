@@ -1,0 +1,139 @@
+"""What the expert of a site sees, and how its hands move: an element is clicked where it is, or scrolled to first.
+
+An expert is a function of what is on the screen alone, so it also mends what somebody else left half done.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+from flywheel.agent.actions import Action, Click, Finished, Hotkey, Point, Scroll, Type
+from flywheel.envs.suites.messages import Messages
+from flywheel.utils.errors import DataError
+
+Move = tuple[str, Action]
+_CLICK = ("I click it.", "I click here.", "Now I click this.")
+_SCROLL = ("I scroll.", "It is further away, I scroll.", "I look for it.")
+
+
+class Screen:
+    """The screen that a state describes. records: of the session; page, query: the page shown last."""
+
+    def __init__(self, state: Mapping[str, Any], rng: random.Random, t: Messages) -> None:
+        self.records: Mapping[str, Any] = state["records"]
+        self.page: str = state["page"]
+        self.query: Mapping[str, str] = state["query"]
+        self.t = t
+        self._rng = rng
+        self._seen = {element["name"]: element for element in state["elements"]}
+        self._beyond = {element["name"]: element for element in state.get("beyond", ())}
+
+    def has(self, name: str) -> bool:
+        """Whether the page holds an element, in the viewport or beyond it."""
+        return name in self._seen or name in self._beyond
+
+    def value(self, name: str) -> str:
+        """What a field holds; "" where it is not in the viewport."""
+        return self._seen.get(name, {}).get("value", "")
+
+    def checked(self, name: str) -> bool:
+        """Whether a box or an option of a few is ticked; False where it is not in the viewport."""
+        return self._seen.get(name, {}).get("checked", False)
+
+    def in_view(self, name: str) -> bool:
+        """Whether an element could be clicked without scrolling."""
+        element = self._seen.get(name)
+        return element is not None and 0 <= element["y"] + element["h"] / 2 < 1
+
+    def above(self, name: str) -> bool:
+        """Whether one would have to scroll up to it."""
+        element = self._seen.get(name)
+        y = self._beyond[name]["y"] if element is None and name in self._beyond else element and element["y"]
+        return y is not None and y < 0
+
+    def middle(self, name: str) -> float:
+        """How far down an element's middle is, as a share of the viewport; below 0 and over 1 beyond it."""
+        one = self._seen.get(name) or self._beyond[name]
+        return one["y"] + one.get("h", 0) / 2
+
+    def order(self, prefix: str) -> list[str]:
+        """Names of the page's elements that begin so, from the top to the bottom."""
+        places = {name: one["y"] for name, one in {**self._beyond, **self._seen}.items() if name.startswith(prefix)}
+        return sorted(places, key=places.__getitem__)
+
+    def click(self, name: str, *said: str) -> Move:
+        """Click an element, or scroll towards it. said: ways to say so. Raises DataError where the page has none."""
+        element = self._seen.get(name)
+        if element is not None:
+            x, y = element["x"] + element["w"] / 2, element["y"] + element["h"] / 2
+            if 0 <= x < 1 and 0 <= y < 1:
+                return self.say(*(said or _CLICK)), Click(Point(x, y))
+        else:
+            element = self._beyond.get(name)
+            if element is None:
+                known = ", ".join([*self._seen, *self._beyond])
+                raise DataError(f"no element {name!r} on page {self.page!r}; there are: {known}")
+            x, y = element["x"], element["y"]
+        direction = "down" if y >= 1 else "up" if y < 0 else "right" if x >= 1 else "left"
+        return self.say(*_SCROLL), Scroll(Point(0.5, 0.5), direction)
+
+    def seen(self, name: str) -> Move | None:
+        """Scroll until an element is in the viewport, to be read; None where it is."""
+        return None if self.in_view(name) else self.click(name)
+
+    def fill(
+        self, values: Mapping[str, str | bool], submit: str = "", said: Mapping[str, tuple[str, ...]] | None = None
+    ) -> Move:
+        """Fill in a form, field by field, then click `submit` ("": Enter, in the last text field).
+
+        A text goes into a text field; of a `<select>`, it is the value of the option; True and False tick a box or
+        not. said: ways to say what is done, by field and for `submit`.
+        """
+        said = said or {}
+        names = list(values)
+        for number, (name, wanted) in enumerate(values.items()):
+            element = self._seen.get(name)
+            if element is None or not 0 <= element["y"] + element["h"] / 2 < 1:
+                option = f"{name} {wanted}"
+                if self.has(option) and (element is None or element.get("picker")):
+                    return self.click(option, *said.get(name, ()))  # a list that hangs down beyond the screen is open
+                rest = [later for later in (*names[number + 1 :], submit) if self.has(later)]
+                if self.above(name) and any(not self.above(later) for later in rest):
+                    continue  # filled in on the way down
+                return self.click(name)
+            enter = not submit and number == len(names) - 1
+            move = self._one(name, element, wanted, said.get(name, ()), enter)
+            if move is not None:
+                return move
+        return self.click(submit, *said.get(submit, ("I click the button.", "Done, I click the button.")))
+
+    def _one(
+        self, name: str, element: Mapping[str, Any], wanted: str | bool, said: tuple[str, ...], enter: bool
+    ) -> Move | None:
+        if isinstance(wanted, bool):
+            return None if element["checked"] == wanted else self.click(name, *said)
+        value = element.get("value", "")
+        if value == wanted and not enter:
+            return None
+        option = f"{name} {wanted}"
+        if element.get("picker"):
+            return self.click(option if self.has(option) else name, *said)
+        if not element["focused"]:
+            return self.click(name, "I click the field.", "First I click the field.", "Into this field.")
+        if value and value != wanted and not element.get("selected"):
+            return self.say("I mark the old text.", "I select all of it."), Hotkey(("ctrl", "a"))
+        if value == wanted:
+            return self.say("I press enter.", "And enter."), Hotkey(("enter",))
+        if not wanted:
+            return self.say("I clear it.", "I take it out."), Hotkey(("delete",))
+        text = f"{wanted}\n" if enter else wanted
+        return self.say(*(said or ("I type it.", "Now I type it."))), Type(text)
+
+    def answer(self, text: str, *said: str) -> Move:
+        """Say the answer: the end of the episode."""
+        return self.say(*(said or ("Here is the answer.", "I have the answer."))), Finished(text)
+
+    def say(self, *variants: str) -> str:
+        return self._rng.choice(variants)

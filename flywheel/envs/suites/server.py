@@ -1,0 +1,216 @@
+"""Serves the worlds on 127.0.0.1: games and small pages as one page each, sites as pages with state on the server.
+
+A session lives under an unguessable path `/s/<token>/`. The state that a verifier reads stays in this process: no
+address gives it out, so an agent cannot reach it from the screen.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import unquote_plus
+
+import jinja2
+from markupsafe import Markup
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from flywheel.envs.base import Task
+from flywheel.envs.suites import catalogue, changes, messages, verifiers
+from flywheel.envs.suites.catalogue import BrowserWorld
+from flywheel.utils.errors import EnvError
+from flywheel.utils.local_server import LocalServer, bind_free_port
+
+log = logging.getLogger(__name__)
+# A page is one document: nothing is loaded beside it, and a site's page runs no script, whatever text it shows.
+_SCRIPTED = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'unsafe-inline'"
+_POLICY = {
+    "game": _SCRIPTED,
+    "page": _SCRIPTED,
+    "site": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'self'; base-uri 'self'",
+}
+_MAX_FORM = 64_000  # bytes of a form that is read
+_MAX_SENT = 64_000_000  # bytes after which nobody listens any more
+
+
+@dataclass
+class SuiteSession:
+    world: BrowserWorld
+    task: Task
+    seed: int
+    state: dict[str, Any] = field(default_factory=dict)
+
+
+class WorldServer:
+    """`async with WorldServer() as server:` serves until the block ends; one is enough for a process."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self._sessions: dict[str, SuiteSession] = {}
+        self._pages: dict[str, jinja2.Environment] = {}
+
+    async def __aenter__(self) -> WorldServer:
+        listener = bind_free_port()
+        self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        routes = [Route("/s/{token}/{path:path}", self._answer, methods=["GET", "POST"])]
+        self._server = LocalServer(Starlette(routes=routes), [listener])
+        await self._server.start(where="the world server")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._server.stop()
+        self._sessions.clear()
+
+    # -- sessions -------------------------------------------------------------------------------------------------
+    def open(self, task: Task, seed: int) -> WorldSession:
+        """A fresh session of the task (`sandbox.sessions.PageSource`). Raises BadInput for an unknown world."""
+        return WorldSession(self, self.new_session(task, seed), task)
+
+    def new_session(self, task: Task, seed: int) -> str:
+        """Address of a fresh session of the task. Raises BadInput for an unknown world."""
+        world = catalogue.get_world(task.world)
+        session = SuiteSession(world, task, seed)
+        if world.kind == "site":
+            session.state = world.play.start(task.params)
+        token = secrets.token_urlsafe(16)
+        self._sessions[token] = session
+        return f"{self.url}/s/{token}/"
+
+    def state(self, url: str) -> dict[str, Any]:
+        """What happened in a site's session so far (a copy); a game's state lives in its page: {}."""
+        return changes.copy_records(self._session(url).state)
+
+    def set_state(self, url: str, state: dict[str, Any]) -> None:
+        self._session(url).state = state
+
+    def kind(self, url: str) -> str:
+        return self._session(url).world.kind
+
+    def end_session(self, url: str) -> None:
+        self._sessions.pop(_token(url), None)
+
+    def _session(self, url: str) -> SuiteSession:
+        session = self._sessions.get(_token(url))
+        if session is None:
+            raise EnvError("no such session", where=url)
+        return session
+
+    # -- pages ----------------------------------------------------------------------------------------------------
+    async def _answer(self, request: Request) -> Response:
+        token, path = request.path_params["token"], request.path_params["path"]
+        session = self._sessions.get(token)
+        if session is None:
+            return HTMLResponse("no such session", 404)
+        base = f"/s/{token}/"
+        if session.world.kind != "site":
+            return self._game(session, base) if path == "" and request.method == "GET" else _missing()
+        return await self._site(session, base, path, request)
+
+    def _game(self, session: SuiteSession, base: str) -> Response:
+        config = {
+            "version": session.world.version,
+            "seed": session.seed,
+            "level": session.task.level,
+            "params": dict(session.task.params),
+            **catalogue.load_look(),
+        }
+        # "<" is escaped so that no value can close the script element.
+        safe = Markup(json.dumps(config).replace("<", "\\u003c"))
+        return self._render(session.world, "index.html", base, rules=session.task.instruction, config=safe)
+
+    async def _site(self, session: SuiteSession, base: str, path: str, request: Request) -> Response:
+        """A page or the answer to a form. Whatever is sent, it is answered by a page, and no other session suffers."""
+        site, world = session.world.play, session.world
+        try:
+            if request.method != "POST":
+                page = site.view(session.state, path, dict(request.query_params))
+                if page is not None:
+                    return self._render(world, page[0], base, **page[1])
+                return self._refuse(world, base, 404, "There is no such page.")
+            body = await _body(request)
+            if body is None:
+                return self._refuse(world, base, 413, "This form is too long to be sent.")
+            fields = [pair.partition("=") for pair in body.decode("utf-8", "replace").split("&")]
+            target = site.act(session.state, path, {unquote_plus(name): unquote_plus(text) for name, _, text in fields})
+            if target is not None:
+                return RedirectResponse(base + target, 303)
+            return self._refuse(world, base, 404, "There is nothing here any more.")
+        except Exception:
+            log.exception("world %s failed at %s", world.name, path)
+            return self._refuse(world, base, 500, "Something went wrong on our side.")
+
+    def _refuse(self, world: BrowserWorld, base: str, status: int, text: str) -> Response:
+        """A page that says why there is no other one."""
+        t = messages.load_messages(world.folder, world.language)
+        answer = self._render(
+            world, "error.html", base, text=t(text), back=t("Back to the start"), language=world.language
+        )
+        answer.status_code = status
+        return answer
+
+    def _render(self, world: BrowserWorld, template: str, base: str, **values: Any) -> Response:
+        if world.name not in self._pages:
+            loader = jinja2.FileSystemLoader([world.folder, world.folder / "templates", catalogue.SHARED_SOURCES])
+            self._pages[world.name] = jinja2.Environment(
+                loader=loader, autoescape=True, undefined=jinja2.StrictUndefined
+            )
+        page = self._pages[world.name].get_template(template)
+        title = messages.load_messages(world.folder, world.language)(world.title)
+        html = page.render(base=base, title=title, look=catalogue.load_look(), **values)
+        return HTMLResponse(html, headers={"Cache-Control": "no-store", "Content-Security-Policy": _POLICY[world.kind]})
+
+
+class WorldSession:
+    """A session of a world as a browser sees it (`sandbox.sessions.PageSession`)."""
+
+    viewport: tuple[int, int] | None = None
+    step_ms: int | None = None
+    prepare = ""
+    state_expression = ""
+
+    def __init__(self, server: WorldServer, url: str, task: Task) -> None:
+        self._server, self._task, self.url, self.allowed = server, task, url, (url,)
+        self.files = None
+        self.restorable = server.kind(url) == "game"  # all of it is the page's state; a site has half-filled forms
+
+    def state(self, seen: Mapping[str, Any]) -> dict[str, Any]:
+        return self._server.state(self.url) or seen["game"] or {}
+
+    def score(self, state: Mapping[str, Any]) -> float:
+        return verifiers.score_state(self._task, state)
+
+    def keep(self) -> bytes:
+        return json.dumps(self._server.state(self.url)).encode()
+
+    def bring_back(self, kept: bytes) -> None:
+        self._server.set_state(self.url, json.loads(kept))
+
+    def close(self) -> None:
+        self._server.end_session(self.url)
+
+
+def _token(url: str) -> str:
+    return url.split("/s/", 1)[-1].split("/", 1)[0]
+
+
+def _missing() -> Response:
+    return HTMLResponse("<h1>Not found</h1>", 404)
+
+
+async def _body(request: Request) -> bytes | None:
+    """The posted form; None where it is too long. What is too long is read to its end, and thrown away, up to a limit:
+    a browser shows the answer only once it has sent everything."""
+    kept, length = bytearray(), 0
+    async for chunk in request.stream():
+        length += len(chunk)
+        if length > _MAX_SENT:
+            break
+        if length <= _MAX_FORM:
+            kept += chunk
+    return bytes(kept) if length <= _MAX_FORM else None

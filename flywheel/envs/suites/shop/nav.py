@@ -1,0 +1,81 @@
+"""How the expert of the shop gets around: each is a move, or None where nothing is left to do."""
+
+from __future__ import annotations
+
+from flywheel.envs.suites.screen import Move, Screen
+
+
+def to(screen: Screen, page: str, *elements: str) -> Move | None:
+    """To a page by the first of these elements that is shown, or from the start page."""
+    if screen.page == page:
+        return None
+    for element in elements:
+        if screen.has(element):
+            return screen.click(element, "I open this page.", "I go there.", "I click it.")
+    return screen.click("home", "I go to the start.", "Back to the shop.")
+
+
+def cart(screen: Screen) -> Move | None:
+    return to(screen, "cart", "cart")
+
+
+def orders(screen: Screen, key: str) -> Move | None:
+    """To the page of an order."""
+    if screen.page == f"orders/{key}":
+        return None
+    return to(screen, "orders", "menu orders") or screen.click(f"order {key}", "I open this order.")
+
+
+def account(screen: Screen) -> Move | None:
+    return to(screen, "account", "account", "foot account")
+
+
+def wishlist(screen: Screen) -> Move | None:
+    return to(screen, "wishlist", "wishlist", "foot wishlist")
+
+
+def product(screen: Screen, key: str) -> Move | None:
+    """To the page of a product, by the search."""
+    if screen.page == f"product/{key}":
+        return None
+    if screen.has(f"product {key}"):
+        return screen.click(f"product {key}", "I open it.", "Here it is.", "This is the one.")
+    name = screen.records["_products"][key]["name"]
+    return screen.fill({"search": name}, "", {"search": ("I type its name.", "I search for it.")})
+
+
+def add(screen: Screen, key: str, colour: str, count: int = 1) -> Move | None:
+    """Put so many of a product into the cart; None where it is there."""
+    if f"{key}-{colour}" in screen.records["cart"]:
+        return None
+    if (move := product(screen, key)) is not None:
+        return move
+    if screen.has(f"colour {colour}") and not screen.checked(f"colour {colour}"):
+        return screen.click(f"colour {colour}", "I choose the color.", "This color.")
+    if count > 1:
+        return screen.fill({"count": str(count)}, "add", {"count": ("I type the number.",)})
+    return screen.click("add", "I add it to the cart.", "Into the cart.")
+
+
+def listed(screen: Screen, department: str, **asked: str) -> Move | None:
+    """To the list of a department, by its filters."""
+    if screen.page != f"list/{department}":
+        return screen.click(f"menu list/{department}", "I open the department.", "I go to this department.")
+    if all(screen.query.get(name, "") == value for name, value in asked.items()):
+        return None
+    said = {name: ("I open the list and choose.", "I choose from the list.") for name in asked}
+    return screen.fill(asked, "apply", said | {"apply": ("I click apply.",)})
+
+
+def ordered(screen: Screen, address: dict[str, str], delivery: str) -> Move:
+    """From the cart through the checkout."""
+    if screen.page == "checkout/check":
+        return screen.click("order", "All is right, I order.", "I click order now.")
+    if screen.page == "checkout/delivery":
+        if not screen.checked(f"delivery {delivery}"):
+            return screen.click(f"delivery {delivery}", "I choose how it comes.", "This delivery.")
+        return screen.click("continue", "I go on.", "I click continue.")
+    if screen.page == "checkout":
+        said = {name: (f"I type the {name}.",) for name in ("name", "street", "city")}
+        return screen.fill(address, "continue", {**said, "continue": ("I go on.", "I click continue.")})
+    return cart(screen) or screen.click("checkout", "I go to the checkout.", "Now I check out.")

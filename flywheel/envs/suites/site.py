@@ -1,0 +1,289 @@
+"""A site: pages, forms and task templates, over records that live on the server.
+
+    site = Site(Path(__file__).parent, data=make_records)
+
+    @site.page("note/<key>")            # GET  .../note/n3
+    def note(visit, key): ...           # -> Page, or None: no such page
+
+    @site.form("note/<key>/delete")     # POST .../note/n3/delete
+    def delete(visit, key): ...         # -> where to go then (a path), or None; raise Invalid(field="what is wrong")
+
+    SITE = site
+
+A form answers by a redirect, also where it is refused: what was typed and what is wrong wait in the session's state
+for the page of the form, so that going back in the browser never sends anything twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import random
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from urllib.parse import parse_qsl, urlencode
+
+from flywheel.agent.actions import Action
+from flywheel.envs.base import Task
+from flywheel.envs.suites import changes, forms, messages
+from flywheel.envs.suites.forms import Field, Invalid
+from flywheel.envs.suites.screen import Screen
+from flywheel.envs.suites.site_tasks import Redraw, SiteTask, Wanted
+from flywheel.utils.errors import BadInput
+
+Records = dict[str, Any]
+_ATTEMPTS = 200
+_GOALS = 64  # of episodes that are under way at once
+_KEPT = 2000  # characters of a refused field that are shown again
+_QUERY = 300  # characters of a query value that are read
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page to show: a Jinja template of the site, and what it needs."""
+
+    template: str
+    values: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, template: str, **values: Any) -> Page:
+        return cls(template, values)
+
+
+@dataclass(frozen=True)
+class Visit:
+    """One request of one session. records: of the session; pages read them, forms change them in place."""
+
+    records: Records
+    state: dict[str, Any]
+    path: str
+    query: Mapping[str, str]
+    form: Mapping[str, str]
+    t: messages.Messages  # visit.t("Text with {name}", name=...) in the session's language
+
+    def read(self, *fields: Field) -> dict[str, str]:
+        """The form's values, checked. Raises Invalid."""
+        return forms.read_form(self.form, fields)
+
+    def number(self, name: str, default: int, low: int, high: int) -> int:
+        """A whole number of the query, such as the page of a list; the default where it is none, clipped."""
+        text = self.query.get(name, "")
+        return min(max(int(text), low), high) if re.fullmatch(r"-?[0-9]{1,9}", text) else default
+
+    def option(self, name: str, options: Sequence[str]) -> str:
+        """A value of the query, or the first option where it is none of them."""
+        value = self.query.get(name, "")
+        return value if value in options else options[0]
+
+    def said(self, wrong: forms.Wrong) -> str:
+        """What is wrong with a field, in the session's language."""
+        return self.t(wrong) if isinstance(wrong, str) else self.t(wrong[0], **wrong[1])
+
+    def notice(self, text: str, **values: Any) -> None:
+        """Said once, on the page shown next."""
+        self.state["notice"] = self.t(text, **values)
+
+
+Handler = Callable[..., Any]
+
+
+@dataclass
+class Site:
+    """folder: with manifest.json and templates/. data(rng, language): the records of a fresh session.
+
+    menu(visit): what the base page's menu shows, (path, label, badge) each. common(visit): values for every page.
+    small: a module with draw, start, view, act and next_step: a smaller edition, on which the templates that the
+    manifest names are played (the first screens of a policy that has yet to learn to see).
+    """
+
+    folder: Path
+    data: Callable[[random.Random, str], Records]
+    menu: Callable[[Visit], Sequence[tuple[str, str, str]]] = lambda visit: ()
+    common: Callable[[Visit], Mapping[str, Any]] = lambda visit: {}
+    small: ModuleType | None = None
+    language: str = "en"
+    tasks: dict[str, SiteTask] = field(default_factory=dict)
+    _pages: list[tuple[re.Pattern[str], Handler]] = field(default_factory=list)
+    _forms: list[tuple[re.Pattern[str], Handler]] = field(default_factory=list)
+    _editions: dict[str, Site] = field(default_factory=dict, init=False)  # by language
+
+    # -- declaring --------------------------------------------------------------------------------------------------
+    def page(self, route: str) -> Callable[[Handler], Handler]:
+        """Register a page. `<name>` in the route stands for one part of the path."""
+        return _registrar(self._pages, route)
+
+    def form(self, route: str) -> Callable[[Handler], Handler]:
+        """Register what a form is posted to."""
+        return _registrar(self._forms, route)
+
+    def offer(self, tasks: Iterable[SiteTask]) -> Site:
+        """Add task templates. Raises ValueError for a name that is taken."""
+        for task in tasks:
+            if task.name in self.tasks:
+                raise ValueError(f"{self.folder.name} has two task templates called {task.name}")
+            self.tasks[task.name] = task
+        return self
+
+    def speaking(self, language: str) -> Site:
+        """The same site in another language, one object for each."""
+        if language == self.language:
+            return self
+        if language not in self._editions:
+            self._editions[language] = replace(self, language=language)
+        return self._editions[language]
+
+    # -- a world's face: what the catalogue, the server and the oracle call -------------------------------------------
+    @property
+    def TEMPLATES(self) -> dict[str, dict[str, Any]]:
+        """Of each task template what a manifest would say."""
+        return {
+            name: {"instruction": "{instruction}", "verifier": "world:score", "max_steps": task.budgets}
+            for name, task in self.tasks.items()
+        }
+
+    def score(self, params: Mapping[str, Any], state: Mapping[str, Any]) -> float:
+        """The verifier of all task templates: `world:score`."""
+        start, asked = self._fresh(params["seed"]), json.dumps(params, sort_keys=True)
+        return self.tasks[params["task"]].score(start, self._wanted(asked), state)
+
+    def draw(self, template: str, level: int, rng: random.Random) -> dict[str, Any]:
+        """The params of a task: the seed of the session's records, what the template drew, and the instruction.
+
+        Raises BadInput where the records never hold anything that could be asked for.
+        """
+        if self.small and template not in self.tasks:
+            return self.small.draw(template, level, rng)
+        for _ in range(_ATTEMPTS):
+            with contextlib.suppress(Redraw):
+                return self.draw_on(rng.randrange(2**31), template, level, rng)
+        raise BadInput(
+            f"no task of level {level} in {_ATTEMPTS} attempts", where=f"site {self.folder.name}, template {template}"
+        )
+
+    def draw_on(self, seed: int, template: str, level: int, rng: random.Random) -> dict[str, Any]:
+        """The params of a task on the records of this seed. Raises Redraw where they hold nothing to ask for."""
+        drawn = self.tasks[template].params(self._fresh(seed), level, rng, self.t)
+        return {**drawn, "task": template, "seed": seed}
+
+    @functools.cached_property
+    def _wanted(self) -> Callable[[str], Wanted]:
+        """What a task's params (as JSON) ask for, kept over the steps of its episodes: only to be read."""
+
+        @functools.lru_cache(maxsize=_GOALS)
+        def wanted(asked: str) -> Wanted:
+            params = json.loads(asked)
+            return self.tasks[params["task"]].wanted(self._fresh(params["seed"]), params)
+
+        return wanted
+
+    def records(self, params: Mapping[str, Any]) -> Records:
+        """The records that a session of these params starts with, to be changed at will."""
+        return changes.copy_records(self._fresh(params["seed"]))
+
+    def _fresh(self, seed: int) -> Records:
+        """The same, kept: only to be read."""
+        return _made(self.data, self.folder.name, self.language, seed)
+
+    def start(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """The state of a fresh session: JSON values alone."""
+        if self.small and "seed" not in params:
+            return self.small.start(params)
+        return {"records": self.records(params), "page": "", "query": {}, "notice": "", "refused": None}
+
+    def view(self, state: dict[str, Any], path: str, query: Mapping[str, str]) -> tuple[str, dict[str, Any]] | None:
+        """A page: its template and the values it needs; None where there is no such page."""
+        if "records" not in state:
+            return self.small.view(state, path, query)
+        short = {name[:_QUERY]: value[:_QUERY] for name, value in query.items()}
+        visit = self._visit(state, path, short, {})
+        page = _dispatch(self._pages, visit)
+        if page is None:
+            return None
+        refused, notice = state["refused"], state["notice"]
+        mine = refused if refused and refused["page"] == path else None
+        state |= {"page": path, "query": short, "notice": "", "refused": None}
+        shown = {
+            "notice": notice,
+            "here": path,
+            "query": short,
+            "at": site_address(path, **short),
+            "menu": self.menu(visit),
+            "t": visit.t,
+            "language": self.language,
+            "errors": mine["errors"] if mine else {},
+            "typed": mine["values"] if mine else {},
+        }
+        return page.template, shown | dict(self.common(visit)) | dict(page.values)
+
+    def act(self, state: dict[str, Any], path: str, form: Mapping[str, str]) -> str | None:
+        """A posted form: the page to show next; None where there is no such form. A refused one changes nothing."""
+        if "records" not in state:
+            return self.small.act(state, path, form)
+        visit = self._visit(state, path, {}, form)
+        before = changes.copy_records(state["records"])
+        try:
+            return _dispatch(self._forms, visit)
+        except Invalid as refusal:
+            state["records"] = before
+            back, query = self._form_page(state, form)
+            values = {name: value[:_KEPT] for name, value in list(form.items())[:50]}
+            errors = {name: visit.said(wrong) for name, wrong in refusal.errors.items()}
+            state["refused"] = {"page": back, "values": values, "errors": errors}
+            return site_address(back, **query)
+
+    def next_step(self, task: Task, state: Mapping[str, Any], rng: random.Random) -> tuple[str, Action] | None:
+        """What an expert does on the screen; None where nothing is left to do."""
+        if "records" not in state:
+            return self.small.next_step(task, state, rng)
+        return self.tasks[task.template].steps(Screen(state, rng, self.t), task.params)
+
+    @property
+    def t(self) -> messages.Messages:
+        return messages.load_messages(self.folder, self.language)
+
+    def _form_page(self, state: dict[str, Any], form: Mapping[str, str]) -> tuple[str, Mapping[str, str]]:
+        """The page that a form stood on: it says so itself, since another tab may have moved on."""
+        path, _, query = form.get("_at", "").partition("?")
+        if any(pattern.fullmatch(path) for pattern, _ in self._pages):
+            return path, dict(parse_qsl(query))
+        return state["page"], state["query"]
+
+    def _visit(self, state: dict[str, Any], path: str, query: Mapping[str, str], form: Mapping[str, str]) -> Visit:
+        return Visit(state["records"], state, path, query, form, self.t)
+
+
+@functools.lru_cache(maxsize=256)
+def _made(data: Callable[[random.Random, str], Records], site: str, language: str, seed: int) -> Records:
+    return data(random.Random(f"{site} {language} {seed}"), language)
+
+
+def site_address(path: str, **query: object) -> str:
+    """A path with a query, as links and redirects need it; empty values are left out."""
+    kept = {name: value for name, value in query.items() if value not in ("", None)}
+    return f"{path}?{urlencode(kept)}" if kept else path
+
+
+def _registrar(table: list[tuple[re.Pattern[str], Handler]], route: str) -> Callable[[Handler], Handler]:
+    pattern = re.compile("".join(_part(part) for part in re.split(r"(<\w+>)", route)))
+
+    def register(handler: Handler) -> Handler:
+        table.append((pattern, handler))
+        return handler
+
+    return register
+
+
+def _part(text: str) -> str:
+    return f"(?P{text}[^/]+)" if text.startswith("<") else re.escape(text)
+
+
+def _dispatch(table: list[tuple[re.Pattern[str], Handler]], visit: Visit) -> Any:
+    for pattern, handler in table:
+        if found := pattern.fullmatch(visit.path):
+            return handler(visit, **found.groupdict())
+    return None

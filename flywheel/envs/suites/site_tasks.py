@@ -1,0 +1,111 @@
+"""Task templates of a site: what is asked, how it is verified, how an expert does it; declared beside the pages.
+
+A task is verified on the server's records (exactly the asked change), on the page reached, on an answer given by
+`finished(content='...')`, or on several of these. The expected records are made by the template's own `change`, so a
+verifier needs no code of its own, and refuses every side effect.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from flywheel.envs.suites import changes
+from flywheel.envs.suites.messages import Messages
+from flywheel.envs.suites.screen import Move, Screen
+
+Params = dict[str, Any]
+Answer = str | int | float | list[str]
+Wanted = tuple[dict[str, Any], tuple[str, Mapping[str, str]] | None, Answer | None]
+
+
+@dataclass(frozen=True)
+class Draw:
+    """What a template draws from: a fresh session's records (a copy), seeded chance, the level, a language's texts."""
+
+    records: dict[str, Any]
+    rng: random.Random
+    level: int
+    t: Messages
+
+    def pick(self, collection: str, fits: Callable[[dict[str, Any]], Any] = lambda entry: True) -> tuple[str, Any]:
+        """Key and fields of one entry of a collection that fits. Raises Redraw where none does."""
+        fitting = [(key, entry) for key, entry in self.records[collection].items() if fits(entry)]
+        if not fitting:
+            raise Redraw
+        return self.rng.choice(fitting)
+
+
+class Redraw(Exception):
+    """These records hold nothing that the template could ask for: others are drawn."""
+
+
+@dataclass(frozen=True)
+class SiteTask:
+    """One template. At least one of change, page and answer says when it is done.
+
+    name: unique in its site. text: the instruction, a format string over the drawn params; zh: the same in Chinese.
+    levels: level -> step budget at 320 x 320, with a few steps to spare over the expert's.
+    draw(d): JSON values that the other parts need; may raise Redraw. Keys task, seed and instruction are taken.
+    change(records, params): makes the asked change in a copy of the start's records.
+    page(params): address of the page to be on: path, and the query values that matter ({} for none).
+    answer(records, params): reads the answer from the start's records: a text, a number, or texts in any order.
+    steps(screen, params): the expert: what to do now; None where nothing is left.
+    ignore: paths of records that do not count, such as "mails/*/unread".
+    """
+
+    name: str
+    text: str
+    levels: Mapping[int, int]
+    draw: Callable[[Draw], Params]
+    steps: Callable[[Screen, Params], Move | None]
+    change: Callable[[dict[str, Any], Params], None] | None = None
+    page: Callable[[Params], tuple[str, Mapping[str, str]]] | None = None
+    answer: Callable[[dict[str, Any], Params], Answer] | None = None
+    zh: str = ""
+    ignore: Iterable[str] = ()
+
+    def __post_init__(self) -> None:
+        if self.change is None and self.page is None and self.answer is None:
+            raise ValueError(f"task template {self.name} says nothing of when it is done")
+
+    @property
+    def budgets(self) -> dict[int, int]:
+        """Level -> step budget. Long ways get a third more: on a small screen they scroll more."""
+        return {level: steps + (steps // 3 if steps >= 10 else 0) for level, steps in self.levels.items()}
+
+    def params(self, records: dict[str, Any], level: int, rng: random.Random, t: Messages) -> dict[str, Any]:
+        """What is drawn from these records, with the instruction. Raises Redraw where it would be done already."""
+        drawn = self.draw(Draw(changes.copy_records(records), rng, level, t))
+        if self.score(records, self.wanted(records, drawn), {"records": records, "page": "", "query": {}}) == 1:
+            raise Redraw
+        text = self.zh if t.language == "zh" else self.text
+        return {**drawn, "instruction": text.format(**drawn)}
+
+    def wanted(self, start: dict[str, Any], params: Mapping[str, Any]) -> Wanted:
+        """What is asked for: the records as they shall be, the page to be on, the answer (None: any)."""
+        goal = start
+        if self.change is not None:
+            goal = changes.copy_records(start)
+            self.change(goal, dict(params))
+        page = None if self.page is None else self.page(dict(params))
+        return goal, page, None if self.answer is None else self.answer(start, dict(params))
+
+    def score(self, start: dict[str, Any], wanted: Wanted, state: Mapping[str, Any]) -> float:
+        """0 to 1; 1 where exactly what was asked is so. start: the records that the session began with, fresh."""
+        goal, page, answer = wanted
+        value = changes.share_of_changes(start, goal, state["records"], self.ignore)
+        if page is not None and not _is_on(state, *page):
+            value = 0.0
+        if answer is not None and not changes.same_answer(str(state.get("answer", "")), answer):
+            value = 0.0
+        return value
+
+
+def _is_on(state: Mapping[str, Any], path: str, query: Mapping[str, str]) -> bool:
+    seen = state["query"]
+    return state["page"] == path and all(
+        changes.normalise_text(seen.get(name, "")) == changes.normalise_text(text) for name, text in query.items()
+    )

@@ -1,0 +1,164 @@
+"""Boards of pieces that turn in their cells, and how to turn them so that every end meets one of a neighbour's.
+
+A piece is the sum of the sides that its ends point to; a board is rows of pieces, 0 for an empty cell. Solvers of the
+games whose pieces are turned by clicks, a quarter clockwise each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flywheel.envs.suites.search import SearchLimit
+
+UP, RIGHT, DOWN, LEFT = 1, 2, 4, 8
+STEPS = {UP: (0, -1), RIGHT: (1, 0), DOWN: (0, 1), LEFT: (-1, 0)}
+OPPOSITE = {UP: DOWN, RIGHT: LEFT, DOWN: UP, LEFT: RIGHT}
+Board = tuple[tuple[int, ...], ...]
+Cell = tuple[int, int]  # column, row
+
+
+def turned(piece: int, times: int = 1) -> int:
+    """The piece after quarter turns clockwise."""
+    for _ in range(times % 4):
+        piece = (piece << 1 & 15) | piece >> 3
+    return piece
+
+
+def turns(piece: int, wanted: int) -> int:
+    """The fewest quarter turns clockwise from one to the other. Raises ValueError where they are different pieces."""
+    return [turned(piece, times) for times in range(4)].index(wanted)
+
+
+def ways_to_lie(piece: int) -> tuple[int, ...]:
+    """What a piece can be turned to, fewest turns first."""
+    return tuple(dict.fromkeys(turned(piece, times) for times in range(4)))
+
+
+def replaced(board: Board, cell: Cell, piece: int) -> Board:
+    x, y = cell
+    row = (*board[y][:x], piece, *board[y][x + 1 :])
+    return (*board[:y], row, *board[y + 1 :])
+
+
+def total_turns(board: Board, layout: Board) -> int:
+    return sum(turns(a, b) for row, wanted in zip(board, layout, strict=True) for a, b in zip(row, wanted, strict=True))
+
+
+def fewest_turns(board: Board) -> Board | None:
+    """The layout without an open end that takes the fewest turns; None where there is none.
+
+    Exact: cells are laid one by one, and of all layouts so far only the cheapest is kept for each set of ends that wait
+    for what comes next (one bit for each column, one for the cell to the right).
+    """
+    rows, cols = len(board), len(board[0])
+    across = 1 << cols  # the bit of an end that points to the right
+    kept: dict[int, int] = {0: 0}  # ends that wait -> turns
+    came: list[dict[int, tuple[int, int]]] = []  # for each cell: ends that wait -> those before, and the piece
+    for y in range(rows):
+        for x in range(cols):
+            following: dict[int, int] = {}
+            steps: dict[int, tuple[int, int]] = {}
+            here = 1 << x
+            choices = [(piece, turns(board[y][x], piece)) for piece in ways_to_lie(board[y][x])]
+            for waiting, spent in kept.items():
+                above, before = bool(waiting & here), bool(waiting & across)
+                rest = waiting & ~here & ~across
+                for piece, cost in choices:
+                    if bool(piece & UP) != above or bool(piece & LEFT) != before:
+                        continue
+                    if (piece & RIGHT and x == cols - 1) or (piece & DOWN and y == rows - 1):
+                        continue
+                    ends = rest | (here if piece & DOWN else 0) | (across if piece & RIGHT else 0)
+                    if ends not in following or spent + cost < following[ends]:
+                        following[ends] = spent + cost
+                        steps[ends] = (waiting, piece)
+            kept = following
+            came.append(steps)
+    if 0 not in kept:
+        return None
+    ends, pieces = 0, []
+    for steps in reversed(came):
+        ends, piece = steps[ends]
+        pieces.append(piece)
+    pieces.reverse()
+    return tuple(tuple(pieces[y * cols : (y + 1) * cols]) for y in range(rows))
+
+
+def connected_layouts(board: Board, limit: int = 3000) -> Iterator[Board]:
+    """Every layout without an open end in which all pieces hang together. Raises SearchLimit after `limit` guesses."""
+    rows, cols = len(board), len(board[0])
+    cells = [(x, y) for y in range(rows) for x in range(cols)]
+    guesses = 0
+
+    def narrow(lies: dict[Cell, tuple[int, ...]], changed: list[Cell]) -> bool:
+        """Strike out what neighbours rule out; False where a cell has nothing left."""
+        while changed:
+            x, y = changed.pop()
+            for side, (dx, dy) in STEPS.items():
+                there = x + dx, y + dy
+                here = lies[x, y]
+                if there not in lies:
+                    continue
+                may, must = any(piece & side for piece in here), all(piece & side for piece in here)
+                if may and not must:
+                    continue
+                other = OPPOSITE[side]
+                left = tuple(piece for piece in lies[there] if bool(piece & other) == must)
+                if not left:
+                    return False
+                if len(left) < len(lies[there]):
+                    lies[there] = left
+                    changed.append(there)
+        return True
+
+    def together(lies: dict[Cell, tuple[int, ...]]) -> bool:
+        """Whether all pieces may still hang together."""
+        pieces = [cell for cell in cells if board[cell[1]][cell[0]]]
+        seen, stack = {pieces[0]}, [pieces[0]]
+        while stack:
+            x, y = stack.pop()
+            for side, (dx, dy) in STEPS.items():
+                there = x + dx, y + dy
+                if there in lies and there not in seen and any(piece & side for piece in lies[x, y]):
+                    seen.add(there)
+                    stack.append(there)
+        return len(seen) == len(pieces)
+
+    def lay(lies: dict[Cell, tuple[int, ...]]) -> Iterator[Board]:
+        nonlocal guesses
+        open_cells = [cell for cell in cells if len(lies[cell]) > 1]
+        if not open_cells:
+            yield tuple(tuple(lies[x, y][0] for x in range(cols)) for y in range(rows))
+            return
+        cell = min(open_cells, key=lambda c: len(lies[c]))
+        for piece in lies[cell]:
+            guesses += 1
+            if guesses > limit:
+                raise SearchLimit(f"not all layouts seen in {limit} guesses", where="turning.connected_layouts")
+            guess = {**lies, cell: (piece,)}
+            if narrow(guess, [cell]) and together(guess):
+                yield from lay(guess)
+
+    start: dict[Cell, tuple[int, ...]] = {}
+    for x, y in cells:
+        outward = sum(side for side, (dx, dy) in STEPS.items() if not (0 <= x + dx < cols and 0 <= y + dy < rows))
+        start[x, y] = tuple(piece for piece in ways_to_lie(board[y][x]) if not piece & outward)
+    if all(start.values()) and narrow(start, list(cells)) and together(start):
+        yield from lay(start)
+
+
+_NAMES = {1: "end", 3: "bend", 5: "straight piece", 7: "fork", 15: "cross"}
+
+
+def side_name(piece: int) -> str:
+    """What one would call a piece, however it lies."""
+    return _NAMES[min(ways_to_lie(piece))]
+
+
+def side_words(cell: Cell, cols: int, rows: int) -> str:
+    """Where on the board a cell is, in words."""
+    column = ("left", "middle", "right")[3 * cell[0] // cols]
+    row = ("upper", "middle", "lower")[3 * cell[1] // rows]
+    if row == column:
+        return "middle"
+    return f"{row} {column}" if "middle" not in (row, column) else {"upper": "top", "lower": "bottom"}.get(row, column)

@@ -1,0 +1,39 @@
+"""The verifiers of the worlds' tasks: `state:score`, what any game says of itself, or the name of a function of the
+world's own Python (`shop_cart` or `world:score`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from flywheel.envs import verdict
+from flywheel.envs.base import Task
+from flywheel.envs.suites import catalogue
+from flywheel.envs.verdict import Verifier
+from flywheel.utils.errors import BadInput
+
+_NOT_WON = 0.999  # the most that a game scores before it is won
+
+
+def score_state(task: Task, state: Mapping[str, Any]) -> float:
+    """The score of a state. Raises as `find` and `reward.verifier.apply` do."""
+    return verdict.apply_verifier(find_verifier(task), task.verifier, task.params, state, task.task_id)
+
+
+def find_verifier(task: Task) -> Verifier:
+    """The task's verifier. Raises BadInput where there is none of that name."""
+    if task.verifier == "state:score":
+        return game_score
+    found = catalogue.get_world(task.world).verifier(task.verifier.removeprefix("world:"))
+    if found is None:
+        raise BadInput(
+            f"no verifier is called {task.verifier!r}",
+            where=task.task_id,
+            fix=f"name a function of worlds/{task.world}/world.py, or state:score",
+        )
+    return found
+
+
+def game_score(params: Mapping[str, Any], state: Mapping[str, Any]) -> float:
+    """A game's own score; 1 exactly where it is won."""
+    return 1.0 if state["won"] else min(float(state["score"]), _NOT_WON)

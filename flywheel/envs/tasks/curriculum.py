@@ -1,0 +1,73 @@
+"""Open the next level of a suite where the model solves the current one often enough.
+
+`iterations/NNN/levels.json` is {"open": {world: level}}, for the tasks of the iteration after it. A world that it does
+not name begins with its lowest level; a level that is open stays so.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+
+from flywheel.config import Settings
+from flywheel.config.workspace import Workspace
+from flywheel.envs import registry
+from flywheel.envs.base import Task
+from flywheel.utils.errors import DataError
+from flywheel.utils.files import write_json
+
+_FEWEST = 4  # trajectories of a level that must have been judged before it opens the next
+
+
+def read_open_levels(ws: Workspace, iteration: int) -> dict[str, int]:
+    """The highest open level by world, after an iteration. Raises DataError for a file that cannot be read."""
+    path = ws.levels(iteration)
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))["open"]
+        return {str(world): int(level) for world, level in found.items()}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise DataError(
+            f"not the open levels of worlds: {error!r}", where=ws.relative(path), fix="restore it from git"
+        ) from error
+
+
+def write_open_levels(ws: Workspace, iteration: int, found: Mapping[str, int]) -> None:
+    write_json(ws.levels(iteration), {"open": dict(sorted(found.items()))})
+
+
+def lowest_level(settings: Settings, world: str) -> int:
+    """Of the levels asked for, the lowest that a world has; of all of its levels, where it has none of those."""
+    own = set(registry.get_task_suite(world).levels)
+    return min(own & set(settings.synthesis.levels) or own)
+
+
+def is_above_open_level(settings: Settings, opened: Mapping[str, int], task: Task) -> bool:
+    """Whether a task is of a level that is not open yet in its world; false where all are open, or no levels known."""
+    if not settings.synthesis.opens_at or task.world not in registry.list_task_suites():
+        return False
+    return task.level > opened.get(task.world, lowest_level(settings, task.world))
+
+
+def raise_open_levels(
+    settings: Settings, before: Mapping[str, int], outcomes: Iterable[tuple[Task, bool]]
+) -> dict[str, int]:
+    """The open levels after an iteration.
+
+    before: those that its tasks were made of. outcomes: of each of its judged trajectories, the task and V. The next
+    level opens where at least synthesis.opens_at of the trajectories of the highest open one solved their task; where
+    that is 0 all are open.
+    """
+    judged: dict[tuple[str, int], list[bool]] = defaultdict(list)
+    for task, solved in outcomes:
+        judged[task.world, task.level].append(solved)
+    found = {}
+    for world in sorted({world for world, _ in judged} & set(registry.list_task_suites())):
+        levels = sorted(set(registry.get_task_suite(world).levels) & set(settings.synthesis.levels))
+        found[world] = before.get(world, lowest_level(settings, world)) if settings.synthesis.opens_at else levels[-1]
+        verdicts = judged[world, found[world]]
+        enough = len(verdicts) >= _FEWEST and sum(verdicts) >= settings.synthesis.opens_at * len(verdicts)
+        if enough:
+            found[world] = dict(pairwise(levels)).get(found[world], found[world])
+    return {**before, **found}

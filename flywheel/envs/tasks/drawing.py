@@ -1,0 +1,510 @@
+"""Draw tasks from the templates of the suites (section 2.5.1): seeded, spread evenly, disjoint between splits."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import functools
+import hashlib
+import itertools
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any
+
+from flywheel.agent.actions import Hotkey
+from flywheel.config import Settings
+from flywheel.envs import registry, suite_manifests
+from flywheel.envs.base import Task, TaskSuite, TaskTemplate
+from flywheel.envs.browser.pages import manifest, packages
+from flywheel.envs.browser.pages.manifest import PAGE_VERIFIER, PageManifest, load_page_manifests
+from flywheel.utils.errors import BadInput, EnvError, did_you_mean, errors_of_setting
+
+# Which templates of a world are asked (`synthesis.left_out`), and of which of them no training task is drawn
+# (`synthesis.held_out`), so that what a model has learnt can be told from what it has learnt by heart.
+
+_MIN_TEMPLATES = 4  # templates that a world must have before a share of them is held out
+
+
+def list_templates(settings: Settings, world: TaskSuite) -> Mapping[str, TaskTemplate]:
+    """The templates of a world that tasks are made of. Raises BadInput for a name that no world has."""
+    out = _templates_of_world(settings.synthesis.left_out, world, "left_out")
+    return {name: spec for name, spec in world.templates.items() if name not in out}
+
+
+def held_out_templates(settings: Settings, world: TaskSuite) -> frozenset[str]:
+    """The templates of a world that evaluation alone draws: those named, or a share of those that have one of the
+    levels asked for, which is the same for all seeds.
+
+    Raises BadInput for a name that no world has.
+    """
+    chosen = settings.synthesis.held_out
+    if not isinstance(chosen, float | int):
+        return _templates_of_world(chosen, world, "held_out")
+    there = [
+        name
+        for name, spec in list_templates(settings, world).items()
+        if not spec.max_steps.keys().isdisjoint(settings.synthesis.levels)
+    ]
+    if len(there) < _MIN_TEMPLATES or not chosen:
+        return frozenset()
+    ranked = sorted(there, key=lambda template: hashlib.sha256(f"{world.name}/{template}".encode()).digest())
+    return frozenset(ranked[: max(1, round(chosen * len(ranked)))])
+
+
+def is_held_out(settings: Settings, task: Task) -> bool:
+    """Whether the task's template is one that no training task has. A third-party page's template is its own."""
+    return task.world in registry.list_task_suites() and task.template in held_out_templates(
+        settings, registry.get_task_suite(task.world)
+    )
+
+
+def _templates_of_world(names: Iterable[str], world: TaskSuite, parameter: str) -> frozenset[str]:
+    named = [_split_template_name(name, parameter) for name in names]
+    return frozenset(template for name, template in named if name == world.name)
+
+
+@functools.cache  # asked for each task and recording; a name that was found stays
+def _split_template_name(name: str, parameter: str) -> tuple[str, str]:
+    world, _, template = name.partition("/")
+    there = registry.get_task_suite(world).templates if world in registry.list_task_suites() else {}
+    if template not in there:
+        raise BadInput(
+            f"no template is called {name!r}",
+            where=f"synthesis.{parameter}",
+            fix=f"of world {world}, {did_you_mean(template, there)}"
+            if there
+            else f"write world/template, such as settings/size; of worlds, {did_you_mean(world, registry.list_task_suites())}",
+        )
+    return world, template
+
+
+# Tasks of third-party pages: one for each variant and seed of a manifest.
+#
+# Where the page itself tells the instruction, it is known only once the page was opened: `instruct` does that when the
+# tasks are made, so that the table `tasks` holds what was asked.
+
+
+def make_page_task(manifest: PageManifest, variant: str, seed: int, split: str, domain: str = "") -> Task:
+    """One task of a manifest. Its instruction is "" where the page tells it. Raises BadInput for unfetched packages.
+
+    domain: by default the one that the manifest names.
+    """
+    params = {"variant": variant, "seed": seed}
+    identity = json.dumps([manifest.name, variant, manifest.level, seed])
+    return Task(
+        task_id="k" + hashlib.sha256(identity.encode()).hexdigest()[:15],
+        domain=domain or manifest.domain,
+        world=manifest.name,
+        template=variant,
+        level=manifest.level,
+        seed=seed,
+        instruction=manifest.instruct(variant),
+        params=params,
+        max_steps=manifest.max_steps,
+        split=split,
+        verifier=PAGE_VERIFIER,
+        threshold=1.0,
+        checksum=page_checksum(manifest),
+    )
+
+
+def page_checksum(manifest: PageManifest) -> str:
+    """sha256 of what a task was made for: the manifest, and the files of its page where they are ours to serve."""
+    if manifest.url or manifest.server:
+        files = packages.hash_served_folder(manifest.template) if manifest.template else ""
+    else:
+        files = manifest.sha256 or packages.hash_served_folder(packages.find_served_folder(manifest))
+    said = manifest.model_dump_json(exclude={"path"})
+    return hashlib.sha256(f"{said}\n{files}".encode()).hexdigest()
+
+
+async def fetch_page_instructions(
+    tasks: Iterable[Task], lease: Callable[[Task], AbstractAsyncContextManager[Any]]
+) -> list[Task]:
+    """The tasks, with the instructions that their pages tell. lease: `Environments.env`.
+
+    Raises EnvError where a page cannot be opened or read.
+    """
+
+    async def one(task: Task) -> Task:
+        if task.instruction:
+            return task
+        async with lease(task) as env:
+            result = await env.reset(task, task.seed)
+            while "dialog" in result.info["state"] and not result.truncated:  # of a page that asks before it tells
+                result = await env.step(Hotkey(("enter",)))
+        if "instruction" not in result.info["state"]:
+            raise EnvError("the page opens dialogs without end", where=f"world {task.world}, task {task.task_id}")
+        return dataclasses.replace(task, instruction=" ".join(result.info["state"]["instruction"].split()))
+
+    return list(await asyncio.gather(*(one(task) for task in tasks)))
+
+
+def list_page_slots(manifests: Iterable[PageManifest], split: str) -> list[tuple[PageManifest, list[tuple[str, int]]]]:
+    """Those that have tasks in a split, each with its (variant, level) slots."""
+    chosen = [one for one in manifests if split in one.splits]
+    return [(one, [(variant, one.level) for variant in one.variants]) for one in chosen]
+
+
+# Tasks drawn from the templates of the worlds (section 2.5.1): seeded, spread evenly, never shared between splits.
+#
+# Evaluation tasks have seeds of their own, and some templates of their own too (`synthesis.held_out`), so that what a
+# model has learnt can be told from what it has learnt by heart.
+
+SPLITS = ("train", "eval", "gate")
+_SEEDS = {"eval": range(0, 2**30), "train": range(2**30, 2**31)}  # disjoint: no training seed is an evaluation seed
+_RESERVED = 8  # one content in so many is kept for gates: told by its hash, so that no history need be read
+_ATTEMPTS = 200
+_SEEN = 2  # of an evaluation's tasks of a world with held-out templates, those of other ones between two of these
+Slot = tuple[str, int]  # template, level
+Turn = tuple[TaskSuite | PageManifest, list[Slot]]  # what is drawn from, and what is drawn of it in turn
+
+
+def make_tasks(
+    settings: Settings, iteration: int, split: str, root: Path | None = None, opened: Mapping[str, int] | None = None
+) -> list[Task]:
+    """The tasks of an iteration's split, each with its own content.
+
+    Train tasks are new in each iteration. synthesis.repeated of a world's are of the same templates and levels in each,
+    so that iterations can be compared; the others go on where the iteration before it stopped. Eval tasks are the same
+    in all, and no train task has the content of one (of third-party pages, the seed of one), nor a held-out template.
+    Of a world that has these, every third eval task is of one. root: the workspace, for synthesis.manifests. opened:
+    with synthesis.opens_at, the highest level of training tasks by world; absent: its lowest (`curriculum.py`). Gate
+    tasks are drawn as eval tasks are, anew in each iteration, of contents that no train task of any iteration has
+    (`reserved`); a template without such a content is passed over, and there may be fewer than promotion.tasks. They
+    too are of the split eval. Raises BadInput for an unknown split, a world in two domains, levels that no world has, a
+    held-out template that there is not, or a wrong manifest.
+    """
+    if split not in SPLITS:
+        raise BadInput(f"no split is called {split!r}", where="make_tasks", fix=f"use {', '.join(SPLITS)}")
+    if split == "eval":
+        return _draw(settings, "eval", "eval", settings.synthesis.eval_tasks, lambda task: True, root, 0)
+    if split == "gate":
+        count = settings.promotion.tasks
+        return _draw(settings, "eval", f"gate {iteration}", count, is_reserved, root, iteration, passing=True)
+    held = {task_content(task) for task in make_tasks(settings, 0, "eval", root)}
+    turn = max(iteration - 1, 0)
+
+    def fit(task: Task) -> bool:
+        return task_content(task) not in held and not is_reserved(task)
+
+    synthesis, stream = settings.synthesis, f"train {iteration}"
+    above = (opened or {}) if synthesis.opens_at else None
+    return _draw(
+        settings, split, stream, synthesis.train_tasks, fit, root, turn, repeated=synthesis.repeated, opened=above
+    )
+
+
+def fresh_tasks(settings: Settings, iteration: int, count: int, root: Path | None = None) -> list[Task]:
+    """Tasks that had no part in making or choosing an iteration's model: drawn as its gate tasks are, none with the
+    content of one of these or of an eval task. There may be fewer than `count`."""
+    looked_at = {
+        task_content(task) for split in ("eval", "gate") for task in make_tasks(settings, iteration, split, root)
+    }
+
+    def fit(task: Task) -> bool:
+        return is_reserved(task) and task_content(task) not in looked_at
+
+    return _draw(settings, "eval", f"fresh {iteration}", count, fit, root, iteration, passing=True)
+
+
+def is_reserved(task: Task) -> bool:
+    """Whether a task's content is kept for promotion gates, and so never trained on."""
+    return int.from_bytes(hashlib.sha256(task_content(task).encode()).digest()[:8]) % _RESERVED == 0
+
+
+def _draw(
+    settings: Settings,
+    split: str,
+    stream: str,
+    count: int,
+    fit: Callable[[Task], bool],
+    root: Path | None,
+    turn: int,
+    *,
+    repeated: float = 0.0,
+    passing: bool = False,
+    opened: Mapping[str, int] | None = None,
+) -> list[Task]:
+    """`count` different tasks that fit, turn by turn over domains, their worlds, and the worlds' slots.
+
+    turn: how often as many were drawn before: a world with more slots than tasks goes on where it was. repeated: the
+    share of a world's tasks whose slots are the same in each turn. passing: a slot of which none fits is passed over,
+    and fewer tasks drawn where none is left; else that is an error. opened: the highest level by world; absent: its
+    lowest. None: all. A world whose tasks are there once has them drawn once, and gives fewer where none is left.
+    """
+    turns = _turns(settings, split, root, opened)
+    places = []  # of each task: its domain's number, and its world's in the domain
+    for index in range(count):
+        domain, rest = index % len(turns), index // len(turns)
+        places.append((domain, rest % len(turns[domain][1])))
+    coming = {
+        place: _in_turn(turns[place[0]][1][place[1]][1], places.count(place), repeated, turn, opened is not None)
+        for place in set(places)
+    }
+    drawn: list[Task] = []
+    taken: set[str] = set()
+    empty: set[tuple[str, Slot]] = set()
+
+    def fresh(index: int, domain: str, world: TaskSuite | PageManifest, slot: Slot) -> Task | None:
+        for attempt in range(_ATTEMPTS):
+            seed = _seed(split, f"{settings.seed} {stream} {index} {attempt}")
+            task = make_task(world, *slot, seed, split, domain, settings.routing.threshold)
+            if task_content(task) not in taken and fit(task):
+                return task
+        return None
+
+    for index, place in enumerate(places):
+        domain, worlds = turns[place[0]]
+        world, slots = worlds[place[1]]
+        for _ in slots:
+            slot = next(coming[place])
+            if (world.name, slot) in empty:
+                continue
+            task = fresh(index, domain, world, slot)
+            if task is not None:
+                taken.add(task_content(task))
+                drawn.append(task)
+                if (passing and isinstance(world, PageManifest) and not world.seeded) or _once(world):
+                    empty.add((world.name, slot))  # the same task under every seed: it speaks once
+                break
+            if not passing and not _once(world):
+                raise BadInput(
+                    f"world {world.name}, template {slot[0]}, level {slot[1]} has too few different tasks",
+                    where=f"synthesis.{split}_tasks",
+                    fix="ask for fewer train_tasks or eval_tasks",
+                )
+            empty.add((world.name, slot))
+    return drawn
+
+
+def _once(world: TaskSuite | PageManifest) -> bool:
+    return isinstance(world, TaskSuite) and world.once
+
+
+def _in_turn(slots: list[Slot], tasks: int, repeated: float, turn: int, rising: bool) -> Iterator[Slot]:
+    """The slots that a world's tasks take, where it has `tasks` a turn: first those of every turn, then where the turn
+    before stopped. rising: those of every turn are of the lowest level, which is open from the beginning, and the
+    others of the levels above it as soon as one is open."""
+    lowest = min(level for _, level in slots)
+    always = [slot for slot in slots if slot[1] == lowest] if rising else slots
+    others = (rising and [slot for slot in slots if slot[1] > lowest]) or slots
+    same = round(tasks * repeated)
+    numbers = itertools.count(same + turn * (tasks - same))
+    return itertools.chain(
+        (always[number % len(always)] for number in range(same)), (others[number % len(others)] for number in numbers)
+    )
+
+
+def _turns(
+    settings: Settings, split: str, root: Path | None, opened: Mapping[str, int] | None = None
+) -> list[tuple[str, list[Turn]]]:
+    """For each domain its worlds and pages, for each of them its (template, level) slots, levels alternating."""
+    turns = []
+    suite_manifests.load_external_suites(settings, root or Path())
+    manifests = load_page_manifests(settings.synthesis.manifests, root or Path())
+    for domain, (worlds, own) in group_by_domain(settings, manifests).items():
+        slots = [(world, _slots(settings, world, split, opened)) for world in worlds] + list_page_slots(own, split)
+        if slots:
+            turns.append((domain, slots))
+    if not turns:
+        raise BadInput(
+            "no world is named", where="synthesis.domains", fix=f"known are {', '.join(registry.list_task_suites())}"
+        )
+    return turns
+
+
+def group_by_domain(
+    settings: Settings, manifests: Mapping[str, PageManifest]
+) -> dict[str, tuple[list[TaskSuite], list[PageManifest]]]:
+    """Domain -> its worlds and its third-party pages. A page that no domain names is of its manifest's own domain.
+
+    Raises BadInput for a name that is of neither, and for a page whose domain the settings have not.
+    """
+    domains = settings.synthesis.domains
+    named = {name: domain for domain, names in domains.items() for name in names}
+    for name in named.keys() - manifests.keys() - set(registry.list_task_suites()):
+        raise BadInput(
+            f"no world is called {name!r}",
+            where=f"synthesis.domains.{named[name]}",
+            fix=did_you_mean(name, (*registry.list_task_suites(), *manifests))
+            + "; third-party pages stand in synthesis.manifests too",
+        )
+    for name, page in manifests.items():
+        if named.setdefault(name, page.domain) not in domains:
+            raise BadInput(
+                f"the page {name} is of the domain {page.domain}, which is not one of {', '.join(domains)}",
+                where="synthesis.manifests",
+                fix=f"name {name} in a domain of synthesis.domains",
+            )
+    return {
+        domain: (
+            [registry.get_task_suite(name) for name in names if name not in manifests],
+            [manifest for name, manifest in manifests.items() if named[name] == domain],
+        )
+        for domain, names in domains.items()
+    }
+
+
+def _slots(settings: Settings, world: TaskSuite, split: str, opened: Mapping[str, int] | None = None) -> list[Slot]:
+    """What is drawn of a world, in turn. Raises BadInput where nothing is."""
+    apart = held_out_templates(settings, world)
+    slots: dict[bool, list[Slot]] = {False: [], True: []}  # held out or not
+    for template, spec in list_templates(settings, world).items():
+        levels = [(template, level) for level in sorted(spec.max_steps) if level in settings.synthesis.levels]
+        slots[template in apart] += levels
+    if not slots[False]:
+        if slots[True]:
+            raise BadInput(
+                f"nothing of world {world.name} is left to train on: all its templates are held out",
+                where="synthesis.held_out",
+                fix=f"take out one of {', '.join(sorted(apart))}",
+            )
+        if not list_templates(settings, world):
+            raise BadInput(
+                f"world {world.name} has no template that is asked", where="synthesis.left_out", fix="name fewer"
+            )
+        raise BadInput(
+            f"world {world.name} has no level of {settings.synthesis.levels} to train on",
+            where="synthesis.levels",
+            fix=f"its levels are {world.levels}",
+        )
+    seen, unseen = _alternate(slots[False]), _alternate(slots[True])
+    if opened is not None:
+        lowest = min(level for _, level in seen)
+        return _alternate([slot for slot in slots[False] if slot[1] <= opened.get(world.name, lowest)])
+    if split == "train" or not unseen:
+        return seen
+    if world.once:  # what evaluation drew of the others could not be trained on
+        return unseen
+    mixed: list[Slot] = []
+    for number in range(max(-(-len(seen) // _SEEN), len(unseen))):
+        mixed += [seen[(_SEEN * number + shift) % len(seen)] for shift in range(_SEEN)]
+        mixed.append(unseen[number % len(unseen)])
+    return mixed
+
+
+def _alternate(slots: list[Slot]) -> list[Slot]:
+    """Order slots so that any prefix holds each level about equally; levels with fewer templates repeat theirs."""
+    if not slots:
+        return []
+    by_level: dict[int, list[Slot]] = {}
+    for slot in slots:
+        by_level.setdefault(slot[1], []).append(slot)
+    longest = max(map(len, by_level.values()))
+    return [group[turn % len(group)] for turn in range(longest) for _, group in sorted(by_level.items())]
+
+
+def make_task(
+    world: TaskSuite | PageManifest,
+    template: str,
+    level: int,
+    seed: int,
+    split: str,
+    domain: str = "",
+    threshold: float = 1.0,
+) -> Task:
+    """One task. Its id is its content: world, template, level, seed, params.
+
+    seed: any integer. domain: by default the one that the world is listed in. threshold: of a template that names none;
+    a manifest says itself what success is. Raises BadInput for a template or a level that the world has not.
+    """
+    if isinstance(world, PageManifest):
+        return make_page_task(world, template, seed, split, domain)
+    budget = world.budget(template, level)
+    params = world.draw(template, level, seed)
+    spec = world.templates[template]
+    identity = json.dumps([world.name, template, level, seed, params], sort_keys=True)
+    return Task(
+        task_id="k" + hashlib.sha256(identity.encode()).hexdigest()[:15],
+        domain=domain or world.domain,
+        world=world.name,
+        template=template,
+        level=level,
+        seed=seed,
+        instruction=spec.instruction.format(**params),
+        params=params,
+        max_steps=budget,
+        split=split,
+        verifier=spec.verifier,
+        threshold=threshold if spec.threshold is None else spec.threshold,
+        checksum=world.checksum,
+        environment=world.environment,
+    )
+
+
+def task_content(task: Task) -> str:
+    """What the agent meets, without the seed: two tasks of equal content are the same task."""
+    return json.dumps([task.world, task.template, task.level, task.params], sort_keys=True)
+
+
+def task_to_row(task: Task) -> dict[str, Any]:
+    """A row of the table `tasks`."""
+    return {**vars(task), "params": json.dumps(task.params, sort_keys=True)}
+
+
+def task_from_row(row: Mapping[str, Any]) -> Task:
+    """Back from a row of the table `tasks` (further columns, such as iteration, are ignored)."""
+    older = set() if row.get("environment") else {"environment"}  # a column that earlier versions had not
+    fields = {name: row[name] for name in Task.__dataclass_fields__.keys() - older}
+    return Task(**{**fields, "params": json.loads(row["params"])})
+
+
+def _seed(split: str, key: str) -> int:
+    span = _SEEDS[split]
+    return span.start + int.from_bytes(hashlib.sha256(key.encode()).digest()[:8]) % len(span)
+
+
+# What can be known of `synthesis` before an iteration begins: the names in it, and that its tasks can be drawn.
+
+
+def check_task_settings(settings: Settings, iteration: int, root: Path) -> frozenset[str]:
+    """Draw the iteration's tasks, less the instructions that pages tell. Returns the kinds of their environments.
+
+    Raises BadInput naming the parameter.
+    """
+    chosen = settings.synthesis
+    with errors_of_setting("synthesis.worlds"):
+        suite_manifests.load_external_suites(settings, root)
+    with errors_of_setting("synthesis.manifests"):
+        found = manifest.load_page_manifests(chosen.manifests, root)
+    for one in found.values():
+        if not packages.has_page_files(one):
+            fix = f"type `flywheel page fetch {one.name}`"
+            raise BadInput(f"the page {one.name} is not fetched", where="synthesis.manifests", fix=fix)
+    places = group_by_domain(settings, found)
+    for domain, (worlds, own) in places.items():
+        if not worlds and not list_page_slots(own, "train"):
+            listed = [name for name in registry.list_task_suites() if registry.get_task_suite(name).domain == domain]
+            raise BadInput(
+                f"the domain {domain} has no world to train on",
+                where=f"synthesis.domains.{domain}",
+                fix=did_you_mean("", listed or registry.list_task_suites()),
+            )
+    _check_levels(settings, [world for worlds, _ in places.values() for world in worlds])
+    played: set[str] = set()
+    for split in SPLITS:
+        with errors_of_setting("synthesis"):
+            tasks = make_tasks(settings, iteration, split, root)
+        played |= {task.environment for task in tasks}
+        for domain in set(chosen.domains) - {task.domain for task in tasks} if split == "train" else ():
+            raise BadInput(
+                f"no task of the domain {domain} would be drawn",
+                where=f"synthesis.{split}_tasks",
+                fix=f"set it to {len(chosen.domains)} or more",
+            )
+    return frozenset(played)
+
+
+def _check_levels(settings: Settings, worlds: Sequence[TaskSuite]) -> None:
+    """Each level is one that a world of these has: another would only seem to be asked for."""
+    levels = sorted({level for world in worlds for level in world.levels})
+    for level in settings.synthesis.levels:
+        if worlds and level not in levels:
+            raise BadInput(
+                f"no world of synthesis.domains has a level {level}",
+                where="synthesis.levels",
+                fix=f"known are {', '.join(map(str, levels))}",
+            )

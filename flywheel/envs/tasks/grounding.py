@@ -1,0 +1,139 @@
+"""Render synthetic screens in Chromium, and make grounding examples of them: questions with exact answers."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import random
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from types import TracebackType
+
+import numpy as np
+from PIL import Image as Picture
+from playwright.sync_api import Error, sync_playwright
+
+from flywheel.config import Settings
+from flywheel.envs.browser import chromium
+from flywheel.envs.screens import layouts
+from flywheel.envs.screens.layouts import SCENE_SIDE, Scene
+from flywheel.utils.errors import EnvError
+
+# Scenes to pixels: many at once, as one sheet in one Chromium page, cut up afterwards.
+
+SHEET_COLUMNS = 8  # scenes across a sheet
+
+SHEET_STYLE = f"""<!doctype html><style>
+* {{ box-sizing: border-box; margin: 0; }}
+body {{ width: {SHEET_COLUMNS * SCENE_SIDE}px; display: grid; grid: auto-flow {SCENE_SIDE}px / repeat({SHEET_COLUMNS}, {SCENE_SIDE}px); }}
+section {{ position: relative; width: {SCENE_SIDE}px; height: {SCENE_SIDE}px; overflow: hidden; color: #1b1f27; }}
+section * {{ position: absolute; }}
+section div {{ display: flex; align-items: center; justify-content: center; white-space: nowrap; }}
+svg {{ display: block; overflow: visible; }}
+</style>"""
+
+
+class SceneRenderer:
+    """A browser that draws scenes. Must be used on one thread that runs no event loop.
+
+    Raises EnvError where the browser cannot be started or dies.
+    """
+
+    def __init__(self, executable: str, timeout_s: float = 30) -> None:
+        self._executable, self._timeout = executable, timeout_s * 1000
+
+    def __enter__(self) -> SceneRenderer:
+        self._playwright = sync_playwright().start()
+        try:
+            self._browser = self._playwright.chromium.launch(
+                executable_path=self._executable, args=["--no-sandbox", "--disable-gpu"], timeout=self._timeout
+            )
+            self._page = self._browser.new_page(
+                viewport={"width": SHEET_COLUMNS * SCENE_SIDE, "height": SHEET_COLUMNS * SCENE_SIDE}
+            )
+        except Error as error:
+            self._playwright.stop()
+            raise EnvError(f"Chromium does not start: {error}", where=self._executable) from None
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._browser.close()
+        self._playwright.stop()
+
+    def draw(self, scenes: Sequence[Scene]) -> np.ndarray:
+        """uint8 [scenes, SIDE, SIDE, 3]."""
+        sheet = SHEET_COLUMNS * SHEET_COLUMNS
+        parts = [self._sheet(scenes[start : start + sheet]) for start in range(0, len(scenes), sheet)]
+        return np.concatenate(parts) if parts else np.zeros((0, SCENE_SIDE, SCENE_SIDE, 3), dtype=np.uint8)
+
+    def _sheet(self, scenes: Sequence[Scene]) -> np.ndarray:
+        try:
+            self._page.set_content(SHEET_STYLE + "".join(scene.html for scene in scenes), timeout=self._timeout)
+            png = self._page.screenshot(timeout=self._timeout)
+        except Error as error:
+            raise EnvError(f"a sheet of general screens was not drawn: {error}") from None
+        pixels = np.asarray(Picture.open(io.BytesIO(png)).convert("RGB"))
+        cut = (
+            pixels.reshape(SHEET_COLUMNS, SCENE_SIDE, SHEET_COLUMNS, SCENE_SIDE, 3)
+            .swapaxes(1, 2)
+            .reshape(-1, SCENE_SIDE, SCENE_SIDE, 3)
+        )
+        return cut[: len(scenes)]
+
+
+# General data for the CT and SFT mixes, and for pretraining: screens with questions and their exact answers.
+
+
+@dataclass(frozen=True)
+class GroundingExample:
+    """One row of the table `general`, with its screen. kind: the skill that the question tests."""
+
+    sample_id: str
+    kind: str
+    png: bytes
+    instruction: str
+    response: str
+
+
+def make_grounding_examples(n: int, seed: int, settings: Settings) -> list[GroundingExample]:
+    """`n` samples, of every kind of scene and every level in turn, three questions a screen at most.
+
+    The same arguments give the same samples. Raises EnvError where Chromium fails, BadInput where there is none.
+    """
+    rng = random.Random(f"general {seed}")
+    kinds, per_screen = list(layouts.SCENE_KINDS), 3
+    drawn: list[layouts.Scene] = []
+    questions: list[tuple[int, layouts.SceneQuestion]] = []
+    while len(questions) < n:
+        number = len(drawn)
+        kind, level = kinds[number % len(kinds)], 1 + number // len(kinds) % layouts.SCENE_LEVELS
+        scene = layouts.draw_scene(kind, level, rng, settings.policy.coordinates)
+        drawn.append(scene)
+        chosen = rng.sample(scene.questions, min(per_screen, len(scene.questions), n - len(questions)))
+        questions += [(number, question) for question in chosen]
+    if not drawn:
+        return []  # a workspace without screens has no Chromium
+    # A thread of its own: the renderer must not run on a thread with an event loop.
+    with ThreadPoolExecutor(1) as pool:
+        screens = pool.submit(_screens, drawn, str(chromium.find_chromium(settings.sandbox))).result()
+    return [_sample(screens[number], question) for number, question in questions]
+
+
+def _screens(drawn: list[layouts.Scene], executable: str) -> list[bytes]:
+    with SceneRenderer(executable) as renderer:
+        return [encode_png(picture) for picture in renderer.draw(drawn)]
+
+
+def encode_png(pixels: np.ndarray) -> bytes:
+    """uint8 [height, width, 3] as a PNG."""
+    out = io.BytesIO()
+    Picture.fromarray(pixels).save(out, format="PNG", compress_level=1)
+    return out.getvalue()
+
+
+def _sample(png: bytes, question: layouts.SceneQuestion) -> GroundingExample:
+    name = hashlib.sha256(png + question.instruction.encode() + question.response.encode()).hexdigest()
+    return GroundingExample(f"g{name[:19]}", question.skill, png, question.instruction, question.response)

@@ -1,0 +1,84 @@
+"""Evaluate a policy on held-out tasks by the same rollout as everywhere, greedy by default."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from flywheel.config import Settings
+from flywheel.envs.base import Task
+from flywheel.envs.router import EnvProvider
+from flywheel.envs.verdict import Verdict, decide_verdict
+from flywheel.evaluation.gate import EvalResult
+from flywheel.policy.protocol import PolicyBackend
+from flywheel.rewards.scorer import ScoringInput
+from flywheel.rewards.scorer_set import ScorerSet
+from flywheel.rollout.episode import Episode
+from flywheel.rollout.pool import RolloutStats, run_rollout
+from flywheel.utils.errors import DataError
+
+
+@dataclass(frozen=True)
+class JudgedEpisode:
+    """An episode and what its domain's scorers say of it; the one verdict of a crashed one has no score."""
+
+    task: Task
+    episode: Episode
+    verdicts: tuple[Verdict, ...]
+
+    @property
+    def result(self) -> EvalResult:
+        """What counts. An episode whose environment crashed in every try is a failure here: both models of a comparison
+        must be measured on the same tasks."""
+        verdict = decide_verdict(self.verdicts)
+        score = 0.0 if verdict.score is None else verdict.score
+        return EvalResult(self.task.task_id, self.task.domain, score, bool(verdict.v))
+
+
+async def evaluate_policy(
+    policy: PolicyBackend,
+    tasks: Sequence[Task],
+    environments: EnvProvider,
+    *,
+    iteration: int,
+    settings: Settings,
+    on_episode: Callable[[Episode], None] = lambda episode: None,
+    run_id: str = "",
+    stats: RolloutStats | None = None,
+) -> list[JudgedEpisode]:
+    """evaluation.samples episodes of each task at evaluation.temperature, judged.
+
+    The episodes are for the report; they never enter training. `stats` is added to. Raises as `judge` does.
+    """
+    panel = ScorerSet(settings)
+    episodes = await run_rollout(
+        tasks,
+        settings.evaluation.samples,
+        policy,
+        environments,
+        iteration=iteration,
+        settings=settings,
+        temperature=settings.evaluation.temperature,
+        on_episode=on_episode,
+        run_id=run_id,
+        stats=stats,
+    )
+    by_id = {task.task_id: task for task in tasks}
+    return [judge_episode(by_id[episode.trajectory.task_id], episode, panel) for episode in episodes]
+
+
+def judge_episode(task: Task, episode: Episode, panel: ScorerSet) -> JudgedEpisode:
+    """Raises DataError where a scorer failed and V hangs on it: a model is not measured by what nobody judged."""
+    trajectory = episode.trajectory
+    if trajectory.final_state in (None, "null"):
+        unseen = Verdict(None, task.threshold, detail=f"{trajectory.status}: {trajectory.error or 'no final state'}")
+        return JudgedEpisode(task, episode, (unseen,))
+    verdicts = panel.judge(ScoringInput(task, trajectory, episode.steps, episode.images))
+    decided = decide_verdict(verdicts)
+    if decided.v is None:
+        raise DataError(
+            f"no verdict by {decided.scorer}: {decided.detail}",
+            where=f"trajectory {episode.id}",
+            fix="mend what the scorer needs, or take it out of routing.scorers",
+        )
+    return JudgedEpisode(task, episode, verdicts)

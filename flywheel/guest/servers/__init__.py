@@ -1,2 +1,0 @@
-"""MCP servers that ship, for the tasks that name them. They run inside of a machine, each as a program of its own
-(`python3 flywheel/guest/servers/sql.py`), with the standard library alone."""

@@ -1,0 +1,141 @@
+"""Evaluate the newest model on fresh tasks, between iterations.
+
+`iterations/NNN/checkup.json`, of the iteration that made the model, has a row an episode: git keeps it, the view
+`checkups` shows it. A model that was looked at in the same way before is not looked at again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from flywheel.config import Settings
+from flywheel.config.workspace import Workspace, iteration_label
+from flywheel.envs.base import Task
+from flywheel.envs.router import open_environments
+from flywheel.envs.tasks import drawing
+from flywheel.envs.tasks.drawing import fresh_tasks, is_held_out, task_content
+from flywheel.evaluation import baselines
+from flywheel.evaluation.evaluator import evaluate_policy
+from flywheel.pipeline import iterations
+from flywheel.pipeline.sequential_eval import demonstrated_tasks
+from flywheel.policy import checkpoint, open_policy
+from flywheel.store import manifest
+from flywheel.store.versioning import dvc_files, git_tags
+from flywheel.utils import progress
+from flywheel.utils.errors import BadInput
+from flywheel.utils.files import write_json
+
+CHECKUP = "checkup"  # as progress is told
+_AT_ONCE = 20  # tasks; what was played of them is not played again
+
+
+@dataclass(frozen=True)
+class Checkup:
+    """iteration: that made the model. rows: of its episodes. before: whether it had been looked at already."""
+
+    iteration: int
+    rows: Sequence[dict[str, Any]]
+    before: bool
+
+    def shares(self) -> dict[str, tuple[int, int]]:
+        """domain -> episodes that were solved, and all of them; `all` comes first."""
+        domains = ("all", *dict.fromkeys(row["domain"] for row in self.rows))
+        of = {name: [row["v"] for row in self.rows if name in ("all", row["domain"])] for name in domains}
+        return {name: (sum(outcomes), len(outcomes)) for name, outcomes in of.items()}
+
+    def __str__(self) -> str:
+        said = ", ".join(f"{name} {solved} of {n}" for name, (solved, n) in self.shares().items())
+        return f"the model of iteration {iteration_label(self.iteration)} on fresh tasks: {said}"
+
+
+def run_checkup(ws: Workspace, settings: Settings, run_id: str = "") -> Checkup:
+    """Under the workspace's lock. Killed, it goes on where it was.
+
+    Raises BadInput where no fresh task is left to be drawn, and as `evaluation.evaluate` does.
+    """
+    iterations.recover_workspace(ws)
+    iterations.record_base_model(ws, settings)
+    last = iterations.newest_iteration(ws)
+    k = last if last == 0 or dvc_files.is_iteration_complete(ws, last) else last - 1
+    newest, made = manifest.read_promotion(ws, k), origin_iteration(ws, k)
+    tasks = _draw_tasks(ws, settings, k, made)
+    about = baselines.held_out_key(settings, [task.task_id for task in tasks])
+    path = ws.checkup(made)
+    known = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    if (known.get("digest"), known.get("about")) == (newest["digest"], about):
+        return Checkup(made, known["rows"], before=True)
+    folder = ws.state / CHECKUP / f"{newest['digest'][:12]}-{about}"
+    model = checkpoint.resolve_checkpoint(newest["model"], ws.root)
+    rows = asyncio.run(_play_tasks(ws, settings, model, tasks, made, folder, run_id))
+    at = datetime.now(UTC).isoformat(timespec="seconds")
+    found = {"model": newest["model"], "digest": newest["digest"], "about": about, "at": at, "rows": rows}
+    write_json(path, found)
+    shutil.rmtree(folder.parent, ignore_errors=True)
+    if settings.versioning.git:
+        git_tags.commit_to_git(
+            ws.root, f"Check-up of the model of iteration {iteration_label(made)}", (ws.relative(path),)
+        )
+    return Checkup(made, rows, before=False)
+
+
+def origin_iteration(ws: Workspace, k: int) -> int:
+    """The iteration that made the model which is the newest after iteration k; 0 for the first checkpoint."""
+    newest = manifest.read_promotion(ws, k)["digest"]
+    while k and manifest.read_promotion(ws, k - 1)["digest"] == newest:
+        k -= 1
+    return k
+
+
+def _draw_tasks(ws: Workspace, settings: Settings, k: int, made: int) -> list[Task]:
+    count = settings.operations.checkup_tasks
+    shown = {task_content(task) for task in demonstrated_tasks(ws, k)} if k else set()
+    tasks = [task for task in fresh_tasks(settings, made, count, ws.root) if task_content(task) not in shown]
+    if not tasks:
+        raise BadInput(
+            "no fresh task can be drawn", where="synthesis.domains", fix="name a world whose tasks have seeds"
+        )
+    return tasks
+
+
+async def _play_tasks(
+    ws: Workspace, settings: Settings, model: Path, drawn: list[Task], made: int, folder: Path, run_id: str
+) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    async with open_environments(settings, drawn, ws.root) as environments:
+        tasks = await drawing.fetch_page_instructions(drawn, environments.env)
+        policy = open_policy(model, settings.policy)
+        try:
+            for start in range(0, len(tasks), _AT_ONCE):
+                path, these = folder / f"{start:05d}.json", tasks[start : start + _AT_ONCE]
+                if not path.is_file():
+                    judged = await evaluate_policy(
+                        policy, these, environments, iteration=made, settings=settings, run_id=run_id
+                    )
+                    write_json(path, [_row(settings, one.task, one.episode, one.result) for one in judged])
+                rows += json.loads(path.read_text(encoding="utf-8"))
+                progress.report_progress(CHECKUP, f"{start + len(these)} of {len(tasks)} fresh tasks done")
+        finally:
+            await policy.close()
+    return rows
+
+
+def _row(settings: Settings, task: Task, episode: Any, result: Any) -> dict[str, Any]:
+    return {
+        "task_id": task.task_id,
+        "domain": task.domain,
+        "world": task.world,
+        "template": task.template,
+        "level": task.level,
+        "held_out": is_held_out(settings, task),
+        "sample": episode.trajectory.sample,
+        "status": episode.trajectory.status,
+        "score": result.score,
+        "v": result.v,
+    }

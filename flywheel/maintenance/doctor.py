@@ -1,0 +1,193 @@
+"""Diagnose what is installed, what is missing, and what to type."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+
+from flywheel.config import Settings
+from flywheel.utils.diagnostics import Finding, run_diagnostic
+from flywheel.utils.errors import FlywheelError
+
+_PACKAGES = {
+    "prefect": "",
+    "dvc": "",
+    "duckdb": "",
+    "great-expectations": "",
+    "torch": "",
+    "transformers": "",
+    "playwright": "",
+    "pocketsphinx": "",
+    "openai-whisper": "whisper",
+    "deepspeed": "deepspeed",
+    "ray": "ray",
+    "dvc-s3": "s3",
+}
+_CHROMIUM_TIMEOUT_S = 60.0
+
+
+def diagnose_installation(root: Path) -> list[Finding]:
+    """Look at everything; nothing is changed."""
+    findings = [_python()]
+    findings += [_package(name, extra) for name, extra in _PACKAGES.items()]
+    findings += [run_diagnostic("Chromium", _chromium), *_environments(_settings(root), root)]
+    findings += [_fonts(), _program("git"), _program("flite", optional=True)]
+    findings += [
+        run_diagnostic("workspace", lambda: _workspace(root)),
+        *check_recorded_data(root),
+        *_policy_server(root),
+        _disk(root),
+        _gpu(),
+    ]
+    return findings
+
+
+def _python() -> Finding:
+    return Finding("Python", "ok", ".".join(map(str, sys.version_info[:3])))
+
+
+def _package(name: str, extra: str) -> Finding:
+    try:
+        return Finding(name, "ok", metadata.version(name))
+    except metadata.PackageNotFoundError:
+        if extra:
+            return Finding(name, "optional", "not installed", f"pip install -e '.[{extra}]'")
+        return Finding(name, "missing", "not installed", "make setup")
+
+
+def _chromium() -> str:
+    from flywheel.config import SandboxSettings
+    from flywheel.envs.browser import chromium
+
+    path = chromium.find_chromium(SandboxSettings())
+    try:
+        asked = subprocess.run(
+            [path, "--version"], capture_output=True, text=True, timeout=_CHROMIUM_TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise FlywheelError(f"{path} does not tell its version within {_CHROMIUM_TIMEOUT_S:g} s", where=path) from None
+    return f"{path} {asked.stdout.strip()}"
+
+
+def _environments(settings: Settings, root: Path) -> Iterator[Finding]:
+    """Of the kinds that the tasks are played in."""
+    from flywheel.envs import registry, suite_manifests
+
+    def own() -> str:
+        suite_manifests.load_external_suites(settings, root)
+        return f"{len(settings.synthesis.worlds)} manifests can be used"
+
+    if settings.synthesis.worlds:
+        yield run_diagnostic("worlds", own)
+
+    for name in sorted(registry.find_used_backends(settings)):
+        yield from registry.find_backend(name).examine(settings)
+
+
+def _settings(root: Path) -> Settings:
+    """The workspace's; those that are broken are told by `workspace`."""
+    from flywheel import config
+    from flywheel.config.workspace import Workspace
+
+    try:
+        return config.load_settings(Workspace.find(root).params)
+    except FlywheelError:
+        return config.Settings()
+
+
+def _fonts() -> Finding:
+    homes = (Path("/usr/share/fonts"), Path.home() / ".fonts", Path.home() / ".local/share/fonts")
+    count = sum(1 for home in homes for path in home.rglob("*.tt[fc]"))
+    if count:
+        return Finding("fonts", "ok", f"{count} files")
+    return Finding("fonts", "missing", "none: Chromium would draw no text", "apt-get install fonts-dejavu-core")
+
+
+def _program(name: str, *, optional: bool = False) -> Finding:
+    path = shutil.which(name)
+    if path:
+        return Finding(name, "ok", path)
+    return Finding(name, "optional" if optional else "missing", "not installed", f"apt-get install {name}")
+
+
+def _workspace(root: Path) -> str:
+    from flywheel import config
+    from flywheel.config.workspace import Workspace
+    from flywheel.pipeline import preflight
+
+    ws = Workspace.find(root)
+    preflight.run_preflight(ws, config.load_settings(ws.params))
+    return str(ws.root)
+
+
+def check_recorded_data(root: Path) -> list[Finding]:
+    """Only in a workspace where something has run: every recorded file, the footer of every table's, and the
+    manifests of all finished iterations."""
+    from flywheel.config.workspace import Workspace
+    from flywheel.store import manifest, partitions
+    from flywheel.store.versioning import backup
+
+    try:
+        ws = Workspace.find(root)
+    except FlywheelError:  # told by `workspace`
+        return []
+    try:
+        damage = backup.find_damaged_outputs(ws)
+    except FlywheelError as error:
+        return [Finding("data", "missing", error.what, error.fix)]
+    except OSError as error:
+        return [Finding("data", "optional", f"not looked at: {error.strerror}", "make the workspace writable")]
+    files, faults = partitions.check_all_partitions(ws)
+    found = [Finding("data", "missing", f"{one.path} is {one.change}", one.mend) for one in damage[:5]]
+    if len(damage) > len(found):
+        found.append(Finding("data", "missing", f"and {len(damage) - len(found)} more", "flywheel status"))
+    told = {one.path for one in damage}
+    found += [
+        Finding("data", "missing", f"{fault.where}: {fault.what}", fault.fix)
+        for fault in faults
+        if fault.where.rpartition("/")[0] not in told
+    ]
+    finished = [int(path.parent.name) for path in ws.root.glob("iterations/*/promotion.json")]
+    if finished and not found:
+        try:
+            manifest.verify_manifest(ws, max(finished))
+        except FlywheelError as error:
+            found.append(Finding("data", "missing", f"{error.where}: {error.what}", error.fix))
+    if files and not found:
+        found.append(Finding("data", "ok", f"{files} Parquet files, as recorded"))
+    return found
+
+
+def _policy_server(root: Path) -> list[Finding]:
+    """Only where the settings name one; broken settings are told by `workspace`."""
+    from flywheel import config
+    from flywheel.config.workspace import Workspace
+    from flywheel.policy.client import endpoint
+
+    try:
+        policy = config.load_settings(Workspace.find(root).params).policy
+    except FlywheelError:
+        return []
+    servers = policy.servers if policy.backend == "openai" else ()
+    return [run_diagnostic("policy server", partial(endpoint.describe_policy_server, one)) for one in servers]
+
+
+def _disk(root: Path) -> Finding:
+    from flywheel.pipeline.preflight import NEEDED_MB
+
+    free = shutil.disk_usage(root).free // 2**20
+    state = "ok" if free >= NEEDED_MB else "missing"
+    return Finding("disk", state, f"{free} MB free", "" if state == "ok" else f"free {NEEDED_MB} MB")
+
+
+def _gpu() -> Finding:
+    import torch
+
+    if torch.cuda.is_available():
+        return Finding("GPU", "ok", torch.cuda.get_device_name(0))
+    return Finding("GPU", "optional", "none: everything runs on the CPU")

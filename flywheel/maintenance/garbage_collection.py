@@ -1,0 +1,142 @@
+"""Remove outputs of past iterations that nothing needs any more, by a rule of retention.
+
+Never what a promoted model needs: the weights of each that was promoted, or is the best so far, and all files that the
+chain of manifests names (unless these are asked for by name); nor anything of an iteration that is open, or of the one
+that it stands on. What is small and tells the history stays: metrics, runs, routes, scores, lineage.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from flywheel.config.workspace import Workspace, iteration_label
+from flywheel.store import manifest
+from flywheel.store.catalog import database
+from flywheel.store.versioning import dvc_files, stage_records
+from flywheel.utils.errors import BadInput, DataError
+
+_BULKY = ("steps", "images", "events")
+_TRAINED = ("steps", "images", "thoughts", "general")
+
+
+@dataclass(frozen=True)
+class Prunable:
+    """path: an output of a stage, relative to the workspace."""
+
+    iteration: int
+    path: str
+    bytes: int
+
+
+def plan_prune(
+    ws: Workspace, *, keep: int | None = None, older: timedelta | None = None, training_data: bool = False
+) -> list[Prunable]:
+    """What goes of the iterations that are complete and neither among the newest `keep` nor younger than `older`.
+
+    training_data: also what training reads of them; a run that reads it fetches it from DVC's cache or remote. Raises
+    BadInput where neither is given, or training data are asked for while an iteration that reads them is open.
+    """
+    if keep is None and older is None:
+        raise BadInput("no rule", where="flywheel prune", fix="give --keep N, or --older-than DAYS, or both")
+    begun = stage_records.list_iterations(ws)
+    complete = [k for k in begun if dvc_files.is_iteration_complete(ws, k)]
+    is_open = len(complete) < len(begun)
+    if training_data and is_open:
+        what = f"iteration {iteration_label(begun[-1])} is open, and trains on them"
+        raise BadInput(what, where="--training-data", fix="bring it to its end, or discard it, first")
+    ended = _end_times(ws) if older is not None else {}
+    spared = set(complete[-keep:] if keep else ()) | set(stage_records.active_iterations(ws) if is_open else begun[-1:])
+    if older is not None:
+        since = datetime.now(UTC) - older
+        spared |= {k for k in complete if ended.get(k, datetime.now(UTC)) > since}
+    needed = _promoted_models(ws, begun)
+    found = []
+    for k in complete:
+        if k not in spared:
+            gone = dvc_files.read_pruned(ws, k)
+            paths = (path for path in _prunable_paths(ws, k, needed, training_data) if path not in gone)
+            found += [Prunable(k, path, _folder_bytes(ws.root / path)) for path in paths]
+    return found
+
+
+def prune_outputs(ws: Workspace, chosen: list[Prunable]) -> None:
+    """Remove it, under the workspace's lock. It is noted first, so a removal that was interrupted is not damage."""
+    for k in sorted({one.iteration for one in chosen}):
+        dvc_files.add_pruned(ws, k, [one.path for one in chosen if one.iteration == k])
+    for one in chosen:
+        shutil.rmtree(ws.root / one.path)
+
+
+def unreferenced_cache_files(ws: Workspace, spared: Collection[str] = ()) -> list[tuple[Path, int]]:
+    """Files of DVC's cache, with their bytes, that no iteration names which is here or set aside; what was pruned of
+    them does not count, nor do the paths in `spared`. Versions that git's history alone names are garbage too."""
+    cache = ws.root / ".dvc" / "cache" / "files" / "md5"
+    used: set[str] = set()
+    for place in (ws, *(Workspace(path) for path in (ws.state / "aside").glob("after-*"))):
+        for path in place.root.glob("iterations/[0-9]*/dvc.lock"):
+            gone = {*dvc_files.read_pruned(place, int(path.parent.name)), *spared}
+            for entry in dvc_files.read_dvc_lock(path).values():
+                used |= {one["md5"] for one in entry.get("outs", ()) if one["path"] not in gone and "md5" in one}
+    for name in [name for name in used if name.endswith(".dir")]:
+        used |= _files_of_dvc_folder(cache / name[:2] / name[2:])
+    files = (path for path in cache.glob("??/*") if path.is_file())
+    return [(path, path.stat().st_size) for path in files if path.parent.name + path.name not in used]
+
+
+def _files_of_dvc_folder(path: Path) -> set[str]:
+    import json
+
+    try:
+        return {one["md5"] for one in json.loads(path.read_text(encoding="utf-8"))}
+    except FileNotFoundError:
+        return set()
+
+
+def _prunable_paths(ws: Workspace, iteration: int, needed: set[str], training_data: bool) -> Iterator[str]:
+    trained = {path.rpartition("/")[0] for path in _paths_in_manifests(ws, iteration)}
+    for table in dict.fromkeys((*_BULKY, *_TRAINED)):
+        for folder in sorted((ws.data / table / f"iteration={iteration_label(iteration)}").glob("stage=*")):
+            name = ws.relative(folder)
+            if name in trained:
+                if training_data and table in _TRAINED:
+                    yield name
+            elif table in _BULKY:
+                yield name
+    for folder in sorted((ws.root / "models" / f"iteration={iteration_label(iteration)}").glob("*")):
+        if folder.is_dir() and ws.relative(folder) not in needed:
+            yield ws.relative(folder)
+
+
+def _paths_in_manifests(ws: Workspace, iteration: int) -> list[str]:
+    """Files of the iteration that any manifest names: all that follow name those of its own too."""
+    return [shard.path for shard in manifest.read_manifest(ws, iteration).all() if shard.iteration == iteration]
+
+
+def _promoted_models(ws: Workspace, begun: list[int]) -> set[str]:
+    """Folders of the models that were promoted, or the best, after any iteration."""
+    found = set()
+    for k in (0, *begun):
+        try:
+            promotion = manifest.read_promotion(ws, k)
+        except DataError:
+            if dvc_files.is_promotion_decided(ws, k):
+                raise
+            continue
+        found |= {promotion["model"], (promotion.get("best") or promotion)["model"]}
+    return found
+
+
+def _end_times(ws: Workspace) -> dict[int, datetime]:
+    """When each iteration's last run ended, or its DVC file was written where no run is known."""
+    locks = {k: dvc_files.dvc_lock_path(ws, k) for k in stage_records.list_iterations(ws)}
+    found = {k: datetime.fromtimestamp(path.stat().st_mtime, UTC) for k, path in locks.items() if path.exists()}
+    rows = database.query_catalog(ws, "SELECT iteration, max(ended_at) AS at FROM runs GROUP BY ALL").to_pylist()
+    return found | {row["iteration"]: row["at"] for row in rows if row["at"]}
+
+
+def _folder_bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

@@ -1,0 +1,229 @@
+"""List quarantined rows, repair them by SQL expressions, and route them again.
+
+A row is mended in the partition that the stage wrote it to: files without such a row are taken as they are. Then the
+scorers judge its trajectory, and all contracts and the routing are gone through as by the stage `route`. The row as it
+was stays in DVC's cache and in git's history of `dvc.lock`.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from flywheel.config.workspace import Workspace, iteration_label
+from flywheel.maintenance import reroute
+from flywheel.pipeline.stage import StageContext
+from flywheel.pipeline.stages import score
+from flywheel.pipeline.stages.route import INCOMING, STAGE
+from flywheel.store import lineage, partitions, routing_decisions
+from flywheel.store.catalog import database
+from flywheel.store.routing import training_stores
+from flywheel.store.schema import SORT_KEYS, TABLES
+from flywheel.store.versioning import iteration_params
+from flywheel.utils.errors import BadInput
+
+_REPAIRABLE = ("trajectories", "steps")
+_EXAMPLES = 5
+
+
+@dataclass(frozen=True)
+class QuarantineRepair:
+    """examples: rows before and after, of the columns that were set. routed: where the mended trajectories go now, with
+    the reason -> how many."""
+
+    rows: int
+    trajectories: int
+    examples: tuple[dict[str, Any], ...]
+    routed: dict[str, int]
+    difference: reroute.RouteDifference
+    how: dict[str, Any]
+
+
+def quarantine_reasons(ws: Workspace, iteration: int | None = None) -> list[dict[str, Any]]:
+    """What was set aside, by iteration, table and reason (what differs from row to row in brackets is left out)."""
+    sql = """SELECT iteration, coalesce(of_table, 'trajectories') AS "table", split_part(reason, ' (', 1) AS reason,
+            count(*) AS rows, min(trajectory_id) AS first
+        FROM quarantine WHERE $k IS NULL OR iteration = $k GROUP BY ALL ORDER BY iteration, rows DESC, reason"""
+    with database.connect_catalog(ws) as connection:
+        return database.query_rows(connection, sql, {"k": iteration})
+
+
+def quarantined_trajectories(
+    ws: Workspace, iteration: int, where: str = "true", limit: int = 20
+) -> list[dict[str, Any]]:
+    """Trajectories that were set aside, with the reason. where: SQL on their columns, `reason` and `detail`."""
+    with database.connect_catalog(ws) as connection:
+        _create_quarantine_views(connection, iteration)
+        return database.query_rows(
+            connection, f"SELECT * FROM aside WHERE {where} ORDER BY trajectory_id LIMIT {limit}"
+        )
+
+
+def prepare_repair(
+    ws: Workspace, iteration: int, assignments: Mapping[str, str], where: str, table: str = "trajectories"
+) -> QuarantineRepair:
+    """Mend rows of what was set aside, beside the data, and route the iteration again.
+
+    assignments: column -> SQL expression, on columns of the table, and `reason` and `detail` of why it was set aside.
+    where: SQL on the same, which rows. Raises BadInput for SQL that cannot be used, and where no row is chosen.
+    """
+    if table not in _REPAIRABLE:
+        raise BadInput(f"no row of {table} can be mended", where="--table", fix=f"one of: {', '.join(_REPAIRABLE)}")
+    for column in assignments:
+        if column not in TABLES[table].names or column in SORT_KEYS[table]:
+            known = ", ".join(name for name in TABLES[table].names if name not in SORT_KEYS[table])
+            raise BadInput(f"column {column} of {table} cannot be set", where="--set", fix=f"one of: {known}")
+    settings, rule = (
+        iteration_params.load_iteration_params(ws, iteration),
+        routing_decisions.current_routing_rule(ws, iteration),
+    )
+    staged = reroute.staged_workspace(ws, iteration)
+    with database.connect_catalog(ws) as connection:
+        _create_quarantine_views(connection, iteration)
+        chosen, examples = _choose_rows(connection, iteration, table, assignments, where)
+        ids = {row[0] for row in connection.execute("SELECT DISTINCT trajectory_id FROM chosen").fetchall()}
+        for stage in INCOMING:
+            _rewrite_partition(ws, staged, connection, table, iteration, stage, assignments)
+    _rescore(ws, staged, iteration, rule, settings, ids)
+    training_stores.build_training_stores(
+        ws, iteration, rule.settings(settings), STAGE.partitions(), staged, page=False
+    )
+    how = {"table": table, "set": dict(assignments), "where": where, "rows": chosen}
+    with training_stores.connect_incoming(ws, iteration, INCOMING, staged) as connection:
+        difference, routed = _compare_repaired(ws, connection, iteration, ids)
+        _write_lineage_and_metrics(ws, connection, staged, iteration, ids)
+    return QuarantineRepair(chosen, len(ids), examples, routed, difference, how)
+
+
+def apply_repair(ws: Workspace, mended: QuarantineRepair) -> None:
+    rule = routing_decisions.current_routing_rule(ws, mended.difference.iteration)
+    reroute.apply_decisions(ws, [reroute.make_pending_decision(ws, mended.difference, rule, mended.how)])
+
+
+def _create_quarantine_views(connection: duckdb.DuckDBPyConnection, iteration: int) -> None:
+    connection.execute(
+        f"""CREATE TEMP TABLE why AS SELECT trajectory_id, any_value(reason) AS reason, any_value(detail) AS detail
+        FROM quarantine WHERE iteration = {iteration} AND coalesce(of_table, 'trajectories') = 'trajectories'
+        GROUP BY ALL"""
+    )
+    stages = ", ".join(f"'{stage}'" for stage in INCOMING)
+    for name, table in (("aside", "trajectories"), ("aside_steps", "steps")):
+        connection.execute(
+            f"""CREATE TEMP VIEW {name} AS SELECT t.* EXCLUDE (iteration, stage), why.reason, why.detail
+            FROM {table} t JOIN why USING (trajectory_id) WHERE iteration = {iteration} AND stage IN ({stages})"""
+        )
+
+
+def _choose_rows(
+    connection: duckdb.DuckDBPyConnection, iteration: int, table: str, assignments: Mapping[str, str], where: str
+) -> tuple[int, tuple[dict[str, Any], ...]]:
+    keys = ", ".join(SORT_KEYS[table])
+    rows = "aside" if table == "trajectories" else "aside_steps"
+    database.run_query(
+        connection, f"CREATE TEMP TABLE chosen AS SELECT {keys}, reason, detail FROM {rows} WHERE {where}"
+    )
+    (count,) = connection.execute("SELECT count(*) FROM chosen").fetchone()
+    if not count:
+        what = f"no row of {table} that iteration {iteration_label(iteration)} set aside is so"
+        raise BadInput(what, where=f"--where {where}", fix=f"`flywheel quarantine {iteration} --rows` shows them")
+    own, then = ", ".join(assignments), ", ".join(f"{sql} AS {name}" for name, sql in assignments.items())
+    before = database.query_rows(
+        connection, f"SELECT {keys}, {own} FROM {rows} WHERE {where} ORDER BY {keys} LIMIT {_EXAMPLES}"
+    )
+    after = database.query_rows(
+        connection, f"SELECT {then} FROM {rows} WHERE {where} ORDER BY {keys} LIMIT {_EXAMPLES}"
+    )
+    return count, tuple({**x, "then": y} for x, y in zip(before, after, strict=True))
+
+
+def _rewrite_partition(
+    ws: Workspace,
+    staged: Workspace,
+    connection: duckdb.DuckDBPyConnection,
+    table: str,
+    iteration: int,
+    stage: str,
+    assignments: Mapping[str, str],
+) -> None:
+    """The partition with its chosen rows mended; nothing where it has none."""
+    keys, schema = ", ".join(SORT_KEYS[table]), TABLES[table]
+    columns = ", ".join(
+        f'CASE WHEN chosen.trajectory_id IS NULL THEN f."{name}" ELSE ({assignments[name]}) END AS "{name}"'
+        if name in assignments
+        else f'f."{name}"'
+        for name in schema.names
+    )
+    paths = partitions.partition_files(ws, table, iteration, stage)
+    found = []
+    for path in paths:
+        connection.register("file", partitions.read_partition_file(ws, table, path))
+        touched = connection.execute(f"SELECT count(*) FROM file SEMI JOIN chosen USING ({keys})").fetchone()[0]
+        mended = None
+        if touched:
+            sql = (
+                f"""SELECT {columns} FROM (FROM file) f LEFT JOIN (FROM chosen) chosen USING ({keys}) ORDER BY {keys}"""
+            )
+            mended = database.run_query(connection, sql)
+        connection.unregister("file")
+        found.append(mended)
+    if not any(one is not None for one in found):
+        return
+    with partitions.open_partition_writer(staged, table, iteration, stage) as writer:
+        for path, mended in zip(paths, found, strict=True):
+            if mended is None:
+                partitions.link_partition_files(ws, writer, table, iteration, stage, only=path)
+                continue
+            try:
+                writer.write(mended.cast(schema))
+            except (pa.ArrowInvalid, ValueError) as error:
+                raise BadInput(f"it does not give a row of {table}: {error}", where="--set", fix="cast it") from None
+
+
+def _rescore(
+    ws: Workspace, staged: Workspace, iteration: int, rule: routing_decisions.RoutingRule, settings: Any, ids: set[str]
+) -> None:
+    """Scores of the mended trajectories, beside those of the others."""
+    linked = []
+    for table, stage in STAGE.partitions("trajectories", "steps", "tasks", "images"):
+        if not staged.partition(table, iteration, stage).is_dir():
+            partitions.adopt_partition(staged, ws, table, iteration, stage)
+            linked.append(staged.partition(table, iteration, stage))
+    fresh = list(score.score_trajectories(StageContext(staged, settings, iteration, "score"), rule, ids))
+    old = partitions.read_partition(ws, "scores", iteration, "score")
+    kept = old.filter(pc.invert(pc.is_in(old["trajectory_id"], pa.array(sorted(ids), pa.string()))))
+    partitions.write_partition(
+        staged, "scores", iteration, "score", pa.concat_tables([kept, partitions.table_from_rows("scores", fresh)])
+    )
+    for folder in linked:  # what is not mended is not to be put in place
+        shutil.rmtree(folder)
+
+
+def _compare_repaired(
+    ws: Workspace, connection: duckdb.DuckDBPyConnection, iteration: int, ids: set[str]
+) -> tuple[reroute.RouteDifference, dict[str, int]]:
+    connection.execute(f"CREATE TEMP TABLE decided AS FROM routes WHERE iteration = {iteration}")
+    connection.execute(
+        f"CREATE TEMP TABLE orphans AS FROM quarantine WHERE iteration = {iteration} AND of_table <> 'trajectories'"
+    )
+    connection.register("own", pa.table({"trajectory_id": sorted(ids)}))
+    routed = connection.execute(
+        """SELECT destination || ': ' || split_part(reason, ' (', 1) AS how, count(*) FROM decided SEMI JOIN own
+        USING (trajectory_id) GROUP BY ALL ORDER BY 2 DESC, 1"""
+    ).fetchall()
+    return reroute.compare_routes(ws, connection, iteration, len(ids)), dict(routed)
+
+
+def _write_lineage_and_metrics(
+    ws: Workspace, connection: duckdb.DuckDBPyConnection, staged: Workspace, iteration: int, ids: set[str]
+) -> None:
+    version = routing_decisions.store_version(ws, iteration) + 1
+    reroute.write_decision_lineage(
+        ws, connection, staged, iteration, lineage.repaired_links(sorted(ids), iteration, version)
+    )
+    reroute.write_decision_metrics(ws, connection, staged, iteration)

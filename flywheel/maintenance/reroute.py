@@ -1,0 +1,419 @@
+"""Decide again where trajectories go (threshold, scorers, band of doubt), and apply decisions atomically."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from flywheel import config
+from flywheel.config import RoutingSettings, Settings
+from flywheel.config.workspace import Workspace, iteration_label
+from flywheel.pipeline.stage import StageContext
+from flywheel.pipeline.stages import score
+from flywheel.pipeline.stages.route import INCOMING, STAGE
+from flywheel.rewards.scorer_set import ScorerSet
+from flywheel.store import lineage, manifest, metrics, partitions, routing_decisions
+from flywheel.store.catalog import database
+from flywheel.store.dedup import near_duplicates
+from flywheel.store.routing import contracts, training_stores
+from flywheel.store.routing_decisions import RoutingDecision, RoutingRule
+from flywheel.store.schema import TABLES
+from flywheel.store.versioning import backup, dvc_files, git_tags, iteration_params, stage_records
+from flywheel.utils.errors import BadInput
+from flywheel.utils.files import write_json
+from flywheel.utils.progress import announce
+
+# Make what was decided again the workspace's, so that a process that is killed half way loses nothing.
+#
+# All that changes is built beside the data first, in `.flywheel/again`. `plan.json`, written there last, makes it
+# count: from then on it is carried out, and where that was interrupted, the next command that changes the workspace
+# goes on with it (`resume`). Every step of it may be done twice.
+
+_DECIDED_STAGES = ("ingest", "rollout", "score", "route")  # whose partitions may be decided again, in their order
+
+
+@dataclass(frozen=True)
+class PendingDecision:
+    """What was decided again of an iteration; its new partitions lie in `staged`."""
+
+    iteration: int
+    decision: RoutingDecision
+
+
+def staged_workspace(ws: Workspace, iteration: int) -> Workspace:
+    """Where an iteration's new partitions are built."""
+    return Workspace(_pending_folder(ws) / iteration_label(iteration))
+
+
+def settle_pending_decisions(ws: Workspace) -> None:
+    """Finish what is to be carried out, and remove what is not. Under the workspace's lock."""
+    resume_pending_decisions(ws)
+    shutil.rmtree(_pending_folder(ws), ignore_errors=True)
+
+
+def stale_stages(ws: Workspace, iteration: int) -> tuple[str, ...]:
+    """Stages of decided iterations that read the iteration's stores as they are now, and are not done again."""
+    found = []
+    for k in stage_records.list_iterations(ws):
+        if k < iteration or not dvc_files.is_promotion_decided(ws, k):
+            continue
+        out_of_window = ["sft"] * (k - manifest.read_own_manifest(ws, k)["window"] >= iteration)
+        read = {ws.relative(ws.manifest(k)), ws.relative(ws.partition("scores", iteration, "score"))}
+        for stage, entry in dvc_files.read_dvc_lock(dvc_files.dvc_lock_path(ws, k)).items():
+            if stage not in (*_DECIDED_STAGES, *out_of_window) and read & {
+                one["path"] for one in entry.get("deps", ())
+            }:
+                found.append(f"{stage}@{iteration_label(k)}")
+    return tuple(found)
+
+
+def apply_decisions(ws: Workspace, decided: Iterable[PendingDecision]) -> None:
+    """Make it the workspace's: partitions, decisions, manifests, DVC's records. Under the workspace's lock."""
+    again = [
+        {"iteration": one.iteration, "version": routing_decisions.store_version(ws, one.iteration) + 1, **asdict(one)}
+        for one in decided
+    ]
+    first = min(one["iteration"] for one in again)
+    chained = [k for k in stage_records.list_iterations(ws) if k >= first and ws.manifest(k).exists()]
+    manifests = {str(k): _dvc_entry(ws.manifest(k))["md5"] for k in chained}
+    recorded = {
+        path: out["md5"] for one in again for path, out in dvc_files.recorded_outputs(ws, one["iteration"]).items()
+    }
+    write_json(_pending_plan_path(ws), {"again": again, "manifests": manifests, "recorded": recorded})
+    resume_pending_decisions(ws)
+
+
+def resume_pending_decisions(ws: Workspace) -> list[int]:
+    """Go on with what was being carried out; returns its iterations, none where there is nothing. Under the lock."""
+    try:
+        plan = json.loads(_pending_plan_path(ws).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return []
+    for one in plan["again"]:
+        _apply_decision(ws, one)
+    before = {int(k): md5 for k, md5 in plan["manifests"].items()}
+    for k in sorted(before):
+        if k - 1 in before:
+            manifest.relink_manifest(ws, k)
+        if dvc_files.is_promotion_decided(ws, k):
+            named = [(before[j], ws.manifest(j)) for j in (k - 1, k) if j in before]
+            now = {ws.relative(path): (old, _dvc_entry(path)) for old, path in named}
+            made = {
+                path: (plan["recorded"].get(path, ""), one) for path, one in dvc_files.recorded_outputs(ws, k).items()
+            }
+            dvc_files.update_lock_entries(ws, k, {**made, **now})
+    which = [one["iteration"] for one in plan["again"]]
+    versions = config.load_settings(ws.params).versioning
+    if versions.git:
+        git_tags.commit_to_git(
+            ws.root, f"Decided again: iteration {', '.join(map(iteration_label, which))}", ("iterations",)
+        )
+    shutil.rmtree(_pending_folder(ws))
+    backup.push_iterations(ws, versions.remote)
+    announce("again", f"iteration {', '.join(map(iteration_label, which))}: what was decided again is in place")
+    return which
+
+
+def _apply_decision(ws: Workspace, one: dict[str, Any]) -> None:
+    k, new = one["iteration"], staged_workspace(ws, one["iteration"])
+    changed = set()
+    for path in sorted(new.data.glob("*/iteration=*/stage=*")):
+        table, stage = path.parts[-3], path.name.removeprefix("stage=")
+        partitions.adopt_partition(ws, new, table, k, stage)
+        changed.add(stage)
+    decided = routing_decisions.read_decisions(ws, k)[: one["version"] - 1]
+    routing_decisions.write_decisions(ws, k, (*decided, routing_decisions.parse_decision(one["decision"])))
+    manifest.rewrite_manifest(ws, k)
+    recorded = set(dvc_files.recorded_stages(ws, k))
+    for stage in _DECIDED_STAGES:
+        if stage in recorded and (stage in changed or stage in ("score", "route")):
+            stage_records.record_stage(ws, stage, k)
+
+
+def _dvc_entry(path: Path) -> dict[str, Any]:
+    """As DVC names a file."""
+    content = path.read_bytes()
+    return {"md5": hashlib.md5(content, usedforsecurity=False).hexdigest(), "size": len(content)}
+
+
+def _pending_folder(ws: Workspace) -> Path:
+    return ws.state / "again"
+
+
+def _pending_plan_path(ws: Workspace) -> Path:
+    return _pending_folder(ws) / "plan.json"
+
+
+# Decide again where trajectories go, from what is on disk: by another threshold, other scorers, a band of doubt.
+#
+# Nothing is played and no model is asked. What the row contracts said of trajectories and steps stands in `quarantine`
+# and does not depend on scores, so steps are not read; scores are held against a threshold in SQL, or given anew by
+# scorers that read final states or steps alone.
+
+
+@dataclass(frozen=True)
+class RouteDifference:
+    """What another decision changes. moved: `domain`, `from`, `to`, `trajectories`, `examples` (ids, and the reason now
+    and then). routed: destination -> trajectories, then. scores: rows that change. stale: recorded stages that read
+    what the stores hold now."""
+
+    iteration: int
+    moved: tuple[dict[str, Any], ...]
+    routed: dict[str, int]
+    scores: int
+    routes: int
+    stale: tuple[str, ...] = ()
+
+    @property
+    def count(self) -> int:
+        """Trajectories that go elsewhere."""
+        return sum(one["trajectories"] for one in self.moved)
+
+
+def prepare_reroute(ws: Workspace, iteration: int, rule: RoutingRule) -> RouteDifference:
+    """Decide an iteration again by the rule; what it gives is built beside the data (`again.staged`), which stay as
+    they are. Raises BadInput where it is not routed yet, or the rule cannot be followed."""
+    settings = iteration_params.load_iteration_params(ws, iteration)
+    _check_rule(ws, iteration, rule, settings)
+    staged = staged_workspace(ws, iteration)
+    own = _are_scores_current(ws, iteration, rule, settings)
+    if not own:
+        ctx = StageContext(ws, settings, iteration, "score")
+        with partitions.open_partition_writer(staged, "scores", iteration, "score") as writer:
+            writer.write(score.score_trajectories(ctx, rule))
+    with training_stores.connect_incoming(ws, iteration, INCOMING, staged) as connection:
+        return reroute_on_connection(ws, connection, iteration, rule, settings, held=own)
+
+
+def reroute_on_connection(
+    ws: Workspace,
+    connection: duckdb.DuckDBPyConnection,
+    iteration: int,
+    rule: RoutingRule,
+    settings: Settings,
+    *,
+    held: bool = True,
+    looked: Mapping[str, Any] | None = None,
+) -> RouteDifference:
+    """The same on a connection. held: the scores of the connection are held against the rule's threshold first. looked:
+    what people said since (`Decision.looked`), which is a decision even where nothing moves."""
+    staged = staged_workspace(ws, iteration)
+    scores = _create_judgements(connection, iteration, rule, held=held)
+    _create_broken(connection, iteration)
+    decided = (
+        *routing_decisions.read_decisions(ws, iteration),
+        RoutingDecision(rule, "", (), looked=dict(looked or {})),
+    )
+    people = routing_decisions.human_verdicts(decided)
+    training_stores.decide_routes(connection, verified_only=settings.sft.verified_only, band=rule.band, people=people)
+    found = compare_routes(ws, connection, iteration, scores)
+    if found.routes or scores or looked:
+        _write_stores(ws, connection, staged, iteration, settings.routing, scores=bool(scores) and held)
+        contracts.check_table_contracts(ws, iteration, INCOMING, staged)
+    return found
+
+
+def make_pending_decision(
+    ws: Workspace,
+    found: RouteDifference,
+    rule: RoutingRule,
+    mended: dict[str, Any] | None = None,
+    looked: dict[str, Any] | None = None,
+) -> PendingDecision:
+    """What is kept of it."""
+    before = partitions.partition_manifest(ws, "routes", found.iteration, training_stores.ROUTE_STAGE)
+    moved = tuple({name: one[name] for name in ("domain", "from", "to", "trajectories")} for one in found.moved)
+    at = datetime.now(UTC).isoformat(timespec="seconds")
+    sha256 = tuple(part.sha256 for part in before.parts)
+    return PendingDecision(
+        found.iteration, RoutingDecision(rule, at, sha256, moved, mended or {}, looked or {}, found.stale)
+    )
+
+
+def apply_reroute(ws: Workspace, found: Iterable[RouteDifference], rule: RoutingRule) -> None:
+    """Make what was prepared the workspace's, where it changes anything."""
+    if decided := [make_pending_decision(ws, one, rule) for one in found if one.routes or one.scores]:
+        apply_decisions(ws, decided)
+
+
+def _check_rule(ws: Workspace, iteration: int, rule: RoutingRule, settings: Settings) -> None:
+    if (
+        not ws.partition("routes", iteration, training_stores.ROUTE_STAGE).is_dir()
+        or not ws.manifest(iteration).exists()
+    ):
+        what = f"iteration {iteration_label(iteration)} is not routed yet"
+        raise BadInput(what, where="ITERATION", fix="`flywheel status` says how far it is")
+    if rule.scorers and "screens" in ScorerSet(rule.settings(settings)).needs():
+        raise BadInput(
+            f"a scorer of {', '.join(rule.scorers)} looks at screens: final states and steps alone are judged again",
+            where="--scorer",
+            fix="name it in routing.scorers of the next iteration",
+        )
+
+
+def _are_scores_current(ws: Workspace, iteration: int, rule: RoutingRule, settings: Settings) -> bool:
+    """Whether the scores that are there are those of the rule's scorers, in the versions of today."""
+    panel = ScorerSet(rule.settings(settings))
+    sql = """SELECT DISTINCT domain, split_part(scorer, ':', 1) AS scorer, version
+        FROM scores JOIN trajectories USING (trajectory_id, iteration)
+        WHERE iteration = ? AND scores.stage = 'score' AND scorer <> ''"""
+    with database.connect_catalog(ws, tables_alone=True) as connection:
+        rows = connection.execute(sql, [iteration]).fetchall()
+    there: dict[str, set] = {}
+    for domain, scorer, version in rows:
+        there.setdefault(domain, set()).add((scorer, version))
+    if rule.scorers is None and not routing_decisions.current_routing_rule(ws, iteration).scorers:
+        return True  # they were given by the scorers of then, which are asked for again by name alone
+    return all(found == {(one.name, one.version) for one in panel.of(domain)} for domain, found in there.items())
+
+
+def _create_judgements(connection: duckdb.DuckDBPyConnection, iteration: int, rule: RoutingRule, *, held: bool) -> int:
+    """Make the table `judgements`; returns how many of its rows are other ones than before."""
+    own = f"FROM scores WHERE iteration = {iteration} AND stage = 'score'"
+    if not held:
+        connection.execute(f"CREATE TEMP TABLE judgements AS {own}")
+        return connection.execute("SELECT count(*) FROM judgements").fetchone()[0]
+    connection.execute(f"CREATE TEMP TABLE scores_before AS {own}")
+    threshold = "coalesce(asked, threshold)" if rule.threshold is None else f"{rule.threshold!r}"
+    connection.execute(
+        f"""CREATE TEMP TABLE judgements AS
+        SELECT * EXCLUDE (asked, held) REPLACE (held AS threshold,
+            CASE WHEN score BETWEEN 0 AND 1 THEN score >= held END AS v) FROM (
+            SELECT s.*, asked, CASE WHEN coalesce(scorer, '') = '' THEN threshold ELSE {threshold} END AS held
+            FROM scores_before s
+                LEFT JOIN (SELECT trajectory_id, any_value(task_id) AS task_id FROM incoming GROUP BY ALL)
+                    USING (trajectory_id)
+                LEFT JOIN (SELECT task_id, any_value(threshold) AS asked FROM tasks WHERE iteration = {iteration}
+                    GROUP BY ALL) USING (task_id))"""
+    )
+    return connection.execute(
+        """SELECT count(*) FROM (SELECT trajectory_id, scorer, score, threshold, v FROM judgements EXCEPT
+            SELECT trajectory_id, scorer, score, threshold, v FROM scores_before)"""
+    ).fetchone()[0]
+
+
+def _create_broken(connection: duckdb.DuckDBPyConnection, iteration: int) -> None:
+    """What the contracts say: of trajectories and steps as it was found, of scores anew."""
+    names = ", ".join(f"'{one.name}'" for one in contracts.SCORE_CONTRACTS)
+    aside = f"quarantine WHERE iteration = {iteration} AND stage = '{training_stores.ROUTE_STAGE}'"
+    connection.execute(
+        f"""CREATE TEMP TABLE broken AS SELECT trajectory_id, min_by(reason, place) AS reason FROM (
+            SELECT trajectory_id, substr(reason, len('contract: ') + 1) AS reason, 0 AS place FROM {aside}
+                AND coalesce(of_table, 'trajectories') = 'trajectories' AND starts_with(reason, 'contract: ')
+                AND split_part(substr(reason, len('contract: ') + 1), ':', 1) NOT IN ({names})
+            UNION ALL SELECT trajectory_id, reason, 1 FROM ({contracts.broken_scores_sql()}))
+        GROUP BY ALL"""
+    )
+    connection.execute(
+        f"""CREATE TEMP TABLE orphans AS SELECT of_table, trajectory_id, reason, detail FROM {aside}
+            AND of_table <> 'trajectories'"""
+    )
+
+
+def compare_routes(
+    ws: Workspace, connection: duckdb.DuckDBPyConnection, iteration: int, scores: int
+) -> RouteDifference:
+    """Between the routes of the workspace and the table `decided`. scores: rows that changed."""
+    connection.register(
+        "routes_before", partitions.read_partition(ws, "routes", iteration, training_stores.ROUTE_STAGE)
+    )
+    moved = database.query_rows(
+        connection,
+        """SELECT i.domain, b.destination AS "from", d.destination AS "to", count(*) AS trajectories,
+            (list({'trajectory_id': trajectory_id, 'reason': b.reason, 'then': d.reason} ORDER BY trajectory_id))[:3]
+                AS examples
+        FROM routes_before b JOIN decided d USING (trajectory_id)
+            JOIN (SELECT trajectory_id, any_value(domain) AS domain FROM incoming GROUP BY ALL) i USING (trajectory_id)
+        WHERE b.destination <> d.destination GROUP BY ALL ORDER BY trajectories DESC, 1, 2, 3""",
+    )
+    (routes,) = connection.execute(
+        """SELECT count(*) FROM (SELECT trajectory_id, destination, reason, score, v FROM decided EXCEPT
+            SELECT trajectory_id, destination, reason, score, v FROM routes_before)"""
+    ).fetchone()
+    built = training_stores.count_routed(connection)
+    stale = stale_stages(ws, iteration) if moved else ()
+    return RouteDifference(iteration, tuple(moved), built.routed, scores, routes, stale)
+
+
+def _write_stores(
+    ws: Workspace,
+    connection: duckdb.DuckDBPyConnection,
+    staged: Workspace,
+    iteration: int,
+    settings: RoutingSettings,
+    *,
+    scores: bool,
+) -> None:
+    """scores: whether they are written too."""
+    if ws.partition("signatures", iteration, training_stores.ROUTE_STAGE).is_dir():
+        near_duplicates.weigh_duplicates(ws, iteration, STAGE.partitions(), connection, settings, staged, again=True)
+    else:
+        connection.execute("CREATE TABLE weights (trajectory_id VARCHAR, weight DOUBLE)")
+    stores = training_stores.training_stores_sql(iteration)
+    stores.pop("lineage")
+    training_stores.write_training_stores(connection, staged, iteration, stores)
+    columns = ", ".join(f'"{name}"' for name in TABLES["scores"].names)
+    if scores:
+        with partitions.open_partition_writer(staged, "scores", iteration, "score") as writer:
+            for batch in training_stores.iter_batches(
+                connection, f"SELECT {columns} FROM judgements ORDER BY trajectory_id, scorer"
+            ):
+                writer.write(batch.cast(TABLES["scores"]))
+    write_decision_lineage(ws, connection, staged, iteration)
+    write_decision_metrics(ws, connection, staged, iteration)
+
+
+def write_decision_lineage(
+    ws: Workspace,
+    connection: duckdb.DuckDBPyConnection,
+    staged: Workspace,
+    iteration: int,
+    further: Iterable[lineage.Row] = (),
+) -> None:
+    """Lineage of the new version, beside that of those before it, whose files are taken as they are."""
+    version = routing_decisions.store_version(ws, iteration) + 1
+    with partitions.open_partition_writer(staged, "lineage", iteration, training_stores.ROUTE_STAGE) as writer:
+        partitions.link_partition_files(ws, writer, "lineage", iteration, training_stores.ROUTE_STAGE)
+        for batch in training_stores.iter_batches(
+            connection, lineage.rerouted_links_sql(iteration, version, training_stores.DESTINATIONS)
+        ):
+            writer.write(batch.cast(TABLES["lineage"]))
+        writer.write(further)
+
+
+def write_decision_metrics(
+    ws: Workspace, connection: duckdb.DuckDBPyConnection, staged: Workspace, iteration: int
+) -> None:
+    """The figures of `score` and `route` that follow from the decision; their seconds stay."""
+    verdicts = connection.execute(
+        f"""SELECT i.domain, count(*) FILTER (WHERE d.v), count(*) FROM decided d
+        JOIN (SELECT trajectory_id, domain, task_id FROM incoming WHERE stage = 'rollout') i USING (trajectory_id)
+        WHERE d.v IS NOT NULL AND task_id IN
+            (SELECT task_id FROM tasks WHERE iteration = {iteration} AND stage = 'synthesize' AND split = 'train')
+        GROUP BY ALL"""
+    ).fetchall()
+    by_domain = {domain: (verified, judged) for domain, verified, judged in verdicts}
+    by_domain[metrics.ALL_DOMAINS] = tuple(sum(one[n] for one in verdicts) for n in (1, 2))
+    fresh = {"route": training_stores.count_routed(connection).metrics}
+    for stage in ("score", "route"):
+        if not ws.partition("metrics", iteration, stage).is_dir():
+            continue
+        rows = partitions.read_partition(ws, "metrics", iteration, stage).to_pylist()
+        if stage == "score":
+            fresh[stage] = [
+                metrics.fraction_metric_row("p_v1", *by_domain.get(row["domain"], (0, 0)), domain=row["domain"])
+                for row in rows
+                if row["name"] == "p_v1"
+            ]
+        kept = [row for row in rows if row["name"] not in {one["name"] for one in fresh[stage]}]
+        partitions.write_partition(
+            staged, "metrics", iteration, stage, [*kept, *({"step": 0, **one} for one in fresh[stage])]
+        )

@@ -1,0 +1,206 @@
+"""Ask people about a sample of an iteration's routes before it trains (`routing.review`), and apply what they say.
+
+What is said is a label as any other, a line in `reviews/<reviewer>.jsonl`, whose queue names the turn that asked: the
+newest one of a trajectory counts, earlier ones stay. Once the look has ended, what was asked and said is a decision of
+the iteration (`store/routing_decisions.py`), carried out as `flywheel reroute` is: routes, stores, lineage, manifest.
+None counts after that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import duckdb
+
+from flywheel.config import run_lock, workspace_identity
+from flywheel.config.workspace import Workspace, iteration_label
+from flywheel.maintenance import reroute, review_sample
+from flywheel.pipeline.stages.route import INCOMING
+from flywheel.store import labels, routing_decisions
+from flywheel.store.catalog import database
+from flywheel.store.routing import training_stores
+from flywheel.store.versioning import dvc_files, iteration_params, stage_records
+from flywheel.utils.errors import BadInput, FlywheelError
+from flywheel.utils.files import file_lock
+
+GATED_STAGE = "ct"  # the first that trains on what was routed: it waits
+ALL_LABELLED = "all were labelled"  # why a look ended
+_WAIT_S = 120.0  # for who ends the look: as long as stores are written
+
+
+@dataclass(frozen=True)
+class RouteQuestion:
+    """A trajectory that somebody is asked about, where it went and why, and what its scorers say. drawn: evenly, or
+    as a doubtful one. label, reviewer, comment, at: the newest that was said of it; None where nobody has."""
+
+    trajectory_id: str
+    domain: str
+    world: str
+    instruction: str
+    destination: str
+    reason: str
+    score: float | None
+    v: bool | None
+    drawn: str
+    verdicts: tuple[dict[str, Any], ...] = ()
+    label: str | None = None
+    reviewer: str | None = None
+    comment: str | None = None
+    at: datetime | None = None
+
+    @property
+    def line(self) -> str:
+        """What it was, where it went, who said what."""
+        said = ", ".join(_verdict_text(one) for one in self.verdicts)
+        instruction = " ".join(self.instruction.split())[:120]
+        return f"{self.domain}, {self.world}: {instruction}; went to {self.destination} ({said or self.reason})"
+
+
+def open_questions(ws: Workspace, iteration: int) -> list[RouteQuestion]:
+    """What a person is asked about now, in its order; none where the look is not asked for, or has ended."""
+    if not _is_review_open(ws, iteration):
+        return []
+    with database.connect_catalog(ws, tables_alone=True) as connection:
+        rows = review_sample.draw_review_sample(
+            connection, iteration, iteration_params.load_iteration_params(ws, iteration)
+        )
+        which = [row["trajectory_id"] for row in rows]
+        scores = review_sample.read_scorer_verdicts(connection, iteration, which)
+        said = _newest_labels(connection, iteration, review_queue(ws, iteration))
+    return [
+        RouteQuestion(**row, verdicts=tuple(scores.get(name, ())), **said.get(name, {}))
+        for name, row in zip(which, rows, strict=True)
+    ]
+
+
+def newest_reviewable_iteration(ws: Workspace) -> int:
+    """The iteration of which somebody may be asked: the newest that was begun; 0 before the first."""
+    return max(stage_records.list_iterations(ws), default=0)
+
+
+def label_trajectory(
+    ws: Workspace, iteration: int, trajectory_id: str, said: str, *, reviewer: str, comment: str = ""
+) -> None:
+    """Keep what somebody says of one that is asked about; one who said something before keeps that line too. Raises
+    BadInput where nobody asks, or not any more."""
+    with _review_lock(ws):
+        if trajectory_id not in {one.trajectory_id for one in open_questions(ws, iteration)}:
+            raise _not_asked_error(ws, iteration, trajectory_id)
+        _append_label(ws, iteration, trajectory_id, said, reviewer, comment)
+
+
+def label_remaining(ws: Workspace, iteration: int, said: str, *, reviewer: str, comment: str = "") -> int:
+    """The same of all that nobody has labelled. Returns how many. Raises BadInput as `label_one`."""
+    with _review_lock(ws):
+        open_ones = open_questions(ws, iteration)
+        if not open_ones:
+            raise _not_asked_error(ws, iteration, "any trajectory")
+        rest = [one for one in open_ones if one.label is None]
+        for one in rest:
+            _append_label(ws, iteration, one.trajectory_id, said, reviewer, comment)
+    return len(rest)
+
+
+def end_route_review(ws: Workspace, iteration: int, why: str) -> reroute.RouteDifference | None:
+    """End the look with what was said so far, and move what is to be moved. Under the workspace's lock.
+
+    why: in words, kept with the decision. Returns what moved; None where there is nothing to end.
+    """
+    with _review_lock(ws):
+        reroute.settle_pending_decisions(ws)
+        found = open_questions(ws, iteration)
+        if not found:
+            return None
+        settings, rule = (
+            iteration_params.load_iteration_params(ws, iteration),
+            routing_decisions.current_routing_rule(ws, iteration),
+        )
+        looked = {"ended": why, "asked": [_as_decision_entry(one) for one in found]}
+        with training_stores.connect_incoming(
+            ws, iteration, INCOMING, reroute.staged_workspace(ws, iteration)
+        ) as connection:
+            moved = reroute.reroute_on_connection(ws, connection, iteration, rule, settings, looked=looked)
+        reroute.apply_decisions(ws, [reroute.make_pending_decision(ws, moved, rule, looked=looked)])
+    return moved
+
+
+def require_route_review(ws: Workspace, iteration: int, stage: str) -> None:
+    """Before a stage is run by itself. Raises FlywheelError where it would train on what somebody is to look at
+    first. All labelled, the look ends here."""
+    if stage != GATED_STAGE or not (found := open_questions(ws, iteration)):
+        return
+    if lacking := sum(one.label is None for one in found):
+        raise FlywheelError(
+            f"{lacking} of {len(found)} trajectories of iteration {iteration_label(iteration)} need a label before it trains",
+            where="routing.review",
+            fix="`flywheel label` lists them, and how to say what they are",
+        )
+    with run_lock.hold_workspace_reentrant(ws):
+        end_route_review(ws, iteration, ALL_LABELLED)
+
+
+def review_queue(ws: Workspace, iteration: int) -> str:
+    """Of labels that answer what this turn asks: one that was discarded and begun anew asks anew."""
+    return f"routing {workspace_identity.iteration_run_id(ws, iteration)}"
+
+
+def _is_review_open(ws: Workspace, iteration: int) -> bool:
+    if (
+        not iteration
+        or not ws.partition("routes", iteration, training_stores.ROUTE_STAGE).is_dir()
+        or not ws.manifest(iteration).exists()
+    ):
+        return False
+    if iteration_params.load_iteration_params(
+        ws, iteration
+    ).routing.review == 0 or GATED_STAGE in dvc_files.recorded_stages(ws, iteration):
+        return False
+    return not any(one.looked for one in routing_decisions.read_decisions(ws, iteration))
+
+
+def _newest_labels(connection: duckdb.DuckDBPyConnection, iteration: int, queue: str) -> dict[str, dict[str, Any]]:
+    """trajectory_id -> the newest label that answers the question."""
+    rows = database.query_rows(
+        connection,
+        """SELECT trajectory_id, label, reviewer, comment, "at" FROM label_history
+        WHERE iteration = $iteration AND queue = $queue
+        QUALIFY row_number() OVER (PARTITION BY trajectory_id ORDER BY "at" DESC, line DESC) = 1""",
+        {"iteration": iteration, "queue": queue},
+    )
+    return {row.pop("trajectory_id"): row for row in rows}
+
+
+def _append_label(ws: Workspace, iteration: int, trajectory_id: str, said: str, reviewer: str, comment: str) -> None:
+    at = datetime.now(UTC).isoformat()
+    labels.append_label(
+        ws, labels.Label(trajectory_id, iteration, said, comment.strip(), reviewer, at, review_queue(ws, iteration))
+    )
+
+
+def _as_decision_entry(one: RouteQuestion) -> dict[str, Any]:
+    """As it stands in the decision."""
+    names = ("trajectory_id", "domain", "drawn", "destination", "score", "v", "label", "reviewer", "comment")
+    return {name: getattr(one, name) for name in names} | {"at": one.at.isoformat() if one.at else None}
+
+
+def _verdict_text(one: dict[str, Any]) -> str:
+    if one["score"] is None:
+        return f"{one['scorer'] or 'nobody'} gave no score: {one['detail']}"
+    return f"{one['scorer']} {one['score']:.2f} of {one['threshold']:.2f}"
+
+
+def _not_asked_error(ws: Workspace, iteration: int, trajectory_id: str) -> BadInput:
+    ended = any(one.looked for one in routing_decisions.read_decisions(ws, iteration))
+    ended = ended or GATED_STAGE in dvc_files.recorded_stages(ws, iteration)
+    why = "it trains on what was routed already" if ended else "`flywheel label` lists what is asked"
+    return BadInput(
+        f"nobody is asked about {trajectory_id[:80]} of iteration {iteration_label(iteration)}",
+        where="flywheel label",
+        fix=f"{why}; other trajectories are labelled in the explorer (`flywheel ui`)",
+    )
+
+
+def _review_lock(ws: Workspace) -> Any:
+    return file_lock(ws.state / "route-review.lock", _WAIT_S, "writing what people say of routes")

@@ -1,0 +1,107 @@
+"""Report the state of a workspace (`flywheel status`): what is damaged is shown with its repair, and hides nothing
+else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from flywheel.config.workspace import Workspace, iteration_label
+from flywheel.store.catalog import database
+from flywheel.store.versioning import backup, dvc_files, stage_records
+from flywheel.utils.errors import FlywheelError
+
+_SHOWN = 10
+
+
+@dataclass(frozen=True)
+class WorkspaceStatus:
+    """begun: the iterations. looked_at: those of them whose files were compared with what is recorded. rows: the view
+    `iterations`, empty where a file that it reads is damaged.
+
+    changed: stage -> path -> what happened, of stages that are not as they are recorded. unknown: why the three below
+    could not be looked at, or "".
+    """
+
+    begun: tuple[int, ...]
+    looked_at: tuple[int, ...] = ()
+    rows: tuple[dict[str, Any], ...] = ()
+    fault: str = ""
+    unknown: str = ""
+    damage: tuple[backup.DamagedOutput, ...] = ()
+    changed: dict[str, dict[str, str]] | None = None
+    recorded: dict[int, list[str]] | None = None
+
+
+def read_workspace_status(ws: Workspace, *, everything: bool = False) -> WorkspaceStatus:
+    """Compares the files of the iterations at work with what is recorded, or those of all.
+
+    Raises DataError where DVC's file of an iteration is lost.
+    """
+    backup.check_iterations_recorded(ws)
+    begun = tuple(stage_records.list_iterations(ws))
+    rows, fault = (), ""
+    try:
+        rows = tuple(database.result_as_json_rows(database.query_catalog(ws, "FROM iterations")))
+    except FlywheelError as error:
+        fault = str(error)
+    if not begun:
+        return WorkspaceStatus(begun, (), rows, fault, changed={})
+    which = begun if everything else tuple(stage_records.active_iterations(ws))
+    try:
+        damage, changed = tuple(backup.find_damaged_outputs(ws, which)), stage_records.changed_stages(ws, which)
+    except OSError as error:  # DVC looks under a lock, which is a file
+        return WorkspaceStatus(
+            begun, (), rows, fault, f"what changed is not looked at: {error.strerror}: {error.filename}"
+        )
+    return WorkspaceStatus(
+        begun, which, rows, fault, "", damage, changed, {k: dvc_files.recorded_stages(ws, k) for k in which}
+    )
+
+
+def status_lines(standing: WorkspaceStatus) -> Iterator[tuple[str, str]]:
+    """What is to be said of it, as (style, line)."""
+    if standing.unknown:
+        yield "yellow", standing.unknown
+        return
+    yield from _damage_lines(standing.damage)
+    waiting = []
+    for name, changes in (standing.changed or {}).items():
+        stage, _, iteration = name.partition("@")
+        if stage not in standing.recorded.get(int(iteration), ()):
+            waiting.append(int(iteration))
+        elif not _only_damaged(name, changes, standing.damage):
+            told = ", ".join(f"{path} ({change})" for path, change in changes.items())
+            yield "yellow", f"{name}: changed since it was recorded: {told}"
+    for k in sorted(set(waiting)):
+        done = len(standing.recorded.get(k, ()))
+        yield (
+            "yellow",
+            f"iteration {iteration_label(k)} is not complete ({done} of {done + waiting.count(k)} stages): "
+            "`flywheel run` goes on with it, `flywheel discard` gives it up",
+        )
+    if not standing.changed and not standing.damage:
+        yield "", "every stage is recorded in DVC and unchanged"
+    if len(standing.looked_at) < len(standing.begun):
+        yield (
+            "",
+            f"looked at is {' and '.join(map(iteration_label, standing.looked_at))}: `flywheel status --all` looks at all",
+        )
+
+
+def _damage_lines(damage: tuple[backup.DamagedOutput, ...]) -> Iterator[tuple[str, str]]:
+    if len(damage) > _SHOWN and not any(one.kept == "cache" for one in damage):
+        one = damage[0]
+        yield "red", f"{len(damage)} recorded files and folders are not here ({one.path}, ...): type {one.mend}"
+        return
+    for one in damage[:_SHOWN]:
+        yield "red", f"{one.path} is {one.change} since {one.stage} was recorded: type {one.mend}"
+    if len(damage) > _SHOWN:
+        yield "red", f"and {len(damage) - _SHOWN} more: `dvc checkout --force` brings all of them back"
+
+
+def _only_damaged(name: str, changes: dict[str, str], damage: tuple[backup.DamagedOutput, ...]) -> bool:
+    """Whether all that a stage finds changed is damage, told already."""
+    return set(changes) <= {one.path for one in damage}

@@ -1,0 +1,115 @@
+"""Verify every file of a workspace against its hash, reading all bytes.
+
+Of a partition say its own list and the manifest what each file is; of all that a stage recorded, models too, DVC's
+lock says it. A folder is named there by the hash of the list of its files, which is made anew here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from flywheel.config.workspace import Workspace, iteration_label
+from flywheel.policy import checkpoint
+from flywheel.store import manifest, partitions
+from flywheel.store.versioning import dvc_files, stage_records
+from flywheel.utils.errors import BadInput, DataError, FlywheelError
+
+
+def find_faults(ws: Workspace, iterations: Iterable[int] | None = None) -> Iterator[str]:
+    """A line for each fault of the iterations, or of all. Raises BadInput for one that has not been begun."""
+    begun = stage_records.list_iterations(ws)
+    which = begun if iterations is None else list(iterations)
+    if unknown := [k for k in which if k not in begun]:
+        raise BadInput(f"iteration {unknown[0]} has not been begun", where="ITERATION", fix="see `flywheel status`")
+    for k in which:
+        told: set[str] = set()
+        for path, line in _partition_faults(ws, k):
+            told.add(path)
+            yield line
+        yield from _output_faults(ws, k, told)
+        yield from _promotion_faults(ws, k)
+        yield from _manifest_faults(ws, k, told)
+
+
+def _partition_faults(ws: Workspace, iteration: int) -> Iterator[tuple[str, str]]:
+    """(partition, line)."""
+    for folder in sorted(ws.data.glob(f"*/iteration={iteration_label(iteration)}/stage=*")):
+        name = ws.relative(folder)
+        try:
+            listed = partitions.read_part_list(folder)
+        except DataError as error:
+            yield name, str(error)
+            continue
+        for one in listed or ():
+            try:
+                if _hash_file(folder / one.name, "sha256") != one.sha256:
+                    yield (
+                        name,
+                        str(partitions.damaged_file_error(folder / one.name, "its bytes changed since it was written")),
+                    )
+            except FileNotFoundError:
+                yield name, str(partitions.missing_part_error(folder / one.name))
+
+
+def _output_faults(ws: Workspace, iteration: int, told: set[str]) -> Iterator[str]:
+    gone = dvc_files.read_pruned(ws, iteration)
+    for stage, entry in dvc_files.read_dvc_lock(dvc_files.dvc_lock_path(ws, iteration)).items():
+        for out in entry.get("outs", ()):
+            path = ws.root / out["path"]
+            if out["path"] in told or (out["path"] in gone and not path.exists()):
+                continue
+            if not path.exists():
+                yield f"{out['path']} is missing; {_repair_hint(out['path'])}"
+            elif (_dvc_md5(path) if path.is_dir() else _hash_file(path, "md5")) != out["md5"]:
+                yield f"{out['path']} is not as {stage}@{iteration_label(iteration)} recorded it; {_repair_hint(out['path'])}"
+
+
+def _promotion_faults(ws: Workspace, iteration: int) -> Iterator[str]:
+    if not ws.promotion(iteration).exists():
+        return
+    try:
+        promotion = manifest.read_promotion(ws, iteration)
+        folder = ws.resolve(promotion["model"])
+        if folder.is_dir() and checkpoint.checkpoint_digest(folder) != promotion["digest"]:
+            yield f"{promotion['model']} does not have the weights that iteration {iteration_label(iteration)} promoted"
+    except FlywheelError as error:
+        yield str(error)
+
+
+def _manifest_faults(ws: Workspace, iteration: int, told: set[str]) -> Iterator[str]:
+    if not ws.manifest(iteration).exists():
+        return
+    try:
+        named = manifest.read_manifest(ws, iteration).all()
+    except DataError as error:
+        yield str(error)
+        return
+    gone = dvc_files.read_pruned(ws, iteration)
+    for shard in named:
+        folder, _, name = shard.path.rpartition("/")
+        if shard.iteration != iteration or folder in told or folder in gone:
+            continue
+        listed = {part.name: part.sha256 for part in partitions.read_part_list(ws.resolve(folder)) or ()}
+        if listed.get(name) != shard.sha256:
+            yield f"{shard.path} is not the file that the manifest of iteration {iteration_label(iteration)} names"
+
+
+def _dvc_md5(folder: Path) -> str:
+    """As DVC names a folder."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    entries = [{"md5": _hash_file(path, "md5"), "relpath": path.relative_to(folder).as_posix()} for path in files]
+    entries.sort(key=lambda one: one["relpath"].split("/"))
+    text = json.dumps(entries, sort_keys=True)
+    return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest() + ".dir"
+
+
+def _hash_file(path: Path, kind: str) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.new(kind, usedforsecurity=False)).hexdigest()
+
+
+def _repair_hint(path: str) -> str:
+    return f"type `dvc checkout --force {path}`, or `dvc pull`"

@@ -1,1 +1,0 @@
-"""Phones: an emulated one, whose applications are the sites of the package, and real ones by ADB."""

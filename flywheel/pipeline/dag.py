@@ -1,0 +1,145 @@
+"""Order the stages by what they read and write, and render DVC's file of them.
+
+A stage is a module of `flywheel/pipeline/stages` with a `STAGE`. It runs after those that write what it reads; what is
+there once a domain is repeated over the domains of the iteration (`synthesis.domains`).
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterable, Sequence
+from functools import cache
+from graphlib import TopologicalSorter
+from pathlib import Path
+from typing import Any
+
+from flywheel.config.workspace import Workspace, iteration_label
+from flywheel.pipeline.artifacts import DOMAIN_PLACEHOLDER, Artifact, Record, expand_domains
+from flywheel.utils.errors import BadInput
+
+_STAGES = "flywheel.pipeline.stages"
+_HERE = Workspace(Path())
+WORKSPACE_FROM_ITERATION = (
+    "../.."  # the workspace, from the folder of an iteration: what paths in its dvc.yaml begin from
+)
+DVC_YAML_HEAD = """\
+# The stages of this iteration for DVC, written by flywheel from what flywheel/pipeline/stages declares: edits are overwritten.
+# Prefect runs the same commands; DVC records them, and `dvc repro` alone gives the same result. The iteration names
+# what it reads of the one before it, so the loop has no cycle, and has its own frozen parameters, so an edit of
+# params.yaml changes no past iteration.
+"""
+
+
+@cache
+def all_stages() -> tuple[Any, ...]:
+    """All stages (`pipeline/stage.py: Stage`) in their order: as what they read is written, then by name."""
+    package = importlib.import_module(_STAGES)  # by its name, as plug-ins are found: the stages stand above this
+    modules = (importlib.import_module(f"{_STAGES}.{one.name}") for one in pkgutil.iter_modules(package.__path__))
+    declared = {module.STAGE.name: module.STAGE for module in modules if hasattr(module, "STAGE")}
+    return tuple(declared[name] for name in _topological_order(declared.values()))
+
+
+def stage_order(domains: Iterable[str], *, closing: bool = False) -> tuple[str, ...]:
+    """Names of the stages of a turn in the order in which they run. closing: and of those after its end."""
+    names = []
+    for stage in all_stages():
+        if closing or not stage.closing:
+            names += _instances(stage.name, domains)
+    return tuple(names)
+
+
+def stages_until(name: str | None, domains: Iterable[str]) -> tuple[str, ...]:
+    """The stages of a turn up to this one, or all of them. Raises BadInput where it has none of that name."""
+    names = stage_order(domains)
+    if name is None:
+        return names
+    if name not in names:
+        raise BadInput(f"the turn has no stage {name}", where="until", fix=f"one of: {', '.join(names)}")
+    return names[: names.index(name) + 1]
+
+
+def upstream_stages(names: Sequence[str], domains: Sequence[str]) -> dict[str, set[str]]:
+    """Of each of these stages of a turn, those among them that write what it reads: it runs after them."""
+    declared = {name: find_stage(name) for name in names}
+    written = {
+        one: name for name, stage in declared.items() for one in _artifacts_of(stage, name, domains, stage.outputs)
+    }
+    reads = {name: _artifacts_of(stage, name, domains, stage.reads) for name, stage in declared.items()}
+    return {name: {written[one] for one in needed if one in written} for name, needed in reads.items()}
+
+
+def find_stage(name: str) -> Any:
+    """The stage of that name, such as `rollout` or `rl-games`. Raises BadInput."""
+    for stage in all_stages():
+        before, domain, _ = stage.name.partition(DOMAIN_PLACEHOLDER)
+        if name == stage.name or (domain and name.startswith(before) and name != before):
+            return stage
+    known = ", ".join(stage.name.replace(DOMAIN_PLACEHOLDER, "<domain>") for stage in all_stages())
+    raise BadInput(f"unknown stage {name}", fix=f"one of: {known}")
+
+
+def dvc_yaml_path(ws: Workspace, iteration: int) -> Path:
+    """Of the iteration's dvc.yaml: it is there from the iteration's beginning on."""
+    return ws.iteration(iteration) / "dvc.yaml"
+
+
+def render_dvc_yaml(iteration: int, domains: Sequence[str]) -> str:
+    """DVC's file of an iteration's stages. domains: that it has."""
+    named = [(stage, name) for stage in all_stages() for name in _instances(stage.name, domains)]
+    return DVC_YAML_HEAD + "stages:\n" + "\n".join(_dvc_stage(stage, name, iteration, domains) for stage, name in named)
+
+
+def _dvc_stage(stage: Any, name: str, iteration: int, domains: Sequence[str]) -> str:
+    deps = [_path(one, iteration) for one in _artifacts_of(stage, name, domains, stage.reads)]
+    small = [one for one in stage.outputs if isinstance(one, Record)]
+    outs = [_path(one, iteration) for one in _artifacts_of(stage, name, domains, stage.outputs) if one not in small]
+    lines = [
+        f"{name}:",
+        f"  wdir: {WORKSPACE_FROM_ITERATION}",
+        f"  cmd: flywheel stage {name} --iteration {iteration_label(iteration)}",
+    ]
+    if stage.settings:
+        frozen = _HERE.frozen_params(iteration).as_posix()
+        lines += ["  params:", f"    - {frozen}: [{', '.join(stage.settings)}]"]
+    if deps:
+        lines += ["  deps:", *(f"    - {one}" for one in deps)]
+    lines += ["  outs:", *(f"    - {one}" for one in outs)]
+    for one in small:  # of use to people: git keeps it
+        lines += [f"    - {_path(one, iteration)}:", "        cache: false"]
+    return "".join(f"  {line}\n" for line in lines)
+
+
+def _artifacts_of(stage: Any, name: str, domains: Sequence[str], declared: Sequence[Artifact]) -> list[Artifact]:
+    """What the stage of that name has of what is declared: of its own domain, or of all."""
+    own = (
+        [name.removeprefix(stage.name.partition(DOMAIN_PLACEHOLDER)[0])]
+        if DOMAIN_PLACEHOLDER in stage.name
+        else domains
+    )
+    return [one for whole in declared for one in expand_domains(whole, own)]
+
+
+def _path(artifact: Artifact, iteration: int) -> str:
+    previous = isinstance(artifact, Record) and artifact.previous
+    return artifact.path(_HERE, iteration - 1 if previous else iteration).as_posix()
+
+
+def _instances(name: str, domains: Iterable[str]) -> list[str]:
+    return [name.replace(DOMAIN_PLACEHOLDER, domain) for domain in domains] if DOMAIN_PLACEHOLDER in name else [name]
+
+
+def _topological_order(declared: Iterable[Any]) -> list[str]:
+    """Names, each after those that write what it reads; of those that could run, the first by name comes first."""
+    writer = {one: stage.name for stage in declared for one in stage.outputs}
+    graph = TopologicalSorter()
+    for stage in declared:
+        graph.add(stage.name, *(writer[one] for one in stage.reads if one in writer))
+    graph.prepare()
+    found: list[str] = []
+    ready: list[str] = []
+    while graph.is_active():
+        ready = sorted([*ready, *graph.get_ready()])
+        found.append(ready.pop(0))
+        graph.done(found[-1])
+    return found

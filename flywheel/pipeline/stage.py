@@ -1,0 +1,284 @@
+"""Define a stage: what it reads and writes, its plan of shards, the work of one shard, and its finish.
+
+The declaration of reads, writes and settings is the only one: the order of the stages, DVC's stages, the key under
+which finished shards are kept and the manifest's sources are made from it (`flywheel/pipeline/dag.py`).
+
+The same stage is run by Prefect (one task a shard, `tasks/shards.py`) and by DVC (`flywheel stage NAME`, through
+`run_stage` below), here or on other machines (`flywheel/cluster`). Resuming lives here, once, for all: the result of a
+finished shard lies in the workspace's staging area under a key made from the stage's inputs, so a killed run goes on
+from it and changed inputs do not meet old results.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from flywheel.config import Settings
+from flywheel.config.workspace import Workspace
+from flywheel.envs import suite_manifests
+from flywheel.pipeline.artifacts import DOMAIN_PLACEHOLDER, Artifact, Checkpoint, Partition, Record, expand_domains
+from flywheel.store.partitions import PartitionManifest, write_partition
+from flywheel.store.versioning import iteration_params
+from flywheel.utils import processes, progress
+from flywheel.utils.errors import FlywheelError, ShardBusy
+from flywheel.utils.files import disk_full_errors, file_lock, write_json
+
+# For whoever is at a shard already: a worker that was believed dead and is not. One that is dead holds no lock.
+_BUSY_S = 600.0
+
+
+@dataclass(frozen=True)
+class StageContext:
+    """One stage of one iteration in a workspace, with the iteration's own frozen settings.
+
+    stage: its name, with the domain in it where it has one. run_id: the flow run that pays for this; empty outside
+    Prefect. shared: what the stage's `shares` has opened in this process, while it does shards.
+    """
+
+    ws: Workspace
+    settings: Settings
+    iteration: int
+    stage: str
+    run_id: str = ""
+    shared: Any = field(default=None, compare=False, repr=False)
+    _keys: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
+
+    @classmethod
+    def open(cls, ws: Workspace, iteration: int, stage: str, run_id: str = "") -> StageContext:
+        """Of an iteration that has begun, with the worlds known that its settings name by manifests.
+
+        Raises BadInput where it has not been begun, or a manifest cannot be used."""
+        settings = iteration_params.load_iteration_params(ws, iteration)
+        suite_manifests.load_external_suites(settings, ws.root)
+        return cls(ws, settings, iteration, stage, run_id)
+
+    def report(self, line: str) -> None:
+        """Say how far it is, in a short line."""
+        progress.report_progress(self.stage, line)
+
+    def report_part(self, line: str, done: int, total: int, shard: str = "") -> None:
+        """The same, of a shard that is done in parts. shard: left out, the only one of its stage."""
+        progress.report_shard_progress(self.stage, line, shard or self.stage, done / max(1, total))
+
+    def write(self, table: str, rows: Any) -> PartitionManifest:
+        """Write the partition of `table` that this stage owns."""
+        return write_partition(self.ws, table, self.iteration, self.stage, rows)
+
+    @property
+    def domain(self) -> str:
+        """Of a stage that is there once a domain."""
+        return self.stage.partition("-")[2]
+
+    def key(self, stage: Stage) -> str:
+        """12 hex digits that name the stage's inputs. They are hashed once: nothing changes them while it runs."""
+        if stage.name not in self._keys:
+            text = json.dumps(stage_inputs(stage, self), sort_keys=True, default=str)
+            self._keys[stage.name] = hashlib.sha256(text.encode()).hexdigest()[:12]
+        return self._keys[stage.name]
+
+    def seed(self, *names: object) -> int:
+        """A seed for one use: a function of the settings' seed, the iteration and the names. 0 <= seed < 2**31."""
+        text = "|".join(map(str, (self.settings.seed, self.iteration, *names)))
+        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4]) >> 1
+
+
+@dataclass(frozen=True)
+class StageResult:
+    """manifests: what was written. metrics: rows of the table `metrics` (written by the caller of `finish`).
+
+    summary: a few figures for people, in the order to show them. tables: rows by name, to be shown beside it.
+    """
+
+    manifests: tuple[PartitionManifest, ...] = ()
+    metrics: tuple[Mapping[str, Any], ...] = ()
+    summary: Mapping[str, Any] = field(default_factory=dict)
+    tables: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+
+
+BROWSERS, TRAINING = "browsers", "training"  # what a stage may need of a machine
+
+
+@dataclass(frozen=True)
+class Stage:
+    """name: of the file; with `{domain}` in it the stage is there once a domain.
+
+    reads: what it opens. writes: names of tables (the partition that it owns; of `metrics` every stage has one),
+    checkpoints and records. settings: the blocks of the settings that its result depends on; DVC's parameters.
+    extra: JSON values on which it depends besides. judges: it checks the contracts, which look at the tables of all
+    iterations and stop it where one is broken. closing: it runs once the turn is over.
+
+    plan: names of the shards, in order; each can be done without the others. work: does one shard in its folder (which
+    may hold the leavings of a killed try) and returns a small JSON value. finish: turns the shards' results into
+    partitions. All of them can be called without Prefect.
+
+    shares: opens what all shards that one process does have in common (`Context.shared`), such as a model. needs: what
+    a machine must have on which a shard is done: BROWSERS, TRAINING, both, or nothing (); None: it stays on the machine
+    of the run.
+    """
+
+    name: str
+    reads: tuple[Artifact, ...]
+    writes: tuple[str | Checkpoint | Record, ...]
+    settings: tuple[str, ...]
+    plan: Callable[[StageContext], Sequence[str]]
+    work: Callable[[StageContext, str, Path], Any]
+    finish: Callable[[StageContext, dict[str, tuple[Path, Any]]], StageResult]
+    extra: Callable[[StageContext], Any] = lambda ctx: None
+    judges: bool = False
+    closing: bool = False
+    shares: Callable[[StageContext], AbstractContextManager[Any]] = lambda ctx: nullcontext()
+    needs: tuple[str, ...] | None = None
+
+    @property
+    def outputs(self) -> tuple[Artifact, ...]:
+        """What it writes, as artifacts."""
+        return tuple(Partition(one, self.name) if isinstance(one, str) else one for one in (*self.writes, "metrics"))
+
+    def partitions(self, *tables: str) -> list[tuple[str, str]]:
+        """(table, stage) of what it reads, of these tables or of all."""
+        read = (one for one in self.reads if isinstance(one, Partition))
+        return [(one.table, one.stage) for one in read if not tables or one.table in tables]
+
+
+def stage_inputs(stage: Stage, ctx: StageContext) -> dict[str, Any]:
+    """All that the stage's result depends on, as JSON values: what its shards are keyed by."""
+    domains = list(ctx.settings.synthesis.domains)
+    own = [ctx.domain] if DOMAIN_PLACEHOLDER in stage.name else domains
+    reads = [one for artifact in stage.reads for one in expand_domains(artifact, own)]
+    settings = ctx.settings.model_dump(mode="json", include=set(stage.settings))
+    return {
+        "reads": [[repr(one), one.fingerprint(ctx.ws, ctx.iteration)] for one in reads],
+        "settings": settings,
+        "extra": stage.extra(ctx),
+    }
+
+
+def shard_folder(stage: Stage, ctx: StageContext, shard: str) -> Path:
+    """Where a shard works and leaves its result; named by the stage's inputs."""
+    return ctx.ws.staging(ctx.iteration, ctx.stage) / ctx.key(stage) / shard
+
+
+def run_shard(stage: Stage, ctx: StageContext, shard: str) -> tuple[Path, Any, bool]:
+    """Do one shard, or take its result if it was finished before. Returns (folder, result, done before)."""
+    with InProcessWorker(stage, ctx) as worker:
+        return worker.do_shard(shard)
+
+
+class InProcessWorker:
+    """Does shards of one stage in this process, one after the other. What they share is opened at the first that has
+    to be done, stays open until the end of the block, and is opened anew after a shard that failed."""
+
+    several = False  # see `flywheel/cluster`
+
+    def __init__(self, stage: Stage, ctx: StageContext) -> None:
+        self._stage, self._ctx = stage, ctx
+        self._open = ExitStack()
+        self._sharing: StageContext | None = None
+
+    def __enter__(self) -> InProcessWorker:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close what is open; the next shard opens it anew."""
+        self._sharing = None
+        self._open.close()
+
+    def do_shard(self, shard: str) -> tuple[Path, Any, bool]:
+        """As the function above. One process is at a shard at a time, on whichever machine: who comes second waits,
+        and takes what the first has finished."""
+        folder = shard_folder(self._stage, self._ctx, shard)
+        lock = folder.with_name(f"{shard}.lock")
+        with disk_full_errors(folder), file_lock(lock, _BUSY_S, f"at {shard}", ShardBusy):
+            if (done := _read_result(folder)) is not None:
+                return folder, done["result"], True
+            return folder, self._do(shard, folder), False
+
+    def _do(self, shard: str, folder: Path) -> Any:
+        started = time.monotonic()
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            if self._sharing is None:
+                self._sharing = replace(self._ctx, shared=self._open.enter_context(self._stage.shares(self._ctx)))
+            result = self._stage.work(self._sharing, shard, folder)
+        except BaseException:
+            self.close()
+            raise
+        processes.trim_heap()
+        write_json(_result_path(folder), {"result": result, "seconds": round(time.monotonic() - started, 3)})
+        return result
+
+
+def _result_path(folder: Path) -> Path:
+    return folder / "result.json"
+
+
+def _read_result(folder: Path) -> dict[str, Any] | None:
+    """What a finished shard left: `result`, and the `seconds` that it took."""
+    try:
+        return json.loads(_result_path(folder).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+
+
+def publish_stage_result(stage: Stage, ctx: StageContext, results: dict[str, tuple[Path, Any]]) -> StageResult:
+    """Make the stage's result visible: its partitions and its metrics, stage seconds included."""
+    outcome = stage.finish(ctx, results)
+    wrote, declared = sorted(one.table for one in outcome.manifests), sorted(filter(_is_table, stage.writes))
+    if wrote != declared:
+        raise FlywheelError(f"it wrote the tables {wrote} and declares {declared}", where=f"stage {stage.name}")
+    seconds = sum(
+        json.loads(_result_path(folder).read_text(encoding="utf-8"))["seconds"] for folder, _ in results.values()
+    )
+    rows = [{"domain": "all", "step": 0, **row} for row in outcome.metrics]
+    rows.append({"domain": "all", "name": "seconds", "step": 0, "value": seconds, "n": len(results)})
+    metrics = ctx.write("metrics", rows)
+    return StageResult((*outcome.manifests, metrics), tuple(rows), outcome.summary, outcome.tables)
+
+
+def _is_table(written: str | Checkpoint | Record) -> bool:
+    return isinstance(written, str)
+
+
+def clear_staging(ctx: StageContext) -> None:
+    """Called once the stage's result is recorded: what was staged is no longer needed."""
+    shutil.rmtree(ctx.ws.staging(ctx.iteration, ctx.stage), ignore_errors=True)
+
+
+def run_stage(stage: Stage, ctx: StageContext) -> StageResult:
+    """The whole stage in this process, one shard after the other."""
+    results = {}
+    shards = stage.plan(ctx)
+    with InProcessWorker(stage, ctx) as worker:
+        for number, shard in enumerate(shards, 1):
+            folder, result, before = worker.do_shard(shard)
+            results[shard] = (folder, result)
+            ctx.report(f"{shard} {'was done before' if before else 'done'} ({number} of {len(shards)})")
+    return publish_stage_result(stage, ctx, results)
+
+
+def single_shard_stage(
+    name: str,
+    *,
+    work: Callable[[StageContext, Path], Any],
+    finish: Callable[[StageContext, Path, Any], StageResult],
+    **declared: Any,
+) -> Stage:
+    """A stage of one shard, named as the stage. declared: the other fields of `Stage`."""
+    return Stage(
+        name,
+        plan=lambda ctx: (ctx.stage,),
+        work=lambda ctx, shard, folder: work(ctx, folder),
+        finish=lambda ctx, results: finish(ctx, *results[ctx.stage]),
+        **declared,
+    )

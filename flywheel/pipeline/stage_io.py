@@ -1,0 +1,95 @@
+"""Read the rows that a stage takes in, and stage the rows that its shards write as Parquet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from flywheel.envs.base import Task
+from flywheel.envs.tasks.drawing import task_from_row
+from flywheel.pipeline.stage import StageContext
+from flywheel.policy import checkpoint
+from flywheel.rollout.episode import Episode
+from flywheel.store import manifest, partitions
+from flywheel.store.images import image_rows
+from flywheel.store.partitions import PartitionManifest, table_from_rows
+from flywheel.store.schema import TABLES, empty_table, record_to_row
+from flywheel.utils.files import atomic_file, disk_full_errors
+
+# Reading the partitions of the iteration at hand, as the stages need them.
+
+
+def read_stage_rows(
+    ctx: StageContext, table: str, *stages: str, columns: list[str] | None = None
+) -> list[dict[str, Any]]:
+    """Rows of a table that the named stages of this iteration wrote; `columns`: these alone."""
+    parts = (partitions.read_partition(ctx.ws, table, ctx.iteration, stage, columns) for stage in stages)
+    return [row for part in parts for row in part.to_pylist()]
+
+
+def read_stage_tasks(ctx: StageContext, stage: str, split: str | None = None) -> dict[str, Task]:
+    """Tasks by id, in the order of the table; `split`: train or eval alone."""
+    found = [task_from_row(row) for row in read_stage_rows(ctx, "tasks", stage)]
+    return {task.task_id: task for task in found if split in (None, task.split)}
+
+
+def read_newest_model(ctx: StageContext) -> dict[str, Any]:
+    """The model that the iteration before this one promoted: `model` (folder) and `digest`."""
+    return manifest.read_promotion(ctx.ws, ctx.iteration - 1)
+
+
+def newest_model_folder(ctx: StageContext) -> Path:
+    """The folder of that model; a Hugging Face name (the first checkpoint's, perhaps) is fetched where it must be."""
+    return checkpoint.resolve_checkpoint(read_newest_model(ctx)["model"], ctx.ws.root)
+
+
+# Rows of a shard on their way to a partition: Parquet files in the shard's staging folder.
+
+
+def write_shard(folder: Path, table: str, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Stage rows of a table. The shard's result, written after it, makes them count."""
+    with disk_full_errors(folder), atomic_file(folder / f"{table}.parquet") as path:
+        pq.write_table(table_from_rows(table, rows), path, compression="zstd")
+
+
+def read_shards(
+    results: Mapping[str, tuple[Path, Any]], table: str, key: str | tuple[str, ...] | None = None
+) -> pa.Table:
+    """The staged rows of all shards; with `key` (a column, or several), the first row of each alone: what shards share,
+    such as screens."""
+    found = [pq.ParquetFile(folder / f"{table}.parquet").read() for folder, _ in results.values()]
+    return _drop_seen_keys(pa.concat_tables([empty_table(table), *found]), key, set())
+
+
+def gather_shards(
+    ctx: StageContext, results: Mapping[str, tuple[Path, Any]], table: str, key: str | tuple[str, ...] | None = None
+) -> PartitionManifest:
+    """Write the staged rows of all shards to the stage's partition, one shard in memory after the other; `key`: as of
+    `read_shards`."""
+    seen: set[tuple] = set()
+    with partitions.open_partition_writer(ctx.ws, table, ctx.iteration, ctx.stage) as writer:
+        for folder, _ in results.values():
+            for batch in pq.ParquetFile(folder / f"{table}.parquet").iter_batches():
+                writer.write(_drop_seen_keys(pa.Table.from_batches([batch]).cast(TABLES[table]), key, seen))
+    return partitions.partition_manifest(ctx.ws, table, ctx.iteration, ctx.stage)
+
+
+def _drop_seen_keys(rows: pa.Table, key: str | tuple[str, ...] | None, seen: set[tuple]) -> pa.Table:
+    """Rows whose key was not seen before; they are from now on."""
+    if key is None:
+        return rows
+    columns = (key,) if isinstance(key, str) else key
+    names = zip(*(rows[column].to_pylist() for column in columns), strict=True)
+    return rows.filter(pa.array([name not in seen and not seen.add(name) for name in names], pa.bool_()))
+
+
+def write_episode_shard(folder: Path, episodes: Iterable[Episode]) -> None:
+    """Stage episodes as rows of trajectories, steps and images."""
+    episodes = list(episodes)
+    write_shard(folder, "trajectories", (record_to_row("trajectories", episode.trajectory) for episode in episodes))
+    write_shard(folder, "steps", (record_to_row("steps", step) for episode in episodes for step in episode.steps))
+    write_shard(folder, "images", image_rows({sha: png for episode in episodes for sha, png in episode.images.items()}))

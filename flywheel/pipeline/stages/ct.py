@@ -1,0 +1,70 @@
+"""ct: continual training on all that was ever collected, agent data a small part of the mix (section 2.3).
+
+Runs in each `ct.every`-th iteration; in the others a model is handed on as it is: the newest, or the last that CT made.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from flywheel.pipeline import stage_io, supervised_stage
+from flywheel.pipeline.artifacts import Checkpoint, Record
+from flywheel.pipeline.stage import TRAINING, StageContext, StageResult, single_shard_stage
+from flywheel.policy.checkpoint import checkpoint_digest
+from flywheel.store import lineage, manifest
+from flywheel.utils.errors import BadInput
+from flywheel.utils.files import atomic_folder
+
+
+def _begin(ctx: StageContext) -> Path:
+    if _due(ctx) or ctx.settings.ct.hands_on == "newest":
+        return stage_io.newest_model_folder(ctx)
+    last = ctx.ws.model(ctx.iteration - _since(ctx), "ct")
+    if not last.is_dir():
+        raise BadInput(
+            "the last model that CT trained is not there", where=ctx.ws.relative(last), fix="set ct.hands_on to newest"
+        )
+    return last
+
+
+def _due(ctx: StageContext) -> bool:
+    return _since(ctx) == 0
+
+
+def _since(ctx: StageContext) -> int:
+    """Iterations since CT was due."""
+    return (ctx.iteration - 1) % ctx.settings.ct.every
+
+
+def _work(ctx: StageContext, folder: Path) -> dict:
+    s, begin = ctx.settings.ct, _begin(ctx)
+    if not _due(ctx):
+        out = ctx.ws.model(ctx.iteration, "ct")
+        with atomic_folder(out) as copy:
+            shutil.copytree(begin, copy, dirs_exist_ok=True)
+        return {"begin": ctx.ws.relative(begin)}
+    return supervised_stage.train_checkpoint(ctx, "ct", begin, folder, s, weights={"rollout": s.rollout_weight})
+
+
+def _finish(ctx: StageContext, folder: Path, result: dict) -> StageResult:
+    if not _due(ctx):
+        out = ctx.ws.model(ctx.iteration, "ct")
+        rows = lineage.checkpoint_links(
+            ctx.ws.relative(out), checkpoint_digest(out), parents=[result["begin"]], run_id=ctx.run_id
+        )
+        return StageResult((ctx.write("lineage", rows),), (), {"not due": f"every {ctx.settings.ct.every} iterations"})
+    return supervised_stage.write_training_record(
+        ctx, result, manifest.read_manifest(ctx.ws, ctx.iteration).datasets("ct")
+    )
+
+
+STAGE = single_shard_stage(
+    "ct",
+    reads=(Record("manifest"), Record("promotion", previous=True)),
+    writes=(Checkpoint("ct"), "lineage"),
+    settings=("seed", "policy", "language_model", "ct"),
+    work=_work,
+    finish=_finish,
+    needs=(TRAINING,),
+)

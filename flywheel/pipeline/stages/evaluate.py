@@ -1,0 +1,227 @@
+"""evaluate: the merged model on held-out tasks, and against the models that it would have to replace (section 3).
+
+Two questions, two sets of tasks. How good is it: the same held-out tasks in every iteration, so that a curve can be
+drawn; what the predecessor did on them is known from its own evaluation, and played only where it is not. Is it to be
+promoted: fresh tasks, which no choice of a model has ever looked at, played by the merged model, its predecessor and
+the best model so far until the gate knows (`evaluation.gate`). Tasks of templates that training never draws
+(`synthesis.held_out`) are told apart from the others. The episodes are kept so that they can be replayed; they are
+never routed to a training store. With evaluation.stages, which stage gains and which loses: the models between
+predecessor and merged one play the held-out tasks too; of those episodes the results alone are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from flywheel.envs.base import Task
+from flywheel.envs.router import open_environments
+from flywheel.envs.tasks.drawing import is_held_out
+from flywheel.evaluation import baselines, gate
+from flywheel.pipeline import sequential_eval, stage_io
+from flywheel.pipeline.artifacts import Checkpoint, Partition, Record
+from flywheel.pipeline.stage import BROWSERS, Stage, StageContext, StageResult
+from flywheel.policy import checkpoint
+from flywheel.policy.checkpoint import checkpoint_digest
+from flywheel.rewards.scorer_set import ScorerSet
+from flywheel.rollout.pool import RolloutStats
+from flywheel.store import metrics
+from flywheel.utils import processes
+
+_BEFORE, _CANDIDATE = "before", "after"  # the newest model until now, the merged one
+_GATE = "gate"
+_SPECIALIST = "rl-"
+
+
+def _plan(ctx: StageContext) -> Sequence[str]:
+    newest = stage_io.read_newest_model(ctx)["digest"]
+    known = newest in _known(ctx) or newest == checkpoint_digest(_merged(ctx))
+    return (
+        *(() if known else (_BEFORE,)),
+        *(_stages(ctx) if ctx.settings.evaluation.stages else ()),
+        _CANDIDATE,
+        *(() if ctx.settings.promotion.rule == "always" else (_GATE,)),
+    )
+
+
+def _stages(ctx: StageContext) -> tuple[str, ...]:
+    """The models between the predecessor and the merged one, in the order in which they were trained."""
+    return ("ct", "sft", *(f"{_SPECIALIST}{domain}" for domain in ctx.settings.synthesis.domains))
+
+
+def _merged(ctx: StageContext) -> Path:
+    return ctx.ws.model(ctx.iteration, "merged")
+
+
+def _held_out(ctx: StageContext) -> dict[str, Task]:
+    return stage_io.read_stage_tasks(ctx, "synthesize", "eval")
+
+
+def _known(ctx: StageContext) -> dict[str, baselines.SolvedShares]:
+    """What earlier evaluations found of the models that count now: the newest one and the best so far."""
+    before = baselines.read_comparable_outcomes(
+        ctx.ws, ctx.iteration - 1, baselines.held_out_key(ctx.settings, list(_held_out(ctx)))
+    )
+    wanted = {rival["digest"] for rival in _rivals(ctx).values()}
+    return {name: outcome for name, outcome in before.items() if name in wanted}
+
+
+def _rivals(ctx: StageContext) -> dict[str, dict[str, Any]]:
+    """What the merged model is compared with: `before`, and `best` where that is another model."""
+    newest = stage_io.read_newest_model(ctx)
+    best = baselines.get_best_model(newest)
+    return {_BEFORE: newest} | ({"best": best} if best["digest"] != newest["digest"] else {})
+
+
+def _work(ctx: StageContext, shard: str, folder: Path) -> dict[str, Any]:
+    return processes.run_until_sigterm(_compete(ctx, folder) if shard == _GATE else _measure(ctx, shard, folder))
+
+
+async def _measure(ctx: StageContext, shard: str, folder: Path) -> dict[str, Any]:
+    """One model on the held-out tasks that are the same in every iteration; a specialist on those of its domain."""
+    models = {_BEFORE: stage_io.newest_model_folder, _CANDIDATE: _merged}
+    model = models[shard](ctx) if shard in models else ctx.ws.model(ctx.iteration, shard)
+    domain = shard.removeprefix(_SPECIALIST) if shard.startswith(_SPECIALIST) else ""
+    tasks = [task for task in _held_out(ctx).values() if domain in ("", task.domain)]
+    async with open_environments(ctx.settings, tasks, ctx.ws.root) as environments:
+        return await sequential_eval.play_and_stage(ctx, shard, model, tasks, environments, folder)
+
+
+async def _compete(ctx: StageContext, folder: Path) -> dict[str, Any]:
+    against = _rivals(ctx)
+    if checkpoint_digest(_merged(ctx)) in {rival["digest"] for rival in against.values()}:
+        return {"looks": [], "results": {}}  # the same weights play the same
+    models = {name: checkpoint.resolve_checkpoint(rival["model"], ctx.ws.root) for name, rival in against.items()}
+    return await sequential_eval.run_sequential_eval(ctx, _merged(ctx), models, folder)
+
+
+def _finish(ctx: StageContext, results: dict[str, tuple[Path, Any]]) -> StageResult:
+    fixed = {shard: result for shard, result in results.items() if shard != _GATE}
+    folder, competed = results.get(_GATE, (Path(), {"looks": [], "results": {}}))
+    looks = sequential_eval.read_looks(folder, competed["looks"])
+    played = {shard: fixed[shard] for shard in fixed if shard in (_BEFORE, _CANDIDATE)} | looks
+    keys = {"trajectories": "trajectory_id", "steps": None, "images": "sha256", "scores": ("trajectory_id", "scorer")}
+    manifests = [stage_io.gather_shards(ctx, played, table, key) for table, key in keys.items()]
+    manifests.append(stage_io.gather_shards(ctx, looks, "tasks", "task_id"))
+    around = {name: sum(result["around"][name] for _, result in played.values()) for name in RolloutStats().as_dict()}
+    finished = sum(len(result["results"]) for _, result in played.values())
+    figures = [metrics.metric_row(name, value, n=finished) for name, value in around.items()]
+    after = [gate.EvalResult(**row) for row in fixed[_CANDIDATE][1]["results"]]
+    before = _predecessor(ctx, fixed)
+    between = _between(fixed)
+    summary = {}
+    for domain in (metrics.ALL_DOMAINS, *ctx.settings.synthesis.domains):
+        old, new = ([row for row in rows if domain in (metrics.ALL_DOMAINS, row.domain)] for rows in (before, after))
+        if new:
+            figures += _success(ctx, domain, old, new)
+            summary[domain] = f"{_share(old):.2f} -> {_share(new):.2f}"
+        for stage, rows in between.items():
+            own = [row for row in rows if domain in (metrics.ALL_DOMAINS, row.domain)]
+            if own:
+                figures.append(
+                    metrics.fraction_metric_row(f"success_{stage}", sum(row.v for row in own), len(own), domain=domain)
+                )
+    for name, judged in sequential_eval.judge_results(competed["results"], ctx.settings.promotion).items():
+        figures += gate.build_gate_metrics(name, judged)
+        summary[f"against the {name}"] = f"{judged.difference:+.3f} on {judged.n} fresh tasks: {judged.verdict}"
+    outcomes = {stage_io.read_newest_model(ctx)["digest"]: before, checkpoint_digest(_merged(ctx)): after}
+    solved = _known(ctx) | {name: baselines.solved_share_by_task(found) for name, found in outcomes.items()}
+    baselines.write_outcomes(ctx.ws, ctx.iteration, baselines.held_out_key(ctx.settings, list(_held_out(ctx))), solved)
+    return StageResult(tuple(manifests), tuple(figures), summary)
+
+
+def _predecessor(ctx: StageContext, fixed: Mapping[str, tuple[Path, Any]]) -> list[gate.EvalResult]:
+    """Its results on the held-out tasks: played now, or kept from its own evaluation."""
+    if _BEFORE in fixed:
+        return [gate.EvalResult(**row) for row in fixed[_BEFORE][1]["results"]]
+    tasks, samples = _held_out(ctx), ctx.settings.evaluation.samples
+    newest = stage_io.read_newest_model(ctx)["digest"]
+    if newest == checkpoint_digest(_merged(ctx)):
+        return [gate.EvalResult(**row) for row in fixed[_CANDIDATE][1]["results"]]
+    outcomes = [
+        (name, number < round(share * samples))
+        for name, share in _known(ctx)[newest].items()
+        for number in range(samples)
+    ]
+    return [gate.EvalResult(name, tasks[name].domain, float(v), v) for name, v in outcomes]
+
+
+def _between(fixed: Mapping[str, tuple[Path, Any]]) -> dict[str, list[gate.EvalResult]]:
+    """Results of the models of ct, sft and rl where they played; rl's are the specialists', each in its domain."""
+    found: dict[str, list[gate.EvalResult]] = {}
+    for shard, (_, result) in fixed.items():
+        if shard not in (_BEFORE, _CANDIDATE):
+            rows = [gate.EvalResult(**row) for row in result["results"]]
+            found.setdefault("rl" if shard.startswith(_SPECIALIST) else shard, []).extend(rows)
+    return found
+
+
+def _share(rows: Sequence[gate.EvalResult]) -> float:
+    return sum(row.v for row in rows) / len(rows)
+
+
+def _success(
+    ctx: StageContext, domain: str, before: list[gate.EvalResult], after: list[gate.EvalResult]
+) -> list[dict[str, Any]]:
+    """Success of both on a domain's held-out tasks, and the difference."""
+    apart = {key for key, task in _held_out(ctx).items() if is_held_out(ctx.settings, task)}
+    figures = [
+        metrics.fraction_metric_row(name, sum(row.v for row in rows), len(rows), domain=domain)
+        for name, rows in (("success_before", before), ("success_after", after))
+    ]
+    gain = gate.compare_models(before, after, seed=ctx.seed("interval"))
+    interval = {"low": gain.low, "high": gain.high, "n": gain.n}
+    figures.append(metrics.metric_row("success_difference", gain.difference, domain=domain, **interval))
+    return figures + success_by_template(domain, apart, before, after)
+
+
+def success_by_template(
+    domain: str, apart: set[str], before: list[gate.EvalResult], after: list[gate.EvalResult]
+) -> list[dict[str, Any]]:
+    """Success on tasks of templates that training draws from, and of those that it does not; none without the latter.
+
+    apart: ids of the latter's tasks.
+    """
+    figures = []
+    for name, wanted in (("seen", False), ("unseen", True)):
+        for when, rows in (("before", before), ("after", after)):
+            chosen = [row for row in rows if (row.task_id in apart) == wanted]
+            if chosen and any(row.task_id in apart for row in rows):
+                share = metrics.fraction_metric_row(
+                    f"success_{name}_{when}", sum(r.v for r in chosen), len(chosen), domain=domain
+                )
+                figures.append(share)
+    return figures
+
+
+STAGE = Stage(
+    "evaluate",
+    reads=(
+        Checkpoint("ct"),
+        Checkpoint("sft"),
+        Checkpoint("rl-{domain}"),
+        Checkpoint("merged"),
+        Record("promotion", previous=True),
+        Record("held_out", previous=True),
+        Record("manifest"),
+        Partition("tasks", "synthesize"),
+    ),
+    writes=("tasks", "scores", "trajectories", "steps", "images", Record("held_out")),
+    settings=(
+        "seed",
+        "policy",
+        "language_model",
+        "sandbox",
+        "rollout",
+        "synthesis",
+        "routing",
+        "evaluation",
+        "promotion",
+    ),
+    plan=_plan,
+    work=_work,
+    finish=_finish,
+    extra=lambda ctx: ScorerSet(ctx.settings).versions,
+    needs=(BROWSERS,),
+)

@@ -1,0 +1,191 @@
+"""ingest: think-aloud recordings become trajectories of people, their thoughts aligned with actions (section 2.4.1)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import AbstractContextManager, closing
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from flywheel.config import Settings
+from flywheel.config.workspace import Workspace
+from flywheel.envs.tasks import curriculum
+from flywheel.pipeline import stage_io
+from flywheel.pipeline.artifacts import Record
+from flywheel.pipeline.stage import Stage, StageContext, StageResult
+from flywheel.recordings import selection
+from flywheel.recordings.asr.recognizer import locate_whisper_checkpoint
+from flywheel.recordings.curate import recording_fingerprint
+from flywheel.recordings.ingest import AsrWorkerPool, IngestedSession, mark_duplicates, speech_bytes
+from flywheel.recordings.selection import SessionFolder
+from flywheel.recordings.session import load_session_meta
+from flywheel.store import manifest, metrics, partitions
+from flywheel.store.schema import record_from_row, record_to_row
+from flywheel.store.trajectory import Step, Trajectory
+from flywheel.utils.errors import DataError
+from flywheel.utils.progress import announce
+
+# What a kill can lose: so many sessions, or so many bytes of speech (some six minutes in Opus), whichever is less.
+_PER_SHARD, _SPEECH = 24, 2_000_000
+# Table -> the column by which shards may share a row.
+_TABLES = {"steps": None, "thoughts": None, "events": None, "images": "sha256", "tasks": "task_id"}
+
+
+def _sessions(ctx: StageContext) -> list[SessionFolder]:
+    return selection.read_chosen_sessions(ctx.ws, ctx.iteration)
+
+
+def deferral_rule(ws: Workspace, settings: Settings, iteration: int) -> selection.DeferSession | None:
+    """Of a session's folder: its task is of a level that the iteration's training tasks have not reached
+    (`synthesis.opens_at`). Such recordings wait while there are others: the model learns what it is asked for. None
+    where all levels are open: then no recording need be opened to be chosen."""
+    if not settings.synthesis.opens_at:
+        return None
+    opened = curriculum.read_open_levels(ws, iteration - 1)
+
+    def ahead(folder: Path) -> bool:
+        try:
+            _, task = load_session_meta(folder)
+        except DataError:  # it has its turn, and is told then
+            return False
+        return curriculum.is_above_open_level(settings, opened, task)
+
+    return ahead
+
+
+def _plan(ctx: StageContext) -> list[str]:
+    firsts, speech = [0], 0
+    sizes = [speech_bytes(ctx.ws.resolve(session.path)) for session in _sessions(ctx)]
+    for number, size in enumerate(sizes):
+        if number > firsts[-1] and (number == firsts[-1] + _PER_SHARD or speech + size > _SPEECH):
+            firsts.append(number)
+            speech = 0
+        speech += size
+    return [f"ingest-{n:03d}-{end - 1:03d}" for n, end in pairwise([*firsts, len(sizes)]) if end]
+
+
+def _listeners(ctx: StageContext) -> AbstractContextManager[AsrWorkerPool]:
+    """The recognizers: opening them takes as long as hearing four short sessions."""
+    return closing(
+        AsrWorkerPool(
+            ctx.settings.model_copy(
+                update={"recording": locate_whisper_checkpoint(ctx.settings.recording, ctx.ws.root)}
+            )
+        )
+    )
+
+
+def _work(ctx: StageContext, shard: str, folder: Path) -> list[dict[str, str]]:
+    first, last = map(int, shard.split("-")[1:])
+    chosen = _sessions(ctx)[first : last + 1]
+    selection.check_sessions_unchanged(ctx.ws, chosen)
+    ctx.report(f"{shard}: takes in {len(chosen)} recordings")
+    ingested = ctx.shared.ingest([ctx.ws.resolve(session.path) for session in chosen], ctx.iteration, {})
+    trajectories = (replace(one.trajectory, run_id=ctx.run_id or None) for one in ingested)
+    stage_io.write_shard(folder, "trajectories", (record_to_row("trajectories", one) for one in trajectories))
+    stage_io.write_shard(folder, "tasks", (one.task_row for one in ingested if one.task_row))
+    stage_io.write_shard(folder, "steps", (record_to_row("steps", step) for one in ingested for step in one.steps))
+    stage_io.write_shard(folder, "thoughts", (row for one in ingested for row in one.thought_rows))
+    stage_io.write_shard(folder, "events", (row for one in ingested for row in one.event_rows))
+    stage_io.write_shard(folder, "images", {row["sha256"]: row for one in ingested for row in one.image_rows}.values())
+    stage_io.write_shard(folder, "reviews", (row for one in ingested for row in one.review_rows))
+    return [{"session": one.session, "fingerprint": one.fingerprint} for one in ingested]
+
+
+def _finish(ctx: StageContext, results: dict[str, tuple[Path, Any]]) -> StageResult:
+    tables = {table: stage_io.read_shards(results, table, key) for table, key in _TABLES.items()}
+    trajectories, reviews = _without_duplicates(results, _known(ctx, tables["tasks"].to_pylist()))
+    manifests = [ctx.write(table, rows) for table, rows in tables.items()]
+    manifests += [ctx.write("trajectories", trajectories), ctx.write("reviews", reviews)]
+    for row in trajectories:
+        if row["status"] == "invalid":
+            announce(
+                ctx.stage, f"a recording is not used: {row['error']} (mended, it comes again in the next iteration)"
+            )
+    thoughts = tables["thoughts"].to_pylist()
+    usable = sum(row["status"] != "invalid" for row in trajectories)
+    spoken = len({(row["trajectory_id"], row["step"]) for row in thoughts if row["text"] and not row["doubtful"]})
+    doubtful = sum(bool(row["doubtful"]) for row in thoughts)
+    figures = [
+        metrics.metric_row("sessions", len(trajectories)),
+        metrics.metric_row("utterances", len(thoughts)),
+        metrics.fraction_metric_row("steps_with_a_thought", spoken, tables["steps"].num_rows),
+    ]
+    if thoughts:
+        score = sum(row["alignment_score"] for row in thoughts) / len(thoughts)
+        figures.append(metrics.metric_row("alignment_score", score, n=len(thoughts)))
+        figures.append(metrics.fraction_metric_row("doubtful_thoughts", doubtful, len(thoughts)))
+    summary = {
+        "sessions": len(trajectories),
+        "usable": usable,
+        "steps": tables["steps"].num_rows,
+        "utterances": len(thoughts),
+        "steps with a thought": spoken,
+        "hardly understood": doubtful,
+    }
+    return StageResult(tuple(manifests), tuple(figures), summary)
+
+
+def _without_duplicates(
+    results: dict[str, tuple[Path, Any]], known: Mapping[str, str]
+) -> tuple[list[dict], list[dict]]:
+    """Rows of trajectories and reviews; a recording like one of an earlier shard, or one known, becomes invalid."""
+    ingested = []
+    for folder, names in results.values():
+        one_shard = {"shard": (folder, names)}
+        rows = stage_io.read_shards(one_shard, "trajectories").to_pylist()
+        said = {row["subject"]: row for row in stage_io.read_shards(one_shard, "reviews").to_pylist()}
+        ingested += [
+            IngestedSession(
+                name["session"],
+                record_from_row("trajectories", Trajectory, row),
+                review_rows=(said[row["trajectory_id"]],),
+                fingerprint=name["fingerprint"],
+            )
+            for name, row in zip(names, rows, strict=True)
+        ]
+    ingested = mark_duplicates(ingested, known)
+    rows = [record_to_row("trajectories", one.trajectory) for one in ingested]
+    return rows, [dict(row) for one in ingested for row in one.review_rows]
+
+
+def _known(ctx: StageContext, tasks: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Fingerprints of the usable recordings of earlier iterations -> trajectory: of those whose task has the content of
+    one of `tasks`. No others can be like a recording of these, so no others are read."""
+    earlier = manifest.read_manifest(ctx.ws, ctx.iteration - 1)
+
+    def rows(table: str, key: str, wanted: Collection[str], *columns: str) -> list[dict[str, Any]]:
+        files = [ctx.ws.resolve(shard.path) for shard in earlier.shards(table) if shard.stage == ctx.stage]
+        return partitions.find_rows(ctx.ws, table, files, key, wanted, (key, *columns)).to_pylist()
+
+    contents = {(task["world"], task["template"], task["params"]) for task in tasks}
+    alike = {
+        row["task_id"]: row
+        for row in rows("tasks", "params", {params for _, _, params in contents}, "task_id", "world", "template")
+        if (row["world"], row["template"], row["params"]) in contents
+    }
+    recorded = rows("trajectories", "task_id", alike.keys(), "trajectory_id", "status")
+    task_of = {row["trajectory_id"]: row["task_id"] for row in recorded if row["status"] != "invalid"}
+    steps: dict[str, list[Step]] = defaultdict(list)
+    for row in rows("steps", "trajectory_id", task_of.keys(), "step", "action"):
+        steps[row["trajectory_id"]].append(record_from_row("steps", Step, row))
+    return {
+        recording_fingerprint(alike[task], sorted(steps[name], key=lambda one: one.step)): name
+        for name, task in task_of.items()
+    }
+
+
+STAGE = Stage(
+    "ingest",
+    reads=(Record("sessions"), Record("manifest", previous=True)),
+    writes=("trajectories", "steps", "thoughts", "events", "images", "tasks", "reviews"),
+    settings=("policy", "sandbox", "recording", "language_model", "synthesis"),
+    plan=_plan,
+    work=_work,
+    finish=_finish,
+    shares=_listeners,
+    needs=(),
+)

@@ -1,0 +1,45 @@
+"""merge: the specialists of the domains, interpolated in parameter space (section 2.6)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from flywheel.pipeline.artifacts import Checkpoint
+from flywheel.pipeline.stage import StageContext, StageResult, single_shard_stage
+from flywheel.policy.checkpoint import checkpoint_digest
+from flywheel.store import lineage
+
+
+def _specialists(ctx: StageContext) -> dict[str, Path]:
+    return {domain: ctx.ws.model(ctx.iteration, f"rl-{domain}") for domain in ctx.settings.synthesis.domains}
+
+
+def _work(ctx: StageContext, folder: Path) -> dict:
+    from flywheel.training.model_merging import (
+        merge_checkpoints,  # brings torch, which who only asks for the pipeline does not need
+    )
+
+    specialists = _specialists(ctx)
+    weights = [ctx.settings.merge.weights[domain] for domain in specialists]
+    merge_checkpoints(list(specialists.values()), weights, ctx.ws.model(ctx.iteration, "merged"))
+    return {}
+
+
+def _finish(ctx: StageContext, folder: Path, result: dict) -> StageResult:
+    merged = ctx.ws.model(ctx.iteration, "merged")
+    parents = [ctx.ws.relative(path) for path in _specialists(ctx).values()]
+    rows = lineage.checkpoint_links(
+        ctx.ws.relative(merged), checkpoint_digest(merged), parents=parents, run_id=ctx.run_id
+    )
+    summary = {f"weight of {domain}": weight for domain, weight in ctx.settings.merge.weights.items()}
+    return StageResult((ctx.write("lineage", rows),), (), summary | {"weights": checkpoint_digest(merged)})
+
+
+STAGE = single_shard_stage(
+    "merge",
+    reads=(Checkpoint("rl-{domain}"),),
+    writes=(Checkpoint("merged"), "lineage"),
+    settings=("synthesis", "merge"),
+    work=_work,
+    finish=_finish,
+)

@@ -1,0 +1,97 @@
+"""promote: the gate decides whether the merged model becomes the newest, by what `evaluate` found."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+
+from flywheel.evaluation import baselines, gate, promotion_review
+from flywheel.pipeline import stage_io
+from flywheel.pipeline.artifacts import Checkpoint, Partition, Record
+from flywheel.pipeline.stage import StageContext, StageResult, single_shard_stage
+from flywheel.pipeline.stages.route import INCOMING
+from flywheel.policy.checkpoint import checkpoint_digest
+from flywheel.store import metrics
+from flywheel.store.routing import contracts
+from flywheel.utils.errors import FlywheelError
+from flywheel.utils.files import write_json
+
+
+def _decision(ctx: StageContext) -> dict | None:
+    decided = promotion_review.read_review(ctx.ws, ctx.iteration)
+    return asdict(decided) if decided else None
+
+
+def _work(ctx: StageContext, folder: Path) -> dict:
+    contracts.check_table_contracts(
+        ctx.ws, ctx.iteration, INCOMING
+    )  # once more: of what was trained on and played since `route`
+    rule = ctx.settings.promotion
+    if rule.rule == "always":
+        return {"promoted": True, "reason": "the rule promotes always"}
+    rows = stage_io.read_stage_rows(ctx, "metrics", "evaluate")
+    judged, said = gate.parse_gate_metrics(rows, rule), "; ".join(gate.explain_gate_metrics(rows, rule))
+    if rule.rule == "review":
+        return _reviewed(ctx, said)
+    if not judged:
+        return {"promoted": False, "reason": "its weights are those of the model that it would replace"}
+    return {"promoted": all(found.verdict == "pass" for found in judged.values()), "reason": said}
+
+
+def _reviewed(ctx: StageContext, said: str) -> dict:
+    """The decision of a person, with what `not_worse` would have said beside it."""
+    decided = promotion_review.read_review(ctx.ws, ctx.iteration)
+    if decided is None:
+        raise FlywheelError(
+            "a reviewer has to decide this promotion",
+            where="promotion.rule: review",
+            fix=f"type `flywheel review --iteration {ctx.iteration} --promote --reviewer NAME` (or --keep)",
+        )
+    reason = f"{decided.reviewer}: {decided.comment or 'no comment'}"
+    return {"promoted": decided.promote, "reason": f"{reason} ({said})" if said else reason}
+
+
+def _finish(ctx: StageContext, folder: Path, result: dict) -> StageResult:
+    before = stage_io.read_newest_model(ctx)
+    merged = ctx.ws.model(ctx.iteration, "merged")
+    made = {"model": ctx.ws.relative(merged), "digest": checkpoint_digest(merged)}
+    newest = made if result["promoted"] else before
+    outcomes = baselines.read_outcomes(ctx.ws, ctx.iteration)
+    best = baselines.choose_best_model(before, made, result["promoted"], outcomes)
+    write_json(
+        ctx.ws.promotion(ctx.iteration),
+        {**{key: newest[key] for key in ("model", "digest")}, "best": best, "iteration": ctx.iteration, **result},
+    )
+    decided = promotion_review.read_review(ctx.ws, ctx.iteration)
+    reviews = [
+        {
+            "subject": ctx.ws.relative(merged),
+            "kind": "promotion",
+            "reviewer": one.reviewer,
+            "decision": "promote" if one.promote else "keep",
+            "comment": one.comment,
+            "at": datetime.fromisoformat(one.at),
+        }
+        for one in (decided.all if decided else ())
+    ]
+    figures = (metrics.metric_row("promoted", result["promoted"]),)
+    summary = {"promoted": "yes" if result["promoted"] else "no", "because": result["reason"]}
+    return StageResult((ctx.write("reviews", reviews),), figures, summary)
+
+
+STAGE = single_shard_stage(
+    "promote",
+    reads=(
+        Partition("metrics", "evaluate"),
+        Record("held_out"),
+        Checkpoint("merged"),
+        Record("promotion", previous=True),
+    ),
+    writes=("reviews", Record("promotion")),
+    settings=("promotion",),
+    work=_work,
+    finish=_finish,
+    extra=_decision,
+    judges=True,
+)

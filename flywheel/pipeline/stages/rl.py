@@ -1,0 +1,153 @@
+"""Train a specialist by RL in one domain's environments, from the SFT checkpoint (stage `rl-<domain>`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from flywheel.envs.base import INTERFACES, Task
+from flywheel.envs.router import open_environments
+from flywheel.envs.verdict import verdicts_from_rows
+from flywheel.pipeline import stage_io
+from flywheel.pipeline.artifacts import Checkpoint, Partition
+from flywheel.pipeline.stage import BROWSERS, TRAINING, StageContext, StageResult, single_shard_stage
+from flywheel.policy.checkpoint import checkpoint_digest
+from flywheel.rewards.scorer_set import ScorerSet
+from flywheel.rollout import episode as rollout_episode
+from flywheel.rollout.episode import Episode
+from flywheel.store import lineage, metrics
+from flywheel.training.rl.curriculum import PastOutcomes, describe_curriculum
+
+# The episodes that RL trained on, kept so that people can look at them: all rows, and the screens of a few.
+#
+# They are rows of `trajectories`, `steps` and `images` of the stage; no store takes them up. Episodes are written as
+# they end, since a killed run is not told again of those that it had finished.
+
+
+class EpisodeArchive:
+    """A folder of episodes, one file each. Of every `every`-th episode of a task (rl.samples: one a group) the screens
+    are kept too."""
+
+    def __init__(self, folder: Path, run_id: str, every: int) -> None:
+        self._folder, self._run_id, self._every = folder / "episodes", run_id, every
+        self._folder.mkdir(parents=True, exist_ok=True)
+
+    def add(self, episode: Episode) -> None:
+        images = episode.images if episode.trajectory.sample % self._every == 0 else {}
+        trajectory = replace(episode.trajectory, run_id=self._run_id or None)
+        steps = tuple(replace(step, sampled_logprobs=()) for step in episode.steps)
+        kept = Episode(trajectory, steps, images)
+        rollout_episode.write_episode(self._folder / f"{episode.id}.zip", kept, {})
+
+    def episodes(self) -> Iterator[Episode]:
+        """In the order of their identity."""
+        return map(rollout_episode.read_episode, sorted(self._folder.glob("*.zip")))
+
+    def stage(self, folder: Path) -> None:
+        """Stage the rows for the partitions."""
+        stage_io.write_episode_shard(folder, self.episodes())
+
+
+# rl-<domain>: PPO from the SFT checkpoint in one domain's environments: a specialist (sections 2.5.3, 2.5.4).
+
+_OF_A_PART = ("success_", "curriculum_level_", "reward_", "explained_variance_")  # a world or an interface at their end
+_JUDGED = ["trajectory_id", "score", "threshold"]  # of a score: what V is made of
+_TABLES = (("trajectories", "trajectory_id"), ("steps", None), ("images", "sha256"))
+
+
+def _work(ctx: StageContext, folder: Path) -> dict[str, Any]:
+    from flywheel.training.rl.run import train_rl  # brings torch, which who only asks for the pipeline does not need
+
+    tasks = stage_io.read_stage_tasks(ctx, "synthesize", "train")
+    kept = EpisodeArchive(folder, ctx.run_id, ctx.settings.rl.samples)
+
+    def on_metric(metric: Mapping[str, Any]) -> None:
+        if "success" in metric:
+            done, total = metric["step"], ctx.settings.rl.steps
+            ctx.report_part(f"step {done} of {total}, success {metric['success']:.2f}", done, total)
+
+    result = train_rl(
+        ctx.ws.model(ctx.iteration, "sft"),
+        ctx.ws.model(ctx.iteration, ctx.stage),
+        ctx.domain,
+        list(tasks.values()),
+        settings=ctx.settings,
+        iteration=ctx.iteration,
+        state_folder=folder,
+        prior=count_past_outcomes(ctx, tasks),
+        on_metric=on_metric,
+        on_episode=kept.add,
+        open_environments=partial(open_environments, root=ctx.ws.root),
+    )
+    kept.stage(folder)
+    return vars(result)
+
+
+def _finish(ctx: StageContext, folder: Path, result: dict[str, Any]) -> StageResult:
+    out, begin = ctx.ws.model(ctx.iteration, ctx.stage), ctx.ws.model(ctx.iteration, "sft")
+    rows = lineage.checkpoint_links(
+        ctx.ws.relative(out),
+        checkpoint_digest(out),
+        parents=[ctx.ws.relative(begin)],
+        trajectories=result["trajectories"],
+        earlier=dict(enumerate(result["weights"][1:], 1)),
+        run_id=ctx.run_id,
+    )
+    curve, table = result["curve"], result["curriculum"]
+    results = {ctx.stage: (folder, result)}
+    manifests = [stage_io.gather_shards(ctx, results, name, key) for name, key in _TABLES]
+    manifests += [ctx.write("curriculum", table), ctx.write("lineage", rows)]
+    figures = tuple(rl_metric_rows(curve, ctx.domain, {row["world"] for row in table}))
+    success = [point["success"] for point in curve if "success" in point]
+    summary: dict[str, Any] = {"PPO steps": len(success), "episodes kept": manifests[0].rows}
+    if success:
+        summary["success of its batches"] = f"{success[0]:.2f} -> {success[-1]:.2f}"
+    summary["tasks sampled less"] = describe_curriculum(table)
+    less = [row for row in table if row["reason"]]
+    return StageResult(tuple(manifests), figures, summary, {"sampled-less": less})
+
+
+def count_past_outcomes(ctx: StageContext, tasks: Mapping[str, Task]) -> PastOutcomes:
+    """How often rejection sampling solved each task: the curriculum begins from it."""
+    played = stage_io.read_stage_rows(ctx, "trajectories", "rollout", columns=["trajectory_id", "task_id"])
+    task_of = {row["trajectory_id"]: row["task_id"] for row in played}
+    outcomes = []
+    for name, verdict in verdicts_from_rows(stage_io.read_stage_rows(ctx, "scores", "score", columns=_JUDGED)).items():
+        task = tasks.get(task_of.get(name, ""))
+        if task is not None and verdict.v is not None:
+            outcomes.append((task.task_id, (task.world, task.template, task.level), verdict.v))
+    return PastOutcomes.of(outcomes)
+
+
+def rl_metric_rows(curve: Sequence[Mapping[str, Any]], domain: str, worlds: set[str]) -> Iterator[dict[str, Any]]:
+    """Rows of `metrics`. A world's own figure is that figure of `domain/world`, an interface's that of `domain/gui`."""
+    parts = {*worlds, *INTERFACES}
+    for point in curve:
+        for name, value in point.items():
+            if name == "step" or not isinstance(value, int | float):
+                continue
+            place, said = domain, name
+            for prefix in _OF_A_PART:
+                if name.removeprefix(prefix) in parts and name.startswith(prefix):
+                    place, said = f"{domain}/{name.removeprefix(prefix)}", prefix.removesuffix("_")
+            yield metrics.metric_row(said, value, domain=place, step=point["step"])
+
+
+STAGE = single_shard_stage(
+    "rl-{domain}",
+    reads=(
+        Checkpoint("sft"),
+        Partition("tasks", "synthesize"),
+        Partition("trajectories", "rollout"),
+        Partition("scores", "score"),
+    ),
+    writes=(Checkpoint("rl-{domain}"), "trajectories", "steps", "images", "curriculum", "lineage"),
+    settings=("seed", "policy", "language_model", "sandbox", "synthesis", "rollout", "routing", "rl"),
+    work=_work,
+    finish=_finish,
+    extra=lambda ctx: ScorerSet(ctx.settings).versions,
+    needs=(BROWSERS, TRAINING),
+)

@@ -1,0 +1,107 @@
+"""rollout: the newest model acts in real environments, several samples a task (rejection sampling, section 2.3)."""
+
+from __future__ import annotations
+
+import time
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from flywheel.envs.base import Task
+from flywheel.envs.router import EnvProvider
+from flywheel.pipeline import stage_io
+from flywheel.pipeline.artifacts import Partition, Record
+from flywheel.pipeline.stage import BROWSERS, Stage, StageContext, StageResult
+from flywheel.policy.protocol import PolicyBackend
+from flywheel.rollout.pool import RolloutStats, RolloutWorker, open_rollout_worker, run_rollout
+from flywheel.store import metrics, partitions
+
+
+def _tasks(ctx: StageContext) -> list[Task]:
+    return list(stage_io.read_stage_tasks(ctx, "synthesize", "train").values())
+
+
+def _plan(ctx: StageContext) -> list[str]:
+    count = -(-len(_tasks(ctx)) // ctx.settings.rollout.tasks_per_shard)
+    return [f"rollout-{number:03d}" for number in range(count)]
+
+
+def _players(ctx: StageContext) -> AbstractContextManager[RolloutWorker]:
+    """The model and the environments: they take longer to open than a short shard to play."""
+    return open_rollout_worker(stage_io.newest_model_folder(ctx), _tasks(ctx), ctx.settings, ctx.ws.root)
+
+
+def _work(ctx: StageContext, shard: str, folder: Path) -> dict[str, Any]:
+    size = ctx.settings.rollout.tasks_per_shard
+    first = int(shard.rpartition("-")[2]) * size
+    return ctx.shared.run(
+        lambda policy, environments: _act(ctx, policy, environments, _tasks(ctx)[first : first + size], shard, folder)
+    )
+
+
+async def _act(
+    ctx: StageContext, policy: PolicyBackend, environments: EnvProvider, tasks: list[Task], shard: str, folder: Path
+) -> dict[str, Any]:
+    settings, done, stats = ctx.settings, 0, RolloutStats()
+    total = len(tasks) * settings.rollout.samples
+
+    def count(episode) -> None:
+        nonlocal done
+        done += 1
+        ctx.report_part(f"{shard}: {done} of {total} trajectories", done, total, shard)
+
+    began = time.monotonic()
+    episodes = await run_rollout(
+        tasks,
+        settings.rollout.samples,
+        policy,
+        environments,
+        iteration=ctx.iteration,
+        settings=settings,
+        temperature=settings.rollout.temperature,
+        on_episode=count,
+        run_id=ctx.run_id,
+        stats=stats,
+    )
+    seconds = time.monotonic() - began
+    stage_io.write_episode_shard(folder, episodes)
+    return {"seconds": seconds, **stats.as_dict()}
+
+
+def _finish(ctx: StageContext, results: dict[str, tuple[Path, Any]]) -> StageResult:
+    trajectories, steps = (stage_io.gather_shards(ctx, results, table) for table in ("trajectories", "steps"))
+    images = stage_io.gather_shards(ctx, results, "images", key="sha256")
+    seconds = sum(result["seconds"] for _, result in results.values())
+    errors = partitions.read_partition(ctx.ws, "steps", ctx.iteration, ctx.stage, ["parse_error"])["parse_error"]
+    broken = steps.rows - errors.null_count
+    statuses = partitions.read_partition(ctx.ws, "trajectories", ctx.iteration, ctx.stage, ["status"])["status"]
+    crashed = statuses.to_pylist().count("crashed")
+    around = {name: sum(result[name] for _, result in results.values()) for name in RolloutStats().as_dict()}
+    figures = (
+        metrics.metric_row("trajectories", trajectories.rows),
+        metrics.metric_row("steps_per_second", steps.rows / max(seconds, 1e-9), n=steps.rows),
+        metrics.fraction_metric_row("parse_error_rate", broken, steps.rows),
+        *(metrics.metric_row(name, value, n=trajectories.rows) for name, value in around.items()),
+    )
+    summary = {
+        "trajectories": trajectories.rows,
+        "steps": steps.rows,
+        "screens": images.rows,
+        "crashed": crashed,
+        "retried": around["retries"],
+        "steps/s": f"{steps.rows / max(seconds, 1e-9):.0f}",
+    }
+    return StageResult((trajectories, steps, images), figures, summary)
+
+
+STAGE = Stage(
+    "rollout",
+    reads=(Partition("tasks", "synthesize"), Record("promotion", previous=True)),
+    writes=("trajectories", "steps", "images"),
+    settings=("policy", "language_model", "sandbox", "rollout", "synthesis"),
+    plan=_plan,
+    work=_work,
+    finish=_finish,
+    shares=_players,
+    needs=(BROWSERS,),
+)

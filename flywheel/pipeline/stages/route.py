@@ -1,0 +1,63 @@
+"""route: contracts, then V = 1 to the SFT store, the rest to CT, what is broken to quarantine (section 2.3)."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+from flywheel.config.workspace import Workspace
+from flywheel.pipeline.artifacts import Partition, Record
+from flywheel.pipeline.stage import StageContext, StageResult, single_shard_stage
+from flywheel.recordings import selection
+from flywheel.store import manifest
+from flywheel.store.dedup import near_duplicates
+from flywheel.store.routing import training_stores
+
+
+def _work(ctx: StageContext, folder: Path) -> dict:
+    ctx.report("checking contracts")
+    return asdict(
+        training_stores.build_training_stores(
+            ctx.ws, ctx.iteration, ctx.settings, STAGE.partitions(), Workspace(folder)
+        )
+    )
+
+
+def _finish(ctx: StageContext, folder: Path, result: dict) -> StageResult:
+    written = training_stores.publish_training_stores(ctx.ws, ctx.iteration, Workspace(folder))
+    taken = [session.id for session in selection.read_chosen_sessions(ctx.ws, ctx.iteration)]
+    data = [one for one in STAGE.partitions() if one[0] != "scores"]  # routes hold what the scores said
+    data += [(table, training_stores.ROUTE_STAGE) for table in near_duplicates.SIGNATURE_TABLES]
+    manifest.write_manifest(ctx.ws, ctx.iteration, window=ctx.settings.sft.window, sessions=taken, data=data)
+    summary = {f"to {name}": count for name, count in result["routed"].items()}
+    if result["orphans"]:
+        summary["rows of no trajectory"] = result["orphans"]
+    return StageResult(written, tuple(result["metrics"]), summary)
+
+
+STAGE = single_shard_stage(
+    "route",
+    reads=(
+        Record("sessions"),
+        Record("decisions"),
+        Record("manifest", previous=True),
+        Partition("trajectories", "ingest"),
+        Partition("trajectories", "rollout"),
+        Partition("steps", "ingest"),
+        Partition("steps", "rollout"),
+        Partition("thoughts", "ingest"),
+        Partition("images", "ingest"),
+        Partition("images", "rollout"),
+        Partition("images", "synthesize"),
+        Partition("general", "synthesize"),
+        Partition("tasks", "ingest"),
+        Partition("tasks", "synthesize"),
+        Partition("scores", "score"),
+    ),
+    writes=(*training_stores.WRITTEN_TABLES, Record("manifest")),
+    settings=("sft", "routing"),
+    work=_work,
+    finish=_finish,
+    judges=True,
+)
+INCOMING = [stage for _, stage in STAGE.partitions("trajectories")]  # whose trajectories are routed

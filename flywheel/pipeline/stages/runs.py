@@ -1,0 +1,35 @@
+"""runs: flow and task runs of the iteration, as the orchestrator told them, become a table.
+
+Without an orchestrator (`dvc repro` alone) there are none, and the table has no rows.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from flywheel.pipeline.artifacts import Record
+from flywheel.pipeline.stage import StageContext, StageResult, single_shard_stage
+from flywheel.store import manifest
+from flywheel.store.catalog import run_history
+
+
+def _history(ctx: StageContext) -> list[dict]:
+    return run_history.read_run_history(ctx.ws, ctx.iteration)
+
+
+def _finish(ctx: StageContext, folder: Path, result: dict) -> StageResult:
+    manifest.read_promotion(ctx.ws, ctx.iteration)  # an iteration that is not decided has not ended
+    rows = run_history.run_history_rows(_history(ctx))
+    return StageResult((ctx.write("runs", rows),), (), {"runs": len(rows)})
+
+
+STAGE = single_shard_stage(
+    "runs",
+    reads=(Record("promotion"),),
+    writes=("runs",),
+    settings=(),
+    work=lambda ctx, folder: {},
+    finish=_finish,
+    extra=_history,
+    closing=True,
+)

@@ -1,0 +1,140 @@
+"""score: the scorers of its domain judge each trajectory that came to an end (sections 2.3, 2.5).
+
+A function of data on disk, so it can be run again on old trajectories when a scorer is mended. A scorer that fails on a
+trajectory gives it no score, with the reason, and the others go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Set
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from flywheel.envs.tasks import curriculum
+from flywheel.envs.verdict import Verdict, verdicts_from_rows
+from flywheel.pipeline import stage_io
+from flywheel.pipeline.artifacts import Partition, Record
+from flywheel.pipeline.stage import StageContext, StageResult, single_shard_stage
+from flywheel.rewards.scorer import ScoringInput
+from flywheel.rewards.scorer_set import ScorerSet
+from flywheel.store import images as store_images
+from flywheel.store import metrics, partitions, routing_decisions
+from flywheel.store.schema import TABLES, record_from_row
+from flywheel.store.trajectory import Step, Trajectory
+from flywheel.utils.progress import announce
+
+_STAGES = ("ingest", "rollout")
+_AT_ONCE = 64  # trajectories whose screens are in memory
+
+
+def _judges(ctx: StageContext) -> dict:
+    """Who judges, and what they read beside trajectories and tasks."""
+    panel = ScorerSet(routing_decisions.current_routing_rule(ctx.ws, ctx.iteration).settings(ctx.settings))
+    read = [Partition(table, stage) for table in _tables(panel) for stage in _STAGES]
+    return {"scorers": panel.versions, "reads": [[repr(one), one.fingerprint(ctx.ws, ctx.iteration)] for one in read]}
+
+
+def _tables(panel: ScorerSet) -> list[str]:
+    """What is read beside trajectories and tasks. DVC is not told: one stage writes them with the trajectories."""
+    needs = panel.needs()
+    return ["steps"] * bool(needs & {"steps", "screens"}) + ["images"] * ("screens" in needs)
+
+
+def _work(ctx: StageContext, folder: Path) -> dict:
+    stage_io.write_shard(
+        folder, "scores", score_trajectories(ctx, routing_decisions.current_routing_rule(ctx.ws, ctx.iteration))
+    )
+    return {}
+
+
+def score_trajectories(
+    ctx: StageContext, rule: routing_decisions.RoutingRule, which: Set[str] | None = None
+) -> Iterator[dict[str, Any]]:
+    """Rows of `scores` for every trajectory that ended; crashed, invalid and imported ones get none.
+
+    which: for these alone.
+    """
+    panel = ScorerSet(rule.settings(ctx.settings))
+    for trajectory, case in _cases(ctx, panel, which):
+        if case is None:
+            yield Verdict(None, None, detail="its task is not in the table tasks").row(trajectory.trajectory_id)
+            continue
+        for verdict in panel.judge(case):
+            held = verdict if rule.threshold is None else replace(verdict, threshold=rule.threshold)
+            yield held.row(trajectory.trajectory_id)
+
+
+def _cases(
+    ctx: StageContext, panel: ScorerSet, which: Set[str] | None
+) -> Iterator[tuple[Trajectory, ScoringInput | None]]:
+    """Each trajectory that ended, with what its scorers need; without it where the task is not known."""
+    tasks = stage_io.read_stage_tasks(ctx, "ingest") | stage_io.read_stage_tasks(ctx, "synthesize")
+    columns = [name for name in TABLES["trajectories"].names if name != "final_state" or "final_state" in panel.needs()]
+    steps: dict[str, list[Step]] = {}
+    if "steps" in _tables(panel):
+        for row in stage_io.read_stage_rows(ctx, "steps", *_STAGES):
+            steps.setdefault(row["trajectory_id"], []).append(record_from_row("steps", Step, row))
+    rows = stage_io.read_stage_rows(ctx, "trajectories", *_STAGES, columns=columns)
+    # Nobody here can judge another data set's tasks, and the route of its demonstrations asks for no score.
+    own = [row for row in rows if row["source"] != "import" and (which is None or row["trajectory_id"] in which)]
+    ended = [
+        record_from_row("trajectories", Trajectory, row) for row in own if row["status"] in ("completed", "truncated")
+    ]
+    for first in range(0, len(ended), _AT_ONCE):
+        some = ended[first : first + _AT_ONCE]
+        wanted = {one.trajectory_id for one in some if "screens" in panel.needs(one.domain)}
+        seen = {step.image_sha256 for name in wanted for step in steps.get(name, ())} - {None}
+        images = store_images.load_images(ctx.ws, _files(ctx, "images"), seen) if seen else {}
+        for trajectory in some:
+            task, done = tasks.get(trajectory.task_id), tuple(steps.get(trajectory.trajectory_id, ()))
+            mine = {step.image_sha256: images[step.image_sha256] for step in done if step.image_sha256 in images}
+            yield trajectory, ScoringInput(task, trajectory, done, mine) if task else None
+
+
+def _files(ctx: StageContext, table: str) -> list[Path]:
+    return [path for stage in _STAGES for path in partitions.partition_files(ctx.ws, table, ctx.iteration, stage)]
+
+
+def _finish(ctx: StageContext, folder: Path, result: dict) -> StageResult:
+    scores = stage_io.read_shards({ctx.stage: (folder, result)}, "scores")
+    verdicts = verdicts_from_rows(scores.to_pylist())
+    # P(V=1) is that of the model's own rollouts: human demonstrations are not counted.
+    rollouts = stage_io.read_stage_rows(ctx, "trajectories", "rollout", columns=["trajectory_id", "task_id"])
+    tasks = stage_io.read_stage_tasks(ctx, "synthesize", "train")
+    judged = ((row, verdicts[row["trajectory_id"]].v) for row in rollouts if row["trajectory_id"] in verdicts)
+    known = [(tasks[row["task_id"]], v) for row, v in judged if v is not None]
+    figures = []
+    for domain in (metrics.ALL_DOMAINS, *ctx.settings.synthesis.domains):
+        chosen = [v for task, v in known if domain in (metrics.ALL_DOMAINS, task.domain)]
+        figures.append(metrics.fraction_metric_row("p_v1", sum(chosen), len(chosen), domain=domain))
+    opened = curriculum.raise_open_levels(ctx.settings, curriculum.read_open_levels(ctx.ws, ctx.iteration - 1), known)
+    curriculum.write_open_levels(ctx.ws, ctx.iteration, opened)
+    share = figures[0]["value"]
+    summary = {"scored": len(verdicts), "P(V=1)": "none" if share is None else f"{share:.3f}"}
+    unjudged = [verdict for verdict in verdicts.values() if verdict.v is None]
+    if unjudged:
+        summary["without a verdict"] = len(unjudged)
+        first = unjudged[0]
+        announce(
+            ctx.stage, f"trajectories without a verdict: {len(unjudged)}, the first by {first.scorer}: {first.detail}"
+        )
+    return StageResult((ctx.write("scores", scores),), tuple(figures), summary)
+
+
+STAGE = single_shard_stage(
+    "score",
+    reads=(
+        Partition("trajectories", "ingest"),
+        Partition("trajectories", "rollout"),
+        Partition("tasks", "ingest"),
+        Partition("tasks", "synthesize"),
+        Record("levels", previous=True),
+        Record("decisions"),
+    ),
+    writes=("scores", Record("levels")),
+    settings=("synthesis", "routing"),
+    work=_work,
+    finish=_finish,
+    extra=_judges,
+)

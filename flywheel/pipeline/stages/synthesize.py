@@ -1,0 +1,95 @@
+"""synthesize: the iteration's tasks, training and held-out, and general screens for the mixes (section 2.5.1)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from flywheel.envs import registry
+from flywheel.envs.base import Task
+from flywheel.envs.browser.pages.manifest import load_page_manifests
+from flywheel.envs.router import open_environments
+from flywheel.envs.tasks import curriculum, drawing
+from flywheel.envs.tasks.drawing import make_tasks, task_to_row
+from flywheel.envs.tasks.grounding import make_grounding_examples
+from flywheel.pipeline import stage_io
+from flywheel.pipeline.artifacts import Record
+from flywheel.pipeline.stage import StageContext, StageResult, single_shard_stage
+from flywheel.store import images, metrics
+from flywheel.utils import processes
+
+
+def _pages(ctx: StageContext) -> dict:
+    """What the tasks are made of besides the settings: the worlds and the third-party pages as they are."""
+    s = ctx.settings
+    return {
+        "worlds": {name: registry.get_task_suite(name).checksum for name in registry.list_task_suites()},
+        "pages": {
+            name: drawing.page_checksum(one)
+            for name, one in load_page_manifests(s.synthesis.manifests, ctx.ws.root).items()
+        },
+    }
+
+
+def _work(ctx: StageContext, folder: Path) -> dict:
+    opened = curriculum.read_open_levels(ctx.ws, ctx.iteration - 1)
+    tasks = [
+        task
+        for split in ("train", "eval")
+        for task in make_tasks(ctx.settings, ctx.iteration, split, ctx.ws.root, opened)
+    ]
+    if not all(task.instruction for task in tasks):
+        ctx.report("reading the instructions that pages tell")
+        tasks = processes.run_until_sigterm(_instruct(ctx, tasks))
+    ctx.report(f"{len(tasks)} tasks made; rendering general screens")
+    general = make_grounding_examples(ctx.settings.synthesis.general_samples, ctx.seed("general"), ctx.settings)
+    pictures, rows = {}, []
+    for sample in general:
+        name = images.image_digest(sample.png)
+        pictures[name] = sample.png
+        rows.append(
+            {
+                "sample_id": sample.sample_id,
+                "kind": sample.kind,
+                "image_sha256": name,
+                "instruction": sample.instruction,
+                "response": sample.response,
+            }
+        )
+    stage_io.write_shard(folder, "tasks", (task_to_row(task) for task in tasks))
+    stage_io.write_shard(folder, "general", rows)
+    stage_io.write_shard(folder, "images", images.image_rows(pictures))
+    return {}
+
+
+async def _instruct(ctx: StageContext, tasks: list[Task]) -> list[Task]:
+    silent = [task for task in tasks if not task.instruction]
+    async with open_environments(ctx.settings, silent, ctx.ws.root) as environments:
+        return await drawing.fetch_page_instructions(tasks, environments.env)
+
+
+def _finish(ctx: StageContext, folder: Path, result: dict) -> StageResult:
+    results = {"synthesize": (folder, result)}
+    manifests = {name: stage_io.gather_shards(ctx, results, name) for name in ("tasks", "general", "images")}
+    tasks = stage_io.read_stage_rows(ctx, "tasks", ctx.stage)
+    train = [task for task in tasks if task["split"] == "train"]
+    figures = [metrics.metric_row("tasks", len(train))]
+    for domain in ctx.settings.synthesis.domains:
+        figures.append(metrics.metric_row("tasks", sum(task["domain"] == domain for task in train), domain=domain))
+    summary = {
+        "tasks": len(train),
+        "held out": len(tasks) - len(train),
+        "worlds": len({task["world"] for task in tasks}),
+        "general screens": manifests["general"].rows,
+    }
+    return StageResult(tuple(manifests.values()), tuple(figures), summary)
+
+
+STAGE = single_shard_stage(
+    "synthesize",
+    reads=(Record("levels", previous=True),),
+    writes=("tasks", "general", "images"),
+    settings=("seed", "policy", "sandbox", "synthesis", "routing"),
+    work=_work,
+    finish=_finish,
+    extra=_pages,
+)

@@ -1,0 +1,103 @@
+"""Decide when new data start a run, and when recent iterations halt the loop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from flywheel.config import OperationsSettings, Settings, workspace_identity
+from flywheel.config.workspace import Workspace, iteration_label
+from flywheel.pipeline import iterations
+from flywheel.store import manifest, partitions
+from flywheel.store.catalog import database
+from flywheel.store.versioning import dvc_files
+from flywheel.utils.errors import FlywheelError
+
+INGEST = "ingest"
+
+
+class LoopHalted(FlywheelError):
+    """A rule says that a person should look before another iteration begins."""
+
+
+@dataclass(frozen=True)
+class DueRun:
+    """A run that is due. key: the same until it has begun, whoever asks and how often. why: in words."""
+
+    key: str
+    parameters: dict[str, Any]
+    why: str
+
+
+def due_runs(ws: Workspace, settings: Settings) -> list[DueRun]:
+    """What new recordings and demonstrations ask for (`operations.ingest_after`, `iterate_after`): one run at most."""
+    rules = settings.operations
+    if not (rules.ingest_after or rules.iterate_after):
+        return []
+    k = iterations.newest_iteration(ws)
+    if k == 0 or dvc_files.is_iteration_complete(ws, k):
+        if rules.ingest_after and (new := count_new_recordings(ws, settings)) >= rules.ingest_after:
+            key = f"{workspace_identity.workspace_name(ws)}:ingest:{iteration_label(k + 1)}"
+            return [DueRun(key, {"until": INGEST}, f"{new} new recordings are there")]
+        return []
+    waits = rules.iterate_after and dvc_files.recorded_stages(ws, k) == [INGEST]
+    if waits and (taken := _count_demonstrations(ws, k)) >= rules.iterate_after:
+        words = f"iteration {iteration_label(k)} has taken in {taken} demonstrations"
+        return [
+            DueRun(
+                f"{workspace_identity.workspace_name(ws)}:iterate:{workspace_identity.iteration_run_id(ws, k)}",
+                {"until": None},
+                words,
+            )
+        ]
+    return []
+
+
+def count_missing_recordings(ws: Workspace, settings: Settings) -> int:
+    """How many more new recordings there must be before the next iteration begins with them."""
+    enough = settings.operations.ingest_after or settings.recording.sessions_per_iteration
+    return max(0, enough - count_new_recordings(ws, settings))
+
+
+def count_new_recordings(ws: Workspace, settings: Settings) -> int:
+    """Folders of recordings that no iteration has taken in. They are counted again where something has changed: this is
+    asked each second, of folders that only grow."""
+    folder, last = ws.resolve(settings.recording.folder), iterations.newest_iteration(ws)
+    if not folder.is_dir():
+        return 0
+    marks = (folder.stat().st_mtime_ns, ws.manifest(last).stat().st_mtime_ns if last else 0)
+    return _count_folders(ws, folder, last, marks)
+
+
+@lru_cache(maxsize=1)
+def _count_folders(ws: Workspace, folder: Path, last: int, marks: tuple[int, int]) -> int:
+    taken = set(manifest.read_manifest(ws, last).sessions) if last else set()
+    return sum(1 for one in folder.iterdir() if one.is_dir() and not one.name.startswith(".") and one.name not in taken)
+
+
+def _count_demonstrations(ws: Workspace, iteration: int) -> int:
+    rows = partitions.read_partition(ws, "trajectories", iteration, INGEST, ["status"]).to_pylist()
+    return sum(row["status"] != "invalid" for row in rows)
+
+
+def halt_if_asked(ws: Workspace, rules: OperationsSettings) -> None:
+    """Raises Stopped where the last iterations are such that a person should look (`operations.stop_*`)."""
+    longest = max(rules.stop_not_promoted, rules.stop_unverified)
+    if not longest or not iterations.newest_iteration(ws):
+        return
+    newest = (
+        f"SELECT promoted, to_sft FROM iterations WHERE minutes IS NOT NULL ORDER BY iteration DESC LIMIT {longest}"
+    )
+    last = database.query_catalog(ws, newest).to_pylist()
+    for parameter, count, bad, words in (
+        ("stop_not_promoted", rules.stop_not_promoted, lambda row: row["promoted"] is False, "were not promoted"),
+        ("stop_unverified", rules.stop_unverified, lambda row: row["to_sft"] == 0, "sent no trajectory to SFT"),
+    ):
+        if count and len(last) >= count and all(map(bad, last[:count])):
+            raise LoopHalted(
+                f"the last {count} iterations {words}, so no other is begun without a person",
+                where=f"operations.{parameter}",
+                fix="look into the report; `flywheel run` goes on all the same",
+            )

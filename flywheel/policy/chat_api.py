@@ -1,0 +1,384 @@
+"""Read and write OpenAI's chat completions, with the fields that `vllm serve` adds."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from flywheel.agent.prompt import Context, Image, Message
+from flywheel.policy.encoding import break_control_tokens
+from flywheel.policy.protocol import Completion, SamplingParams
+from flywheel.utils.errors import BadInput, PolicyError, first_line
+
+# The wire form of a request for completions: OpenAI's chat completions, and what `vllm serve` adds to them.
+#
+# Both ends read and write it here, so what one says is what the other understands. The fields added to OpenAI's are
+# vLLM's: `return_token_ids` and `ignore_eos`.
+
+MAX_SAMPLES = 128  # of one request
+_SEEDS = 2**63
+# Fields of the API that change what is sampled, and that only have an effect here by their neutral values.
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "top_p": (1,),
+    "top_k": (-1, 0),
+    "min_p": (0,),
+    "presence_penalty": (0,),
+    "frequency_penalty": (0,),
+    "repetition_penalty": (1,),
+    "top_logprobs": (0,),
+    "stop": ([],),
+    "logit_bias": ({},),
+    "tools": ([],),
+    "tool_choice": ("none",),
+    "response_format": ({"type": "text"},),
+    "reasoning_effort": ("none",),
+}
+# Fields that say something of the caller alone.
+_PASSED_OVER = (
+    "user",
+    "metadata",
+    "store",
+    "service_tier",
+    "safety_identifier",
+    "prompt_cache_key",
+    "parallel_tool_calls",
+    "request_id",
+)
+
+
+@dataclass(frozen=True)
+class ChatRequest:
+    """One request, read. samples: one for each answer that is wanted; they differ in their seeds alone."""
+
+    model: str
+    context: Context
+    samples: tuple[SamplingParams, ...]
+    logprobs: bool
+    token_ids: bool
+    stream: bool
+    usage_in_stream: bool
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class _Text(_Part):
+    type: Literal["text"]
+    text: str
+
+
+class _Url(_Part):
+    url: str
+    detail: Literal["auto", "low", "high"] = "auto"
+
+
+class _Picture(_Part):
+    type: Literal["image_url"]
+    image_url: _Url
+
+
+class _Message(_Part):
+    role: Literal["system", "user", "assistant"]
+    content: list[Annotated[_Text | _Picture, Field(discriminator="type")]]
+    name: str = ""
+
+    @field_validator("content", mode="before")
+    @classmethod
+    def _as_parts(cls, content: Any) -> Any:
+        return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
+class _StreamOptions(_Part):
+    include_usage: bool = False
+
+
+class _RequestBody(_Part):
+    model: str
+    messages: list[_Message] = Field(min_length=1)
+    temperature: float = Field(1.0, ge=0, allow_inf_nan=False)
+    max_tokens: int | None = Field(None, ge=1)
+    max_completion_tokens: int | None = Field(None, ge=1)
+    seed: int | None = Field(None, ge=-_SEEDS, lt=_SEEDS)
+    n: int = Field(1, ge=1, le=MAX_SAMPLES)
+    logprobs: bool = False
+    stream: bool = False
+    stream_options: _StreamOptions = _StreamOptions()
+    return_token_ids: bool = False
+    ignore_eos: bool = False
+
+
+def format_chat_request(context: Context, sampling: SamplingParams, model: str) -> dict[str, Any]:
+    """The request for one completion with its token ids and log-probabilities.
+
+    The neutral values are spoken out because a server may have others as its defaults (vLLM takes those of the
+    checkpoint's generation_config.json), and training assumes the model's own distribution. Control tokens that text
+    spells are broken up, as `Encoder` does it.
+    """
+    messages = [
+        {
+            "role": message.role,
+            "content": [
+                {"type": "image_url", "image_url": {"url": png_data_url(part.png)}}
+                if isinstance(part, Image)
+                else {"type": "text", "text": break_control_tokens(part)}
+                for part in message.parts
+            ],
+        }
+        for message in context
+    ]
+    return {
+        "model": model,
+        "messages": messages,
+        "temperature": sampling.temperature,
+        "max_tokens": sampling.max_new_tokens,
+        "seed": sampling.seed,
+        "ignore_eos": sampling.ignore_end,
+        "logprobs": True,
+        "return_token_ids": True,
+        "top_p": 1.0,
+        "top_k": -1,
+        "min_p": 0.0,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "repetition_penalty": 1.0,
+    }
+
+
+def parse_chat_request(raw: bytes, *, max_new_tokens: int, seed: Callable[[], int]) -> ChatRequest:
+    """A request's body, read and checked. `max_new_tokens` and `seed` stand in for what it leaves out.
+
+    Raises BadInput that names the field: for what is not JSON, a missing or wrong field, a field that would change
+    the answer and is not honoured here, a field that nobody knows, and a picture that is not a data: URL.
+    """
+    try:
+        body = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"the body is not JSON: {first_line(str(error))}", fix="send a JSON object") from None
+    if not isinstance(body, dict):
+        raise BadInput("the body is not a JSON object", fix='for example {"model": ..., "messages": [...]}')
+    try:
+        request = _RequestBody.model_validate(_understood(body))
+    except ValidationError as error:
+        raise _bad_field(error) from None
+    limit = request.max_completion_tokens or request.max_tokens or max_new_tokens
+    first = seed() if request.seed is None else request.seed
+    context = tuple(
+        Message(
+            message.role, tuple(_part(part, f"messages.{at}.content.{n}") for n, part in enumerate(message.content))
+        )
+        for at, message in enumerate(request.messages)
+    )
+    samples = tuple(
+        SamplingParams(request.temperature, limit, _wrap(first + number), request.ignore_eos)
+        for number in range(request.n)
+    )
+    return ChatRequest(
+        request.model,
+        context,
+        samples,
+        request.logprobs,
+        request.return_token_ids,
+        request.stream,
+        request.stream_options.include_usage,
+    )
+
+
+def _wrap(seed: int) -> int:
+    """The seed of a further sample, back into 64 bits."""
+    return (seed + _SEEDS) % (2 * _SEEDS) - _SEEDS
+
+
+def _understood(body: dict[str, Any]) -> dict[str, Any]:
+    """The fields that are read. In this API null means: not given."""
+    kept = {}
+    for name, value in body.items():
+        if value is None or name in _PASSED_OVER:
+            continue
+        if name in _NEUTRAL:
+            if value not in _NEUTRAL[name]:
+                raise BadInput(
+                    f"{name} is not honoured by this server",
+                    where=name,
+                    fix=f"leave it out, or give {json.dumps(_NEUTRAL[name][0])}",
+                )
+            continue
+        if name not in _RequestBody.model_fields:
+            raise BadInput(f"Unrecognized request argument supplied: {name[:80]}", where=name[:80], fix="leave it out")
+        kept[name] = value
+    return kept
+
+
+def _bad_field(error: ValidationError) -> BadInput:
+    fault, *more = error.errors()
+    place = list(fault["loc"])
+    if len(place) > 4 and place[2] == "content":
+        del place[4]  # the part's type, which pydantic puts between the part and its field
+    where = ".".join(map(str, place))
+    others = f" (and {len(more)} more)" if more else ""
+    return BadInput(f"{fault['msg']}{others}", where=where, fix="see POST /v1/chat/completions in docs/serving.md")
+
+
+def _part(part: _Text | _Picture, where: str) -> str | Image:
+    if isinstance(part, _Picture):
+        return Image(_picture(part.image_url.url, f"{where}.image_url.url"))
+    try:
+        part.text.encode()
+    except UnicodeEncodeError:
+        raise BadInput(
+            "the text holds half a surrogate pair", where=f"{where}.text", fix="send whole characters"
+        ) from None
+    return part.text
+
+
+def png_data_url(png: bytes) -> str:
+    return "data:image/png;base64," + base64.b64encode(png).decode()
+
+
+def _picture(url: str, where: str) -> bytes:
+    scheme, _, rest = url.partition(":")
+    if scheme.lower() != "data":
+        raise BadInput(
+            f"a picture's address is not fetched ({scheme[:20]}: ...): this server makes no outgoing requests",
+            where=where,
+            fix="send the picture itself, as data:image/png;base64,...",
+        )
+    head, comma, payload = rest.partition(",")
+    if not comma or not head.lower().startswith("image/") or not head.lower().endswith(";base64"):
+        raise BadInput("not a picture in base64", where=where, fix="send data:image/png;base64,...")
+    try:
+        return base64.b64decode(payload, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise BadInput(
+            f"the picture is not base64: {first_line(str(error))}", where=where, fix="encode it again"
+        ) from None
+
+
+# The wire form of completions: OpenAI's chat completions, with the token ids that `vllm serve` adds to them.
+#
+# Both ends read and write it here. The fields added to OpenAI's are vLLM's, `prompt_token_ids` in an answer and
+# `token_ids` in each of its choices; and one of our own, `weight_version` in each choice.
+
+
+@dataclass(frozen=True)
+class ChatAnswer:
+    """completion.weight_version is empty where the server does not say. prompt_token_ids: None likewise."""
+
+    completion: Completion
+    prompt_token_ids: tuple[int, ...] | None
+
+
+def format_chat_answer(
+    head: dict[str, Any],
+    asked: ChatRequest,
+    completions: Sequence[Completion],
+    prompt_ids: Sequence[int],
+    spell: Callable[[int], str],
+) -> dict[str, Any]:
+    """The body of an answer. head: id, created and model. spell: the text of one token."""
+    choices = []
+    for index, completion in enumerate(completions):
+        choice = {"index": index, "message": {"role": "assistant", "content": completion.text}}
+        choices.append(choice | _rest_of_choice(asked, completion, spell))
+    body = {**head, "object": "chat.completion", "choices": choices, "usage": _usage(completions)}
+    if asked.token_ids:
+        body["prompt_token_ids"] = list(prompt_ids)
+    return body | {"system_fingerprint": completions[0].weight_version}
+
+
+def format_chat_chunks(
+    head: dict[str, Any],
+    asked: ChatRequest,
+    completions: Sequence[Completion],
+    prompt_ids: Sequence[int],
+    spell: Callable[[int], str],
+) -> Iterator[dict[str, Any]]:
+    """The same answer as a stream's chunks. The text of a choice comes in one piece: it is about a dozen tokens."""
+    head = {**head, "object": "chat.completion.chunk"}
+    for index, completion in enumerate(completions):
+        delta = {"role": "assistant", "content": completion.text}
+        chunk = {**head, "choices": [{"index": index, "delta": delta, **_rest_of_choice(asked, completion, spell)}]}
+        if asked.token_ids and index == 0:
+            chunk["prompt_token_ids"] = list(prompt_ids)
+        yield chunk | {"system_fingerprint": completion.weight_version}
+    if asked.usage_in_stream:
+        yield {**head, "choices": [], "usage": _usage(completions)}
+
+
+def _rest_of_choice(asked: ChatRequest, completion: Completion, spell: Callable[[int], str]) -> dict[str, Any]:
+    logprobs = None
+    if asked.logprobs:
+        logprobs = {
+            "content": [
+                {"token": text, "logprob": value, "bytes": list(text.encode()), "top_logprobs": []}
+                for text, value in zip(map(spell, completion.token_ids), completion.logprobs, strict=True)
+            ]
+        }
+    rest: dict[str, Any] = {"logprobs": logprobs, "finish_reason": "stop" if completion.finished else "length"}
+    if asked.token_ids:
+        rest["token_ids"] = list(completion.token_ids)
+    return rest | {"weight_version": completion.weight_version}
+
+
+def _usage(completions: Sequence[Completion]) -> dict[str, int]:
+    prompt, sampled = completions[0].prompt_tokens, sum(len(completion.token_ids) for completion in completions)
+    return {"prompt_tokens": prompt, "completion_tokens": sampled, "total_tokens": prompt + sampled}
+
+
+def parse_chat_answer(body: Any, *, where: str) -> ChatAnswer:
+    """The one completion of an answer. Raises PolicyError that names what is missing or cannot be true."""
+    try:
+        (choice,) = body["choices"]
+        ids, text, reason = choice.get("token_ids"), choice["message"]["content"], choice["finish_reason"]
+        entries = (choice.get("logprobs") or {}).get("content")
+        prompt, prompt_ids = body["usage"]["prompt_tokens"], body.get("prompt_token_ids")
+        version = choice.get("weight_version", "")
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise _wrong(
+            f"not an answer of a chat completion ({type(error).__name__}: {first_line(str(error))})", where
+        ) from None
+    if ids is None:
+        raise PolicyError(
+            "the server gives no token ids, and training must not guess them from the text",
+            where=where,
+            fix="use a server that honours return_token_ids: flywheel serve, or vllm 0.10.2 and newer",
+        )
+    if entries is None:
+        raise PolicyError(
+            "the server gives no log-probabilities", where=where, fix="use a server that honours logprobs"
+        )
+    if not _integers(ids) or not (prompt_ids is None or _integers(prompt_ids)) or not _integers([prompt]):
+        raise _wrong("token ids and counts must be whole numbers of 0 or more", where)
+    try:
+        logprobs = tuple(float(entry["logprob"]) for entry in entries)
+    except (KeyError, TypeError, ValueError):
+        raise _wrong("an entry of logprobs.content has no number", where) from None
+    if len(logprobs) != len(ids):
+        raise _wrong(f"{len(ids)} token ids and {len(logprobs)} log-probabilities", where)
+    if not ids:
+        raise _wrong("an answer without a token", where)
+    bad = [value for value in logprobs if not math.isfinite(value) or value > 1e-3]
+    if bad:
+        raise _wrong(f"a log-probability of {bad[0]}", where)
+    if not isinstance(text, str | None) or not isinstance(version, str | None) or reason not in ("stop", "length"):
+        raise _wrong(
+            f"a choice with finish_reason {first_line(str(reason))!r} and text of {type(text).__name__}", where
+        )
+    completion = Completion(text or "", tuple(ids), logprobs, prompt, version or "", reason == "stop")
+    return ChatAnswer(completion, None if prompt_ids is None else tuple(prompt_ids))
+
+
+def _integers(values: Any) -> bool:
+    whole = isinstance(values, list) and all(isinstance(v, int) and not isinstance(v, bool) and v >= 0 for v in values)
+    return whole
+
+
+def _wrong(what: str, where: str) -> PolicyError:
+    return PolicyError(f"the server's answer is wrong: {what}", where=where, fix="see the server's log")

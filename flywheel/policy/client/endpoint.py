@@ -1,0 +1,324 @@
+"""Call an OpenAI-compatible server, with deadlines, retries and named errors."""
+
+from __future__ import annotations
+
+import asyncio
+import email.utils
+import json
+import os
+import random
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import httpx
+
+from flywheel import config
+from flywheel.policy.server import key_file as serving_key
+from flywheel.utils.errors import BadInput, FlywheelError, PolicyBusy, PolicyError, PolicyTimeout, first_line
+
+# Calls to an OpenAI-compatible server: deadlines, tries, and a named error for all that can go wrong on the way.
+#
+# The policy (`policy/client/endpoint.py`) and the language model that writes texts (`language_model.py`) both ask by
+# it, each with errors of its own.
+
+PAUSE_S = 0.25  # the first pause between two tries is up to this long, each further one up to twice as long
+LONGEST_PAUSE_S = 8.0
+MAX_ANSWER = 64 << 20  # bytes
+
+
+class ServerSettings(Protocol):
+    """What a block of the settings says of its server. retries: of a request that the server did not answer."""
+
+    endpoint: str
+    key_variable: str
+    timeout_s: float
+    retries: int
+
+
+@dataclass(frozen=True)
+class EndpointErrors:
+    """The error classes of one kind of server.
+
+    failed: anything without a class of its own. unreachable: no connection, or one that breaks. timeout: the deadline.
+    refused: what the server finds wrong with the request (4xx). unknown: a route or model that it does not know (404).
+    passing: by status, those that are tried again.
+    """
+
+    failed: type[FlywheelError]
+    unreachable: type[FlywheelError]
+    timeout: type[FlywheelError]
+    refused: type[FlywheelError]
+    unknown: type[FlywheelError]
+    passing: Mapping[int, type[FlywheelError]]
+
+
+class _Transient(Exception):
+    """A fault that may pass. retry_after: seconds that the server asked for."""
+
+    def __init__(self, error: FlywheelError, retry_after: float = 0.0) -> None:
+        self.error, self.retry_after = error, retry_after
+
+
+class ChatEndpoint:
+    """A server's address and key, and how it is asked.
+
+    block: the settings' block, which error messages name. Raises BadInput for an endpoint that is not an address.
+
+    Tries are repeated where the fault may pass (no connection, a connection that breaks, a status of
+    `errors.passing`), after a pause drawn from 0 to a bound that doubles (full jitter), no shorter than the server's
+    Retry-After. The draws come from a generator with a seed of its own.
+    """
+
+    def __init__(self, settings: ServerSettings, block: str, errors: EndpointErrors, seed: int = 0) -> None:
+        self._settings, self._block, self._errors = settings, block, errors
+        try:
+            address = httpx.URL(settings.endpoint)
+        except httpx.InvalidURL as error:
+            raise BadInput(f"not an address: {error}", where=f"{block}.endpoint") from None
+        if address.scheme not in ("http", "https") or not address.host:
+            raise BadInput(
+                f"not an address: {settings.endpoint!r}",
+                where=f"{block}.endpoint",
+                fix="for example http://127.0.0.1:8000/v1",
+            )
+        self.url = settings.endpoint.rstrip("/")
+        self._random = random.Random(seed)
+
+    def key(self) -> str:
+        """Empty where the variable that `key_variable` names is not set."""
+        return os.environ.get(self._settings.key_variable, "")
+
+    def headers(self) -> dict[str, str]:
+        """By which a request bears the key that there is now: a server that was started anew may have another."""
+        key = self.key()
+        return {"Authorization": f"Bearer {key}"} if key else {}
+
+    def client(self) -> httpx.AsyncClient:
+        """Connections to this server, to be closed. They belong to the event loop that they are used in."""
+        # Without limits of its own on time: `call` has a deadline over everything.
+        return httpx.AsyncClient(headers=self.headers(), timeout=None, limits=self._limits())
+
+    def _limits(self) -> httpx.Limits:
+        return httpx.Limits(max_connections=None)
+
+    async def call(
+        self, client: httpx.AsyncClient, method: str, url: str, body: Any = None, *, timeout_s: float
+    ) -> Any:
+        """The JSON of the server's answer; None for an empty one.
+
+        timeout_s is the deadline over all tries. Raises the class of `Errors` that fits.
+        """
+        tries, fault = self._settings.retries + 1, ""
+        deadline = time.monotonic() + timeout_s
+        try:
+            async with asyncio.timeout(timeout_s):
+                for number in range(tries):
+                    try:
+                        return await self._once(client, method, url, body)
+                    except _Transient as passing:
+                        fault = f"; before: {passing.error.what}"
+                        pause = passing.retry_after + self.pause(number)
+                        if number + 1 == tries or time.monotonic() + pause > deadline:
+                            raise _with_tries(passing.error, number + 1) from None
+                        await asyncio.sleep(pause)
+        except TimeoutError:
+            raise self._errors.timeout(f"no answer in {timeout_s:g} s{fault}", where=url, fix=self._slow) from None
+
+    def pause(self, number: int) -> float:
+        """Seconds before the try after the `number`th, counted from 0."""
+        return self._random.uniform(0, min(LONGEST_PAUSE_S, PAUSE_S * 2**number))
+
+    async def _once(self, client: httpx.AsyncClient, method: str, url: str, body: Any) -> Any:
+        # Encoded here: half a surrogate pair in a text must reach the server, which names it, and not fail in between.
+        content = None if body is None else json.dumps(body).encode()
+        headers = {"Content-Type": "application/json"} if content else {}
+        failed, unreachable = self._errors.failed, self._errors.unreachable
+        try:
+            async with client.stream(method, url, content=content, headers=headers) as response:
+                content = await self._read(response, url)
+        except httpx.ConnectError as error:
+            raise _Transient(
+                unreachable(f"no connection: {first_line(str(error))}", where=url, fix=self._start)
+            ) from None
+        except httpx.TransportError as error:
+            what = f"the connection broke: {first_line(str(error)) or type(error).__name__}"
+            raise _Transient(unreachable(what, where=url, fix=self._start)) from None
+        except httpx.HTTPError as error:
+            raise failed(f"the answer cannot be read: {first_line(str(error))}", where=url) from None
+        if response.status_code >= 300:
+            raise self._refusal(response, content, url)
+        try:
+            return json.loads(content) if content else None
+        except (ValueError, RecursionError):
+            raise failed(
+                f"the answer is not JSON: {first_line(content[:300].decode(errors='replace'))!r}",
+                where=url,
+                fix=f"does {self._block}.endpoint name an OpenAI-compatible server, and end in /v1?",
+            ) from None
+
+    async def _read(self, response: httpx.Response, url: str) -> bytes:
+        content = bytearray()
+        async for piece in response.aiter_bytes():
+            content += piece
+            if len(content) > MAX_ANSWER:
+                raise self._errors.failed(f"an answer of more than {MAX_ANSWER >> 20} MiB", where=url)
+        return bytes(content)
+
+    def _refusal(self, response: httpx.Response, content: bytes, url: str) -> Exception:
+        """What is raised for a status that is not a success."""
+        status, errors = response.status_code, self._errors
+        what = f"status {status}: {_server_message(content)}"
+        if status in errors.passing:
+            error = errors.passing[status](what, where=url, fix=self._fix(status))
+            return _Transient(error, parse_retry_after(response.headers.get("retry-after", "")))
+        if status in (401, 403):
+            return errors.failed(what, where=url, fix=f"put the server's key into {self._settings.key_variable}")
+        if status == 404:
+            fix = f"see {self._block}.model, and whether {self._block}.endpoint ends in /v1"
+            return errors.unknown(what, where=url, fix=fix)
+        return (errors.refused if 400 <= status < 500 else errors.failed)(what, where=url)
+
+    def _fix(self, status: int) -> str:
+        if status == 429:
+            return f"ask less at once, or raise {self._block}.retries"
+        return self._slow if status in (408, 504) else self._start
+
+    @property
+    def _start(self) -> str:
+        return f"start the server, or see {self._block}.endpoint"
+
+    @property
+    def _slow(self) -> str:
+        return f"see the server's load, or raise {self._block}.timeout_s"
+
+
+def _with_tries(error: FlywheelError, tries: int) -> FlywheelError:
+    return error if tries == 1 else type(error)(f"{error.what} ({tries} tries)", where=error.where, fix=error.fix)
+
+
+def _server_message(content: bytes) -> str:
+    """What the server said, in its own words: the message of OpenAI's error body, or the first line."""
+    text = content[:2000].decode(errors="replace")
+    try:
+        body = json.loads(content)
+    except (ValueError, RecursionError):
+        return first_line(text) or "no reason given"
+    error = body.get("error", body.get("detail")) if isinstance(body, dict) else None
+    message = error.get("message") if isinstance(error, dict) else error
+    return first_line(message if isinstance(message, str) else text)
+
+
+def parse_retry_after(value: str) -> float:
+    """Seconds of a Retry-After header, in seconds or as a date; 0 where there is none."""
+    try:
+        return max(0.0, float(value))
+    except ValueError:
+        pass
+    try:
+        return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
+    except (ValueError, TypeError):
+        return 0.0
+
+
+# The policy's server: what it serves, and the errors of asking it.
+
+PROBE_TIMEOUT_S = 10.0  # deadline of a look at what answers
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """A model of the server's list. owner: flywheel, vllm, ...; root: its folder or name; weight_version: or empty."""
+
+    name: str
+    owner: str
+    root: str
+    weight_version: str
+
+
+class RouteNotFound(PolicyError):
+    """The server knows no such route or model."""
+
+
+class PolicyUnreachable(PolicyError):
+    """Nothing answers at the server's address, or the connection broke."""
+
+
+_ERRORS = EndpointErrors(
+    failed=PolicyError,
+    unreachable=PolicyUnreachable,
+    timeout=PolicyTimeout,
+    refused=BadInput,
+    unknown=RouteNotFound,
+    passing={429: PolicyBusy, 502: PolicyError, 503: PolicyError, 504: PolicyTimeout},
+)
+
+
+class PolicyEndpoint(ChatEndpoint):
+    """The one server at `policy.endpoint`; of several, one of `policy.servers`.
+
+    `call` raises PolicyTimeout at the deadline or for a last 504, PolicyBusy for a last 429, NotFound for a 404,
+    Unreachable without a connection, BadInput for what the server finds wrong with the request, PolicyError for
+    anything else.
+    """
+
+    def __init__(self, policy: config.PolicySettings, seed: int = 0) -> None:
+        super().__init__(policy, "policy", _ERRORS, seed)
+        self.root = self.url.removesuffix("/v1")  # where vLLM has its own routes
+        self._policy = policy
+
+    def key(self) -> str:
+        """Of a `flywheel serve` of this user, where one is there, else of policy.key_variable."""
+        return serving_key.find_server_key(self.url) or super().key()
+
+    def _limits(self) -> httpx.Limits:
+        return httpx.Limits(max_connections=None, max_keepalive_connections=self._policy.batch)
+
+    async def models(self, client: httpx.AsyncClient, timeout_s: float) -> list[ServedModel]:
+        """What the server serves. Raises as `call` does."""
+        url = f"{self.url}/models"
+        body = await self.call(client, "GET", url, timeout_s=timeout_s)
+        try:
+            return [
+                ServedModel(
+                    str(row["id"]),
+                    str(row.get("owned_by", "")),
+                    str(row.get("root") or ""),
+                    str(row.get("weight_version") or ""),
+                )
+                for row in body["data"]
+            ]
+        except (KeyError, TypeError, AttributeError):
+            raise PolicyError(
+                "not a list of models", where=url, fix="the endpoint ends in /v1 for most servers"
+            ) from None
+
+    async def find(self, client: httpx.AsyncClient, timeout_s: float) -> ServedModel:
+        """The model of policy.model, or where that is empty the first one. Raises NotFound where it is not there."""
+        models = await self.models(client, timeout_s)
+        found = [model for model in models if self._policy.model in ("", model.name)]
+        if found:
+            return found[0]
+        known = ", ".join(model.name for model in models) or "none"
+        raise RouteNotFound(
+            f"the server has no model {self._policy.model!r}; it has: {known}",
+            where=self.url,
+            fix="set policy.model to one of these",
+        )
+
+
+def describe_policy_server(policy: config.PolicySettings) -> str:
+    """What answers at the one server of policy.endpoint, in one line. Raises as `PolicyEndpoint.find` does.
+
+    Must not be called from a running event loop.
+    """
+    endpoint = PolicyEndpoint(policy)
+
+    async def ask() -> ServedModel:
+        async with endpoint.client() as client:
+            return await endpoint.find(client, min(policy.timeout_s, PROBE_TIMEOUT_S))
+
+    model = asyncio.run(ask())
+    weights = f", weights {model.weight_version}" if model.weight_version else ""
+    return f"{endpoint.url}: {model.name} ({model.owner or 'unknown server'}{weights})"

@@ -1,0 +1,136 @@
+"""Choose attention kernels on a GPU and threads on a CPU, for inference and training."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention.varlen import varlen_attn
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface, PreTrainedModel
+
+# How passes of a model share the cores.
+#
+# A pass of a small model is many small operations, which threads share badly: on two cores one pass after another, on
+# both, takes half again as long as two at a time, each on one. Where something else is at work beside them, as browsers
+# are, it is worse: each operation waits until the last of its threads had its turn.
+
+_START_S = 60.0
+_SMALL = 100_000_000  # numbers of a model whose passes over a few rows gain nothing by a second core
+_MOST = 8  # parts of a batch: the smaller they are, the less of what its samples share is computed once
+
+
+def is_small_model(model: nn.Module) -> bool:
+    return sum(weight.numel() for weight in model.parameters()) < _SMALL
+
+
+def count_parallel_passes(model: nn.Module) -> int:
+    """How many passes over a batch's parts are best made side by side, each on one core, by the calling thread's share
+    of the cores; 1: one after the other, each on all of them."""
+    on_cpu = next(model.parameters()).device.type == "cpu"
+    return min(torch.get_num_threads(), _MOST) if on_cpu and is_small_model(model) else 1
+
+
+def use_one_core_in_thread() -> None:
+    """The calling thread computes on one core from here on; those that begin later, on as many as before."""
+    every = torch.get_num_threads()
+    _use_one_core()
+    other = threading.Thread(target=torch.set_num_threads, args=(every,))
+    other.start()
+    other.join()
+
+
+def open_pass_pool(count: int) -> ThreadPoolExecutor | None:
+    """`count` threads of one core each; None for one, since the caller's own will do.
+
+    Setting the number of threads in one thread also sets it for all that begin later. So these begin at once, and the
+    number is put back.
+    """
+    if count < 2:
+        return None
+    every, begun = torch.get_num_threads(), threading.Barrier(count)
+    pool = ThreadPoolExecutor(count, "policy-pass", _use_one_core)
+    list(pool.map(lambda _: begun.wait(_START_S), range(count)))
+    torch.set_num_threads(every)
+    return pool
+
+
+def _use_one_core() -> None:
+    torch.set_num_threads(1)
+    torch.get_num_threads()  # a thread that has never asked would take the number of the others when it first computes
+
+
+# The kernels that a GPU has beside those of a CPU: which are taken, by device and type, for answering and training.
+#
+# The flash kernels take half precision alone, and no mask but the causal one. So masks are left out where causality
+# says it all (`policy.cache`), and the windows of a vision tower, a call each in the library, go through one kernel
+# together. On a CPU nothing of this is taken: its passes stay as they are, bit for bit.
+
+# The library hands a tower's windows over together where the name of its attention has the word "flash".
+WINDOW_ATTENTION = "flywheel_flash_tower"
+
+
+def is_cuda(device: torch.device) -> bool:
+    return device.type == "cuda"
+
+
+def supports_flash_attention(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether torch's flash kernels run there."""
+    return is_cuda(device) and dtype in (torch.bfloat16, torch.float16)
+
+
+def enable_tf32(device: torch.device) -> None:
+    """From here on this process multiplies float32 matrices on a GPU by its tensor cores: TF32, whose factors have 10
+    bits and whose sums have 23. Training is three times as fast, and log-probabilities move by a seventeenth of what
+    bfloat16 moves them (docs/scaling.md). NVIDIA_TF32_OVERRIDE=0 forbids it."""
+    if is_cuda(device):
+        torch.backends.cuda.matmul.allow_tf32 = True  # torch fails where a library asks for it the new way as well
+
+
+def install_window_attention(model: PreTrainedModel) -> None:
+    """Make a model of the Qwen-VL family attend in the windows of its screens by `attend_in_windows`."""
+    model.set_attn_implementation({"vision_config": WINDOW_ATTENTION})
+
+
+def window_attention(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: None,
+    *,
+    cu_seq_lens_q: Tensor,
+    max_length_q: int,
+    scaling: float,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """[1, heads, patches, width] each -> [1, patches, heads, width]. cu_seq_lens_q: int32 [windows + 1], where each
+    window begins, and the end; max_length_q: patches of the longest."""
+    if supports_flash_attention(query.device, query.dtype):
+        ends, longest = cu_seq_lens_q.to(torch.int32), int(max_length_q)
+        rows = (part.squeeze(0).transpose(0, 1).contiguous() for part in (query, key, value))  # [patches, heads, width]
+        return varlen_attn(*rows, ends, ends, longest, longest, scale=scaling).unsqueeze(0), None
+    return window_attention_by_length(query, key, value, cu_seq_lens_q.tolist(), scaling), None
+
+
+def window_attention_by_length(query: Tensor, key: Tensor, value: Tensor, ends: list[int], scaling: float) -> Tensor:
+    """The same for any type: windows of one length are a batch, and there are four lengths at most a screen (inner,
+    last column, last row, corner)."""
+    starts: dict[int, list[int]] = {}
+    for start, stop in pairwise(ends):
+        if stop > start:
+            starts.setdefault(stop - start, []).append(start)
+    mixed = torch.empty_like(query[0].transpose(0, 1))  # [patches, heads, width]
+    for length, firsts in starts.items():
+        places = torch.tensor(firsts, device=query.device)[:, None] + torch.arange(length, device=query.device)
+        rows = (part[0][:, places].transpose(0, 1) for part in (query, key, value))  # [windows, heads, length, width]
+        done = scaled_dot_product_attention(*rows, scale=scaling)
+        mixed = mixed.index_copy(0, places.flatten(), done.transpose(1, 2).flatten(0, 1))
+    return mixed[None]
+
+
+AttentionInterface.register(WINDOW_ATTENTION, window_attention)

@@ -1,0 +1,230 @@
+"""Constrain answers to the grammar of actions while they are sampled."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
+from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+from flywheel import config
+from flywheel.agent.actions import Drag, Point
+from flywheel.agent.grammar import Grammar
+from flywheel.agent.parsing.action_builder import DIRECTIONS, MAX_KEYS
+from flywheel.agent.parsing.parser import serialise_action
+from flywheel.agent.prompt import list_action_signatures
+from flywheel.config.settings import CONSTRAINED_REQUIREMENTS
+from flywheel.utils.errors import BadInput, ModelError, PolicyError, first_line
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+    from flywheel.policy.encoding import Encoder
+
+
+# All answers in the form that a model is asked for, as a formal grammar: what a constrained model is held to.
+#
+# The grammar is made of the action lines that prompts tell (`templates`), in the syntax of Lark as llguidance reads it.
+# The parser reads every text of it. It holds what `parser.serialise` writes, but for keys of other signs, control
+# characters, and long texts (tested).
+
+_ARGUMENT = re.compile(r"(\w+)='([^']*)'")
+# A thought is one line, without the signs that calls, tags and code begin with.
+_RULES = r"""
+start: "Thought: " thought "\nAction: " action
+thought[max_tokens={tokens}]: THOUGHT
+THOUGHT: /[^\x00-\x1f\x7f(){{}}\[\]<>`\\]+/
+action: {actions}
+spot: "<point>" X " " Y "</point>"
+X: /{x}/
+Y: /{y}/
+TEXT: /([^\x00-\x1f\x7f'\\]|\\['"\\n]){{1,2000}}/
+KEY: /[a-z0-9]{{1,20}}|[.\/;=]/
+KEYS: /[a-z0-9]{{1,20}}( [a-z0-9]{{1,20}}){{0,{more_keys}}}( [.\/;=])?/
+DIRECTION: {directions}
+JSON: /\{{("[A-Za-z0-9_]{{1,40}}": ("[^"'\\\n\r]{{0,2000}}"|-?[1-9][0-9]{{0,8}}|true|false|null))?\}}/
+"""
+
+
+def build_lark_grammar(grammar: Grammar, tokens: int) -> str:
+    """tokens: of a thought, at most. Raises BadInput for a form that is not written here."""
+    if grammar.form not in CONSTRAINED_REQUIREMENTS["template"] or grammar.thinks:
+        raise BadInput(
+            f"answers of the form {grammar.form} cannot be constrained",
+            where="policy.constrained",
+            fix=f"set it to never, or policy.template to {' or '.join(CONSTRAINED_REQUIREMENTS['template'])}, without policy.thinks",
+        )
+    calls = [_call(line) for line in list_action_signatures(grammar)]
+    return _RULES.format(
+        tokens=tokens,
+        actions="\n    | ".join([*calls, '"finished()"']),
+        x=_number(grammar, 0),
+        y=_number(grammar, 1),
+        more_keys=MAX_KEYS - 1,
+        directions=" | ".join(f'"{direction}"' for direction in DIRECTIONS),
+    )
+
+
+def _call(line: str) -> str:
+    """From `type(content='xxx')  # about it` to a rule's right side."""
+    said = line.partition("  #")[0]
+    parts, at = [], 0
+    for argument in _ARGUMENT.finditer(said):
+        parts += [f'"{said[at : argument.start(2)]}"', _value(argument[2])]
+        at = argument.end(2)
+    return " ".join([*parts, f'"{said[at:]}"'])
+
+
+def _value(example: str) -> str:
+    """What stands in the place of a line's example."""
+    if example.startswith("<point>"):
+        return "spot"
+    if example.startswith("{"):
+        return "JSON"
+    if " or " in example:
+        return "DIRECTION"
+    return {"ctrl c": "KEYS", "left": "KEY"}.get(example, "TEXT")
+
+
+def _number(grammar: Grammar, axis: int) -> str:
+    """A coordinate as `call_form.write` writes it, as a regular expression."""
+    if grammar.space.kind == "fractions":
+        return r"0\.[0-9]{4}"
+    size = grammar.space.size[axis]
+    if grammar.space.kind == "points" and size <= 100:
+        return "|".join(f"{number:02d}" for number in range(size))
+    return integers_regex(size - 1)
+
+
+def integers_regex(last: int) -> str:
+    """A regular expression for the whole numbers from 0 to `last`, without leading zeros."""
+    digits = str(last)
+    found = ["0"] if last else []
+    if len(digits) > 1:
+        found.append(f"[1-9][0-9]{{0,{len(digits) - 2}}}")
+    for place, digit in enumerate(digits):
+        lowest = 1 if place == 0 else 0
+        if int(digit) > lowest:
+            rest = len(digits) - place - 1
+            found.append(f"{digits[:place]}[{lowest}-{int(digit) - 1}]" + (f"[0-9]{{{rest}}}" if rest else ""))
+    return "|".join([*found, digits])
+
+
+# Answers held to their form: tokens that no readable answer can go on with are neither drawn nor counted.
+#
+# A constrained policy is another distribution than the model's own: the probabilities of the tokens that the form
+# allows, made to sum to 1. Both sides of RL's ratio must be of it, so the trainer masks the same tokens (`blocked`).
+
+log = logging.getLogger(__name__)
+BLOCKED_LOGIT = -1e30  # a logit: its probability is exactly 0, and what is computed with it stays finite
+_LONGEST = Drag(Point(0.5, 0.5), Point(0.5, 0.5))  # of the actions whose length is not what a model types
+
+
+class AnswerState:
+    """One answer, as far as it is written. end_id: the token that ends it. vocabulary: the width of the logits."""
+
+    def __init__(self, matcher: LLMatcher, end_id: int, vocabulary: int) -> None:
+        self._matcher, self._end_id, self._vocabulary = matcher, end_id, vocabulary
+        self._ended = False
+
+    def blocked(self) -> np.ndarray:
+        """Which tokens cannot come next, bool [vocabulary]; none where the answer has ended."""
+        blocked = np.full(self._vocabulary, not self._ended)
+        if self._ended:
+            return blocked
+        if self._matcher.is_stopped():  # the action is whole
+            blocked[self._end_id] = False
+            return blocked
+        bits = np.unpackbits(np.frombuffer(self._matcher.compute_bitmask(), np.uint8), bitorder="little")
+        blocked[: len(bits)] = bits[: self._vocabulary] == 0
+        return blocked
+
+    def add(self, token: int) -> None:
+        """The answer goes on with a token. Raises PolicyError where its form does not: a matcher that met an error is
+        stopped too, which would look like a whole action, and the answer would be cut there in silence."""
+        self._ended |= token == self._end_id
+        if not self._ended and not self._matcher.consume_token(token):
+            said = first_line(self._matcher.get_error())
+            raise PolicyError(f"token {token} is not of the form of answers: {said}", where="policy.constrained")
+
+
+class _NotByteLevel(ModelError):
+    """A tokeniser that no answer can be held to a form with."""
+
+
+class _ByteTokenizer:
+    """A byte-level tokeniser, such as Qwen's, as llguidance wants it (whose own reading of one takes a token such as
+    `</point>`, which stands for text, for one that stands for none)."""
+
+    bos_token_id = None
+
+    def __init__(self, encoder: Encoder) -> None:
+        tokenizer, byte_of = encoder.tokenizer, {sign: byte for byte, sign in bytes_to_unicode().items()}
+        added = tokenizer.added_tokens_decoder
+        self._tokenizer, self.eos_token_id = tokenizer, encoder.end_id
+        self.special_token_ids = [number for number, token in added.items() if token.special]
+        try:
+            self.tokens = [
+                added[number].content.encode() if number in added else bytes(byte_of[sign] for sign in token)
+                for number, token in enumerate(tokenizer.convert_ids_to_tokens(range(len(tokenizer))))
+            ]
+        except (KeyError, TypeError):
+            raise _NotByteLevel(
+                "its tokeniser is not of bytes, as Qwen's is", where="policy.constrained", fix="set it to never"
+            ) from None
+
+    def __call__(self, text: str) -> list[int]:
+        return self._tokenizer.encode(text, add_special_tokens=False)
+
+
+class AnswerConstraint:
+    """The form of all answers of one checkpoint. encoder: its tokeniser. vocabulary: the width of its logits.
+
+    Raises BadInput for a form that is not written (`answer_form`), ModelError for a tokeniser that is not of bytes.
+    """
+
+    def __init__(self, encoder: Encoder, vocabulary: int, policy: config.PolicySettings) -> None:
+        grammar = Grammar.of(policy)
+        # So many tokens of a thought that there is room for the action.
+        around = encoder.encode_text(f"Thought: \nAction: {serialise_action(_LONGEST, grammar)}")
+        tokens = max(1, policy.max_new_tokens - len(around))
+        form = LLMatcher.grammar_from_lark(build_lark_grammar(grammar, tokens))
+        self._first = LLMatcher(LLTokenizer(TokenizerWrapper(_ByteTokenizer(encoder))), form, log_level=0)
+        if self._first.is_error():
+            raise ModelError(
+                f"its answers cannot be constrained: {self._first.get_error()}", where="policy.constrained"
+            )
+        self._end_id, self._vocabulary = encoder.end_id, vocabulary
+
+    def begin(self) -> AnswerState:
+        return AnswerState(self._first.deep_copy(), self._end_id, self._vocabulary)
+
+    def blocked(self, response: Sequence[int]) -> np.ndarray:
+        """Which tokens could not come at each place of a response, as bits: uint8 [response, vocabulary / 8]."""
+        state, rows = self.begin(), []
+        for token in response:
+            rows.append(np.packbits(state.blocked()))
+            state.add(token)
+        return np.stack(rows)
+
+
+def open_constraint(
+    encoder: Encoder, model: PretrainedConfig, policy: config.PolicySettings
+) -> AnswerConstraint | None:
+    """None where answers are not held to a form; where that is for the tokeniser alone, the log says so.
+
+    model: the checkpoint's configuration. Raises as `Constraint` does, where the settings insist on it.
+    """
+    if not policy.holds_form:
+        return None
+    try:
+        return AnswerConstraint(encoder, model.get_text_config().vocab_size, policy)
+    except _NotByteLevel as error:
+        if policy.constrained == "always":
+            raise
+        log.warning("answers are not held to the form of an action: %s", error.what)
+        return None

@@ -1,0 +1,434 @@
+"""Run the policy in this process: one worker thread that batches requests as they come."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import os
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+from transformers import PreTrainedModel
+
+from flywheel import config
+from flywheel.agent.prompt import Context, Image
+from flywheel.policy import checkpoint as checkpoints
+from flywheel.policy.checkpoint import checkpoint_digest
+from flywheel.policy.devices import is_small_model, use_one_core_in_thread
+from flywheel.policy.encoding import Encoder
+from flywheel.policy.guided_decoding import AnswerConstraint, open_constraint
+from flywheel.policy.inference.cache import EncodedPrompt, LruCache, make_prompt
+from flywheel.policy.inference.engine import PREFILL_TOKENS, BatchRow, EngineCounts, InferenceEngine
+from flywheel.policy.inference.fused_layers import TextPass, optimise_for_inference
+from flywheel.policy.model import load_model
+from flywheel.policy.protocol import Completion, SamplingParams
+from flywheel.utils.errors import FlywheelError, PolicyBusy, PolicyError, PolicyTimeout
+
+# A checkpoint in memory that can answer: model, encoder, and the name of its weights.
+
+_TEXT_FILES = ("*.json", "*.jinja", "merges.txt")  # what an encoder is made from, and a little more
+
+
+@dataclass(frozen=True)
+class LoadedCheckpoint:
+    """text_pass: in place of the model's own layers, where it knows them. constraint: what answers are held to, if
+    anything. text: digest of the files that its encoder is made of."""
+
+    model: PreTrainedModel
+    text_pass: TextPass | None
+    encoder: Encoder
+    constraint: AnswerConstraint | None
+    version: str
+    text: str
+
+    @classmethod
+    def open(
+        cls, folder: Path, policy: config.PolicySettings, version: str = "", before: LoadedCheckpoint | None = None
+    ) -> LoadedCheckpoint:
+        """version: of its weights, where it is known. before: its encoder is kept where this one would be equal.
+
+        Raises ModelError for a folder that cannot be loaded, or whose answers cannot be held to a form as asked.
+        """
+        text = _text_digest(folder)
+        model = load_model(folder, dtype=policy.dtype, device=policy.device)
+        if before is not None and before.text == text:
+            encoder, constraint = before.encoder, before.constraint
+        else:
+            encoder = Encoder.from_folder(folder, max_image_side=policy.max_image_side)
+            constraint = open_constraint(encoder, model.config, policy)
+        return cls(
+            model, optimise_for_inference(model), encoder, constraint, version or checkpoint_digest(folder), text
+        )
+
+    def engine(self, policy: config.PolicySettings, threads: int = 0) -> InferenceEngine:
+        """A new one, whose caches hold nothing. threads: as it takes them."""
+        room = policy.cache_mb << 20
+        return InferenceEngine(
+            self.model,
+            self.encoder.end_id,
+            text_pass=self.text_pass,
+            threads=threads,
+            prefix_bytes=room // 2,
+            vision_bytes=room // 4,
+            share=room > 0,
+        )
+
+    def completion(self, row: BatchRow) -> Completion:
+        """What a row of its engine came to."""
+        end = self.encoder.end_id
+        return Completion(
+            text=self.encoder.decode([token for token in row.token_ids if token != end]),
+            token_ids=tuple(row.token_ids),
+            logprobs=tuple(row.logprobs),
+            prompt_tokens=len(row.prompt),
+            weight_version=self.version,
+            finished=row.token_ids[-1] == end,
+            sampled_logprobs=tuple(row.tempered),
+        )
+
+    @property
+    def limit(self) -> int:
+        """Tokens of a prompt and its answer together."""
+        return self.model.config.get_text_config().max_position_embeddings
+
+
+def _text_digest(folder: Path) -> str:
+    """Equal for two checkpoints whose encoders are equal; the weights' index has no part in it."""
+    sha = hashlib.sha256()
+    for file in sorted(path for pattern in _TEXT_FILES for path in folder.glob(pattern)):
+        if not file.name.endswith("index.json"):
+            sha.update(file.name.encode() + b"\0" + hashlib.sha256(file.read_bytes()).digest())
+    return sha.hexdigest()
+
+
+# The policy in this process: transformers on one worker thread, requests batched as they come.
+#
+# A request is encoded on a helper thread, waits, joins the running batch between two steps and leaves it when it ends.
+# One thread owns the model, so the event loop is never blocked. Callers may sit on different event loops.
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+GATHER_S = 0.05  # a few passes over one screen of a small model on a CPU
+LOAD_S = 600.0  # deadline of a swap of weights, the batch's end included: gigabytes are read
+
+_WHERE = "embedded policy"
+
+
+@dataclass(eq=False)
+class _Request:
+    """prompt: once it is encoded, by `encoder`."""
+
+    context: Context
+    sampling: SamplingParams
+    answer: Future[Completion]
+    encoder: Encoder
+    prompt: EncodedPrompt | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class _Swap:
+    folder: Path
+    version: str
+    answer: Future[None]
+
+
+@dataclass(frozen=True)
+class PolicyActivity:
+    """How busy the policy is, and what it has done. waiting: requests that are not in the batch yet. swaps: of
+    weights, that wait for the batch to end."""
+
+    waiting: int
+    running: int
+    swaps: int
+    counts: EngineCounts
+    screens_encoded: int
+    screens_shared: int
+
+
+class EmbeddedPolicy:
+    """`Policy` over a checkpoint folder or Hugging Face name. Raises ModelError for one that cannot be loaded.
+
+    At most policy.batch requests run and policy.queue wait. policy.cache_mb bounds what is kept of contexts that may
+    come again: half of it keys and values, a quarter screens as the model sees them, a quarter encoded contexts.
+    """
+
+    def __init__(self, folder: Path | str, policy: config.PolicySettings) -> None:
+        self._policy = policy
+        room = policy.cache_mb << 20
+        self._prompts: LruCache[EncodedPrompt] = LruCache(room // 4)
+        self._lock = threading.Lock()  # of what callers, encoding threads and the worker share
+        self._asked = 0  # requests that are neither answered nor given up
+        self._encoding = 0  # requests on their way to the inbox
+        self._closed = False
+        self._inbox: queue.SimpleQueue[_Request | _Swap | None] = queue.SimpleQueue()
+        self._waiting: deque[_Request] = deque()
+        self._swaps: deque[_Swap] = deque()
+        self._encoders = ThreadPoolExecutor(min(4, os.cpu_count() or 1), "policy-encoding")
+        opened: Future[None] = Future()
+        self._thread = threading.Thread(target=self._start, args=(folder, opened), name="policy", daemon=True)
+        self._thread.start()
+        opened.result()
+
+    @property
+    def weight_version(self) -> str:
+        return self._loaded.version
+
+    @property
+    def encoder(self) -> Encoder:
+        return self._loaded.encoder
+
+    def activity(self) -> PolicyActivity:
+        """A snapshot, for those who watch."""
+        engine = self._engine
+        return PolicyActivity(
+            waiting=max(0, self._asked - len(engine.rows)),
+            running=len(engine.rows),
+            swaps=len(self._swaps),
+            counts=replace(engine.counts),
+            screens_encoded=engine.vision.encoded,
+            screens_shared=engine.vision.shared,
+        )
+
+    async def complete(self, context: Context, sampling: SamplingParams) -> Completion:
+        """Answer one context.
+
+        Raises PolicyTimeout after `policy.timeout_s`, PolicyBusy where `policy.queue` requests wait already, BadInput
+        for a broken screen, PolicyError for a prompt that is too long and for a model that fails.
+        """
+        answer: Future[Completion] = Future()
+        with self._seat():
+            self._encode(_Request(context, sampling, answer, self.encoder))
+            return await self._wait(answer, "answer", self._policy.timeout_s, "raise policy.timeout_s")
+
+    @contextlib.contextmanager
+    def _seat(self) -> Iterator[None]:
+        """A caller's place. It is given back when the caller has its answer or has given up."""
+        with self._lock:
+            self._refuse_if_closed()
+            if self._asked >= self._policy.batch + self._policy.queue:
+                raise PolicyBusy(
+                    f"{self._policy.queue} requests wait already",
+                    where=_WHERE,
+                    fix="ask again later, or raise policy.queue",
+                )
+            self._asked += 1
+            self._encoding += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._asked -= 1
+
+    async def _wait(self, answer: Future[T], what: str, limit: float, fix: str = "") -> T:
+        """The answer within the deadline. A caller that gives up cancels it, which the worker sees at its next step."""
+        try:
+            async with asyncio.timeout(limit):
+                return await asyncio.wrap_future(answer)
+        except TimeoutError:
+            raise PolicyTimeout(f"no {what} in {limit:g} s", where=_WHERE, fix=fix) from None
+
+    async def load(self, checkpoint: Path) -> None:
+        """Swap the weights once the batch has ended; what waits goes on with the new ones.
+
+        Raises ModelError for a folder that cannot be loaded, PolicyTimeout after `LOAD_S`; either way the old weights
+        go on answering.
+        """
+        folder, answer = Path(checkpoint), Future[None]()
+        version = await asyncio.to_thread(_checked, folder)
+        with self._lock:
+            self._refuse_if_closed()
+            self._inbox.put(_Swap(folder, version, answer))
+        await self._wait(answer, "swap of weights", LOAD_S)
+
+    def _refuse_if_closed(self) -> None:
+        if self._closed:
+            raise PolicyError("the policy is closed", where=_WHERE)
+
+    async def close(self) -> None:
+        """End the worker once it has answered what it has. May be called twice."""
+        with self._lock:
+            first, self._closed = not self._closed, True
+            if first:
+                self._inbox.put(None)
+        await asyncio.to_thread(self._thread.join, self._policy.timeout_s)
+        if self._thread.is_alive():
+            log.warning("the policy is still busy after %g s; it ends by itself", self._policy.timeout_s)
+        else:
+            self._encoders.shutdown(wait=False)
+
+    # Encoding, on helper threads.
+
+    def _encode(self, request: _Request) -> None:
+        self._encoders.submit(self._prepare, request)
+
+    def _prepare(self, request: _Request) -> None:
+        """Encode a request. One that cannot be encoded fails alone; every one goes to the worker, which counts."""
+        try:
+            if not request.answer.cancelled():
+                request.prompt = self._prompt(request)
+        except FlywheelError as error:
+            _fail(request, error)
+        except Exception as error:  # of the tokeniser, the chat template or the image library
+            _fail(request, PolicyError(f"cannot encode: {error}", where=_WHERE))
+        finally:
+            self._inbox.put(request)
+
+    def _prompt(self, request: _Request) -> EncodedPrompt:
+        with self._lock:
+            known = self._prompts.get((request.context, request.encoder))
+        prompt = known or self._new_prompt(request)
+        if len(prompt) + request.sampling.max_new_tokens > self._loaded.limit:
+            raise PolicyError(
+                f"a prompt of {len(prompt)} tokens and {request.sampling.max_new_tokens} new ones do not fit into "
+                f"the model's {self._loaded.limit}",
+                where=_WHERE,
+                fix="lower policy.working_steps or policy.max_context_tokens",
+            )
+        return prompt
+
+    def _new_prompt(self, request: _Request) -> EncodedPrompt:
+        encoded = request.encoder.encode(request.context)
+        images = [part for message in request.context for part in message.parts if isinstance(part, Image)]
+        keys = [hashlib.blake2b(image.png, digest_size=16).digest() for image in images]
+        prompt = make_prompt(self._loaded.model, encoded, request.encoder.end_id, keys)
+        with self._lock:
+            self._prompts.put((request.context, request.encoder), prompt, prompt.nbytes)
+        return prompt
+
+    # The worker thread.
+
+    def _start(self, folder: Path | str, opened: Future[None]) -> None:
+        """The model is loaded on this thread too: OpenMP keeps a team of threads for each that computes, and where
+        these are more than the cores, every small operation of all of them becomes slower (by half, measured)."""
+        self._threads = torch.get_num_threads()
+        try:
+            self._loaded = LoadedCheckpoint.open(checkpoints.resolve_checkpoint(folder), self._policy)
+            self._engine = self._loaded.engine(self._policy, self._threads)
+            if is_small_model(self._loaded.model):
+                use_one_core_in_thread()
+        except BaseException as error:
+            opened.set_exception(error)
+        else:
+            opened.set_result(None)
+            self._work()
+
+    def _work(self) -> None:
+        ended = False
+        while True:
+            idle = not (self._engine.rows or self._waiting or self._swaps)
+            if idle and ended and not self._encoding:
+                return
+            ended |= self._receive(wait=idle)
+            try:
+                self._turn()
+            except Exception as error:  # a fault of this class: those concerned are told, the others go on
+                log.exception("the worker stumbled")
+                self._deliver(self._engine.fail(error))
+
+    def _receive(self, *, wait: bool) -> bool:
+        """Take what has come in; whether the end was among it.
+
+        An idle worker that is woken also waits for those who are being encoded, but not long: a first pass over one of
+        them would take a good part of what a pass over all takes.
+        """
+        ended = wait and self._take(self._inbox.get())
+        late = time.monotonic() + (GATHER_S if wait else 0)
+        while True:
+            left = late - time.monotonic()
+            more = self._encoding > 0 and len(self._waiting) < self._policy.batch and not self._swaps
+            try:
+                message = self._inbox.get(timeout=left) if more and left > 0 else self._inbox.get_nowait()
+            except queue.Empty:
+                return ended
+            ended |= self._take(message)
+
+    def _take(self, message: _Request | _Swap | None) -> bool:
+        """Whether it is the end."""
+        if isinstance(message, _Swap):
+            self._swaps.append(message)
+        elif message is not None:
+            with self._lock:
+                self._encoding -= 1
+            if not message.answer.done():
+                self._waiting.append(message)
+        return message is None
+
+    def _turn(self) -> None:
+        """What nobody waits for goes; newcomers join, unless weights are to be swapped; each row gets a token."""
+        engine = self._engine
+        engine.drop(lambda row: row.owner.answer.cancelled())
+        self._waiting = deque(request for request in self._waiting if not request.answer.cancelled())
+        if self._swaps and not engine.rows:
+            self._swap(self._swaps.popleft())
+        elif not self._swaps:
+            self._admit()
+        if self._engine.rows:
+            self._deliver(self._engine.step())
+
+    def _admit(self) -> None:
+        """As many as have room in the batch; of long prompts only so many that the batch need not wait for long."""
+        newcomers: list[BatchRow] = []
+        tokens = 0
+        while self._waiting and len(self._engine.rows) + len(newcomers) < self._policy.batch:
+            request = self._waiting[0]
+            if request.encoder is not self.encoder:  # the tokeniser has changed with the weights
+                request.encoder = self.encoder
+                with self._lock:
+                    self._encoding += 1
+                self._encode(request)
+            else:
+                tokens += len(request.prompt)
+                if newcomers and tokens > PREFILL_TOKENS:
+                    break
+                held = self._loaded.constraint if request.sampling.action else None
+                newcomers.append(BatchRow(request.prompt, request.sampling, request, held))
+            self._waiting.popleft()
+        if newcomers:
+            self._deliver(self._engine.admit(newcomers))
+
+    def _deliver(self, rows: list[BatchRow]) -> None:
+        for row in rows:
+            request: _Request = row.owner
+            try:
+                if row.error is not None:
+                    raise row.error
+                completion = self._loaded.completion(row)
+            except Exception as error:
+                _fail(request, error)
+            else:
+                if request.answer.set_running_or_notify_cancel():
+                    request.answer.set_result(completion)
+
+    def _swap(self, swap: _Swap) -> None:
+        if not swap.answer.set_running_or_notify_cancel():
+            return
+        try:
+            self._loaded = LoadedCheckpoint.open(swap.folder, self._policy, swap.version, before=self._loaded)
+            self._engine = self._loaded.engine(self._policy, self._threads)  # nothing of the old weights is kept
+            swap.answer.set_result(None)
+        except FlywheelError as error:
+            swap.answer.set_exception(error)
+        except Exception as error:  # out of memory, for one
+            swap.answer.set_exception(PolicyError(f"the weights cannot be swapped: {error}", where=swap.folder))
+
+
+def _fail(request: _Request, error: Exception) -> None:
+    if request.answer.set_running_or_notify_cancel():
+        request.answer.set_exception(error)
+
+
+def _checked(folder: Path) -> str:
+    """The version of a checkpoint that looks whole. Raises ModelError."""
+    checkpoints.check_checkpoint(folder)
+    return checkpoint_digest(folder)

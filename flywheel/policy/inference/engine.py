@@ -1,0 +1,401 @@
+"""Sample tokens by continuous batching: requests join a running batch and leave it when they end."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, repeat
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from flywheel.policy.devices import open_pass_pool, supports_flash_attention
+from flywheel.policy.encoding import EncodedSequence
+from flywheel.policy.guided_decoding import BLOCKED_LOGIT, AnswerConstraint, AnswerState
+from flywheel.policy.inference.cache import (
+    CachedPrefix,
+    EncodedPrompt,
+    EncodedScreen,
+    KVCache,
+    PrefixCache,
+    ScreenFeatures,
+    VisionEncoder,
+)
+from flywheel.policy.inference.fused_layers import TextPass, make_library_pass
+from flywheel.policy.protocol import SamplingParams
+from flywheel.utils.errors import PolicyError
+
+# Sampling: which token comes next, and a batch of prompts answered at once.
+#
+# A token is drawn by the inverse of the distribution function, at one number from the request's own generator: what is
+# drawn depends on the request's seed and context, and not on what else is in the batch. The numbers are drawn on the
+# CPU, so that a seed means the same on a GPU.
+
+
+@dataclass(frozen=True)
+class SampledResponse:
+    """token_ids end with the end token where it was sampled. logprobs: natural, untempered, one a token."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+
+
+def make_generator(sampling: SamplingParams) -> torch.Generator | None:
+    """The source of a request's random numbers; None where it needs none."""
+    return torch.Generator().manual_seed(sampling.seed) if sampling.temperature > 0 else None
+
+
+def sample_tokens(
+    logits: Tensor, samplings: Sequence[SamplingParams], generators: Sequence[torch.Generator | None]
+) -> Tensor:
+    """A token for each row: float32 logits [rows, vocabulary] -> [rows]. A row at temperature 0 takes the likeliest."""
+    chosen = logits.argmax(dim=-1)
+    noisy = [row for row, generator in enumerate(generators) if generator is not None]
+    if noisy:
+        tempered = logits[noisy] / logits.new_tensor([[samplings[row].temperature] for row in noisy])
+        up_to = tempered.softmax(dim=-1).cumsum(dim=-1, dtype=torch.float64)
+        at = torch.stack([torch.rand(1, generator=generators[row], dtype=torch.float64) for row in noisy])
+        found = torch.searchsorted(up_to, at.to(logits.device) * up_to[:, -1:], right=True)
+        chosen[noisy] = found[:, 0].clamp_max(logits.shape[1] - 1)  # past the end where the logits are not finite
+    return chosen
+
+
+def generate_responses(
+    model: PreTrainedModel, end_id: int, prompts: Sequence[EncodedSequence], samplings: Sequence[SamplingParams]
+) -> list[SampledResponse]:
+    """One response to each prompt, all in one batch. The same as the policy samples; raises what the model raises."""
+    from flywheel.policy.inference.cache import make_prompt
+
+    engine = InferenceEngine(model, end_id)
+    rows = []
+    for prompt, sampling in zip(prompts, samplings, strict=True):
+        keys = [b"%d %d" % (id(prompt), number) for number in range(len(prompt.image_grid_thw))]
+        rows.append(BatchRow(make_prompt(model, prompt, end_id, keys), sampling))
+    ended = engine.admit(rows)
+    while engine.rows:
+        ended += engine.step()
+    for row in ended:
+        if row.error is not None:
+            raise row.error
+    return [SampledResponse(tuple(row.token_ids), tuple(row.logprobs)) for row in rows]
+
+
+# Continuous batching: rows join a running batch between two steps and leave it when they end.
+#
+# A pass over newcomers (`admit`) computes their prompts, or what of them is not known already; a pass over the batch
+# (`step`) adds a token to each row. The engine is synchronous and owned by one thread.
+
+log = logging.getLogger(__name__)
+
+PREFILL_TOKENS = 8192  # of newcomers in one pass, padding included: bounds its memory and how long the batch waits
+
+
+@dataclass(eq=False)
+class BatchRow:
+    """A request in the batch. owner: whoever asked; the engine does not look at it. error: why it could not go on.
+    constraint: what its answer is held to, if anything; form: how far it is written.
+
+    logprobs, tempered: of each token, at temperature 1 and at that of the request (empty for a greedy one).
+    """
+
+    prompt: EncodedPrompt
+    sampling: SamplingParams
+    owner: Any = None
+    constraint: AnswerConstraint | None = None
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    tempered: list[float] = field(default_factory=list)
+    error: Exception | None = None
+    form: AnswerState | None = None
+    generator: torch.Generator | None = None
+
+    def fed(self, image_id: int) -> int:
+        """The token that the next one is conditioned on: the newest. An image token that was sampled stands for no
+        image, so in its place the one before it, as in the trainer's pass (`training.forward`)."""
+        return next((token for token in reversed(self.token_ids) if token != image_id), int(self.prompt.ids[-1]))
+
+    def ended(self, end_id: int) -> bool:
+        return (
+            self.error is not None
+            or len(self.token_ids) >= self.sampling.max_new_tokens
+            or (self.token_ids[-1] == end_id and not self.sampling.ignore_end)
+        )
+
+
+@dataclass
+class EngineCounts:
+    """Since the start. steps: passes over the batch; tokens: sampled. prompts: computed or taken over whole;
+    prefilled, shared: tokens of prompts that were computed, and that were taken over from an equal beginning."""
+
+    steps: int = 0
+    tokens: int = 0
+    prompts: int = 0
+    prefilled: int = 0
+    shared: int = 0
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Newcomers with one prompt. The first `known` tokens of it are in `prefix`."""
+
+    prompt: EncodedPrompt
+    rows: list[BatchRow]
+    prefix: CachedPrefix | None
+    known: int
+
+    @property
+    def width(self) -> int:
+        return len(self.prompt) - self.known
+
+    @property
+    def screens(self) -> list[EncodedScreen]:
+        return [screen for screen in self.prompt.screens if screen.start >= self.known]
+
+
+@dataclass(frozen=True)
+class _Computed:
+    """A prompt's keys and values, in `row` of `held`, and the hidden state at its last token."""
+
+    held: KVCache
+    row: int
+    hidden: Tensor
+
+
+class InferenceEngine:
+    """Any model of the Qwen-VL family. end_id: the token that ends a response. text_pass: in place of its own. threads:
+    cores for passes over newcomers, which go side by side; 0: as many as the calling thread has.
+
+    prefix_bytes, vision_bytes: room for prompts and for screens that may come again; 0 keeps none. share: whether
+    newcomers with equal prompts are computed as one.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        end_id: int,
+        *,
+        text_pass: TextPass | None = None,
+        threads: int = 0,
+        prefix_bytes: int = 0,
+        vision_bytes: int = 0,
+        share: bool = True,
+    ) -> None:
+        self._model, self._end_id, self._share = model, end_id, share
+        self._pass = text_pass or make_library_pass(model)
+        first = next(model.parameters())
+        self._device, self._flash = first.device, supports_flash_attention(first.device, first.dtype)
+        self._threads = 1 if self._device.type == "cuda" else threads or torch.get_num_threads()
+        self._beside = open_pass_pool(self._threads)
+        self._prefixes = PrefixCache(prefix_bytes)
+        self.vision = VisionEncoder(model, vision_bytes, self._threads, self._beside)
+        self._held = self._key_values(0, 0)
+        self.rows: list[BatchRow] = []
+        self.counts = EngineCounts()
+
+    @torch.inference_mode()
+    def admit(self, newcomers: Sequence[BatchRow]) -> list[BatchRow]:
+        """Add rows to the batch, each with its first token. Returns those that ended with it, or by an error."""
+        groups: dict[Any, list[BatchRow]] = {}
+        for row in newcomers:
+            groups.setdefault(row.prompt.name if self._share else id(row), []).append(row)
+        for part in _split_groups([self._group(rows) for rows in groups.values()]):
+            self._start(part)
+        return self._leave(lambda row: row.ended(self._end_id)) + [row for row in newcomers if row.error is not None]
+
+    @torch.inference_mode()
+    def step(self) -> list[BatchRow]:
+        """One token for each row of the batch. Returns the rows that ended. A failure of the model ends them all."""
+        try:
+            lengths = [len(row.prompt) + len(row.token_ids) - 1 for row in self.rows]  # of what is held
+            seen = max(lengths) + 1
+            mask = self._held.at(lengths, 1, seen, self._device)
+            moved = [row.prompt.following + len(row.token_ids) - 1 for row in self.rows]
+            ids = self._tensor([[row.fed(self._model.config.image_token_id)] for row in self.rows])
+            hidden = self._pass(ids, self._tensor([moved]).mT.expand(3, -1, -1), mask, self._held)
+            self._sample(hidden[:, -1], self.rows)
+            self.counts.steps += 1
+        except Exception as error:
+            log.exception("a step of %d requests failed", len(self.rows))
+            return self.fail(error)
+        return self._leave(lambda row: row.ended(self._end_id))
+
+    @torch.inference_mode()
+    def drop(self, gone: Callable[[BatchRow], bool]) -> None:
+        """Rows that nobody waits for any longer leave the batch."""
+        self._leave(gone)
+
+    def fail(self, error: Exception) -> list[BatchRow]:
+        """The whole batch ends by an error; the engine can be used on."""
+        failed, self.rows = self.rows, []
+        for row in failed:
+            row.error = _named(error)
+        self._held = self._key_values(0, 0)
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()  # it may have been out of memory
+        return failed
+
+    def _key_values(self, rows: int, length: int) -> KVCache:
+        layers = self._model.config.get_text_config().num_hidden_layers
+        return KVCache(rows, length, layers, spare_masks=self._flash)
+
+    # Newcomers.
+
+    def _group(self, rows: list[BatchRow]) -> _Group:
+        prompt = rows[0].prompt
+        prefix, known = self._prefixes.longest(prompt)
+        return _Group(prompt, rows, prefix, known)
+
+    def _start(self, groups: list[_Group]) -> None:
+        """Compute the prompts and add the rows. Where a pass fails its prompts are tried one by one."""
+        before = len(self.rows)
+        try:
+            self._begin(groups)
+        except Exception as error:
+            del self.rows[before:]
+            if len(groups) > 1:
+                for group in groups:
+                    self._start([group])
+                return
+            log.exception("a prompt of %d tokens failed", len(groups[0].prompt))
+            for row in groups[0].rows:
+                row.error = _named(error)
+
+    def _begin(self, groups: Sequence[_Group]) -> None:
+        rows = [row for group in groups for row in group.rows]
+        for row in rows:
+            row.token_ids, row.logprobs, row.tempered, row.error = [], [], [], None
+            row.generator = make_generator(row.sampling)
+            row.form = row.constraint and row.constraint.begin()
+        new = [group for group in groups if group.width]
+        computed = {id(group): found for group, found in zip(new, self._prefill_all(new), strict=True)}
+        last = [computed[id(group)].hidden if group.width else group.prefix.hidden for group in groups]
+        self._sample(torch.stack([state for state, group in zip(last, groups, strict=True) for _ in group.rows]), rows)
+        self._reserve(rows)
+        for group in groups:
+            for row in group.rows:
+                if row.error is None:
+                    self._join(row, group, computed.get(id(group)))
+        for group in new if self._prefixes.limit else ():
+            found = computed[id(group)]
+            copy = found.held.read(found.row, len(group.prompt))
+            self._prefixes.put(CachedPrefix(group.prompt.cuts, copy, found.hidden.clone()))
+        self.counts.prompts += len(rows)
+        self.counts.prefilled += sum(group.width for group in groups)
+        self.counts.shared += sum(len(group.prompt) * len(group.rows) - group.width for group in groups)
+
+    def _join(self, row: BatchRow, group: _Group, computed: _Computed | None) -> None:
+        number = len(self.rows)
+        if computed is None:
+            self._held.write(number, group.prefix.held)
+        else:
+            self._held.take(number, computed.held, computed.row, len(group.prompt))
+        self.rows.append(row)
+
+    def _reserve(self, rows: Sequence[BatchRow]) -> None:
+        needed = max(len(row.prompt) + row.sampling.max_new_tokens for row in (*rows, *self.rows))
+        total = len(self.rows) + len(rows)
+        if not self.rows and self._held.length > 4 * needed:  # a long context has been and gone
+            self._held = self._key_values(0, 0)
+        self._held.reserve(1 << (total - 1).bit_length(), needed, len(self.rows))
+
+    def _prefill_all(self, groups: Sequence[_Group]) -> list[_Computed]:
+        """In the order of `groups`."""
+        screens = [screen for group in groups for screen in group.screens]
+        seen = {screen.key: found for screen, found in zip(screens, self.vision.features(screens), strict=True)}
+        if len(groups) < 2 or self._beside is None:
+            return self._prefill(groups, seen) if groups else []
+        each = -(-len(groups) // self._threads)
+        parts = [groups[start : start + each] for start in range(0, len(groups), each)]
+        return list(chain.from_iterable(self._beside.map(self._prefill, parts, repeat(seen))))
+
+    @torch.inference_mode()  # holds for one thread
+    def _prefill(self, groups: Sequence[_Group], features: Mapping[bytes, ScreenFeatures]) -> list[_Computed]:
+        """One pass."""
+        width, starts = max(group.width for group in groups), [group.known for group in groups]
+        seen = max(starts) + width
+        held = self._key_values(len(groups), seen)
+        for row, group in enumerate(groups):
+            if group.prefix is not None:
+                held.write(row, group.prefix.held[:, :, :, : group.known])
+        ids = torch.zeros(len(groups), width, dtype=torch.int64)
+        positions = torch.zeros(3, len(groups), width, dtype=torch.int64)
+        for row, group in enumerate(groups):
+            ids[row, : group.width] = group.prompt.ids[group.known :]
+            positions[:, row, : group.width] = group.prompt.positions[:, group.known :]
+        shown = [features[screen.key] for group in groups for screen in group.screens]
+        mask = held.at(starts, width, seen, self._device)
+        hidden = self._pass(ids.to(self._device), positions.to(self._device), mask, held, shown)
+        return [_Computed(held, row, hidden[row, group.width - 1]) for row, group in enumerate(groups)]
+
+    # A token for each row.
+
+    def _sample(self, hidden: Tensor, rows: Sequence[BatchRow]) -> None:
+        """hidden: [rows, size]. A row whose numbers are not finite, or whose form breaks, ends by an error, alone."""
+        logits = self._model.get_output_embeddings()(hidden).float()
+        held = [number for number, row in enumerate(rows) if row.form is not None]
+        if held:
+            blocked = np.stack([rows[number].form.blocked() for number in held])
+            logits[held] = logits[held].masked_fill(torch.from_numpy(blocked).to(self._device), BLOCKED_LOGIT)
+        chosen = sample_tokens(logits, [row.sampling for row in rows], [row.generator for row in rows])
+        values = _logprobs(logits, chosen)
+        scale = [row.sampling.temperature or 1.0 for row in rows]
+        drawn = values if set(scale) == {1.0} else _logprobs(logits / logits.new_tensor(scale)[:, None], chosen)
+        read = torch.stack([chosen.double(), values.double(), drawn.double()], dim=1)  # a GPU is waited for once
+        for row, (token, value, tempered) in zip(rows, read.tolist(), strict=True):
+            if math.isfinite(value):
+                row.token_ids.append(int(token))
+                row.logprobs.append(value)
+                if row.sampling.temperature > 0:
+                    row.tempered.append(tempered)
+                if row.form is not None:
+                    try:
+                        row.form.add(row.token_ids[-1])
+                    except PolicyError as error:
+                        row.error = error
+            else:
+                row.error = PolicyError("the weights give numbers that are not finite", where="the model")
+        self.counts.tokens += len(rows)
+
+    def _leave(self, gone: Callable[[BatchRow], bool]) -> list[BatchRow]:
+        """Take rows out; the last row moves into a gap, so that the batch stays the first rows of the buffers."""
+        left = []
+        for number in reversed(range(len(self.rows))):
+            row = self.rows[number]
+            if not gone(row):
+                continue
+            left.append(row)
+            last = self.rows.pop()
+            if last is not row:
+                self.rows[number] = last
+                self._held.take(number, self._held, len(self.rows), len(last.prompt) + len(last.token_ids) - 1)
+            if row.error is not None:
+                self._held.wipe(len(self.rows))
+        return left[::-1]
+
+    def _tensor(self, numbers: Iterable[Any]) -> Tensor:
+        return torch.tensor(numbers, dtype=torch.int64, device=self._device)
+
+
+def _logprobs(logits: Tensor, chosen: Tensor) -> Tensor:
+    return logits.log_softmax(dim=-1).gather(1, chosen[:, None])[:, 0]
+
+
+def _split_groups(groups: Sequence[_Group]) -> list[list[_Group]]:
+    """Groups of like width together, at most PREFILL_TOKENS with their padding, one group at least."""
+    parts: list[list[_Group]] = []
+    for group in sorted(groups, key=lambda group: -group.width):
+        if not parts or parts[-1][0].width * (len(parts[-1]) + 1) > PREFILL_TOKENS:
+            parts.append([])
+        parts[-1].append(group)
+    return parts
+
+
+def _named(error: Exception) -> PolicyError:
+    if isinstance(error, PolicyError):
+        return error
+    return PolicyError(f"the model failed: {error}", where="the model")

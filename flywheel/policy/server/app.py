@@ -1,0 +1,304 @@
+"""Define the routes of `flywheel serve`: chat completions, models, weights, health."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import json
+import logging
+import secrets
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from flywheel import config
+from flywheel.policy import checkpoint
+from flywheel.policy.chat_api import ChatRequest, format_chat_answer, format_chat_chunks, parse_chat_request
+from flywheel.policy.checkpoint import checkpoint_digest
+from flywheel.policy.encoding import Encoder
+from flywheel.policy.protocol import Completion, PolicyBackend
+from flywheel.utils.errors import BadInput, FlywheelError, PolicyBusy, PolicyError, PolicyTimeout
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+MAX_BODY = 64 << 20  # bytes of a request
+_RETRY_AFTER_S = "1"
+_GONE = 499  # the status, written into no socket, of a caller who went away
+
+
+class LocalPolicy(PolicyBackend, Protocol):
+    """A policy in this process."""
+
+    @property
+    def encoder(self) -> Encoder: ...
+
+
+class RequestRefused(Exception):
+    """A request that is refused before the policy sees it. code: OpenAI's name of the fault."""
+
+    def __init__(self, status: int, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.status, self.message, self.param, self.code = status, message, param, code
+
+
+class PolicyService:
+    """What the routes share: the policy, its name to callers, who may ask, and whether the server is closing.
+
+    key: the one that callers must bear.
+    """
+
+    def __init__(
+        self, policy: LocalPolicy, *, name: str, folder: Path, key: str, settings: config.PolicySettings
+    ) -> None:
+        self.policy, self.name, self.folder, self.key = policy, name, folder, key
+        self.longest = _longest(folder)
+        self.max_new_tokens, self.timeout_s = settings.max_new_tokens, settings.timeout_s
+        self.started = int(time.time())
+        self.closing = False
+        self.under_way = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._cut = asyncio.Event()
+        self._swap = asyncio.Lock()
+
+    async def drain(self, seconds: float) -> None:
+        """Take no more requests; wait until what is under way is answered, and cut it off after `seconds`."""
+        self.closing = True
+        try:
+            async with asyncio.timeout(seconds):
+                await self._idle.wait()
+        except TimeoutError:
+            self._cut.set()
+            await self._idle.wait()
+
+    def cut(self) -> None:
+        """End what is under way now."""
+        self._cut.set()
+
+    @contextlib.contextmanager
+    def admitted(self) -> Iterator[None]:
+        """Around each request that the policy is asked for."""
+        if self.closing:
+            raise RequestRefused(503, "the server is closing", code="closing")
+        self.under_way += 1
+        self._idle.clear()
+        try:
+            yield
+        finally:
+            self.under_way -= 1
+            if not self.under_way:
+                self._idle.set()
+
+    async def until_gone(self, request: Request, work: Awaitable[T]) -> T:
+        """The result of `work`, which is cancelled where the caller goes away or the server must close."""
+        task = asyncio.ensure_future(work)
+        gone, cut = asyncio.create_task(_disconnected(request)), asyncio.create_task(self._cut.wait())
+        try:
+            await asyncio.wait({task, gone, cut}, return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                return task.result()
+            if gone.done():
+                raise ClientDisconnect
+            raise RequestRefused(503, "the server closed before the answer was there", code="closing")
+        finally:
+            for one in (task, gone, cut):
+                one.cancel()
+            await asyncio.gather(task, gone, cut, return_exceptions=True)
+
+    async def complete(self, asked: ChatRequest) -> tuple[list[Completion], list[int]]:
+        """The samples of one prompt, all asked for at once, and the prompt's tokens.
+
+        Raises BadInput for a prompt that is too long, and as the policy does.
+        """
+        prompt_ids = await asyncio.to_thread(self.policy.encoder.prompt_ids, asked.context)
+        new = asked.samples[0].max_new_tokens
+        if len(prompt_ids) + new > self.longest:
+            raise BadInput(
+                f"a prompt of {len(prompt_ids)} tokens and {new} new ones do not fit into the model's {self.longest}",
+                where="messages",
+                fix="send less, or lower max_tokens",
+            )
+        tasks = [asyncio.create_task(self.policy.complete(asked.context, sampling)) for sampling in asked.samples]
+        try:
+            return await asyncio.gather(*tasks), prompt_ids
+        finally:
+            for task in tasks:  # one that failed stops the others
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def swap(self, folder: Path, version: str) -> str:
+        """Load a checkpoint; a version that the caller expects and the folder has not is refused first."""
+        async with self._swap:
+            found = await asyncio.to_thread(checkpoint_digest, folder)
+            if version and found != version:
+                raise BadInput(
+                    f"the folder holds the weights {found}, not {version}", where=folder, fix="publish again"
+                )
+            if found != self.policy.weight_version:
+                await self.policy.load(folder)
+                self.folder, self.longest = folder, _longest(folder)
+        return self.policy.weight_version
+
+
+def _longest(folder: Path) -> int:
+    """Tokens of a prompt and its answer that the model has positions for."""
+    config = checkpoint.read_json_object(folder / "config.json")
+    return int((config.get("text_config") or config).get("max_position_embeddings") or sys.maxsize)
+
+
+def create_policy_app(service: PolicyService) -> Starlette:
+    """The routes over a service."""
+
+    async def health(request: Request) -> Response:
+        state = "closing" if service.closing else "ok"
+        return JSONResponse({"status": state, "under_way": service.under_way}, 503 if service.closing else 200)
+
+    async def models(request: Request) -> Response:
+        row = {
+            "id": service.name,
+            "object": "model",
+            "created": service.started,
+            "owned_by": "flywheel",
+            "root": str(service.folder),
+            "max_model_len": service.longest,
+            "weight_version": service.policy.weight_version,
+        }
+        return JSONResponse({"object": "list", "data": [row]})
+
+    async def completions(request: Request) -> Response:
+        raw = await _body(request, service.timeout_s)
+        with service.admitted():
+            asked = await asyncio.to_thread(
+                parse_chat_request, raw, max_new_tokens=service.max_new_tokens, seed=lambda: secrets.randbits(31)
+            )
+            if asked.model != service.name:
+                message = f"The model `{asked.model[:80]}` does not exist; this server has `{service.name}`"
+                raise RequestRefused(404, message, param="model", code="model_not_found")
+            answers, prompt_ids = await service.until_gone(request, service.complete(asked))
+            head = {"id": f"chatcmpl-{secrets.token_hex(12)}", "created": int(time.time()), "model": service.name}
+            spell = service.policy.encoder.tokenizer.decode
+            if asked.stream:
+                chunks = list(format_chat_chunks(head, asked, answers, prompt_ids, spell))
+                return StreamingResponse(_events(chunks), media_type="text/event-stream")
+            return JSONResponse(format_chat_answer(head, asked, answers, prompt_ids, spell))
+
+    async def weights(request: Request) -> Response:
+        folder, version = _checkpoint(await _body(request, service.timeout_s))
+        with service.admitted():
+            before = service.policy.weight_version
+            now = await service.swap(folder, version)
+            return JSONResponse({"weight_version": now, "previous": before})
+
+    routes = [
+        Route("/health", health),
+        Route("/v1/models", _guarded(service, models)),
+        Route("/v1/chat/completions", _guarded(service, completions), methods=["POST"]),
+        Route("/v1/weights", _guarded(service, weights), methods=["POST"]),
+    ]
+    errors = {404: _no_route, 405: _no_route}
+    return Starlette(routes=routes, exception_handlers=errors)
+
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+def _guarded(service: PolicyService, handler: Handler) -> Handler:
+    """Asks for the key, and turns what is raised into OpenAI's error body."""
+
+    async def guarded(request: Request) -> Response:
+        try:
+            sent = request.headers.get("authorization", "")
+            if not hmac.compare_digest(sent.encode(), f"Bearer {service.key}".encode()):
+                raise RequestRefused(401, "Incorrect API key provided", code="invalid_api_key")
+            return await handler(request)
+        except ClientDisconnect:
+            return Response(status_code=_GONE)
+        except RequestRefused as refusal:
+            return _error(refusal.status, refusal.message, refusal.param, refusal.code)
+        except FlywheelError as error:
+            return _policy_error(service, error)
+        except Exception:
+            log.exception("a request failed")
+            return _error(500, "the server failed; its log says how", None, None)
+
+    return guarded
+
+
+def _policy_error(service: PolicyService, error: FlywheelError) -> Response:
+    if isinstance(error, BadInput):
+        return _error(400, str(error), error.where or None, None)
+    if isinstance(error, PolicyBusy):
+        return _error(429, str(error), None, "queue_full")
+    if isinstance(error, PolicyTimeout):
+        return _error(504, str(error), None, "deadline")
+    if service.closing and isinstance(error, PolicyError):
+        return _error(503, str(error), None, "closing")
+    return _error(500, str(error), None, None)
+
+
+_TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
+
+
+def _error(status: int, message: str, param: str | None, code: str | None) -> Response:
+    kind = _TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
+    headers = {"Retry-After": _RETRY_AFTER_S} if status in (429, 503) else {}
+    body = {"error": {"message": message, "type": kind, "param": param, "code": code}}
+    return JSONResponse(body, status, headers=headers)
+
+
+async def _no_route(request: Request, error: Exception) -> Response:
+    status = getattr(error, "status_code", 404)
+    return _error(status, f"no route {request.method} {request.url.path}", None, None)
+
+
+async def _body(request: Request, timeout_s: float) -> bytes:
+    """The body, bounded. It must say that it is JSON: a page in a browser cannot send that here unasked."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise RequestRefused(
+            415, f"the body is {kind[:80] or 'of no type'}: send it with Content-Type: application/json"
+        )
+    body = bytearray()
+    try:
+        async with asyncio.timeout(timeout_s):
+            async for piece in request.stream():
+                body += piece
+                if len(body) > MAX_BODY:
+                    raise RequestRefused(
+                        413, f"the body is larger than {MAX_BODY >> 20} MiB: send fewer or smaller screens"
+                    )
+    except TimeoutError:
+        raise RequestRefused(408, f"the body did not arrive within {timeout_s:g} s") from None
+    return bytes(body)
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _checkpoint(raw: bytes) -> tuple[Path, str]:
+    """The folder and the expected version of a weights request. Raises BadInput."""
+    try:
+        body = json.loads(raw)
+    except (ValueError, RecursionError):
+        raise BadInput("the body is not JSON", fix='send {"path": folder, "version": name}') from None
+    path, version = (body.get("path"), body.get("version") or "") if isinstance(body, dict) else (None, "")
+    if not isinstance(path, str) or not isinstance(version, str) or not path or "\0" in path:
+        raise BadInput("no folder is named", where="path", fix='send {"path": folder, "version": name}')
+    return Path(path), version
+
+
+async def _events(chunks: list[dict[str, Any]]):
+    for chunk in chunks:
+        yield f"data: {json.dumps(chunk, ensure_ascii=False)}\n\n"
+    yield "data: [DONE]\n\n"

@@ -1,0 +1,120 @@
+"""Run `flywheel serve`: open a socket, load the model, end cleanly on a signal."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from flywheel import config
+from flywheel.policy import checkpoint
+from flywheel.policy.server import key_file as keys
+from flywheel.utils.errors import BadInput, PolicyError
+from flywheel.utils.local_server import LocalServer, errors_of_port
+
+GRACE_S = 20.0  # what is under way when the server is told to end has this long
+_WRITE_S = 5  # for the last answers to leave
+
+
+@dataclass(frozen=True)
+class ServerReady:
+    """What a server that answers says of itself. url: policy.endpoint of those who use it. key_file: holds the key."""
+
+    url: str
+    model: str
+    weight_version: str
+    key_file: str
+
+
+def serve_policy(
+    folder: Path,
+    policy: config.PolicySettings,
+    *,
+    host: str,
+    port: int,
+    name: str,
+    key: str,
+    say: Callable[[ServerReady], None],
+    grace_s: float = GRACE_S,
+) -> None:
+    """Serve a checkpoint until SIGTERM or Ctrl-C; returns once nothing of it is left.
+
+    folder: or a Hugging Face name. port 0 takes a free one. key: that callers must bear.
+
+    Raises BadInput for an address that cannot be used and ModelError for a folder that is no checkpoint, before
+    anything answers.
+    """
+    with _listener(host, port) as listener:
+        asyncio.run(_serve(listener, checkpoint.resolve_checkpoint(folder), policy, name, key, say, grace_s))
+
+
+async def _serve(
+    listener: socket.socket,
+    folder: Path,
+    policy: config.PolicySettings,
+    name: str,
+    key: str,
+    say: Callable[[ServerReady], None],
+    grace_s: float,
+) -> None:
+    # Imported late, as it imports torch: an address that cannot be used is told at once.
+    from flywheel.policy.inference.embedded import EmbeddedPolicy
+    from flywheel.policy.server.app import PolicyService, create_policy_app
+
+    engine = EmbeddedPolicy(folder, policy)
+    try:
+        service = PolicyService(engine, name=name, folder=folder, key=key, settings=policy)
+        stop = _stop_on_signals(service.cut)
+        server = LocalServer(create_policy_app(service), [listener], _WRITE_S)
+        running = await server.start("flywheel serve", PolicyError)
+        with keys.hold_server_key(listener.getsockname()[1], key) as key_file:
+            say(ServerReady(f"http://{_address(listener)}/v1", name, engine.weight_version, str(key_file)))
+            stopping = asyncio.create_task(stop.wait())
+            await asyncio.wait({stopping, running}, return_when=asyncio.FIRST_COMPLETED)
+            await service.drain(grace_s)
+            await server.stop()
+            stopping.cancel()
+    finally:
+        await engine.close()
+
+
+def _stop_on_signals(cut: Callable[[], None]) -> asyncio.Event:
+    """Set by the first signal; a second one does not wait for what is under way."""
+    stop = asyncio.Event()
+
+    def told() -> None:
+        if stop.is_set():
+            cut()
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, told)
+    return stop
+
+
+@contextlib.contextmanager
+def _listener(host: str, port: int) -> Iterator[socket.socket]:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise BadInput(f"not an address: {error.strerror or error}", where=f"--host {host}") from None
+    with listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            with errors_of_port(port, host, "; 0 takes a free one"):
+                listener.bind(address)
+        except OSError as error:
+            raise BadInput(
+                f"cannot serve at {host}:{port}: {error.strerror}", where="--host, --port", fix="give another address"
+            ) from None
+        yield listener
+
+
+def _address(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,1 +1,0 @@
-"""Speech to words with times."""

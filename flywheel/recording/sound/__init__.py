@@ -1,1 +1,0 @@
-"""Sound files: reading, and whether they can be trusted."""

@@ -1,0 +1,158 @@
+"""Align spoken thoughts with actions: which step was each utterance about (section 2.4.1).
+
+The microphone and the screen have clocks of their own, so their offset is estimated together with the alignment.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from flywheel.recordings.refine import word_similarity
+
+
+@dataclass(frozen=True)
+class SpokenUtterance:
+    """One utterance. Times in seconds on the audio's clock; words in lower case."""
+
+    start_s: float
+    end_s: float
+    words: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class TimedAction:
+    """One action. time_s: when it began, on the screen's clock. words: its target, typed text, keys; lower case."""
+
+    time_s: float
+    words: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """offset_s: what must be added to the audio's clock to get the screen's.
+
+    steps: the action's index for each utterance, not decreasing. scores: the posterior of each choice, in (0, 1].
+    """
+
+    offset_s: float
+    steps: tuple[int, ...]
+    scores: tuple[float, ...]
+
+
+LEAD_S = 0.6  # people act about so long after they have said what they will do
+TOLERANCE_S = 0.8  # spread of that lead
+WORDS_WEIGHT = 3.0  # what a full match of words is worth, in units of TOLERANCE_S
+FAR = 4.0  # a distance in units of TOLERANCE_S beyond which further distance counts a quarter
+SYNC_TOLERANCE_S = 0.7  # error of the sync mark at which it costs as much as one utterance TOLERANCE_S away
+_SIMILAR = 0.72
+
+
+def align_utterances(
+    spoken: Sequence[SpokenUtterance], acted: Sequence[TimedAction], sync_s: float | None = None
+) -> Alignment:
+    """The offset d and the alignment s_1 <= ... <= s_n of highest score
+
+        S(d, s) = sum_i [ w overlap(i, s_i) - h(|t_{s_i} - (e_i + d) - l| / tau) ] - h(|d - sync| / sigma)
+
+    with e_i the end of utterance i, t_k the time of action k, l = LEAD_S, tau = TOLERANCE_S, w = WORDS_WEIGHT,
+    sigma = SYNC_TOLERANCE_S, and h(z) = z up to FAR, from there on rising at a quarter (a thought that strays from
+    its action does not pull all others). The last term is absent where there is no sync mark: then a shift of all
+    utterances changes the offset by as much and nothing else. d is searched among the differences at which some
+    utterance meets some action exactly, where the maximum of such a sum lies, and `sync_s`. For each d the best s
+    is found by dynamic programming. overlap(i, k) in [0, 1] is the share of the words of action k that utterance i
+    has, rare words counting more. The score of a choice is its posterior among all monotone alignments at d, each
+    weighted by exp S.
+
+    sync_s: the offset as both clocks told it at the start, which may be wrong by a second.
+    No utterances, or no actions, give an empty alignment with offset `sync_s` or 0.
+    """
+    if not spoken or not acted:
+        return Alignment(sync_s or 0.0, (), ())
+    words = WORDS_WEIGHT * word_overlap(spoken, acted)
+    meets = np.array([a.time_s for a in acted])[None, :] - np.array([u.end_s for u in spoken])[:, None] - LEAD_S
+    best: tuple[float, float, tuple[int, ...]] | None = None
+    for offset in _candidates(meets, sync_s):
+        gain = words - _robust(np.abs(meets - offset) / TOLERANCE_S)
+        value, steps = _viterbi(gain)
+        if sync_s is not None:
+            value -= float(_robust(np.array(abs(offset - sync_s) / SYNC_TOLERANCE_S)))
+        if best is None or value > best[0] + 1e-9:
+            best = value, offset, steps
+    _, offset, steps = best
+    posterior = _posterior(words - _robust(np.abs(meets - offset) / TOLERANCE_S))
+    scores = tuple(float(posterior[i, k]) for i, k in enumerate(steps))
+    return Alignment(offset, steps, scores)
+
+
+def _candidates(meets: np.ndarray, sync_s: float | None) -> list[float]:
+    """Offsets in increasing order, each once; those that differ by a millisecond are one."""
+    offsets = np.sort(meets.ravel())
+    kept = offsets[np.concatenate(([True], np.diff(offsets) > 1e-3))]
+    return [*kept.tolist(), *([] if sync_s is None else [sync_s])]
+
+
+def _robust(z: np.ndarray) -> np.ndarray:
+    return np.where(z <= FAR, z, FAR + (z - FAR) / 4)
+
+
+def word_overlap(spoken: Sequence[SpokenUtterance], acted: Sequence[TimedAction]) -> np.ndarray:
+    """(utterances, actions) in [0, 1]: weighted share of the action's words that were spoken.
+
+    A word weighs log(1 + n / m) where m of n actions have it, so a word that all have says little. A word that was
+    misheard counts by its similarity, where that is high.
+    """
+    count = Counter(word for action in acted for word in set(action.words))
+    weight = {word: math.log(1 + len(acted) / m) for word, m in count.items()}
+    result = np.zeros((len(spoken), len(acted)))
+    for i, utterance in enumerate(spoken):
+        said = set(utterance.words)
+        heard = {word: max((word_similarity(word, other) for other in said), default=0.0) for word in count}
+        for k, action in enumerate(acted):
+            total = sum(weight[word] for word in set(action.words))
+            found = sum(weight[word] * heard[word] for word in set(action.words) if heard[word] >= _SIMILAR)
+            result[i, k] = found / total if total else 0.0
+    return result
+
+
+def _viterbi(gain: np.ndarray) -> tuple[float, tuple[int, ...]]:
+    """Highest sum of gain[i, s_i] over s that do not decrease, and s; among equals the earliest steps."""
+    n, m = gain.shape
+    best = gain[0].copy()
+    back = np.zeros((n, m), dtype=int)
+    for i in range(1, n):
+        reached = np.maximum.accumulate(best)
+        # The first index at which the running maximum was reached.
+        new = np.concatenate(([True], best[1:] > reached[:-1]))
+        back[i] = np.maximum.accumulate(np.where(new, np.arange(m), 0))
+        best = reached + gain[i]
+    steps = [int(np.argmax(best))]
+    for i in range(n - 1, 0, -1):
+        steps.append(int(back[i, steps[-1]]))
+    return float(best.max()), tuple(reversed(steps))
+
+
+def _posterior(gain: np.ndarray) -> np.ndarray:
+    """(n, m): probability of s_i = k where every s that does not decrease weighs exp(sum gain[i, s_i])."""
+    n, m = gain.shape
+    forward, backward = np.zeros((n, m)), np.zeros((n, m))
+    forward[0] = gain[0]
+    for i in range(1, n):
+        forward[i] = np.logaddexp.accumulate(forward[i - 1]) + gain[i]
+    for i in range(n - 2, -1, -1):
+        backward[i] = np.logaddexp.accumulate((backward[i + 1] + gain[i + 1])[::-1])[::-1]
+    joint = forward + backward
+    return np.exp(joint - np.logaddexp.reduce(joint, axis=1, keepdims=True))
+
+
+_WORD = re.compile(r"[a-z]+|\d+")
+
+
+def split_words(text: str) -> tuple[str, ...]:
+    """Lower-case words and numbers of a label, a typed text, an instruction, in order."""
+    return tuple(_WORD.findall(text.lower()))

@@ -1,0 +1,1 @@
+"""Recognize speech as words with times."""

@@ -1,0 +1,455 @@
+"""Recognize speech with PocketSphinx, led by a language model of speech about screens; nothing is downloaded."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import random
+import re
+import tempfile
+import time
+import weakref
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from ctypes import POINTER, c_char_p, c_double, c_float, c_int, c_int32, c_long, c_size_t, c_void_p
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import version
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+from pocketsphinx import NGramModel, _pocketsphinx, get_model_path
+
+from flywheel.envs.screens.vocabulary import BUTTONS, COLOURS, KEYS, PEOPLE, SETTINGS, SHAPES, SYMBOLS, THINGS
+from flywheel.recordings.asr.recognizer import Transcript, Word, check_audio, check_deadline
+from flywheel.utils.errors import BadInput
+
+# The part of PocketSphinx's C library that its Python binding leaves out: two language models, interpolated.
+#
+# The wheel's extension module exports the whole library (`pocketsphinx.h`, `pocketsphinx/model.h`), so it is called as
+# it stands there; nothing is compiled.
+
+SPHINX_MODEL = Path(get_model_path()) / "en-us"
+GENERAL_LANGUAGE_MODEL = SPHINX_MODEL / "en-us.lm.bin"  # the wheel's own language model
+PRONUNCIATIONS = SPHINX_MODEL / "cmudict-en-us.dict"
+
+LANGUAGE_WEIGHT = 6.5  # the exponent of the language model's probabilities beside the sounds'; the library's default
+WORD_PENALTY = 0.65  # likewise
+_ANY_TYPE = 0  # of a language model's file: as its name says
+
+_SIGNATURES = {
+    "err_set_loglevel_str": (c_char_p, c_char_p),
+    "ps_config_init": (c_void_p, c_void_p),
+    "ps_config_free": (c_int, c_void_p),
+    "ps_config_set_str": (c_void_p, c_void_p, c_char_p, c_char_p),
+    "ps_config_set_int": (c_void_p, c_void_p, c_char_p, c_long),
+    "ps_config_set_float": (c_void_p, c_void_p, c_char_p, c_double),
+    "ps_init": (c_void_p, c_void_p),
+    "ps_free": (c_int, c_void_p),
+    "ps_get_logmath": (c_void_p, c_void_p),
+    "ps_add_lm": (c_int, c_void_p, c_char_p, c_void_p),
+    "ps_activate_search": (c_int, c_void_p, c_char_p),
+    "ps_reinit_feat": (c_int, c_void_p, c_void_p),
+    "ps_start_utt": (c_int, c_void_p),
+    "ps_end_utt": (c_int, c_void_p),
+    "ps_process_raw": (c_int, c_void_p, c_char_p, c_size_t, c_int, c_int),
+    "ps_seg_iter": (c_void_p, c_void_p),
+    "ps_seg_next": (c_void_p, c_void_p),
+    "ps_seg_word": (c_char_p, c_void_p),
+    "ps_seg_frames": (None, c_void_p, POINTER(c_int), POINTER(c_int)),
+    "ps_seg_prob": (c_int32, c_void_p, c_void_p, c_void_p, c_void_p),
+    "logmath_exp": (c_double, c_void_p, c_int),
+    "ngram_model_read": (c_void_p, c_void_p, c_char_p, c_int, c_void_p),
+    "ngram_model_free": (c_int, c_void_p),
+    "ngram_model_apply_weights": (c_int, c_void_p, c_float, c_float),
+    "ngram_model_set_init": (c_void_p, c_void_p, POINTER(c_void_p), POINTER(c_char_p), POINTER(c_float), c_int),
+}
+
+
+@dataclass(frozen=True)
+class SphinxSegment:
+    """One piece of the best path: a word, or silence and noise. Frames last 10 ms; posterior: 0 to 1."""
+
+    word: str
+    first_frame: int
+    last_frame: int
+    posterior: float
+
+
+class SphinxDecoder:
+    """A decoder over language models (file -> weight, of sum 1). Not for use by several threads at once.
+
+    The score of a word w after h is sum_i weight_i p_i(w | h)^LANGUAGE_WEIGHT: the library interpolates what it has
+    weighted already, so a word is about as likely as in that model which expects it most.
+    """
+
+    def __init__(self, models: Mapping[Path, float], dictionary: Path = PRONUNCIATIONS, **options: int | float) -> None:
+        self._c = _library()
+        config = self._c.ps_config_init(None)
+        try:
+            self._c.ps_config_set_str(config, b"hmm", bytes(SPHINX_MODEL / "en-us"))
+            self._c.ps_config_set_str(config, b"dict", bytes(dictionary))
+            self._c.ps_config_set_str(config, b"loglevel", b"FATAL")
+            for name, value in options.items():
+                set_it = self._c.ps_config_set_int if isinstance(value, int) else self._c.ps_config_set_float
+                set_it(config, name.encode(), value)
+            self._decoder = _check_pointer(self._c.ps_init(config), SPHINX_MODEL)
+        finally:
+            self._c.ps_config_free(config)
+        weakref.finalize(self, self._c.ps_free, self._decoder)
+        self._logmath = self._c.ps_get_logmath(self._decoder)
+        self._choose(models)
+
+    def _choose(self, models: Mapping[Path, float]) -> None:
+        read = []
+        try:
+            for path in models:
+                read.append(_check_pointer(self._c.ngram_model_read(None, bytes(path), _ANY_TYPE, self._logmath), path))
+                self._c.ngram_model_apply_weights(read[-1], LANGUAGE_WEIGHT, WORD_PENALTY)
+            count = len(read)
+            names = (c_char_p * count)(*(str(number).encode() for number in range(count)))
+            weights = (c_float * count)(*models.values())
+            read.append(
+                _check_pointer(
+                    self._c.ngram_model_set_init(None, (c_void_p * count)(*read), names, weights, count), SPHINX_MODEL
+                )
+            )
+            if self._c.ps_add_lm(self._decoder, b"all", read[-1]) or self._c.ps_activate_search(self._decoder, b"all"):
+                raise BadInput("pocketsphinx refuses its language models", where=", ".join(map(str, models)))
+        finally:
+            for model in read:  # whoever needs it holds it by itself
+                self._c.ngram_model_free(model)
+
+    def decode(self, pcm: bytes) -> list[SphinxSegment]:
+        """The best path through one utterance: 16-bit samples, 16,000 a second.
+
+        It is read as a whole: the mean of the spectrum, by which microphone and room are taken out, is that of the
+        utterance, where a stream would begin with another's.
+        """
+        # The front end adapts to the channel as it goes: without this, words would depend on the utterances before.
+        self._c.ps_reinit_feat(self._decoder, None)
+        self._c.ps_start_utt(self._decoder)
+        self._c.ps_process_raw(self._decoder, pcm, len(pcm) // 2, 0, 1)
+        self._c.ps_end_utt(self._decoder)
+        return list(self._segments())
+
+    def _segments(self) -> Iterator[SphinxSegment]:
+        first, last = c_int(), c_int()
+        at = self._c.ps_seg_iter(self._decoder)
+        while at:
+            self._c.ps_seg_frames(at, first, last)
+            posterior = self._c.logmath_exp(self._logmath, self._c.ps_seg_prob(at, None, None, None))
+            yield SphinxSegment(
+                self._c.ps_seg_word(at).decode(), first.value, last.value, min(max(posterior, 0.0), 1.0)
+            )
+            at = self._c.ps_seg_next(at)
+
+
+def _check_pointer(pointer: int | None, what: Path) -> int:
+    if not pointer:
+        raise BadInput("pocketsphinx cannot read its model", where=what, fix="install pocketsphinx again")
+    return pointer
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    """Raises BadInput where this build of pocketsphinx keeps its library to itself."""
+    library = ctypes.CDLL(_pocketsphinx.__file__)
+    try:
+        for name, (result, *arguments) in _SIGNATURES.items():
+            function = getattr(library, name)
+            function.restype, function.argtypes = result, arguments
+    except AttributeError as error:
+        raise BadInput(
+            f"this build of pocketsphinx does not export its library: {error}",
+            where=_pocketsphinx.__file__,
+            fix="install its wheel: pip install -c constraints.txt --force-reinstall pocketsphinx",
+        ) from None
+    library.err_set_loglevel_str(b"FATAL")
+    return library
+
+
+# A trigram model of how people speak about a screen, in the ARPA format: it leads a recognizer to likely words.
+#
+# A general model of English hears `i opened the card` where an interface has a cart. This one has n-grams of generated
+# sentences about interfaces (verbs, colours, shapes, things, buttons, settings; fillers and corrections); all other
+# speech is left to the general one (`pocketsphinx.py`).
+
+SENTENCES = 6000
+DISCOUNT = 0.7  # taken from each n-gram's count for those never seen
+
+Sentence = Sequence[str]
+START, END = "<s>", "</s>"
+
+_FILLERS = ("um", "uh", "okay", "so", "well", "let me see", "um okay", "hmm", "and", "now", "then", "first", "next")
+_TURNS = ("no wait", "sorry", "no sorry", "i mean", "no", "wait")
+_NAMES = (*PEOPLE, "alice", "bob", "emma", "max")
+_SWITCHED = (*SETTINGS, "alerts", "night", "alarm", "wifi", "battery", "mode")
+_MORE_SHAPES = (*SHAPES, *SYMBOLS, "piece", "tile", "outline")
+_PLACES = (
+    "cart",
+    "checkout",
+    "shop",
+    "menu",
+    "page",
+    "list",
+    "home page",
+    "main page",
+    "next page",
+    "settings",
+    "look page",
+    "user page",
+)
+_FIELDS = ("field", "name field", "search box", "box", "search field", "text", "button", "link", "cart", "checkout")
+
+# Each line is a way to speak of one action; words in braces are drawn.
+_PATTERNS = (
+    "i {pick} the {colour} {shape}",
+    "{pick} the {colour} {shape}",
+    "i {pick} the {colour} tile",
+    "i {pick} the {thing}",
+    "i {pick} the {colour} {thing}",
+    "here is the {colour} {thing}",
+    "{pick} the {colour} one",
+    "i {move} the {colour} {shape}",
+    "{move} the {colour} {shape} {way}",
+    "i {move} the {shape}",
+    "i {move} the {shape} to the outline",
+    "i {move} them {way}",
+    "{move} the tiles {way}",
+    "i press {way}",
+    "i press the {way} key",
+    "press {way}",
+    "i go {way}",
+    "i turn {state} {setting}",
+    "turn {state} {setting}",
+    "i turn {state} the {setting}",
+    "i click the {setting} switch",
+    "i click the {field}",
+    "i click {button}",
+    "i click add to cart",
+    "i add it to the cart",
+    "i add the {colour} {thing} to the cart",
+    "i remove the {colour} {thing}",
+    "i take out the {colour} {thing}",
+    "i open the {place}",
+    "i go to the {place}",
+    "i go back to the {place}",
+    "back to the {place}",
+    "i click the {place}",
+    "i click {place}",
+    "i type {name}",
+    "i type {colour}",
+    "i type {thing}",
+    "i type my name in the field",
+    "i set the {kind} to {value}",
+    "i click {value}",
+    "i click {colour}",
+    "i search for the {thing}",
+    "i scroll {way}",
+    "i buy the {colour} {thing}",
+    "i am done",
+    "okay done",
+    "maybe here",
+    "that is not it",
+    "where is the {thing}",
+    "i look for the {shape}",
+)
+_SLOTS: dict[str, tuple[str, ...]] = {
+    "pick": ("click", "pick", "take", "open", "select", "choose", "click", "pick", "take"),
+    "move": ("drag", "move", "push", "put", "drag", "move"),
+    "colour": tuple(COLOURS),
+    "shape": _MORE_SHAPES,
+    "thing": (*THINGS, "lamp", "mug", "hat", "shirt", "shoe", "ball", "bag", "book"),
+    "way": KEYS,
+    "state": ("on", "off"),
+    "setting": _SWITCHED,
+    "field": _FIELDS,
+    "button": BUTTONS,
+    "place": _PLACES,
+    "name": _NAMES,
+    "kind": ("color", "text", "text size", "name", "size"),
+    "value": ("small", "normal", "large", *COLOURS),
+}
+
+
+def generate_sentences(count: int = SENTENCES, seed: int = 0) -> list[list[str]]:
+    """Generated think-aloud speech, in lower case."""
+    rng = random.Random(seed)
+    return [_sentence(rng) for _ in range(count)]
+
+
+def _sentence(rng: random.Random) -> list[str]:
+    drawn = {name: rng.choice(words) for name, words in _SLOTS.items()}
+    words = rng.choice(_PATTERNS).format(**drawn).split()
+    if rng.random() < 0.2 and "the" in words:
+        # A correction: broken off somewhere after `the`, and begun again there.
+        at = words.index("the")
+        other = [rng.choice(_SLOTS["colour"])] if rng.random() < 0.7 else words[at + 1 :]
+        words = [*words[: at + 1], *other, *rng.choice(_TURNS).split(), *words[at:]]
+    if rng.random() < 0.4:
+        words = [*rng.choice(_FILLERS).split(), *words]
+    if rng.random() < 0.15 and len(words) > 4:
+        cut = rng.randrange(2, len(words) - 1)  # a pause: each half is an utterance
+        words = words[:cut] if rng.random() < 0.5 else words[cut:]
+    return words
+
+
+class TrigramModel:
+    """A trigram model of `corpus`.
+
+    Interpolated absolute discounting: with c(h) the count of history h and n(h) the number of words seen after it,
+    p(w | h) = max(c(h w) - D, 0) / c(h) + D n(h) / c(h) p(w | h'), where h' is h without its first word. Single words:
+    their share of the corpus.
+    """
+
+    def __init__(self, corpus: Sequence[Sentence]) -> None:
+        self._counts = [_counts(corpus, order) for order in (1, 2, 3)]
+        total = sum(self._counts[0].values())
+        self._words = {word: count / total for (word,), count in self._counts[0].items()}
+        self._following = [_following(self._counts[order]) for order in (1, 2)]  # after one word, after two
+
+    def probability(self, gram: tuple[str, ...]) -> float:
+        """Of the last word after those before it, up to two; 0 for a word that is not in the corpus."""
+        if len(gram) == 1:
+            return self._words.get(gram[0], 0.0)
+        total, kinds = self._following[len(gram) - 2].get(gram[:-1], (0, 0))
+        lower = self.probability(gram[1:])
+        if not total:
+            return lower
+        seen = self._counts[len(gram) - 1].get(gram, 0)
+        return max(seen - DISCOUNT, 0) / total + DISCOUNT * kinds / total * lower
+
+    def _backoff(self, gram: tuple[str, ...]) -> float:
+        total, kinds = self._following[len(gram) - 1].get(gram, (0, 0))
+        return math.log10(DISCOUNT * kinds / total) if total else 0.0
+
+    def arpa(self) -> str:
+        grams = [sorted((word,) for word in (START, *self._words)), sorted(self._counts[1]), sorted(self._counts[2])]
+        lines = ["\\data\\", *(f"ngram {order}={len(g)}" for order, g in enumerate(grams, 1))]
+        for order, listed in enumerate(grams, 1):
+            lines += ["", f"\\{order}-grams:"]
+            for gram in listed:
+                value = -99.0 if gram == (START,) else math.log10(self.probability(gram))
+                lines.append(f"{value:.4f} {' '.join(gram)}" + (f" {self._backoff(gram):.4f}" if order < 3 else ""))
+        return "\n".join([*lines, "", "\\end\\", ""])
+
+
+def _counts(corpus: Sequence[Sentence], order: int) -> Counter[tuple[str, ...]]:
+    counts: Counter[tuple[str, ...]] = Counter()
+    for sentence in corpus:
+        padded = [START, *sentence, END]
+        counts.update(tuple(padded[at : at + order]) for at in range(len(padded) - order + 1))
+    if order == 1:
+        del counts[(START,)]  # never follows anything
+    return counts
+
+
+def _following(counts: Mapping[tuple[str, ...], int]) -> dict[tuple[str, ...], tuple[int, int]]:
+    """history -> (how often something followed it, how many different words did)."""
+    totals: dict[tuple[str, ...], list[int]] = defaultdict(lambda: [0, 0])
+    for gram, count in counts.items():
+        totals[gram[:-1]][0] += count
+        totals[gram[:-1]][1] += 1
+    return {history: (total, kinds) for history, (total, kinds) in totals.items()}
+
+
+# PocketSphinx: a recognizer whose wheel carries its English model. Works with no download.
+#
+# Its own language model, of general English, hears `card` for `cart`; one of how people speak about a screen
+# (`pocketsphinx.py`) hears nothing but what it was made from. So an utterance is heard with both together first; where
+# what was heard is less likely as such speech than as general English, it is heard again with the general model alone.
+
+_FRAMES_PER_S = 100
+_LOG_BASE = math.log(1.0001)  # of the probabilities that pocketsphinx gives out
+_COMMON = 3_000  # words of general English that the quick search can hear
+_SEARCH = {"maxhmmpf": 4_000, "maxwpf": 20, "fwdflat": 0}  # it follows fewer paths, and once
+_UNKNOWN = 1e-7  # probability of a word that a language model does not have
+_VARIANT = re.compile(r"\(\d+\)$")  # "the(2)": a second pronunciation of the same word
+
+
+class PocketSphinx:
+    """Not for use by several threads at once.
+
+    adapted: False is the stock recognizer, its language model and search as they come with the wheel; it is what ours
+    is measured against.
+    """
+
+    whole = False
+
+    def __init__(self, adapted: bool = True) -> None:
+        self.name = f"pocketsphinx-{version('pocketsphinx')}"
+        self._general = SphinxDecoder({GENERAL_LANGUAGE_MODEL: 1.0})
+        self._interface = _InterfaceSpeech() if adapted else None
+
+    def recognize(self, samples: np.ndarray, rate: int, deadline_s: float = 60.0) -> Transcript:
+        """See `Recognizer.recognize`. confidence: the posterior of the word in the lattice.
+
+        Decoding cannot be broken off, so the deadline is checked before and after.
+        """
+        check_audio(samples, rate)
+        deadline = time.monotonic() + deadline_s
+        check_deadline(deadline, self.name)
+        if not len(samples):
+            return Transcript(())
+        pcm, length = (np.clip(samples, -1, 1) * 32_767).astype("<i2").tobytes(), len(samples) / rate
+        words = _words(self._interface.decoder.decode(pcm), length) if self._interface else ()
+        check_deadline(deadline, self.name)
+        if not words or not self._interface or self._interface.gain([word.word for word in words]) <= 0:
+            words = _words(self._general.decode(pcm), length)
+            check_deadline(deadline, self.name)
+        return Transcript(words)
+
+
+class _InterfaceSpeech:
+    """A quick search that leans to speech about interfaces, and the judge of what it heard.
+
+    Both language models count alike. To save time it knows only the words of that speech and the commonest others:
+    whatever else is said is for the general search.
+    """
+
+    def __init__(self) -> None:
+        pronounced = _dictionary()
+        corpus = [sentence for sentence in generate_sentences() if all(word in pronounced for word in sentence)]
+        self._interface, self._general = TrigramModel(corpus), NGramModel.readfile(str(GENERAL_LANGUAGE_MODEL))
+        spoken = sorted((word for word in pronounced if word.isascii()), key=lambda word: (-self._english(word), word))
+        known = {word for sentence in corpus for word in sentence}.union(islice(spoken, _COMMON))
+        with tempfile.TemporaryDirectory() as folder:
+            model, dictionary = Path(folder) / "interface.lm", Path(folder) / "known.dict"
+            model.write_text(self._interface.arpa(), encoding="ascii")
+            dictionary.write_text("".join(pronounced[word] for word in sorted(known)), encoding="utf-8")
+            self.decoder = SphinxDecoder({GENERAL_LANGUAGE_MODEL: 0.5, model: 0.5}, dictionary, **_SEARCH)
+
+    def gain(self, words: Sequence[str]) -> float:
+        """log p(words) as speech about an interface, less that as general English: over 0, the first is likelier."""
+        said, gain = (START, *words, END), 0.0
+        for at in range(1, len(said)):
+            gram = said[max(0, at - 2) : at + 1]
+            gain += math.log(max(self._interface.probability(gram), _UNKNOWN))
+            gain -= max(self._english(*gram), math.log(_UNKNOWN))
+        return gain
+
+    def _english(self, *gram: str) -> float:
+        """Natural logarithm of the general model's probability of the last word after the others."""
+        return self._general.prob(list(reversed(gram))) * _LOG_BASE
+
+
+def _dictionary() -> dict[str, str]:
+    """The words that the recognizer can pronounce, each with the dictionary's lines for it."""
+    found: dict[str, str] = {}
+    for line in PRONUNCIATIONS.read_text(encoding="utf-8").splitlines(keepends=True):
+        if line.strip():
+            word = _VARIANT.sub("", line.split(maxsplit=1)[0])
+            found[word] = found.get(word, "") + line
+    return found
+
+
+def _words(segments: Sequence[SphinxSegment], length: float) -> tuple[Word, ...]:
+    """Without silence and noise, which the model writes as <s>, <sil>, [NOISE]."""
+    return tuple(_word(segment, length) for segment in segments if not segment.word.startswith(("<", "[")))
+
+
+def _word(segment: SphinxSegment, length: float) -> Word:
+    start, end = segment.first_frame / _FRAMES_PER_S, (segment.last_frame + 1) / _FRAMES_PER_S
+    return Word(_VARIANT.sub("", segment.word), min(start, length), min(end, length), segment.posterior)

@@ -1,0 +1,92 @@
+"""Define the recognizer interface: audio in, words with times out."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from flywheel.config import RecordingSettings
+from flywheel.utils.errors import BadInput, FlywheelError
+
+
+class RecognitionTimeout(FlywheelError):
+    """Speech was not recognized within its deadline."""
+
+
+@dataclass(frozen=True)
+class Word:
+    """start_s, end_s: seconds from the first sample. confidence: 0 to 1, the back-end's own estimate."""
+
+    word: str
+    start_s: float
+    end_s: float
+    confidence: float
+
+
+@dataclass(frozen=True)
+class Transcript:
+    """words: in the order of their times; empty where nothing was understood."""
+
+    words: tuple[Word, ...]
+
+    @property
+    def text(self) -> str:
+        return " ".join(word.word for word in self.words)
+
+
+class Recognizer(Protocol):
+    """name: as it is written into the table `thoughts`. whole: it wants a recording as a whole, not by utterances."""
+
+    name: str
+    whole: bool
+
+    def recognize(self, samples: np.ndarray, rate: int, deadline_s: float = 60.0) -> Transcript:
+        """The words of one utterance, or of a whole recording.
+
+        samples: float32 mono (n,), in [-1, 1], at `rate` = 16,000 a second; BadInput for anything else.
+        Words are lower case without punctuation; times are within the audio and do not decrease.
+        Raises RecognitionTimeout where `deadline_s` seconds have passed.
+        """
+
+
+def locate_whisper_checkpoint(settings: RecordingSettings, folder: Path) -> RecordingSettings:
+    """The same settings with the full path of a checkpoint that lies at a path relative to `folder`.
+
+    Without this it would depend on the directory that a process was started in. A published model's name stays.
+    """
+    path = folder / Path(settings.whisper_model).expanduser()
+    return settings.model_copy(update={"whisper_model": str(path)}) if path.is_file() else settings
+
+
+def open_recognizer(settings: RecordingSettings) -> Recognizer:
+    """The recognizer that the settings name, its model loaded. Raises BadInput where the model is not there."""
+    # A back-end's libraries are loaded only where it is used: whisper's take seconds.
+    if settings.recognizer == "whisper":
+        from flywheel.recordings.asr.whisper import Whisper
+
+        return Whisper(settings.whisper_model)
+    from flywheel.recordings.asr.pocketsphinx import PocketSphinx
+
+    return PocketSphinx()
+
+
+def check_audio(samples: np.ndarray, rate: int) -> None:
+    """What every back-end asks of its input. Raises BadInput."""
+    if rate != 16_000:
+        raise BadInput(f"a recognizer needs 16,000 samples a second, not {rate}", fix="use audio.resample")
+    if samples.ndim != 1 or samples.dtype != np.float32:
+        raise BadInput(f"a recognizer needs float32 mono, not {samples.dtype} of shape {samples.shape}")
+
+
+def check_deadline(deadline: float, name: str) -> None:
+    """deadline: on the clock of `time.monotonic`. Raises RecognitionTimeout once it has passed."""
+    if time.monotonic() >= deadline:
+        raise RecognitionTimeout(
+            f"{name} did not recognize the speech in time",
+            where="recording.timeout_s",
+            fix="raise it, or use a smaller model",
+        )

@@ -1,0 +1,168 @@
+"""Recognize speech with OpenAI's Whisper, through windows of thirty seconds, from a checkpoint file."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import time
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+
+from flywheel.recordings.asr.recognizer import Transcript, Word, check_audio, check_deadline
+from flywheel.utils.errors import BadInput
+
+# A long recording heard through windows of thirty seconds, in memory that does not grow with its length.
+
+WINDOW_S = 30.0
+EDGE_S = 1.0  # a word that ends so near a window's end may be half a word
+CONTEXT = 100  # words that the next window is told
+LOOPING = 2.4  # a text that zlib makes so much smaller says one thing again and again (Whisper's own measure)
+
+# (start, end of the window in seconds, what was said before it) -> its words, their times from the recording's start
+Hear = Callable[[float, float, str], Sequence[Word]]
+
+
+def stream_windows(seconds: float, hear: Hear) -> Iterator[Word]:
+    """The words of a recording of `seconds`, each once, in order of time.
+
+    What may be cut at the end of a window is left to the next, which begins in the gap before it. A window whose words
+    go round in a loop is no context: the next would go round with it.
+    """
+    at, context = 0.0, ""
+    while at < seconds:
+        end = min(at + WINDOW_S, seconds)
+        words = list(hear(at, end, context))
+        kept, after = (words, end) if end == seconds else _whole(words, at, end)
+        yield from kept
+        said = " ".join(word.word for word in kept)
+        context = "" if _loops(said) else " ".join(f"{context} {said}".split()[-CONTEXT:])
+        at = after
+
+
+def _whole(words: list[Word], at: float, end: float) -> tuple[list[Word], float]:
+    """The words that are surely whole, and where to go on."""
+    first = next((i for i, word in enumerate(words) if word.end_s > end - EDGE_S), len(words))
+    if first == len(words):
+        return words, end
+    before = words[first - 1].end_s if first else at
+    after = (before + words[first].start_s) / 2
+    # One word as long as half a window is none; to begin there again would take for ever.
+    return (words[:first], after) if after > at + WINDOW_S / 2 else (words, end)
+
+
+def _loops(text: str) -> bool:
+    return bool(text) and len(text) / len(zlib.compress(text.encode())) > LOOPING
+
+
+# OpenAI's Whisper, from a checkpoint file of its own format (`torch.save` of dims and weights).
+
+_NOT_WORD = re.compile(r"[^\w']+")
+
+
+class Whisper:
+    """One model on the CPU, or on the GPU where there is one.
+
+    model: a checkpoint file, or the name of a published model that lies in Whisper's cache. Nothing is downloaded.
+    """
+
+    whole = True
+
+    def __init__(self, model: str | Path) -> None:
+        whisper = _package()
+        path = find_whisper_checkpoint(model)
+        try:
+            self._model = whisper.load_model(str(path))
+        except Exception as error:  # torch raises many kinds for a file that is no checkpoint
+            raise BadInput(f"not a Whisper checkpoint: {error}", where=path, fix="fetch the file again") from None
+        heads = whisper._ALIGNMENT_HEADS.get(path.stem)
+        if heads:  # attention by which a published model tells the words' times; else the upper half of its layers
+            self._model.set_alignment_heads(heads)
+        self.name = f"whisper-{path.stem}"
+
+    def recognize(self, samples: np.ndarray, rate: int, deadline_s: float = 60.0) -> Transcript:
+        """See `Recognizer.recognize`. confidence: the mean probability of the word's tokens.
+
+        Samples may be of any length, and lie in a mapped file: a window at a time is taken. Decoding of a window cannot
+        be broken off, so the deadline is checked before and after each.
+        """
+        check_audio(samples, rate)
+        deadline = time.monotonic() + deadline_s
+        check_deadline(deadline, self.name)
+
+        def hear(start: float, end: float, context: str) -> Sequence[Word]:
+            heard = self._window(np.array(samples[round(start * rate) : round(end * rate)]), context)
+            check_deadline(deadline, self.name)
+            return list(_words(heard["segments"], start, end))
+
+        return Transcript(tuple(stream_windows(len(samples) / rate, hear)))
+
+    def _window(self, samples: np.ndarray, context: str) -> dict:
+        """Samples go in as an array: a path would need ffmpeg."""
+        return self._model.transcribe(
+            samples,
+            language="en",
+            word_timestamps=True,
+            initial_prompt=context or None,
+            condition_on_previous_text=False,
+            temperature=0.0,
+            fp16=self._model.device.type == "cuda",
+        )
+
+
+def _package() -> ModuleType:
+    try:
+        import whisper
+    except ImportError as error:
+        raise BadInput(
+            f"Whisper is not installed: {error}",
+            where="recording.recognizer",
+            fix="pip install 'flywheel[whisper]', or set pocketsphinx",
+        ) from None
+    return whisper
+
+
+def find_whisper_checkpoint(model: str | Path) -> Path:
+    """The checkpoint's file. One of a known name must have the checksum that it was published with. Raises BadInput."""
+    whisper, model = _package(), str(model)
+    path = Path(model).expanduser()
+    if path.is_file():
+        return path
+    address = whisper._MODELS.get(model)
+    if not address:
+        raise BadInput(
+            "no such Whisper checkpoint",
+            where=path,
+            fix=f"set recording.whisper_model to its file, or to one of {', '.join(whisper.available_models())}",
+        )
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "whisper"
+    path = cache / Path(address).name
+    if not path.is_file():
+        raise BadInput(
+            f"the Whisper model {model} is not in the cache, and nothing is downloaded",
+            where=path,
+            fix=f"on a machine with a network: python -c \"import whisper; whisper.load_model('{model}')\"",
+        )
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != address.split("/")[-2]:
+        raise BadInput("the Whisper checkpoint is damaged: its sha256 differs", where=path, fix="fetch the file again")
+    return path
+
+
+def _words(segments: list[dict], start: float, end: float) -> Iterator[Word]:
+    """Words in order, their times from the recording's start.
+
+    They are clipped to the window, which Whisper pads to 30 s, and made not to decrease.
+    """
+    at = start
+    for word in (word for segment in segments for word in segment["words"]):
+        text = _NOT_WORD.sub("", word["word"].lower())
+        begun = min(max(start + float(word["start"]), at), end)
+        at = min(max(start + float(word["end"]), begun), end)
+        if text:
+            yield Word(text, begun, at, min(max(float(word["probability"]), 0.0), 1.0))

@@ -1,0 +1,462 @@
+"""Read sound files as speech samples, check that they are whole, and cut them into utterances."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+import tempfile
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import soundfile
+
+from flywheel.utils.errors import DataError
+
+# Whether a sound file is whole, by its own bookkeeping: page checksums, numbers and positions, declared lengths.
+#
+# A decoder goes on past damage: it leaves out a page whose checksum is wrong and joins what is left, so all that was
+# said later stands too early, beside other steps. So the bookkeeping is read before the sound.
+
+FIX_COPY_AUDIO = (
+    "copy the recording again from the annotator's machine; where the file is the same there, record it again"
+)
+_OPUS_RATE = 48_000  # of all positions in Opus files (RFC 7845)
+_BEGINS, _ENDS = 2, 4  # flags of an Ogg page
+_FRAMES_PER_BLOCK = 1 << 20  # frames decoded at a time
+
+
+def check_sound_file(path: Path) -> None:
+    """Raises DataError where the file is missing, empty, cut off or damaged, or of a kind that cannot be checked.
+
+    Opus (RFC 7845, in Ogg, RFC 3533) and FLAC (RFC 9639) have checksums, so any change of their sound is seen. WAV has
+    none: its lengths alone are checked.
+    """
+    try:
+        with path.open("rb") as file:
+            head = file.read(12)
+            file.seek(0)
+            if not head:
+                raise DataError("the audio file is empty", where=path, fix=FIX_COPY_AUDIO)
+            if head[:4] == b"OggS":
+                _check_opus(file, path)
+            elif head[:4] == b"fLaC":
+                _check_flac(file, path)
+            elif head[:4] == b"RIFF" and head[8:] == b"WAVE":
+                _check_wav(file, path)
+            else:
+                raise DataError("the audio is neither Opus, FLAC nor WAV", where=path, fix=FIX_COPY_AUDIO)
+    except FileNotFoundError:
+        raise DataError("the recording has no audio", where=path, fix=FIX_COPY_AUDIO) from None
+    except OSError as error:
+        raise DataError(f"the audio cannot be read: {error.strerror}", where=path, fix=FIX_COPY_AUDIO) from None
+
+
+@dataclass(frozen=True)
+class _Page:
+    """One Ogg page. position: of its last whole packet's end, in samples; -1 where none ends on it."""
+
+    flags: int
+    position: int
+    serial: int
+    number: int
+    lengths: bytes
+    body: bytes
+
+
+def _check_opus(file: BinaryIO, path: Path) -> None:
+    """Pages follow each other without a gap, and each lasts as long as its packets."""
+    end, last, packet, packets = None, None, b"", 0
+    for page in _pages(file, path):
+        where = f"{path}, page {page.number}"
+        if last is None and not page.flags & _BEGINS:
+            raise DataError("the audio's beginning is missing", where=where, fix=FIX_COPY_AUDIO)
+        if last is not None:
+            _check_order(last, page, where)
+        last, at, samples = page, 0, 0
+        for length in page.lengths:
+            packet += page.body[at : at + length]
+            at += length
+            if length == 255:  # goes on
+                continue
+            if packets == 0 and not packet.startswith(b"OpusHead"):
+                raise DataError("the Ogg file holds no Opus", where=where, fix="record as Opus, FLAC or WAV")
+            samples += _duration(packet, where) if packets >= 2 else 0  # the first two are headers
+            packets, packet = packets + 1, b""
+        if packets <= 2:
+            continue
+        before = end or 0
+        end = page.position if page.position >= 0 else before
+        lost = (end - before - samples) / _OPUS_RATE
+        # The end of the last page may be cut back to where the recording stopped.
+        if lost > 0 or (lost < 0 and not page.flags & _ENDS) or end < before:
+            raise DataError(f"{abs(lost):.2f} s of sound are missing or too many", where=where, fix=FIX_COPY_AUDIO)
+    if last is None or not last.flags & _ENDS or packet:
+        raise DataError("the audio is cut off: its last page is missing", where=path, fix=FIX_COPY_AUDIO)
+    if end is None:
+        raise DataError("the audio is empty", where=path, fix=FIX_COPY_AUDIO)
+
+
+def _pages(file: BinaryIO, path: Path) -> Iterator[_Page]:
+    """Raises DataError at the first page that is cut off or whose checksum is wrong."""
+    count = 0
+    while head := file.read(27):
+        where = f"{path}, page {count}"
+        if head[:4] != b"OggS"[: len(head)]:
+            raise DataError("the audio is damaged: no page begins where one should", where=where, fix=FIX_COPY_AUDIO)
+        lengths = file.read(head[26]) if len(head) == 27 else b""
+        body = file.read(sum(lengths))
+        if len(head) < 27 or len(lengths) < head[26] or len(body) < sum(lengths):
+            raise DataError("the audio is cut off in the middle of a page", where=where, fix=FIX_COPY_AUDIO)
+        _, version, flags, position, serial, number, checksum = struct.unpack("<4sBBqIII", head[:26])
+        if version != 0 or _crc(head[:22] + bytes(4) + head[26:] + lengths + body) != checksum:
+            raise DataError("the audio is damaged: the page's checksum differs", where=where, fix=FIX_COPY_AUDIO)
+        yield _Page(flags, position, serial, number, lengths, body)
+        count += 1
+
+
+_MIRRORED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
+
+
+def _crc(data: bytes) -> int:
+    """Ogg's CRC-32 takes the highest bit first and starts at 0; zlib's, of the same polynomial, the lowest first."""
+    mirrored = zlib.crc32(data.translate(_MIRRORED), 0xFFFFFFFF) ^ 0xFFFFFFFF
+    return int(f"{mirrored:032b}"[::-1], 2)
+
+
+def _check_order(last: _Page, page: _Page, where: str) -> None:
+    if last.flags & _ENDS or page.flags & _BEGINS or page.serial != last.serial:
+        raise DataError("more than one recording is in the file", where=where, fix=FIX_COPY_AUDIO)
+    if page.number > last.number + 1:
+        missing = page.number - last.number - 1
+        raise DataError(f"{missing} pages of audio are missing before it", where=where, fix=FIX_COPY_AUDIO)
+    if page.number != last.number + 1:
+        raise DataError(
+            f"pages of audio are out of order: it comes after page {last.number}", where=where, fix=FIX_COPY_AUDIO
+        )
+
+
+def _duration(packet: bytes, where: str) -> int:
+    """Samples in an Opus packet, by its first bytes (RFC 6716, 3.1)."""
+    code = packet[0] & 3 if packet else 0
+    if not packet or (code == 3 and len(packet) < 2):
+        raise DataError("the audio is damaged: an empty packet", where=where, fix=FIX_COPY_AUDIO)
+    kind = packet[0] >> 3
+    if kind < 12:
+        tenths = (100, 200, 400, 600)[kind & 3]
+    elif kind < 16:
+        tenths = (100, 200)[kind & 1]
+    else:
+        tenths = (25, 50, 100, 200)[kind & 3]
+    frames = (1, 2, 2, packet[1] & 63 if code == 3 else 0)[code]
+    return tenths * frames * _OPUS_RATE // 10_000
+
+
+def _check_flac(file: BinaryIO, path: Path) -> None:
+    """The sound has the length, the rate and the MD5 that the header says."""
+    head = file.read(42)
+    if len(head) < 42 or head[4] & 127 or head[5:8] != b"\0\0\x22":
+        raise DataError("the audio is cut off or damaged: no FLAC header", where=path, fix=FIX_COPY_AUDIO)
+    packed = int.from_bytes(head[18:26], "big")
+    rate, channels, bits, count = packed >> 44, (packed >> 41 & 7) + 1, (packed >> 36 & 31) + 1, packed & (1 << 36) - 1
+    digest = head[26:42]
+    if not count or not any(digest):
+        raise DataError(
+            "the FLAC header does not say how long the sound is, or not its MD5",
+            where=path,
+            fix="encode it again into a file, not a pipe (flac does so)",
+        )
+    said = _rate_of_first_frame(file, head, path)
+    if said not in (0, rate):
+        raise DataError(
+            f"the audio's header says {rate} samples a second, its frames {said}", where=path, fix=FIX_COPY_AUDIO
+        )
+    md5, decoded, width = hashlib.md5(usedforsecurity=False), 0, -(-bits // 8)
+    try:
+        with soundfile.SoundFile(path) as sound:
+            for block in sound.blocks(_FRAMES_PER_BLOCK, dtype="int32", always_2d=True):
+                decoded += len(block)
+                samples = np.ascontiguousarray(block >> (32 - bits)).astype("<i4")
+                md5.update(samples.view(np.uint8).reshape(*block.shape, 4)[:, :, :width].tobytes())
+            same = sound.channels == channels
+    except (soundfile.SoundFileError, RuntimeError) as error:
+        raise DataError(f"the audio is damaged: {error}", where=path, fix=FIX_COPY_AUDIO) from None
+    if decoded != count:
+        raise DataError(f"the audio's header says {count} samples, {decoded} are there", where=path, fix=FIX_COPY_AUDIO)
+    if not same or md5.digest() != digest:
+        raise DataError("the audio is damaged: its MD5 differs", where=path, fix=FIX_COPY_AUDIO)
+
+
+_FLAC_RATES = (0, 88_200, 176_400, 192_000, 8_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000, 96_000)
+
+
+def _rate_of_first_frame(file: BinaryIO, head: bytes, path: Path) -> int:
+    """Samples a second as the first frame tells it; 0 where it tells none, or in a form that headers rarely have."""
+    file.seek(4)
+    last = False
+    while not last:
+        block = file.read(4)
+        if len(block) < 4:
+            raise DataError("the audio is cut off in its header", where=path, fix=FIX_COPY_AUDIO)
+        last = bool(block[0] & 128)
+        file.seek(int.from_bytes(block[1:], "big"), 1)
+    frame = file.read(4)
+    if len(frame) < 4 or frame[0] != 0xFF or frame[1] & 0xFC != 0xF8:
+        raise DataError("the audio is cut off or damaged: no sound after the header", where=path, fix=FIX_COPY_AUDIO)
+    code = frame[2] & 15
+    return _FLAC_RATES[code] if code < len(_FLAC_RATES) else 0
+
+
+def _check_wav(file: BinaryIO, path: Path) -> None:
+    """The file is as long as its header says, and so is each chunk; the format adds up."""
+    size = path.stat().st_size
+    said = int.from_bytes(file.read(8)[4:], "little") + 8
+    if said != size:
+        raise DataError(
+            f"the audio's header says {said:,} bytes, the file has {size:,}", where=path, fix=FIX_COPY_AUDIO
+        )
+    file.seek(12)
+    block = data = None
+    while file.tell() < size:
+        head = file.read(8)
+        name, length = head[:4], int.from_bytes(head[4:], "little")
+        start = file.tell()
+        if len(head) < 8 or start + length > size:
+            raise DataError(f"the audio is cut off: its part {name!r} is not whole", where=path, fix=FIX_COPY_AUDIO)
+        if name == b"fmt ":
+            block = _wav_block(file.read(length), path)
+        elif name == b"data":
+            data = length
+        file.seek(start + length + length % 2)
+    if block is None or data is None or data % block:
+        raise DataError(
+            "the audio's header has no format or no data, or they do not fit", where=path, fix=FIX_COPY_AUDIO
+        )
+
+
+def _wav_block(format_: bytes, path: Path) -> int:
+    """Bytes of one sample of all channels."""
+    if len(format_) < 16:
+        raise DataError("the audio's header has no whole format", where=path, fix=FIX_COPY_AUDIO)
+    # The bytes a second stand there too, but tools that are widely used write them wrong (flite does).
+    _, channels, rate, _, block, bits = struct.unpack("<HHIIHH", format_[:16])
+    if not channels or not rate or not bits or block != channels * -(-bits // 8):
+        raise DataError(
+            f"the audio's header contradicts itself: {channels} channels of {bits} bits, {block} bytes together",
+            where=path,
+            fix=FIX_COPY_AUDIO,
+        )
+    return block
+
+
+# Speech as samples: reading a file, resampling, and cutting it into utterances by its energy.
+#
+# A recording may last for hours: it is read in blocks, and what is longer than one lies in a file that is mapped, not
+# in memory.
+
+SAMPLE_RATE = 16_000  # samples a second that every recognizer gets
+MIN_SAMPLE_RATE = 8_000  # of a file: below it, half of what tells consonants apart is lost
+
+_FRAME_S = 0.02
+_PAD_S = 0.15  # kept on both sides of an utterance: the first consonant is quieter than the threshold
+_BLOCK_S = 60  # read, resampled and measured at a time
+_MARGIN_S = 1  # resampled with each block on both sides: at its very ends, a block's resampling is not exact
+
+
+def read_audio(path: Path) -> np.ndarray:
+    """A sound file (FLAC, Opus, WAV) as float32 mono at `RATE`, in [-1, 1].
+
+    Raises DataError for a file that is missing, is not sound, is damaged or cut off (`container.check`), or is empty.
+    """
+    check_sound_file(path)
+    try:
+        with soundfile.SoundFile(path) as sound:
+            if sound.samplerate < MIN_SAMPLE_RATE:
+                raise DataError(
+                    f"the audio has {sound.samplerate:,} samples a second",
+                    where=path,
+                    fix=f"record with {SAMPLE_RATE:,} or more; {MIN_SAMPLE_RATE:,} is the least",
+                )
+            samples = _gathered(_resampled(sound, path))
+    except (soundfile.SoundFileError, RuntimeError) as error:
+        raise DataError(f"the audio cannot be read: {error}", where=path, fix=FIX_COPY_AUDIO) from None
+    if not len(samples):
+        raise DataError("the audio is empty", where=path, fix=FIX_COPY_AUDIO)
+    return samples
+
+
+def _resampled(sound: soundfile.SoundFile, path: Path) -> Iterator[np.ndarray]:
+    """The sound as mono at `RATE`, `_BLOCK_S` seconds at a time; the blocks meet at whole seconds."""
+    rate, begin, done = sound.samplerate, 0, 0  # begin: of `held`, done: of what was given out, in seconds
+    held, ended = np.zeros(0, np.float32), False
+    while not ended:
+        wanted = (done + _BLOCK_S + _MARGIN_S - begin) * rate - len(held)
+        new = sound.read(wanted, dtype="float32", always_2d=True)
+        if not np.isfinite(new).all():
+            raise DataError("the audio holds values that are not numbers", where=path, fix=FIX_COPY_AUDIO)
+        held, ended = np.concatenate([held, new.mean(axis=1)]), len(new) < wanted
+        first = (done - begin) * SAMPLE_RATE
+        yield resample(held, rate)[first : None if ended else first + _BLOCK_S * SAMPLE_RATE]
+        done += _BLOCK_S
+        held, begin = held[(done - _MARGIN_S - begin) * rate :], done - _MARGIN_S
+
+
+def _gathered(blocks: Iterator[np.ndarray]) -> np.ndarray:
+    """One block as it is; more of them in a file of no name, which the system takes back with the array."""
+    first = next(blocks)
+    second = next(blocks, None)
+    if second is None:
+        return first
+    with tempfile.TemporaryFile() as file:
+        for block in (first, second):
+            block.tofile(file)
+        for block in blocks:
+            block.tofile(file)
+        file.flush()
+        return np.memmap(file, np.float32, "r")
+
+
+def iter_blocks(samples: np.ndarray, size: int) -> Iterator[np.ndarray]:
+    """`samples` a minute at a time, each block but the last a multiple of `size` samples."""
+    step = max(_BLOCK_S * SAMPLE_RATE // size, 1) * size
+    for at in range(0, len(samples), step):
+        yield samples[at : at + step]
+
+
+def resample(samples: np.ndarray, rate: int, to: int = SAMPLE_RATE) -> np.ndarray:
+    """Change the sampling rate of float32 mono `samples` (n,) -> (round(n to / rate),), band-limited (by Fourier)."""
+    if rate == to or not len(samples):
+        return samples.astype(np.float32, copy=False)
+    count = max(1, round(len(samples) * to / rate))
+    spectrum = np.fft.rfft(samples)
+    bins = count // 2 + 1
+    kept = np.zeros(bins, dtype=complex)
+    shared = min(bins, len(spectrum))
+    kept[:shared] = spectrum[:shared]
+    return (np.fft.irfft(kept, count) * (count / len(samples))).astype(np.float32)
+
+
+def speech_segments(
+    samples: np.ndarray,
+    rate: int = SAMPLE_RATE,
+    *,
+    pause_s: float = 0.5,
+    shortest_s: float = 0.2,
+    longest_s: float = 20.0,
+) -> list[tuple[float, float]]:
+    """Voice activity: (start, end) in seconds of each utterance, in order, not overlapping.
+
+    A frame is speech where its level is well over the noise floor of the recording (a low percentile of the levels)
+    and not far under its loud parts. Pauses shorter than `pause_s` do not end an utterance; sounds shorter than
+    `shortest_s` (a click of the mouse) are none; a longer one than `longest_s` is cut at its quietest place.
+    """
+    size = round(_FRAME_S * rate)
+    count = len(samples) // size
+    if not count:
+        return []
+    level = frame_levels(samples[: count * size], size)
+    floor, loud = np.percentile(level, 10), np.percentile(level, 95)
+    # A recording without contrast is all speech or all silence: then the absolute level decides.
+    threshold = max(floor + 9, loud - 35, -55.0) if loud - floor > 12 else -35.0
+    runs = _runs(level > threshold)
+    runs = _joined(runs, round(pause_s / _FRAME_S))
+    runs = [run for run in runs if (run[1] - run[0]) * _FRAME_S >= shortest_s]
+    pieces = [piece for run in runs for piece in _cut(run, level, round(longest_s / _FRAME_S))]
+    return _padded([(a * _FRAME_S, b * _FRAME_S) for a, b in pieces], len(samples) / rate)
+
+
+def frame_levels(samples: np.ndarray, size: int) -> np.ndarray:
+    """Level in dB (0: full scale) of each frame of `size` samples."""
+    powers = [(block.astype(np.float64).reshape(-1, size) ** 2).mean(axis=1) for block in iter_blocks(samples, size)]
+    return 10 * np.log10(np.concatenate(powers) + 1e-10)
+
+
+def _runs(speech: np.ndarray) -> list[tuple[int, int]]:
+    """Half-open runs of True."""
+    edges = np.flatnonzero(np.diff(np.concatenate(([0], speech.astype(np.int8), [0]))))
+    return [(int(a), int(b)) for a, b in zip(edges[::2], edges[1::2], strict=True)]
+
+
+def _joined(runs: list[tuple[int, int]], gap: int) -> list[tuple[int, int]]:
+    joined: list[tuple[int, int]] = []
+    for start, end in runs:
+        if joined and start - joined[-1][1] < gap:
+            joined[-1] = (joined[-1][0], end)
+        else:
+            joined.append((start, end))
+    return joined
+
+
+def _cut(run: tuple[int, int], level: np.ndarray, longest: int) -> list[tuple[int, int]]:
+    start, end = run
+    if end - start <= longest:
+        return [run]
+    # The quietest frame of the second half of what may stand: pieces are long, and shrink in any case.
+    at = start + longest // 2 + int(np.argmin(level[start + longest // 2 : start + longest]))
+    return [(start, at), *_cut((at, end), level, longest)]
+
+
+def _padded(pieces: list[tuple[float, float]], length: float) -> list[tuple[float, float]]:
+    """Each piece a little longer, up to half-way to its neighbour and within the recording."""
+    padded = []
+    for index, (start, end) in enumerate(pieces):
+        before = (pieces[index - 1][1] + start) / 2 if index else 0.0
+        after = (pieces[index + 1][0] + end) / 2 if index + 1 < len(pieces) else length
+        padded.append((max(start - _PAD_S, before), min(end + _PAD_S, after)))
+    return padded
+
+
+# Whether a recording's sound can be trusted as speech on its session's clock: its length, its level, its peaks.
+
+# What is left of the difference of audio and screen in length. A sync mark is wrong by up to a second, and a recorder
+# needs time to stop; without a mark, the microphone may have been switched on seconds before the screen or after it.
+TOLERANCE_S = 2.0
+TOLERANCE_WITHOUT_SYNC_S = 5.0
+SILENT_DB = -75.0  # a microphone that is on hears its room, 10 dB and more above this
+CLIPPED = 0.02  # share of the samples of loud frames at full scale
+_FULL = 0.98  # a codec rounds off what was cut off
+_LOUD_DB = -30.0
+_FRAME = SAMPLE_RATE // 50
+_FIX_RECORD_AGAIN = "record the session again"
+_RATIOS = {"half": 0.5, "a third": 1 / 3, "double": 2.0, "three times": 3.0}  # of lengths, where a rate is wrong
+
+
+def check_speech_level(samples: np.ndarray, where: Path) -> None:
+    """Raises DataError where the microphone gave nothing, or too much. samples: float32 mono at `audio.RATE`."""
+    size = min(_FRAME, len(samples))
+    framed = samples[: len(samples) // size * size]
+    level = frame_levels(framed, size)
+    if level.max() < SILENT_DB:
+        raise DataError("the audio is silent: the microphone was off or muted", where=where, fix=_FIX_RECORD_AGAIN)
+    full = [(np.abs(block).reshape(-1, size) >= _FULL).mean(axis=1) for block in iter_blocks(framed, size)]
+    loud = level > _LOUD_DB
+    clipped = float(np.concatenate(full)[loud].mean()) if loud.any() else 0.0
+    if clipped > CLIPPED:
+        raise DataError(
+            f"the audio is clipped: {clipped:.0%} of its loud parts are at full scale",
+            where=where,
+            fix=f"lower the microphone's level and {_FIX_RECORD_AGAIN}",
+        )
+
+
+def check_audio_length(length_s: float, seconds: float, sync_s: float | None, where: Path) -> None:
+    """Raises DataError where the audio is not as long as the session says.
+
+    length_s: of the audio. seconds: how long the session lasted on the screen's clock. sync_s: the screen's clock
+    minus the audio's; both were stopped together.
+    """
+    expected = seconds - (sync_s or 0.0)
+    tolerance = TOLERANCE_WITHOUT_SYNC_S if sync_s is None else TOLERANCE_S
+    if abs(length_s - expected) <= tolerance:
+        return
+    close = [name for name, ratio in _RATIOS.items() if abs(length_s / ratio - expected) <= tolerance * min(ratio, 1)]
+    guess = f" ({close[0]}: its sample rate may be wrong)" if close else ""
+    what = "too short" if length_s < expected else "too long"
+    raise DataError(
+        f"the audio is {what}: it lasts {length_s:.1f} s, by the session's clock {expected:.1f} s{guess}",
+        where=where,
+        fix="copy the recording again; where it is the same there, record the session again",
+    )

@@ -1,0 +1,261 @@
+"""Ingest think-aloud recordings (section 2.4.1): speech to words, words to thoughts, thoughts to steps, to rows."""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import cached_property
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flywheel.config import Settings, parse_settings
+from flywheel.envs.suites import catalogue
+from flywheel.recordings.align import Alignment, SpokenUtterance, TimedAction, align_utterances, split_words
+from flywheel.recordings.asr.recognizer import Recognizer, Transcript, open_recognizer
+from flywheel.recordings.audio import SAMPLE_RATE
+from flywheel.recordings.curate import Curation
+from flywheel.recordings.refine import Refiner, RefinerInput, open_refiner
+from flywheel.recordings.rows import IngestedSession, corrupt_rows, demonstration_rows, review_row, session_rows
+from flywheel.recordings.session import RecordedSession, load_session
+from flywheel.recordings.utterances import Utterance, join_broken_utterances, transcribe_utterances
+from flywheel.store.interop import demonstration
+from flywheel.utils.errors import BadInput, DataError, FlywheelError
+from flywheel.utils.processes import exit_with_parent
+
+log = logging.getLogger(__name__)
+_GRACE_S = 60.0  # a recognizer that misses its deadline by so much hangs
+
+
+class IngestWorkerDied(FlywheelError):
+    """A process that ingests recordings was killed, or hung and ended itself."""
+
+
+def find_new_sessions(folder: Path, already: set[str], limit: int) -> list[Path]:
+    """The first `limit` session folders by name that are not in `already`. Raises BadInput where `folder` is none."""
+    if not folder.is_dir():
+        raise BadInput("no recordings folder", where=folder, fix="set recording.folder")
+    fresh = (path for path in sorted(folder.iterdir()) if path.is_dir() and path.name not in already)
+    return [path for path in fresh if not path.name.startswith((".", "_"))][:limit]
+
+
+def ingest_sessions(
+    folders: Sequence[Path], settings: Settings, iteration: int, seen: Mapping[str, str] | None = None
+) -> list[IngestedSession]:
+    """Ingest sessions, those with speech on `recording.processes` processes; results in the order of `folders`.
+
+    seen: fingerprint -> session of earlier iterations; a recording like one of them, or like one before it in
+    `folders`, becomes invalid. A corrupt session does not stop the others. Raises BadInput where the recognizer's
+    model is missing, RecognitionTimeout, LanguageModelError, WorkerDied.
+    """
+    with closing(AsrWorkerPool(settings)) as listeners:
+        return listeners.ingest(folders, iteration, seen or {})
+
+
+class AsrWorkerPool:
+    """Takes in one lot of recordings after the other; the recognizers, slow to open, are opened once for all."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        # Spawned, not forked: the caller may have threads (Prefect's do), and a fork of those can hang. None is there
+        # before there is work for it.
+        self._pool = ProcessPoolExecutor(
+            settings.recording.processes, get_context("spawn"), _start, (settings.model_dump(mode="json"),)
+        )
+
+    def ingest(self, folders: Sequence[Path], iteration: int, seen: Mapping[str, str]) -> list[IngestedSession]:
+        """As `ingest_sessions`."""
+        silent = {folder for folder in folders if demonstration.is_demonstration(folder)}
+        heard = iter(self._listened([folder for folder in folders if folder not in silent], iteration))
+        ingested = [
+            demonstration_rows(folder, self._settings, iteration) if folder in silent else next(heard)
+            for folder in folders
+        ]
+        return mark_duplicates(ingested, seen)
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _listened(self, folders: Sequence[Path], iteration: int) -> list[IngestedSession]:
+        if min(self._settings.recording.processes, len(folders)) <= 1:
+            return [self._here(folder, iteration) for folder in folders]
+        try:
+            # The slowest first: a long recording at the end would keep one process waiting.
+            order = sorted(range(len(folders)), key=lambda i: -speech_bytes(folders[i]))
+            futures = {i: self._pool.submit(_work, folders[i], iteration) for i in order}
+            return [futures[i].result() for i in range(len(folders))]
+        except BrokenProcessPool:
+            raise IngestWorkerDied(
+                "a process that ingests recordings was killed, or passed its deadline",
+                where="recording.timeout_s",
+                fix="run again; where it was the deadline, raise it; where memory was short, lower recording.processes",
+            ) from None
+
+    def _here(self, folder: Path, iteration: int) -> IngestedSession:
+        return ingest_session(folder, self._tools.recognizer, self._settings, iteration, self._tools.refiner)
+
+    @cached_property
+    def _tools(self) -> _AsrTools:
+        """Of this process: opened where a recording is heard in it."""
+        return _AsrTools.open(self._settings)
+
+
+def speech_bytes(folder: Path) -> int:
+    """How much sound a session has; 0 where there is none."""
+    return sum(path.stat().st_size for path in folder.glob("speech.*"))
+
+
+@dataclass(frozen=True)
+class _AsrTools:
+    """What a process opens once."""
+
+    recognizer: Recognizer
+    refiner: Refiner
+
+    @classmethod
+    def open(cls, settings: Settings) -> _AsrTools:
+        return cls(open_recognizer(settings.recording), open_refiner(settings))
+
+
+_worker: tuple[_AsrTools, Settings] | FlywheelError
+
+
+def _start(raw: dict[str, Any]) -> None:
+    """In a new process, which a killed parent does not leave behind: open the tools. A failure is kept for the first
+    piece of work, which can report it."""
+    global _worker
+    exit_with_parent()
+    try:
+        settings = parse_settings(raw, where="settings of the parent process")
+        _worker = (_AsrTools.open(settings), settings)
+    except FlywheelError as error:
+        _worker = error
+
+
+def _work(folder: Path, iteration: int) -> IngestedSession:
+    if isinstance(_worker, FlywheelError):
+        raise _worker
+    tools, settings = _worker
+    return ingest_session(folder, _WatchedRecognizer(tools.recognizer), settings, iteration, tools.refiner)
+
+
+class _WatchedRecognizer:
+    """A recognizer that ends the process where it hangs: in native code no exception can be raised."""
+
+    def __init__(self, recognizer: Recognizer) -> None:
+        self.name, self.whole, self._recognizer = recognizer.name, recognizer.whole, recognizer
+
+    def recognize(self, samples: np.ndarray, rate: int, deadline_s: float = 60.0) -> Transcript:
+        faulthandler.dump_traceback_later(max(deadline_s, 0.0) + _GRACE_S, exit=True)
+        try:
+            return self._recognizer.recognize(samples, rate, deadline_s)
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+
+
+def ingest_session(
+    folder: Path, recognizer: Recognizer, settings: Settings, iteration: int, refiner: Refiner | None = None
+) -> IngestedSession:
+    """One session folder as rows. A corrupt one gives a trajectory of status invalid with the reason, and no steps.
+
+    refiner: default the one that the settings name. Raises RecognitionTimeout and LanguageModelError: those are no
+    faults of the recording.
+    """
+    if demonstration.is_demonstration(folder):
+        return demonstration_rows(folder, settings, iteration)
+    try:
+        session = load_session(folder)
+    except DataError as error:
+        log.warning("recording %s is not used: %s", folder.name, error)
+        return corrupt_rows(folder, error, iteration)
+    utterances = join_broken_utterances(
+        transcribe_utterances(recognizer, session.samples, SAMPLE_RATE, settings.recording.timeout_s)
+    )
+    refiner = refiner or open_refiner(settings)
+    texts = [refiner.refine(refiner_input(session, utterance)) for utterance in utterances]
+    alignment = align_session(session, utterances, texts)
+    return session_rows(session, utterances, texts, alignment, recognizer.name, refiner.name, settings, iteration)
+
+
+def align_session(session: RecordedSession, utterances: Sequence[Utterance], texts: Sequence[str]) -> Alignment:
+    """Utterances against the session's actions; both what was heard and its refined text count as words."""
+    spoken = [
+        SpokenUtterance(u.start_s, u.end_s, (*(word.word for word in u.words), *split_words(text)))
+        for u, text in zip(utterances, texts, strict=True)
+    ]
+    acted = [TimedAction(one.time_s, _action_words(session, one.events)) for one in session.actions]
+    return align_utterances(spoken, acted, session.meta.sync_s)
+
+
+def _action_words(session: RecordedSession, events: Iterable[int]) -> tuple[str, ...]:
+    """What the recorder knows of an action in words: its kind, target, keys, typed text."""
+    words: list[str] = []
+    for event in (session.events[index] for index in events):
+        words += split_words(f"{event.kind} {event.text} {event.key}")
+    return tuple(word for word in words if word not in _MUTE)
+
+
+_MUTE = {"drop", "stop", "enter", "key", "double", "right_single"}
+
+
+def refiner_input(session: RecordedSession, utterance: Utterance) -> RefinerInput:
+    """What the refiner is told."""
+    words = tuple(word.word for word in utterance.words)
+    return RefinerInput(
+        words, tuple(w.confidence for w in utterance.words), session.task.instruction, session_vocabulary(session)
+    )
+
+
+def session_vocabulary(session: RecordedSession) -> frozenset[str]:
+    """Words that stand on the session's screens, in its task, or were typed."""
+    texts = [session.task.instruction, catalogue.get_world(session.task.world).title]
+    texts += [f"{event.text} {event.key}" for event in session.events]
+    return frozenset(word for text in texts for word in split_words(text)) | frozenset(_INTERFACE)
+
+
+# Words of any graphical interface, which the screen shows as pictures.
+_INTERFACE = (
+    "cart",
+    "checkout",
+    "click",
+    "drag",
+    "press",
+    "tile",
+    "tiles",
+    "switch",
+    "page",
+    "field",
+    "button",
+    "outline",
+    "left",
+    "right",
+    "up",
+    "down",
+    "save",
+    "search",
+    "box",
+    "type",
+)
+
+
+def mark_duplicates(ingested: Iterable[IngestedSession], seen: Mapping[str, str]) -> list[IngestedSession]:
+    """Recordings of the same task with the same actions as an earlier one become invalid; the first one stands."""
+    known, marked = dict(seen), []
+    for one in ingested:
+        usable = one.trajectory.status != "invalid"
+        if usable and one.fingerprint in known:
+            reason = f"duplicate of {known[one.fingerprint]}"
+            trajectory = replace(one.trajectory, status="invalid", error=reason)
+            review = review_row(trajectory.trajectory_id, Curation((reason,)))
+            one = replace(one, trajectory=trajectory, review_rows=(review,))
+        elif usable:
+            known[one.fingerprint] = one.session
+        marked.append(one)
+    return marked

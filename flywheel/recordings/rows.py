@@ -1,0 +1,370 @@
+"""Turn an ingested recording or an imported demonstration into rows of the tables."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from flywheel.agent.actions import Click, Drag, LeftDouble, ParseError, RightSingle
+from flywheel.agent.grammar import Grammar, format_response
+from flywheel.agent.parsing.parser import action_fields, parse_response
+from flywheel.config import Settings
+from flywheel.envs.base import Task
+from flywheel.envs.tasks.drawing import is_held_out, task_to_row
+from flywheel.recordings.align import Alignment
+from flywheel.recordings.curate import Curation, curate_recording, recording_fingerprint
+from flywheel.recordings.session import RecordedSession, load_session_meta
+from flywheel.recordings.utterances import Utterance
+from flywheel.store.interop import demonstration
+from flywheel.store.interop.demonstration import DemonstratedStep, Demonstration
+from flywheel.store.trajectory import Step, Trajectory, session_trajectory_id
+from flywheel.utils.errors import DataError
+
+# An ingested recording as rows of the tables.
+
+Row = Mapping[str, Any]
+UNKNOWN = "unknown"  # task and domain of a recording whose session.json cannot be read
+
+
+@dataclass(frozen=True)
+class IngestedSession:
+    """One recording: its trajectory, and rows of the tables named. A corrupt one has a trajectory (status invalid) and
+    little else.
+
+    review_rows: what curation found, one row of `reviews` (kind curation, reviewer rules).
+    """
+
+    session: str
+    trajectory: Trajectory
+    task_row: Row | None = None
+    steps: tuple[Step, ...] = ()
+    thought_rows: tuple[Row, ...] = ()
+    event_rows: tuple[Row, ...] = ()
+    image_rows: tuple[Row, ...] = field(default=(), repr=False)
+    review_rows: tuple[Row, ...] = ()
+    fingerprint: str = ""
+
+
+def session_rows(
+    session: RecordedSession,
+    utterances: Sequence[Utterance],
+    texts: Sequence[str],
+    alignment: Alignment,
+    recognizer: str,
+    refined_by: str,
+    settings: Settings,
+    iteration: int,
+) -> IngestedSession:
+    identity = session_trajectory_id(iteration, session.task.task_id, session.meta.session)
+    grammar = Grammar.of_settings(settings)
+    # What was hardly understood is kept and marked, but is no thought to learn from: refined, it reads as well as any.
+    least = settings.recording.least_confidence
+    doubtful = [bool(text) and one.confidence < least for one, text in zip(utterances, texts, strict=True)]
+    trusted = ["" if doubt else text for text, doubt in zip(texts, doubtful, strict=True)]
+    steps = _steps(session, identity, _thoughts_of(session, trusted, alignment), grammar)
+    outcome = session.meta.outcome
+    trajectory = replace(
+        _trajectory(session.task, session.meta.session, iteration),
+        steps=len(steps),
+        reward=outcome.reward,
+        status="completed" if outcome.terminated else "truncated",
+        final_state=json.dumps(outcome.state, sort_keys=True, ensure_ascii=False),
+        started_at=session.meta.started_at,
+        ended_at=_at(session, session.meta.seconds),
+    )
+    images = {s.sha256: s for s in session.screens.values()}
+    found = curate_recording(trajectory, steps, list(images), grammar, session.task.max_steps)
+    if is_held_out(settings, session.task):
+        shown = f"{session.task.world}/{session.task.template} is held out for evaluation (synthesis.held_out)"
+        found = replace(found, faults=(*found.faults, shown))
+    if any(doubtful):
+        remark = f"{sum(doubtful)} of {len(texts)} utterances were hardly understood"
+        found = replace(found, remarks=(*found.remarks, remark))
+    if not found.accepted:
+        trajectory = replace(trajectory, status="invalid", error="; ".join(found.faults))
+    task = task_to_row(session.task)
+    return IngestedSession(
+        session=session.meta.session,
+        trajectory=trajectory,
+        task_row=task,
+        steps=tuple(steps),
+        thought_rows=tuple(_thoughts(identity, utterances, texts, alignment, recognizer, refined_by, doubtful)),
+        event_rows=tuple(_events(session, identity)),
+        image_rows=tuple(
+            {name: value for name, value in vars(screen).items() if name not in ("time_s", "url")}
+            for screen in images.values()
+        ),
+        review_rows=(review_row(identity, found),),
+        fingerprint=recording_fingerprint(task, steps),
+    )
+
+
+def _trajectory(task: Task | None, session: str, iteration: int) -> Trajectory:
+    """task: None where it cannot be read."""
+    known = {"world": task.world, "level": task.level, "instruction": task.instruction} if task else {}
+    name = task.task_id if task else UNKNOWN
+    return Trajectory(
+        session_trajectory_id(iteration, name, session),
+        name,
+        task.domain if task else UNKNOWN,
+        source="recording",
+        author="human",
+        sample=0,
+        policy_version="human",
+        **known,
+    )
+
+
+def corrupt_rows(folder: Path, error: DataError, iteration: int) -> IngestedSession:
+    """What can be said of a session that cannot be read; its task, where session.json is whole."""
+    task = None
+    with suppress(DataError):
+        task = load_session_meta(folder)[1]
+    # The reason is kept for years: a path of this machine in it would mean nothing then.
+    reason = _without_path(str(error), folder)
+    trajectory = replace(
+        _trajectory(task, folder.name, iteration), domain=UNKNOWN, status="invalid", error=reason, steps=0
+    )
+    review = review_row(trajectory.trajectory_id, Curation((reason,)))
+    return IngestedSession(folder.name, trajectory, task_to_row(task) if task else None, review_rows=(review,))
+
+
+def _without_path(text: str, folder: Path) -> str:
+    """Paths below the session's folder as they are from the recordings folder."""
+    return text.replace(f"{folder}", folder.name)
+
+
+def _thoughts_of(session: RecordedSession, texts: Sequence[str], alignment: Alignment) -> list[str]:
+    """The thought of each action: what was said about it, in order, each sentence once."""
+    thoughts: list[list[str]] = [[] for _ in session.actions]
+    for text, step in zip(texts, alignment.steps, strict=True):
+        if text and text not in thoughts[step]:
+            thoughts[step].append(text)
+    return [" ".join(sentences) for sentences in thoughts]
+
+
+def _steps(session: RecordedSession, identity: str, thoughts: Sequence[str], grammar: Grammar) -> list[Step]:
+    steps = []
+    last = len(session.actions) - 1
+    outcome = session.meta.outcome
+    slips = _slips(session)
+    for number, (recorded, thought) in enumerate(zip(session.actions, thoughts, strict=True)):
+        screen = session.screens[recorded.screen]
+        done = action_fields(recorded.action, grammar)
+        ended = session.actions[number + 1].time_s if number < last else session.meta.seconds
+        steps.append(
+            Step(
+                identity,
+                number,
+                "human",
+                thought,
+                raw_text=format_response(thought, done["action"]),
+                weight_version="human",
+                image_sha256=screen.sha256,
+                url=screen.url,
+                reward=outcome.reward if number == last else 0.0,
+                terminated=number == last and outcome.terminated,
+                truncated=number == last and not outcome.terminated,
+                started_at=_at(session, recorded.time_s),
+                ended_at=_at(session, ended),
+                slip=number in slips,
+                **done,
+            )
+        )
+    return steps
+
+
+_CLICKS = Click | LeftDouble | RightSingle
+_POINTING = _CLICKS | Drag
+
+
+def _slips(session: RecordedSession) -> set[int]:
+    """Numbers of the clicks on nothing: no element is named under the pointer, and the next screen is the same.
+
+    A screen alone does not tell: a button that copies changes nothing that can be seen. None where the recorder names
+    no elements.
+    """
+    actions = session.actions
+    named = [any(session.events[index].text for index in one.events) for one in actions]
+    if not any(name and isinstance(one.action, _POINTING) for name, one in zip(named, actions, strict=True)):
+        return set()
+    shown = [session.screens[one.screen].sha256 for one in actions]
+    idle = [isinstance(one.action, _CLICKS) and not name for one, name in zip(actions, named, strict=True)]
+    return {number for number, (before, after) in enumerate(pairwise(shown)) if idle[number] and before == after}
+
+
+def _thoughts(
+    identity: str,
+    utterances: Sequence[Utterance],
+    texts: Sequence[str],
+    alignment: Alignment,
+    recognizer: str,
+    refined_by: str,
+    doubtful: Sequence[bool],
+) -> Iterable[dict[str, Any]]:
+    """Rows of `thoughts`, their times on the screen's clock."""
+    offset = alignment.offset_s
+    for number, (utterance, text) in enumerate(zip(utterances, texts, strict=True)):
+        words = [replace(w, start_s=w.start_s + offset, end_s=w.end_s + offset) for w in utterance.words]
+        yield {
+            "trajectory_id": identity,
+            "utterance": number,
+            "start_s": utterance.start_s + offset,
+            "end_s": utterance.end_s + offset,
+            "asr_text": utterance.text,
+            "text": text,
+            "words": [asdict(word) for word in words],
+            "step": alignment.steps[number],
+            "alignment_score": alignment.scores[number],
+            "recognizer": recognizer,
+            "refined_by": refined_by,
+            "confidence": utterance.confidence,
+            "doubtful": doubtful[number],
+        }
+
+
+def _events(session: RecordedSession, identity: str) -> Iterable[dict[str, Any]]:
+    step_of = {index: step for step, one in enumerate(session.actions) for index in one.events}
+    for number, event in enumerate(session.events):
+        yield {
+            "trajectory_id": identity,
+            "event": number,
+            "time_s": event.time_s,
+            "kind": event.kind,
+            "x": event.x,
+            "y": event.y,
+            "key": event.key or None,
+            "text": event.text or None,
+            "step": step_of[number],
+        }
+
+
+def review_row(identity: str, found: Curation) -> dict[str, Any]:
+    return {
+        "subject": identity,
+        "kind": "curation",
+        "reviewer": "rules",
+        "decision": "accept" if found.accepted else "reject",
+        "comment": "; ".join((*found.faults, *found.remarks)),
+        "at": datetime.now(UTC),
+    }
+
+
+def _at(session: RecordedSession, seconds: float) -> datetime:
+    return session.meta.started_at + timedelta(seconds=seconds)
+
+
+# A demonstration of another data set as rows of the tables: as a recording's, with where it is from.
+
+IMPORTED_DOMAIN = "imported"
+
+
+def demonstration_rows(folder: Path, settings: Settings, iteration: int) -> IngestedSession:
+    """One that cannot be read, or has no step to learn from, gives a trajectory of status invalid with the reason."""
+    try:
+        one, images = demonstration.load_demonstration(folder)
+    except DataError as error:
+        return corrupt_rows(folder, error, iteration)
+    task = _task(one)
+    identity = session_trajectory_id(iteration, task["task_id"], folder.name)
+    grammar = Grammar.of_settings(settings)
+    steps = [_step(one, number, identity, grammar) for number in range(len(one.steps))]
+    found = _curated(one, steps, {row["sha256"] for row in images})
+    trajectory = Trajectory(
+        identity,
+        task["task_id"],
+        IMPORTED_DOMAIN,
+        world=one.world,
+        level=1,
+        instruction=one.instruction,
+        source="import",
+        author="human",
+        sample=0,
+        policy_version="human",
+        status="truncated" if one.completed is False else "completed",
+        steps=len(steps),
+        reward=None if one.completed is None else float(one.completed),
+        origin=one.origin,
+        licence=one.licence,
+    )
+    if not found.accepted:
+        trajectory = replace(trajectory, status="invalid", error="; ".join(found.faults))
+    return IngestedSession(
+        session=folder.name,
+        trajectory=trajectory,
+        task_row=task,
+        steps=tuple(steps),
+        image_rows=tuple(images),
+        review_rows=(review_row(identity, found),),
+        fingerprint=recording_fingerprint(task, steps),
+    )
+
+
+def _task(one: Demonstration) -> dict:
+    """A row of `tasks`. It has no verifier: nobody plays it here."""
+    facts = {**one.facts, "origin": one.origin}
+    return {
+        "task_id": one.origin,
+        "domain": IMPORTED_DOMAIN,
+        "world": one.world,
+        "template": one.template,
+        "level": 1,
+        "seed": one.seed,
+        "instruction": one.instruction,
+        "params": json.dumps(facts, sort_keys=True, ensure_ascii=False),
+        "max_steps": len(one.steps),
+        "split": one.split,
+    }
+
+
+def _step(one: Demonstration, number: int, identity: str, grammar: Grammar) -> Step:
+    step, last = one.steps[number], number == len(one.steps) - 1
+    done, fault = _done(step, grammar)
+    return Step(
+        identity,
+        number,
+        "human",
+        step.thought,
+        raw_text=format_response(step.thought, done.get("action", step.action)),
+        parse_error=fault or None,
+        weight_version="human",
+        image_sha256=step.screen or None,
+        observation=step.observation,
+        tool_result=step.result or None,
+        reward=float(bool(one.completed)) if last else 0.0,
+        terminated=last and one.completed is not False,
+        truncated=last and one.completed is False,
+        slip=step.slip,
+        **done,
+    )
+
+
+def _done(step: DemonstratedStep, grammar: Grammar) -> tuple[dict, str]:
+    if step.fault:
+        return {}, step.fault
+    action = parse_response(f"Action: {step.action}", demonstration.DEMONSTRATION_GRAMMAR).action
+    if isinstance(action, ParseError):
+        return {}, action.reason
+    return action_fields(action, grammar), ""
+
+
+def _seen(step: Step, screens: set[str]) -> bool:
+    """Whether what was seen is there; where nothing was, what was read."""
+    return step.image_sha256 in screens if step.image_sha256 else step.observation is not None
+
+
+def _curated(one: Demonstration, steps: list[Step], screens: set[str]) -> Curation:
+    faults = [f"step {step.step} has no screen" for step in steps if not _seen(step, screens)][:1]
+    unlearnt = [step for step in steps if step.parse_error or step.slip]
+    if len(unlearnt) == len(steps):
+        faults.append("no step that can be learnt")
+    if not one.instruction.strip():
+        faults.append("no instruction")
+    remarks = [f"step {step.step} is not learnt: {step.parse_error or 'a slip'}" for step in unlearnt[:8]]
+    return Curation(tuple(faults), tuple(remarks))

@@ -1,0 +1,157 @@
+"""Choose the recorded sessions that an iteration ingests, once, and keep the choice in `sessions.json`.
+
+The recordings folder grows between iterations. A stage that depended on the folder would mark every past
+iteration changed with each new session, so iteration k depends on `iterations/NNN/sessions.json`: the
+sessions chosen, each with the sha256 of its files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from flywheel.config.workspace import Workspace
+from flywheel.store import manifest, partitions
+from flywheel.store.trajectory import session_trajectory_id
+from flywheel.store.versioning import dvc_files
+from flywheel.utils.errors import BadInput, DataError
+from flywheel.utils.files import sha256_file, write_json
+from flywheel.utils.progress import announce
+
+
+@dataclass(frozen=True)
+class SessionFolder:
+    """id: the folder's name. path: the folder, relative to the workspace (or absolute)."""
+
+    id: str
+    path: str
+    sha256: str
+
+
+DEMONSTRATION_FILE = "demonstration.json"
+"""The file by which a folder is another data set's demonstration (`flywheel import`), and no recorded session."""
+
+
+DeferSession = Callable[[Path], bool]  # of a session's folder: it comes after all sessions of which this is not true
+
+
+def choose_sessions(
+    ws: Workspace, iteration: int, folder: str, limit: int, imports: int = 0, later: DeferSession | None = None
+) -> list[SessionFolder]:
+    """Choose the next `limit` recorded sessions, and the next `imports` imported ones, by name, that no earlier
+    iteration used; a choice once made stands.
+
+    A session that was set aside (a damaged one) and is mended since is chosen again. Until the stage `ingest` is
+    recorded, what was chosen is taken as it lies there now, so that it can be mended. Raises BadInput where the folder
+    is missing (and sessions are wanted), DataError where a session that was chosen is gone.
+    """
+    path = _path(ws, iteration)
+    if not path.exists():
+        chosen = _choose(ws, iteration, ws.resolve(folder), limit, imports, later)
+        _write(path, chosen)
+    elif "ingest" not in dvc_files.recorded_stages(ws, iteration):
+        before = read_chosen_sessions(ws, iteration)
+        now = [_as_it_is(ws, session) for session in before]
+        if now != before:
+            _write(path, now)
+    return read_chosen_sessions(ws, iteration)
+
+
+def read_chosen_sessions(ws: Workspace, iteration: int) -> list[SessionFolder]:
+    """The sessions of iteration k, as they were chosen. Raises DataError where their list is not one."""
+    path = _path(ws, iteration)
+    try:
+        return [SessionFolder(**raw) for raw in json.loads(path.read_text(encoding="utf-8"))["sessions"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            f"no list of sessions: {error}", where=ws.relative(path), fix="restore it from git, or begin the iteration"
+        ) from None
+
+
+def check_sessions_unchanged(ws: Workspace, sessions: Iterable[SessionFolder]) -> None:
+    """For who reads their files: they are as they were when they were chosen. Raises DataError naming one that changed
+    since."""
+    for session in sessions:
+        if folder_digest(ws.resolve(session.path)) != session.sha256:
+            raise DataError(
+                "a recorded session is missing, or changed after it was chosen",
+                where=session.path,
+                fix="type `flywheel run`: an iteration whose ingest is not done takes it as it is now, and one that "
+                "was set aside comes again in the next iteration",
+            )
+
+
+def _path(ws: Workspace, iteration: int) -> Path:
+    return ws.iteration(iteration) / "sessions.json"
+
+
+def _write(path: Path, sessions: list[SessionFolder]) -> None:
+    write_json(path, {"sessions": [vars(session) for session in sessions]})
+
+
+def _as_it_is(ws: Workspace, session: SessionFolder) -> SessionFolder:
+    folder = ws.resolve(session.path)
+    if not folder.is_dir():
+        raise DataError(
+            "a recorded session is gone since it was chosen",
+            where=session.path,
+            fix="put it back, or choose anew with `flywheel discard`",
+        )
+    now = replace(session, sha256=folder_digest(folder))
+    if now != session:
+        announce("ingest", f"{session.path} changed since it was chosen: it is taken as it is now")
+    return now
+
+
+def folder_digest(folder: Path) -> str:
+    """sha256 over names and contents of a folder's files; of nothing where there are none."""
+    state = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            state.update(f"{path.relative_to(folder).as_posix()}\0{sha256_file(path)}\n".encode())
+    return state.hexdigest()
+
+
+def _choose(
+    ws: Workspace, iteration: int, folder: Path, limit: int, imports: int, later: DeferSession | None
+) -> list[SessionFolder]:
+    if not folder.is_dir():
+        if not limit:
+            return []
+        raise BadInput(
+            "no recordings folder", where=folder, fix="set recording.folder, or recording.sessions_per_iteration to 0"
+        )
+    taken = set(manifest.read_manifest(ws, iteration - 1).sessions) - _repaired_sessions(ws, iteration, folder)
+    fresh = sorted(path for path in folder.iterdir() if path.is_dir() and path.name not in taken)
+    whole = [path for path in fresh if not path.name.startswith(".")]  # an import may be going on
+    imported = [path for path in whole if (path / DEMONSTRATION_FILE).is_file()]
+    recorded = [path for path in whole if path not in imported]
+    if later is not None and len(recorded) > limit:
+        recorded.sort(key=later)
+    chosen = recorded[:limit] + imported[:imports]
+    return [SessionFolder(path.name, _name(ws, path), folder_digest(path)) for path in sorted(chosen)]
+
+
+def _repaired_sessions(ws: Workspace, iteration: int, folder: Path) -> set[str]:
+    """Sessions that were set aside when they were last taken in, and are other files now."""
+    aside: dict[str, str] = {}
+    for k in range(1, iteration):
+        if not ws.partition("trajectories", k, "ingest").is_dir():
+            continue
+        rows = partitions.read_partition(
+            ws, "trajectories", k, "ingest", ["trajectory_id", "task_id", "status"]
+        ).to_pylist()
+        invalid = {row["trajectory_id"]: row["task_id"] for row in rows if row["status"] == "invalid"}
+        for session in read_chosen_sessions(ws, k):
+            names = {session_trajectory_id(k, task, session.id) for task in invalid.values()}
+            aside.pop(session.id, None)
+            if names & set(invalid):
+                aside[session.id] = session.sha256
+    return {name for name, sha256 in aside.items() if folder_digest(folder / name) != sha256}
+
+
+def _name(ws: Workspace, path: Path) -> str:
+    return ws.relative(path) if path.resolve().is_relative_to(ws.root) else str(path.resolve())

@@ -1,0 +1,408 @@
+"""Read and write a recorded session on disk: input events, screens, speech, and the actions they amount to."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from flywheel.agent import actions as act
+from flywheel.agent.actions import Action, Point
+from flywheel.envs.base import Task
+from flywheel.envs.tasks.drawing import task_from_row
+from flywheel.recordings import audio
+from flywheel.utils.errors import BadInput, DataError
+
+# Between an annotator's input events and the agent's actions.
+
+# What the recorder writes as `kind`. `drop` ends a `drag`; `stop` is the annotator's end of the recording.
+EVENT_KINDS = (
+    "click",
+    "double",
+    "right",
+    "hover",
+    "drag",
+    "drop",
+    "key",
+    "down",
+    "up",
+    "type",
+    "scroll",
+    "navigate",
+    "back",
+    "stop",
+)
+_POINTED = {"click": act.Click, "double": act.LeftDouble, "right": act.RightSingle, "hover": act.Hover}
+_DIRECTIONS = ("up", "down", "left", "right")
+
+
+@dataclass(frozen=True)
+class InputEvent:
+    """One captured input event.
+
+    time_s: on the screen's clock, from its start. x, y: fractions of the viewport. key: keys held together, separated
+    by spaces. text: what was typed, the address, the direction of a scroll, or the label of the element under the
+    pointer. screen: number of the screen shown just before, where an action begins.
+    """
+
+    time_s: float
+    kind: str
+    x: float | None = None
+    y: float | None = None
+    key: str = ""
+    text: str = ""
+    screen: int | None = None
+
+
+@dataclass(frozen=True)
+class RecordedAction:
+    """An action made of one or two events. events: their indices."""
+
+    action: Action
+    events: tuple[int, ...]
+    time_s: float
+    screen: int | None
+
+
+def events_to_actions(events: Sequence[InputEvent]) -> list[RecordedAction]:
+    """The actions that the events amount to: a drag with its drop, typed text with the Enter that follows at once.
+
+    Raises BadInput for an event that cannot be part of an action, by its index.
+    """
+    recorded: list[RecordedAction] = []
+    for index, event in enumerate(events):
+        previous = recorded[-1] if recorded else None
+        if event.kind == "drop":
+            if index == 0 or events[index - 1].kind != "drag":
+                raise BadInput("a drop without a drag before it", where=f"event {index}")
+            drag = act.Drag(previous.action.start_point, _point(event, index))
+            recorded[-1] = RecordedAction(drag, (*previous.events, index), previous.time_s, previous.screen)
+        elif _submits(event, previous):
+            typed = act.Type(previous.action.content + "\n")
+            recorded[-1] = RecordedAction(typed, (*previous.events, index), previous.time_s, previous.screen)
+        else:
+            if event.kind == "drag" and (index + 1 == len(events) or events[index + 1].kind != "drop"):
+                raise BadInput("a drag without its drop", where=f"event {index}")
+            recorded.append(RecordedAction(_action(event, index), (index,), event.time_s, event.screen))
+    return recorded
+
+
+def _submits(event: InputEvent, previous: RecordedAction | None) -> bool:
+    """Enter right after typing, on the same screen: the recorder gives it no screen of its own."""
+    typed = previous is not None and isinstance(previous.action, act.Type)
+    return typed and event.kind == "key" and event.key.lower() == "enter" and event.screen is None
+
+
+def _action(event: InputEvent, index: int) -> Action:
+    match event.kind:
+        case "click" | "double" | "right" | "hover":
+            return _POINTED[event.kind](_point(event, index))
+        case "drag":
+            point = _point(event, index)
+            return act.Drag(point, point)
+        case "key":
+            keys = tuple(event.key.lower().split())
+            if not 1 <= len(keys) <= 3:
+                raise BadInput(f"a key event has one to three keys, not {event.key!r}", where=f"event {index}")
+            return act.Hotkey(keys)
+        case "down" | "up":
+            if not event.key:
+                raise BadInput("a key event without a key", where=f"event {index}")
+            return (act.Press if event.kind == "down" else act.Release)(event.key)
+        case "type":
+            return act.Type(event.text)
+        case "scroll":
+            if event.text not in _DIRECTIONS:
+                raise BadInput(f"no scroll direction is called {event.text!r}", where=f"event {index}")
+            return act.Scroll(_point(event, index), event.text)
+        case "navigate":
+            return act.Navigate(event.text)
+        case "back":
+            return act.NavigateBack()
+        case "stop":
+            return act.Finished(event.text)
+    raise BadInput(
+        f"no event is of kind {event.kind!r}", where=f"event {index}", fix=f"known are {', '.join(EVENT_KINDS)}"
+    )
+
+
+def _point(event: InputEvent, index: int) -> Point:
+    if event.x is None or event.y is None or not (0 <= event.x < 1 and 0 <= event.y < 1):
+        raise BadInput(
+            f"the point ({event.x}, {event.y}) of a {event.kind} is not on the screen", where=f"event {index}"
+        )
+    return Point(event.x, event.y)
+
+
+def action_to_events(
+    action: Action, time_s: float, screen: int, label: str = "", *, seconds: float = 0.3
+) -> list[InputEvent]:
+    """The events of an action that begins at `time_s`; of two events the second comes `seconds` later.
+
+    label: of the element under the pointer. Raises BadInput for an action that no input of a person makes.
+    """
+
+    def first(kind: str, point: Point | None = None, **rest: str) -> InputEvent:
+        x, y = (point.x, point.y) if point else (None, None)
+        return InputEvent(round(time_s, 3), kind, x, y, screen=screen, **rest)
+
+    later = round(time_s + seconds, 3)
+    match action:
+        case act.Click(point):
+            return [first("click", point, text=label)]
+        case act.LeftDouble(point):
+            return [first("double", point, text=label)]
+        case act.RightSingle(point):
+            return [first("right", point, text=label)]
+        case act.Hover(point):
+            return [first("hover", point, text=label)]
+        case act.Drag(start, end):
+            return [first("drag", start, text=label), InputEvent(later, "drop", end.x, end.y)]
+        case act.Hotkey(keys):
+            return [first("key", key=" ".join(keys))]
+        case act.Press(key):
+            return [first("down", key=key)]
+        case act.Release(key):
+            return [first("up", key=key)]
+        case act.Type(content) if content.endswith("\n"):
+            return [first("type", text=content[:-1]), InputEvent(later, "key", key="Enter")]
+        case act.Type(content):
+            return [first("type", text=content)]
+        case act.Scroll(point, direction):
+            return [first("scroll", point, text=direction)]
+        case act.Navigate(content):
+            return [first("navigate", text=content)]
+        case act.NavigateBack():
+            return [first("back")]
+        case act.Finished(content):
+            return [first("stop", text=content)]
+    raise BadInput(f"a person's input makes no {type(action).__name__}", where="to_events")
+
+
+# One recorded session as it lies on disk, and reading it with every part checked.
+#
+# A session is a folder:
+# - `session.json`: see `Meta`; the task is a row of the table `tasks`.
+# - `events.jsonl`: one event a line, in order of time: time_s, kind, x, y, key, text, screen.
+# - `screens.parquet`: one row a screen: screen (its number), time_s, sha256, url, width, height, format, bytes.
+# - `speech.opus`, `.flac` or `.wav`: what was said, on a clock of its own.
+
+SCREENS_SCHEMA = pa.schema(
+    [
+        ("screen", pa.int32()),
+        ("time_s", pa.float64()),
+        ("sha256", pa.string()),
+        ("url", pa.string()),
+        ("width", pa.int32()),
+        ("height", pa.int32()),
+        ("format", pa.string()),
+        ("bytes", pa.binary()),
+    ]
+)
+_FIX_COPY_AGAIN = "copy the recording again from the annotator's machine"
+
+
+class SessionOutcome(BaseModel):
+    """How the session ended. state: what the verifier reads. url: of the last page."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    terminated: bool
+    reward: float
+    state: dict[str, Any]
+
+
+class SessionMeta(BaseModel):
+    """`session.json`.
+
+    audio: file name. audio_sha256: of that file; empty where a recorder does not write it. sync_s: the screen's clock
+    minus the audio's, as both told it at the start (wrong by up to a second); null where they were not read.
+    started_at: the zero of the screen's clock. seconds: until both were stopped, on the screen's clock.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    version: Literal[1] = 1
+    session: str = Field(min_length=1)
+    annotator: str = Field(min_length=1)
+    level: Literal["expert", "novice"]
+    voice: str = ""
+    task: dict[str, Any]
+    width: int = Field(ge=1)
+    height: int = Field(ge=1)
+    audio: str
+    audio_sha256: str = ""
+    sync_s: float | None
+    started_at: datetime
+    seconds: float = Field(gt=0)
+    outcome: SessionOutcome
+
+
+@dataclass(frozen=True)
+class ScreenFrame:
+    time_s: float
+    sha256: str
+    url: str
+    width: int
+    height: int
+    format: str
+    bytes: bytes = field(repr=False)
+
+
+@dataclass(frozen=True)
+class RecordedSession:
+    """A session in memory. actions: what the events amount to. samples: float32 mono at `audio.RATE`."""
+
+    folder: Path
+    meta: SessionMeta
+    task: Task
+    events: tuple[InputEvent, ...]
+    actions: tuple[RecordedAction, ...]
+    screens: Mapping[int, ScreenFrame]
+    samples: np.ndarray = field(repr=False)
+
+
+def load_session(folder: Path) -> RecordedSession:
+    """Read a session. Raises DataError naming the part that is missing or does not hold: file, line, fault."""
+    if not folder.is_dir():
+        raise DataError("no such session", where=folder, fix="see recording.folder")
+    meta, task = load_session_meta(folder)
+    events = _events(folder / "events.jsonl")
+    screens = _screens(folder / "screens.parquet")
+    try:
+        actions = events_to_actions(events)
+    except BadInput as error:
+        raise DataError(
+            error.what, where=f"{folder / 'events.jsonl'} {error.where}", fix=error.fix or _FIX_COPY_AGAIN
+        ) from None
+    for recorded in actions:
+        if recorded.screen not in screens:
+            raise DataError(
+                f"the screen before event {recorded.events[0]} is missing (screen {recorded.screen})",
+                where=folder / "screens.parquet",
+                fix=_FIX_COPY_AGAIN,
+            )
+    samples = _samples(folder / meta.audio, meta, events)
+    return RecordedSession(folder, meta, task, tuple(events), tuple(actions), screens, samples)
+
+
+def _samples(path: Path, meta: SessionMeta, events: list[InputEvent]) -> np.ndarray:
+    """The speech. Raises DataError where it cannot be trusted: a thought at a wrong time goes to a wrong step."""
+    samples = audio.read_audio(path)
+    if meta.audio_sha256 and _sha256(path) != meta.audio_sha256:
+        raise DataError("the audio is damaged: its sha256 is not that of session.json", where=path, fix=_FIX_COPY_AGAIN)
+    if events[-1].time_s > meta.seconds:
+        raise DataError(
+            f"session.json does not hold: seconds is {meta.seconds}, the last event is at {events[-1].time_s}",
+            where=path.parent / "session.json",
+            fix="mend that field",
+        )
+    audio.check_audio_length(len(samples) / audio.SAMPLE_RATE, meta.seconds, meta.sync_s, path)
+    audio.check_speech_level(samples, path)
+    return samples
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def load_session_meta(folder: Path) -> tuple[SessionMeta, Task]:
+    """`session.json` alone. Raises DataError."""
+    path = folder / "session.json"
+    try:
+        meta = SessionMeta.model_validate_json(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise DataError("the recording has no session.json", where=path, fix=_FIX_COPY_AGAIN) from None
+    except (ValidationError, UnicodeDecodeError) as error:
+        raise DataError(f"session.json does not hold: {_first(error)}", where=path, fix="mend that field") from None
+    try:
+        task = task_from_row(meta.task)
+        hash(task.task_id)
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(
+            f"the task is not a row of the table tasks: {error!r}", where=path, fix=_FIX_COPY_AGAIN
+        ) from None
+    return meta, task
+
+
+def _first(error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        fault = error.errors()[0]
+        return f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}"
+    return str(error)
+
+
+def _events(path: Path) -> list[InputEvent]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        raise DataError("the recording has no events", where=path, fix=_FIX_COPY_AGAIN) from None
+    except UnicodeDecodeError as error:
+        raise DataError(f"the events are not text: {error}", where=path, fix=_FIX_COPY_AGAIN) from None
+    events: list[InputEvent] = []
+    for number, line in enumerate(lines, start=1):
+        where = f"{path}, line {number}"
+        try:
+            event = InputEvent(**json.loads(line))
+            at = float(event.time_s)
+        except (ValueError, TypeError) as error:
+            raise DataError(f"not an event: {error}", where=where, fix=_FIX_COPY_AGAIN) from None
+        if events and at < events[-1].time_s:
+            raise DataError("events are not in order of time", where=where, fix=_FIX_COPY_AGAIN)
+        events.append(event)
+    if not events:
+        raise DataError("the recording has no events", where=path, fix=_FIX_COPY_AGAIN)
+    return events
+
+
+def _screens(path: Path) -> dict[int, ScreenFrame]:
+    if not path.is_file():
+        raise DataError("the recording has no screens", where=path, fix=_FIX_COPY_AGAIN)
+    try:
+        table = pq.ParquetFile(path).read()
+    except (pa.ArrowInvalid, OSError) as error:
+        raise DataError(
+            f"not a whole Parquet file: {str(error).splitlines()[0]}", where=path, fix=_FIX_COPY_AGAIN
+        ) from None
+    if not table.schema.equals(SCREENS_SCHEMA):
+        raise DataError("the columns of the screens differ", where=path, fix=_FIX_COPY_AGAIN)
+    screens = {}
+    for row in table.to_pylist():
+        number = row.pop("screen")
+        if hashlib.sha256(row["bytes"]).hexdigest() != row["sha256"]:
+            raise DataError(f"screen {number} is damaged: its sha256 differs", where=path, fix=_FIX_COPY_AGAIN)
+        screens[number] = ScreenFrame(**row)
+    return screens
+
+
+def write_session(
+    folder: Path,
+    meta: SessionMeta,
+    events: list[InputEvent],
+    screens: list[ScreenFrame],
+    samples: np.ndarray,
+    rate: int,
+) -> None:
+    """Write a session folder; the screens get the numbers 0, 1, ... in their order. `folder` must not exist."""
+    import soundfile
+
+    folder.mkdir(parents=True)
+    rows = [{"screen": number, **vars(screen)} for number, screen in enumerate(screens)]
+    pq.write_table(pa.Table.from_pylist(rows, schema=SCREENS_SCHEMA), folder / "screens.parquet", compression="zstd")
+    kept = [{k: v for k, v in vars(event).items() if v not in (None, "")} for event in events]
+    lines = "".join(json.dumps(event, ensure_ascii=False) + "\n" for event in kept)
+    (folder / "events.jsonl").write_text(lines, encoding="utf-8")
+    opus = meta.audio.endswith(".opus")
+    soundfile.write(
+        folder / meta.audio, samples, rate, format="OGG" if opus else None, subtype="OPUS" if opus else None
+    )
+    meta = meta.model_copy(update={"audio_sha256": _sha256(folder / meta.audio)})
+    (folder / "session.json").write_text(meta.model_dump_json(indent=1) + "\n", encoding="utf-8")

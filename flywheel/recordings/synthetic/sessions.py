@@ -1,0 +1,415 @@
+"""Make the shipped sessions: an oracle plays the worlds and thinks aloud in synthetic speech."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import hashlib
+import itertools
+import json
+import logging
+import random
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flywheel.agent.actions import Action, Click, Drag, Finished, LeftDouble, Point, RightSingle, Type, Wait
+from flywheel.config import Settings, load_settings
+from flywheel.envs.base import Env, Observation, Task
+from flywheel.envs.browser.pool import open_browser_pool
+from flywheel.envs.suites import catalogue
+from flywheel.envs.suites.oracle import demonstrate_task, next_expert_step
+from flywheel.envs.tasks import drawing
+from flywheel.envs.tasks.drawing import make_task, make_tasks, task_content, task_to_row
+from flywheel.recordings import audio
+from flywheel.recordings.session import (
+    InputEvent,
+    ScreenFrame,
+    SessionMeta,
+    SessionOutcome,
+    action_to_events,
+    write_session,
+)
+from flywheel.utils.errors import BadInput, FlywheelError
+
+# Spoken thoughts for made sessions: what a person might say, spoken by `flite`, as one track of samples.
+
+VOICES = ("slt", "rms", "awb", "kal16")
+_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True)
+class SpeakerHabits:
+    """How often, as shares of the thoughts, a speaker does what, and how slowly (1: the voice's own pace)."""
+
+    filler: float
+    correction: float
+    repetition: float
+    pause: float
+    silence: float
+    pace: float
+
+
+SPEAKER_HABITS = {
+    "expert": SpeakerHabits(filler=0.35, correction=0.10, repetition=0.05, pause=0.15, silence=0.04, pace=1.05),
+    "novice": SpeakerHabits(filler=0.70, correction=0.25, repetition=0.15, pause=0.35, silence=0.10, pace=1.15),
+}
+
+_FILLERS = ("um", "uh", "okay", "let me see", "so", "well", "um okay")
+_TURNS = ("no wait", "sorry", "no sorry", "I mean")
+_COLOURS = ("red", "green", "blue", "yellow", "purple", "orange", "pink", "black", "white", "gray")
+
+
+def spoken_thought(thought: str, habits: SpeakerHabits, rng: random.Random) -> list[str]:
+    """The thought as it comes out: parts with a pause between them, fillers, repetitions, self-corrections."""
+    words = thought.rstrip(".").split()
+    if rng.random() < habits.correction:
+        words = _corrected(words, rng)
+    elif rng.random() < habits.repetition and len(words) > 2:
+        words = [words[0], *words]
+    if rng.random() < habits.filler:
+        words = [*rng.choice(_FILLERS).split(), *words]
+    if rng.random() < habits.pause and len(words) > 4:
+        cut = rng.randrange(2, len(words) - 1)
+        return [" ".join(words[:cut]), " ".join(words[cut:])]
+    return [" ".join(words)]
+
+
+def _corrected(words: list[str], rng: random.Random) -> list[str]:
+    """`I pick the red heart` -> `I pick the blue no wait the red heart`, where a colour was named."""
+    for at, word in enumerate(words):
+        if word in _COLOURS and at and words[at - 1] == "the":
+            other = rng.choice([colour for colour in _COLOURS if colour != word])
+            return [*words[:at], other, *rng.choice(_TURNS).split(), *words[at - 1 :]]
+    return words
+
+
+def synthesize_speech(text: str, voice: str, pace: float) -> np.ndarray:
+    """`text` as float32 mono at `audio.RATE`. Raises BadInput where flite is not installed."""
+    flite = shutil.which("flite")
+    if flite is None:
+        raise BadInput(
+            "flite is not installed", where="flywheel.recordings.synthetic.sessions", fix="apt install flite"
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "speech.wav"
+        # The text goes in by a file: on the command line, text without a blank would be read as a file's name.
+        source = Path(folder) / "text"
+        source.write_text(text + ".\n", encoding="ascii")
+        command = [flite, "-voice", voice, "--setf", f"duration_stretch={pace}", "-f", str(source), "-o", str(path)]
+        try:
+            subprocess.run(command, check=True, capture_output=True, timeout=_TIMEOUT_S)
+        except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+            raise FlywheelError(f"flite failed: {error}", where=voice) from None
+        return audio.read_audio(path)
+
+
+def mix_audio_track(
+    pieces: Sequence[tuple[float, np.ndarray]], seconds: float, clicks: Sequence[float], rng: np.random.Generator
+) -> np.ndarray:
+    """Pieces (start in seconds, samples) on one float32 track, with the noise of a room and of the mouse.
+
+    What would lie before the track's beginning is lost, as it is for a microphone that was switched on late.
+    """
+    samples = rng.normal(0, 6e-4, round(seconds * audio.SAMPLE_RATE)).astype(np.float32)
+    decay = np.exp(-np.arange(160) / 25).astype(np.float32)
+    sounds = [(at, 0.03 * decay * rng.normal(0, 1, 160).astype(np.float32)) for at in clicks]
+    for at, piece in [*pieces, *sounds]:
+        start = round(at * audio.SAMPLE_RATE)
+        piece = piece[max(0, -start) :]
+        start = max(start, 0)
+        end = min(start + len(piece), len(samples))
+        if end > start:
+            samples[start:end] += piece[: end - start]
+    return np.clip(samples, -1, 1)
+
+
+# Make the sessions that are shipped: people play the worlds and think aloud, by oracle and speech synthesis.
+#
+#     python -m flywheel.recordings.synthetic.sessions recordings
+#
+# Real environments are driven and recorded; the speech is synthetic, with what makes real speech hard: fillers,
+# self-corrections, pauses, thoughts after the action, silent steps, a microphone with a clock of its own. What was
+# really meant, and when, is written to `truth.json`, which nothing reads but the measurements.
+
+log = logging.getLogger(__name__)
+SEEDS = 2**31  # the first seed of recorded tasks: above those of training and evaluation
+_LEFT_OUT = 200  # tasks in a row in which one must wait: there are never so many
+FIRST_DAY = datetime(2026, 11, 2, 9, 0, tzinfo=UTC)
+
+# name, level, voice
+ANNOTATORS = (
+    ("anna", "expert", "slt"),
+    ("ben", "novice", "awb"),
+    ("carl", "expert", "rms"),
+    ("dana", "novice", "slt"),
+    ("emil", "expert", "kal16"),
+    ("finn", "novice", "rms"),
+)
+
+
+@dataclass
+class _SessionTake:
+    """What is collected while a session is recorded; times on the screen's clock."""
+
+    events: list[InputEvent] = field(default_factory=list)
+    screens: list[ScreenFrame] = field(default_factory=list)
+    pieces: list[tuple[float, np.ndarray]] = field(default_factory=list)
+    clicks: list[float] = field(default_factory=list)
+    utterances: list[dict[str, Any]] = field(default_factory=list)
+    thoughts: list[str] = field(default_factory=list)
+    speech_end: float = 0.0
+
+    def say(self, parts: list[str], at: float, step: int, voice: str, pace: float, rng: random.Random) -> float:
+        """Speak the parts from `at` on; the time at which the last one ends."""
+        for part in parts:
+            samples = synthesize_speech(part, voice, pace)
+            self.pieces.append((at, samples))
+            end = at + len(samples) / audio.SAMPLE_RATE
+            self.utterances.append({"start_s": round(at, 3), "end_s": round(end, 3), "said": part, "step": step})
+            at = end + rng.uniform(0.55, 0.9)
+        self.speech_end = max(self.speech_end, end)
+        return end
+
+
+def recorded_tasks(settings: Settings) -> Iterator[Task]:
+    """Tasks of all worlds, templates and levels in turn, without end; none has the content of an evaluation task."""
+    held_out = {task_content(task) for task in make_tasks(settings, 0, "eval")}
+    names = [name for pair in zip(*_even(settings), strict=True) for name in pair]
+    slots = {name: _slots(settings, name) for name in names}
+    seed = SEEDS
+    for name in itertools.cycle(names):
+        template, level = next(slots[name])
+        made = None
+        while made is None or task_content(made) in held_out:
+            made, seed = make_task(catalogue.get_world(name), template, level, seed, "train"), seed + 1
+        yield made
+
+
+def _slots(settings: Settings, name: str) -> Iterator[tuple[str, int]]:
+    """Templates and levels of a world, without end: every template comes once before any comes again, then at its
+    next level. Where levels open one after the other, a lower one comes more often: 1, 1, 2, 1, 2, 3."""
+    world = catalogue.get_world(name)
+    levels = {
+        template: [level for level in settings.synthesis.levels if level in spec.max_steps]
+        for template, spec in drawing.list_templates(settings, world).items()
+        if template not in drawing.held_out_templates(settings, world)
+    }
+    learnt = [template for template in levels if levels[template]]
+    learnt = random.Random(name).sample(learnt, len(learnt))
+    if settings.synthesis.opens_at:
+        levels = {name: [one for top in range(len(own)) for one in own[: top + 1]] for name, own in levels.items()}
+    for turn in itertools.count():
+        for place, template in enumerate(learnt):
+            yield template, levels[template][(turn + place) % len(levels[template])]
+
+
+def _even(settings: Settings) -> list[list[str]]:
+    """The worlds of each domain, repeated so that all domains have as many turns."""
+    domains = list(settings.synthesis.domains.values())
+    turns = int(np.lcm.reduce([len(worlds) for worlds in domains]))
+    return [[worlds[i % len(worlds)] for i in range(turns)] for worlds in domains]
+
+
+async def record_session(
+    env: Env, task: Task, number: int, name: str, level: str, voice: str, folder: Path, *, slips: bool = True
+) -> dict[str, Any] | None:
+    """Record one session into `folder`; what was meant and when, for `truth.json`. None for a task in which one must
+    wait: a recording is of what a person does. Who failed because of a slip does the task again, without one."""
+    rng = random.Random(f"recording {number}")
+    habits = SPEAKER_HABITS[level]
+    actions = [action for _, action, _ in await demonstrate_task(env, task, task.seed)]
+    if any(isinstance(action, Wait) for action in actions):
+        return None
+    needed = len(actions)
+    novice = slips and level == "novice"
+    stray = rng.randrange(needed) if novice and needed < task.max_steps and rng.random() < 0.4 else -1
+    take, clock = _SessionTake(), rng.uniform(1.6, 2.4)
+    result = await env.reset(task, task.seed)
+    shown = 0.2
+    while not (result.terminated or result.truncated):
+        step, state = len(take.thoughts), result.info["state"]
+        if step == stray:
+            thought, action, stray = "Maybe here.", Click(_empty_spot(state, rng)), -1
+        else:
+            thought, action = next_expert_step(task, state, number) or ("I am done.", Finished())
+        _screen(take, result.observation, shown)
+        acted = _speak_and_act(take, thought, step, clock, habits, voice, rng)
+        take.thoughts.append(thought)
+        events = action_to_events(action, acted, step, _label(action, state), seconds=_duration(action, rng))
+        take.events += events
+        take.clicks += [event.time_s for event in events]
+        result = await env.step(action)
+        shown = events[-1].time_s + rng.uniform(0.1, 0.3)
+        clock = max(take.speech_end, shown) + rng.uniform(0.6, 1.6)
+    if slips and not result.reward:  # it closed a menu, say, and the steps ran out
+        return await record_session(env, task, number, name, level, voice, folder, slips=False)
+    if rng.random() < 0.3:
+        take.say(["okay done"], clock, len(take.thoughts) - 1, voice, habits.pace, rng)
+    seconds = round(max(take.speech_end, shown) + 0.5, 3)
+    offset = rng.uniform(-2.0, 1.2)  # the microphone was switched on before the screen, or after it
+    sound = mix_audio_track(
+        [(at - offset, piece) for at, piece in take.pieces],
+        seconds - offset,
+        [at - offset for at in take.clicks],
+        np.random.default_rng(number),
+    )
+    outcome = SessionOutcome(terminated=result.terminated, reward=result.reward, state=dict(result.info["state"]))
+    meta = SessionMeta(
+        session=folder.name,
+        annotator=name,
+        level=level,
+        voice=voice,
+        task=task_to_row(task),
+        width=result.observation.width,
+        height=result.observation.height,
+        audio="speech.opus",
+        sync_s=round(offset + rng.gauss(0, 0.3), 3),
+        started_at=FIRST_DAY + timedelta(minutes=20 * number),
+        seconds=seconds,
+        outcome=outcome,
+    )
+    write_session(folder, meta, take.events, take.screens, sound, audio.SAMPLE_RATE)
+    return {"offset_s": round(offset, 3), "utterances": take.utterances, "thoughts": take.thoughts}
+
+
+def _speak_and_act(
+    take: _SessionTake, thought: str, step: int, clock: float, habits: SpeakerHabits, voice: str, rng: random.Random
+) -> float:
+    """Say the thought around the action; the time of the action. Most thoughts come before it."""
+    if rng.random() < habits.silence:
+        return clock + rng.uniform(0.3, 1.0)
+    parts = spoken_thought(thought, habits, rng)
+    order = rng.choices(("before", "during", "after"), (0.8, 0.1, 0.1))[0]
+    if order == "after":
+        take.say(parts, clock + rng.uniform(0.25, 0.5), step, voice, habits.pace, rng)
+        return clock
+    end = take.say(parts, clock, step, voice, habits.pace, rng)
+    return end - rng.uniform(0.1, 0.5) if order == "during" else end + rng.lognormvariate(-0.6, 0.4)
+
+
+def _duration(action: Action, rng: random.Random) -> float:
+    """Seconds from the first event of an action to its second."""
+    if isinstance(action, Type):
+        return 0.18 * len(action.content) + rng.uniform(0.2, 0.5)
+    return rng.uniform(0.4, 0.9)
+
+
+def _screen(take: _SessionTake, seen: Observation, shown: float) -> None:
+    digest = hashlib.sha256(seen.screenshot).hexdigest()
+    take.screens.append(ScreenFrame(round(shown, 3), digest, seen.url, seen.width, seen.height, "png", seen.screenshot))
+
+
+def _label(action: Action, state: Mapping[str, Any]) -> str:
+    """The name of the smallest element under the pointer, as an accessibility interface gives it."""
+    if isinstance(action, Drag):
+        point = action.start_point
+    elif isinstance(action, Click | LeftDouble | RightSingle):
+        point = action.point
+    else:
+        return ""
+    under = [
+        (e["w"] * e["h"], e["name"])
+        for e in state["elements"]
+        if e["x"] <= point.x <= e["x"] + e["w"] and e["y"] <= point.y <= e["y"] + e["h"]
+    ]
+    return min(under, default=(0, ""))[1]
+
+
+def _empty_spot(state: Mapping[str, Any], rng: random.Random) -> Point:
+    """A point with no element near it, where a click does nothing."""
+
+    def apart(x: float, y: float) -> float:
+        gaps = [max(e["x"] - x, x - e["x"] - e["w"], e["y"] - y, y - e["y"] - e["h"]) for e in state["elements"]]
+        return min(gaps, default=1.0)
+
+    points = [(rng.uniform(0.02, 0.98), rng.uniform(0.02, 0.98)) for _ in range(200)]
+    return Point(*max(points, key=lambda point: apart(*point)))
+
+
+async def make_sessions(folder: Path, count: int, settings: Settings, first: int = 0) -> None:
+    """Make sessions `first` to `count` - 1 in `folder`. Those made before it stay, without `first` none that is told of
+    in `truth.json`; each is the same however many are made. Raises BadInput where one before `first` is not there, and
+    where there is nothing to make."""
+    if count <= first:
+        raise BadInput(
+            f"of {count} sessions in all none is left to be made from {first} on",
+            where="--count",
+            fix=f"how many there are to be in the end, such as {first + 100}",
+        )
+    told = folder / "truth.json"
+    if first and not told.is_file():
+        raise BadInput("no truth.json", where=folder, fix="make the sessions before it first, without --first")
+    truth: dict[str, Any] = json.loads(told.read_text(encoding="utf-8")) if told.is_file() else {}
+    if not first:
+        for name in truth:
+            shutil.rmtree(folder / name, ignore_errors=True)
+        truth = {}
+    number = passed = 0
+    async with open_browser_pool(settings) as pool:
+        for task in recorded_tasks(settings):
+            if number == count:
+                break
+            # A world takes each annotator in turn.
+            name, level, voice = ANNOTATORS[(number + number // len(ANNOTATORS)) % len(ANNOTATORS)]
+            target = folder / f"{number:03d}-{task.world}-{name}"
+            if number < first:
+                there = _task_id(target) == task.task_id  # another one was left out
+                number, passed = number + there, 0 if there else passed + 1
+                if passed > _LEFT_OUT:
+                    raise BadInput(
+                        f"session {number:03d} is missing, or of other parameters",
+                        where=folder,
+                        fix="make all anew, without --first",
+                    )
+                continue
+            shutil.rmtree(target, ignore_errors=True)
+            async with pool.env() as env:
+                found = await record_session(env, task, number, name, level, voice, target)
+            if found:
+                truth[target.name] = found
+                number += 1
+            log.info("%s: %s%s", target.name, task.instruction, "" if found else " (left out: one must wait)")
+    told.write_text(json.dumps(truth, indent=1) + "\n", encoding="utf-8")
+
+
+def sessions_match_settings(folder: Path, settings: Settings) -> bool:
+    """Whether the sessions that were made in the folder are the first of those that these settings ask for."""
+    told = folder / "truth.json"
+    names = json.loads(told.read_text(encoding="utf-8")) if told.is_file() else {}
+    made = {_task_id(folder / name) for name in names}
+    asked = itertools.islice(recorded_tasks(settings), len(made) + _LEFT_OUT)
+    return made <= {task.task_id for task in asked}
+
+
+def _task_id(folder: Path) -> str | None:
+    """Of the task that the session in the folder shows."""
+    meta = folder / "session.json"
+    return json.loads(meta.read_text(encoding="utf-8"))["task"]["task_id"] if meta.is_file() else None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="where the sessions go, such as recordings")
+    parser.add_argument("--count", type=int, default=144, help="how many there are in the end (default %(default)s)")
+    parser.add_argument("--first", type=int, default=0, help="those before it are there (default %(default)s)")
+    parser.add_argument("--params", type=Path, help="a params.yaml, for its domains, levels and held-out templates")
+    arguments = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    chosen = load_settings(arguments.params) if arguments.params else Settings()
+    try:
+        asyncio.run(make_sessions(arguments.folder, arguments.count, chosen, arguments.first))
+    except BadInput as error:
+        parser.exit(2, f"make_sessions: {error}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""Transcribe a recording into utterances: stretches of speech between pauses."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from flywheel.recordings.asr.recognizer import Recognizer, Word
+from flywheel.recordings.audio import speech_segments
+from flywheel.recordings.refine import FILLERS, LEADS, OPENERS, UNFINISHED, VERBS
+
+LONGEST_PAUSE_S = 1.5  # inside a sentence
+_HESITATIONS = {phrase[0] for phrase in FILLERS if len(phrase) == 1}
+NEAR_S = 0.3  # from a span of speech: so exact are the times of words
+
+
+@dataclass(frozen=True)
+class Utterance:
+    """A stretch of speech between pauses. Times, also those of the words, are seconds on the audio's clock."""
+
+    start_s: float
+    end_s: float
+    words: tuple[Word, ...]
+
+    @property
+    def text(self) -> str:
+        return " ".join(word.word for word in self.words)
+
+    @property
+    def confidence(self) -> float:
+        """Mean confidence of its words, 0 to 1; 0 where there are none."""
+        return sum(word.confidence for word in self.words) / len(self.words) if self.words else 0.0
+
+
+def transcribe_utterances(recognizer: Recognizer, samples: np.ndarray, rate: int, timeout_s: float) -> list[Utterance]:
+    """What was heard in each stretch of speech; those in which no word was found are left out.
+
+    Raises RecognitionTimeout where the whole takes longer than `timeout_s`.
+    """
+    spans = speech_segments(samples, rate)
+    heard = (_recognize_whole if recognizer.whole else _recognize_spans)(recognizer, samples, rate, spans, timeout_s)
+    return [Utterance(start, end, tuple(words)) for (start, end), words in zip(spans, heard, strict=True) if words]
+
+
+Span = tuple[float, float]
+
+
+def _recognize_spans(
+    recognizer: Recognizer, samples: np.ndarray, rate: int, spans: Sequence[Span], timeout_s: float
+) -> list[list[Word]]:
+    """Each span recognized by itself."""
+    deadline = time.monotonic() + timeout_s
+    heard = []
+    for start, end in spans:
+        piece = samples[round(start * rate) : round(end * rate)]
+        words = recognizer.recognize(piece, rate, deadline - time.monotonic()).words
+        heard.append([replace(w, start_s=w.start_s + start, end_s=w.end_s + start) for w in words])
+    return heard
+
+
+def _recognize_whole(
+    recognizer: Recognizer, samples: np.ndarray, rate: int, spans: Sequence[Span], timeout_s: float
+) -> list[list[Word]]:
+    """The whole recognized at once; each word goes to the span that its middle lies in, or nearly.
+
+    Words in no span are left out: such recognizers hear words in silence.
+    """
+    heard: list[list[Word]] = [[] for _ in spans]
+    for word in recognizer.recognize(samples, rate, timeout_s).words if spans else ():
+        middle = (word.start_s + word.end_s) / 2
+        away = [max(start - middle, middle - end, 0.0) for start, end in spans]
+        nearest = min(range(len(spans)), key=away.__getitem__)
+        if away[nearest] <= NEAR_S:
+            heard[nearest].append(word)
+    return heard
+
+
+def join_broken_utterances(utterances: Iterable[Utterance]) -> list[Utterance]:
+    """Put together again what a pause has cut: `I click the` and, a second later, `purple tile`.
+
+    An utterance goes on where it ends in a word that wants another and the next does not begin a sentence. An `uh` by
+    itself is left out: it is about no step, and would take the place of a thought at one.
+    """
+    whole: list[Utterance] = []
+    for one in utterances:
+        before = whole[-1] if whole else None
+        if before and one.start_s - before.end_s < LONGEST_PAUSE_S and _goes_on(before, one):
+            whole[-1] = Utterance(before.start_s, one.end_s, (*before.words, *one.words))
+        else:
+            whole.append(one)
+    return [one for one in whole if not _HESITATIONS.issuperset(word.word for word in one.words)]
+
+
+def _goes_on(before: Utterance, after: Utterance) -> bool:
+    return before.words[-1].word in UNFINISHED and not _begins(after)
+
+
+def _begins(utterance: Utterance) -> bool:
+    """Whether a new sentence begins here, perhaps after fillers. Fillers alone begin none."""
+    fillers = OPENERS | {word for phrase in FILLERS for word in phrase}
+    words = [word.word for word in utterance.words if word.word not in fillers]
+    return bool(words) and (words[0] in LEADS or words[0] == "i" or words[0].startswith("i'") or words[0] in VERBS)

@@ -1,0 +1,1 @@
+"""Turn trajectories into scores, verdicts and rewards."""

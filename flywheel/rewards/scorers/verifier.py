@@ -1,0 +1,48 @@
+"""Score the final state of a trajectory by its task's own verifier (section 2.5.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from flywheel.config import Settings
+from flywheel.envs import registry, verdict
+from flywheel.envs.base import Task
+from flywheel.envs.verdict import Verifier
+from flywheel.rewards.scorer import Need, Score, ScoringInput
+from flywheel.utils.errors import DataError
+
+# The verifier of any task, as the kind of its environment knows it (section 2.5.2).
+
+
+def score_final_state(task: Task, final_state: Mapping[str, Any]) -> float:
+    """The score of a final state by the task's verifier, 0 to 1.
+
+    Raises BadInput for an unknown verifier, DataError for a state that lacks what the verifier reads.
+    """
+    return verdict.apply_verifier(get_verifier(task), task.verifier, task.params, final_state, task.task_id)
+
+
+def get_verifier(task: Task) -> Verifier:
+    """The task's verifier. Raises BadInput where there is none of that name."""
+    return registry.find_backend(task.environment).verifier(task)
+
+
+# verifier: the task's own verifier reads the recorded final state (section 2.5.2). Its rows say which one it was.
+
+
+class VerifierScorer:
+    name = "verifier"
+    version = "1"
+    needs: frozenset[Need] = frozenset({"final_state"})
+
+    def score(self, case: ScoringInput) -> Score:
+        """Raises BadInput for a task whose verifier is not there."""
+        try:
+            return Score(score_final_state(case.task, case.final_state), rule=case.task.verifier)
+        except DataError as error:
+            return Score(None, str(error), rule=case.task.verifier)
+
+
+def open_scorer(settings: Settings) -> VerifierScorer:
+    return VerifierScorer()

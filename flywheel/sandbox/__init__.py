@@ -1,1 +1,0 @@
-"""Environments behind one protocol."""

@@ -1,4 +1,0 @@
-"""The scorers there are, one file each: the file's name is what `routing.scorers` calls it.
-
-Each has `open_scorer(settings)`, which gives a `flywheel.scoring.scorer.Scorer`. A new one is a new file here.
-"""

@@ -1,0 +1,118 @@
+-- Views and macros for analysts, over the tables of flywheel/store/schema.py (each has `iteration` and `stage` besides its
+-- columns) and `promotions`, one row an iteration (from iterations/NNN/promotion.json). Here: iterations. What their
+-- comments say stands in docs/sql.md too, which is made of them.
+
+CREATE MACRO wilson_low(k, n) AS CASE WHEN n > 0 THEN greatest(0, (k / n + 3.841458820694124 / (2 * n)
+    - 1.959963984540054 * sqrt(k / n * (1 - k / n) / n + 3.841458820694124 / (4 * n * n)))
+    / (1 + 3.841458820694124 / n)) END;
+CREATE MACRO wilson_high(k, n) AS CASE WHEN n > 0 THEN least(1, (k / n + 3.841458820694124 / (2 * n)
+    + 1.959963984540054 * sqrt(k / n * (1 - k / n) / n + 3.841458820694124 / (4 * n * n)))
+    / (1 + 3.841458820694124 / n)) END;
+COMMENT ON MACRO wilson_low IS 'Lower end of Wilson''s 95% interval of k successes in n cases';
+COMMENT ON MACRO wilson_high IS 'Upper end of Wilson''s 95% interval of k successes in n cases';
+
+CREATE VIEW p_v1 AS
+    SELECT r.iteration, coalesce(t.domain, 'all') AS domain, count(*) FILTER (WHERE r.v) AS verified, count(*) AS scored,
+        verified / scored AS p, wilson_low(verified, scored) AS low, wilson_high(verified, scored) AS high
+    FROM routes r JOIN trajectories t USING (trajectory_id, iteration)
+    WHERE t.stage = 'rollout' AND r.v IS NOT NULL
+    GROUP BY GROUPING SETS ((r.iteration), (r.iteration, t.domain)) ORDER BY r.iteration, domain;
+COMMENT ON VIEW p_v1 IS 'P(V = 1) of the newest model''s rollouts, by iteration and domain';
+COMMENT ON COLUMN p_v1.domain IS '`all` for all of them';
+COMMENT ON COLUMN p_v1.p IS 'verified / scored; `low`, `high`: its 95% interval';
+
+CREATE VIEW success AS
+    SELECT iteration, domain,
+        max(value) FILTER (WHERE name = 'success_before') AS before,
+        max(low) FILTER (WHERE name = 'success_before') AS before_low,
+        max(high) FILTER (WHERE name = 'success_before') AS before_high,
+        max(value) FILTER (WHERE name = 'success_after') AS after,
+        max(low) FILTER (WHERE name = 'success_after') AS after_low,
+        max(high) FILTER (WHERE name = 'success_after') AS after_high,
+        max(n) FILTER (WHERE name = 'success_after') AS n
+    FROM metrics WHERE stage = 'evaluate' AND name IN ('success_before', 'success_after')
+    GROUP BY iteration, domain ORDER BY iteration, domain;
+COMMENT ON VIEW success IS 'Held-out success, by iteration and domain';
+COMMENT ON COLUMN success.before IS 'of the predecessor, with its 95% interval';
+COMMENT ON COLUMN success.after IS 'of the merged model, with its 95% interval';
+COMMENT ON COLUMN success.n IS 'episodes of the merged model';
+
+CREATE VIEW success_by_stage AS
+    SELECT iteration, domain,
+        max(value) FILTER (WHERE name = 'success_before') AS before,
+        max(value) FILTER (WHERE name = 'success_ct') AS ct,
+        max(value) FILTER (WHERE name = 'success_sft') AS sft,
+        max(value) FILTER (WHERE name = 'success_rl') AS rl,
+        max(value) FILTER (WHERE name = 'success_after') AS merged,
+        max(n) FILTER (WHERE name = 'success_after') AS n
+    FROM metrics WHERE stage = 'evaluate' GROUP BY iteration, domain HAVING ct IS NOT NULL ORDER BY iteration, domain;
+COMMENT ON VIEW success_by_stage IS
+    'Held-out success after each stage, where `evaluation.stages` is set: which one gains, and which one loses';
+COMMENT ON COLUMN success_by_stage.rl IS 'of the specialists, each in its domain';
+
+CREATE VIEW funnel AS
+    SELECT iteration, position, name, count(id) AS rows FROM (
+        SELECT iteration, 1 AS position, 'tasks' AS name, task_id AS id FROM tasks
+            WHERE stage = 'synthesize' AND split = 'train'
+        UNION ALL SELECT iteration, 2, 'rollouts', trajectory_id FROM trajectories WHERE stage = 'rollout'
+        UNION ALL SELECT iteration, 3, 'recordings', trajectory_id FROM trajectories WHERE stage = 'ingest'
+        UNION ALL SELECT iteration, 4, 'scored', trajectory_id FROM (SELECT DISTINCT iteration, trajectory_id FROM scores
+            WHERE stage = 'score')
+        UNION ALL SELECT iteration, 5, 'verified', trajectory_id FROM routes WHERE v
+        UNION ALL SELECT iteration, 6, 'sft', trajectory_id FROM sft
+        UNION ALL SELECT iteration, 7, 'ct', trajectory_id FROM ct
+        UNION ALL SELECT iteration, 8, 'quarantine', trajectory_id FROM quarantine
+            WHERE coalesce(of_table, 'trajectories') = 'trajectories'
+        UNION ALL SELECT iteration, 9, 'rl_tasks', task_id FROM curriculum
+        UNION ALL SELECT iteration, 10, 'rl_sampled_less', task_id FROM curriculum WHERE reason <> ''
+        UNION ALL SELECT iteration, 11, 'rl_episodes', trajectory_id FROM trajectories WHERE stage LIKE 'rl-%'
+    ) GROUP BY ALL ORDER BY iteration, position;
+COMMENT ON VIEW funnel IS 'From tasks to stores, and to RL: one row a step of the way';
+COMMENT ON COLUMN funnel.position IS 'of the step on the way, from 1';
+COMMENT ON COLUMN funnel.name IS 'tasks, rollouts, recordings, scored, verified, sft, ct, quarantine, rl_...';
+
+CREATE VIEW stage_minutes AS
+    SELECT iteration, stage, sum(value) / 60 AS minutes FROM metrics WHERE name = 'seconds'
+    GROUP BY iteration, stage ORDER BY iteration, minutes DESC;
+COMMENT ON VIEW stage_minutes IS 'How long each stage took, the longest first';
+
+CREATE VIEW learning_curves AS
+    SELECT iteration, stage, domain, name, step, value, low, high, n FROM metrics
+    WHERE (iteration, stage, domain, name) IN
+        (SELECT (iteration, stage, domain, name) FROM metrics GROUP BY ALL HAVING count(*) > 1)
+    ORDER BY iteration, stage, domain, name, step;
+COMMENT ON VIEW learning_curves IS 'Figures that run along a curve: losses, rewards, entropies';
+COMMENT ON COLUMN learning_curves.step IS 'of the optimiser or of PPO';
+COMMENT ON COLUMN learning_curves.n IS 'cases that the value rests on; `low`, `high`: its 95% interval';
+
+CREATE VIEW iterations AS
+    WITH counts AS (
+        SELECT iteration,
+            coalesce(sum(rows) FILTER (WHERE name = 'tasks'), 0)::BIGINT AS tasks,
+            coalesce(sum(rows) FILTER (WHERE name = 'rollouts'), 0)::BIGINT AS trajectories,
+            coalesce(sum(rows) FILTER (WHERE name = 'recordings'), 0)::BIGINT AS recordings,
+            coalesce(sum(rows) FILTER (WHERE name = 'sft'), 0)::BIGINT AS to_sft,
+            coalesce(sum(rows) FILTER (WHERE name = 'ct'), 0)::BIGINT AS to_ct,
+            coalesce(sum(rows) FILTER (WHERE name = 'quarantine'), 0)::BIGINT AS to_quarantine
+        FROM funnel GROUP BY iteration
+    ), held_out AS (
+        SELECT iteration, map_from_entries(list((domain, before) ORDER BY domain)) AS success_before,
+            map_from_entries(list((domain, after) ORDER BY domain)) AS success
+        FROM success WHERE domain <> 'all' GROUP BY iteration
+    ), spent AS (SELECT iteration, sum(minutes) AS minutes FROM stage_minutes GROUP BY iteration)
+    SELECT c.iteration, c.tasks, c.trajectories, c.recordings, p.p AS p_v1, p.low AS p_v1_low, p.high AS p_v1_high,
+        c.to_sft, c.to_ct, c.to_quarantine,
+        c.trajectories + c.recordings = c.to_sft + c.to_ct + c.to_quarantine AS conserved,
+        h.success_before, h.success,
+        m.promoted, m.model, s.minutes
+    FROM counts c LEFT JOIN p_v1 p ON p.iteration = c.iteration AND p.domain = 'all'
+        LEFT JOIN held_out h ON h.iteration = c.iteration
+        LEFT JOIN promotions m ON m.iteration = c.iteration
+        LEFT JOIN spent s ON s.iteration = c.iteration
+    ORDER BY c.iteration;
+COMMENT ON VIEW iterations IS 'One row an iteration: what came in, where it went, what it brought';
+COMMENT ON COLUMN iterations.p_v1 IS 'P(V = 1) of the rollouts, with its 95% interval';
+COMMENT ON COLUMN iterations.conserved IS 'every trajectory that came in lies in exactly one store';
+COMMENT ON COLUMN iterations.success_before IS 'held-out success of the predecessor, by domain';
+COMMENT ON COLUMN iterations.success IS 'of the merged model, by domain, such as `success[''games'']`';
+COMMENT ON COLUMN iterations.model IS 'the newest after this iteration';

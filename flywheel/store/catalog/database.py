@@ -1,0 +1,572 @@
+"""Query every table and the analysts' views in SQL, straight over the Parquet files."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import io
+import json
+import os
+import re
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from functools import cache, partial
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from flywheel.config.workspace import Workspace
+from flywheel.store import labels, manifest, partitions
+from flywheel.store.catalog import compaction
+from flywheel.store.partitions import PartMissing
+from flywheel.store.schema import ADDED_COLUMNS, TABLES
+from flywheel.store.versioning import dvc_files
+from flywheel.utils.errors import BadInput, DataError, FlywheelError
+
+# The result of a query as text: a table for people, CSV as DuckDB writes it, JSON that every reader takes.
+
+
+def render_csv(result: pa.Table) -> str:
+    return _copy_as_text(result, "FORMAT csv") if result.num_columns else ""
+
+
+def render_json(result: pa.Table) -> str:
+    """NaN and infinity, which JSON has not, are null."""
+    rows = result_as_json_rows(result)
+    return json.dumps(rows, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def result_as_json_rows(result: pa.Table) -> list[dict[str, Any]]:
+    """The rows as JSON values."""
+    if not result.num_columns:
+        return []
+    return json.loads(_copy_as_text(result, "FORMAT json, ARRAY true"), parse_constant=lambda _: None)
+
+
+def table_from_mappings(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """Rows, of the same columns, to be shown."""
+    return pa.Table.from_pylist([dict(row) for row in rows])
+
+
+def render_table(result: pa.Table) -> str:
+    from rich.console import Console
+    from rich.table import Table
+
+    numeric = [pa.types.is_integer(kind) or pa.types.is_floating(kind) for kind in result.schema.types]
+    words = _values_as_text(result, numeric)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name, number in zip(words.column_names, numeric, strict=True):
+        table.add_column(name, justify="right" if number else "left", overflow="fold")
+    for row in zip(*(column.to_pylist() for column in words.columns), strict=True):
+        table.add_row(*map(_render_cell, row))
+    text = io.StringIO()
+    Console(file=text, width=max(80, 26 * words.num_columns), color_system=None).print(table)
+    return "\n".join(line.rstrip() for line in text.getvalue().splitlines()) + "\n"
+
+
+def _render_cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return str(value).replace("[", r"\[")
+
+
+def _values_as_text(result: pa.Table, numeric: list[bool]) -> pa.Table:
+    """All but numbers as the text that DuckDB makes of it."""
+    if not result.num_columns:
+        return result
+    with _connect_to_result(result) as connection:
+        kept = [
+            column if number else f"({column})::VARCHAR AS {_quote_name(name)}"
+            for (name, column), number in zip(_result_columns(connection), numeric, strict=True)
+        ]
+        return connection.execute(f"SELECT {', '.join(kept)} FROM result").to_arrow_table()
+
+
+def _copy_as_text(result: pa.Table, form: str) -> str:
+    with _connect_to_result(result) as connection, tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "result"
+        columns = ", ".join(f"{column} AS {_quote_name(name)}" for name, column in _result_columns(connection))
+        connection.execute(f"COPY (SELECT {columns} FROM result) TO '{file}' ({form})")
+        return file.read_text(encoding="utf-8")
+
+
+def _connect_to_result(result: pa.Table) -> duckdb.DuckDBPyConnection:
+    connection = duckdb.connect()
+    connection.execute("SET TimeZone = 'UTC'")
+    seen: dict[str, int] = {}
+    names = []
+    for name in result.column_names:  # DuckDB tells columns of one name apart so, whatever their case
+        seen[name.lower()] = seen.get(name.lower(), -1) + 1
+        names.append(f"{name}_{seen[name.lower()]}" if seen[name.lower()] else name)
+    connection.register("result", result.rename_columns(names))
+    return connection
+
+
+def _result_columns(connection: duckdb.DuckDBPyConnection) -> list[tuple[str, str]]:
+    """Name and SQL of each column; screens and other bytes are told by their size."""
+    described = connection.execute("DESCRIBE result").fetchall()
+    return [
+        (name, f"'<' || octet_length({_quote_name(name)}) || ' bytes>'" if kind == "BLOB" else _quote_name(name))
+        for name, kind, *_ in described
+    ]
+
+
+def _quote_name(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+# The catalog's tables: a view of each over the Parquet files that there are, and what stands beside them in files.
+
+# The table once more, with where each row lies: whoever names file and number is spared the other row groups.
+_IN_FILES = "_in_files"
+MARK = labels.DAMAGED_FILE_MARK  # in the message of a view that stands for one; its facts follow, as JSON
+# Rows of a table that lie in no partition: labels come at any time, for closed iterations too.
+_ROWS_OUTSIDE_PARTITIONS = {
+    "reviews": """SELECT iteration, 'review' AS stage, trajectory_id AS subject, 'trajectory' AS kind, reviewer,
+        label AS decision, comment, "at" FROM label_history"""
+}
+
+
+def create_table_views(
+    connection: duckdb.DuckDBPyConnection, ws: Workspace, staged: Workspace | None, *, lost: bool
+) -> None:
+    """A view for each table, the view `label_history`, the table `promotions`, and views of iterations' files.
+
+    staged: partitions of it are seen in place of the workspace's own. lost: whether a file that is missing fails the
+    queries of its table, or PartMissing is raised. A file that is not whole fails the queries that read its table.
+    """
+    touched = {int(path.name.partition("=")[2]) for path in staged.data.glob("*/iteration=*")} if staged else set()
+    done = compaction.find_compacted_iterations(ws, without=touched)
+    missing = _find_missing_partitions(ws, done.iterations | touched)
+    connection.execute(f"CREATE VIEW label_history AS {labels.label_history_sql(ws)}")
+    for name, kinds in _column_types().items():
+        if fault := missing.get(name.removesuffix(_IN_FILES)):
+            _create_fault_view(connection, name, kinds, fault)
+        else:
+            _create_table_view(connection, ws, name, staged, done, lost=lost)
+    _create_promotions(connection, ws)
+    create_file_view(connection, "dvc_lock", [ws.root / "iterations" / "*" / "dvc.lock"])
+    create_file_view(connection, "decision_files", [ws.root / "iterations" / "*" / "decisions.json"])
+    create_file_view(connection, "checkup_files", [ws.root / "iterations" / "*" / "checkup.json"])
+
+
+def find_table_file_fault(path: Path) -> DataError | None:
+    """What is wrong with a file of a table, where something is."""
+    return (
+        partitions.find_part_file_fault(path)
+        if path.name.startswith("part-")
+        else compaction.find_compacted_file_fault(path)
+    )
+
+
+def duckdb_message(error: Exception) -> str:
+    """DuckDB's message without its picture of the query."""
+    return " ".join(str(error).split("\n\nLINE ")[0].split())
+
+
+def _find_missing_partitions(ws: Workspace, without: Set[int]) -> dict[str, DataError]:
+    """table -> what is told of the first of its partitions that is recorded, and not there: it is not an empty one."""
+    found: dict[str, DataError] = {}
+    for lock in sorted((ws.root / "iterations").glob("*/dvc.lock")):
+        k = int(lock.parent.name)
+        for table, folder in sorted(dvc_files.recorded_partitions(ws, k)) if k not in without else ():
+            if table not in found and not ws.resolve(folder).is_dir() and folder not in dvc_files.read_pruned(ws, k):
+                found[table] = DataError(
+                    "a partition that is recorded is not here",
+                    where=folder,
+                    fix="fetch it: `dvc checkout`, or `dvc pull` where there is a remote (`flywheel status` tells all)",
+                )
+    return found
+
+
+@cache
+def _column_types() -> dict[str, dict[str, str]]:
+    """SQL's types of all tables' columns, by table and name; and of steps in their files."""
+    with duckdb.connect() as connection:
+        own = (("iteration", pa.int32()), ("stage", pa.string()))
+        found = {table: _sql_types(connection, pa.schema([*own, *schema])) for table, schema in TABLES.items()}
+    return found | {f"steps{_IN_FILES}": found["steps"] | {"filename": "VARCHAR", "file_row_number": "BIGINT"}}
+
+
+def _sql_types(connection: duckdb.DuckDBPyConnection, schema: pa.Schema) -> dict[str, str]:
+    relation = connection.from_arrow(schema.empty_table())
+    return {name: str(kind) for name, kind in zip(relation.columns, relation.types, strict=True)}
+
+
+def _create_table_view(
+    connection: duckdb.DuckDBPyConnection,
+    ws: Workspace,
+    name: str,
+    staged: Workspace | None,
+    done: compaction.CompactedIterations,
+    *,
+    lost: bool,
+) -> None:
+    table, kinds = name.removesuffix(_IN_FILES), _column_types()[name]
+    try:
+        new = partitions.table_files(staged, table) if staged else []
+        replaced = {path.relative_to(staged.root).parent for path in new} if staged else set()
+        own = partitions.table_files(ws, table, done.iterations)
+        files = [*done.large[table], *(path for path in own if path.relative_to(ws.root).parent not in replaced), *new]
+    except DataError as fault:
+        _create_fault_view(connection, name, kinds, fault)
+        return
+    try:
+        read = [_select_sql(kinds, _read_compacted_sql(path, without)) for path, without in done.files[table]]
+        for lacks, alike in _group_by_missing_columns(connection, files, ADDED_COLUMNS.get(table, ())).items():
+            read.append(_select_sql(kinds, _read_parquet_sql(alike), lacks))
+        read += filter(None, [_ROWS_OUTSIDE_PARTITIONS.get(name)])
+        if read:
+            connection.execute(f"CREATE VIEW {name} AS {' UNION ALL '.join(read)}")
+        else:
+            typed = ", ".join(f'"{column}" {kind}' for column, kind in kinds.items())
+            connection.execute(f"CREATE TABLE {name} ({typed})")
+    except duckdb.Error as error:
+        paths = [*files, *(path for path, _ in done.files[table])]
+        found = next((fault for path in paths if (fault := find_table_file_fault(path))), None)
+        if isinstance(found, PartMissing) and not lost:
+            raise found from None
+        found = found or DataError(
+            f"table {table} cannot be read: {duckdb_message(error)}", where=ws.relative(ws.data / table)
+        )
+        _create_fault_view(connection, name, kinds, found)
+
+
+def _group_by_missing_columns(
+    connection: duckdb.DuckDBPyConnection, files: Sequence[Path], added: Sequence[str]
+) -> dict[frozenset[str], list[Path]]:
+    """The files by which of the columns `added` they lack, since they are older. DuckDB can do without
+    (`union_by_name`), but then looks at all footers again at each question."""
+    if not files:
+        return {}
+    has = {str(path): frozenset(added) for path in files}
+    if added:
+        names = ", ".join(f"'{name}'" for name in added)
+        said = connection.execute(
+            f"""SELECT file_name, list(name) FILTER (name IN ({names}))
+            FROM parquet_schema([{_quote_paths(files)}]) GROUP BY file_name"""
+        ).fetchall()
+        has |= {path: frozenset(own or ()) for path, own in said}
+    found: dict[frozenset[str], list[Path]] = {}
+    for path in files:
+        found.setdefault(frozenset(added) - has[str(path)], []).append(path)
+    return found
+
+
+def _select_sql(kinds: Mapping[str, str], read: str, lacks: Set[str] = frozenset()) -> str:
+    columns = (f'NULL::{kind} AS "{name}"' if name in lacks else f'"{name}"' for name, kind in kinds.items())
+    return f"SELECT {', '.join(columns)} FROM {read}"
+
+
+def _read_parquet_sql(files: Sequence[Path]) -> str:
+    """Partitions' files as a table, with the iteration and the stage of their paths."""
+    options = "hive_partitioning = true, hive_types = {'iteration': INTEGER, 'stage': VARCHAR}"
+    return f"read_parquet([{_quote_paths(files)}], {options})"
+
+
+def _read_compacted_sql(path: Path, without: Sequence[int]) -> str:
+    """The rows of closed iterations in a file of theirs, without those of iterations that are others by now."""
+    read = f"read_parquet({_quote_path(path)}, hive_partitioning = false)"
+    return f"{read} WHERE iteration NOT IN ({', '.join(map(str, without))})" if without else read
+
+
+def _quote_paths(files: Sequence[Path]) -> str:
+    return ", ".join(map(_quote_path, files))
+
+
+def _quote_path(path: Path) -> str:
+    return "'" + str(path).replace("'", "''") + "'"
+
+
+def _create_fault_view(
+    connection: duckdb.DuckDBPyConnection, table: str, kinds: Mapping[str, str], fault: DataError
+) -> None:
+    """A view in place of a table that cannot be read: queries of other tables work, its own are told the fault."""
+    told = MARK + json.dumps({"what": fault.what, "where": fault.where, "fix": fault.fix})
+    raised = "error('" + told.replace("'", "''") + "')"
+    # Every column raises it too: a filter on constants (stage = 'score') would be answered before the WHERE here is.
+    columns = ", ".join(f'{raised}::{kind} AS "{name}"' for name, kind in kinds.items())
+    connection.execute(f"CREATE VIEW {table} AS SELECT {columns} WHERE {raised} IS NULL")
+
+
+def _create_promotions(connection: duckdb.DuckDBPyConnection, ws: Workspace) -> None:
+    schema = pa.schema(
+        [
+            ("iteration", pa.int32()),
+            ("model", pa.string()),
+            ("digest", pa.string()),
+            ("promoted", pa.bool_()),
+            ("reason", pa.string()),
+        ]
+    )
+    rows = []
+    try:
+        for path in sorted((ws.root / "iterations").glob("*/promotion.json")):
+            rows.append({"reason": "", **manifest.read_promotion(ws, int(path.parent.name))})
+            rows[-1]["iteration"] = int(path.parent.name)
+        promotions = pa.Table.from_pylist(rows, schema=schema)
+    except (DataError, pa.ArrowException) as error:
+        fault = error if isinstance(error, DataError) else DataError(f"a promotion.json is wrong: {error}", where=path)
+        _create_fault_view(connection, "promotions", _sql_types(connection, schema), fault)
+        return
+    connection.register("typed", promotions)
+    connection.execute("CREATE TABLE promotions AS FROM typed")
+    connection.unregister("typed")
+
+
+def create_file_view(connection: duckdb.DuckDBPyConnection, view: str, files: Sequence[Path]) -> None:
+    """A view of the text of iterations' files, over these or patterns of them. They are read when it is asked, not
+    now."""
+    text = (
+        f"read_text([{', '.join(map(_quote_path, files))}])"
+        if files
+        else "(SELECT '' AS filename, '' AS content LIMIT 0)"
+    )
+    of = r"regexp_extract(filename, '(\d+)[/\\][^/\\]+$', 1)::INTEGER"
+    connection.execute(f"CREATE VIEW {view} AS SELECT {of} AS iteration, content FROM {text}")
+
+
+# The catalog: every table and the analysts' views, in SQL, straight over the Parquet files.
+#
+# Each connection is in memory with views on the files: a shared database file could not be opened by a second
+# process.
+
+ResultFormat = Literal["table", "csv", "json", "parquet"]
+
+
+def connect_catalog(
+    ws: Workspace, staged: Workspace | None = None, *, database: str = ":memory:", tables_alone: bool = False
+) -> duckdb.DuckDBPyConnection:
+    """A connection, in memory or to a new `database` file, with a view for each table (columns of the schema,
+    `iteration` INTEGER, `stage` VARCHAR; no rows where nothing is written yet), the view `label_history`, the table
+    `promotions`, and the views and macros of `catalog*.sql`.
+
+    It sees the files that exist now; a later partition of a table that had none needs a new connection.
+    A file that is not whole fails the queries that read its table, no others. staged: partitions of it are seen in
+    place of the workspace's own. tables_alone: without views and macros, which take most of the time.
+    """
+    made = partial(_open_connection, ws, staged, database, tables_alone=tables_alone)
+    try:
+        return partitions.retry_while_replaced(partial(made, lost=False))
+    except PartMissing:  # lost, and not replaced
+        return made(lost=True)
+
+
+def _open_connection(
+    ws: Workspace, staged: Workspace | None, database: str, *, tables_alone: bool, lost: bool
+) -> duckdb.DuckDBPyConnection:
+    """lost: whether a file that is missing fails the queries of its table, or PartMissing is raised."""
+    if database != ":memory:":
+        Path(database).unlink(missing_ok=True)  # of the try before
+    connection = duckdb.connect(database)
+    try:
+        connection.execute("SET GLOBAL TimeZone = 'UTC'")
+        # So many screens of one trajectory are looked for in the row groups that can hold them, not in all.
+        connection.execute("SET GLOBAL dynamic_or_filter_threshold = 1000")
+        # Footers are read once a connection, not at each question: a file's name changes with its content.
+        connection.execute("SET GLOBAL parquet_metadata_cache = true")
+        create_table_views(connection, ws, staged, lost=lost)
+        if not tables_alone:
+            connection.execute(catalog_views_sql())
+    except duckdb.Error as error:
+        found = _find_damaged_file(connection, error)
+        connection.close()
+        raise found or error from None
+    except PartMissing:
+        connection.close()
+        raise
+    return connection
+
+
+def write_catalog_file(ws: Workspace, path: Path) -> None:
+    """A DuckDB file that holds the same views and macros, and no rows: whoever has DuckDB opens it, read only.
+
+    It names the files that exist now, by absolute paths: once a partition is replaced, queries of its table fail.
+    """
+    if path.exists() and not _is_database(path):
+        raise BadInput("there is a file that is no catalogue", where=path, fix="name another place")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with _name_output_file(path):
+            if not path.parent.is_dir():
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+            connect_catalog(ws, database=str(temporary)).close()
+            temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _is_database(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(12)[8:] == b"DUCK"
+
+
+@cache
+def catalog_views_sql(of: str = ".sql") -> str:
+    """The SQL of all views and macros, with their comments: each file builds on those before it by name. of: what the
+    names of the files end in."""
+    files = (path for path in resources.files("flywheel.store.catalog").iterdir() if path.name.endswith(of))
+    return "\n".join(path.read_text(encoding="utf-8") for path in sorted(files, key=lambda path: path.name))
+
+
+def query_catalog(ws: Workspace, sql: str) -> pa.Table:
+    """The result of one statement. Raises BadInput, in one line, for wrong SQL; DataError for a damaged
+    file.
+    """
+
+    def once() -> pa.Table:
+        with connect_catalog(ws) as connection:
+            return run_query(connection, sql)
+
+    return partitions.retry_while_replaced(once)
+
+
+def run_query(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Any = None) -> pa.Table:
+    """As `query`, on an open connection."""
+    try:
+        result = connection.execute(sql, parameters)
+        if result is None:  # nothing but blanks and comments
+            raise BadInput("the query is empty", fix='for example `flywheel query "from iterations"`')
+        return result.to_arrow_table() if result.description else pa.table({})
+    except duckdb.Error as error:
+        raise explain_duckdb_error(connection, error) from None
+
+
+def explain_duckdb_error(connection: duckdb.DuckDBPyConnection, error: duckdb.Error) -> FlywheelError:
+    """What is raised for what DuckDB raised: BadInput, in one line, for wrong SQL; DataError for a damaged file."""
+    if isinstance(error, _OF_THE_QUERY):
+        return _wrong_query_error(error)
+    return _find_damaged_file(connection, error) or _wrong_query_error(error)
+
+
+# What DuckDB raises for the words of a query; anything else may come from a damaged file.
+_OF_THE_QUERY = (
+    duckdb.ParserException,
+    duckdb.BinderException,
+    duckdb.CatalogException,
+    duckdb.ConversionException,
+    duckdb.OutOfRangeException,
+    duckdb.ConstraintException,
+    duckdb.PermissionException,
+)
+
+
+def _wrong_query_error(error: duckdb.Error) -> BadInput:
+    return BadInput(
+        f"the query cannot be answered: {duckdb_message(error)}",
+        fix="`SHOW TABLES` lists tables and views, `DESCRIBE t` columns",
+    )
+
+
+def _find_damaged_file(connection: duckdb.DuckDBPyConnection, error: duckdb.Error) -> DataError | None:
+    """The damaged file behind an error, where there is one: told by its table's view, or found by reading."""
+    _, told, facts = str(error).partition(MARK)
+    if told:
+        return DataError(**json.loads(facts))
+    files: list[str] = []
+    with contextlib.suppress(duckdb.Error):
+        for (text,) in connection.execute("SELECT sql FROM duckdb_views() WHERE NOT internal").fetchall():
+            files += re.findall(r"'([^']+\.parquet)'", text)
+    return next((fault for file in files if (fault := find_table_file_fault(Path(file)))), None)
+
+
+def query_rows(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Any = None) -> list[dict[str, Any]]:
+    """As `run`, as mappings."""
+    return run_query(connection, sql, parameters).to_pylist(maps_as_pydicts="strict")
+
+
+def render_result(result: pa.Table, format: ResultFormat = "table", output: Path | None = None) -> str:
+    """A result as text; with `output` it goes to that file, and the text says how much. Parquet needs
+    `output`.
+    """
+    if format == "parquet":
+        if output is None:
+            raise BadInput("Parquet is not text", where="--format parquet", fix="name a file with --output")
+        with _name_output_file(output):
+            pq.write_table(result, output, compression="zstd")
+    else:
+        text = {"table": render_table, "csv": render_csv, "json": render_json}[format](result)
+        if output is None:
+            return text
+        with _name_output_file(output):
+            output.write_text(text, encoding="utf-8")
+    return f"{result.num_rows} rows written to {output}"
+
+
+@contextlib.contextmanager
+def _name_output_file(output: Path) -> Iterator[None]:
+    """A file that cannot be written is told in one line."""
+    try:
+        yield
+    except OSError as error:
+        what = f"the result cannot be written: {error.strerror or error}"
+        raise BadInput(what, where=output, fix="name a file in a folder that is there") from None
+
+
+# A catalogue that stays open: for pages that ask again and again.
+
+T = TypeVar("T")
+
+
+class CatalogConnection:
+    """One connection for many questions, from any thread. Opening a catalogue reads footers of each table and binds all
+    views; here that is done again only after a partition or a promotion came, went or was replaced.
+    """
+
+    def __init__(self, ws: Workspace, prepare: Callable[[duckdb.DuckDBPyConnection], object] = lambda _: None) -> None:
+        """prepare: what is done with each connection before it is asked."""
+        self.ws, self._prepare = ws, prepare
+        self._lock = threading.Lock()
+        self._seen: frozenset | None = None
+        self._connection: duckdb.DuckDBPyConnection | None = None
+
+    def ask(self, work: Callable[[duckdb.DuckDBPyConnection], T]) -> T:
+        """What `work` makes of a connection to the catalogue as it is now, begun again where a partition is replaced
+        meanwhile."""
+
+        def once() -> T:
+            with self._cursor() as cursor:
+                return work(cursor)
+
+        return partitions.retry_while_replaced(once)
+
+    def standing(self) -> str:
+        """Names what the catalogue holds now: another name, another partition or promotion."""
+        return hashlib.sha256(repr(sorted(filter(None, _partition_stamps(self.ws)))).encode()).hexdigest()[:16]
+
+    def _cursor(self) -> duckdb.DuckDBPyConnection:
+        with self._lock:
+            seen = _partition_stamps(self.ws)
+            if self._connection is None or seen != self._seen:
+                opened = connect_catalog(self.ws)
+                self._prepare(opened)
+                self._connection, self._seen = opened, seen  # whoever asks by the old one may finish
+            return self._connection.cursor()
+
+
+def _partition_stamps(ws: Workspace) -> frozenset[tuple[str, int, int] | None]:
+    """The partitions and promotions that are there, each with what changes when it is replaced."""
+    folders = ws.data.glob("*/iteration=*/stage=*")
+    promotions = (ws.root / "iterations").glob("*/promotion.json")
+    return frozenset(
+        [
+            *(_file_stamp(path / partitions.PARTS_FILE) or _file_stamp(path) for path in folders),
+            *map(_file_stamp, promotions),
+        ]
+    )
+
+
+def _file_stamp(path: Path) -> tuple[str, int, int] | None:
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    return str(path), status.st_mtime_ns, status.st_ino

@@ -1,0 +1,189 @@
+"""Query what ran in some iterations: states, durations, failures, what was read and written.
+
+The catalogue's own views (`catalog_history.sql`), over the partitions of these iterations alone: what is asked of one
+costs the same however many there are. One that is not complete has no table `runs` yet: what is told of it is what
+Prefect said when its last run ended, what DVC recorded, and the shards that lie finished on disk.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from datetime import datetime
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from flywheel.config import run_lock
+from flywheel.config.workspace import Workspace
+from flywheel.store import lineage, partitions
+from flywheel.store.catalog import database
+from flywheel.store.versioning import dvc_files, stage_records
+from flywheel.utils.files import sha256_file
+
+Row = dict[str, Any]
+_BEFORE = 10  # iterations that the view `stage_trend` looks back
+_REASON = "SELECT iteration, {by} arg_max(message, (ended_at, run_id)) AS reason FROM failures GROUP BY ALL"
+_ITERATIONS = f"""
+    WITH turns AS (
+        SELECT iteration, count(*) AS tries, sum(seconds) AS seconds, min(started_at) AS first_started,
+            max(ended_at) AS last_ended FROM run_history WHERE kind = 'flow' AND stage = '' GROUP BY ALL
+    ), longest AS (
+        SELECT iteration, arg_max(stage, seconds) AS longest, max(seconds) AS longest_seconds FROM stage_runs
+        GROUP BY ALL
+    ), failed AS (
+        SELECT iteration, count(*) AS failed, arg_max(stage, (ended_at, run_id)) AS at_stage FROM failures GROUP BY ALL)
+    FROM turns LEFT JOIN longest USING (iteration) LEFT JOIN failed USING (iteration)
+        LEFT JOIN ({_REASON.format(by="")}) USING (iteration)"""
+_STAGES = f"""
+    FROM stage_runs LEFT JOIN (FROM stage_trend SELECT * EXCLUDE seconds) USING (iteration, stage)
+        LEFT JOIN ({_REASON.format(by="stage,")}) USING (iteration, stage)"""
+_TRIES = """
+    SELECT row_number() OVER (ORDER BY started_at, run_id) AS try, state, started_at, ended_at, seconds, message, run_id
+    FROM run_history WHERE kind = 'flow' AND (iteration, stage) = ($iteration, $stage)"""
+_TASKS = f"""
+    SELECT f.try, t.name AS task, t.state, t.attempts, t.started_at, t.ended_at, t.seconds, t.message, t.run_id
+    FROM run_history t JOIN ({_TRIES}) f ON t.parent_id = f.run_id
+    WHERE t.kind = 'task' AND t.iteration = $iteration ORDER BY f.try, t.started_at, t.run_id"""
+
+
+def query_iteration_history(ws: Workspace, which: Sequence[int]) -> list[Row]:
+    """A row an iteration."""
+    with closing(_connect(ws, which)) as connection:
+        known = {row["iteration"]: row for row in database.query_rows(connection, _ITERATIONS)}
+    found, at_work = [], _at_work(ws)
+    for k in which:
+        done, all_of = len(dvc_files.recorded_stages(ws, k)), len(stage_records.stage_names(ws, k))
+        state = "complete" if dvc_files.is_iteration_complete(ws, k) else "running" if k == at_work else "unfinished"
+        row = known.get(k, {})
+        facts = ("first_started", "last_ended", "seconds", "longest", "longest_seconds", "at_stage", "reason")
+        counts = {name: row.get(name) or 0 for name in ("tries", "failed")}
+        found.append(
+            {"iteration": k, "state": state, "recorded": done, "stages": all_of, **counts}
+            | {name: row.get(name) for name in facts}
+        )
+    return found
+
+
+def query_stage_history(ws: Workspace, which: Sequence[int], name: str = "") -> list[Row]:
+    """A row a stage of these iterations in the order they run, of the stage `name` alone where one is given."""
+    earlier = {k for one in which for k in range(max(1, one - _BEFORE), one + 1)}
+    with closing(_connect(ws, sorted(earlier))) as connection:
+        known = {(row["iteration"], row["stage"]): row for row in database.query_rows(connection, _STAGES)}
+    return [
+        _stage(ws, k, stage, known.get((k, stage), {}))
+        for k in which
+        for stage in stage_records.stage_names(ws, k)
+        if name in ("", stage)
+    ]
+
+
+def query_failures(ws: Workspace, which: Sequence[int], stage: str = "") -> list[Row]:
+    """Rows of the view `failures`."""
+    asked = "FROM failures WHERE $stage IN ('', stage)"
+    with closing(_connect(ws, which)) as connection:
+        return database.query_rows(connection, asked, {"stage": stage})
+
+
+def query_stage_attempts(ws: Workspace, iteration: int, stage: str) -> tuple[list[Row], list[Row]]:
+    """The tries of a stage, and their tasks."""
+    key = {"iteration": iteration, "stage": stage}
+    with closing(_connect(ws, [iteration])) as connection:
+        return database.query_rows(connection, f"{_TRIES} ORDER BY try", key), database.query_rows(
+            connection, _TASKS, key
+        )
+
+
+def query_stage_artifacts(ws: Workspace, iteration: int, stage: str) -> list[Row]:
+    """Rows of the view `stage_artifacts`, with what is known of them where they lie: rows, and the sha256 of the files
+    (of a checkpoint the name of its weights, which is the head of theirs). None of what is not here any more."""
+    with closing(_connect(ws, [iteration])) as connection:
+        every = database.query_rows(connection, "FROM stage_artifacts")
+    makers = {row["path"]: row["stage"] for row in every if row["kind"] == "checkpoint" and row["role"] == "output"}
+    found = []
+    for row in (row for row in every if row["stage"] == stage):
+        path, rows, sha256 = ws.resolve(row["path"]), None, []
+        if row["kind"] == "partition":
+            files = partitions.read_part_list(path)
+            rows, sha256 = files and sum(one.rows for one in files), [one.sha256 for one in files or ()]
+        elif row["path"] in makers:
+            sha256 = lineage.find_weights_names(ws, iteration, makers[row["path"]], row["path"])
+        elif path.is_file():
+            sha256 = [sha256_file(path)]
+        found.append({**row, "rows": rows, "sha256": sha256})
+    return found
+
+
+def read_run_history(ws: Workspace, iteration: int) -> list[Row]:
+    """What Prefect told of the iteration's runs when the last of them ended, as JSON values."""
+    path = ws.run_history(iteration)
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
+
+
+def run_history_rows(runs: Iterable[Row]) -> list[Row]:
+    """Rows of the table `runs`, of what was told."""
+    times = ("started_at", "ended_at")
+    return [
+        {**row, **{name: datetime.fromisoformat(row[name]) if row[name] else None for name in times}} for row in runs
+    ]
+
+
+def _connect(ws: Workspace, which: Iterable[int]) -> duckdb.DuckDBPyConnection:
+    """The views of `catalog_history.sql`, over these iterations alone."""
+    runs = pa.concat_tables([_runs(ws, k) for k in which])
+    connection = duckdb.connect()
+    connection.execute("SET TimeZone = 'UTC'")
+    connection.register("given", runs)
+    connection.execute("CREATE TABLE runs AS FROM given")
+    database.create_file_view(
+        connection, "dvc_lock", [path for k in which if (path := dvc_files.dvc_lock_path(ws, k)).exists()]
+    )
+    connection.execute(database.catalog_views_sql("catalog_history.sql"))
+    return connection
+
+
+def _runs(ws: Workspace, iteration: int) -> pa.Table:
+    folder = ws.relative(ws.partition("runs", iteration, dvc_files.LAST_STAGE))
+    if dvc_files.is_iteration_complete(ws, iteration) and folder not in dvc_files.read_pruned(ws, iteration):
+        rows = partitions.read_partition(ws, "runs", iteration, dvc_files.LAST_STAGE)
+    else:
+        rows = partitions.table_from_rows("runs", run_history_rows(read_run_history(ws, iteration)))
+    keys = pa.array([iteration] * len(rows), pa.int32()), pa.array([dvc_files.LAST_STAGE] * len(rows), pa.string())
+    return rows.add_column(0, "iteration", keys[0]).add_column(1, "stage", keys[1])
+
+
+def _stage(ws: Workspace, iteration: int, stage: str, known: Row) -> Row:
+    recorded = dvc_files.recorded_stages(ws, iteration)
+    state = known.get("state")
+    if stage in recorded:
+        state = state if state == "Completed" else "recorded"
+    elif iteration == _at_work(ws) and stage == next(
+        s for s in stage_records.stage_names(ws, iteration) if s not in recorded
+    ):
+        state = "running"
+    staged = ws.staging(iteration, stage)
+    finished = len(list(staged.glob("*/*/result.json")))
+    row = {
+        "iteration": iteration,
+        "stage": stage,
+        "state": state or ("begun" if staged.is_dir() else "not begun"),
+        "tries": known.get("tries", 0),
+        "failed": known.get("failed", 0),
+        "shards": max(known.get("shards", 0), finished),
+        "retries": known.get("retries", 0),
+        "staged": finished,
+    }
+    facts = ("first_started", "last_ended", "last_seconds", "seconds", "median_before", "ratio", "iterations_before")
+    row |= {name: known.get(name) for name in (*facts, "reason")}
+    if not known and stage in recorded and ws.partition("metrics", iteration, stage).is_dir():  # without Prefect
+        metrics = partitions.read_partition(ws, "metrics", iteration, stage).to_pylist()
+        (work,) = (one for one in metrics if one["name"] == "seconds")
+        row |= {"seconds": work["value"], "shards": work["n"]}
+    return row
+
+
+def _at_work(ws: Workspace) -> int | None:
+    """The iteration that a run is making now."""
+    return stage_records.active_iterations(ws)[-1] if run_lock.is_workspace_busy(ws) else None

@@ -1,0 +1,464 @@
+"""Find near-duplicates of an iteration's trajectories, and weigh them in training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from flywheel.config import RoutingSettings
+from flywheel.config.workspace import Workspace
+from flywheel.store import images, manifest, partitions
+from flywheel.store.catalog import database
+from flywheel.store.dedup import episode_similarity, fingerprints
+from flywheel.store.dedup import fingerprints as hashes
+from flywheel.store.dedup.episode_similarity import BITS_PER_AXIS, StepSequences
+from flywheel.store.manifest import TrainingManifest
+from flywheel.store.partitions import PartitionWriter
+from flywheel.store.schema import TABLES, empty_table
+
+# Rows that Python made, into a table of DuckDB's.
+
+
+def insert_rows(connection: duckdb.DuckDBPyConnection, table: str, rows: pa.Table) -> None:
+    """By the columns' names."""
+    connection.register("inserted", rows)
+    connection.execute(f"INSERT INTO {table} BY NAME FROM inserted")
+    connection.unregister("inserted")
+
+
+# Near-duplicates among episodes: what has been shown already, and what it should weigh in training.
+#
+# Two episodes are near one another where they have the same fate (store, author) and
+#
+#     one task content         the share of steps that agree is at least `least`
+#     other contents           all steps but idle ones agree, the instructions' numbers and quoted texts are the same,
+#                              and the first and the last screen look alike: one task under two names or wordings
+#
+# An episode weighs 1 / (episodes near it, itself included): so many repeats weigh together about as much as one, and
+# none is thrown away (the thoughts of samples differ where their actions do not). The weight depends on the set of
+# episodes alone, never on their order. Demonstrations of people are each wanted, and are never weighed down.
+#
+# Memory does not grow with the episodes, but with the most of one content, or of one sequence of actions: DuckDB puts
+# like beside like, on disk where need be, and so many at a time are compared.
+
+REASON_SAME_TASK, REASON_OTHER_TASK = "a repeat of its task", "another task's steps on the same screens"
+EPISODE_COLUMNS = ("trajectory_id", "content", "arguments", "fate", "steps", "first_screen", "last_screen", "new")
+FirstLastScreens = tuple[str | None, str | None]  # an episode's first and last one, by sha256
+CompareScreens = Callable[[Sequence[tuple[FirstLastScreens, FirstLastScreens]]], Sequence[bool]]
+_EPISODES_PER_BATCH = 20_000  # episodes
+
+# Rows that are alike in all but their names stand as one, with its first two names: a row's twin is the first that is
+# not itself. Of equally near ones an earlier iteration's comes first, then the first by id.
+_TABLES = """
+CREATE OR REPLACE TABLE dedup_ones (number BIGINT, key UBIGINT, told UBIGINT, content VARCHAR, count BIGINT,
+    new BOOLEAN, first VARCHAR, second VARCHAR, steps UBIGINT[], first_screen VARCHAR, last_screen VARCHAR);
+CREATE OR REPLACE TABLE dedup_members (number BIGINT, trajectory_id VARCHAR);
+CREATE OR REPLACE TABLE dedup_near (number BIGINT, other BIGINT, similarity DOUBLE, renamed BOOLEAN);
+"""
+_BY_CONTENT = """
+SELECT trajectory_id, content, fate, hash(fate, arguments) AS told, steps, first_screen, last_screen, new FROM ({})
+ORDER BY content, fate, told, new, trajectory_id"""
+_BY_KEY = """SELECT number, key, told, content, steps, first_screen, last_screen FROM dedup_ones
+WHERE key IN (SELECT key FROM dedup_ones GROUP BY key HAVING min(content) <> max(content))
+ORDER BY key, content, number"""
+_FOUND = f"""
+CREATE OR REPLACE TABLE near_duplicates AS
+WITH around AS (
+    SELECT near.number, sum(other.count) AS others,
+        arg_min({{'twin': first, 'similarity': similarity, 'renamed': renamed}}, (-similarity, new, first)) AS best
+    FROM dedup_near near JOIN dedup_ones other ON other.number = near.other GROUP BY near.number)
+SELECT trajectory_id,
+    CASE WHEN count = 1 THEN best.twin WHEN trajectory_id = first THEN second ELSE first END AS twin,
+    CASE WHEN count = 1 THEN best.similarity ELSE 1.0 END AS similarity,
+    CASE WHEN count = 1 AND best.renamed THEN '{REASON_OTHER_TASK.replace("'", "''")}' ELSE '{REASON_SAME_TASK}' END AS reason,
+    1.0 / (count + coalesce(others, 0)) AS weight
+FROM dedup_members JOIN dedup_ones USING (number) LEFT JOIN around USING (number)
+WHERE count > 1 OR others > 0
+"""
+
+
+def find_near_duplicates(
+    connection: duckdb.DuckDBPyConnection, episodes: str, least: float, alike: CompareScreens
+) -> None:
+    """Make the table `near_duplicates`, one row for each new episode that is near another one: trajectory_id; twin, the
+    nearest of its neighbours; similarity, the share of steps that agree with the twin's; reason; weight, in training.
+
+    episodes: SQL of a relation with `COLUMNS`, each trajectory once, which other cursors of the database see; those
+    that are not new are of earlier iterations, and stay as they are. least: share of steps, in (0, 1]. alike: of pairs
+    of episodes' screens, whether the first and the last look alike; asked for few pairs.
+    """
+    connection.execute(_TABLES)
+    number = 0
+    for rows in _together(connection, _BY_CONTENT.format(episodes), "content"):
+        number += _of_one_content(connection, rows, number, least)
+    for rows in _together(connection, _BY_KEY, "key"):
+        _of_others(connection, rows, alike)
+    connection.execute(_FOUND)
+    connection.execute("DROP TABLE dedup_ones; DROP TABLE dedup_members; DROP TABLE dedup_near")
+
+
+def _together(connection: duckdb.DuckDBPyConnection, sql: str, by: str) -> Iterator[pa.Table]:
+    """The rows, some at a time, those that are alike in the column `by` never apart. They come in its order."""
+    with connection.cursor() as cursor:
+        held: list[pa.Table] = []
+        for batch in cursor.execute(sql).to_arrow_reader(_EPISODES_PER_BATCH):
+            rows = pa.Table.from_batches([batch])
+            if not len(rows):
+                continue
+            # All that is held goes but what is as the last row is: that may go on.
+            last = pc.index(rows[by], rows[by][-1]).as_py()
+            if last or (held and held[-1][by][-1] != rows[by][0]):
+                before = pa.concat_tables([*held, rows.slice(0, last)])
+                held = [rows.slice(last)]
+                yield before.combine_chunks()
+            else:
+                held.append(rows)
+        if held:
+            yield pa.concat_tables(held).combine_chunks()
+
+
+def _of_one_content(connection: duckdb.DuckDBPyConnection, rows: pa.Table, number: int, least: float) -> int:
+    """Rows by content, fate and arguments: which are one, and which of those are near one another. Returns how many
+    there are; they are numbered from `number` on."""
+    sequences = StepSequences.of(rows["steps"])
+    content, told = _codes(rows["content"]), rows["told"].to_numpy()
+    first, second, count, member = _collapsed(content, told, sequences)
+    ones, some = rows.take(pa.array(first)), sequences.take(first)
+    numbers = np.arange(number, number + len(first))
+    names = rows["trajectory_id"]
+    insert_rows(connection, "dedup_ones", pa.table({
+        "number": numbers, "key": _keys(told[first], some), "told": ones["told"], "content": ones["content"],
+        "count": count, "new": ones["new"], "first": ones["trajectory_id"],
+        "second": names.take(pa.array(second, mask=second < 0)), "steps": ones["steps"],
+        "first_screen": ones["first_screen"], "last_screen": ones["last_screen"],
+    }))  # fmt: skip
+    new = rows["new"].to_numpy()
+    mine = {"number": numbers[member[new]], "trajectory_id": names.filter(rows["new"])}
+    insert_rows(connection, "dedup_members", pa.table(mine))
+    found = episode_similarity.candidate_pairs(_groups(content[first], _codes(ones["fate"])), some)
+    similar = episode_similarity.sequence_similarity(some, found)
+    near = similar >= least
+    _insert_near(connection, numbers[found[near]], similar[near], renamed=False)
+    return len(first)
+
+
+def _of_others(connection: duckdb.DuckDBPyConnection, rows: pa.Table, alike: CompareScreens) -> None:
+    """Rows by key: which of them are near one another though they are of two contents."""
+    sequences = StepSequences.of(rows["steps"])
+    pairs = episode_similarity.candidate_pairs(rows["key"].to_numpy(), sequences)
+    content, told = _codes(rows["content"]), rows["told"].to_numpy()
+    pairs = pairs[(content[pairs[:, 0]] != content[pairs[:, 1]]) & (told[pairs[:, 0]] == told[pairs[:, 1]])]
+    pairs = pairs[episode_similarity.sequences_equal(sequences.without_idle(), pairs)]
+    screens = list(zip(rows["first_screen"].to_pylist(), rows["last_screen"].to_pylist(), strict=True))
+    seen = alike([(screens[i], screens[j]) for i, j in pairs.tolist()])
+    pairs = pairs[np.array(seen, bool)] if len(pairs) else pairs
+    _insert_near(
+        connection,
+        rows["number"].to_numpy()[pairs],
+        episode_similarity.sequence_similarity(sequences, pairs),
+        renamed=True,
+    )
+
+
+def _collapsed(
+    content: np.ndarray, told: np.ndarray, sequences: StepSequences
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Of the rows that stand as one: the first and the second (-1: none), how many they are; and of each row which one
+    it is."""
+    length = episode_similarity.splitmix64(sequences.lengths.astype(np.uint64))
+    key = episode_similarity.splitmix64(
+        episode_similarity.splitmix64(content.astype(np.uint64)) ^ told ^ length
+    ) ^ _digests(sequences)
+    by_key = np.argsort(key, kind="stable")
+    begins = np.flatnonzero(np.diff(key[by_key], prepend=~key[by_key[:1]]))
+    count = np.diff(begins, append=len(key))
+    first, second = by_key[begins], np.where(count > 1, by_key[np.minimum(begins + 1, len(key) - 1)], -1)
+    order = np.argsort(first)  # that of the rows
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    member = np.empty(len(key), np.int64)
+    member[by_key] = np.repeat(place, count)
+    return first[order], second[order], count[order], member
+
+
+def _keys(told: np.ndarray, sequences: StepSequences) -> pa.Array:
+    """The same for all rows that can be near one another under two contents; none for those that only idle."""
+    essential = sequences.without_idle()
+    done = StepSequences(essential.codes >> np.uint64(2 * BITS_PER_AXIS), essential.offsets)
+    lengths = essential.lengths
+    return pa.array(episode_similarity.splitmix64(told ^ lengths.astype(np.uint64)) ^ _digests(done), mask=lengths == 0)
+
+
+def _digests(sequences: StepSequences) -> np.ndarray:
+    """One number an episode, of its codes and their order."""
+    places = np.arange(len(sequences.codes)) - np.repeat(sequences.offsets[:-1], sequences.lengths)
+    with np.errstate(over="ignore"):
+        mixed = episode_similarity.splitmix64(
+            sequences.codes + places.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        )
+        summed = np.concatenate([np.zeros(1, np.uint64), np.cumsum(mixed, dtype=np.uint64)])
+        return summed[sequences.offsets[1:]] - summed[sequences.offsets[:-1]]
+
+
+def _codes(column: pa.ChunkedArray) -> np.ndarray:
+    """Equal values as equal numbers."""
+    return column.combine_chunks().dictionary_encode().indices.to_numpy().astype(np.int64)
+
+
+def _groups(content: np.ndarray, fate: np.ndarray) -> np.ndarray:
+    return content * (fate.max(initial=0) + 1) + fate
+
+
+def _insert_near(
+    connection: duckdb.DuckDBPyConnection, pairs: np.ndarray, similarity: np.ndarray, *, renamed: bool
+) -> None:
+    """Each of a pair is near the other."""
+    if not len(pairs):
+        return
+    both = np.concatenate([pairs, pairs[:, ::-1]])
+    told = {"number": both[:, 0], "other": both[:, 1], "similarity": np.tile(similarity, 2)}
+    insert_rows(connection, "dedup_near", pa.table({**told, "renamed": np.full(len(both), renamed)}))
+
+
+# Near-duplicates of an iteration's trajectories: which are set aside, and what the others weigh in training.
+#
+# What is near what is decided in `flywheel/store/dedup`. Here its columns are read from the tables, and kept for the
+# iterations after: `signatures` (a trajectory's steps as numbers) and `screen_hashes` (of the screens that were looked
+# at), so that nothing of an earlier iteration is read but these, and which store a trajectory is in. `duplicates` has
+# each trajectory that was weighed down, its twin, and why.
+
+ROUTE_STAGE = "route"
+SIGNATURE_TABLES = ("signatures", "screen_hashes")
+_PROMISE = "no task held out for evaluation, and none near one, is trained on"
+_TASKS_PER_BATCH = 5_000  # rows that Python looks at
+_ROWS_AT_ONCE = 20_000
+
+
+def create_task_contents(connection: duckdb.DuckDBPyConnection, iteration: int, stages: Sequence[str]) -> None:
+    """Make the table `contents` (task_id, content, near): what each of an iteration's tasks asks, and why it is near
+    one for evaluation, where it is. stages: whose rows of `tasks` are meant."""
+    own = f"SELECT {', '.join(fingerprints.TASK_COLUMNS)} FROM tasks WHERE iteration = {int(iteration)}"
+    own += f" AND stage IN ({_quote_texts(stages)})"
+    connection.execute("CREATE OR REPLACE TABLE contents (task_id VARCHAR, content VARCHAR, near VARCHAR)")
+    with connection.cursor() as cursor:
+        held_out = cursor.execute(f"{own} AND split = 'eval'").to_arrow_table().to_pylist()
+        for batch in cursor.execute(own).to_arrow_reader(_TASKS_PER_BATCH):
+            asked = batch.to_pylist()
+            near = fingerprints.find_tasks_near_evaluation(
+                (task for task in asked if task["split"] != "eval"), held_out
+            )
+            names = [task["task_id"] for task in asked]
+            told = {"content": map(fingerprints.task_content_hash, asked), "near": map(near.get, names)}
+            insert_rows(connection, "contents", _text_table({"task_id": names, **told}))
+
+
+def quarantine_near_evaluation(connection: duckdb.DuckDBPyConnection) -> None:
+    """Add to `broken` the trajectories whose task is near one for evaluation, but not one itself: that is a contract.
+
+    connection: as `judging.judge` and `ask` leave it.
+    """
+    connection.execute(
+        f"""INSERT INTO broken SELECT DISTINCT trajectory_id, 'near_evaluation: {_PROMISE} (' || near || ')'
+        FROM judged JOIN contents USING (task_id) ANTI JOIN broken USING (trajectory_id) WHERE near IS NOT NULL"""
+    )
+
+
+def weigh_duplicates(
+    ws: Workspace,
+    iteration: int,
+    read: Sequence[tuple[str, str]],
+    connection: duckdb.DuckDBPyConnection,
+    settings: RoutingSettings,
+    staged: Workspace,
+    *,
+    again: bool = False,
+) -> None:
+    """Near-duplicates among the model's trajectories that join a store, and those of `duplicates_window` iterations.
+    Makes the view `weights` (trajectory_id, weight), of those that do not weigh 1; `duplicates` and the tables in
+    `KEPT` are written to `staged`.
+
+    read: (table, stage) of what came in. connection: with the tables or views `incoming` and `decided`, and `contents`
+    (`ask`). again: the signatures that the workspace has are taken as they are; the tasks and the steps of these are
+    not read. People's demonstrations are not looked at: each is wanted. The cost is that of this iteration and the
+    window, whatever lies before it.
+    """
+    _write_signatures(ws, iteration, read, connection, staged, again=again)
+    before, since = manifest.read_manifest(ws, iteration - 1), iteration - settings.duplicates_window
+    signed = partitions.partition_files(staged, "signatures", iteration, ROUTE_STAGE)
+    _create_episodes_view(connection, iteration, since, signed, _checked_files(ws, before, "signatures", since))
+    looked = _ScreenComparer(ws, iteration, read, before, since)
+    find_near_duplicates(connection, "FROM episodes", settings.duplicates_least, looked.alike)
+    if settings.duplicates_weigh == "each":
+        connection.execute("UPDATE near_duplicates SET weight = 1")
+    connection.execute("CREATE OR REPLACE VIEW weights AS SELECT trajectory_id, weight FROM near_duplicates")
+    with partitions.open_partition_writer(staged, "duplicates", iteration, ROUTE_STAGE) as writer:
+        _write_query(connection, "FROM near_duplicates ORDER BY trajectory_id", "duplicates", writer)
+    partitions.write_partition(staged, "screen_hashes", iteration, ROUTE_STAGE, looked.rows())
+    connection.execute("DROP VIEW episodes; DROP TABLE fates")
+
+
+def _write_signatures(
+    ws: Workspace,
+    iteration: int,
+    read: Sequence[tuple[str, str]],
+    connection: duckdb.DuckDBPyConnection,
+    staged: Workspace,
+    *,
+    again: bool,
+) -> None:
+    """Write signatures of the trajectories that are looked at, beside those that there are, which stay in their files:
+    of a trajectory's signature nothing changes when it is decided again, but its fate, which the stores tell."""
+    signed = partitions.partition_files(ws, "signatures", iteration, ROUTE_STAGE) if again else []
+    stages = {table: [stage for name, stage in read if name == table] for table in ("steps", "tasks")}
+    wanted = f"FROM steps WHERE iteration = {int(iteration)} AND stage IN ({_quote_texts(stages['steps'])})"
+    connection.execute(
+        """CREATE OR REPLACE TABLE unsigned AS SELECT trajectory_id, task_id, instruction, destination AS fate
+        FROM incoming JOIN decided USING (trajectory_id) WHERE destination <> 'quarantine' AND author = 'model'"""
+    )
+    if signed:
+        connection.execute(
+            f"DELETE FROM unsigned WHERE trajectory_id IN (SELECT trajectory_id FROM {_read_parquet_sql(signed)})"
+        )
+        wanted += " AND trajectory_id IN (SELECT trajectory_id FROM unsigned)"
+    connection.execute(
+        """CREATE OR REPLACE TABLE words (instruction VARCHAR, arguments VARCHAR);
+        CREATE OR REPLACE TABLE coded (trajectory_id VARCHAR, steps UBIGINT[])"""
+    )
+    with partitions.open_partition_writer(staged, "signatures", iteration, ROUTE_STAGE) as writer:
+        if signed:
+            partitions.link_partition_files(ws, writer, "signatures", iteration, ROUTE_STAGE)
+        if connection.execute("SELECT count(*) FROM unsigned").fetchone()[0]:
+            if again:
+                create_task_contents(connection, iteration, stages["tasks"])
+            with connection.cursor() as cursor:
+                for batch in cursor.execute("SELECT DISTINCT instruction FROM unsigned").to_arrow_reader(
+                    _TASKS_PER_BATCH
+                ):
+                    said = batch.column(0).to_pylist()
+                    words = [" ".join(fingerprints.instruction_arguments(text)) for text in said]
+                    insert_rows(connection, "words", _text_table({"instruction": said, "arguments": words}))
+                for coded in episode_similarity.encode_steps(cursor, wanted):
+                    insert_rows(connection, "coded", coded)
+            for sql in _SIGNATURES_SQL:  # one after the other: each holds less than all at once
+                connection.execute(sql.format(wanted=wanted))
+            _write_query(connection, "FROM signed ORDER BY trajectory_id", "signatures", writer)
+    connection.execute("DROP TABLE unsigned; DROP TABLE words; DROP TABLE coded; DROP TABLE IF EXISTS signed")
+
+
+_SIGNATURES_SQL = (
+    """CREATE OR REPLACE TABLE ends AS WITH own AS (SELECT trajectory_id, step, image_sha256 {wanted}),
+places AS (SELECT trajectory_id, min(step) AS first, max(step) AS last FROM own GROUP BY trajectory_id)
+SELECT trajectory_id, a.image_sha256 AS first_screen, b.image_sha256 AS last_screen FROM places
+    JOIN own a USING (trajectory_id) JOIN own b USING (trajectory_id) WHERE a.step = first AND b.step = last""",
+    """CREATE OR REPLACE TABLE told AS SELECT trajectory_id, content, arguments, fate, first_screen, last_screen
+    FROM unsigned JOIN words ON words.instruction IS NOT DISTINCT FROM unsigned.instruction
+        JOIN (SELECT task_id, any_value(content) AS content FROM contents GROUP BY ALL) USING (task_id)
+        JOIN ends USING (trajectory_id)""",
+    "DROP TABLE ends",
+    """CREATE OR REPLACE TABLE signed AS
+    SELECT trajectory_id, content, arguments, fate, steps, first_screen, last_screen
+    FROM told JOIN coded USING (trajectory_id)""",
+    "DROP TABLE told",
+)
+
+
+def _create_episodes_view(
+    connection: duckdb.DuckDBPyConnection, iteration: int, since: int, own: Sequence[Path], known: Sequence[Path]
+) -> None:
+    """Make the view `episodes`, of `repeats.COLUMNS`: what has a signature, and is in a store now."""
+    earlier = f"iteration >= {since} AND iteration < {iteration}"
+    database.run_query(
+        connection,
+        f"""CREATE OR REPLACE TABLE fates AS
+        SELECT trajectory_id, destination AS fate, true AS new FROM decided WHERE destination <> 'quarantine'
+        UNION ALL SELECT trajectory_id, 'sft', false FROM sft WHERE {earlier}
+        UNION ALL SELECT trajectory_id, 'ct', false FROM ct WHERE {earlier}""",
+    )
+    signed = [f"SELECT * EXCLUDE (fate), true AS new FROM {_read_parquet_sql(own)}"]
+    signed += [f"SELECT * EXCLUDE (fate), false AS new FROM {_read_parquet_sql(known)}"] if known else []
+    connection.execute(
+        f"CREATE OR REPLACE VIEW episodes AS FROM ({' UNION ALL '.join(signed)}) JOIN fates USING (trajectory_id, new)"
+    )
+
+
+def _read_parquet_sql(files: Sequence[Path]) -> str:
+    return f"read_parquet([{_quote_texts(map(str, files))}], hive_partitioning = false)"
+
+
+def _quote_texts(values: Iterable[str]) -> str:
+    return ", ".join("'" + value.replace("'", "''") + "'" for value in values)
+
+
+def _text_table(columns: Mapping[str, Iterable[str | None]]) -> pa.Table:
+    return pa.table({name: pa.array(list(values), pa.string()) for name, values in columns.items()})
+
+
+def _write_query(connection: duckdb.DuckDBPyConnection, sql: str, table: str, writer: PartitionWriter) -> None:
+    for batch in connection.execute(sql).to_arrow_reader(_ROWS_AT_ONCE):
+        writer.write(pa.Table.from_batches([batch]).cast(TABLES[table]))
+
+
+def _checked_files(ws: Workspace, before: TrainingManifest, table: str, since: int) -> list[Path]:
+    """Files of earlier iterations from `since` on. Raises DataError where one is damaged."""
+    found = [ws.resolve(shard.path) for shard in before.shards(table) if shard.iteration >= since]
+    for path in found:
+        partitions.open_partition_file(table, path, wholly=True).close()
+    return found
+
+
+def _read_earlier(ws: Workspace, before: TrainingManifest, table: str, since: int) -> pa.Table:
+    own = [shard for shard in before.shards(table) if shard.iteration >= since]
+    return pa.concat_tables(
+        [empty_table(table), *(partitions.read_partition_file(ws, table, ws.resolve(one.path)) for one in own)]
+    )
+
+
+class _ScreenComparer:
+    """Looks at first and last screens, only where their bytes differ, and each once."""
+
+    def __init__(
+        self, ws: Workspace, iteration: int, read: Sequence[tuple[str, str]], before: TrainingManifest, since: int
+    ) -> None:
+        self._ws, self._before, self._since = ws, before, since
+        stages = [stage for table, stage in read if table == "images"]
+        self._own = [path for stage in stages for path in partitions.partition_files(ws, "images", iteration, stage)]
+        self._new: dict[str, int] = {}
+
+    def alike(self, pairs: Sequence[tuple[FirstLastScreens, FirstLastScreens]]) -> list[bool]:
+        wanted = {
+            sha for ours, others in pairs for two in zip(ours, others, strict=True) if two[0] != two[1] for sha in two
+        }
+        known = self._hashes(wanted - {None})
+
+        def like(left: str | None, right: str | None) -> bool:
+            if left is None or right is None:  # a text was all there was to see
+                return False
+            return left == right or (
+                left in known and right in known and hashes.hashes_alike(known[left], known[right])
+            )
+
+        return [all(like(*two) for two in zip(ours, others, strict=True)) for ours, others in pairs]
+
+    def _hashes(self, wanted: set[str]) -> dict[str, int]:
+        if not wanted:
+            return {}
+        kept = _read_earlier(self._ws, self._before, "screen_hashes", self._since)
+        kept = kept.filter(pc.is_in(kept["sha256"], value_set=pa.array(wanted, pa.string())))
+        known = dict(zip(kept["sha256"].to_pylist(), kept["dhash"].to_pylist(), strict=True))
+        earlier = [
+            self._ws.resolve(shard.path) for shard in self._before.shards("images") if shard.iteration >= self._since
+        ]
+        for sha, encoded in images.load_images(self._ws, [*self._own, *earlier], wanted - known.keys()).items():
+            try:
+                self._new[sha] = hashes.difference_hash(encoded)
+            except OSError:  # no picture: it is like none
+                continue
+        return known | self._new
+
+    def rows(self) -> list[dict]:
+        return [{"sha256": sha, "dhash": value} for sha, value in self._new.items()]

@@ -1,0 +1,84 @@
+"""Read and write screens as rows of the table `images`, addressed by their sha256."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from flywheel.config.workspace import Workspace
+from flywheel.store import partitions
+from flywheel.utils.errors import DataError
+from flywheel.utils.files import disk_full_errors
+
+
+def image_digest(png: bytes) -> str:
+    return hashlib.sha256(png).hexdigest()
+
+
+def image_rows(screens: Mapping[str, bytes]) -> Iterator[dict[str, Any]]:
+    """Rows of `images` for PNG files, or other pictures, by sha256."""
+    for name, png in screens.items():
+        with Image.open(io.BytesIO(png)) as picture:
+            width, height, form = *picture.size, picture.format.lower()
+        yield {"sha256": name, "width": width, "height": height, "format": form, "bytes": png}
+
+
+def load_images(ws: Workspace, files: Iterable[Path], wanted: Collection[str]) -> dict[str, bytes]:
+    """The wanted screens, by sha256, from Parquet files of the table `images`.
+
+    Raises DataError where one is in none of them. Memory stays at what is wanted.
+    """
+    return dict(_iter_images(ws, files, wanted))
+
+
+def copy_images_to_file(ws: Workspace, files: Iterable[Path], wanted: Collection[str], path: Path) -> ImageFile:
+    """As `load`, into a file at `path`: memory stays at a row group, however many are wanted."""
+    places = {}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with disk_full_errors(path), path.open("wb") as file:
+        for name, png in _iter_images(ws, files, wanted):
+            places[name] = (file.tell(), len(png))
+            file.write(png)
+    return ImageFile(path, places)
+
+
+class ImageFile(Mapping[str, bytes]):
+    """Screens by sha256 in one file, read as they are asked for: several processes share it, and none holds them."""
+
+    def __init__(self, path: Path, places: Mapping[str, tuple[int, int]]) -> None:
+        self._path, self._places = path, places  # of each its first byte and how many they are
+
+    def __getitem__(self, name: str) -> bytes:
+        first, size = self._places[name]
+        with self._path.open("rb") as file:
+            file.seek(first)
+            return file.read(size)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+
+def _iter_images(ws: Workspace, files: Iterable[Path], wanted: Collection[str]) -> Iterator[tuple[str, bytes]]:
+    lost = set(wanted)
+    for path in files:
+        if not lost:
+            return
+        for part in partitions.iter_matching_rows(ws, "images", [path], "sha256", lost, ("sha256", "bytes")):
+            for name, png in zip(part["sha256"].to_pylist(), part["bytes"].to_pylist(), strict=True):
+                if name in lost and png is not None:
+                    lost.remove(name)
+                    yield name, png
+    if lost:
+        raise DataError(
+            f"{len(lost)} screens are missing, the first is {min(lost)[:12]}",
+            where="table images",
+            fix="fetch them with `dvc checkout`",
+        )

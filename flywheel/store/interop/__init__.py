@@ -1,0 +1,1 @@
+"""Import demonstrations of published data sets, and export the training stores."""

@@ -1,0 +1,234 @@
+"""Export the steps of a training store to Hugging Face `datasets` or WebDataset."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import tarfile
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from flywheel.config.workspace import Workspace
+from flywheel.store import images, manifest, partitions
+from flywheel.store.schema import TABLES
+from flywheel.utils.errors import BadInput, DataError
+from flywheel.utils.files import atomic_folder, write_text
+
+# The steps of a training store one by one, each with its screen: what is exported.
+
+TRAJECTORY_COLUMNS = [name for name in TABLES["trajectories"].names if name not in ("trajectory_id", "final_state")]
+STORE_NOT_HELD = {
+    "trajectories.final_state": "what the verifier read: its score is held",
+    "tasks.params, tasks.checksum": "the contents of the task: its world, level and instruction are held",
+    "scores": "what each scorer said: the score that counted is held",
+    "thoughts, events": "sound and input events of recordings: the thought that became of them is held",
+    "lineage, runs": "what came from what: the trajectory's run, weights and origin are held",
+}
+_TRAJECTORIES_AT_ONCE = 64  # trajectories whose screens are in memory
+
+
+@dataclass(frozen=True)
+class ExportedStep:
+    """step: columns of `steps`. trajectory: those of its trajectory in `OF_TRAJECTORY`. screen: the encoded file; None
+    where there was none to see."""
+
+    step: dict[str, Any]
+    trajectory: dict[str, Any]
+    score: float | None
+    weight: float
+    screen: bytes | None = field(repr=False)
+
+
+def read_store_steps(ws: Workspace, store: str, iteration: int) -> Iterator[ExportedStep]:
+    """Every step of the store `ct` or `sft` as the iteration's manifest has it, oldest iteration first, then by
+    (trajectory_id, step). Raises BadInput for another store, DataError for what is missing or damaged."""
+    if store not in ("ct", "sft"):
+        raise BadInput(f"no training store is called {store}", where="export", fix="ct or sft")
+    named = manifest.read_manifest(ws, iteration)
+
+    def files(table: str, k: int) -> list[Path]:
+        return [ws.resolve(shard.path) for shard in named.shards(table) if shard.iteration == k]
+
+    for shard in named.shards(store):
+        rows = partitions.read_partition_file(ws, store, ws.resolve(shard.path)).to_pylist()
+        for first in range(0, len(rows), _TRAJECTORIES_AT_ONCE):
+            own = {row["trajectory_id"]: row for row in rows[first : first + _TRAJECTORIES_AT_ONCE]}
+            episodes = {
+                row["trajectory_id"]: {name: row[name] for name in TRAJECTORY_COLUMNS}
+                for row in _rows_of_trajectories(ws, "trajectories", files("trajectories", shard.iteration), own)
+            }
+            steps = list(_rows_of_trajectories(ws, "steps", files("steps", shard.iteration), own))
+            wanted = {row["image_sha256"] for row in steps} - {None}
+            seen = images.load_images(ws, files("images", shard.iteration), wanted)
+            for row in sorted(steps, key=lambda row: (row["trajectory_id"], row["step"])):
+                name = row["trajectory_id"]
+                weight = own[name]["weight"]
+                yield ExportedStep(
+                    row,
+                    episodes[name],
+                    own[name]["score"],
+                    1.0 if weight is None else weight,
+                    seen.get(row["image_sha256"]),
+                )
+
+
+def _rows_of_trajectories(
+    ws: Workspace, table: str, files: list[Path], ids: Collection[str]
+) -> Iterator[dict[str, Any]]:
+    """Rows of some trajectories. Rows are sorted: row groups that cannot hold them are not read."""
+    wanted = pa.array(sorted(ids), pa.string())
+    column = TABLES[table].get_field_index("trajectory_id")
+    for path in files:
+        with partitions.open_partition_file(table, path) as file:
+            for group in range(file.num_row_groups):
+                known = file.metadata.row_group(group).column(column).statistics
+                if known and known.has_min_max and (known.min > max(ids) or known.max < min(ids)):
+                    continue
+                try:
+                    rows = file.read_row_group(group)
+                except (pa.ArrowException, OSError) as error:
+                    raise DataError(f"not a whole Parquet file: {error}", where=ws.relative(path)) from error
+                rows = partitions.conform_to_schema(ws, table, path, rows, None)
+                yield from rows.filter(pc.is_in(rows["trajectory_id"], value_set=wanted)).to_pylist()
+
+
+EXPORT_SCHEMA = pa.schema(
+    [
+        *TABLES["steps"],
+        pa.field("trajectory", pa.struct([TABLES["trajectories"].field(name) for name in TRAJECTORY_COLUMNS])),
+        pa.field("score", pa.float64()),
+        pa.field("weight", pa.float64()),
+        pa.field("screen", pa.struct([("bytes", pa.binary()), ("path", pa.string())])),
+    ]
+)
+"""Of an exported step as one row."""
+
+
+# Export to Hugging Face `datasets`: Parquet that `load_dataset(folder)` reads, screens as its `Image`.
+
+HUGGING_FACE_NOT_HELD = STORE_NOT_HELD
+PARQUET_FILE_BYTES = 512 * 2**20
+"""Of one Parquet file, about."""
+_STEPS_PER_ROW_GROUP = 100  # steps of a row group: with screens, some MB
+# What `datasets` cannot tell from the Arrow types; it takes the other columns as they are.
+_FEATURES = {"info": {"features": {"screen": {"_type": "Image"}}}}
+_CARD = """---
+configs:
+- config_name: default
+  data_files:
+  - split: train
+    path: data/train-*.parquet
+---
+# {title}
+
+{count} steps of GUI agents, a row each, with the screen that the action was chosen on. Written by `flywheel export`.
+
+Not held: {lost}.
+"""
+
+
+def write_hugging_face(
+    steps: Iterable[ExportedStep], folder: Path, title: str, bytes_per_file: int = PARQUET_FILE_BYTES
+) -> int:
+    """Steps written, to `folder/data/train-00000.parquet` and on, with a card. The folder appears when all of it is
+    there."""
+    schema = EXPORT_SCHEMA.with_metadata({"huggingface": json.dumps(_FEATURES)})
+    count, number, size, writer = 0, 0, 0, None
+    with atomic_folder(folder) as temporary:
+        (temporary / "data").mkdir()
+        try:
+            for batch in _batches(steps):
+                if writer is None or size >= bytes_per_file:
+                    if writer is not None:
+                        writer.close()
+                    writer = pq.ParquetWriter(
+                        temporary / "data" / f"train-{number:05d}.parquet", schema, compression="zstd"
+                    )
+                    number, size = number + 1, 0
+                table = pa.Table.from_pylist([_row(one) for one in batch], schema)
+                writer.write_table(table)
+                size, count = size + table.nbytes, count + len(table)
+            if writer is None:
+                pq.write_table(schema.empty_table(), temporary / "data" / "train-00000.parquet")
+        finally:
+            if writer is not None:
+                writer.close()
+        write_text(
+            temporary / "README.md", _CARD.format(title=title, count=count, lost=", ".join(HUGGING_FACE_NOT_HELD))
+        )
+    return count
+
+
+def _batches(steps: Iterable[ExportedStep]) -> Iterator[tuple[ExportedStep, ...]]:
+    coming = iter(steps)
+    while batch := tuple(islice(coming, _STEPS_PER_ROW_GROUP)):
+        yield batch
+
+
+def _row(one: ExportedStep) -> dict:
+    screen = None if one.screen is None else {"bytes": one.screen, "path": None}
+    return {**one.step, "trajectory": one.trajectory, "score": one.score, "weight": one.weight, "screen": screen}
+
+
+# Export to WebDataset: tar files of samples, a step each: `<trajectory_id>_<step>.json` and its screen beside it.
+
+WEBDATASET_NOT_HELD = {
+    **STORE_NOT_HELD,
+    "types": "numbers are JSON's (a log-probability of 32 bits is written with 64), times are ISO 8601 text",
+    "NaN, infinity": "JSON has none: null",
+}
+TAR_FILE_BYTES = 512 * 2**20
+"""Of one tar file, about."""
+_IMAGE_FORMATS = {b"\x89PNG": "png", b"\xff\xd8\xff": "jpg", b"RIFF": "webp"}
+
+
+def write_webdataset(steps: Iterable[ExportedStep], folder: Path, bytes_per_file: int = TAR_FILE_BYTES) -> int:
+    """Steps written, to `folder/00000.tar` and on. The folder appears when all of it is there."""
+    count, number, size, tar = 0, 0, 0, None
+    with atomic_folder(folder) as temporary:
+        try:
+            for one in steps:
+                if tar is None or size >= bytes_per_file:
+                    if tar is not None:
+                        tar.close()
+                    tar = tarfile.open(temporary / f"{number:05d}.tar", "w", format=tarfile.USTAR_FORMAT)  # noqa: SIM115
+                    number, size = number + 1, 0
+                size += _add_sample(tar, one)
+                count += 1
+        finally:
+            if tar is not None:
+                tar.close()
+    return count
+
+
+def _add_sample(tar: tarfile.TarFile, one: ExportedStep) -> int:
+    key = f"{one.step['trajectory_id']}_{one.step['step']:05d}"
+    told = {**one.step, "trajectory": one.trajectory, "score": one.score, "weight": one.weight}
+    parts = {"json": json.dumps(_as_plain_json(told), ensure_ascii=False, allow_nan=False).encode()}
+    if one.screen is not None:
+        ending = next((name for magic, name in _IMAGE_FORMATS.items() if one.screen.startswith(magic)), "bin")
+        parts[ending] = one.screen
+    for ending, content in parts.items():
+        entry = tarfile.TarInfo(f"{key}.{ending}")
+        entry.size = len(content)
+        tar.addfile(entry, io.BytesIO(content))
+    return sum(map(len, parts.values()))
+
+
+def _as_plain_json(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _as_plain_json(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_as_plain_json(part) for part in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value.isoformat() if isinstance(value, datetime) else value

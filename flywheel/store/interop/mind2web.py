@@ -1,0 +1,164 @@
+"""Read Multimodal-Mind2Web: people's actions on web pages, a row each, in Parquet.
+
+Rows of one `annotation_id` are one task, in the order of `target_action_index`. The point of an action is the middle of
+its target's box. TYPE is two steps here, the click on the field and the text; of SELECT the choice itself has no place.
+https://huggingface.co/datasets/osunlp/Multimodal-Mind2Web
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from PIL import Image
+
+from flywheel.agent.actions import Action, Click, Hotkey, Hover, Point, Type
+from flywheel.agent.parsing.parser import serialise_action
+from flywheel.store.images import image_digest
+from flywheel.store.interop.demonstration import DEMONSTRATION_GRAMMAR, DemonstratedStep, Demonstration, RefusedRecord
+from flywheel.utils.errors import BadInput, DataError
+
+DATASET, LICENCE = "mind2web", "openrail"
+NOT_HELD = {
+    "raw_html, cleaned_html": "the page as text: its screen is kept",
+    "neg_candidates, pos_candidates": "elements: the middle of the target's box is kept",
+    "action_uid": "names of actions: steps are numbered",
+    "operation of SELECT": "which option was chosen: the click on the control is kept, the choice is not learnt",
+    "screen between the click and the text of TYPE": "the data set has one screen for both",
+}
+_NEEDED = (
+    "annotation_id",
+    "confirmed_task",
+    "website",
+    "domain",
+    "subdomain",
+    "operation",
+    "pos_candidates",
+    "screenshot",
+    "target_action_index",
+    "target_action_reprs",
+)
+
+
+def read_mind2web(paths: Sequence[Path], licence: str = LICENCE) -> Iterator[Demonstration | RefusedRecord]:
+    """Each task as a demonstration, or why it is none; one in memory at a time. paths: the Parquet files of a split; a
+    task's rows may lie in two of them. Files whose names begin with `test` are for evaluation.
+
+    Raises BadInput for a missing file, DataError for one that is not of this format.
+    """
+    places: dict[str, list[tuple[Path, int]]] = {}
+    for path in paths:
+        names = _column(path, "annotation_id")
+        for row, name in enumerate(names):
+            places.setdefault(name, []).append((path, row))
+    for name, rows in places.items():
+        where = f"{rows[0][0].name}, task {name}"
+        try:
+            yield _demonstration([row for path, own in _by_file(rows) for row in _rows(path, own)], rows[0][0], licence)
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError, OSError) as error:
+            yield RefusedRecord(where, f"no field {error}" if isinstance(error, KeyError) else str(error))
+
+
+def _column(path: Path, name: str) -> list[str]:
+    if not path.is_file():
+        raise BadInput("no such file", where=path, fix="name the data set's Parquet files")
+    try:
+        file = pq.ParquetFile(path)
+        lacking = [one for one in _NEEDED if one not in file.schema_arrow.names]
+        if lacking:
+            raise DataError(f"no column {', '.join(lacking)}", where=path, fix="is it Multimodal-Mind2Web?")
+        return file.read(columns=[name])[name].to_pylist()
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"not a whole Parquet file: {str(error).splitlines()[0]}", where=path) from None
+
+
+def _by_file(rows: Sequence[tuple[Path, int]]) -> Iterator[tuple[Path, list[int]]]:
+    for path in dict.fromkeys(path for path, _ in rows):
+        yield path, [row for own, row in rows if own == path]
+
+
+def _rows(path: Path, wanted: Sequence[int]) -> Iterator[dict[str, Any]]:
+    """Rows of a file by number; of its row groups, those that hold them are read."""
+    file, first = pq.ParquetFile(path), 0
+    for group in range(file.num_row_groups):
+        count = file.metadata.row_group(group).num_rows
+        inside = [row - first for row in wanted if first <= row < first + count]
+        if inside:
+            yield from file.read_row_group(group, columns=list(_NEEDED)).take(pa.array(inside)).to_pylist()
+        first += count
+
+
+def _demonstration(rows: list[dict[str, Any]], path: Path, licence: str) -> Demonstration:
+    rows.sort(key=lambda row: int(row["target_action_index"]))
+    numbers = [int(row["target_action_index"]) for row in rows]
+    if len(set(numbers)) < len(numbers):
+        raise ValueError(f"action {max(numbers, key=numbers.count)} comes twice")
+    screens: dict[str, bytes] = {}
+    steps: list[DemonstratedStep] = []
+    for row in rows:
+        encoded = (row["screenshot"] or {}).get("bytes")
+        if not encoded:
+            raise ValueError(f"action {row['target_action_index']} has no screen")
+        name = image_digest(encoded)
+        screens[name] = encoded
+        steps += _steps(row, name, encoded)
+    first = rows[0]
+    return Demonstration(
+        dataset=DATASET,
+        id=str(first["annotation_id"]),
+        licence=licence,
+        instruction=str(first["confirmed_task"]),
+        world=DATASET,
+        template=f"{first['domain']}/{first['subdomain']}/{first['website']}",
+        split="eval" if path.name.startswith("test") else "train",
+        completed=None,
+        steps=tuple(steps),
+        facts={"website": first["website"], "actions": len(rows), "first_action": numbers[0]},
+        screens=screens,
+    )
+
+
+def _steps(row: Mapping[str, Any], screen: str, encoded: bytes) -> Iterator[DemonstratedStep]:
+    operation = json.loads(row["operation"])
+    kind, value = operation["op"], operation.get("value") or ""
+    point = _target(row["pos_candidates"], encoded)
+    if point is None:
+        yield DemonstratedStep(str(row["target_action_reprs"]), screen, fault="its target has no place on the screen")
+        return
+
+    def step(action: Action) -> DemonstratedStep:
+        return DemonstratedStep(serialise_action(action, DEMONSTRATION_GRAMMAR), screen)
+
+    if kind == "CLICK":
+        original = operation.get("original_op")
+        yield step(Hover(point) if original == "HOVER" else Hotkey(("enter",)) if original == "ENTER" else Click(point))
+    elif kind == "TYPE":
+        yield step(Click(point))
+        yield step(Type(value))
+    elif kind == "SELECT":
+        yield step(Click(point))
+        yield DemonstratedStep(f"SELECT {value}", screen, fault="which place the option had is not told")
+    else:
+        raise ValueError(f"unknown operation {kind}")
+
+
+def _target(candidates: Sequence[str] | None, encoded: bytes) -> Point | None:
+    """The middle of the target's box as fractions of the screen; None where it has none, or lies outside."""
+    found = [json.loads(one) if isinstance(one, str) else one for one in candidates or ()]
+    found.sort(key=lambda one: (not one.get("is_original_target"), not one.get("is_top_level_target")))
+    with Image.open(io.BytesIO(encoded)) as picture:
+        width, height = picture.size
+    for one in found:
+        attributes = one["attributes"]
+        attributes = json.loads(attributes) if isinstance(attributes, str) else attributes
+        box = attributes.get("bounding_box_rect", "")
+        left, top, wide, high = (float(part) for part in box.split(",")) if box.count(",") == 3 else (-1.0,) * 4
+        x, y = (left + wide / 2) / width, (top + high / 2) / height
+        if min(left, top, wide, high) >= 0 and x < 1 and y < 1:
+            return Point(round(x, 4), round(y, 4))
+    return None

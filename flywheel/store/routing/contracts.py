@@ -1,0 +1,371 @@
+"""Declare the data contracts in SQL, and hold an iteration's rows and stores against them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import duckdb
+
+from flywheel.config.workspace import Workspace, iteration_label
+from flywheel.store.catalog import database
+from flywheel.utils.errors import ContractBroken
+
+# Data contracts in SQL: what must hold of a row before it is routed, and of the stores before they are seen.
+#
+# A new contract is one entry in a list below. `contracts.py` holds rows and stores against them; `data_docs.py` shows
+# all of them, with what they found, as a page.
+
+TRAJECTORY_STATUSES = ("completed", "truncated", "crashed", "invalid")
+
+
+@dataclass(frozen=True)
+class RowContract:
+    """table: the one whose rows are judged. promise: what holds, in words. fault: SQL, true of a row that breaks it.
+    detail: SQL, what was found there."""
+
+    name: str
+    table: str
+    promise: str
+    fault: str
+    detail: str = "''"
+
+
+@dataclass(frozen=True)
+class TableContract:
+    """sql: gives one row an offence. It sees the catalog's tables and views, `$iteration` that is judged, and
+    `$incoming`, the stages whose trajectories are routed."""
+
+    name: str
+    table: str
+    promise: str
+    sql: str
+
+
+def _step(name: str, promise: str, fault: str, detail: str) -> RowContract:
+    return RowContract(name, "steps", promise, fault, detail)
+
+
+# Of a step alone. `there`: its screen lies in `images`, and its bytes are those that the name is the hash of.
+STEP_CONTRACTS = (
+    _step(
+        "logprobs_match",
+        "a log-probability, finite and 0 or less, for each sampled token",
+        """author = 'model' AND (coalesce(len(token_ids), 0) <> coalesce(len(logprobs), 0)
+            OR list_count(token_ids) < len(token_ids) OR list_count(logprobs) < len(logprobs)
+            OR list_min(token_ids) < 0 OR list_max(logprobs) > 0.001 OR isinf(list_min(logprobs)))""",
+        """format('step {}: {} tokens, {} log-probabilities, from {} to {}', step, coalesce(len(token_ids), 0),
+            coalesce(len(logprobs), 0), coalesce(list_min(logprobs)::VARCHAR, 'none'),
+            coalesce(list_max(logprobs)::VARCHAR, 'none'))""",
+    ),
+    _step(
+        "image_there",
+        "what each step's action was chosen on is there: a text, or a screen that lies in images, whole",
+        "NOT there AND (image_sha256 IS NOT NULL OR observation IS NULL)",
+        "format('step {}: {}', step, coalesce(image_sha256, 'neither'))",
+    ),
+    _step(
+        "points_on_screen",
+        "points of actions lie on the screen",
+        """NOT (list_min([x, y, x2, y2, 0]) = 0 AND list_max([x, y, x2, y2, 1]) = 1)""",  # NaN is seen in a list alone
+        "format('step {}: {}', step, action)",
+    ),
+    _step(
+        "step_author_known",
+        "a step is the model's or a person's",
+        "author IS NULL OR author NOT IN ('model', 'human')",
+        "format('step {}: {}', step, coalesce(author, 'none'))",
+    ),
+)
+
+# Of a step and the one before it.
+STEP_ORDER_CONTRACTS = (
+    _step(
+        "steps_numbered",
+        "steps are numbered without a gap or a repetition",
+        "step <> previous_step + 1",
+        "format('step {} after step {}', step, previous_step)",
+    ),
+    _step(
+        "steps_in_order",
+        "a step ends after it begins, and no step begins before the one before it",
+        "ended_at < started_at OR started_at < previous_start",
+        "format('step {}', step)",
+    ),
+)
+
+
+def _trajectory(name: str, promise: str, fault: str, detail: str = "''") -> RowContract:
+    return RowContract(name, "trajectories", promise, fault, detail)
+
+
+def _known(column: str, values: Sequence[str]) -> str:
+    return f"{column} IS NULL OR {column} NOT IN ({', '.join(map(repr, values))})"
+
+
+# Of a trajectory, with what its steps hold (`rows` of them), its task, and the trajectories beside and before it.
+TRAJECTORY_CONTRACTS = (
+    _trajectory("id_there", "a trajectory has an id", "trajectory_id = ''"),
+    _trajectory("id_unique", "a trajectory_id is there once", "same > 1", "format('{} rows', same)"),
+    _trajectory("id_new", "no earlier iteration has a trajectory of that id", "before IS NOT NULL",
+                "format('iteration {}', before)"),
+    _trajectory("status_known", "status is known", _known("status", TRAJECTORY_STATUSES), "coalesce(status, 'none')"),
+    _trajectory("source_known", "source is known", _known("source", ("rollout", "recording", "annotation", "import")),
+                "coalesce(source, 'none')"),
+    _trajectory("author_known", "author is known", _known("author", ("model", "human")),
+                "coalesce(author, 'none')"),
+    _trajectory("domain_set", "domain is set", "domain IS NULL OR domain = ''"),
+    _trajectory("steps_not_negative", "steps are 0 or more", "steps < 0", "format('{}', steps)"),
+    _trajectory("reward_in_range", "reward in [-1, 1]", "NOT reward BETWEEN -1 AND 1", "format('{}', reward)"),
+    _trajectory("trajectory_in_order", "a trajectory ends after it begins", "ended_at < started_at"),
+    _trajectory("steps_counted", "as many rows in steps as the trajectory says",
+                "coalesce(steps, 0) <> coalesce(rows, 0)",
+                "format('{} said, {} there', coalesce(steps, 0), coalesce(rows, 0))"),
+    *(_trajectory(one.name, one.promise, f"{one.name} IS NOT NULL", one.name) for one in (*STEP_ORDER_CONTRACTS, *STEP_CONTRACTS)),
+    _trajectory("task_known", "the task is in tasks", "held_out IS NULL", "coalesce(task_id, 'none')"),
+    _trajectory("task_not_held_out", "the task is not held out for evaluation", "held_out", "task_id"),
+)  # fmt: skip
+
+
+def _score(name: str, promise: str, fault: str, detail: str) -> RowContract:
+    return RowContract(name, "scores", promise, fault, detail)
+
+
+SCORE_CONTRACTS = (
+    _score("scorer_named", "a score has a scorer", "scorer IS NULL", "''"),
+    _score("score_in_range", "score in [0, 1]", "NOT score BETWEEN 0 AND 1", "format('{}', score)"),
+    _score("threshold_in_range", "threshold in [0, 1]", "NOT threshold BETWEEN 0 AND 1", "format('{}', threshold)"),
+    _score(
+        "v_follows",
+        "v is what score and threshold make of it",
+        "score BETWEEN 0 AND 1 AND threshold BETWEEN 0 AND 1 AND v IS NOT NULL AND v <> (score >= threshold)",
+        "format('score {}, threshold {}, v {}', score, threshold, v)",
+    ),
+)
+
+# What belongs to no trajectory that came in: table, what a row of it is called.
+ORPHAN_TABLES = (("steps", "step"), ("scores", "score"), ("thoughts", "thought"))
+
+TABLE_CONTRACTS = (
+    TableContract(
+        "one_route",
+        "routes",
+        "each trajectory that came in has one destination, and no other has one",
+        """SELECT coalesce(t.trajectory_id, r.trajectory_id) AS trajectory_id, coalesce(r.n, 0) AS routes
+        FROM (SELECT DISTINCT trajectory_id FROM trajectories
+                WHERE iteration = $iteration AND list_contains($incoming, stage)) t FULL JOIN
+            (SELECT trajectory_id, count(*) AS n FROM routes WHERE iteration = $iteration GROUP BY ALL) r
+            USING (trajectory_id)
+        WHERE t.trajectory_id IS NULL OR r.n IS DISTINCT FROM 1""",
+    ),
+    TableContract(
+        "stores_follow_routes",
+        "routes",
+        "a trajectory lies in the store that it was routed to, and nowhere else",
+        """SELECT trajectory_id, store, destination FROM (
+            SELECT trajectory_id, 'sft' AS store FROM sft WHERE iteration = $iteration
+            UNION ALL SELECT trajectory_id, 'ct' FROM ct WHERE iteration = $iteration
+            UNION SELECT trajectory_id, 'quarantine' FROM quarantine
+                WHERE iteration = $iteration AND coalesce(of_table, 'trajectories') = 'trajectories')
+        FULL JOIN (FROM routes WHERE iteration = $iteration) USING (trajectory_id)
+        WHERE store IS DISTINCT FROM destination""",
+    ),
+    TableContract(
+        "ct_sft_disjoint",
+        "sft",
+        "no trajectory is in both the CT and the SFT store, over all iterations",
+        """WITH own AS (
+            SELECT trajectory_id FROM sft WHERE iteration = $iteration
+            UNION ALL SELECT trajectory_id FROM ct WHERE iteration = $iteration)
+        SELECT trajectory_id FROM (
+            SELECT trajectory_id FROM sft WHERE iteration <= $iteration
+            UNION ALL SELECT trajectory_id FROM ct WHERE iteration <= $iteration) SEMI JOIN own USING (trajectory_id)
+        GROUP BY trajectory_id HAVING count(*) > 1""",
+    ),
+    TableContract(
+        "no_evaluation_task",
+        "sft",
+        "no task held out for evaluation is trained on",
+        """SELECT store, trajectory_id, task_id FROM (
+            SELECT 'sft' AS store, trajectory_id, task_id FROM sft WHERE iteration = $iteration
+            UNION ALL SELECT 'ct', trajectory_id, task_id FROM ct WHERE iteration = $iteration
+            UNION ALL SELECT checkpoint, trajectory_id, task_id FROM trained_on JOIN trajectories
+                USING (trajectory_id) WHERE iteration BETWEEN $iteration - 1 AND $iteration)
+        WHERE task_id IN (SELECT task_id FROM tasks WHERE split = 'eval')""",
+    ),
+    TableContract(
+        "conservation",
+        "routes",
+        "what came in = SFT + CT + quarantine",
+        """SELECT iteration, trajectories + recordings AS came_in, to_sft, to_ct, to_quarantine FROM
+        iterations WHERE iteration = $iteration AND NOT conserved""",
+    ),
+)
+
+
+# Holds an iteration's rows and stores against the data contracts (`contracts.py`).
+#
+# A row that breaks a contract is set aside with the contract's name, its promise and what was found; the iteration goes
+# on, unless too many do. What spans tables and is this program's own work (`contracts.TABLES`) stops it.
+
+
+@dataclass(frozen=True)
+class ContractResult:
+    """What a contract found: of so many rows so many broke it."""
+
+    contract: RowContract
+    rows: int
+    broken: int
+
+
+def check_row_contracts(
+    connection: duckdb.DuckDBPyConnection, iteration: int, incoming: Sequence[str], kept: Collection[str] = ()
+) -> list[ContractResult]:
+    """Hold the rows of an iteration against all row contracts, in two passes over its steps.
+
+    connection: from `catalog.connect`. kept: names of contracts of steps that are known to hold (`partitions.py`): what
+    they alone look at is not read. Leaves four temporary tables: `judged`, one row a trajectory of the stages
+    `incoming`; `judgements`, their scores; `broken` (trajectory_id, reason), of the first contract that each breaks;
+    `orphans` (of_table, trajectory_id, reason, detail), what belongs to none of them.
+    """
+    stages = ", ".join(f"'{stage}'" for stage in incoming)
+    new, scored = f"iteration = {iteration} AND stage IN ({stages})", f"iteration = {iteration} AND stage = 'score'"
+    asked = [one for one in STEP_CONTRACTS if one.name not in kept]
+    connection.execute(_WALKED_SQL.format(new=new, fault=_any(STEP_ORDER_CONTRACTS)))
+    connection.execute(_JUDGED_SQL.format(
+        new=new,
+        iteration=iteration,
+        step=_cases(asked),
+        step_fault=_any(asked),
+        order=_cases(STEP_ORDER_CONTRACTS),
+        first_steps=_first(asked),
+        first_order=_first(STEP_ORDER_CONTRACTS),
+        held="".join(f", NULL::VARCHAR AS {one.name}" for one in STEP_CONTRACTS if one.name in kept),
+    ))  # fmt: skip
+    # A table of its own: of a Parquet file DuckDB believes the least and the greatest value, which leave out NaN.
+    connection.execute(f"CREATE TEMP TABLE judgements AS FROM scores WHERE {scored}")
+    connection.execute(
+        "CREATE TEMP TABLE faults (place INTEGER, trajectory_id VARCHAR, promise VARCHAR, detail VARCHAR)"
+    )
+    found = []
+    for rows, held in (("judged", TRAJECTORY_CONTRACTS), ("judgements", SCORE_CONTRACTS)):
+        total = connection.execute(f"SELECT count(*) FROM {rows}").fetchone()[0]
+        for contract in held:
+            promise = f"{contract.name}: {contract.promise}"
+            (broken,) = connection.execute(
+                f"INSERT INTO faults SELECT {len(found)}, trajectory_id, ?, {contract.detail} FROM {rows} "
+                f"WHERE {contract.fault}",
+                [promise],
+            ).fetchone()
+            found.append(ContractResult(contract, total, broken))
+    connection.execute(
+        """CREATE TEMP TABLE broken AS SELECT trajectory_id, arg_min(
+            promise || CASE WHEN detail <> '' THEN ' (' || detail || ')' ELSE '' END, place) AS reason
+        FROM faults GROUP BY trajectory_id"""
+    )
+    return [*found, *_find_orphans(connection, new, scored)]
+
+
+def broken_scores_sql() -> str:
+    """SQL of the rows (trajectory_id, reason) of `judgements` that break a contract, as `judge` tells them."""
+    return " UNION ALL ".join(
+        f"""SELECT trajectory_id, '{one.name}: {one.promise}' || CASE WHEN {one.detail} <> '' THEN ' (' || {one.detail}
+            || ')' ELSE '' END AS reason FROM judgements WHERE {one.fault}"""
+        for one in SCORE_CONTRACTS
+    )
+
+
+def _cases(contracts: Sequence[RowContract]) -> str:
+    return ", ".join(f"CASE WHEN {one.fault} THEN coalesce({one.detail}, '') END AS {one.name}" for one in contracts)
+
+
+def _any(contracts: Sequence[RowContract]) -> str:
+    return " OR ".join(f"({one.fault})" for one in contracts)
+
+
+def _first(contracts: Sequence[RowContract]) -> str:
+    return ", ".join(f"arg_min({one.name}, step) AS {one.name}" for one in contracts)
+
+
+# Steps as they lie in the files, each beside the one before it: where a trajectory's lie together and none is at odds
+# with the one before it, they are in order. The others are doubted, and put in order to be judged.
+_WALKED_SQL = """
+CREATE TEMP TABLE walked AS
+SELECT trajectory_id, count(*) AS rows, count(*) FILTER (begins) > 1 OR coalesce(bool_or({fault}), false) AS doubted
+FROM (SELECT * EXCLUDE (before_step, before_start), trajectory_id IS DISTINCT FROM before AS begins,
+        CASE WHEN trajectory_id = before THEN before_step END AS previous_step,
+        CASE WHEN trajectory_id = before THEN before_start END AS previous_start
+    FROM (SELECT trajectory_id, step, started_at, ended_at, lag(trajectory_id) OVER () AS before,
+            lag(step) OVER () AS before_step, lag(started_at) OVER () AS before_start
+        FROM steps WHERE {new}))
+GROUP BY trajectory_id
+"""
+
+_JUDGED_SQL = """
+CREATE TEMP TABLE judged AS
+WITH whole AS (SELECT DISTINCT i.sha256 FROM images i WHERE {new} AND sha256(i.bytes) = i.sha256),
+offences AS (SELECT trajectory_id, {first_steps} FROM (
+    SELECT trajectory_id, step, {step}
+    FROM (SELECT s.*, whole.sha256 IS NOT NULL AS there FROM (FROM steps WHERE {new}) s
+        LEFT JOIN whole ON whole.sha256 = s.image_sha256)
+    WHERE {step_fault}) GROUP BY trajectory_id
+), disorder AS (SELECT trajectory_id, {first_order} FROM (
+    SELECT trajectory_id, step, {order} FROM (
+        SELECT trajectory_id, step, started_at, ended_at, lag(step) OVER own AS previous_step,
+            lag(started_at) OVER own AS previous_start
+        FROM (FROM steps WHERE {new}) SEMI JOIN (FROM walked WHERE doubted) USING (trajectory_id)
+        WINDOW own AS (PARTITION BY trajectory_id ORDER BY step))) GROUP BY trajectory_id
+), known AS (SELECT task_id, bool_or(split = 'eval') AS held_out FROM tasks GROUP BY task_id),
+earlier AS (
+    SELECT trajectory_id, max(iteration) AS before FROM trajectories WHERE iteration < {iteration} GROUP BY ALL),
+own AS (FROM trajectories WHERE {new}),
+several AS (SELECT trajectory_id, count(*) AS same FROM own GROUP BY trajectory_id HAVING count(*) > 1)
+SELECT t.trajectory_id, t.task_id, t.status, t.source, t.author, t.domain, t.steps, t.reward, t.started_at, t.ended_at,
+    coalesce(several.same, 1) AS same, earlier.before, known.held_out, walked.rows,
+    disorder.* EXCLUDE (trajectory_id), offences.* EXCLUDE (trajectory_id){held}
+FROM own t LEFT JOIN walked USING (trajectory_id) LEFT JOIN disorder USING (trajectory_id)
+    LEFT JOIN offences USING (trajectory_id) LEFT JOIN several USING (trajectory_id) LEFT JOIN known USING (task_id)
+    LEFT JOIN earlier USING (trajectory_id)
+"""
+
+
+def _find_orphans(connection: duckdb.DuckDBPyConnection, new: str, scored: str) -> list[ContractResult]:
+    connection.execute(
+        "CREATE TEMP TABLE orphans (of_table VARCHAR, trajectory_id VARCHAR, reason VARCHAR, detail VARCHAR)"
+    )
+    found = []
+    for table, name in ORPHAN_TABLES:
+        contract = RowContract(f"no_orphan_{name}", table, f"each {name} belongs to a trajectory that came in", "")
+        where = scored if table == "scores" else new
+        reason = f"contract: {contract.name}: {contract.promise}"
+        connection.execute(
+            f"INSERT INTO orphans SELECT ?, trajectory_id, ?, format('{{}} rows', count(*)) FROM {table} "
+            f"ANTI JOIN judged USING (trajectory_id) WHERE {where} GROUP BY trajectory_id",
+            [table, reason],
+        )
+        rows, broken = connection.execute(
+            f"SELECT (SELECT count(*) FROM {table} WHERE {where}), (SELECT count(*) FROM orphans WHERE of_table = ?)",
+            [table],
+        ).fetchone()
+        found.append(ContractResult(contract, rows, broken))
+    return found
+
+
+def check_table_contracts(
+    ws: Workspace, iteration: int, incoming: Sequence[str], staged: Workspace | None = None
+) -> None:
+    """Hold the stores against the contracts that span tables. staged: where the iteration's new partitions lie, before
+    they are seen. Raises ContractBroken, naming contract, table and partition, for the first that is broken.
+    """
+    with database.connect_catalog(ws, staged) as connection:
+        for contract in TABLE_CONTRACTS:
+            values = {"iteration": iteration, "incoming": list(incoming)}  # DuckDB refuses one that has no place
+            asked = {name: value for name, value in values.items() if f"${name}" in contract.sql}
+            offences = database.query_rows(connection, contract.sql, asked)
+            if offences:
+                first = ", ".join(f"{name} {value}" for name, value in offences[0].items())
+                raise ContractBroken(
+                    f"contract {contract.name} is broken ({contract.promise}): {len(offences)} rows, first {first}",
+                    where=f"data/{contract.table}/iteration={iteration_label(iteration)}",
+                    fix="look at these rows with `flywheel query`, then run the stage that wrote them again",
+                )

@@ -1,0 +1,305 @@
+"""Route every trajectory to one store, and build the training stores of an iteration."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from flywheel.config import Settings
+from flywheel.config.workspace import Workspace, iteration_label
+from flywheel.store import lineage, metrics, partitions, routing_decisions
+from flywheel.store.catalog import database
+from flywheel.store.dedup import near_duplicates
+from flywheel.store.routing import contracts, data_docs
+from flywheel.store.routing_decisions import HumanVerdict
+from flywheel.store.schema import TABLES
+from flywheel.utils.errors import ContractBroken, DataError
+
+# Route every trajectory to exactly one store (section 2.3): V = 1 to SFT, the rest to CT; nothing is thrown away.
+#
+# SQL over tables of any size. What V is says `reward.verdict`; here stands the same rule for a whole table of scores,
+# and a test holds the two against each other.
+
+DESTINATIONS = ("sft", "ct", "quarantine")
+
+# Rows are numbered where an aggregate would hold one of each trajectory: of texts DuckDB holds these in memory.
+# Of several scorers the one that is satisfied least speaks: V = 0 before none before V = 1, then the lowest score.
+_VERDICTS = """
+SELECT trajectory_id, said FROM (
+    SELECT trajectory_id, {
+        'score': score, 'v': v, 'scorer': coalesce(scorer, ''), 'detail': coalesce(detail, ''),
+        'place': CASE v WHEN false THEN 0 WHEN true THEN 2 ELSE 1 END, 'held': CASE WHEN v IS NULL THEN 0 ELSE score END
+    } AS said
+    FROM (SELECT * EXCLUDE (v), CASE WHEN score BETWEEN 0 AND 1 THEN score >= threshold END AS v FROM judgements))
+QUALIFY row_number() OVER (PARTITION BY trajectory_id ORDER BY said.place, said.held, said.scorer, said.detail) = 1
+"""
+
+# `unjudged`: why there is no V; what differs from trajectory to trajectory in brackets.
+_DECIDED = f"""
+CREATE OR REPLACE TEMP TABLE decided AS
+WITH verdicts AS ({_VERDICTS}), known AS (
+    SELECT t.*, b.reason AS broken, p.solved, p.reviewer, s.said.v AS v,
+        CASE WHEN v IS NOT NULL THEN s.said.score END AS score,
+        CASE WHEN s.said IS NULL THEN 'no score' WHEN s.said.detail = '' THEN 'score is not a number'
+            ELSE 'no score' || CASE WHEN s.said.scorer <> '' THEN ' by ' || s.said.scorer ELSE '' END
+                || ' (' || s.said.detail || ')' END AS unjudged
+    FROM (SELECT trajectory_id, status, source, error FROM incoming
+            QUALIFY row_number() OVER (PARTITION BY trajectory_id ORDER BY status, source, error) = 1) t
+        LEFT JOIN verdicts s USING (trajectory_id) LEFT JOIN broken b USING (trajectory_id)
+        LEFT JOIN people p USING (trajectory_id)
+)
+SELECT trajectory_id, decision.destination, decision.reason, score, v FROM (
+    SELECT trajectory_id, score, v, CASE
+        WHEN broken IS NOT NULL THEN {{'destination': 'quarantine', 'reason': 'contract: ' || broken}}
+        WHEN status IS NULL OR status NOT IN ('completed', 'truncated') THEN {{'destination': 'quarantine',
+            'reason': 'status ' || coalesce(status, 'none') || CASE WHEN error <> '' THEN ': ' || error ELSE '' END}}
+        WHEN source IN ('recording', 'import') THEN
+            {{'destination': 'ct', 'reason': 'human demonstration: continual training'}}
+        WHEN solved THEN {{'destination': 'sft', 'reason': 'solved, as a person says (' || reviewer || ')'}}
+        WHEN NOT solved THEN {{'destination': 'ct', 'reason': 'not solved, as a person says (' || reviewer || ')'}}
+        WHEN v IS NULL THEN {{'destination': 'quarantine', 'reason': unjudged}}
+        WHEN score >= $low AND score < $high THEN {{'destination': 'quarantine',
+            'reason': format('doubted: score {{:.2f}} is in [$low, $high)', score)}}
+        WHEN v THEN {{'destination': 'sft', 'reason': format('verified: score {{:.2f}}', score)}}
+        WHEN NOT $verified_only THEN
+            {{'destination': 'sft', 'reason': format('not verified, and not asked to be: score {{:.2f}}', score)}}
+        ELSE {{'destination': 'ct', 'reason': format('not verified: score {{:.2f}}', score)}}
+    END AS decision FROM known)
+"""
+
+
+def decide_routes(
+    connection: duckdb.DuckDBPyConnection,
+    *,
+    verified_only: bool = True,
+    band: tuple[float, float] | None = None,
+    people: Mapping[str, HumanVerdict] | None = None,
+) -> None:
+    """Make the temporary table `decided`, with the columns of `routes`, one row for each trajectory of `incoming`.
+
+    connection: with the tables or views `incoming` (rows of `trajectories`), `judgements` (rows of `scores`, one or
+    several a trajectory, each with its threshold) and `broken` (trajectory_id, reason: of the row contracts).
+    verified_only: False where SFT takes what failed too, as `sft.verified_only`. Demonstrations of people go to CT:
+    they are data for continual training (section 2.4), not the newest model's. band: scores from its low end on and
+    below its high end are doubted. people: what they say of single trajectories goes before what scorers say; V
+    stays the scorers', so that both can be held against each other.
+    """
+    said = people or {}
+    columns = {
+        "trajectory_id": pa.array(said, pa.string()),
+        "solved": pa.array([one.solved for one in said.values()], pa.bool_()),
+        "reviewer": pa.array([one.reviewer for one in said.values()], pa.string()),
+    }
+    connection.register("people", pa.table(columns))
+    low, high = band or (0.0, 0.0)
+    sql = _DECIDED.replace("$verified_only", str(verified_only).lower())
+    connection.execute(sql.replace("$low", f"{low:g}").replace("$high", f"{high:g}"))
+    connection.unregister("people")
+
+
+def training_stores_sql(iteration: int, version: int = 0) -> dict[str, str]:
+    """table -> SQL of its rows, in the table's order, once it is `decided`, and the near-duplicates have `weights`
+    (trajectory_id, weight); `quarantine` is made by `set_aside`."""
+    joined = """SELECT trajectory_id, task_id, domain, source, d.score, steps, policy_version,
+            coalesce(weight, 1.0) AS weight
+        FROM incoming JOIN decided d USING (trajectory_id) LEFT JOIN weights USING (trajectory_id)
+        WHERE destination = '{}' ORDER BY trajectory_id"""
+    return {
+        "routes": "SELECT trajectory_id, destination, reason, score, v FROM decided ORDER BY trajectory_id",
+        "sft": joined.format("sft"),
+        "ct": joined.format("ct"),
+        "lineage": lineage.routed_links_sql(iteration, version),
+    }
+
+
+QUARANTINED_SQL = """SELECT i.*, d.reason FROM incoming i JOIN decided d USING (trajectory_id)
+WHERE destination = 'quarantine' ORDER BY trajectory_id"""
+
+
+def quarantine_rows(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Rows of `quarantine` for rows of `SET_ASIDE`. A trajectory keeps its whole row as JSON in `record`, so that it
+    can be mended and routed again."""
+    for row in rows:
+        record = {name: value for name, value in row.items() if name not in ("reason", "iteration", "stage")}
+        yield {
+            "trajectory_id": row["trajectory_id"],
+            "reason": row["reason"],
+            "detail": row["error"] or "",
+            "record": json.dumps(record, default=_json_default, sort_keys=True, ensure_ascii=False),
+            "of_table": "trajectories",
+        }
+
+
+def _json_default(value: Any) -> str:
+    return value.isoformat() if isinstance(value, datetime) else str(value)
+
+
+# Build the training stores of an iteration from what came in: check, judge, route, write, check again.
+#
+# From Parquet to Parquet in bounded memory, whatever came in; the decisions are in `training_stores.py`, the promises
+# in `contracts.py`. What is built lies beside the workspace's data until all of it has passed.
+
+ROUTE_STAGE = "route"
+WRITTEN_TABLES = ("routes", "sft", "ct", "quarantine", "lineage", "duplicates", *near_duplicates.SIGNATURE_TABLES)
+_MEMORY = "192MB"  # of DuckDB, which goes on on disk beyond it
+_ROWS_AT_ONCE = 20_000
+
+
+@dataclass(frozen=True)
+class BuiltStores:
+    """metrics: rows for the table `metrics`, not written here. routed: destination -> trajectories. reasons: of the
+    trajectories set aside -> how many. orphans: rows that belong to none."""
+
+    metrics: tuple[dict, ...]
+    routed: dict[str, int]
+    reasons: dict[str, int]
+    orphans: int
+
+
+def build_training_stores(
+    ws: Workspace,
+    iteration: int,
+    settings: Settings,
+    read: Sequence[tuple[str, str]],
+    staged: Workspace,
+    *,
+    page: bool = True,
+) -> BuiltStores:
+    """Route the trajectories that came in; `routes`, `sft`, `ct`, `quarantine`, `lineage`, `duplicates`
+    and what later iterations need to find those are written to `staged`, from where `publish` takes them.
+
+    read: (table, stage) of all that came in; what `staged` has of it is taken from there. page: whether what the
+    contracts found is shown as a page. Raises DataError for a damaged partition or where nothing came in,
+    ContractBroken where too many rows break a contract, or the stores one that spans tables.
+    """
+    sources = _stages(read, "trajectories")
+    for table, stage in read:
+        partitions.verify_partition(ws, table, iteration, stage)
+    rule, people = (
+        routing_decisions.current_routing_rule(ws, iteration),
+        routing_decisions.human_verdicts(routing_decisions.read_decisions(ws, iteration)),
+    )
+    version = routing_decisions.store_version(ws, iteration)
+    shown = data_docs.data_docs_process(ws, iteration) if page else nullcontext(lambda judged: None)
+    with shown as show, connect_incoming(ws, iteration, sources, staged) as connection:
+        judged = contracts.check_row_contracts(
+            connection, iteration, sources, _contracts_checked_at_write(ws, iteration, read, staged)
+        )
+        show(judged)
+        _refuse_too_many_broken(connection, iteration, settings.routing.broken_limit)
+        near_duplicates.create_task_contents(connection, iteration, _stages(read, "tasks"))
+        near_duplicates.quarantine_near_evaluation(connection)
+        decide_routes(connection, verified_only=settings.sft.verified_only, band=rule.band, people=people)
+        near_duplicates.weigh_duplicates(ws, iteration, read, connection, settings.routing, staged)
+        write_training_stores(connection, staged, iteration, training_stores_sql(iteration, version))
+        built = count_routed(connection)
+    contracts.check_table_contracts(ws, iteration, sources, staged)
+    return built
+
+
+@contextmanager
+def connect_incoming(
+    ws: Workspace, iteration: int, sources: Sequence[str], staged: Workspace | None = None
+) -> Iterator[duckdb.DuckDBPyConnection]:
+    """The tables of the catalogue in bounded memory, with the view `incoming`: trajectories of the stages `sources`."""
+    with database.connect_catalog(ws, staged, tables_alone=True) as connection:
+        connection.execute(f"SET memory_limit = '{_MEMORY}'")
+        connection.execute("SET temp_directory = $folder", {"folder": str(ws.state / "duckdb")})
+        stages = ", ".join(f"'{stage}'" for stage in sources)
+        connection.execute(
+            f"CREATE TEMP VIEW incoming AS FROM trajectories WHERE iteration = {iteration} AND stage IN ({stages})"
+        )
+        yield connection
+
+
+def _stages(read: Sequence[tuple[str, str]], table: str) -> list[str]:
+    return [stage for name, stage in read if name == table]
+
+
+def _contracts_checked_at_write(
+    ws: Workspace, iteration: int, read: Sequence[tuple[str, str]], staged: Workspace
+) -> set[str]:
+    """Contracts that all steps that are read were seen to keep when they were written."""
+    found = []
+    for stage in _stages(read, "steps"):
+        own = staged if staged.partition("steps", iteration, stage).is_dir() else ws
+        found.append(partitions.contracts_checked_at_write(own, "steps", iteration, stage))
+    return set.intersection(*found) if found else set()
+
+
+def publish_training_stores(
+    ws: Workspace, iteration: int, staged: Workspace
+) -> tuple[partitions.PartitionManifest, ...]:
+    """Make what was built the workspace's."""
+    return tuple(partitions.adopt_partition(ws, staged, table, iteration, ROUTE_STAGE) for table in WRITTEN_TABLES)
+
+
+def _refuse_too_many_broken(connection: duckdb.DuckDBPyConnection, iteration: int, limit: float) -> None:
+    came, broken = connection.execute(
+        "SELECT (SELECT count(*) FROM judged), (SELECT count(*) FROM judged SEMI JOIN broken USING (trajectory_id))"
+    ).fetchone()
+    if not came:
+        raise DataError(
+            "nothing came in: neither a recording nor a rollout",
+            where=f"data/trajectories/iteration={iteration_label(iteration)}",
+            fix="give it tasks (synthesis.train_tasks) or recordings, and run it again",
+        )
+    if broken > limit * came:
+        reason, n = connection.execute(
+            "SELECT any_value(reason), count(*) AS n FROM broken SEMI JOIN judged USING (trajectory_id) "
+            "GROUP BY split_part(reason, ' (', 1) ORDER BY n DESC LIMIT 1"
+        ).fetchone()
+        raise ContractBroken(
+            f"{broken} of {came} trajectories break a contract, {n} of them {reason.partition(' (')[0]}",
+            where=f"data/trajectories/iteration={iteration_label(iteration)}",
+            fix="look at them with `flywheel query`, mend what wrote them, or raise routing.broken_limit",
+        )
+
+
+def write_training_stores(
+    connection: duckdb.DuckDBPyConnection, staged: Workspace, iteration: int, stores: Mapping[str, str]
+) -> None:
+    """Write what was decided. stores: table -> SQL of its rows; `quarantine` besides, with the rows of `orphans`."""
+    for table, sql in stores.items():
+        with partitions.open_partition_writer(staged, table, iteration, ROUTE_STAGE) as writer:
+            for batch in iter_batches(connection, sql):
+                writer.write(batch.cast(TABLES[table]))
+    with partitions.open_partition_writer(staged, "quarantine", iteration, ROUTE_STAGE) as writer:
+        for batch in iter_batches(connection, QUARANTINED_SQL):
+            writer.write(quarantine_rows(batch.to_pylist()))
+        writer.write(
+            {**row, "record": None} for batch in iter_batches(connection, "FROM orphans") for row in batch.to_pylist()
+        )
+
+
+def iter_batches(connection: duckdb.DuckDBPyConnection, sql: str) -> Iterator[pa.Table]:
+    """Of the result, which is never in memory as a whole."""
+    for batch in connection.execute(sql).to_arrow_reader(_ROWS_AT_ONCE):
+        yield pa.Table.from_batches([batch])
+
+
+def count_routed(connection: duckdb.DuckDBPyConnection) -> BuiltStores:
+    """What became of it, once it is decided."""
+    routed = dict.fromkeys(DESTINATIONS, 0)
+    rows = []
+    counted = connection.execute(
+        """SELECT destination, domain, count(*) FROM incoming JOIN decided USING (trajectory_id)
+        GROUP BY ALL ORDER BY ALL"""
+    ).fetchall()
+    for destination, domain, count in counted:
+        routed[destination] += count
+        rows.append(metrics.metric_row(f"to_{destination}", count, domain=domain or ""))
+    rows = [metrics.metric_row(f"to_{destination}", count) for destination, count in routed.items()] + rows
+    reasons = connection.execute(
+        """SELECT split_part(reason, ' (', 1) AS why, count(*) FROM incoming JOIN decided USING (trajectory_id)
+        WHERE destination = 'quarantine' GROUP BY why ORDER BY why"""
+    ).fetchall()
+    (orphans,) = connection.execute("SELECT count(*) FROM orphans").fetchone()
+    return BuiltStores(tuple(rows), routed, dict(reasons), orphans)

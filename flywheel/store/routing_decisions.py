@@ -1,0 +1,118 @@
+"""Read and write the routing decisions made after an iteration was routed (`decisions.json`).
+
+The stages `score` and `route` go by the last one, so whoever runs them again gets what stands there. The n-th decision
+makes version n of the iteration's stores, which lineage calls `sft@001.n`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from flywheel.config import Settings
+from flywheel.config.workspace import Workspace
+from flywheel.utils.errors import DataError
+from flywheel.utils.files import write_json
+
+SOLVED, NOT_SOLVED = "solved", "not solved"  # labels that move a trajectory; `cannot tell` does not
+
+
+@dataclass(frozen=True)
+class RoutingRule:
+    """By what trajectories are decided; what is None is as the iteration's own parameters and tasks say.
+
+    threshold: every score is held against it. scorers: who judges, in all domains. band: a score from its low end on
+    and below its high end is doubted, and its trajectory set aside.
+    """
+
+    threshold: float | None = None
+    scorers: tuple[str, ...] | None = None
+    band: tuple[float, float] | None = None
+
+    def settings(self, own: Settings) -> Settings:
+        """The iteration's parameters with the scorers of this rule."""
+        if self.scorers is None:
+            return own
+        routing = own.routing.model_copy(update={"scorers": {"default": list(self.scorers)}})
+        return own.model_copy(update={"routing": routing})
+
+
+@dataclass(frozen=True)
+class RoutingDecision:
+    """rule: from then on. at: when, as ISO 8601. routes: sha256 of the files of `routes` that it was decided from.
+    moved: `domain`, `from`, `to` and `trajectories`. mended: the table, the expressions, the condition and the number
+    of rows; empty where none were. looked: of a sample that people looked at (`maintenance/route_review.py`) why the
+    look `ended`, and what was `asked`, a mapping a trajectory, with what was said of it; empty where none was asked
+    for. stale: recorded stages that had read the version before."""
+
+    rule: RoutingRule
+    at: str
+    routes: tuple[str, ...]
+    moved: tuple[dict[str, Any], ...] = ()
+    mended: dict[str, Any] = field(default_factory=dict)
+    looked: dict[str, Any] = field(default_factory=dict)
+    stale: tuple[str, ...] = ()
+
+
+def decisions_path(ws: Workspace, iteration: int) -> Path:
+    return ws.iteration(iteration) / "decisions.json"
+
+
+def init_decisions(ws: Workspace, iteration: int) -> None:
+    """None so far. An existing file is kept."""
+    if not decisions_path(ws, iteration).exists():
+        write_decisions(ws, iteration, ())
+
+
+def read_decisions(ws: Workspace, iteration: int) -> tuple[RoutingDecision, ...]:
+    """Oldest first; none where the iteration is of a version that knew of none. Raises DataError."""
+    try:
+        raw = json.loads(decisions_path(ws, iteration).read_text(encoding="utf-8"))["decisions"]
+        return tuple(parse_decision(one) for one in raw)
+    except FileNotFoundError:
+        return ()
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        where = ws.relative(decisions_path(ws, iteration))
+        raise DataError(f"not a list of decisions: {error!r}", where=where, fix="restore it from git") from None
+
+
+def write_decisions(ws: Workspace, iteration: int, decided: tuple[RoutingDecision, ...]) -> None:
+    write_json(decisions_path(ws, iteration), {"decisions": [asdict(one) for one in decided]})
+
+
+def parse_decision(raw: dict[str, Any]) -> RoutingDecision:
+    """From JSON. Raises KeyError or TypeError."""
+    rule = {name: tuple(value) if isinstance(value, list) else value for name, value in raw["rule"].items()}
+    values = {name: tuple(value) if isinstance(value, list) else value for name, value in raw.items()}
+    return RoutingDecision(**{**values, "rule": RoutingRule(**rule)})
+
+
+def current_routing_rule(ws: Workspace, iteration: int) -> RoutingRule:
+    """By what the iteration is decided now."""
+    return next((one.rule for one in reversed(read_decisions(ws, iteration))), RoutingRule())
+
+
+def store_version(ws: Workspace, iteration: int) -> int:
+    """Of its stores; 0: as they were first decided."""
+    return len(read_decisions(ws, iteration))
+
+
+@dataclass(frozen=True)
+class HumanVerdict:
+    """What a person says of a trajectory: whether it solved its task."""
+
+    solved: bool
+    reviewer: str
+
+
+def human_verdicts(decided: Iterable[RoutingDecision]) -> dict[str, HumanVerdict]:
+    """trajectory_id -> what a person said of it before its iteration trained; it stands whatever rule comes later."""
+    return {
+        row["trajectory_id"]: HumanVerdict(row["label"] == SOLVED, row["reviewer"])
+        for one in decided
+        for row in one.looked.get("asked", ())
+        if row["label"] in (SOLVED, NOT_SOLVED)
+    }

@@ -1,0 +1,375 @@
+"""Push recorded data to the remote, and bring back what is damaged or missing."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.util
+import json
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flywheel.config.workspace import Workspace, iteration_label
+from flywheel.pipeline import dag
+from flywheel.store import manifest
+from flywheel.store.versioning import dvc_files, git_tags, stage_records
+from flywheel.store.versioning.dvc_files import VersioningError
+from flywheel.utils.errors import BadInput, DataError, FlywheelError, first_line
+from flywheel.utils.files import write_json
+from flywheel.utils.progress import announce
+
+# What goes wrong between a workspace and the copy elsewhere, in one line.
+#
+# DVC's exceptions count files, and the reasons go to its log; the libraries that speak to stores raise classes of their
+# own.
+
+_LOGGERS = ("dvc", "dvc_data", "dvc_objects")
+# By the class of an error or of one behind it, or by words of it. s3fs raises Python's own classes, botocore its own.
+_REMOTE_FIXES = {
+    "NoCredentialsError": "put its keys into AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or into ~/.aws/credentials",
+    "PermissionError": "see its keys (AWS_ACCESS_KEY_ID, or ~/.aws/credentials) and what they may do",
+    "bucket does not exist": "make the bucket, or see versioning.remote",
+    "EndpointConnectionError": "see whether the store is there, and AWS_ENDPOINT_URL",
+    "HTTPClientError": "see whether the store is there, and AWS_ENDPOINT_URL",
+}
+
+
+class RemoteError(VersioningError):
+    """The copy elsewhere cannot be reached, or cannot be used."""
+
+
+class _DvcLogHandler(logging.Handler):
+    """Keeps what is logged, with the exception that it tells of."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.faults: list[BaseException | str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        fault = record.exc_info[1] if record.exc_info else None
+        self.faults.append(fault or record.getMessage())
+
+
+@contextmanager
+def name_copy_errors(where: object) -> Iterator[None]:
+    """Within the block something is copied to or from `where`. Raises RemoteError for whatever hinders it; DVC's own
+    log is kept from the terminal meanwhile.
+    """
+    heard = _DvcLogHandler()
+    with ExitStack() as after:
+        for name in _LOGGERS:
+            logger = logging.getLogger(name)
+            after.callback(setattr, logger, "propagate", logger.propagate)
+            after.callback(logger.removeHandler, heard)
+            logger.propagate = False
+            logger.addHandler(heard)
+        try:
+            yield
+        except Exception as error:
+            fault = next(iter(heard.faults), error)
+            what = first_line(str(fault)) or type(fault).__name__
+            raise RemoteError(what, where=where, fix=_suggest_remote_fix(fault)) from error
+
+
+def probe_remote(repo: Any, name: str | None) -> None:
+    """One question to the remote of that name (None: the default): where it fails, so would each file, one by one, with
+    all of its retries. Raises whatever hinders it.
+    """
+    store = repo.cloud.get_remote_odb(name)
+    with suppress(FileNotFoundError):
+        store.fs.info(store.oid_to_path("0" * 32))
+
+
+def _suggest_remote_fix(fault: BaseException | str) -> str:
+    told, names = str(fault), set()
+    while isinstance(fault, BaseException):
+        names |= {kind.__name__ for kind in type(fault).__mro__}
+        fault = fault.__cause__ or ""
+    return next(
+        (fix for sign, fix in _REMOTE_FIXES.items() if sign in names or sign in told), "`dvc status --cloud` tells more"
+    )
+
+
+# The copy of what is recorded elsewhere (`versioning.remote`): pushed to after each iteration.
+#
+# The remote stands in `.dvc/config`, which git keeps, so that clones have it, and `dvc pull` works there as it is.
+
+REMOTE_NAME = "flywheel"
+
+
+def check_remote_url(url: str) -> None:
+    """Whether DVC as it is installed knows this kind of store. Raises BadInput; nothing is asked of the store."""
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        return
+    if ":" in rest.rpartition("@")[0].partition("/")[0]:
+        raise BadInput(
+            "a password stands in the address, and would stand in git with it",
+            where="versioning.remote",
+            fix="leave it out: `dvc remote modify --local flywheel password` keeps it on this machine",
+        )
+    from dvc_objects.fs import known_implementations
+
+    if scheme not in known_implementations:
+        kinds = ", ".join(sorted(known_implementations.keys() - {"local", "memory"}))
+        raise BadInput(f"DVC knows no {scheme}://", where="versioning.remote", fix=f"a folder, or one of {kinds}")
+    package = known_implementations[scheme]["class"].partition(".")[0]
+    if importlib.util.find_spec(package) is None:
+        fix = "pip install -e '.[s3]'" if scheme == "s3" else f"pip install {package.replace('_', '-')}"
+        raise BadInput(f"DVC's part for {scheme}:// is not installed", where="versioning.remote", fix=fix)
+
+
+def configure_remote(ws: Workspace, url: str) -> None:
+    """Let DVC know the remote, as the one that is taken where none is named; "": nothing happens."""
+    if not url:
+        return
+    url = url if "://" in url else str(ws.resolve(str(Path(url).expanduser())).resolve())
+    with stage_records.open_current_dvc(ws) as repo, repo.config.edit("repo") as config:
+        if config["remote"].get(REMOTE_NAME, {}).get("url") != url or config["core"].get("remote") != REMOTE_NAME:
+            config["remote"][REMOTE_NAME] = {"url": url}
+            config["core"]["remote"] = REMOTE_NAME
+
+
+def push_iterations(ws: Workspace, url: str) -> list[int]:
+    """Copy what iterations recorded since they were pushed; returns these iterations.
+
+    One that cannot be reached is told, and what it lacks is pushed with the next iteration.
+    """
+    if not url:
+        return []
+    configure_remote(ws, url)
+    known = _pushed_before(ws, url)
+    locks = {
+        k: dvc_files.dvc_lock_path(ws, k)
+        for k in stage_records.list_iterations(ws)
+        if dvc_files.dvc_lock_path(ws, k).exists()
+    }
+    now = {iteration_label(k): hashlib.sha256(path.read_bytes()).hexdigest() for k, path in locks.items()}
+    fresh = [k for k in locks if known.get(iteration_label(k)) != now[iteration_label(k)]]
+    if not fresh:
+        return []
+    try:
+        with stage_records.open_current_dvc(ws) as repo, name_copy_errors(url):
+            probe_remote(repo, REMOTE_NAME)
+            repo.push(targets=[str(dag.dvc_yaml_path(ws, k)) for k in fresh], remote=REMOTE_NAME)
+    except (FlywheelError, OSError) as error:
+        announce("data", f"not copied to the remote: {error}. The next iteration tries again, or `dvc push`")
+        return []
+    write_json(_pushed_path(ws), {"url": url, "pushed": now})
+    announce("data", f"iteration {', '.join(map(iteration_label, fresh))} copied to {url}")
+    return fresh
+
+
+def _pushed_before(ws: Workspace, url: str) -> dict[str, str]:
+    try:
+        told = json.loads(_pushed_path(ws).read_text(encoding="utf-8"))
+        return told["pushed"] if told["url"] == url else {}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def _pushed_path(ws: Workspace) -> Path:
+    return ws.state / "pushed.json"
+
+
+# Recorded files that are damaged or missing: found, and brought back from DVC's cache or remote.
+#
+# A stage that is recorded and unchanged in its command, parameters and inputs is never done again for the sake of its
+# outputs: they are fetched. Else one cut file would replace a released model by another of the same name.
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class DamagedOutput:
+    """A recorded output that is not as it was. change: missing or changed.
+
+    kept: where its recorded content is: `cache`, `remote` (perhaps: one is configured), `git`, or "" for nowhere.
+    complete: whether its iteration is, so that the stage must not be done again.
+    """
+
+    stage: str
+    path: str
+    change: str
+    kept: str
+    complete: bool
+
+    @property
+    def iteration(self) -> int:
+        return int(self.stage.partition("@")[2])
+
+    @property
+    def mend(self) -> str:
+        """What to type."""
+        again = f"`flywheel stage {self.stage.partition('@')[0]} --iteration {self.iteration}`"
+        lost = "`dvc remote add --default NAME URL`, where a copy is, then `dvc pull`" if self.complete else again
+        return {
+            "cache": f"`dvc checkout --force {self.path}`",
+            "remote": "`dvc pull`",
+            "git": f"`git checkout HEAD -- {self.path}`",
+        }.get(self.kept, lost)
+
+
+def find_damaged_outputs(ws: Workspace, which: Iterable[int] | None = None) -> list[DamagedOutput]:
+    """Every recorded output that is not so on disk, in the order of the stages.
+
+    which: iterations to look at; default: all. A stage whose own inputs changed is left out: it waits to be done again;
+    so is what was pruned.
+    """
+    check_iterations_recorded(ws)
+    which = stage_records.list_iterations(ws) if which is None else list(which)
+    if not any(dvc_files.dvc_lock_path(ws, k).exists() for k in which):
+        return []
+    with stage_records.open_current_dvc(ws) as repo, repo.lock:
+        gone = {k: dvc_files.read_pruned(ws, k) for k in which}
+        return [damage for damage, _ in _iter_damaged(ws, repo, which) if damage.path not in gone[damage.iteration]]
+
+
+def restore_damaged_outputs(ws: Workspace) -> list[DamagedOutput]:
+    """Bring back what is damaged of the iterations that a run reads; returns what was.
+
+    Raises DataError that says what to type where it cannot be.
+    """
+    check_iterations_recorded(ws)
+    which = _needed_iterations(ws)
+    if not which:
+        return []
+    hindered = ""
+    with stage_records.open_current_dvc(ws) as repo:
+        with repo.lock:
+            found = [
+                (damage, out)
+                for damage, out in _iter_damaged(ws, repo, which)
+                if not _is_pruned_and_unneeded(ws, damage)
+            ]
+        if any(damage.kept == "remote" for damage, _ in found):
+            announce("data", f"{len(found)} recorded files and folders are not here: fetching them (dvc pull)")
+            hindered = _fetch_from_remote(
+                repo, sorted({str(dag.dvc_yaml_path(ws, damage.iteration)) for damage, _ in found})
+            )
+        with repo.lock:
+            for damage, output in found:
+                if damage.kept in ("cache", "remote"):
+                    _try_or_log(output.checkout, force=True)
+    if not found:
+        return []
+    if left := find_damaged_outputs(ws, which):
+        others = f" and {len(left) - 1} more" if len(left) > 1 else ""
+        raise DataError(
+            f"{left[0].path}{others}: {left[0].change} since {left[0].stage} was recorded, and cannot be brought back"
+            f"{hindered}",
+            where=ws.root,
+            fix=f"type {left[0].mend}, then the same command; nothing was done again",
+        )
+    for damage, _ in found[:_SHOWN]:
+        announce("data", f"{damage.path} was {damage.change}: brought back as {damage.stage} recorded it")
+    if len(found) > _SHOWN:
+        announce("data", f"and {len(found) - _SHOWN} more")
+    return [damage for damage, _ in found]
+
+
+_SHOWN = 5
+
+
+def check_iterations_recorded(ws: Workspace) -> None:
+    """Raises DataError for the data of iterations that nothing records any more."""
+    if not stage_records.list_iterations(ws) and (lost := sorted(ws.data.glob("*/iteration=*"))):
+        raise DataError(
+            f"there are data of iterations ({ws.relative(lost[0])}), but no iterations/NNN/dvc.yaml names them",
+            where=ws.root,
+            fix="restore it (`git checkout HEAD -- iterations`), or begin anew with `flywheel clean`",
+        )
+
+
+def _fetch_from_remote(repo: Any, targets: list[str]) -> str:
+    """What hindered it, to be told where something is still missing after it; "" for nothing."""
+    name = repo.config["core"].get("remote") or next(iter(repo.config["remote"]))
+    try:
+        with name_copy_errors(repo.config["remote"].get(name, {}).get("url", name)):
+            probe_remote(repo, name)
+            repo.fetch(targets=targets)
+    except RemoteError as error:
+        return f": {error}"
+    return ""
+
+
+def _try_or_log(action: Callable[..., Any], **options: Any) -> None:
+    """What fails here is told by what is still missing after it."""
+    from dvc.exceptions import DvcException
+
+    try:
+        action(**options)
+    except (DvcException, OSError) as error:
+        log.warning("DVC: %s", error)
+
+
+def _is_pruned_and_unneeded(ws: Workspace, damage: DamagedOutput) -> bool:
+    """Whether it was pruned, and is not of what training reads."""
+    if damage.path not in dvc_files.read_pruned(ws, damage.iteration):
+        return False
+    return all(not one.path.startswith(damage.path + "/") for one in manifest.read_manifest(ws, damage.iteration).all())
+
+
+def _needed_iterations(ws: Workspace) -> list[int]:
+    """The iterations at work, and earlier ones of which a file that training reads is not here."""
+    begun = stage_records.list_iterations(ws)
+    needed = set(stage_records.active_iterations(ws))
+    built = next((k for k in reversed(begun) if ws.manifest(k).exists()), 0)
+    with contextlib.suppress(DataError):  # a manifest that cannot be read is told as damage, or by who reads it
+        needed |= {
+            shard.iteration for shard in manifest.read_manifest(ws, built).all() if not ws.resolve(shard.path).exists()
+        }
+    return sorted(k for k in needed if k in begun and dvc_files.dvc_lock_path(ws, k).exists())
+
+
+def _iter_damaged(ws: Workspace, repo: Any, which: Iterable[int]) -> Iterator[tuple[DamagedOutput, Any]]:
+    """Each damage with DVC's own object of that output."""
+    remote = bool(repo.config["core"].get("remote") or repo.config["remote"])
+    stages: dict[int, list[Any]] = {}
+    for k in which:
+        for one in (k - 1, k):  # an iteration reads small files of the one before
+            if one not in stages:
+                recorded = dvc_files.recorded_stages(ws, one)
+                found = stage_records.load_dvc_stages(repo, ws, one) if recorded else []
+                stages[one] = [stage for stage in found if stage.name in recorded]
+        outputs = {out.fs_path: out for one in (k - 1, k) for stage in stages[one] for out in stage.outs}
+        complete = dvc_files.is_iteration_complete(ws, k)
+        for stage in stages[k]:
+            if stage.changed_stage() or any(_is_input_changed(dep, outputs) for dep in stage.deps):
+                continue
+            for out in stage.outs:
+                if out.workspace_status():  # less than its whole status: a file here need not lie in the cache too
+                    path = Path(os.path.relpath(out.fs_path, ws.root)).as_posix()
+                    change = "changed" if out.exists else "missing"
+                    yield (
+                        DamagedOutput(
+                            f"{stage.name}@{iteration_label(k)}",
+                            path,
+                            change,
+                            _where_kept(ws, out, path, remote),
+                            complete,
+                        ),
+                        out,
+                    )
+        dvc_files.forget_dvc_listings()
+
+
+def _where_kept(ws: Workspace, out, path: str, remote: bool) -> str:
+    if not out.use_cache:
+        return "git" if git_tags.is_tracked_by_git(ws.root, path) else ""
+    if not out.changed_cache():
+        return "cache"
+    return "remote" if remote else ""
+
+
+def _is_input_changed(dependency, outputs) -> bool:
+    """Whether an input is another than the stage recorded. What another stage recorded the same is only damaged."""
+    made = outputs.get(dependency.fs_path)
+    if made is not None and made.hash_info == dependency.hash_info:
+        return False
+    return bool(dependency.status())

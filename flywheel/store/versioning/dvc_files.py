@@ -1,0 +1,221 @@
+"""Read and write DVC's files of a workspace and its iterations, and open its DVC repository."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from flywheel.config.workspace import Workspace, iteration_label
+from flywheel.utils.errors import DataError, FlywheelError
+from flywheel.utils.files import file_lock, write_json, write_text
+
+# `iterations/NNN/dvc.lock` as text: which stages of the iteration are recorded, and how entries get into it.
+#
+# DVC's own way of writing it keeps comments, and with them takes five times longer, at every stage.
+
+LAST_STAGE = "runs"  # the stage that ends an iteration
+_PARTITION = re.compile(r"path: (data/(\w+)/iteration=\d+/stage=[\w.-]+)$", re.MULTILINE)
+_ENTRY = re.compile(r"^  ['\"]?([\w-]+)['\"]?:", re.MULTILINE)
+
+
+def dvc_lock_path(ws: Workspace, iteration: int) -> Path:
+    return ws.iteration(iteration) / "dvc.lock"
+
+
+def recorded_stages(ws: Workspace, iteration: int) -> list[str]:
+    """Names of its stages that are recorded. Only names are read: a damaged file is told by DVC."""
+    try:
+        return _ENTRY.findall(dvc_lock_path(ws, iteration).read_text(encoding="utf-8", errors="replace"))
+    except FileNotFoundError:
+        return []
+
+
+def recorded_partitions(ws: Workspace, iteration: int) -> set[tuple[str, str]]:
+    """(table, folder relative to the workspace) of the partitions that its stages read and wrote."""
+    try:
+        found = _PARTITION.findall(dvc_lock_path(ws, iteration).read_text(encoding="utf-8", errors="replace"))
+    except FileNotFoundError:
+        return set()
+    return {(table, folder) for folder, table in found}
+
+
+def is_iteration_complete(ws: Workspace, iteration: int) -> bool:
+    """Whether the iteration was brought to its end once, whatever became of its files since."""
+    return LAST_STAGE in recorded_stages(ws, iteration)
+
+
+def is_promotion_decided(ws: Workspace, iteration: int) -> bool:
+    """Whether its promotion is decided: its model was released, or kept back for good."""
+    return "promote" in recorded_stages(ws, iteration)
+
+
+def add_lock_entries(ws: Workspace, iteration: int, stages: Iterable[Any]) -> None:
+    """Enter stages of the iteration as DVC has them now."""
+    from dvc.stage.serialize import to_single_stage_lockfile
+
+    entries = {stage.name: to_single_stage_lockfile(stage) for stage in stages}
+    write_text(dvc_lock_path(ws, iteration), dump_dvc_lock(read_dvc_lock(dvc_lock_path(ws, iteration)) | entries))
+
+
+def recorded_outputs(ws: Workspace, iteration: int) -> dict[str, dict[str, Any]]:
+    """What is recorded of each output (`md5`, `size`), by path."""
+    return {
+        out["path"]: out
+        for entry in read_dvc_lock(dvc_lock_path(ws, iteration)).values()
+        for out in entry.get("outs", ())
+    }
+
+
+def update_lock_entries(ws: Workspace, iteration: int, files: Mapping[str, tuple[str, Mapping[str, Any]]]) -> None:
+    """Let the entries name files and folders as they are now. files: path -> (md5 that was recorded, what is recorded
+    from now on); what is recorded of one otherwise stays."""
+    entries = read_dvc_lock(dvc_lock_path(ws, iteration))
+    for entry in entries.values():
+        for one in (*entry.get("deps", ()), *entry.get("outs", ())):
+            before, now = files.get(one["path"], ("", {}))
+            if one.get("md5") == before:
+                one |= now
+    write_text(dvc_lock_path(ws, iteration), dump_dvc_lock(entries))
+
+
+def read_dvc_lock(file: Path) -> dict[str, Any]:
+    """The entries of a dvc.lock: name of a stage -> what is recorded; none where there is no such file."""
+    if not file.exists():
+        return {}
+    return _yaml().load(file.read_text(encoding="utf-8"))["stages"]
+
+
+def dump_dvc_lock(entries: Mapping[str, Any]) -> str:
+    """A dvc.lock of these entries."""
+    stream = io.StringIO()
+    _yaml().dump({"schema": "2.0", "stages": dict(entries)}, stream)
+    return stream.getvalue()
+
+
+def _yaml() -> Any:
+    from ruamel.yaml import YAML
+
+    yaml = YAML(typ="safe")  # as DVC reads: PyYAML writes 008 bare, which is a number to DVC (YAML 1.2)
+    yaml.default_flow_style = False
+    return yaml
+
+
+# What `flywheel prune` removed of an iteration: `iterations/NNN/pruned.json`. It is not missing, and not fetched.
+
+
+def read_pruned(ws: Workspace, iteration: int) -> frozenset[str]:
+    """Paths of outputs, relative to the workspace. Raises DataError."""
+    path = ws.iteration(iteration) / "pruned.json"
+    try:
+        return frozenset(json.loads(path.read_text(encoding="utf-8"))["paths"])
+    except FileNotFoundError:
+        return frozenset()
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        where = ws.relative(path)
+        raise DataError(f"not a list of what was pruned: {error!r}", where=where, fix="restore it from git") from None
+
+
+def add_pruned(ws: Workspace, iteration: int, paths: Iterable[str]) -> None:
+    every = sorted(read_pruned(ws, iteration) | set(paths))
+    write_json(ws.iteration(iteration) / "pruned.json", {"paths": every})
+
+
+# The workspace's own dvc.yaml: one stage, which stands on the newest iteration.
+#
+# Each iteration has its stages in its own folder, so DVC's files grow with the iteration asked for and not with
+# history. `dvc repro`, typed in the workspace, begins here and goes through all that the newest iteration stands on.
+
+REPORT_STAGE = "report"
+WORKSPACE_DVC_YAML = """\
+# Each iteration has its stages in iterations/NNN/dvc.yaml, written by flywheel from what flywheel/pipeline/stages declares.
+# This one stands on the newest, which iterations.yaml names: `dvc repro` here goes through all that it stands on.
+vars:
+  - iterations.yaml
+
+stages:
+  report:
+    foreach: ${newest}
+    do:
+      cmd: flywheel report
+      deps:
+        - data/runs/iteration=${item}/stage=runs
+"""
+
+
+def write_workspace_dvc_yaml(ws: Workspace, iteration: int) -> None:
+    """Make the workspace's dvc.yaml this one, and let it stand on the iteration; 0: on none."""
+    path = ws.root / "dvc.yaml"
+    if not path.exists() or path.read_text(encoding="utf-8") != WORKSPACE_DVC_YAML:
+        write_text(path, WORKSPACE_DVC_YAML)
+    set_newest_iteration(ws, iteration)
+
+
+def set_newest_iteration(ws: Workspace, iteration: int) -> None:
+    """Let it stand on the iteration. It is recorded as the iteration's last stage is."""
+    _write_if_changed(ws, "iterations.yaml", f"newest: {[iteration_label(iteration)] if iteration else []}\n")
+    last = read_dvc_lock(dvc_lock_path(ws, iteration)).get(LAST_STAGE) if iteration else None
+    if last:
+        wanted = f"data/runs/iteration={iteration_label(iteration)}/stage={LAST_STAGE}"
+        deps = [out for out in last["outs"] if out["path"] == wanted]
+        entries = {f"{REPORT_STAGE}@{iteration_label(iteration)}": {"cmd": "flywheel report", "deps": deps}}
+        _write_if_changed(ws, "dvc.lock", dump_dvc_lock(entries))
+
+
+def _write_if_changed(ws: Workspace, file: str, text: str) -> None:
+    path = ws.root / file
+    if not path.exists() or path.read_text(encoding="utf-8") != text:
+        write_text(path, text)
+
+
+# DVC in this process (0.2 s a call, against 0.6 s for its command): one at a time, its errors in one line.
+
+_LOCK_TIMEOUT_S = 300.0
+_LISTING = re.compile(r"\.tmp(\.with_meta)?$")
+
+
+class VersioningError(FlywheelError):
+    """DVC could not record, compare or restore something."""
+
+
+@contextmanager
+def open_dvc(ws: Workspace) -> Iterator:
+    """DVC's view of the workspace, fresh from disk. Its errors become VersioningError, in one line."""
+    os.environ.setdefault("DVC_NO_ANALYTICS", "1")
+    from dvc.exceptions import DvcException
+    from dvc.repo import Repo
+
+    logging.getLogger("dvc").setLevel(logging.WARNING)
+    with lock_dvc(ws):
+        try:
+            with Repo(str(ws.root)) as repo:
+                yield repo
+        except DvcException as error:
+            raise VersioningError(f"DVC: {error}", where=ws.root, fix="type `dvc status` there for more") from error
+        finally:
+            forget_dvc_listings()
+
+
+def forget_dvc_listings() -> None:
+    """Drop the folders' listings that DVC made in memory to compare or record them, once nobody needs them.
+
+    It keeps each one until the process ends, and goes through all of them for the next: a process that looks at 200
+    iterations would take time by their square.
+    """
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    for name in [name for name in MemoryFileSystem.store if _LISTING.search(name)]:
+        del MemoryFileSystem.store[name]
+
+
+@contextmanager
+def lock_dvc(ws: Workspace) -> Iterator[None]:
+    """Parallel DVC processes meet lock errors: wait here, with a deadline."""
+    with file_lock(ws.state / "dvc.lock", _LOCK_TIMEOUT_S, "recording", VersioningError):
+        yield

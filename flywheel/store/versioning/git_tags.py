@@ -1,0 +1,86 @@
+"""Commit and tag each iteration in the workspace's own git repository.
+
+`git checkout iteration-007 && dvc checkout` gives that iteration's data, models and parameters.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+from flywheel.config.workspace import Workspace, iteration_label
+from flywheel.utils.errors import FlywheelError
+
+# What stands for an iteration in git: everything else is DVC's.
+_TRACKED = ("params.yaml", "dvc.yaml", "dvc.lock", "iterations.yaml", "iterations", "reviews", ".dvc/config")
+_DEADLINE_S = 600  # for a workspace on a slow disk
+
+
+def init_git(root: Path) -> None:
+    """Make the folder a git repository and commit what is in it."""
+    _git(root, "init", "--quiet", "--initial-branch=main")
+    commit_to_git(root, "A flywheel workspace", ("--all",))
+
+
+def tag_iteration(ws: Workspace, iteration: int) -> None:
+    """Commit the iteration and tag it `iteration-NNN`; a tag that stands is moved only to a newer commit."""
+    name = f"iteration-{iteration_label(iteration)}"
+    commit_to_git(
+        ws.root,
+        f"Iteration {iteration_label(iteration)}",
+        tuple(path for path in _TRACKED if (ws.root / path).exists()),
+    )
+    _git(ws.root, "tag", "--force", name)
+
+
+def is_iteration_tagged(ws: Workspace, iteration: int) -> bool:
+    """Whether the iteration has its tag."""
+    if not (ws.root / ".git").exists() or not shutil.which("git"):
+        return False
+    return bool(_git(ws.root, "tag", "--list", f"iteration-{iteration_label(iteration)}"))
+
+
+def iteration_tags(ws: Workspace) -> list[tuple[str, str]]:
+    """Each tag `iteration-NNN` with the commit it names; none where the workspace is no repository of its own."""
+    if not (ws.root / ".git").exists() or not shutil.which("git"):
+        return []
+    lines = _git(ws.root, "for-each-ref", "refs/tags/iteration-*", "--format=%(refname:short) %(objectname)")
+    return [tuple(line.split(" ", 1)) for line in lines.splitlines()]
+
+
+def is_tracked_by_git(root: Path, path: str) -> bool:
+    """Whether the newest commit holds the file."""
+    if not shutil.which("git"):
+        return False
+    return _run_git(root, "cat-file", "-e", f"HEAD:./{path}").returncode == 0
+
+
+def commit_to_git(root: Path, message: str, paths: tuple[str, ...]) -> None:
+    """Commit the paths if they hold a change."""
+    _git(root, "add", *paths)
+    if _git(root, "status", "--porcelain", "--untracked-files=no"):
+        _git(root, "commit", "--quiet", "-m", message)
+
+
+def _git(root: Path, *arguments: str) -> str:
+    if not shutil.which("git"):
+        raise FlywheelError("git is not installed", where=root, fix="install it, or set versioning.git to false")
+    known = _run_git(root, "config", "user.email").returncode == 0
+    identity = () if known else ("-c", "user.name=flywheel", "-c", "user.email=flywheel@localhost")
+    done = _run_git(root, *identity, *arguments)
+    if done.returncode:
+        raise FlywheelError(f"git {arguments[0]} failed: {done.stderr.strip()}", where=root, fix="see `git status`")
+    return done.stdout.strip()
+
+
+def _run_git(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = ["git", "-C", str(root), *arguments]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=_DEADLINE_S, check=False)
+    except subprocess.TimeoutExpired:
+        raise FlywheelError(
+            f"git did not answer in {_DEADLINE_S:g} s ({' '.join(arguments)})",
+            where=root,
+            fix="see whether its disk answers; delete .git/index.lock there, if git has left it",
+        ) from None

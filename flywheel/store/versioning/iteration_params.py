@@ -1,0 +1,54 @@
+"""Load the parameters that an iteration began with, from its own file.
+
+What is wrong with them is mended there, or not at all: every error that speaks of one names that file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from flywheel import config
+from flywheel.config import Settings
+from flywheel.config.workspace import Workspace, iteration_label
+from flywheel.store.versioning import dvc_files
+from flywheel.utils.errors import BadInput, FlywheelError
+
+
+def load_iteration_params(ws: Workspace, iteration: int) -> Settings:
+    """Raises BadInput where the iteration has not been begun, or where its file is wrong."""
+    path = ws.frozen_params(iteration)
+    if not path.is_file() and dvc_files.recorded_stages(ws, iteration):
+        raise BadInput("the iteration's parameters are missing", where=path, fix=_suggest_fix(ws, iteration))
+    if not path.is_file():
+        raise BadInput(
+            f"iteration {iteration_label(iteration)} has not been begun", where=path, fix="`flywheel run` does"
+        )
+    try:
+        return config.load_settings(path, earlier=True)
+    except BadInput as error:
+        raise BadInput(error.what, where=error.where, fix=_suggest_fix(ws, iteration)) from None
+
+
+@contextmanager
+def name_params_file_in_errors(ws: Workspace, iteration: int) -> Iterator[None]:
+    """An error within the block that speaks of a parameter names the iteration's file, since it comes from there."""
+    try:
+        yield
+    except FlywheelError as error:
+        parameter = error.where.split(":")[0].split(",")[0]
+        if not config.is_settings_parameter(parameter):
+            raise
+        where = f"{error.where} in {ws.relative(ws.frozen_params(iteration))}"
+        fix = _suggest_fix(ws, iteration) if isinstance(error, BadInput) else ""
+        fix = "; ".join(filter(None, (error.fix, fix)))
+        raise type(error)(error.what, where=where, fix=fix) from error
+
+
+def _suggest_fix(ws: Workspace, iteration: int) -> str:
+    if dvc_files.is_iteration_complete(ws, iteration):
+        return f"restore it: `git checkout HEAD -- {ws.relative(ws.frozen_params(iteration))}`"
+    return (
+        f"change it in {ws.relative(ws.frozen_params(iteration))} (params.yaml is for new iterations), "
+        f"or give the iteration up with `flywheel discard --iteration {iteration}`"
+    )

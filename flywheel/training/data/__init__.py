@@ -1,0 +1,1 @@
+"""Build training samples from trajectories and from the training stores."""

@@ -1,0 +1,334 @@
+"""Draw the samples of CT and SFT from the training stores, and read what was drawn."""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from flywheel.agent.history import open_summarizer
+from flywheel.config import Settings, SupervisedSettings
+from flywheel.config.workspace import Workspace
+from flywheel.policy.encoding import EncodedSequence, Encoder
+from flywheel.rollout.history import PromptHistory
+from flywheel.store import images as store_images
+from flywheel.store import partitions
+from flywheel.store.images import ImageFile
+from flywheel.store.manifest import TrainingManifest
+from flywheel.store.partitions import is_sorted
+from flywheel.store.schema import TABLES, record_from_row
+from flywheel.store.trajectory import Step, Trajectory
+from flywheel.training.data.samples import (
+    Sample,
+    build_general_samples,
+    build_step_sample,
+    encode_step_prompt,
+    is_trainable,
+)
+from flywheel.utils.errors import DataError
+
+# Which steps and general samples a supervised run is of: drawn from how many there are, before any of them is read.
+
+log = logging.getLogger(__name__)
+
+
+class SampleRef(NamedTuple):
+    """One sample to be. name: its trajectory_id, or its sample_id where it is general data. number: among the steps of
+    that trajectory that can be learned from, from 0."""
+
+    name: str
+    number: int
+    general: bool
+
+
+@dataclass(frozen=True)
+class WeightedSteps:
+    """What samples are drawn from: names, how many steps of each can be learned from, and what one of them weighs
+    beside the others. Each [names]; a general sample is one of a single step."""
+
+    names: Sequence[str]
+    steps: np.ndarray
+    weights: np.ndarray
+
+    @property
+    def total(self) -> int:
+        """How many steps there are."""
+        return int(self.steps.sum())
+
+    @property
+    def weight(self) -> float:
+        """Of all of them."""
+        return float(self.steps @ self.weights)
+
+
+def merge_weighted_steps(own: WeightedSteps, people: WeightedSteps, share: float) -> WeightedSteps:
+    """Both, weighed so that `share`, below 1, of what a mix draws of them is people's; one alone where the other is
+    empty."""
+    if not own.total or not people.total:
+        return own if own.total else people
+    weight = share / (1 - share) * own.weight / people.weight
+    return WeightedSteps(
+        [*own.names, *people.names],
+        np.concatenate([own.steps, people.steps]),
+        np.concatenate([own.weights, people.weights * weight]),
+    )
+
+
+def draw_mixture(
+    agent: WeightedSteps, general: WeightedSteps, settings: SupervisedSettings, seed: int
+) -> list[SampleRef]:
+    """settings.samples samples, the share settings.agent_fraction of them from `agent`, the rest general, shuffled.
+
+    Within its source a step comes as often as its weight asks, rounded up or down. Few agent samples are repeated
+    settings.max_repeats times on average, no more; general data take the rest. Where one source is empty the other
+    fills the mix (an early iteration has no agent data), and the log says so.
+    """
+    n = settings.samples
+    of_agent = min(round(n * settings.agent_fraction), settings.max_repeats * agent.total)
+    if not agent.total or not general.total:
+        log.warning("there are no %s samples: the other source fills the mix", "general" if agent.total else "agent")
+        of_agent = n if agent.total else 0
+    rng = np.random.default_rng(seed)
+    chosen = [SampleRef(*one, False) for one in _draw_systematically(agent, of_agent, rng)]
+    chosen += [SampleRef(*one, True) for one in _draw_systematically(general, n - of_agent, rng)]
+    return [chosen[i] for i in rng.permutation(len(chosen))]
+
+
+def _draw_systematically(pool: WeightedSteps, n: int, rng: np.random.Generator) -> list[tuple[str, int]]:
+    """n steps by systematic sampling: each comes floor or ceil of n weight / sum of weights times.
+
+    On a line each step has a piece as long as its weight, those of a trajectory side by side, the trajectories in
+    random order; points at equal distances choose.
+    """
+    if not pool.total or not n:
+        return []
+    order = rng.permutation(len(pool.names))
+    lengths = (pool.steps * pool.weights)[order]
+    ends = np.cumsum(lengths)
+    points = (np.arange(n) + rng.random()) * (ends[-1] / n)
+    places = np.searchsorted(ends, points, side="right").clip(max=np.flatnonzero(lengths)[-1])
+    chosen = order[places]
+    numbers = (points - (ends - lengths)[places]) // pool.weights[chosen]
+    numbers = numbers.astype(int).clip(0, pool.steps[chosen] - 1)
+    return [(pool.names[i], number) for i, number in zip(chosen.tolist(), numbers.tolist(), strict=True)]
+
+
+# From the training stores to samples: what an iteration's manifest names is counted, and what is drawn of it is read.
+#
+# Memory and time go with what is drawn. Of all the rest a few narrow columns are looked at, a row group at a time.
+
+_FILTER_COLUMNS = ("trajectory_id", "parse_error", "slip")  # what `samples.imitated` looks at
+# What neither a prompt shows nor a sample has. What is not named here is read, so that a new column needs no thought.
+_UNUSED_COLUMNS = {
+    "raw_text",  # a person's alone
+    *("author", "x", "y", "x2", "y2", "prompt_tokens", "logprobs", "weight_version"),
+    *("reward", "terminated", "truncated", "started_at", "ended_at"),
+}
+_STEP_COLUMNS = set(TABLES["steps"].names) - _UNUSED_COLUMNS
+_Responses = dict[tuple[str, int], dict[str, Any]]  # by trajectory_id and number of the step: its fields
+_TRAJECTORY_COLUMNS = ("trajectory_id", "task_id", "domain", "instruction")
+
+
+def load_weighted_steps(
+    ws: Workspace, manifest: TrainingManifest, store: str, weights: Mapping[str, float], other: float = 1.0
+) -> WeightedSteps:
+    """The steps to learn from of the store `ct` or `sft`, as the manifest has it, sorted by trajectory_id.
+
+    weights: of a step, by its trajectory's source; `other` where that is not named. Those of no weight are left out.
+    """
+    kept = []
+    for rows in partitions.scan_columns(ws, store, manifest.paths(ws, store), ("trajectory_id", "source", "weight")):
+        said = rows["source"].to_pylist()
+        near = pc.fill_null(rows["weight"], 1.0).to_numpy()  # near-duplicates share the weight of one
+        own = np.array([weights.get(source, other) for source in said]) * near
+        kept.append(rows.select(["trajectory_id"]).append_column("weight", pa.array(own)).filter(pa.array(own > 0)))
+    if not kept:
+        return WeightedSteps([], np.zeros(0, int), np.zeros(0))
+    counted = pa.concat_tables(_count_steps(ws, manifest)).group_by("trajectory_id").aggregate([("steps", "sum")])
+    found = pa.concat_tables(kept)
+    place = pc.index_in(found["trajectory_id"], counted["trajectory_id"])  # a join takes three times as long
+    found = found.append_column("steps", counted["steps_sum"].take(place)).filter(pc.is_valid(place))
+    if not is_sorted(found, ("trajectory_id",)):
+        found = found.sort_by("trajectory_id")
+    return WeightedSteps(found["trajectory_id"].to_pylist(), found["steps"].to_numpy(), found["weight"].to_numpy())
+
+
+def _count_steps(ws: Workspace, manifest: TrainingManifest) -> list[pa.Table]:
+    """How many steps there are to learn from, by trajectory, a table each row group."""
+    kind = pa.schema([("trajectory_id", pa.string()), ("steps", pa.int64())])
+    found = [kind.empty_table()]
+    for rows in partitions.scan_columns(ws, "steps", manifest.paths(ws, "steps"), _FILTER_COLUMNS):
+        # As `samples.imitated`, of columns.
+        broken = pc.not_equal(pc.fill_null(rows["parse_error"], ""), "")
+        sound = pc.invert(pc.or_(broken, pc.fill_null(rows["slip"], False)))
+        counts = rows["trajectory_id"].filter(sound).value_counts()
+        found.append(pa.table([counts.field("values"), counts.field("counts")], schema=kind))
+    return found
+
+
+def load_general_examples(ws: Workspace, manifest: TrainingManifest) -> WeightedSteps:
+    """The newest iteration's general data, sorted by sample_id."""
+    names = [
+        name
+        for rows in partitions.scan_columns(ws, "general", _newest_files(ws, manifest, "general"), ("sample_id",))
+        for name in rows["sample_id"].to_pylist()
+    ]
+    return WeightedSteps(sorted(names), np.ones(len(names), int), np.ones(len(names)))
+
+
+def _newest_files(ws: Workspace, manifest: TrainingManifest, table: str) -> list[Path]:
+    """What the newest iteration's synthesis wrote of a table."""
+    own = (manifest.iteration, "synthesize")
+    return [ws.resolve(shard.path) for shard in manifest.shards(table) if (shard.iteration, shard.stage) == own]
+
+
+def load_samples(
+    ws: Workspace,
+    manifest: TrainingManifest,
+    drawn: Sequence[SampleRef],
+    encoder: Encoder,
+    settings: Settings,
+    folder: Path,
+) -> list[Sample]:
+    """The samples that were drawn, in that order. Their rows are held; their screens lie in `folder`, and are read and
+    encoded each time that a prompt is asked for, by whichever process asks.
+
+    Raises DataError for a damaged file, and for a trajectory, a screen or a text that is missing.
+    """
+    general = {one for one in drawn if one.general}
+    found = _load_general_samples(ws, manifest, general, encoder, settings, folder / "general-screens")
+    found |= _load_agent_samples(ws, manifest, set(drawn) - general, encoder, settings, folder / "screens")
+    return [found[one] for one in drawn]
+
+
+def _load_general_samples(
+    ws: Workspace,
+    manifest: TrainingManifest,
+    drawn: Collection[SampleRef],
+    encoder: Encoder,
+    settings: Settings,
+    path: Path,
+) -> dict[SampleRef, Sample]:
+    names, columns = {one.name for one in drawn}, TABLES["general"].names
+    rows = partitions.find_rows(
+        ws, "general", _newest_files(ws, manifest, "general"), "sample_id", names, columns
+    ).to_pylist()
+    images = store_images.copy_images_to_file(
+        ws, _newest_files(ws, manifest, "images"), {row["image_sha256"] for row in rows}, path
+    )
+    made = build_general_samples(rows, images, encoder, settings.policy)
+    return {SampleRef(sample.trajectory_id, 0, True): sample for sample in made}
+
+
+def _load_agent_samples(
+    ws: Workspace,
+    manifest: TrainingManifest,
+    drawn: Collection[SampleRef],
+    encoder: Encoder,
+    settings: Settings,
+    path: Path,
+) -> dict[SampleRef, Sample]:
+    numbers = defaultdict(list)
+    for one in drawn:
+        numbers[one.name].append(one)
+    trajectories = _load_trajectories(ws, manifest, numbers.keys())
+    begun: dict[SampleRef, list[Step]] = {}  # of each the steps of its trajectory up to it
+    histories, tokens = _load_histories(ws, manifest, numbers.keys())
+    for name, steps in histories.items():
+        to_learn = [place for place, step in enumerate(steps) if is_trainable(step)]
+        ends = {one: to_learn[one.number] + 1 for one in numbers[name]}
+        told = _with_digests(trajectories[name], steps[: max(ends.values())], settings)
+        begun |= {one: told[:end] for one, end in ends.items()}
+    said = _load_responses(
+        ws, manifest, {(steps[-1].trajectory_id, steps[-1].step) for steps in begun.values()}, tokens
+    )
+    wanted = {step.image_sha256 for steps in begun.values() for step in steps[-settings.policy.working_steps :]}
+    images = store_images.copy_images_to_file(ws, manifest.paths(ws, "images"), wanted - {None}, path)
+    prompt = _PromptEncoder(encoder, images, settings)
+    made = {}
+    for one, steps in begun.items():
+        trajectory, step = trajectories[one.name], steps[-1]
+        step = replace(step, **said[step.trajectory_id, step.step])
+        made[one] = build_step_sample(trajectory, step, partial(prompt, trajectory, steps), encoder)
+    return made
+
+
+@dataclass(frozen=True)
+class _PromptEncoder:
+    """Encodes the prompt of the last of some steps. It can be handed to another process."""
+
+    encoder: Encoder
+    images: ImageFile
+    settings: Settings
+
+    def __call__(self, trajectory: Trajectory, steps: Sequence[Step]) -> EncodedSequence:
+        summarizer = open_summarizer(self.settings)
+        return encode_step_prompt(trajectory, steps, self.images, self.encoder, self.settings.policy, summarizer)
+
+
+def _load_trajectories(ws: Workspace, manifest: TrainingManifest, names: Collection[str]) -> dict[str, Trajectory]:
+    files = manifest.paths(ws, "trajectories")
+    rows = partitions.find_rows(ws, "trajectories", files, "trajectory_id", names, _TRAJECTORY_COLUMNS).to_pylist()
+    found = {row["trajectory_id"]: record_from_row("trajectories", Trajectory, row) for row in rows}
+    if lost := names - found.keys():
+        raise DataError(
+            f"{len(lost)} trajectories of the stores are missing, the first is {min(lost)}",
+            where="table trajectories",
+            fix="fetch them with `dvc checkout`",
+        )
+    return found
+
+
+def _load_histories(
+    ws: Workspace, manifest: TrainingManifest, names: Collection[str]
+) -> tuple[dict[str, list[Step]], _Responses]:
+    """The steps of trajectories, in order, and apart from them, where there are any, the tokens of each."""
+    found, tokens = defaultdict(list), {}
+    files = manifest.paths(ws, "steps")
+    for part in partitions.iter_matching_rows(ws, "steps", files, "trajectory_id", names, _STEP_COLUMNS):
+        for row in part.to_pylist():
+            if said := row.pop("token_ids"):
+                tokens[row["trajectory_id"], row["step"]] = {"token_ids": tuple(said)}
+            found[row["trajectory_id"]].append(record_from_row("steps", Step, row))
+    return {name: sorted(steps, key=lambda one: one.step) for name, steps in found.items()}, tokens
+
+
+def _with_digests(trajectory: Trajectory, steps: Sequence[Step], settings: Settings) -> list[Step]:
+    """The steps, each with the digest of older ones that its prompt shows, as rollouts store it: a language model that
+    writes digests for people's steps is asked here and nowhere else."""
+    if not settings.policy.digest_characters:
+        return list(steps)
+    history = PromptHistory(trajectory.instruction, {}, settings.policy, summarizer=open_summarizer(settings))
+    told = []
+    for step in steps:
+        if is_trainable(step):
+            history.memory(step.memory)
+        told.append(step if step.memory or not is_trainable(step) else replace(step, memory=history.stored))
+        history.add(step)
+    return told
+
+
+def _load_responses(
+    ws: Workspace, manifest: TrainingManifest, wanted: set[tuple[str, int]], tokens: _Responses
+) -> _Responses:
+    """What was said at steps: their tokens, or where they have none (a person's) their text."""
+    found = {place: tokens[place] for place in wanted & tokens.keys()}
+    names = {name for name, _ in wanted - found.keys()}
+    files, columns = manifest.paths(ws, "steps") if names else (), ("step", "raw_text")
+    for row in partitions.find_rows(ws, "steps", files, "trajectory_id", names, columns).to_pylist():
+        place = (row["trajectory_id"], row["step"])
+        if place in wanted and place not in found and row["raw_text"]:
+            found[place] = {"raw_text": row["raw_text"]}
+    if lost := wanted - found.keys():
+        name, number = min(lost)
+        where = f"trajectory {name}, step {number}"
+        raise DataError("it has neither tokens nor a text to learn from", where=where, fix="put it into quarantine")
+    return found

@@ -1,0 +1,1 @@
+"""Take gradient steps in one process or several."""

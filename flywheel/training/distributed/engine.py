@@ -1,0 +1,372 @@
+"""Take the gradient steps of every training, by plain torch or DeepSpeed's ZeRO 1 to 3."""
+
+from __future__ import annotations
+
+import copy
+import math
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from flywheel.config import OptimizerSettings
+from flywheel.policy.devices import enable_tf32, is_cuda, open_pass_pool
+from flywheel.utils.errors import TrainingError
+
+# The gradient steps of every training: plain torch, or DeepSpeed's ZeRO 1 to 3, behind one contract and one loop.
+#
+# CT, SFT, RL's policy and value model, and pretraining all take theirs by `gradient_step`. Several processes
+# (`workers`) share one global batch: each reads its parts of it, and the gradient is the sum over all of them, as the
+# loss is (`ppo.py`: sums over the tokens, divided by their number in the global batch). So how many processes there
+# are, and which engine, changes the losses by rounding alone (tests/integration/test_engines.py).
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class TrainingEngine(Protocol):
+    """One trained module with its optimiser. rank, size: this process, and how many there are. shares: the parts of
+    about equal size that a batch is best cut into, over all processes. holds_weights: whether its `state_dict` has the
+    module's weights, too.
+
+    Every process makes the same calls in the same order; those of `module`, too, go through `forward`.
+    """
+
+    rank: int
+    size: int
+    shares: int
+    module: nn.Module
+    holds_weights: bool
+
+    def forward(self, *inputs: Any) -> Any:
+        """The module's forward pass."""
+
+    def add_up(self, losses: Sequence[Callable[[], tuple[Tensor, R]]]) -> list[R]:
+        """Add the gradients of this process's parts of the loss: each call makes a forward pass. Returns what comes
+        with each loss, in their order. The next call is `step`."""
+
+    def step(self, rate: float) -> float:
+        """Add up the gradients of the processes, cut their norm to max_grad_norm, take a step at this learning rate.
+
+        Returns the norm before the cut.
+        """
+
+    def full(self) -> Any:
+        """A context in which the module holds its whole weights, also where the processes share them out."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The optimiser's state, of all processes, as it is now: later steps do not change it."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+class TorchEngine:
+    """AdamW in every process, with all of the weights. at_once: passes that are made side by side, each on a core."""
+
+    holds_weights = False
+
+    def __init__(self, module: nn.Module, chosen: OptimizerSettings, at_once: int = 1) -> None:
+        self.module, self._norm = module, chosen.max_grad_norm
+        self.rank, self.size = get_rank_and_world_size()
+        self.shares, self._beside = self.size * at_once, open_pass_pool(at_once)
+        self.optimizer = build_adamw(list(module.parameters()), chosen)
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def forward(self, *inputs: Any) -> Any:
+        return self.module(*inputs)
+
+    def add_up(self, losses: Sequence[Callable[[], tuple[Tensor, R]]]) -> list[R]:
+        if self._beside and len(losses) > 1:
+            return self._add_up_beside(self._beside, losses)
+        results = []
+        for part in losses:
+            loss, found = part()
+            loss.backward()
+            results.append(found)
+        return results
+
+    def _add_up_beside(self, threads: Executor, losses: Sequence[Callable[[], tuple[Tensor, R]]]) -> list[R]:
+        """Each part's gradient is kept apart until it is its turn, so that chance does not order the sum."""
+        trained, results = self._trained(), []
+
+        def gradient_of(part: Callable[[], tuple[Tensor, R]]) -> tuple[Sequence[Tensor | None], R]:
+            loss, found = part()
+            return torch.autograd.grad(loss, trained, allow_unused=True), found
+
+        for gradients, found in threads.map(gradient_of, losses):
+            for parameter, more in zip(trained, gradients, strict=True):
+                if more is not None:
+                    parameter.grad = more if parameter.grad is None else parameter.grad + more
+            results.append(found)
+        return results
+
+    def step(self, rate: float) -> float:
+        parameters = self._trained()
+        if self.size > 1:
+            _sum_gradients_across_ranks(parameters)
+        norm = float(nn.utils.clip_grad_norm_(parameters, self._norm))
+        set_learning_rate(self.optimizer, rate)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return norm
+
+    def _trained(self) -> list[nn.Parameter]:
+        return [parameter for parameter in self.module.parameters() if parameter.requires_grad]
+
+    @contextmanager
+    def full(self) -> Iterator[None]:
+        yield
+
+    def state_dict(self) -> dict[str, Any]:
+        return copy.deepcopy(self.optimizer.state_dict())  # torch's own is the tensors that the next step changes
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.optimizer.load_state_dict(state)
+
+
+def open_engine(module: nn.Module, chosen: OptimizerSettings, at_once: int = 1) -> TrainingEngine:
+    """The engine that the settings name. at_once: passes that plain torch makes side by side.
+
+    Raises TrainingError where DeepSpeed is not installed.
+    """
+    enable_tf32(_device(module))
+    if chosen.engine == "torch":
+        return TorchEngine(module, chosen, at_once)
+
+    return ZeroEngine(module, chosen)
+
+
+def take_gradient_step(
+    engine: TrainingEngine,
+    mine: Sequence[tuple[T, float]],
+    loss_of: Callable[[T], tuple[Tensor, Sequence[float]]],
+    rate: float,
+    *,
+    what: str,
+    where: str,
+) -> tuple[list[float], float]:
+    """One gradient step on a batch that the processes share, in as many passes as this one has parts of it.
+
+    mine: the parts of this process, each with the weight of its loss (`rounds`; 0: a part that only fills up).
+    loss_of: a part's share of the batch's loss, to be summed over all parts, and figures that add up likewise; called
+    from several threads where the engine makes passes side by side. what, where: how errors name the step.
+
+    Returns ([loss, *figures] of the whole batch, the gradient's norm before it was cut). Raises TrainingError where
+    the loss or the norm is not finite; all processes see what one has met.
+    """
+
+    def weighed(part: T, weight: float) -> tuple[Tensor, list[float]]:
+        loss, figures = loss_of(part)
+        loss = loss * weight
+        return loss, [float(loss.detach()), *figures] if weight else [0.0] * (1 + len(figures))
+
+    found = engine.add_up([partial(weighed, part, weight) for part, weight in mine])
+    sums = sum_across_ranks([sum(column) for column in zip(*found, strict=True)], engine)
+    _check_finite(sums[0], f"the loss of {what}", where)
+    norm = engine.step(rate)
+    _check_finite(norm, f"the gradient's norm of {what}", where)
+    return sums, norm
+
+
+def _check_finite(value: float, what: str, where: str) -> None:
+    if not math.isfinite(value):
+        raise TrainingError(f"{what} is {value}", where=where, fix="lower the learning rate")
+
+
+def get_rank_and_world_size() -> tuple[int, int]:
+    """(rank, number) of the processes that train together."""
+    return (dist.get_rank(), dist.get_world_size()) if dist.is_available() and dist.is_initialized() else (0, 1)
+
+
+def pad_microbatches_across_ranks(parts: Sequence[T], engine: TrainingEngine) -> list[tuple[T, float]]:
+    """This process's parts, each with weight 1. All processes get as many, since their passes wait for one another:
+    one that has none left takes a part with weight 0."""
+    count = -(-len(parts) // engine.size)
+    places = [number * engine.size + engine.rank for number in range(count)]
+    return [(parts[place], 1.0) if place < len(parts) else (parts[0], 0.0) for place in places]
+
+
+def sum_across_ranks(numbers: Sequence[float], engine: TrainingEngine) -> list[float]:
+    """Sums over the processes."""
+    if engine.size == 1:
+        return list(numbers)
+    total = torch.tensor(list(numbers), dtype=torch.float64, device=_device(engine.module))
+    dist.all_reduce(total)
+    return total.tolist()
+
+
+def gather_across_ranks(mine: T, engine: TrainingEngine) -> list[T]:
+    """What each process has, by rank; it is pickled on the way."""
+    if engine.size == 1:
+        return [mine]
+    every: list[Any] = [None] * engine.size
+    dist.all_gather_object(every, mine)
+    return every
+
+
+def build_adamw(parameters: Sequence[nn.Parameter], chosen: OptimizerSettings) -> torch.optim.AdamW:
+    """Its rate is set at each step. On a GPU one kernel takes the step, without a copy of all weights on the way."""
+    fused = is_cuda(parameters[0].device) or None  # none: torch's own choice
+    return torch.optim.AdamW(
+        parameters, lr=0.0, betas=(0.9, chosen.beta2), weight_decay=chosen.weight_decay, fused=fused
+    )
+
+
+def set_learning_rate(optimizer: Any, rate: float) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+
+
+def _device(module: nn.Module) -> torch.device:
+    return next(module.parameters()).device
+
+
+def _sum_gradients_across_ranks(parameters: Sequence[nn.Parameter]) -> None:
+    """Sum the gradients over the processes in one exchange. What no process has a gradient of is left without one, as
+    one process alone would leave it: its optimiser then neither moves nor decays it."""
+    there = torch.tensor([parameter.grad is not None for parameter in parameters], dtype=torch.int32)
+    there = there.to(parameters[0].device)
+    dist.all_reduce(there, dist.ReduceOp.MAX)
+    trained = [parameter for parameter, anywhere in zip(parameters, there.tolist(), strict=True) if anywhere]
+    for parameter in trained:
+        if parameter.grad is None:  # another process has had such a part
+            parameter.grad = torch.zeros_like(parameter)
+    flat = torch.cat([parameter.grad.reshape(-1) for parameter in trained])
+    dist.all_reduce(flat)
+    for piece, parameter in zip(flat.split([parameter.numel() for parameter in trained]), trained, strict=True):
+        parameter.grad.copy_(piece.view_as(parameter))
+
+
+# DeepSpeed's ZeRO 1 to 3 as an `Engine`: optimiser states, gradients, weights shared out over the processes.
+#
+# It runs on a CPU too (DS_ACCELERATOR=cpu, gloo), which is how it is tested (`make test-deepspeed`); the first start
+# then compiles for a minute. The optimiser is torch's AdamW: DeepSpeed's own ones compile for another.
+
+_TAG = "flywheel"
+
+
+class ZeroEngine:
+    """zero_stage 1 shares out the optimiser's states, 2 the gradients too, 3 the weights too.
+
+    Raises TrainingError where deepspeed is not installed.
+    """
+
+    holds_weights = True  # in DeepSpeed's own checkpoint
+
+    def __init__(self, module: nn.Module, chosen: OptimizerSettings) -> None:
+        deepspeed = _import_deepspeed()
+        _join_deepspeed_group(deepspeed)
+        self.module, self.stage = module, chosen.zero_stage
+        self.rank, self.size = get_rank_and_world_size()
+        self.shares = self.size
+        parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        self._engine, *_ = deepspeed.initialize(
+            model=module,
+            model_parameters=parameters,
+            optimizer=build_adamw(parameters, chosen),
+            dist_init_required=False,
+            config={
+                "train_micro_batch_size_per_gpu": 1,
+                "gradient_accumulation_steps": 1,  # where a step ends is said at each backward pass
+                "gradient_clipping": chosen.max_grad_norm,
+                "zero_optimization": {"stage": self.stage},
+                "zero_allow_untested_optimizer": True,
+                "steps_per_print": 1 << 30,
+            },
+        )
+        if self.stage == 3:
+            _register_external_parameters(deepspeed, module)
+
+    def forward(self, *inputs: Any) -> Any:
+        return self._engine(*inputs)
+
+    def add_up(self, losses: Sequence[Callable[[], tuple[Tensor, R]]]) -> list[R]:
+        results = []
+        for number, part in enumerate(losses, 1):
+            loss, found = part()
+            results.append(found)
+            self._engine.set_gradient_accumulation_boundary(number == len(losses))
+            self._engine.backward(loss * self.size)  # it averages over the processes, and the loss is a sum
+            if number < len(losses):
+                self._engine.step()  # counts, and takes no step
+        return results
+
+    def step(self, rate: float) -> float:
+        set_learning_rate(self._engine.optimizer, rate)
+        self._engine.step()
+        return float(self._engine.get_global_grad_norm())
+
+    @contextmanager
+    def full(self) -> Iterator[None]:
+        if self.stage < 3:
+            yield
+            return
+        with _import_deepspeed().zero.GatheredParameters(list(self.module.parameters())):
+            yield
+
+    def state_dict(self) -> dict[str, Any]:
+        """The files of DeepSpeed's checkpoint, by name: of all processes, in each."""
+        with tempfile.TemporaryDirectory() as folder:  # of this process's files: another one may be on another machine
+            self._engine.save_checkpoint(folder, tag=_TAG)
+            own = {str(path.relative_to(folder)): path.read_bytes() for path in _list_state_files(Path(folder))}
+        files = {name: content for each in gather_across_ranks(own, self) for name, content in each.items()}
+        return {"stage": self.stage, "size": self.size, "files": files}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if (state.get("stage"), state.get("size")) != (self.stage, self.size):
+            raise TrainingError(
+                f"the saved optimiser is of ZeRO {state.get('stage')} and {state.get('size')} processes",
+                where="the saved state",
+                fix=f"go on with the same, not with ZeRO {self.stage} and {self.size}",
+            )
+        with tempfile.TemporaryDirectory() as folder:
+            for name, content in state["files"].items():
+                path = Path(folder) / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content)
+            self._engine.load_checkpoint(folder, tag=_TAG)
+
+
+def _list_state_files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix == ".pt")
+
+
+def _import_deepspeed() -> Any:
+    try:
+        import deepspeed
+    except ImportError:
+        raise TrainingError(
+            "deepspeed is not installed",
+            where="engine",
+            fix="pip install 'flywheel[deepspeed]' (DS_BUILD_OPS=0), or set engine to torch",
+        ) from None
+    return deepspeed
+
+
+def _join_deepspeed_group(deepspeed: Any) -> None:
+    """The processes find one another as torchrun told them; a process alone is a group of one."""
+    backend = "nccl" if torch.cuda.is_available() else "gloo"
+    if "RANK" not in os.environ and not torch.distributed.is_initialized():
+        os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+        torch.distributed.init_process_group(backend, store=torch.distributed.HashStore(), rank=0, world_size=1)
+    if torch.distributed.is_initialized():
+        deepspeed.init_distributed(dist_init_required=False, auto_mpi_discovery=False)
+        return
+    deepspeed.init_distributed(dist_backend=backend, auto_mpi_discovery=False, verbose=False)
+
+
+def _register_external_parameters(deepspeed: Any, module: nn.Module) -> None:
+    """`patches.quick_patches` reads the projection's weights outside of its own pass: ZeRO 3 must be told."""
+    for part in module.modules():
+        projection = getattr(part, "proj", None)
+        if isinstance(projection, nn.Conv3d):
+            for parameter in projection.parameters():
+                deepspeed.zero.register_external_parameter(part, parameter)

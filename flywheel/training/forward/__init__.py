@@ -1,1 +1,0 @@
-"""The policy's forward pass over training samples, padded or packed."""

@@ -1,0 +1,135 @@
+"""Merge specialists in parameter space (section 2.6): theta = sum_k w_k theta_k."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from flywheel.policy import checkpoint
+from flywheel.utils.errors import BadInput, ModelError
+from flywheel.utils.files import atomic_folder, remove_unfinished
+
+# What must be alike besides the tensors, and the entries that a library writes about itself.
+_ALIKE = ("config.json", "preprocessor_config.json", "tokenizer.json")
+_INCIDENTAL = frozenset({"_name_or_path", "transformers_version", "processor_class", "torch_dtype", "dtype"})
+_ONE = "merge checkpoints that were trained from one"
+
+
+class _CheckpointTensors:
+    """The tensors of a checkpoint by name, in one file or in shards; read one at a time."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises ModelError for a file that cannot be read, or a tensor that two files hold."""
+        self.folder, self.files = folder, checkpoint.weight_files(folder)
+        self.file_of: dict[str, Path] = {}
+        for file in self.files:
+            with _open_weights(file) as opened:
+                for name in opened.keys():  # noqa: SIM118 - not a mapping
+                    if name in self.file_of:
+                        raise ModelError(f"two files hold {name}", where=folder, fix="copy the whole checkpoint again")
+                    self.file_of[name] = file
+
+    def tensor(self, name: str) -> Tensor:
+        """Raises ModelError for one that is not finite."""
+        with _open_weights(self.file_of[name]) as opened:
+            found = opened.get_tensor(name)
+        if found.is_floating_point() and not torch.isfinite(found.float()).all():
+            raise ModelError(f"{name} is not finite", where=self.folder, fix="train that specialist again")
+        return found
+
+    def shape(self, name: str) -> tuple[tuple[int, ...], str]:
+        """Shape and type, from the header alone."""
+        with _open_weights(self.file_of[name]) as opened:
+            part = opened.get_slice(name)
+            return tuple(part.get_shape()), str(part.get_dtype())
+
+
+def merge_checkpoints(folders: Sequence[Path], weights: Sequence[float], out: Path) -> None:
+    """Write to `out` the weighted mean of the checkpoints; what is not a weight is copied from the first.
+
+    The sum is taken in float64 and stored in the checkpoints' type, in shards as the first one's: no more is in memory
+    than one of these and one tensor. Integer tensors must be equal. Raises BadInput for weights that are not finite,
+    negative, or do not sum to 1; ModelError for checkpoints of different tensors, shapes, types or configurations, for
+    a weight that is not finite, and for a mean that the type cannot hold.
+    """
+    if len(folders) != len(weights) or not folders:
+        raise BadInput(f"{len(folders)} checkpoints but {len(weights)} weights", where="merge")
+    if not (min(weights) >= 0 and abs(sum(weights) - 1) <= 1e-6):  # so that NaN is refused too
+        raise BadInput(f"weights {list(weights)} must be 0 or more and sum to 1", where="merge.weights")
+    models = [_CheckpointTensors(folder) for folder in folders]
+    for other in models[1:]:
+        _same_tensors(models[0], other)
+        _same_settings(folders[0], other.folder)
+    remove_unfinished(out.parent, out.name)
+    with atomic_folder(out) as folder:
+        shutil.copytree(folders[0], folder, ignore=shutil.ignore_patterns("*.safetensors"), dirs_exist_ok=True)
+        for file in models[0].files:
+            names = [name for name, holder in models[0].file_of.items() if holder == file]
+            merged = {name: _mean_tensor(name, models, weights) for name in names}
+            save_file(merged, folder / file.name, metadata={"format": "pt"})
+
+
+def _open_weights(file: Path) -> Any:
+    try:
+        return safe_open(file, framework="pt")
+    except (OSError, SafetensorError) as error:
+        raise ModelError(f"cannot read the checkpoint: {error}", where=file) from error
+
+
+def _same_tensors(first: _CheckpointTensors, other: _CheckpointTensors) -> None:
+    for name in sorted(first.file_of.keys() | other.file_of.keys()):
+        if name not in first.file_of or name not in other.file_of:
+            raise ModelError(f"only one of the checkpoints has {name}", where=other.folder, fix=_ONE)
+        (shape, kind), (other_shape, other_kind) = first.shape(name), other.shape(name)
+        if shape != other_shape:
+            raise ModelError(f"{name} has shapes {shape} and {other_shape}", where=other.folder, fix=_ONE)
+        if kind != other_kind:
+            raise ModelError(f"{name} has types {kind} and {other_kind}", where=other.folder, fix=_ONE)
+
+
+def _same_settings(first: Path, other: Path) -> None:
+    """The files that say how the weights are to be used."""
+    for file in _ALIKE:
+        if (first / file).is_file() != (other / file).is_file():
+            raise ModelError(f"only one of the checkpoints has {file}", where=other, fix=_ONE)
+        if (first / file).is_file():
+            entry = _first_difference(
+                checkpoint.read_json_object(first / file), checkpoint.read_json_object(other / file)
+            )
+            if entry:
+                raise ModelError(f"{file} differs from the first checkpoint's in {entry}", where=other, fix=_ONE)
+
+
+def _first_difference(one: Any, other: Any, path: str = "") -> str:
+    """The first entry in which two JSON values differ; "" where they are alike."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        for name in sorted((one.keys() | other.keys()) - _INCIDENTAL):
+            below = f"{path}.{name}".lstrip(".")
+            if name not in one or name not in other:
+                return below
+            if found := _first_difference(one[name], other[name], below):
+                return found
+        return ""
+    return "" if one == other else path or "its value"
+
+
+def _mean_tensor(name: str, models: Sequence[_CheckpointTensors], weights: Sequence[float]) -> Tensor:
+    first = models[0].tensor(name)
+    if not first.is_floating_point():
+        if any(not torch.equal(first, other.tensor(name)) for other in models[1:]):
+            raise ModelError(f"{name} is not a float and differs between the checkpoints", where="merge")
+        return first
+    total = weights[0] * first.double()
+    for weight, model in zip(weights[1:], models[1:], strict=True):
+        total += weight * model.tensor(name).double()
+    mean = total.to(first.dtype)
+    if not torch.isfinite(mean.float()).all():
+        raise ModelError(f"the mean of {name} does not fit into {first.dtype}", where="merge")
+    return mean

@@ -1,0 +1,1 @@
+"""Compute the policy's forward pass over training samples, padded or packed."""

@@ -1,1 +1,0 @@
-"""Gradient steps in one process or several."""

@@ -1,0 +1,375 @@
+"""Pretraining of the base: a tiny model learns from general screens to see, to read and to point.
+
+The recipe, found by measurement: weights drawn wide (`policy.model`), points in two digits, aids beside the
+answers' loss (`objectives`), a dense description of each screen among its questions, all questions of a screen in
+one sequence (`question_batch`), AdamW at 1e-3 with a warm-up and a cool-down, and an average of the weights over time
+as the result. A base that sees learns to copy out of texts in a run of its own (`copying`).
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+import math
+import random
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from flywheel import config
+from flywheel.envs.screens import layouts, vocabulary
+from flywheel.envs.screens.questions import ask_typing
+from flywheel.policy import checkpoint
+from flywheel.policy.encoding import Encoder
+from flywheel.policy.model import SCREEN_SIDE, load_model, make_tiny_model, save_checkpoint, train_tokenizer
+from flywheel.training.distributed.engine import open_engine, sum_across_ranks, take_gradient_step
+from flywheel.training.distributed.train_state import TrainState
+from flywheel.training.distributed.worker_group import WorkerGroup
+from flywheel.training.pretrain import batches, objectives
+from flywheel.training.pretrain.batches import (
+    IGNORED,
+    CopyBatch,
+    QuestionBatch,
+    QuestionCollator,
+    build_naming_targets,
+    build_placing_targets,
+    build_reading_targets,
+    build_spelling_targets,
+)
+from flywheel.training.pretrain.grounding_eval import DESCRIPTION_SKILLS, evaluate_grounding, is_correct_answer
+from flywheel.training.pretrain.objectives import (
+    AUXILIARY_WEIGHTS,
+    AuxiliaryHeads,
+    PretrainLosses,
+    ScreenTargets,
+    compute_question_losses,
+    compute_seeing_losses,
+)
+from flywheel.training.pretrain.scene_stream import KindAccuracy, stream_scene_chunks
+from flywheel.utils.errors import BadInput, errors_of_place
+
+# What a pretraining tells of itself: a line of `log.jsonl` at each report and each evaluation.
+
+log = logging.getLogger(__name__)
+
+
+class PretrainLog:
+    """`log.jsonl`: means since the last line, and evaluations. Silent where it is not the first process."""
+
+    def __init__(self, out: Path, speaks: bool) -> None:
+        self._file, self._speaks = out / "log.jsonl", speaks
+        self._began = time.monotonic()
+        self._clear()
+
+    def _clear(self) -> None:
+        self._last, self._seen, self._asked = time.monotonic(), 0, 0
+        self._losses: list[tuple[float, ...]] = []
+
+    def note(self, lost: Sequence[PretrainLosses], seen: int, asked: int) -> None:
+        """lost: of the screens, and of the texts where there are some, whose copying is the one that is told."""
+        aids = {name: aid.item() for part in lost for name, aid in part.aids.items()}
+        copies = sum(part.answers.item() for part in lost[1:])
+        self._losses.append(
+            (lost[0].answers.item(), *(aids.get(name, 0.0) for name in AUXILIARY_WEIGHTS), lost[0].right, copies)
+        )
+        self._seen, self._asked = self._seen + seen, self._asked + asked
+
+    def write(self, step: int, success: dict[str, float]) -> None:
+        """scenes_s, questions_s: of this process."""
+        now = time.monotonic()
+        means = [round(float(mean), 4) for mean in np.mean(self._losses, axis=0)]
+        self._line(
+            {
+                "step": step,
+                **dict(zip(("answers", *AUXILIARY_WEIGHTS, "right", "copies"), means, strict=True)),
+                "scenes_s": round(self._seen / (now - self._last), 1),
+                "questions_s": round(self._asked / (now - self._last), 1),
+                "seconds": round(now - self._began),
+                "success": {kind: round(value, 2) for kind, value in success.items()},
+            }
+        )
+        self._clear()
+
+    def evaluation(self, step: int, result: dict[str, Any]) -> None:
+        self._line({"step": step, "evaluation": result})
+        self._clear()
+
+    def _line(self, record: dict[str, Any]) -> None:
+        if not self._speaks:
+            return
+        line = json.dumps(record)
+        log.info("%s", line)
+        with self._file.open("a") as file:
+            file.write(line + "\n")
+
+
+CELLS = SCREEN_SIDE // 32  # image tokens across a screen
+BATCH = 16  # screens a step, over all processes
+QUESTIONS = 4  # at most, of one screen
+READINGS = 4  # at most, beside these: short, and what is learnt last
+RATE = 1e-3
+WARMUP = 200
+SEEING_BATCH = 8  # screens of a step in which it learns to see
+COPYING_BATCH = 8  # screens of a step in which it learns to copy, beside
+TYPINGS = 3  # questions to type a name, of each of its screens
+TEXTS = 32  # in which names come again
+COOLDOWN = 0.25  # the last share of the other steps, in which the rate falls to a twentieth
+DECAY = 0.998  # of the average over the weights
+KINDS = list(layouts.SCENE_KINDS)
+OPTIMIZER = config.OptimizerSettings(beta2=0.98)
+_KEY = "pretraining 2"  # of the state on disk: that of another format is not taken up
+_LIMIT_S = 6 * 3600  # for the steps between two evaluations, where several processes wait for one another
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What one pretraining does. out: its folder. start: a checkpoint to go on from.
+
+    steps: gradient steps in all. seeing: those of them, the first, in which it learns to name what it sees and no more.
+    copying: beside its questions it learns to copy out of texts, and its vision tower and its words rest. For a start
+    that sees already.
+    optimizer: its processes share each batch; the result depends on their number as on a seed.
+    chunk: scenes that a process draws at once; the result depends on it as on a seed. held_out: scenes a kind in each
+    evaluation.
+    """
+
+    out: Path
+    seed: int = 7
+    steps: int = 12_000
+    seeing: int = 7_000
+    copying: bool = False
+    start: Path | None = None
+    seconds: float = math.inf
+    optimizer: config.OptimizerSettings = OPTIMIZER
+    chunk: int = 256
+    report_every: int = 50
+    evaluate_every: int = 1000
+    held_out: int = 24
+    policy: config.PolicySettings = field(default_factory=config.PolicySettings)
+
+
+def run_pretraining(recipe: Recipe, *, resume: bool = True) -> Path:
+    """Train and return the checkpoint `out`/base (bfloat16 on disk), written at each evaluation and at the end.
+
+    Resumable: `out`/state.pt holds weights, optimiser and counters. `out`/log.jsonl takes a line each
+    `report_every` steps and each evaluation. Stops after `steps` steps, or `seconds` of this call.
+    Raises TrainingError for a loss that is not finite, ModelError for a `start` that is not a model, BadInput for a
+    number of processes that does not share the batches evenly, and for a state that an earlier version left.
+    """
+    size = recipe.optimizer.processes
+    if recipe.copying and (recipe.seeing or not recipe.start):
+        raise BadInput("only a base that sees learns to copy", where="pretraining", fix="add --start MODEL --seeing 0")
+    if SEEING_BATCH % size:
+        raise BadInput(
+            f"{size} processes do not share {SEEING_BATCH} screens evenly", where="pretraining", fix="take 1, 2, 4 or 8"
+        )
+    if recipe.start:
+        checkpoint.check_checkpoint(recipe.start)
+    with errors_of_place(recipe.out):
+        recipe.out.mkdir(parents=True, exist_ok=True)
+    if not resume:
+        (recipe.out / "state.pt").unlink(missing_ok=True)
+    workers = WorkerGroup(partial(Pretrainer, recipe), size, 1, _LIMIT_S, "--processes")
+    try:
+        while not workers.call("go_on"):
+            pass
+    finally:
+        workers.close()
+    return recipe.out / "base"
+
+
+class _ModelWithHeads(nn.Module):
+    """What is trained: the model, and the aids that it leaves behind."""
+
+    def __init__(self, model: nn.Module, aids: AuxiliaryHeads, digits: Tensor) -> None:
+        super().__init__()
+        self.model, self.aids, self._digits = model, aids, digits
+
+    def forward(
+        self, packed: QuestionBatch | CopyBatch, shown: ScreenTargets | None, only_sees: bool
+    ) -> PretrainLosses:
+        if isinstance(packed, CopyBatch):
+            return objectives.compute_copying_losses(self.model, packed)
+        if only_sees and shown:
+            return compute_seeing_losses(self.model, self.aids, packed, shown)
+        return compute_question_losses(self.model, self.aids, packed, shown, self._digits)
+
+
+class Pretrainer(TrainState):
+    """What each process of pretraining does: weights, optimiser, tally and counters, which are the same in all."""
+
+    counters = ("step", "chunk")
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
+        torch.manual_seed(recipe.seed)
+        start = recipe.start
+        self.encoder = (
+            Encoder.from_folder(start)
+            if start
+            else Encoder.new(train_tokenizer(vocabulary.tokenizer_corpus()), SCREEN_SIDE)
+        )
+        self.model = load_model(start) if start else make_tiny_model(recipe.seed)
+        self.average = copy.deepcopy(self.model)
+        shape = self.model.config
+        aids = AuxiliaryHeads(shape.text_config.hidden_size, shape.vision_config.hidden_size)
+        digits = torch.tensor(self.encoder.tokenizer.convert_tokens_to_ids([str(digit) for digit in range(10)]))
+        if recipe.copying:
+            for rests in (self.model.base_model.visual, self.model.get_input_embeddings(), aids):
+                rests.requires_grad_(False)
+        pupil = _ModelWithHeads(self.model, aids, digits)
+        self.engine = open_engine(pupil, recipe.optimizer)
+        super().__init__({"pupil": pupil, "average": self.average}, {"pupil": self.engine})
+        self.tally, self.step, self.chunk = KindAccuracy(), 0, 0
+        saved = recipe.out / "state.pt"
+        if self.load(saved, _KEY) is None and saved.exists():
+            raise BadInput(
+                "the state is of an earlier version",
+                where=saved,
+                fix="move it away to begin anew, from its last checkpoint with --start",
+            )
+        self.collator = QuestionCollator(self.encoder, SCREEN_SIDE)
+        objectives.install_attention(self.model)
+        self.model.train()
+        self.report = PretrainLog(recipe.out, self.first)
+        self._course = self._follow()
+
+    def go_on(self) -> bool:
+        """Train up to the next evaluation; whether that was the last."""
+        return next(self._course, True)
+
+    def _follow(self) -> Iterator[bool]:
+        recipe, rank, began = self.recipe, self.engine.rank, time.monotonic()
+        coordinates = recipe.policy.coordinates
+        with closing(stream_scene_chunks(f"{recipe.seed}/{rank}", self.chunk, coordinates, recipe.chunk)) as stream:
+            for number, pixels, drawn in stream:
+                self.chunk = number + 1
+                rng = random.Random(f"{recipe.seed}/{rank}/{number}/questions")
+                order = rng.sample(range(len(drawn)), len(drawn))
+                while order:
+                    rows = self._screens() // self.engine.size
+                    chosen, order = order[:rows], order[rows:]
+                    self._step(pixels[chosen], [drawn[row] for row in chosen], rng)
+                    ended = self.step >= recipe.steps or self._late(began)
+                    if self.step % recipe.report_every == 0:
+                        self.report.write(self.step, self.tally.success)
+                    if self.step % recipe.evaluate_every == 0 or ended:
+                        self._keep()
+                        if ended:
+                            return
+                        yield False
+
+    def _screens(self) -> int:
+        """Of the next step, over all processes."""
+        if self.recipe.copying:
+            return COPYING_BATCH
+        return SEEING_BATCH if self.step < self.recipe.seeing else BATCH
+
+    def _late(self, began: float) -> bool:
+        """Whether the time is over for any process: they must stop at the same step."""
+        late = time.monotonic() - began > self.recipe.seconds
+        return math.isfinite(self.recipe.seconds) and sum_across_ranks([float(late)], self.engine)[0] > 0
+
+    def _step(self, pixels: np.ndarray, drawn: Sequence[layouts.Scene], rng: random.Random) -> None:
+        chosen = [_choose_questions(scene.questions, rng) if self.step >= self.recipe.seeing else [] for scene in drawn]
+        if self.recipe.copying:
+            chosen = [[*some, *self._typings(rng)] for some in chosen]
+        packed = self.collator.pack(pixels, chosen)
+        parts: list[QuestionBatch | CopyBatch] = [packed]
+        if self.recipe.copying:
+            texts = [batches.draw_copy_text(rng) for _ in range(TEXTS // self.engine.size)]
+            parts.append(batches.collate_copy_texts(self.encoder, texts))
+        shown = None if self.recipe.copying else self._shown(drawn)
+        found: list[PretrainLosses] = []
+
+        def loss_of(batch: QuestionBatch | CopyBatch) -> tuple[Tensor, list[float]]:
+            lost = self.engine.forward(batch, shown, self.step < self.recipe.seeing)
+            found.append(lost)
+            if isinstance(batch, CopyBatch):
+                return lost.total, [0.0] * (2 * len(KINDS))
+            return lost.total, self._counts(batch, lost.predicted, drawn, chosen).flatten().tolist()
+
+        share = 1 / self.engine.size  # of the batch: each process has screens of its own, as many as any other
+        rate = RATE * self._schedule()
+        (_, *counts), _ = take_gradient_step(
+            self.engine, [(part, share) for part in parts], loss_of, rate, what=f"step {self.step}", where="pretraining"
+        )
+        for kind, hits, asked in zip(KINDS, counts[::2], counts[1::2], strict=True):
+            self.tally.note(kind, round(hits), round(asked))
+        since = self.step - (self.recipe.seeing if self.step >= self.recipe.seeing else 0)  # forgets what came before
+        decay = min(DECAY, (since + 1) / (since + 10))
+        with torch.no_grad(), self.gathered():
+            torch._foreach_lerp_(list(self.average.parameters()), list(self.model.parameters()), 1 - decay)
+        self.step += 1
+        self.report.note(found, len(drawn), sum(len(some) for some in chosen))
+
+    def _typings(self, rng: random.Random) -> list[layouts.SceneQuestion]:
+        return [ask_typing(batches.draw_name(rng), rng, self.recipe.policy.coordinates) for _ in range(TYPINGS)]
+
+    def _shown(self, drawn: Sequence[layouts.Scene]) -> ScreenTargets:
+        things, texts = [scene.shown for scene in drawn], [scene.texts for scene in drawn]
+        return ScreenTargets(
+            build_naming_targets(self.encoder, things, SCREEN_SIDE, CELLS),
+            build_placing_targets(things, SCREEN_SIDE, CELLS),
+            build_spelling_targets(texts, SCREEN_SIDE, 2 * CELLS, 2),
+            build_reading_targets(texts, SCREEN_SIDE, CELLS),
+        )
+
+    def _schedule(self) -> float:
+        """Warm up, stay, and cool down at the end."""
+        others = max(1, self.recipe.steps - self.recipe.seeing)  # a run that only sees does not cool down
+        left = (self.recipe.steps - self.step) / (COOLDOWN * others)
+        return min(1.0, (self.step + 1) / WARMUP, max(0.05, left))
+
+    def _counts(
+        self, packed: QuestionBatch, predicted: torch.Tensor, drawn: Sequence[layouts.Scene], chosen: list[list]
+    ) -> torch.Tensor:
+        """[kinds, 2]: hits and questions of each kind, with the true tokens before each (a free by-product)."""
+        counts = torch.zeros(len(KINDS), 2)
+        where = packed.labels[:, 1:] != IGNORED
+        row_of, question_of = where.nonzero()[:, 0], packed.question[:, 1:][where]
+        for row, scene in enumerate(drawn):
+            mine = row_of == row
+            tokens, numbers = predicted[mine], question_of[mine]
+            for number, question in enumerate(chosen[row]):
+                if question.skill not in DESCRIPTION_SKILLS:
+                    text = self.encoder.decode(tokens[numbers == number].tolist())
+                    hit = is_correct_answer(question, text, self.recipe.policy.coordinates)
+                    counts[KINDS.index(scene.kind)] += torch.tensor([float(hit), 1.0])
+        return counts
+
+    def _keep(self) -> None:
+        """Save, and evaluate the average; the first process does it for all."""
+        recipe = self.recipe
+        self.save(recipe.out / "state.pt", {"key": _KEY})
+        if self.first:
+            save_checkpoint(self.average, self.encoder, recipe.out / "base", dtype=torch.bfloat16)
+            found = evaluate_grounding(
+                self.average, self.encoder, recipe.policy, seed=recipe.seed, scenes_a_kind=recipe.held_out
+            )
+            self.report.evaluation(self.step, found)
+
+
+def _choose_questions(questions: Sequence[layouts.SceneQuestion], rng: random.Random) -> list[layouts.SceneQuestion]:
+    """Some of a screen's questions, its description among them every second time, and some more that read."""
+    reads = [question for question in questions if question.skill == "read"]
+    rest = [question for question in questions if question.skill != "read"]
+    # Numbers before words: a word is told by any of its letters, a number only by all of its digits.
+    chosen = sorted(rng.sample(reads, len(reads)), key=lambda question: not question.response.isdigit())[:READINGS]
+    return [*_sample_questions(rest, rng), *chosen]
+
+
+def _sample_questions(questions: Sequence[layouts.SceneQuestion], rng: random.Random) -> list[layouts.SceneQuestion]:
+    first, *others = sorted(questions, key=lambda q: q.skill not in DESCRIPTION_SKILLS)
+    if others and rng.random() < 0.5:
+        return rng.sample(others, min(len(others), QUESTIONS))
+    return [first, *rng.sample(others, min(len(others), QUESTIONS - 1))]

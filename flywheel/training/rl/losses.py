@@ -1,0 +1,168 @@
+"""Compute the losses of RL as pure functions on token arrays (section 2.5.4).
+
+Sources: PPO (Schulman et al. 2017); clip-higher and the token-level mean (DAPO 2025); the positive-example term
+(VAPO 2025); section 2.5.4 of the UI-TARS-2 report. For tokens of older weights: the decoupled objective (Hilton et al.
+2021; AReaL 2025). For what went badly and has become likelier: dual clip (Ye et al. 2020, "Mastering Complex Control in
+MOBA Games", equation 5).
+
+Every mean is over the trainable tokens of the GLOBAL batch: a loss takes `tokens`, the number of them in the whole
+batch, and sums over what it is given. So the micro-batches' losses and gradients add up to the batch's own, however
+it is split, ordered or padded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from flywheel.config import RlSettings
+
+_FARTHEST = 20.0  # of log rho: beyond it exp would soon overflow, and 0 x inf make the gradient NaN
+
+
+@dataclass(frozen=True)
+class PolicyTerms:
+    """Sums over trainable tokens, not yet divided: they add over micro-batches.
+
+    kl: of the sampling policy from the new one, estimator r - 1 - log r (Schulman's k3).
+    clipped: tokens whose gradient the clipping removed. truncated: tokens whose importance weight was held.
+    """
+
+    tokens: float = 0.0
+    loss: float = 0.0
+    kl: float = 0.0
+    clipped: float = 0.0
+    truncated: float = 0.0
+    entropy: float = 0.0
+
+    def __add__(self, other: PolicyTerms) -> PolicyTerms:
+        return PolicyTerms(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+
+    def means(self) -> dict[str, float]:
+        """Token-level means, by name."""
+        n = max(self.tokens, 1.0)
+        return {f.name: getattr(self, f.name) / n for f in fields(self) if f.name != "tokens"}
+
+
+@dataclass(frozen=True)
+class TokenBatch:
+    """The trainable tokens of one pass, part of a minibatch; each array [tokens].
+
+    logprobs: under the weights as they are trained, with gradient. old_logprobs: as sampled. proximal: under the
+    weights before this step. successful: whether its trajectory succeeded. tokens, successful_tokens: how many there
+    are in the whole minibatch, over all its parts and processes.
+    """
+
+    logprobs: Tensor
+    old_logprobs: Tensor
+    proximal: Tensor
+    advantages: Tensor
+    entropy: Tensor
+    successful: Tensor
+    tokens: int
+    successful_tokens: int
+
+
+def clipped_loss(part: TokenBatch, rl: RlSettings) -> tuple[Tensor, PolicyTerms]:
+    """`policy_loss`, and `positive_nll` in the measure of rl.positive_nll."""
+    every = torch.ones_like(part.logprobs, dtype=torch.bool)
+    loss, terms = policy_loss(
+        part.logprobs,
+        part.old_logprobs,
+        part.advantages,
+        every,
+        eps_low=rl.eps_low,
+        eps_high=rl.eps_high,
+        tokens=part.tokens,
+        dual_clip=rl.dual_clip,
+        proximal=part.proximal,
+        entropy=part.entropy,
+    )
+    if rl.positive_nll:
+        loss = loss + rl.positive_nll * positive_nll(
+            part.logprobs, every, part.successful, tokens=part.successful_tokens
+        )
+    return loss, terms
+
+
+def policy_loss(
+    logprobs: Tensor,
+    old_logprobs: Tensor,
+    advantages: Tensor,
+    mask: Tensor,
+    *,
+    eps_low: float,
+    eps_high: float,
+    tokens: int,
+    dual_clip: float = 3.0,
+    proximal: Tensor | None = None,
+    entropy: Tensor | None = None,
+) -> tuple[Tensor, PolicyTerms]:
+    """-sum w L / tokens with L = min(rho A, clip(rho, 1 - eps_low, 1 + eps_high) A), and where A < 0 no less than
+    dual_clip A; rho = exp(logprobs - proximal), w = exp(proximal - old_logprobs), held to 1 + eps_high where A > 0 and
+    to dual_clip where A < 0.
+
+    All arrays of one shape, such as [batch, length] of a padded batch or [tokens] of a pack; positions outside `mask`
+    may hold anything, NaN included. old_logprobs: of each token under the weights that sampled it, whichever they
+    were. proximal: under the weights before this step; without it old_logprobs, and w = 1: plain PPO. Returns the loss
+    to minimise (a scalar with gradient) and the terms (detached).
+    """
+    # Selected before anything is computed: 0 * NaN would be NaN, in the loss and in its gradient.
+    new, old, adv = logprobs[mask], old_logprobs[mask], advantages[mask]
+    near = old if proximal is None else proximal[mask]
+    ratio = _ratio(new, near)
+    free, clipped = ratio * adv, ratio.clamp(1 - eps_low, 1 + eps_high) * adv
+    weight = _ratio(near, old)
+    held = torch.minimum(weight, torch.where(adv > 0, 1 + eps_high, dual_clip))
+    least = torch.minimum(free, clipped)
+    bounded = torch.where(adv < 0, torch.maximum(least, dual_clip * adv), least)
+    loss = -(held * bounded).sum() / tokens
+    with torch.no_grad():
+        terms = PolicyTerms(
+            tokens=float(new.numel()),
+            loss=float(loss) * tokens,
+            kl=float((_ratio(new, old) - 1 - (new - old)).sum()),
+            clipped=float(((clipped < free) | (bounded > least)).sum()),
+            truncated=float((held < weight).sum()),
+            entropy=float(entropy[mask].sum()) if entropy is not None else 0.0,
+        )
+    return loss, terms
+
+
+def _ratio(new: Tensor, old: Tensor) -> Tensor:
+    return torch.exp((new - old).clamp(-_FARTHEST, _FARTHEST))
+
+
+def positive_nll(logprobs: Tensor, mask: Tensor, positive: Tensor, *, tokens: int) -> Tensor:
+    """VAPO's L_NLL: -sum log pi / tokens over the trainable tokens of correct samples.
+
+    positive: [batch] where the others are [batch, length], else of their shape; true for samples (tokens) of correct
+    trajectories. tokens: trainable tokens of the correct samples in the global batch; with none the term is 0.
+    """
+    chosen = logprobs[mask & (positive if positive.ndim == mask.ndim else positive[:, None])]
+    return -chosen.sum() / max(tokens, 1)
+
+
+def value_loss(values: Tensor, returns: Tensor, mask: Tensor, *, tokens: int) -> Tensor:
+    """sum (V - R)^2 / (2 tokens) over trainable tokens."""
+    return 0.5 * (values[mask] - returns[mask]).square().sum() / tokens
+
+
+def explained_variance(values: np.ndarray, returns: np.ndarray) -> float:
+    """1 - Var(R - V) / Var(R); NaN where all returns are the same: then there is nothing to explain."""
+    spread = float(np.var(returns))
+    return 1.0 - float(np.var(returns - values)) / spread if spread > 0 else float("nan")
+
+
+def token_logprobs(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Natural log-probability of each target and the entropy of each distribution.
+
+    logits: [..., vocabulary]; targets: [...] ids. Returns two arrays [...]; the entropy carries no gradient.
+    """
+    logp = torch.log_softmax(logits.float(), dim=-1)
+    with torch.no_grad():
+        entropy = -(logp.exp() * logp).sum(-1)
+    return logp.gather(-1, targets.unsqueeze(-1)).squeeze(-1), entropy

@@ -1,0 +1,386 @@
+"""Define the explorer's routes: its pages and its JSON API."""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from importlib import resources
+from typing import Annotated, Any, Literal, TypeVar
+from urllib.parse import parse_qs
+
+from fastapi import FastAPI, Query, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse, Response, StreamingResponse
+from fastapi.staticfiles import StaticFiles
+from pydantic import BaseModel, ValidationError
+from pydantic_core import to_json
+from starlette.types import ASGIApp
+
+from flywheel.config.workspace import Workspace
+from flywheel.store.versioning import git_tags
+from flywheel.ui.explorer import auth, iterations, review, trajectories
+from flywheel.ui.explorer.auth import LoginSessions
+from flywheel.ui.explorer.catalog_reader import CatalogReader, NotInStore
+from flywheel.ui.explorer.media import ScreenImages, SessionAudio, TokenTexts
+from flywheel.ui.explorer.sql import SqlWorkerPool
+from flywheel.ui.report import charts
+from flywheel.utils.errors import BadInput, FlywheelError, QueryTimeout
+
+# What else is served of the workspace, and git's names of its iterations: where the explorer's pages link to.
+
+_DATA_DOCS = "docs/index.html"  # within the report's folder
+
+
+@dataclass
+class ServerLinks:
+    """Addresses of the servers beside the explorer; empty where there is none, or none yet."""
+
+    prefect: str = ""
+    report: str = ""
+
+    def docs(self, ws: Workspace) -> str:
+        """The address of the Data Docs; empty where none are served, or none were written."""
+        return f"{self.report}/{_DATA_DOCS}" if self.report and (ws.report / _DATA_DOCS).is_file() else ""
+
+
+def list_git_revisions(ws: Workspace) -> list[dict[str, str]]:
+    """git's tag of each iteration that has one, and the commit it names. Raises FlywheelError."""
+    return [{"tag": tag, "commit": commit} for tag, commit in git_tags.iteration_tags(ws)]
+
+
+# What tells the pages that a run has written something: a stream for each, one look at the files for all of them.
+
+_POLL_S = 1.0
+_KEEPALIVE_S = 15.0  # after which a page is told that nothing has changed, so that it knows that we are here
+
+
+class ChangeStream:
+    """standing: names what stands now (`Resident.standing`)."""
+
+    def __init__(self, standing: Callable[[], str]) -> None:
+        self._standing = standing
+        self._one = asyncio.Lock()
+        self._looked, self._seen = float("-inf"), ""
+        self._over = asyncio.Event()
+
+    def end(self) -> None:
+        """The streams end; their pages ask again where the server is there again."""
+        self._over.set()
+
+    async def stream(self) -> AsyncIterator[str]:
+        """The name of what stands, now and each time that it is another one, as server-sent events."""
+        told, quiet = "", time.monotonic()
+        while not self._over.is_set():
+            now = await self._look()
+            if now != told or time.monotonic() - quiet > _KEEPALIVE_S:
+                yield f"data: {now}\n\n" if now != told else ": still so\n\n"
+                told, quiet = now, time.monotonic()
+            try:
+                async with asyncio.timeout(_POLL_S):
+                    await self._over.wait()
+            except TimeoutError:
+                continue
+
+    async def _look(self) -> str:
+        async with self._one:
+            if time.monotonic() - self._looked > _POLL_S / 2:
+                self._seen = await asyncio.to_thread(self._standing)
+                self._looked = time.monotonic()
+            return self._seen
+
+
+# The explorer's application: its pages, and what they ask for. Who may ask says `auth.py`.
+
+_PACKAGE = resources.files("flywheel.ui.explorer")
+_CACHE_FOREVER = {"cache-control": "private, max-age=31536000, immutable"}
+_STATUS = ((NotInStore, 404), (BadInput, 400), (QueryTimeout, 504))  # of an error, the first that it is one of
+_MEDIA_TYPES = {"csv": "text/csv; charset=utf-8", "parquet": "application/vnd.apache.parquet"}
+RequestBody = TypeVar("Sent", bound=BaseModel)
+_OFFSET = Query(ge=0, le=10**9)
+
+
+def create_explorer_app(
+    asking: CatalogReader,
+    login: LoginSessions,
+    sql: SqlWorkerPool,
+    changing: ChangeStream,
+    near: ServerLinks,
+    other: CatalogReader | None = None,
+) -> ASGIApp:
+    """The explorer of a workspace, to whoever `login` lets in. other: of a workspace whose iterations are shown too."""
+    app = FastAPI(title="flywheel", docs_url=None, redoc_url=None, openapi_url=None)
+    page = _page_renderer(asking.ws, near)
+    _add_error_handlers(app, page)
+    _add_login_routes(app, login)
+    _add_list_routes(app, asking, changing)
+    _add_trajectory_routes(app, asking)
+    _add_iteration_routes(app, asking, other)
+    _add_sql_routes(app, asking, sql)
+    _add_review_routes(app, asking)
+    _add_page_routes(app, page)
+    return auth.AuthMiddleware(app, login)
+
+
+def json_response(found: Any) -> Response:
+    """As JSON; what has no number there is null."""
+    return Response(to_json(found, inf_nan_mode="null", fallback=str), media_type="application/json")
+
+
+def _add_list_routes(app: FastAPI, asking: CatalogReader, changing: ChangeStream) -> None:
+    @app.get("/api/trajectories")
+    def listed(
+        where: Annotated[list[str], Query(max_length=30)] = [],  # noqa: B006 (FastAPI copies it)
+        q: Annotated[str, Query(max_length=400)] = "",
+        within: Annotated[str, Query(alias="in")] = "both",
+        sort: Annotated[str, Query(max_length=400)] = "",
+        offset: Annotated[int, _OFFSET] = 0,
+        limit: Annotated[int, Query(ge=1, le=trajectories.MAX_ROWS)] = 100,
+    ) -> Response:
+        return json_response(
+            trajectories.query_trajectory_page(
+                asking, where=where, search=q, within=within, sort=sort, offset=offset, limit=limit
+            )
+        )
+
+    @app.get("/api/columns")
+    def columns() -> Response:
+        return json_response(trajectories.list_trajectory_columns(asking))
+
+    @app.get("/api/values/{column}")
+    def values(column: str) -> Response:
+        return json_response(trajectories.count_column_values(asking, column))
+
+    @app.get("/api/changes")
+    async def changes() -> Response:
+        return StreamingResponse(changing.stream(), media_type="text/event-stream")
+
+
+def _add_trajectory_routes(app: FastAPI, asking: CatalogReader) -> None:
+    screens, tokens, sound = ScreenImages(asking), TokenTexts(asking.ws), SessionAudio(asking)
+
+    @app.get("/api/trajectories/{name}")
+    def trajectory(name: str) -> Response:
+        return json_response(trajectories.load_trajectory_detail(asking, tokens, name))
+
+    @app.get("/api/trajectories/{name}/waveform")
+    def waveform(name: str) -> Response:
+        return json_response(sound.waveform(name))
+
+    @app.get("/sound/{name}")
+    def spoken(name: str) -> Response:
+        path, kind = sound.file(name)
+        return FileResponse(path, media_type=kind)
+
+    @app.get("/screens/{iteration}/{sha256}")
+    def screen(iteration: int, sha256: str) -> Response:
+        data, kind = screens.whole(iteration, sha256)
+        return Response(data, media_type=kind, headers=_CACHE_FOREVER)
+
+    @app.get("/thumbnails/{iteration}/{sha256}")
+    def thumbnail(iteration: int, sha256: str) -> Response:
+        data, kind = screens.small(iteration, sha256)
+        return Response(data, media_type=kind, headers=_CACHE_FOREVER)
+
+
+def _add_iteration_routes(app: FastAPI, asking: CatalogReader, other: CatalogReader | None) -> None:
+    @app.get("/api/iterations")
+    def overview() -> Response:
+        return json_response(iterations.query_overview(asking, other))
+
+    @app.get("/api/revisions")
+    def revisions() -> Response:
+        return json_response(list_git_revisions(asking.ws))
+
+    @app.get("/api/held-out/{first}/{last}")
+    def held_out(first: int, last: int) -> Response:
+        return json_response(asking.rows("FROM held_out_between($first, $last)", {"first": first, "last": last}))
+
+    @app.get("/api/curves/{stage}/{name}")
+    def curves(
+        stage: str,
+        name: str,
+        iteration: Annotated[list[int], Query(max_length=50)] = [],  # noqa: B006
+    ) -> Response:
+        own, theirs = (
+            iterations.query_learning_curves(one, stage, name, iteration) if one else [] for one in (asking, other)
+        )
+        return json_response({"own": own, "theirs": theirs})
+
+
+_SCHEMA_QUERY = """
+    SELECT c.table_name AS "table", column_name AS name, data_type AS type, coalesce(c.comment, '') AS meaning,
+        coalesce(v.comment, '') AS about
+    FROM duckdb_columns() c LEFT JOIN duckdb_views() v ON v.view_name = c.table_name
+    WHERE NOT c.internal AND c.schema_name = 'main' AND NOT ends_with(c.table_name, '_in_files')
+    ORDER BY c.table_name, column_index"""
+
+
+def _add_sql_routes(app: FastAPI, asking: CatalogReader, sql: SqlWorkerPool) -> None:
+    @app.get("/api/sql/names")
+    async def names() -> Response:
+        await sql.prepare()
+        return json_response(await asyncio.to_thread(asking.rows, _SCHEMA_QUERY))
+
+    @app.post("/api/sql")
+    async def asked(request: Request) -> Response:
+        question = await _read_body(request, SqlRequest)
+        result = await sql.ask(question.sql, question.form)
+        if question.form == "json":
+            told = to_json(result.told)
+            return Response(told[:-1] + b',"data":' + result.data + b"}", media_type="application/json")
+        headers = {
+            "content-disposition": f'attachment; filename="result.{question.form}"',
+            "x-result": to_json({name: result.told[name] for name in ("rows", "cut")}).decode(),
+        }
+        return Response(result.data, media_type=_MEDIA_TYPES[question.form], headers=headers)
+
+
+class SqlRequest(BaseModel):
+    """A query, and the form that its result is wanted in."""
+
+    sql: str
+    form: Literal["json", "csv", "parquet"] = "json"
+
+
+async def _read_body(request: Request, kind: type[RequestBody]) -> RequestBody:
+    """What a page has sent as JSON. Raises BadInput."""
+    try:
+        return kind.model_validate_json(await request.body())
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise BadInput(f"what was sent cannot be read: {'.'.join(map(str, first['loc']))} {first['msg']}") from None
+
+
+def _add_review_routes(app: FastAPI, asking: CatalogReader) -> None:
+    """All that writes: by POST alone, in JSON (`auth.py`)."""
+    tokens, ws = TokenTexts(asking.ws), asking.ws
+
+    @app.get("/api/review/choices")
+    def choices() -> Response:
+        return json_response(review.list_review_choices(asking))
+
+    @app.get("/api/review/queue")
+    def queue(draw: Annotated[review.SampleDraw, Query()]) -> Response:
+        return json_response(review.draw_review_queue(asking, draw))
+
+    @app.get("/api/review/items/{name}")
+    def item(name: str, reviewer: str) -> Response:
+        return json_response(review.load_review_item(asking, tokens, name, reviewer))
+
+    @app.post("/api/review/labels")
+    async def said(request: Request) -> Response:
+        await asyncio.to_thread(review.save_review_label, asking, await _read_body(request, review.LabelRequest))
+        return Response(status_code=204)
+
+    @app.get("/api/review/agreement")
+    def agreement() -> Response:
+        return json_response(review.query_agreement(asking))
+
+    @app.get("/api/promotions")
+    def waiting() -> Response:
+        return json_response(review.list_waiting_promotions(ws))
+
+    @app.get("/api/promotions/{iteration}")
+    def case(iteration: int) -> Response:
+        return json_response(review.load_promotion_case(ws, iteration))
+
+    @app.post("/api/promotions/{iteration}")
+    async def decided(iteration: int, request: Request) -> Response:
+        decision = await _read_body(request, review.PromotionRequest)
+        return json_response(await asyncio.to_thread(review.submit_promotion_decision, ws, iteration, decision))
+
+
+def _page_renderer(ws: Workspace, near: ServerLinks) -> Callable[[int], Response]:
+    """The page that all pages are made in, by its status."""
+    page = (_PACKAGE / "page.html").read_text(encoding="utf-8")
+
+    def shown(status: int = 200) -> Response:
+        nonce = secrets.token_urlsafe(16)
+        text, values = page, {"NONCE": nonce, "PREFECT": near.prefect, "DOCS": near.docs(ws)}
+        for word, value in (values | {"WORKSPACE": ws.root.name}).items():
+            text = text.replace(word, html.escape(value))
+        return HTMLResponse(text, status, headers={"content-security-policy": auth.content_security_policy(nonce)})
+
+    return shown
+
+
+def _add_page_routes(app: FastAPI, page: Callable[[int], Response]) -> None:
+    def shown() -> Response:
+        return page(200)
+
+    @app.get("/")
+    def start() -> Response:
+        return RedirectResponse("/iterations", 307)
+
+    for path in ("/trajectories", "/trajectories/{name}", "/iterations", "/compare", "/review", "/sql"):
+        app.get(path)(shown)
+
+    @app.get("/tones.css")
+    def tones() -> Response:
+        return Response(charts.tone_stylesheet(), media_type="text/css")
+
+    app.mount("/static", StaticFiles(packages=[("flywheel.ui.explorer", "static")]))
+
+
+def _add_login_routes(app: FastAPI, login: LoginSessions) -> None:
+    form = (_PACKAGE / "login.html").read_text(encoding="utf-8")
+
+    def shown(status: int, said: str, then: str) -> Response:
+        text = form.replace("SAID", html.escape(said)).replace("NEXT", html.escape(then))
+        return HTMLResponse(text, status)
+
+    def let_in(session: str, then: str) -> Response:
+        return RedirectResponse(then, 303, headers={"set-cookie": login.set_cookie(session)})
+
+    @app.get("/login")
+    def asked(key: str = "", next: str = "/") -> Response:
+        if key and (session := login.by_key(key)):
+            return let_in(session, _own_address(next))
+        said = "This address was used already: it works once." if key else ""
+        return shown(401, said, _own_address(next))
+
+    @app.post("/login")
+    async def typed(request: Request) -> Response:
+        fields = parse_qs((await request.body()).decode("utf-8", "replace"))
+        secret, then = fields.get("secret", [""])[0], _own_address(fields.get("next", ["/"])[0])
+        if session := login.by_secret(secret):
+            return let_in(session, then)
+        return shown(401, "That is not the secret of this workspace.", then)
+
+
+def _own_address(address: str) -> str:
+    """A page of ours, whatever was asked for."""
+    return address if address.startswith("/") and not address.startswith(("//", "/\\")) else "/"
+
+
+def _add_error_handlers(app: FastAPI, page: Callable[[int], Response]) -> None:
+    """Each failure is one line, as JSON."""
+
+    def said(status: int, what: str) -> Response:
+        response = json_response({"error": what})
+        response.status_code = status
+        return response
+
+    @app.exception_handler(FlywheelError)
+    def failed(request: Request, error: FlywheelError) -> Response:
+        status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
+        return said(status, str(error))
+
+    @app.exception_handler(RequestValidationError)
+    def wrong(request: Request, error: RequestValidationError) -> Response:
+        first = error.errors()[0]
+        return said(400, f"{'.'.join(map(str, first['loc'][1:]))}: {first['msg']}")
+
+    @app.exception_handler(auth.RequestTooLong)
+    def too_long(request: Request, error: auth.RequestTooLong) -> Response:
+        return said(413, f"a request may have {auth.MAX_REQUEST_BYTES // 1024} KiB, this one is longer")
+
+    @app.exception_handler(404)
+    def nothing(request: Request, error: Exception) -> Response:
+        if request.method == "GET" and "text/html" in request.headers.get("accept", ""):
+            return page(404)  # the frame of all pages, which says so
+        return said(404, "there is nothing at this address")

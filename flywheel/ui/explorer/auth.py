@@ -1,0 +1,175 @@
+"""Authenticate requests: sessions by cookie, same origin, size limits, security headers."""
+
+from __future__ import annotations
+
+import hmac
+import json
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from urllib.parse import quote
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import cookie_parser
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+# Who may look: the workspace's secret, or an address that works once, is changed for a cookie.
+#
+# A cookie holds for all servers of one host, whatever their port. So it is not the secret, and it ends with the server.
+
+_SESSION_S = 12 * 3600
+_MAX_SESSIONS = 1000  # sessions, and addresses that nobody used yet; the oldest go first
+
+
+class LoginSessions:
+    """Keys that work once, and sessions. secret: the line `flywheel:...`; port: cookies of two explorers differ."""
+
+    def __init__(self, secret: str, port: int, now: Callable[[], float] = time.monotonic) -> None:
+        self.cookie = f"flywheel-{port}"
+        self._secret, self._now = secret, now
+        self._keys: OrderedDict[str, None] = OrderedDict()
+        self._sessions: OrderedDict[str, float] = OrderedDict()
+
+    def key(self) -> str:
+        """A new one."""
+        made = secrets.token_urlsafe(24)
+        self._keys[made] = None
+        if len(self._keys) > _MAX_SESSIONS:
+            self._keys.popitem(last=False)
+        return made
+
+    def by_key(self, key: str) -> str:
+        """The session that the key is changed for; "" where it is none, or was used."""
+        if key not in self._keys:
+            return ""
+        del self._keys[key]
+        return self._begin()
+
+    def by_secret(self, typed: str) -> str:
+        """The same for the secret: the whole line, or what stands after its colon."""
+        said, line = typed.strip().encode(), self._secret.encode()
+        password = line.partition(b":")[2]
+        return self._begin() if hmac.compare_digest(said, line) or hmac.compare_digest(said, password) else ""
+
+    def holds(self, cookies: str) -> bool:
+        """Whether a header Cookie has a session that has not ended."""
+        until = self._sessions.get(cookie_parser(cookies).get(self.cookie, ""))
+        return until is not None and self._now() < until
+
+    def set_cookie(self, session: str) -> str:
+        """The header Set-Cookie."""
+        return f"{self.cookie}={session}; HttpOnly; SameSite=Strict; Path=/; Max-Age={_SESSION_S}"
+
+    def _begin(self) -> str:
+        session = secrets.token_urlsafe(24)
+        self._sessions[session] = self._now() + _SESSION_S
+        if len(self._sessions) > _MAX_SESSIONS:
+            self._sessions.popitem(last=False)
+        return session
+
+
+# What stands before each answer: who asks, how much they send, and what a browser may do with what it is given.
+
+MAX_REQUEST_BYTES = 256 * 1024  # bytes of a request's body
+PUBLIC_PATHS = ("/login", "/static/", "/tones.css")  # what is given to whoever reaches the server: no data
+_OWN_SITES = ("same-origin", "none")
+
+
+def content_security_policy(nonce: str = "") -> str:
+    """The content security policy: what comes from here, and nothing else. nonce: of the styles that the grid and the
+    editor write into the page."""
+    styles = f"'self' 'nonce-{nonce}'" if nonce else "'self'"
+    return (
+        f"default-src 'none'; script-src 'self'; style-src {styles}; img-src 'self' data: blob:; connect-src 'self'; "
+        "media-src 'self'; font-src 'self' data:; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+    )
+
+
+class AuthMiddleware:
+    """Wraps the application. Its host and origin are looked at by `local_server.OwnHost`."""
+
+    def __init__(self, application: ASGIApp, login: LoginSessions) -> None:
+        self._application, self._login = application, login
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            if scope["type"] == "websocket":
+                await send({"type": "websocket.close", "code": 1008})
+            return
+        headers, path = Headers(scope=scope), scope["path"]
+        navigates = headers.get("sec-fetch-mode") == "navigate" and scope["method"] == "GET"
+        # A page of another server on this machine is of the same site: its requests bear our cookie.
+        if headers.get("sec-fetch-site", "none") not in _OWN_SITES and not navigates:
+            await _refuse(send, 403, "only the explorer's own pages may ask")
+        elif not path.startswith(PUBLIC_PATHS) and not self._login.holds(headers.get("cookie", "")):
+            if path.startswith("/api/") or scope["method"] != "GET":
+                await _refuse(send, 401, "not logged in, or no longer: load the page again")
+            else:
+                asked = path + (f"?{scope['query_string'].decode('latin-1')}" if scope["query_string"] else "")
+                await _answer(send, 303, b"", {"location": f"/login?next={quote(asked, safe='')}"})
+        elif (
+            not headers.get("content-length", "0").isdigit()
+            or int(headers.get("content-length", "0")) > MAX_REQUEST_BYTES
+        ):
+            await _refuse(send, 413, f"a request may have {MAX_REQUEST_BYTES // 1024} KiB, this one is longer")
+        elif scope["method"] != "GET" and path.startswith("/api/") and not _is_json(headers):
+            await _refuse(send, 415, "what is asked for is said in JSON: content-type application/json")
+        else:
+            await self._application(scope, _limited_receive(receive), _send_with_headers(send))
+
+
+def _is_json(headers: Headers) -> bool:
+    """A form of another page, which asks for no leave to be sent, cannot be."""
+    return headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json"
+
+
+class RequestTooLong(Exception):
+    """A body without a length went over what is taken."""
+
+
+def _limited_receive(receive: Receive) -> Receive:
+    """What is received, up to the limit, whatever the request said of its length."""
+    had = 0
+
+    async def received() -> Message:
+        nonlocal had
+        message = await receive()
+        had += len(message.get("body", b""))
+        if had > MAX_REQUEST_BYTES:
+            raise RequestTooLong
+        return message
+
+    return received
+
+
+def _send_with_headers(send: Send) -> Send:
+    async def sent(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            headers.setdefault("content-security-policy", content_security_policy())
+            headers.setdefault("cache-control", "no-store")
+            headers.update(_SECURITY_HEADERS)
+        await send(message)
+
+    return sent
+
+
+_SECURITY_HEADERS = {
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+
+
+async def _refuse(send: Send, status: int, what: str) -> None:
+    await _answer(send, status, json.dumps({"error": what}).encode(), {"content-type": "application/json"})
+
+
+async def _answer(send: Send, status: int, body: bytes, headers: dict[str, str]) -> None:
+    start = {"type": "http.response.start", "status": status, "headers": []}
+    MutableHeaders(scope=start).update({"content-length": str(len(body)), **headers})
+    await _send_with_headers(send)(start)
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,114 @@
+"""Run the explorer's own queries on a resident catalog, each within a time limit."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any, TypeVar
+
+import duckdb
+import pyarrow as pa
+
+from flywheel.config.workspace import Workspace
+from flywheel.store.catalog import database
+from flywheel.store.catalog.database import CatalogConnection
+from flywheel.ui.explorer.search_index import ThoughtIndex
+from flywheel.utils.errors import BadInput, FlywheelError, QueryTimeout
+
+T = TypeVar("T")
+Row = dict[str, Any]
+_MAX_QUERIES = max(2, os.cpu_count() or 1)  # questions, each of one thread
+# The rows of views, put together once and not at each question: `trajectory_outcomes`, and `trained_on`, whose plan
+# alone took a sixth of the time of one trajectory's page.
+OUTCOMES_TABLE, TRAINED_ON_TABLE = "explorer.listed", "explorer.trained"
+
+
+class NotInStore(BadInput):
+    """An address names what the store does not hold, or no more."""
+
+
+def _materialise_tables(connection: duckdb.DuckDBPyConnection) -> None:
+    """Where a file of them is damaged, who asks for it is told, and nobody else."""
+    connection.execute("CREATE SCHEMA explorer")
+    try:
+        database.run_query(connection, f"CREATE TABLE {OUTCOMES_TABLE} AS FROM trajectory_outcomes")
+        connection.execute(f"CREATE INDEX listed_by ON {OUTCOMES_TABLE} (trajectory_id)")
+    except (FlywheelError, duckdb.Error):
+        connection.execute(
+            f"CREATE VIEW {OUTCOMES_TABLE} AS SELECT *, row_number() OVER () AS rowid FROM trajectory_outcomes"
+        )
+    try:
+        database.run_query(connection, f"CREATE TABLE {TRAINED_ON_TABLE} AS FROM trained_on")
+        connection.execute(f"CREATE INDEX trained_by ON {TRAINED_ON_TABLE} (trajectory_id)")
+    except (FlywheelError, duckdb.Error):
+        connection.execute(f"CREATE VIEW {TRAINED_ON_TABLE} AS FROM trained_on")
+
+
+class CatalogReader:
+    """Questions of our own, with what the reader chose as their parameters. limit_s: for one question, and for those
+    before it. lists: whether its trajectories are asked for too, and not its views alone."""
+
+    def __init__(self, ws: Workspace, limit_s: float = 20.0, *, lists: bool = True) -> None:
+        self.ws, self._limit_s, self._lists = ws, limit_s, lists
+        self.index = ThoughtIndex(ws, limit_s)
+        self._resident = CatalogConnection(ws, self._prepare)
+        self._places = threading.Semaphore(_MAX_QUERIES)
+
+    def _prepare(self, connection: duckdb.DuckDBPyConnection) -> None:
+        if self._lists:
+            _materialise_tables(connection)
+            self.index.begin()
+        # By two threads each, twenty readers were answered a third later: the cores are busy with others' questions.
+        connection.execute("SET GLOBAL threads = 1")
+
+    def words(self, text: str) -> pa.Table:
+        """As `Index.find`, in the store as it is now."""
+        self.ask(lambda connection: None)
+        return self.index.find(text)
+
+    def rows(self, sql: str, parameters: Mapping[str, Any] | None = None) -> list[Row]:
+        """Raises QueryTimeout, DataError for a damaged file, BadInput."""
+        return self.ask(lambda connection: database.query_rows(connection, sql, parameters))
+
+    @cached_property
+    def columns(self) -> list[Row]:
+        """Of the view `trajectory_outcomes`: name, type, meaning. They change with the code alone."""
+        return self.rows(
+            """SELECT column_name AS name, data_type AS type, coalesce(comment, '') AS meaning FROM duckdb_columns()
+            WHERE table_name = 'trajectory_outcomes' ORDER BY column_index"""
+        )
+
+    def ask(self, work: Callable[[duckdb.DuckDBPyConnection], T]) -> T:
+        """As `Resident.ask`."""
+
+        def timed(connection: duckdb.DuckDBPyConnection) -> T:
+            over = threading.Event()
+
+            def stop() -> None:
+                over.set()
+                connection.interrupt()
+
+            timer = threading.Timer(self._limit_s, stop)
+            timer.daemon = True
+            timer.start()
+            try:
+                return work(connection)
+            except (FlywheelError, duckdb.Error):
+                if over.is_set():
+                    raise QueryTimeout(f"it took longer than {self._limit_s:g} s", fix="ask for less") from None
+                raise
+            finally:
+                timer.cancel()
+
+        if not self._places.acquire(timeout=self._limit_s):
+            raise QueryTimeout(f"others' questions were at work for {self._limit_s:g} s", fix="ask again")
+        try:
+            return self._resident.ask(timed)
+        finally:
+            self._places.release()
+
+    def standing(self) -> str:
+        """Changes when a partition or a promotion came, went or was replaced."""
+        return self._resident.standing()

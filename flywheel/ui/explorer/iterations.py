@@ -1,0 +1,74 @@
+"""Query figures over iterations and the curves of training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import duckdb
+
+from flywheel.store.catalog import database
+from flywheel.ui.explorer.catalog_reader import CatalogReader, Row
+from flywheel.ui.report import figures
+
+_MAX_POINTS = 20_000  # of curves, in one answer
+
+
+def query_overview(asking: CatalogReader, other: CatalogReader | None = None) -> dict[str, Any]:
+    """All iterations, from the catalogue's views. other: of a workspace that is laid over this one; it comes as `other`
+    with its `name`."""
+    found = asking.ask(_query_workspace_overview)
+    return found | {
+        "other": None
+        if other is None
+        else other.ask(_query_workspace_overview) | {"name": _workspace_name(asking, other)}
+    }
+
+
+def _workspace_name(asking: CatalogReader, other: CatalogReader) -> str:
+    """Of the other workspace: its folder's, or its path where both folders are called the same."""
+    root = other.ws.root
+    return root.name if root.name != asking.ws.root.name else str(root)
+
+
+def _query_workspace_overview(connection: duckdb.DuckDBPyConnection) -> dict[str, Any]:
+    return {
+        "iterations": figures.query_report_iterations(connection),
+        "p_v1": database.query_rows(connection, "FROM p_v1"),
+        "rises": database.query_rows(connection, "FROM p_v1_rise"),
+        "success": database.query_rows(connection, "FROM success"),
+        "funnel": database.query_rows(connection, "FROM funnel"),
+        "minutes": database.query_rows(connection, "FROM stage_minutes"),
+        "pass": _query_pass_at_k(connection),
+        "runs": database.query_rows(
+            connection,
+            """SELECT iteration, run_id, name, state FROM run_history
+            WHERE kind = 'flow' AND stage = '' ORDER BY iteration, started_at""",
+        ),
+        "curves": database.query_rows(
+            connection, "SELECT stage, name, count(*) AS n FROM learning_curves GROUP BY ALL ORDER BY stage, name"
+        ),
+    }
+
+
+def _query_pass_at_k(connection: duckdb.DuckDBPyConnection) -> list[Row]:
+    """pass@k of each iteration for k = 1, 2, 4, ..., as far as its tasks have samples."""
+    most = database.query_rows(connection, "SELECT coalesce(max(samples), 0) AS n FROM task_success")[0]["n"]
+    found, k = [], 1
+    while k <= most:
+        rows = database.query_rows(
+            connection, f"SELECT iteration, tasks, pass FROM pass_at({k:d}) WHERE domain = 'all'"
+        )
+        found += [row | {"k": k} for row in rows]
+        k *= 2
+    return found
+
+
+def query_learning_curves(asking: CatalogReader, stage: str, name: str, iterations: Sequence[int]) -> list[Row]:
+    """One figure's curves: by iteration and domain."""
+    return asking.rows(
+        f"""SELECT iteration, domain, step, value, low, high FROM learning_curves
+        WHERE stage = $stage AND name = $name AND iteration IN (SELECT unnest($iterations)) AND value IS NOT NULL
+        ORDER BY iteration, domain, step LIMIT {_MAX_POINTS:d}""",
+        {"stage": stage, "name": name, "iterations": list(iterations)},
+    )

@@ -1,0 +1,205 @@
+"""Serve the screens, the sound and the token texts of a trajectory."""
+
+from __future__ import annotations
+
+import io
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from tokenizers import Tokenizer
+
+from flywheel.config.workspace import Workspace
+from flywheel.recordings import audio, selection
+from flywheel.recordings.session import load_session_meta
+from flywheel.store.trajectory import session_trajectory_id
+from flywheel.ui.explorer.catalog_reader import OUTCOMES_TABLE, CatalogReader, NotInStore
+from flywheel.utils.errors import BadInput, FlywheelError
+
+# Screens as a browser asks for them: as they are, or small ones for a list.
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_IMAGE_TYPES = {"png": "image/png", "jpeg": "image/jpeg", "webp": "image/webp", "gif": "image/gif"}
+_THUMBNAIL = (192, 192)
+_MAX_PIXELS = 64_000_000  # pixels of a picture that is made small
+
+
+class ScreenImages:
+    """Each is named by its bytes' sha256, so what was given once never changes."""
+
+    def __init__(self, asking: CatalogReader) -> None:
+        self._asking = asking
+        self._small = lru_cache(maxsize=4096)(self._shrunk)
+
+    def whole(self, iteration: int, sha256: str) -> tuple[bytes, str]:
+        """The bytes and their media type. Raises NotHere where there is none, BadInput where no page
+        shows it."""
+        if not _SHA256.fullmatch(sha256):
+            raise BadInput("no screen has such a name", where=sha256[:80])
+        found = self._asking.rows(
+            "SELECT bytes, format FROM images WHERE sha256 = $sha256 AND iteration = $iteration LIMIT 1",
+            {"sha256": sha256, "iteration": iteration},
+        )
+        if not found or found[0]["bytes"] is None:
+            raise NotInStore("the screen is not here", where=f"iteration {iteration}, {sha256[:12]}")
+        kind = _IMAGE_TYPES.get(str(found[0]["format"]).lower())
+        if kind is None:
+            raise BadInput("the screen is of a format that no page shows", where=sha256[:12])
+        return found[0]["bytes"], kind
+
+    def small(self, iteration: int, sha256: str) -> tuple[bytes, str]:
+        """A thumbnail of it."""
+        return self._small(iteration, sha256)
+
+    def _shrunk(self, iteration: int, sha256: str) -> tuple[bytes, str]:
+        data, kind = self.whole(iteration, sha256)
+        try:
+            with Image.open(io.BytesIO(data)) as picture:
+                if max(picture.size) <= max(_THUMBNAIL):
+                    return data, kind
+                if picture.width * picture.height > _MAX_PIXELS:
+                    raise BadInput("the screen is too large to be made small", where=sha256[:12])
+                picture.thumbnail(_THUMBNAIL)
+                file = io.BytesIO()
+                picture.convert("RGB").save(file, "WEBP", quality=80)
+        except (OSError, ValueError, Image.DecompressionBombError):
+            raise BadInput("the screen is no picture", where=sha256[:12]) from None
+        return file.getvalue(), "image/webp"
+
+
+# The sound of a recorded session, for the page of its trajectory: the file, and what its waveform is drawn from.
+
+_AUDIO_TYPES = {".opus": "audio/ogg", ".ogg": "audio/ogg", ".flac": "audio/flac", ".wav": "audio/wav"}
+_PEAKS = 1_200  # of a waveform; more than a page has room for
+_TOLERANCE_S = 1e-4  # an utterance and the stretch of sound that it was heard in are as long as one another
+
+
+@dataclass(frozen=True)
+class Waveform:
+    """peaks: the loudest sample of equal parts, 0 to 1. offset_s: what is added to the sound's clock to get the
+    screen's, as it was estimated when the session was taken in; None where that cannot be told any more."""
+
+    seconds: float
+    peaks: tuple[float, ...]
+    offset_s: float | None
+
+
+class SessionAudio:
+    """Of a workspace's recordings, as long as they lie where they were taken in."""
+
+    def __init__(self, asking: CatalogReader) -> None:
+        self._asking = asking
+        self._drawn = lru_cache(maxsize=64)(self._draw)
+        self._one = threading.Lock()  # at a time: a recording may last for hours
+
+    def file(self, name: str) -> tuple[Path, str]:
+        """The sound file of a trajectory, and its media type. Raises NotHere where it has none, or none here any
+        more."""
+        rows = self._asking.rows(
+            f"SELECT iteration, task_id, source FROM {OUTCOMES_TABLE} WHERE trajectory_id = $id", {"id": name}
+        )
+        if not rows or rows[0]["source"] != "recording":
+            raise NotInStore("no sound was recorded with this trajectory")
+        ws, iteration, task = self._asking.ws, rows[0]["iteration"], rows[0]["task_id"]
+        try:
+            listed = selection.read_chosen_sessions(ws, iteration)
+        except FlywheelError:
+            listed = []
+        for session in listed:
+            if session_trajectory_id(iteration, task, session.id) == name:
+                return _find_audio_file(ws.resolve(session.path))
+        raise NotInStore("the session that this is from is not known here any more")
+
+    def waveform(self, name: str) -> Waveform:
+        """Raises NotHere, DataError for a file that is damaged."""
+        path, _ = self.file(name)
+        with self._one:
+            return self._drawn(name, path, path.stat().st_mtime_ns)
+
+    def _draw(self, name: str, path: Path, _: int) -> Waveform:
+        samples = audio.read_audio(path)
+        parts = np.array_split(np.abs(samples), min(_PEAKS, len(samples)))
+        peaks = tuple(round(float(part.max()), 3) for part in parts)
+        said = self._asking.rows(
+            "SELECT start_s, end_s FROM thoughts WHERE trajectory_id = $id ORDER BY utterance", {"id": name}
+        )
+        return Waveform(len(samples) / audio.SAMPLE_RATE, peaks, _estimate_offset(said, audio.speech_segments(samples)))
+
+
+def _find_audio_file(folder: Path) -> tuple[Path, str]:
+    """The session's sound. What its `session.json` names elsewhere is none of it."""
+    try:
+        meta, _ = load_session_meta(folder)
+        path = (folder / meta.audio).resolve()
+        if path.is_file() and path.is_relative_to(folder.resolve()) and path.suffix in _AUDIO_TYPES:
+            return path, _AUDIO_TYPES[path.suffix]
+    except (FlywheelError, OSError):
+        pass
+    raise NotInStore("the recording does not lie here any more", fix="put its folder back, and look again")
+
+
+def _estimate_offset(said: list[dict[str, Any]], heard: list[tuple[float, float]]) -> float | None:
+    """The times of utterances are the screen's, those of the stretches of sound that they were heard in are not: the
+    difference of those that are as long as one another."""
+    found = [
+        row["start_s"] - start
+        for row in said
+        for start, end in heard
+        if abs((row["end_s"] - row["start_s"]) - (end - start)) < _TOLERANCE_S
+    ]
+    agree = [sum(abs(one - other) < _TOLERANCE_S for other in found) for one in found]
+    best = [one for one, votes in zip(found, agree, strict=True) if votes == max(agree)]
+    return round(median(best), 4) if best else None
+
+
+# Texts of token ids, by the tokeniser of the checkpoint that sampled them.
+
+_CACHED_TOKENIZERS = 4
+
+
+class TokenTexts:
+    """Keeps the tokenisers that were asked for last. Where a checkpoint is not here any more, an id is its text."""
+
+    def __init__(self, ws: Workspace) -> None:
+        self._ws = ws
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[Path, Tokenizer | None] = OrderedDict()
+
+    def texts(self, model: str | None, ids: Sequence[int]) -> list[str]:
+        """One text a token; a part of a character is shown as the sign for it."""
+        if not ids:
+            return []
+        tokenizer = self._of(model)
+        if tokenizer is None:
+            return [str(number) for number in ids]
+        return [tokenizer.decode([number], skip_special_tokens=False) or f"⟨{number}⟩" for number in ids]
+
+    def _of(self, model: str | None) -> Tokenizer | None:
+        path = self._file(model)
+        if path is None:
+            return None
+        with self._lock:
+            if path not in self._kept:
+                try:
+                    self._kept[path] = Tokenizer.from_file(str(path))
+                except Exception:  # the library has no error of its own: a file that is none
+                    self._kept[path] = None
+            self._kept.move_to_end(path)
+            if len(self._kept) > _CACHED_TOKENIZERS:
+                self._kept.popitem(last=False)
+            return self._kept[path]
+
+    def _file(self, model: str | None) -> Path | None:
+        """Of a checkpoint of the workspace: lineage may name others, and this reads nothing outside."""
+        if not model:
+            return None
+        path = (self._ws.root / model / "tokenizer.json").resolve()
+        return path if path.is_relative_to(self._ws.root.resolve()) and path.is_file() else None

@@ -1,0 +1,258 @@
+"""Draw samples for people to label, and take labels and promotion decisions."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+import duckdb
+from pydantic import BaseModel, Field, StrictBool
+
+from flywheel.config import run_lock
+from flywheel.config.workspace import Workspace
+from flywheel.evaluation import promotion_report, promotion_review
+from flywheel.maintenance import route_review
+from flywheel.store import labels
+from flywheel.store.catalog import database
+from flywheel.store.versioning import iteration_params
+from flywheel.ui.explorer import trajectories
+from flywheel.ui.explorer.catalog_reader import OUTCOMES_TABLE, CatalogReader, NotInStore, Row
+from flywheel.ui.explorer.media import TokenTexts
+
+# What reviewers label: samples drawn of the trajectories that were routed, shown blind until one has said one's own.
+#
+# A draw is named by how it is drawn, a seed, its size and the filters: two reviewers who ask for the same get the same
+# trajectories in the same order.
+
+REVIEWERS_NEEDED = 2  # reviewers of a trajectory; where they disagree, one more
+ReviewQueue = Literal["random", "route", "routing", "disagreement", "speech", "decide"]
+# Queue -> which of the trajectories `t` it draws from, and their order; `key` puts them at random, by the seed.
+_QUEUES: dict[ReviewQueue, tuple[str, str]] = {
+    "random": ("", "key"),
+    # As many of each store. Within a place the order is at random, so that it does not tell the store.
+    "route": ("", "row_number() OVER (PARTITION BY destination ORDER BY key), key"),
+    # What is asked before an iteration trains (`routing.review`).
+    "routing": (
+        "SEMI JOIN (SELECT unnest($asked::VARCHAR[]) AS trajectory_id) USING (trajectory_id)",
+        "list_position($asked, trajectory_id)",
+    ),
+    "disagreement": (
+        """SEMI JOIN (
+            SELECT iteration, trajectory_id FROM scores
+            WHERE v IS NOT NULL AND ($iteration IS NULL OR iteration = $iteration)
+            GROUP BY ALL HAVING count(DISTINCT v) > 1) USING (iteration, trajectory_id)""",
+        "key",
+    ),
+    "speech": (
+        """JOIN (
+            SELECT iteration, trajectory_id, min(confidence) AS least FROM thoughts
+            WHERE confidence IS NOT NULL AND ($iteration IS NULL OR iteration = $iteration)
+            GROUP BY ALL) USING (iteration, trajectory_id)""",
+        "least, key",
+    ),
+    "decide": (
+        "SEMI JOIN (FROM human_labels WHERE state = 'to decide') USING (iteration, trajectory_id)",
+        "iteration DESC, key",
+    ),
+}
+_ROUTED = "destination IS NOT NULL"
+_BLIND_FACTS = ("trajectory_id", "iteration", "stage", "domain", "world", "template", "level", "instruction", "steps")
+
+
+class SampleDraw(BaseModel):
+    """iteration: one alone; None: all. reviewer: who asks."""
+
+    reviewer: str
+    queue: ReviewQueue = "random"
+    seed: int = Field(1, ge=0, le=10**9)
+    size: int = Field(50, ge=1, le=500)
+    iteration: int | None = Field(None, ge=1, le=10**6)
+    domain: str = Field("", max_length=100)
+
+
+class LabelRequest(BaseModel):
+    """A label, as a page sends it."""
+
+    trajectory_id: str = Field(max_length=200)
+    label: str
+    comment: str = ""
+    reviewer: str
+    queue: ReviewQueue = "random"
+
+
+def list_review_choices(asking: CatalogReader) -> dict[str, Any]:
+    """Iterations, newest first, and domains that have trajectories to draw."""
+    rows = asking.rows(f"SELECT DISTINCT iteration, domain FROM {OUTCOMES_TABLE} WHERE {_ROUTED}")
+    return {
+        "iterations": sorted({row["iteration"] for row in rows}, reverse=True),
+        "domains": sorted({row["domain"] for row in rows}),
+        "labels": labels.LABELS,
+        "comment": labels.MAX_COMMENT_CHARACTERS,
+    }
+
+
+def draw_review_queue(asking: CatalogReader, draw: SampleDraw) -> dict[str, Any]:
+    """The trajectories of a draw, each with what is left to do of it (`mine`, `open`, `full`), the reviewer's own label
+    and, where there is one, what people say together; `candidates`: how many each queue draws from. Raises BadInput."""
+    reviewer = labels.normalise_reviewer(draw.reviewer)
+    own = {"iteration": draw.iteration, "domain": draw.domain or None}
+    asked = {
+        "asked": [
+            one.trajectory_id
+            for one in route_review.open_questions(asking.ws, route_review.newest_reviewable_iteration(asking.ws))
+        ]
+    }
+
+    def given(name: ReviewQueue) -> dict[str, Any]:
+        return own | (asked if name == "routing" else {})
+
+    def work(connection: duckdb.DuckDBPyConnection) -> dict[str, Any]:
+        rows = database.query_rows(
+            connection,
+            f"""WITH drawn AS MATERIALIZED (
+                SELECT *, row_number() OVER () AS place FROM ({_draw_query(draw.queue)} LIMIT {draw.size:d}))
+            SELECT d.*, m.label, m.comment, coalesce(h.reviewers, 0) AS reviewers,
+                if(m.label IS NULL, NULL, h.state) AS together,
+                CASE WHEN m.label IS NOT NULL THEN 'mine'
+                    WHEN h.reviewers >= {REVIEWERS_NEEDED:d} AND $queue <> 'decide' THEN 'full' ELSE 'open' END AS state
+            FROM drawn d
+                LEFT JOIN (FROM labels WHERE reviewer = $reviewer) m USING (iteration, trajectory_id)
+                LEFT JOIN human_labels h USING (iteration, trajectory_id)
+            ORDER BY place""",
+            given(draw.queue) | {"seed": draw.seed, "queue": draw.queue, "reviewer": reviewer},
+        )
+        candidates = {
+            name: database.query_rows(connection, f"SELECT count(*) AS n FROM {_queue_source(name)}", given(name))[0][
+                "n"
+            ]
+            for name in _QUEUES
+        }
+        return {"rows": rows, "candidates": candidates}
+
+    return asking.ask(work)
+
+
+def _queue_source(name: ReviewQueue) -> str:
+    return f"""(
+        SELECT iteration, trajectory_id, domain, world, instruction, destination FROM {OUTCOMES_TABLE} WHERE {_ROUTED}
+            AND ($iteration IS NULL OR iteration = $iteration) AND ($domain IS NULL OR domain = $domain)) t
+        {_QUEUES[name][0]}"""
+
+
+def _draw_query(name: ReviewQueue) -> str:
+    # By md5, since DuckDB's own hash may be another one in its next version.
+    return f"""
+        SELECT iteration, trajectory_id, domain, world, instruction
+        FROM (SELECT *, md5($seed::VARCHAR || trajectory_id) AS key FROM {_queue_source(name)}) ORDER BY {_QUEUES[name][1]}"""
+
+
+def load_review_item(asking: CatalogReader, tokens: TokenTexts, trajectory_id: str, reviewer: str) -> dict[str, Any]:
+    """A trajectory as its page has it, with `mine`, the reviewer's label. Until there is one, nothing tells what others
+    or scorers say; then `others` are the labels of the others. Raises NotHere, BadInput."""
+    reviewer = labels.normalise_reviewer(reviewer)
+    found = trajectories.load_trajectory_detail(asking, tokens, trajectory_id)
+    columns = 'reviewer, label, comment, "at", queue'
+    said = asking.rows(f"SELECT {columns} FROM labels WHERE trajectory_id = $id ORDER BY ALL", {"id": trajectory_id})
+    mine = next((row for row in said if row["reviewer"] == reviewer), None)
+    if mine is None:
+        return {
+            "mine": None,
+            "facts": {name: found["facts"][name] for name in _BLIND_FACTS},
+            "steps": _hide_rewards(found["steps"]),
+        }
+    return found | {"mine": mine, "others": [row for row in said if row is not mine]}
+
+
+def _hide_rewards(steps: list[Row]) -> list[Row]:
+    return [step | {"reward": None} for step in steps]
+
+
+def save_review_label(asking: CatalogReader, said: LabelRequest) -> None:
+    """Keep a label; of a trajectory that is asked about before an iteration trains it is the answer. Raises BadInput,
+    NotHere where there is no such trajectory."""
+    ws, reviewer, of = asking.ws, labels.normalise_reviewer(said.reviewer), {"id": said.trajectory_id}
+    known = asking.rows(
+        f"SELECT iteration FROM {OUTCOMES_TABLE} WHERE trajectory_id = $id ORDER BY iteration DESC LIMIT 1", of
+    )
+    if not known:
+        raise NotInStore(f"there is no trajectory {said.trajectory_id[:80]} here", fix="it may have been discarded")
+    newest = route_review.newest_reviewable_iteration(ws)
+    if said.queue == "routing" or said.trajectory_id in {
+        one.trajectory_id for one in route_review.open_questions(ws, newest)
+    }:
+        route_review.label_trajectory(
+            ws, newest, said.trajectory_id, said.label, reviewer=reviewer, comment=said.comment.strip()
+        )
+        return
+    # How it was drawn does not change with a second label; and the third to see what two dispute is who decides.
+    before = asking.rows("SELECT reviewer, queue FROM labels WHERE trajectory_id = $id", of)
+    drawn = next((row["queue"] for row in before if row["reviewer"] == reviewer), None)
+    disputed = asking.rows("FROM human_labels WHERE trajectory_id = $id AND state = 'to decide'", of)
+    labels.append_label(
+        ws,
+        labels.Label(
+            trajectory_id=said.trajectory_id,
+            iteration=known[0]["iteration"],
+            label=said.label,
+            comment=said.comment.strip(),
+            reviewer=reviewer,
+            at=datetime.now(UTC).isoformat(),
+            queue=drawn or ("decide" if disputed else said.queue),
+        ),
+    )
+
+
+def query_agreement(asking: CatalogReader) -> dict[str, Any]:
+    """How far reviewers agree, and scorers with them; how many trajectories are in which state."""
+    return {
+        "pairs": asking.rows("FROM reviewer_agreement"),
+        "scorers": asking.rows("FROM scorers_beside_people"),
+        "states": asking.rows("SELECT state, count(*) AS n FROM human_labels GROUP BY ALL ORDER BY state"),
+        "reviewers": asking.rows("SELECT reviewer, count(*) AS n FROM labels GROUP BY ALL ORDER BY n DESC, reviewer"),
+    }
+
+
+# Promotions that wait for a person: what a decision rests on, and the decision, as `flywheel review` makes it.
+
+
+class PromotionRequest(BaseModel):
+    """As a page sends it."""
+
+    promote: StrictBool
+    reviewer: str
+    comment: str = ""
+
+
+def list_waiting_promotions(ws: Workspace) -> list[dict[str, Any]]:
+    """Each with the decisions so far, oldest first, and whether a run waits for it."""
+    return [
+        {"iteration": k, "decisions": _list_decisions(ws, k), "running": run_lock.is_workspace_busy(ws)}
+        for k in promotion_review.list_pending_reviews(ws)
+    ]
+
+
+def load_promotion_case(ws: Workspace, iteration: int) -> dict[str, Any]:
+    """What the decision rests on. Raises BadInput where nobody is asked, or not any more."""
+    if why := promotion_review.find_review_obstacle(ws, iteration):
+        raise why
+    return asdict(
+        promotion_report.build_promotion_report(
+            ws, iteration, iteration_params.load_iteration_params(ws, iteration).promotion
+        )
+    ) | {"decisions": _list_decisions(ws, iteration), "running": run_lock.is_workspace_busy(ws)}
+
+
+def submit_promotion_decision(ws: Workspace, iteration: int, decision: PromotionRequest) -> dict[str, Any]:
+    """Raises BadInput, as `review.decide`."""
+    promotion_review.decide_promotion(ws, iteration, **decision.model_dump())
+    return {"decisions": _list_decisions(ws, iteration), "running": run_lock.is_workspace_busy(ws)}
+
+
+def _list_decisions(ws: Workspace, iteration: int) -> list[dict[str, Any]]:
+    decided = promotion_review.read_review(ws, iteration)
+    return (
+        [{name: getattr(one, name) for name in ("promote", "reviewer", "comment", "at")} for one in decided.all]
+        if decided
+        else []
+    )

@@ -1,0 +1,303 @@
+"""Index the words of thoughts and the first screens of trajectories, in SQLite with FTS5."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import re
+import sqlite3
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence, Set
+from functools import lru_cache
+from itertools import groupby, islice
+from operator import itemgetter
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from flywheel.config.workspace import Workspace
+from flywheel.store import partitions
+from flywheel.utils.errors import FlywheelError, QueryTimeout
+
+# The file behind `search_index.py`: SQLite with a full-text index (FTS5), filled partition by partition, each whole or
+# not at all. Any number of processes may read it, and one at a time writes.
+
+_VERSION = 1
+_TABLES = (
+    """CREATE TABLE partition (
+        number INTEGER PRIMARY KEY, iteration INTEGER, stage TEXT, stamp TEXT, trajectories INTEGER,
+        UNIQUE (iteration, stage, stamp))""",
+    "CREATE TABLE trajectory (number INTEGER PRIMARY KEY, trajectory_id TEXT, partition INTEGER, screen TEXT)",
+    "CREATE INDEX by_name ON trajectory (trajectory_id)",
+    """CREATE VIRTUAL TABLE words USING fts5(
+        thoughts, content = '', columnsize = 0, tokenize = 'unicode61 remove_diacritics 2')""",
+    f"PRAGMA user_version = {_VERSION}",
+)
+_CLEAR_STATEMENTS = (
+    "DELETE FROM partition",
+    "DELETE FROM trajectory",
+    "INSERT INTO words (words) VALUES ('delete-all')",
+)
+_COLUMNS = ["trajectory_id", "thought", "image_sha256"]
+_READ_ROWS, _INSERT_ROWS = 8_192, 1_000
+_STEP_SEPARATOR = " \ue000 "  # thoughts of two steps: a word of its own, so that no search goes from one into the next
+_CJK_PATTERN = re.compile(r"([\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff])")
+_WAIT_S = 60.0  # for another process that writes
+_RETRY_S = 0.01
+
+PartitionKey = tuple[int, str, str]  # iteration, stage, and a name of its content
+
+
+def list_step_partitions(ws: Workspace) -> frozenset[PartitionKey]:
+    """The partitions of `steps`. Raises DataError for a damaged list."""
+    found = set()
+    for folder in ws.data.glob("steps/iteration=*/stage=*"):
+        iteration, stage = (path.name.partition("=")[2] for path in (folder.parent, folder))
+        if (listed := partitions.read_part_list(folder)) is not None:
+            names = hashlib.sha256("\n".join(part.sha256 for part in listed).encode()).hexdigest()
+            found.add((int(iteration), stage, names))
+    return frozenset(found)
+
+
+def format_fts_phrase(text: str) -> str:
+    """A search as FTS5 reads it: these words in this order, of which the last may go on."""
+    return f'"{_space_cjk(text).replace(chr(34), " ").replace(chr(0), " ")}" *'
+
+
+def update_index(path: Path, ws: Workspace, wanted: Set[PartitionKey]) -> tuple[int, ...]:
+    """Bring the file up to date; gives the numbers of partitions in it that are not wanted. Raises DataError, and
+    sqlite3.Error or OSError where it cannot be written."""
+    with contextlib.closing(_open_for_writing(path)) as connection:
+        held = _indexed_partitions(connection)
+        gone = sum(count for one, (_, count) in held.items() if one not in wanted)
+        if gone > sum(count for one, (_, count) in held.items() if one in wanted):
+            with _transaction(connection):
+                for text in _CLEAR_STATEMENTS:
+                    connection.execute(text)
+            held = {}
+        for one in sorted(wanted - held.keys(), reverse=True):  # the newest first
+            with contextlib.suppress(partitions.PartMissing):  # replaced meanwhile: that one is wanted next
+                _add_partition(connection, ws, one)
+        return tuple(number for one, (number, _) in _indexed_partitions(connection).items() if one not in wanted)
+
+
+def open_index(path: Path) -> contextlib.closing[sqlite3.Connection]:
+    """Raises sqlite3.OperationalError where there is none."""
+    return contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=_WAIT_S))
+
+
+def _indexed_partitions(connection: sqlite3.Connection) -> dict[PartitionKey, tuple[int, int]]:
+    """Each partition with its number and how many trajectories it has."""
+    rows = connection.execute("SELECT iteration, stage, stamp, number, trajectories FROM partition")
+    return {tuple(row[:3]): tuple(row[3:]) for row in rows}
+
+
+def _open_for_writing(path: Path) -> sqlite3.Connection:
+    """To write. A file that is damaged, or of another version, is made anew."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for last in (False, True):
+        connection = sqlite3.connect(path, timeout=_WAIT_S, isolation_level=None)
+        try:
+            _set_wal(connection)
+            connection.execute("PRAGMA synchronous = NORMAL")
+            if _create_tables(connection):
+                return connection
+        except sqlite3.DatabaseError as error:
+            connection.close()
+            if last or isinstance(error, sqlite3.OperationalError):  # it is no database, or it cannot be written
+                raise
+        connection.close()
+        for end in ("", "-wal", "-shm"):
+            path.with_name(path.name + end).unlink(missing_ok=True)
+    raise sqlite3.OperationalError("another version of flywheel makes it at the same time")
+
+
+def _set_wal(connection: sqlite3.Connection) -> None:
+    """Who reads does not wait for who writes. To become so, alone of all it does, SQLite itself does not wait for other
+    processes."""
+    ends = time.monotonic() + _WAIT_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > ends:
+                raise
+            time.sleep(_RETRY_S)
+
+
+def _create_tables(connection: sqlite3.Connection) -> bool:
+    """Whether it has the tables of this version."""
+    with _transaction(connection):
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        for text in _TABLES if not version else ():
+            connection.execute(text)
+    return version in (0, _VERSION)
+
+
+@contextlib.contextmanager
+def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+
+
+def _add_partition(connection: sqlite3.Connection, ws: Workspace, one: PartitionKey) -> None:
+    with _transaction(connection):
+        added = connection.execute("INSERT OR IGNORE INTO partition VALUES (NULL, ?, ?, ?, 0)", one)
+        if not added.rowcount:
+            return  # another process was quicker
+        (before,) = connection.execute("SELECT coalesce(max(number), 0) FROM trajectory").fetchone()
+        last, rows = before, _trajectories(ws, *one[:2])
+        while some := list(enumerate(islice(rows, _INSERT_ROWS), last + 1)):
+            connection.executemany(
+                "INSERT INTO trajectory VALUES (?, ?, ?, ?)",
+                [(number, name, added.lastrowid, screen) for number, (name, _, screen) in some],
+            )
+            connection.executemany(
+                "INSERT INTO words (rowid, thoughts) VALUES (?, ?)", [(number, said) for number, (_, said, _) in some]
+            )
+            last += len(some)
+        connection.execute("UPDATE partition SET trajectories = ? WHERE number = ?", (last - before, added.lastrowid))
+
+
+def _trajectories(ws: Workspace, iteration: int, stage: str) -> Iterator[tuple[str, str, str | None]]:
+    """Name, thoughts and first screen of each. Rows lie in order of trajectory and step."""
+    for name, steps in groupby(_rows(partitions.partition_files(ws, "steps", iteration, stage)), itemgetter(0)):
+        thoughts, screens = zip(*((thought, screen) for _, thought, screen in steps), strict=True)
+        yield name, _space_cjk(_STEP_SEPARATOR.join(filter(None, thoughts))), next(filter(None, screens), None)
+
+
+def _rows(files: Iterable[Path]) -> Iterator[tuple[str, str | None, str | None]]:
+    for path in files:
+        try:
+            with pq.ParquetFile(path) as file:
+                for batch in file.iter_batches(_READ_ROWS, columns=_COLUMNS):
+                    yield from zip(*(batch.column(name).to_pylist() for name in _COLUMNS), strict=True)
+        except FileNotFoundError:
+            raise partitions.missing_part_error(path) from None
+        except (pa.ArrowException, OSError) as error:
+            raise partitions.damaged_file_error(
+                path, f"not a whole Parquet file: {partitions.exception_first_line(error)}"
+            ) from error
+
+
+def _space_cjk(text: str) -> str:
+    """Each sign that is a word by itself, apart from its neighbours."""
+    return text if text.isascii() else _CJK_PATTERN.sub(r" \1 ", text)
+
+
+# What the list of trajectories is looked up in: the words of their thoughts, and their first screens.
+#
+# `.flywheel/explorer/index.sqlite` is made of the partitions of `steps`, each of which is read once, when it is new:
+# what an iteration costs here does not grow with those before it. It may be deleted; it is made again, also where most
+# of it is of partitions that are gone.
+#
+# A search is words in their order, of which the last may be unfinished; small and large letters are alike, and those
+# with accents and without. Signs of Chinese, Japanese and Korean are words each.
+
+_CACHED_SEARCHES = 16  # searches: a reader who scrolls asks the same again
+_PROGRESS_STEPS = 10_000  # of SQLite's machine, after which it looks at the time
+_MAX_SEARCHES = 2  # searches at work: each may hold the name of every trajectory
+_FETCH_ROWS = 10_000  # names that are Python's for a moment, at a time
+
+
+class ThoughtIndex:
+    """Of a workspace, for many threads; brought up to date by one of its own. limit_s: for a search."""
+
+    def __init__(self, ws: Workspace, limit_s: float) -> None:
+        self._ws, self._limit_s = ws, limit_s
+        self._path = ws.state / "explorer" / "index.sqlite"
+        self._lock = threading.Lock()
+        self._wanted: frozenset[PartitionKey] = frozenset()
+        self._gone: tuple[int, ...] = ()  # numbers of partitions that are in it, and not in the store
+        self._failed: FlywheelError | None = None
+        self._done = threading.Event()
+        self._at_work = False
+        self._found = lru_cache(maxsize=_CACHED_SEARCHES)(self._match)
+        self._places = threading.Semaphore(_MAX_SEARCHES)
+
+    def begin(self) -> None:
+        """Bring it up to date with the store as it is now; nobody waits for that but who searches."""
+        with self._lock:
+            self._done.clear()
+            try:
+                self._wanted, self._failed = list_step_partitions(self._ws), None
+            except FlywheelError as error:
+                self._failed = error
+                self._done.set()
+                return
+            if not self._at_work:
+                self._at_work = True
+                threading.Thread(target=self._catch_up, name="index", daemon=True).start()
+
+    def find(self, text: str) -> pa.Table:
+        """The names of trajectories (column `trajectory_id`) in whose thoughts the words stand. Raises QueryTimeout,
+        DataError for a damaged file of the store, FlywheelError where the index cannot be written."""
+        if not self._done.wait(self._limit_s):
+            raise QueryTimeout("the words of new thoughts are still being indexed", fix="ask again in a moment")
+        if self._failed:
+            raise self._failed
+        return self._found(format_fts_phrase(text), self._wanted, self._gone)
+
+    def screens(self, names: Sequence[str]) -> dict[str, str | None]:
+        """The sha256 of each one's first screen, of those that are in the index by now."""
+        asked = ", ".join("?" * len(names))
+        try:
+            with open_index(self._path) as connection:
+                return dict(
+                    connection.execute(
+                        f"""SELECT trajectory_id, screen FROM trajectory WHERE trajectory_id IN ({asked})
+                        ORDER BY number""",  # what a newer partition says comes last, and stays
+                        names,
+                    )
+                )
+        except sqlite3.Error:  # there is none yet
+            return {}
+
+    def _match(self, phrase: str, _: frozenset[PartitionKey], gone: tuple[int, ...]) -> pa.Table:
+        if not self._places.acquire(timeout=self._limit_s):
+            raise QueryTimeout(f"others' searches were at work for {self._limit_s:g} s", fix="ask again")
+        over = time.monotonic() + self._limit_s
+        try:
+            with open_index(self._path) as connection:
+                connection.set_progress_handler(lambda: time.monotonic() > over, _PROGRESS_STEPS)
+                found = connection.execute(
+                    f"""SELECT trajectory_id FROM words JOIN trajectory ON number = words.rowid
+                    WHERE words MATCH ? AND partition NOT IN ({", ".join(map(str, gone))})""",
+                    (phrase,),
+                )
+                some = iter(lambda: found.fetchmany(_FETCH_ROWS), [])
+                names = pa.chunked_array([[name for (name,) in rows] for rows in some], pa.string())
+        except sqlite3.Error as error:
+            if time.monotonic() > over:
+                raise QueryTimeout(f"it took longer than {self._limit_s:g} s", fix="give more words") from None
+            raise self._unusable(error) from None
+        finally:
+            self._places.release()
+        return pa.table({"trajectory_id": names})
+
+    def _catch_up(self) -> None:
+        """Until it is as the store is, which may change meanwhile."""
+        while True:
+            wanted, gone, failed = self._wanted, (), None
+            try:
+                gone = update_index(self._path, self._ws, wanted)
+            except FlywheelError as error:
+                failed = error
+            except (sqlite3.Error, OSError) as error:
+                failed = self._unusable(error)
+            with self._lock:
+                if wanted == self._wanted:
+                    self._gone, self._failed, self._at_work = gone, failed, False
+                    self._done.set()
+                    return
+
+    def _unusable(self, error: Exception) -> FlywheelError:
+        return FlywheelError(f"the index of words cannot be used: {error}", where=self._ws.relative(self._path))

@@ -1,0 +1,118 @@
+"""Answer SQL that a reader typed, in worker processes within a time limit."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import sys
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from flywheel.config.workspace import Workspace
+from flywheel.ui.explorer.sql_worker import SqlLimits
+from flywheel.utils import errors
+from flywheel.utils.errors import FlywheelError, QueryTimeout
+
+MAX_SQL_WORKERS = 2
+_QUEUE_TIMEOUT_S = 20.0  # for others' questions
+_START_TIMEOUT_S = 60.0
+_GRACE_S = 2.0  # for a query to end when it is told to
+
+
+@dataclass(frozen=True)
+class SqlResult:
+    """told: columns, rows, whether rows were left out, seconds. data: in the form that was asked for."""
+
+    told: dict[str, Any]
+    data: bytes
+
+
+class SqlWorkerPool:
+    """At most `AT_ONCE` processes, kept while they are well: one that does not heed its limits is ended."""
+
+    def __init__(self, ws: Workspace, limits: SqlLimits | None = None) -> None:
+        self._ws, self._limits = ws, limits or SqlLimits()
+        self._free: list[asyncio.subprocess.Process] = []
+        self._all: set[asyncio.subprocess.Process] = set()
+        self._ready: set[asyncio.subprocess.Process] = set()  # those that have opened the catalogue
+        self._places = asyncio.Semaphore(MAX_SQL_WORKERS)
+
+    async def ask(self, sql: str, form: str = "json") -> SqlResult:
+        """Raises BadInput for what is no question, or too much of one; QueryTimeout."""
+        try:
+            async with asyncio.timeout(_QUEUE_TIMEOUT_S):
+                await self._places.acquire()
+        except TimeoutError:
+            raise QueryTimeout(f"others' queries were at work for {_QUEUE_TIMEOUT_S:g} s", fix="ask again") from None
+        try:
+            return await self._answered(sql, form)
+        finally:
+            self._places.release()
+
+    async def prepare(self) -> None:
+        """Begin a process for the first question, where there is none."""
+        if not self._all:
+            self._free.append(await self._begin())
+
+    async def aclose(self) -> None:
+        """End the processes, and with them what they are at."""
+        for process in list(self._all):
+            await self._end(process)
+
+    async def _answered(self, sql: str, form: str) -> SqlResult:
+        process = self._free.pop() if self._free else await self._begin()
+        well = False
+        try:
+            if process not in self._ready:
+                async with asyncio.timeout(_START_TIMEOUT_S):
+                    await process.stdout.readline()
+                self._ready.add(process)
+            async with asyncio.timeout(self._limits.seconds + _GRACE_S):
+                process.stdin.write(json.dumps({"sql": sql, "form": form}).encode() + b"\n")
+                await process.stdin.drain()
+                told = json.loads(await process.stdout.readline() or b"null")
+                data = await process.stdout.readexactly(told["bytes"]) if told else b""
+            well = told is not None
+        except TimeoutError:
+            raise QueryTimeout(
+                f"the query took longer than the {self._limits.seconds:g} s that one may take, and was ended"
+            ) from None
+        except (ConnectionError, asyncio.IncompleteReadError):
+            told = None
+        finally:
+            if well and process.returncode is None:
+                self._free.append(process)
+            else:
+                await self._end(process)
+        if told is None:
+            raise FlywheelError("the query ended the process that answered it: it took too much", fix="ask for less")
+        if "error" in told:
+            raise getattr(errors, told["kind"], FlywheelError)(told["error"])
+        return SqlResult(told, data)
+
+    async def _begin(self) -> asyncio.subprocess.Process:
+        command = (
+            sys.executable,
+            "-P",
+            "-m",
+            "flywheel.ui.explorer.sql_worker",
+            str(self._ws.root),
+            json.dumps(asdict(self._limits)),
+        )
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            limit=2**20,
+        )
+        self._all.add(process)
+        return process
+
+    async def _end(self, process: asyncio.subprocess.Process) -> None:
+        self._all.discard(process)
+        self._ready.discard(process)
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()

@@ -1,0 +1,349 @@
+"""A process that answers SQL which anybody may have written. `python -m flywheel.ui.explorer.sql_worker ROOT LIMITS`.
+
+Three locks, each of which would do: one question, and that a SELECT (`sql_worker.py`); DuckDB without extensions,
+settings and any file beside the datasets; a process that can write no file and take no more memory than it is given.
+Whatever gets past its time is ended from outside (`sql.py`). A line of JSON comes in for each question, a line of JSON
+and bytes go out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import json
+import os
+import re
+import resource
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import duckdb
+import pyarrow as pa
+import pyarrow.csv as csv
+import pyarrow.parquet as pq
+from pydantic_core import to_json
+
+from flywheel.config.workspace import Workspace
+from flywheel.store import labels
+from flywheel.store.catalog import database
+from flywheel.store.catalog.database import CatalogConnection
+from flywheel.utils.errors import BadInput, FlywheelError, QueryTimeout, first_line
+
+# Which texts in SQL are questions, and the statements that DuckDB makes of one.
+
+_SELECT, _EXPLAIN, _CREATE = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN, duckdb.StatementType.CREATE)
+_KINDS = "SELECT, FROM, WITH, PIVOT, DESCRIBE, SHOW, SUMMARIZE, EXPLAIN"
+
+
+@dataclass(frozen=True)
+class ParsedQuery:
+    """Its statements, of which the last one answers. plan: that is how DuckDB would answer, not the answer."""
+
+    statements: tuple[duckdb.Statement, ...]
+    plan: bool = False
+
+
+def parse_sql_query(connection: duckdb.DuckDBPyConnection, sql: str) -> ParsedQuery:
+    """The one question of a text. Raises BadInput where it is none, several, or a command."""
+    found = _statements(connection, sql)
+    if not found:
+        raise BadInput("the query is empty", fix="type one query")
+    if any(token.startswith(b";") for token in _tokens(sql)[:-1]):
+        raise BadInput("these are several statements", fix="type one query")
+    if _is_pivot(found):
+        return ParsedQuery(tuple(found))
+    if len(found) != 1:
+        raise _unnamed_pivot()
+    if found[0].type == _SELECT:
+        return ParsedQuery((found[0],))
+    if found[0].type == _EXPLAIN:
+        return ParsedQuery(tuple(_statements(connection, _explain_text(connection, sql))), plan=True)
+    raise _not_a_query(found[0])
+
+
+def _is_pivot(found: list[duckdb.Statement]) -> bool:
+    """Of one statement: a query with a PIVOT that does not name its values. DuckDB makes a temporary type of them
+    first, which ends with the transaction."""
+    *types, last = (one.type for one in found)
+    return set(types) == {_CREATE} and last == _SELECT
+
+
+def _explain_text(connection: duckdb.DuckDBPyConnection, sql: str) -> str:
+    """The text as it may be run: EXPLAIN alone or with ANALYZE, of what is a SELECT when it stands alone."""
+    tokens = _tokens(sql)
+    analyze = bool(re.match(rb"analyze\b", tokens[1], re.IGNORECASE))
+    inner = b"".join(tokens[2 if analyze else 1 :]).decode()
+    asked = _statements(connection, inner)
+    if len(asked) != 1:
+        raise _unnamed_pivot()
+    if asked[0].type != _SELECT:
+        raise _not_a_query(asked[0])
+    return f"EXPLAIN {'ANALYZE ' if analyze else ''}{inner}"
+
+
+def _tokens(sql: str) -> list[bytes]:
+    """Each token with what follows it up to the next: blanks, comments. What precedes the first is left out."""
+    text = sql.encode()
+    starts = [place for place, _ in duckdb.tokenize(sql)]
+    return [text[start:end] for start, end in zip(starts, [*starts[1:], len(text)], strict=True)]
+
+
+def _statements(connection: duckdb.DuckDBPyConnection, sql: str) -> list[duckdb.Statement]:
+    try:
+        return connection.extract_statements(sql)
+    except duckdb.Error as error:
+        raise database.explain_duckdb_error(connection, error) from None
+
+
+def _unnamed_pivot() -> BadInput:
+    return BadInput("a PIVOT within a command names its values", fix="PIVOT ... ON x IN (...)")
+
+
+def _not_a_query(asked: duckdb.Statement) -> BadInput:
+    kind = asked.type.name.lower().replace("_", " ")
+    return BadInput(f"{kind} is no question", fix=f"here data are read: {_KINDS}")
+
+
+_MAX_CELL_CHARACTERS = 2000
+_MAX_EXACT_INTEGER = 2**53  # the largest whole numbers that a browser tells apart
+_BATCH = 2048
+_OVERHEAD_BYTES = 2**30  # bytes that the process may take besides the query's: what is mapped, and stacks
+
+
+@dataclasses.dataclass(frozen=True)
+class SqlLimits:
+    """Of one question. bytes: of its result."""
+
+    seconds: float = 10.0
+    memory: int = 2**30
+    rows: int = 10_000
+    export_rows: int = 1_000_000
+    bytes: int = 64 * 2**20
+    threads: int = 2
+
+
+def lock_connection(ws: Workspace, limits: SqlLimits, connection: duckdb.DuckDBPyConnection) -> None:
+    """From here on it reads the datasets, and nothing else; no statement changes that."""
+    places = [ws.data, ws.state / "closed", ws.root / "iterations", labels.labels_folder(ws)]
+    folders = ", ".join(f"'{name}'" for path in places for name in _quoted(path, path.resolve()))
+    for text in (
+        "autoinstall_known_extensions = false",
+        "autoload_known_extensions = false",
+        "allow_community_extensions = false",
+        "python_enable_replacements = false",
+        "temp_directory = ''",
+        f"memory_limit = '{limits.memory}B'",
+        f"threads = {limits.threads}",
+        f"allowed_directories = [{folders}]",
+        "enable_external_access = false",
+        "lock_configuration = true",
+    ):
+        connection.execute(f"SET GLOBAL {text}")
+
+
+def _quoted(*paths: Path) -> list[str]:
+    return [str(path).replace("'", "''") for path in paths]
+
+
+class SqlAnswerer:
+    """What is said to one question after another."""
+
+    def __init__(self, ws: Workspace, limits: SqlLimits) -> None:
+        self._limits = limits
+        self._resident = CatalogConnection(ws, lambda connection: lock_connection(ws, limits, connection))
+
+    def warm(self) -> None:
+        """Opens the catalogue."""
+        self._resident.ask(lambda connection: connection.execute("SELECT 1").fetchall())
+
+    def to(self, sql: str, form: str) -> tuple[dict[str, Any], bytes]:
+        """What is told of the result, and the result: `json`, `csv` or `parquet`. Raises BadInput, QueryTimeout."""
+        begun = time.monotonic()
+        table, cut, plan = self._resident.ask(lambda connection: self._asked(connection, sql, form))
+        told = {
+            "columns": [{"name": field.name, "type": str(field.type)} for field in table.schema],
+            "rows": table.num_rows,
+            "cut": cut,
+            "plan": plan,
+            "seconds": round(time.monotonic() - begun, 3),
+        }
+        try:
+            written = _FORMS[form](table)
+            if len(written) > 4 * self._limits.bytes:  # what is named once in the result is written in each row
+                raise _too_much(self._limits)
+            return told, written
+        except (MemoryError, pa.ArrowMemoryError):
+            raise _too_much(self._limits) from None
+        except pa.ArrowException as error:
+            raise BadInput(f"the result cannot be written as {form}: {first_line(str(error))}") from None
+
+    def _asked(self, connection: duckdb.DuckDBPyConnection, sql: str, form: str) -> tuple[pa.Table, bool, bool]:
+        over = threading.Event()
+
+        def stop() -> None:
+            over.set()
+            connection.interrupt()
+
+        timer = threading.Timer(self._limits.seconds, stop)
+        timer.start()
+        try:
+            asked = parse_sql_query(connection, sql)
+            table, cut = self._read(connection, asked.statements, form)
+            return (_plan_lines(table) if asked.plan else table), cut, asked.plan
+        except MemoryError:
+            raise _too_much(self._limits) from None
+        except (duckdb.Error, pa.ArrowException) as error:
+            if over.is_set():
+                raise QueryTimeout(
+                    f"the query took longer than the {self._limits.seconds:g} s that one may take", fix="ask for less"
+                ) from None
+            if isinstance(error, (duckdb.OutOfMemoryException, pa.ArrowMemoryError)):
+                raise _too_much(self._limits) from None
+            raise database.explain_duckdb_error(connection, error) from None
+        finally:
+            timer.cancel()
+
+    def _read(
+        self, connection: duckdb.DuckDBPyConnection, asked: Sequence[duckdb.Statement], form: str
+    ) -> tuple[pa.Table, bool]:
+        most = self._limits.rows if form == "json" else self._limits.export_rows
+        connection.execute("BEGIN TRANSACTION READ ONLY")
+        try:
+            for before in asked[:-1]:
+                connection.execute(before)
+            reader = connection.execute(asked[-1]).to_arrow_reader(_BATCH)
+            read, rows, size = [], 0, 0
+            for batch in reader:
+                read.append(batch)
+                rows, size = rows + batch.num_rows, size + batch.nbytes
+                if rows > most or size > self._limits.bytes:
+                    break
+            table = pa.Table.from_batches(read, reader.schema)
+            kept = self._fitting(table.slice(0, most))
+            return kept, rows > kept.num_rows
+        finally:
+            with contextlib.suppress(duckdb.Error):
+                connection.execute("ROLLBACK")
+
+    def _fitting(self, table: pa.Table) -> pa.Table:
+        """Its first rows, as many as the bytes allow; one at least."""
+        low, high = 1, max(table.num_rows, 1)
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if table.slice(0, middle).nbytes <= self._limits.bytes else (low, middle - 1)
+        return table.slice(0, low)
+
+
+def _plan_lines(plan: pa.Table) -> pa.Table:
+    """A plan, which is a picture of many lines in one cell, as a row a line."""
+    return pa.table({"plan": "\n".join(plan.columns[1].to_pylist()).splitlines()})
+
+
+def _too_much(limits: SqlLimits) -> BadInput:
+    return BadInput(f"the query needs more than the {limits.memory // 2**20} MiB that one may take", fix="ask for less")
+
+
+def _as_json(table: pa.Table) -> bytes:
+    columns = [[_cell(value) for value in _values(column)] for column in table.columns]
+    return to_json([list(row) for row in zip(*columns, strict=True)], inf_nan_mode="constants", fallback=str)
+
+
+def _cell(value: Any) -> Any:
+    """As a page can show it."""
+    if isinstance(value, bytes):
+        return f"({len(value):,} bytes)"
+    if isinstance(value, str):
+        return (
+            value
+            if len(value) <= _MAX_CELL_CHARACTERS
+            else f"{value[:_MAX_CELL_CHARACTERS]}… ({len(value):,} characters)"
+        )
+    if isinstance(value, bool) or value is None:
+        return value
+    if isinstance(value, int) and abs(value) > _MAX_EXACT_INTEGER:
+        return str(value)
+    if isinstance(value, float) and value - value != 0:  # no number, or without end
+        return str(value)
+    if isinstance(value, (list, dict)):
+        return _cell(to_json(value, inf_nan_mode="null", fallback=str, bytes_mode="base64").decode())
+    return value
+
+
+def _as_parquet(table: pa.Table) -> bytes:
+    file = io.BytesIO()
+    pq.write_table(table, file, compression="zstd")
+    return file.getvalue()
+
+
+def _as_csv(table: pa.Table) -> bytes:
+    """By pyarrow, since DuckDB writes it to a file; what is nested goes as JSON."""
+    columns = [
+        column if _plain(column.type) else pa.array(map(_cell_text, _values(column)), pa.string())
+        for column in table.columns
+    ]
+    file = io.BytesIO()
+    csv.write_csv(pa.table(columns, table.column_names), file)
+    return file.getvalue()
+
+
+def _plain(kind: pa.DataType) -> bool:
+    return not (pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_dictionary(kind))
+
+
+def _values(column: pa.ChunkedArray) -> list[Any]:
+    return column.to_pylist(maps_as_pydicts="lossy")
+
+
+def _cell_text(value: Any) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    return to_json(value, inf_nan_mode="null", fallback=str, bytes_mode="base64").decode().strip('"')
+
+
+_FORMS = {"json": _as_json, "csv": _as_csv, "parquet": _as_parquet}
+
+
+def _confine(limits: SqlLimits) -> None:
+    """No file is written, no memory is taken beyond what a query may have, nothing is left behind."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    most = pages * resource.getpagesize() + limits.memory + limits.bytes * 4 + _OVERHEAD_BYTES
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def serve_sql_queries(answers: SqlAnswerer, questions: BinaryIO, out: BinaryIO) -> None:
+    """Until there are no more questions."""
+    for line in questions:
+        asked = json.loads(line)
+        payload = b""
+        try:
+            told, payload = answers.to(asked["sql"], asked["form"])
+        except FlywheelError as error:
+            told = {"error": str(error), "kind": type(error).__name__}
+        out.write(json.dumps(told | {"bytes": len(payload)}).encode() + b"\n" + payload)
+        out.flush()
+
+
+def run_sql_worker(root: str, limits: str) -> None:
+    chosen = SqlLimits(**json.loads(limits))
+    answers = SqlAnswerer(Workspace(Path(root)), chosen)
+    with contextlib.suppress(FlywheelError):  # what is damaged is told to whoever asks for it
+        answers.warm()
+    _confine(chosen)
+    # What a library prints goes where it does no harm.
+    out = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    out.write(b"ready\n")
+    out.flush()
+    serve_sql_queries(answers, sys.stdin.buffer, out)
+
+
+if __name__ == "__main__":
+    run_sql_worker(*sys.argv[1:])

@@ -1,0 +1,289 @@
+"""Draw charts as inline SVG: curves, intervals, sheets of several charts, and their colours."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+# Colours of what charts show, by name: a CSS class `tone-<name>` sets `--tone`, on light pages and on dark ones.
+
+_TONES = {  # name -> its colour on light pages, on dark ones
+    "all": ("#343c4a", "#d5dae2"),
+    "sft": ("#1f7a5f", "#56c39f"),
+    "ct": ("#3569c9", "#7fa8f5"),
+    "quarantine": ("#b07a10", "#e0b04e"),
+    "other": ("#77808e", "#98a1af"),
+    "games": ("#6a51c4", "#a893f5"),
+    "sites": ("#c8601d", "#f0985a"),
+    "control": ("#2a7ab8", "#6cb4ea"),
+    # Domains of any other name.
+    "domain-0": ("#b03a7a", "#f08cc0"),
+    "domain-1": ("#4f7a1f", "#a3d06a"),
+    "domain-2": ("#1f7f86", "#5fc9d0"),
+    "domain-3": ("#8a5a2b", "#d6a873"),
+    # Curves that are told apart by order.
+    "one": ("#343c4a", "#d5dae2"),
+    "two": ("#c8601d", "#f0985a"),
+    "three": ("#6a51c4", "#a893f5"),
+    "four": ("#1f7a5f", "#56c39f"),
+    "five": ("#b3362c", "#ef8a80"),
+    "six": ("#3569c9", "#7fa8f5"),
+    "seven": ("#b07a10", "#e0b04e"),
+}
+_SPARE_TONES = 4  # colours for domains that have none of their own
+
+
+def tone_class(name: str) -> str:
+    """The CSS class of a domain, a store or `all`. A domain keeps its colour from report to report."""
+    return f"tone-{name}" if name in _TONES else f"tone-domain-{zlib.crc32(name.encode()) % _SPARE_TONES}"
+
+
+def tone_stylesheet(*, dark: bool = True) -> str:
+    """The classes. dark: those of dark pages too, for a page that follows the reader's choice."""
+    light = "".join(f".tone-{name}{{--tone:{colour}}}" for name, (colour, _) in _TONES.items())
+    if not dark:
+        return light
+    night = "".join(f".tone-{name}{{--tone:{colour}}}" for name, (_, colour) in _TONES.items())
+    return f"{light}@media (prefers-color-scheme:dark){{{night}}}"
+
+
+# Charts as inline SVG. Colours are CSS classes of the page, so that light and dark need one drawing.
+#
+# Each function returns an `<svg>` as text (escaped where it holds data). Sizes are units of the viewBox: at about 360
+# wide a chart is read at its own size on a phone and in a column of a wide page.
+
+CHART_WIDTH, CHART_HEIGHT = 360, 190
+_LEFT, _RIGHT, _TOP, _BOTTOM = 40, 12, 14, 26
+
+
+@dataclass(frozen=True)
+class ChartMark:
+    """A measured value with its interval; low and high None where there is none."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+    title: str = ""
+
+
+@dataclass(frozen=True)
+class ChartSeries:
+    """label: in the legend. tone: a CSS class that gives the colour. points: (x, y). faint: an older iteration's.
+
+    dashed: another figure than the one whose curve is drawn whole.
+    """
+
+    label: str
+    tone: str
+    points: tuple[tuple[float, float], ...]
+    faint: bool = False
+    dashed: bool = False
+
+
+@dataclass(frozen=True)
+class Chart:
+    """svg: the drawing. legend: (label, tone)."""
+
+    title: str
+    note: str
+    svg: str
+    legend: tuple[tuple[str, str], ...] = ()
+
+
+def draw_lines(
+    series: Sequence[ChartSeries],
+    *,
+    title: str,
+    x_label: str = "step",
+    percent: bool = False,
+    zero: bool = False,
+    width: int = CHART_WIDTH,
+    height: int = CHART_HEIGHT,
+) -> str:
+    """Curves over a common x axis. zero: the y axis begins at 0 (values are 0 or more)."""
+    xs = [x for one in series for x, _ in one.points]
+    ys = [y for one in series for _, y in one.points]
+    if not xs:
+        return ""
+    low, high, ticks = _scale(0.0 if zero else min(ys), max(ys) or float(zero), percent=percent)
+    x0, x1 = min(xs), max(xs)
+
+    def at(x: float, y: float) -> tuple[float, float]:
+        across = (x - x0) / (x1 - x0) if x1 > x0 else 0.5
+        return _LEFT + across * (width - _LEFT - _RIGHT), _y_position(y, low, high, height)
+
+    body = [_grid(ticks, low, high, percent, width, height)]
+    if x1 > x0:
+        for x, anchor in ((x0, "start"), (x1, "end")):
+            body.append(_svg_text(at(x, low)[0], height - 9, f"{round(x, 1):g}", anchor))
+    only = "" if x1 > x0 else f" {round(x0, 1):g}"
+    body.append(_svg_text((_LEFT + width - _RIGHT) / 2, height - 9, x_label + only, "middle"))
+    for one in sorted(series, key=lambda one: not one.faint):  # what is faint lies behind
+        path = " ".join(f"{px:.1f},{py:.1f}" for px, py in (at(x, y) for x, y in one.points))
+        looks = f"line {one.tone}{' faint' if one.faint else ''}{' dashed' if one.dashed else ''}"
+        body.append(f'<polyline class="{looks}" points="{path}"/>')
+        if not one.faint:
+            px, py = at(*one.points[-1])
+            body.append(f'<circle class="dot {one.tone}" cx="{px:.1f}" cy="{py:.1f}" r="3"/>')
+    return _svg(title, body, width, height)
+
+
+def draw_intervals(groups: Sequence[tuple[str, Sequence[tuple[str, ChartMark | None]]]], *, title: str) -> str:
+    """Fractions with intervals: for each x label, marks of (tone, mark) side by side; marks of a tone are joined.
+
+    A tone that holds `before` is drawn hollow.
+    """
+    low, high, ticks = 0.0, 1.0, (0.0, 0.25, 0.5, 0.75, 1.0)
+    body = [_grid(ticks, low, high, True)]
+    room = (CHART_WIDTH - _LEFT - _RIGHT) / max(len(groups), 1)
+    paths: dict[str, list[tuple[float, float]]] = {}
+    drawn = []
+    for number, (name, marks) in enumerate(groups):
+        centre = _LEFT + room * (number + 0.5)
+        body.append(_svg_text(centre, CHART_HEIGHT - 9, name, "middle"))
+        for place, (tone, mark) in enumerate(marks):
+            if mark is None:
+                continue
+            x = centre + (place - (len(marks) - 1) / 2) * min(22, room / (len(marks) + 1))
+            y = _y_position(mark.value, low, high)
+            paths.setdefault(tone, []).append((x, y))
+            if mark.low is not None and mark.high is not None:
+                top, foot = _y_position(mark.high, low, high), _y_position(mark.low, low, high)
+                drawn.append(
+                    f'<path class="whisker {tone}" d="M{x:.1f} {top:.1f}V{foot:.1f}'
+                    f'M{x - 4:.1f} {top:.1f}h8M{x - 4:.1f} {foot:.1f}h8"/>'
+                )
+            drawn.append(
+                f'<circle class="dot {tone}" cx="{x:.1f}" cy="{y:.1f}" r="4.5">'
+                f"<title>{escape(mark.title)}</title></circle>"
+            )
+    for tone, points in paths.items():
+        if len(points) > 1 and "before" not in tone:
+            joined = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+            body.append(f'<polyline class="line thin {tone}" points="{joined}"/>')
+    return _svg(title, [*body, *drawn])
+
+
+def _scale(low: float, high: float, *, percent: bool) -> tuple[float, float, tuple[float, ...]]:
+    """Round limits around the data and four or so ticks in between."""
+    if percent:
+        return 0.0, 1.0, (0.0, 0.5, 1.0)
+    if 0 < low < 0.5 * high:
+        low = 0.0  # near enough: heights can be compared
+    if high - low < 1e-9:
+        low, high = low - 0.5, high + 0.5
+    rough = (high - low) / 4
+    unit = 10 ** math.floor(math.log10(rough))
+    size = next(factor * unit for factor in (1, 2, 2.5, 5, 10) if factor * unit >= rough * 0.999)
+    first, last = math.floor(low / size + 1e-9), math.ceil(high / size - 1e-9)
+    return first * size, last * size, tuple(n * size for n in range(first, last + 1))
+
+
+def _y_position(value: float, low: float, high: float, height: int = CHART_HEIGHT) -> float:
+    inside = min(max((value - low) / (high - low), 0.0), 1.0)
+    return height - _BOTTOM - inside * (height - _TOP - _BOTTOM)
+
+
+def _grid(
+    ticks: Sequence[float], low: float, high: float, percent: bool, width: int = CHART_WIDTH, height: int = CHART_HEIGHT
+) -> str:
+    parts = []
+    for tick in ticks:
+        y = _y_position(tick, low, high, height)
+        label = f"{100 * tick:.0f}%" if percent else f"{tick:.4g}".replace("e-0", "e-")
+        parts.append(f'<path class="grid" d="M{_LEFT} {y:.1f}H{width - _RIGHT}"/>')
+        parts.append(_svg_text(_LEFT - 6, y + 3.5, label, "end"))
+    return "".join(parts)
+
+
+def _svg_text(x: float, y: float, text: str, anchor: str) -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
+
+
+def _svg(title: str, body: Sequence[str], width: int = CHART_WIDTH, height: int = CHART_HEIGHT) -> str:
+    return (
+        f'<svg class="chart" viewBox="0 0 {width} {height}" role="img" aria-label="{escape(title, quote=True)}">'
+        f"{''.join(body)}</svg>"
+    )
+
+
+# Charts side by side as one SVG that needs nothing else: for Prefect's pages and for files.
+
+_GAP, _PAD, _HEAD = 18, 16, 64  # between cards, inside them, above a chart
+_STYLE = (
+    "svg{font-family:system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu Sans',sans-serif}"
+    ".page{fill:#f6f6f3}.card{fill:#fff;stroke:#e3e4df}.h{font-size:19px;font-weight:650;fill:#1c2129}"
+    ".t{font-size:14.5px;font-weight:620;fill:#1c2129}.n{font-size:11.5px;fill:#5b6472}"
+    ".chart text{font-size:11px;fill:#8b93a0}.chart .grid{stroke:#e3e4df;fill:none}"
+    ".line{fill:none;stroke:var(--tone);stroke-width:2;stroke-linejoin:round;stroke-linecap:round}"
+    ".faint{opacity:.3;stroke-width:1.4}.dashed{stroke-dasharray:5 4}.dashed:not(.faint){opacity:.8}"
+    ".dot{fill:var(--tone);stroke:#fff;stroke-width:1.5}.whisker{stroke:var(--tone);stroke-width:1.5;fill:none}"
+    ".thin{stroke-width:1.25;opacity:.45}.key{stroke:#5b6472;stroke-width:2}.plain{--tone:#5b6472}"
+    + tone_stylesheet(dark=False)
+)
+
+
+def draw_chart_sheet(charts: Sequence[Chart], small: Sequence[Chart], title: str, columns: int = 3) -> str:
+    """Charts in rows of `columns`, below them the small ones, one column more to a row. Light, whatever the page is."""
+    wide = columns * (CHART_WIDTH + 2 * _PAD) + (columns - 1) * _GAP
+    body, y = [f'<text class="h" x="{_GAP}" y="38">{escape(title)}</text>'], 58
+    cell = CHART_HEIGHT + _HEAD + 42
+    for number, chart in enumerate(charts):
+        x = _GAP + number % columns * (CHART_WIDTH + 2 * _PAD + _GAP)
+        body.append(_draw_card(chart, x, y + number // columns * (cell + _GAP), CHART_WIDTH, CHART_HEIGHT, cell))
+    y += -(-len(charts) // columns) * (cell + _GAP)
+    count = columns + 1
+    width = (wide - (count - 1) * _GAP) / count - 2 * _PAD
+    high = width * 110 / 240  # the shape of a small chart
+    for number, chart in enumerate(small):
+        x = _GAP + number % count * (width + 2 * _PAD + _GAP)
+        body.append(_draw_small_card(chart, x, y + number // count * (high + 46 + _GAP), width, high))
+    y += -(-len(small) // count) * (high + 46 + _GAP)
+    size = f'width="{wide + 2 * _GAP:.0f}" height="{y:.0f}" viewBox="0 0 {wide + 2 * _GAP:.0f} {y:.0f}"'
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size}><style>{_STYLE}</style>'
+        f'<rect class="page" width="100%" height="100%"/>{"".join(body)}</svg>'
+    )
+
+
+def _draw_card(chart: Chart, x: float, y: float, width: float, height: float, cell: float) -> str:
+    parts = [
+        f'<rect class="card" x="{x:.1f}" y="{y:.1f}" width="{width + 2 * _PAD:.1f}" height="{cell}" rx="12"/>',
+        f'<text class="t" x="{x + _PAD:.1f}" y="{y + 25:.1f}">{escape(chart.title)}</text>',
+    ]
+    for number, line in enumerate(textwrap.wrap(chart.note, 60)[:2]):
+        parts.append(f'<text class="n" x="{x + _PAD:.1f}" y="{y + 43 + 15 * number:.1f}">{escape(line)}</text>')
+    parts.append(_place_chart(chart, x + _PAD, y + _HEAD, width, height))
+    at, foot = x + _PAD, y + _HEAD + height + 22
+    for label, tone in chart.legend:
+        room = 30 + 6.4 * len(label)
+        if at + room > x + _PAD + width + 15:  # the gap behind the last one needs no room
+            at, foot = x + _PAD, foot + 15
+        if "plain" in tone:
+            dash = ' stroke-dasharray="5 4"' if "dashed" in tone else ""
+            parts.append(f'<path class="key"{dash} d="M{at:.1f} {foot - 4:.1f}h18"/>')
+            at += 10
+        else:
+            parts.append(f'<circle class="dot {tone}" cx="{at + 5:.1f}" cy="{foot - 4:.1f}" r="5"/>')
+        parts.append(f'<text class="n" x="{at + 15:.1f}" y="{foot:.1f}">{escape(label)}</text>')
+        at += room
+    return "".join(parts)
+
+
+def _draw_small_card(chart: Chart, x: float, y: float, width: float, height: float) -> str:
+    right, wide, high = x + width + _PAD, width + 2 * _PAD, height + 46
+    return (
+        f'<rect class="card" x="{x:.1f}" y="{y:.1f}" width="{wide:.1f}" height="{high:.1f}" rx="12"/>'
+        f'<text class="t" x="{x + _PAD:.1f}" y="{y + 24:.1f}">{escape(chart.title)}</text>'
+        f'<text class="n" x="{right:.1f}" y="{y + 24:.1f}" text-anchor="end">{escape(chart.note)}</text>'
+        + _place_chart(chart, x + _PAD, y + 34, width, height)
+    )
+
+
+def _place_chart(chart: Chart, x: float, y: float, width: float, height: float) -> str:
+    at = f'<svg x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" '
+    return chart.svg.replace("<svg ", at, 1)

@@ -1,0 +1,340 @@
+"""Query the catalog for what the report shows."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import duckdb
+
+from flywheel.config.workspace import iteration_label
+from flywheel.store.catalog import database
+from flywheel.store.metrics import ALL_DOMAINS, METRICS
+from flywheel.ui.report import charts, replay
+from flywheel.ui.report.charts import Chart, ChartMark, ChartSeries
+from flywheel.ui.report.charts import tone_class as _tone
+
+Row = dict[str, Any]
+_STEPS_SHOWN = 8
+_LINKS = "SELECT DISTINCT child, parent FROM lineage WHERE relation = $relation AND iteration > $since ORDER BY parent"
+
+
+def query_report_iterations(connection: duckdb.DuckDBPyConnection) -> list[Row]:
+    """Rows of the view `iterations`, each with `success`: domain -> (before, after), and why it was promoted."""
+    found = database.query_rows(
+        connection, "SELECT i.*, p.reason FROM iterations i LEFT JOIN promotions p USING (iteration) ORDER BY iteration"
+    )
+    success = defaultdict(dict)
+    for row in database.query_rows(connection, "FROM success"):
+        success[row["iteration"]][row["domain"]] = row
+    for row in found:
+        row["success"] = success[row["iteration"]]
+    return found
+
+
+def list_evaluated_domains(rows: list[Row]) -> list[str]:
+    """Domains that were evaluated, in a steady order, without `all`."""
+    return sorted({name for row in rows for name in row["success"]} - {ALL_DOMAINS})
+
+
+def draw_p_v1(connection: duckdb.DuckDBPyConnection, since: int = 0) -> Chart | None:
+    """P(V = 1) per iteration with its interval; without intervals where iterations up to `since` are among them."""
+    rows = database.query_rows(connection, "FROM p_v1")
+    if not rows:
+        return None
+    names = [ALL_DOMAINS, *sorted({row["domain"] for row in rows} - {ALL_DOMAINS})]
+    by_key = {(row["iteration"], row["domain"]): row for row in rows}
+    numbers = sorted({row["iteration"] for row in rows})
+    title = "P(V = 1) per iteration"
+    if since:
+        points = {name: tuple((k, by_key[k, name]["p"]) for k in numbers if (k, name) in by_key) for name in names}
+        lines = [ChartSeries(name, _tone(name), found) for name, found in points.items()]
+        drawn = charts.draw_lines(lines, title=title, x_label="iteration", percent=True)
+    else:
+        groups = [
+            (iteration_label(k), [(_tone(name), _p_v1_mark(by_key.get((k, name)), name)) for name in names])
+            for k in numbers
+        ]
+        drawn = charts.draw_intervals(groups, title=title)
+    return Chart(
+        "P(V = 1) on new tasks",
+        "Rollouts of the newest model, before it trains on them.",
+        drawn,
+        tuple((name, _tone(name)) for name in names),
+    )
+
+
+def draw_held_out_success(rows: list[Row], since: int = 0) -> list[Chart]:
+    """Held-out success before and after each turn after `since`, a chart a domain."""
+    result = []
+    for domain in list_evaluated_domains(rows):
+        groups = []
+        for row in rows:
+            found = row["success"].get(domain) if row["iteration"] > since else None
+            if found:
+                marks = [
+                    (f"{_tone(domain)} before", _success_mark(found, "before")),
+                    (_tone(domain), _success_mark(found, "after")),
+                ]
+                groups.append((iteration_label(row["iteration"]), marks))
+        cases = max((row["success"][domain]["n"] or 0 for row in rows if domain in row["success"]), default=0)
+        result.append(
+            Chart(
+                f"Held-out success, {domain}",
+                f"{cases} episodes a model.",
+                charts.draw_intervals(groups, title=f"Held-out success in {domain}"),
+                (("before", f"{_tone(domain)} before"), ("after", _tone(domain))),
+            )
+        )
+    return result
+
+
+def draw_losses(connection: duckdb.DuckDBPyConnection, since: int = 0) -> list[Chart]:
+    """The losses of CT and SFT, the newest iteration strong, the ones before it faint. RL's:
+    `ui/report/rl_charts.py`.
+    """
+    rows = database.query_rows(
+        connection,
+        """FROM learning_curves
+        WHERE iteration > $since AND value IS NOT NULL AND name = 'loss' AND stage IN ('ct', 'sft')""",
+        {"since": since},
+    )
+    newest = max((row["iteration"] for row in rows), default=0)
+    grouped: dict[str, dict[int, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows:
+        grouped[row["stage"]][row["iteration"]].append((row["step"], row["value"]))
+    meaning = METRICS["loss"]
+    return [
+        Chart(
+            f"{stage.upper()} loss ({meaning.unit})",
+            meaning.meaning,
+            charts.draw_lines(
+                [
+                    ChartSeries(iteration_label(k), _tone(stage), tuple(points), faint=k < newest)
+                    for k, points in sorted(found.items())
+                ],
+                title=f"{stage} loss",
+            ),
+        )
+        for stage, found in sorted(grouped.items())
+    ]
+
+
+def query_funnels(connection: duckdb.DuckDBPyConnection, limit: int = 3) -> list[Row]:
+    """The newest `limit` iterations: bars from tasks to stores, and the stores' shares."""
+    by_iteration: dict[int, dict[str, int]] = defaultdict(dict)
+    for row in database.query_rows(connection, "FROM funnel"):
+        by_iteration[row["iteration"]][row["name"]] = row["rows"]
+    result = []
+    for k in sorted(by_iteration)[-limit:]:
+        counts = defaultdict(int, by_iteration[k])
+        steps = (
+            ("tasks made", "tasks"),
+            ("rollouts", "rollouts"),
+            ("recordings", "recordings"),
+            ("scored", "scored"),
+            ("verified, V = 1", "verified"),
+        )
+        after = (("tasks of RL", "rl_tasks"), ("sampled less", "rl_sampled_less"), ("episodes of RL", "rl_episodes"))
+        widest = max(counts[key] for _, key in (*steps, *after)) or 1
+        bars, rl = ([(name, counts[key], 100 * counts[key] / widest) for name, key in way] for way in (steps, after))
+        total = counts["sft"] + counts["ct"] + counts["quarantine"]
+        stores = [
+            (name, counts[name], 100 * counts[name] / total if total else 0) for name in ("sft", "ct", "quarantine")
+        ]
+        came = counts["rollouts"] + counts["recordings"]
+        shown = {"iteration": iteration_label(k), "bars": bars, "stores": stores, "came": came, "stored": total}
+        result.append(shown | {"rl": rl if counts["rl_tasks"] else []})
+    return result
+
+
+def query_stage_minutes(connection: duckdb.DuckDBPyConnection, stages: Sequence[str]) -> tuple[list[int], list[Row]]:
+    """Iterations, and a row a stage: its minutes in each, and the width of a bar for the newest."""
+    rows = database.query_rows(connection, "FROM stage_minutes")
+    numbers = sorted({row["iteration"] for row in rows})
+    spent = {(row["stage"], row["iteration"]): row["minutes"] for row in rows}
+    order = {name: number for number, name in enumerate(stages)}
+    names = sorted({row["stage"] for row in rows}, key=lambda name: (order.get(name, len(order)), name))
+    longest = max((spent.get((name, numbers[-1])) or 0 for name in names), default=0) or 1
+    table = [
+        {
+            "stage": name,
+            "minutes": [spent.get((name, k)) for k in numbers],
+            "width": 100 * (spent.get((name, numbers[-1])) or 0) / longest,
+        }
+        for name in names
+    ]
+    return numbers, table
+
+
+def query_alignment(connection: duckdb.DuckDBPyConnection, since: int = 0) -> tuple[list[Row], Row | None]:
+    """Per iteration after `since`: recordings, utterances, recogniser, alignment; and one utterance as an example."""
+    table = database.query_rows(
+        connection,
+        """SELECT iteration, count(DISTINCT trajectory_id) AS recordings, count(*) AS utterances,
+            string_agg(DISTINCT recognizer, ', ') AS recognizer, string_agg(DISTINCT refined_by, ', ') AS refined_by,
+            avg(alignment_score) AS score, count(*) FILTER (doubtful) AS doubtful, count(step) / count(*) AS aligned
+        FROM thoughts WHERE iteration > $since GROUP BY iteration ORDER BY iteration""",
+        {"since": since},
+    )
+    figures = {
+        (row["iteration"], row["name"]): row["value"]
+        for row in database.query_rows(
+            connection,
+            "FROM metrics WHERE stage = 'ingest' AND domain = 'all' AND iteration > $since",
+            {"since": since},
+        )
+    }
+    for row in table:
+        row["thoughtful"] = figures.get((row["iteration"], "steps_with_a_thought"))
+    example = database.query_rows(
+        connection,
+        """SELECT h.*, t.instruction
+        FROM thoughts h JOIN steps s ON s.trajectory_id = h.trajectory_id AND s.step = h.step
+            JOIN trajectories t ON t.trajectory_id = h.trajectory_id
+        WHERE h.iteration > $since AND s.iteration > $since AND t.iteration > $since
+            AND h.asr_text <> '' AND h.text <> '' AND NOT coalesce(h.doubtful, false)
+        ORDER BY h.iteration DESC, (h.asr_text <> h.text) DESC, h.alignment_score DESC, h.trajectory_id LIMIT 1""",
+        {"since": since},
+    )
+    if not example:
+        return table, None
+    chosen = example[0]
+    whole = replay.load_replay(connection, chosen["trajectory_id"])
+    return table, chosen | {"frame": next(frame for frame in whole.frames if frame.number == chosen["step"])}
+
+
+def pick_replays(
+    connection: duckdb.DuckDBPyConnection, domains: Sequence[str], since: int = 0
+) -> list[tuple[str, replay.Replay]]:
+    """Five trajectories of the newest iteration, each of another kind, with why it was chosen."""
+    kinds = (
+        *(("Verified, joins SFT", f"destination = 'sft' AND domain = '{domain}'") for domain in domains[:2]),
+        ("Not verified, joins CT", "destination = 'ct' AND source = 'rollout'"),
+        ("Human demonstration, joins CT", "destination = 'ct' AND source = 'recording'"),
+        ("Held-out episode, never routed", "stage = 'evaluate'"),
+        ("Verified, joins SFT", "destination = 'sft'"),
+        ("Not verified, joins CT", "destination = 'ct'"),
+        ("Set aside", "destination = 'quarantine'"),
+    )
+    chosen: dict[str, str] = {}
+    for why, condition in kinds:
+        found = database.query_rows(
+            connection,
+            f"""SELECT trajectory_id FROM (
+                SELECT t.*, r.destination FROM trajectories t LEFT JOIN routes r USING (trajectory_id, iteration)
+                WHERE t.iteration > $since)
+            WHERE {condition} AND steps > 0
+            ORDER BY iteration DESC, abs(steps - 4), coalesce(reward, 0) DESC, trajectory_id LIMIT 6""",
+            {"since": since},
+        )
+        fresh = next((row["trajectory_id"] for row in found if row["trajectory_id"] not in chosen), None)
+        if fresh and len(chosen) < 5:
+            chosen[fresh] = why
+    loaded = ((why, replay.load_replay(connection, name, _STEPS_SHOWN)) for name, why in chosen.items())
+    return [(why, one) for why, one in loaded if one]
+
+
+def query_world_success(connection: duckdb.DuckDBPyConnection) -> list[Row]:
+    """The newest iteration's rollouts by world: what one sample and all samples of a task come to, tasks solved only
+    sometimes, and what was lost to texts that held no action."""
+    return database.query_rows(
+        connection,
+        """SELECT domain, world, sum(tasks)::BIGINT AS tasks, max(samples) AS samples,
+            sum(pass_1 * tasks) / sum(tasks) AS pass_1, sum(pass_k * tasks) / sum(tasks) AS pass_k,
+            sum(mixed)::BIGINT AS mixed, sum(broken) / nullif(sum(steps), 0) AS no_action,
+            sum(lost * tasks * samples) / sum(tasks * samples) AS lost
+        FROM templates WHERE iteration = (SELECT max(iteration) FROM templates)
+        GROUP BY domain, world ORDER BY domain, world""",
+    )
+
+
+def query_p_v1_rises(connection: duckdb.DuckDBPyConnection, since: int = 0) -> list[Row]:
+    """P(V = 1) of each iteration after `since` beside the one before, on the templates and levels that both played."""
+    rows = "FROM p_v1_rise WHERE domain = 'all' AND iteration > $since ORDER BY iteration"
+    return database.query_rows(connection, rows, {"since": since})
+
+
+def query_success_by_stage(connection: duckdb.DuckDBPyConnection, since: int = 0) -> list[Row]:
+    """Held-out success after each stage of an iteration after `since`, where evaluation.stages is set."""
+    rows = "FROM success_by_stage WHERE domain = 'all' AND iteration > $since ORDER BY iteration"
+    return database.query_rows(connection, rows, {"since": since})
+
+
+def query_route_reviews(connection: duckdb.DuckDBPyConnection, since: int = 0) -> list[Row]:
+    """What people said of routes before training beside what scorers said, of each iteration after `since` in which
+    somebody was asked: `asked`, `labelled`, `moved`, and of those drawn either way the counts of
+    `verifier_beside_people`."""
+    return database.query_rows(
+        connection,
+        """SELECT * FROM (
+            SELECT iteration, count(*) AS asked, count(label) AS labelled, count(*) FILTER (WHERE moved) AS moved,
+                any_value(ended) AS ended
+            FROM route_reviews WHERE iteration > $since GROUP BY ALL)
+        LEFT JOIN (FROM verifier_beside_people WHERE domain = 'all' AND drawn = 'any') USING (iteration)
+        ORDER BY iteration""",
+        {"since": since},
+    )
+
+
+def query_quarantine_reasons(connection: duckdb.DuckDBPyConnection, since: int = 0, limit: int = 12) -> list[Row]:
+    """Reasons for setting aside after `since`, the most frequent first, with their iterations and an example."""
+    return database.query_rows(
+        connection,
+        """SELECT regexp_replace(reason, ' \\(.*\\)$', '') AS why, count(*) AS rows,
+            list_sort(list(DISTINCT iteration)) AS iterations,
+            max(trajectory_id) AS example, max_by(reason, trajectory_id) AS detail
+        FROM quarantine WHERE iteration > $since GROUP BY why ORDER BY rows DESC, why LIMIT $limit""",
+        {"since": since, "limit": limit},
+    )
+
+
+def query_model_lineage(connection: duckdb.DuckDBPyConnection, since: int = 0) -> list[list[list[Row]]]:
+    """Ancestors of the newest promoted model, back to those of iteration `since`: turns, oldest first, each a list of
+    ranks, each a list of checkpoints with `name`, `path`, the datasets it drew from and how many trajectories trained
+    it.
+    """
+    newest = database.query_rows(connection, "SELECT model FROM promotions ORDER BY iteration DESC LIMIT 1")
+    if not newest:
+        return []
+    parents: dict[str, list[str]] = defaultdict(list)
+    for row in database.query_rows(connection, _LINKS, {"relation": "began from", "since": since}):
+        parents[row["child"]].append(row["parent"])
+    drew: dict[str, list[str]] = defaultdict(list)
+    for row in database.query_rows(connection, _LINKS, {"relation": "drew from", "since": since}):
+        drew[row["child"]].append(row["parent"])
+    depth = {newest[0]["model"]: 0}
+    queue = [newest[0]["model"]]
+    while queue:
+        name = queue.pop(0)
+        for parent in sorted(parents[name]):
+            if depth.get(parent, -1) < depth[name] + 1:
+                depth[parent] = depth[name] + 1
+                queue.append(parent)
+    counts = "SELECT checkpoint, count(*) AS n FROM trained_on WHERE checkpoint IN (SELECT unnest($shown)) GROUP BY ALL"
+    trained = {row["checkpoint"]: row["n"] for row in database.query_rows(connection, counts, {"shown": list(depth)})}
+    ranks: dict[int, list[Row]] = defaultdict(list)
+    for path, rank in sorted(depth.items()):
+        folder, _, name = path.rpartition("/")
+        turn = folder.removeprefix("models/iteration=") if "iteration=" in folder else ""
+        node = {"path": path, "name": name, "turn": turn, "drew": drew[path], "trained": trained.get(path, 0)}
+        ranks[rank].append(node)
+    turns: dict[str, list[list[Row]]] = defaultdict(list)
+    for rank in sorted(ranks, reverse=True):
+        turns[ranks[rank][0]["turn"]].append(ranks[rank])
+    return [turns[key] for key in sorted(turns)]
+
+
+def _p_v1_mark(row: Row | None, name: str) -> ChartMark | None:
+    if row is None or row["p"] is None:
+        return None
+    title = f"{name}: {row['verified']} of {row['scored']} ({100 * row['p']:.0f}%)"
+    return ChartMark(row["p"], row["low"], row["high"], title)
+
+
+def _success_mark(row: Row, side: str) -> ChartMark | None:
+    if row[side] is None:
+        return None
+    title = f"{side}: {100 * row[side]:.0f}% of {row['n']}"
+    return ChartMark(row[side], row[f"{side}_low"], row[f"{side}_high"], title)

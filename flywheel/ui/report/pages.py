@@ -1,0 +1,266 @@
+"""Write the report's pages: the index, one page a trajectory, and a PNG of a page."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import duckdb
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from flywheel.config import SandboxSettings
+from flywheel.config.workspace import Workspace, iteration_label
+from flywheel.envs.browser import chromium
+from flywheel.store.catalog import database
+from flywheel.store.schema import SCHEMA_VERSION
+from flywheel.store.versioning import stage_records
+from flywheel.ui.report import charts, replay, rl_charts
+from flywheel.ui.report import figures as report_figures
+from flywheel.utils.errors import BadInput
+from flywheel.utils.files import write_text
+
+# The report: one self-contained HTML page of a workspace, `report/index.html`. It needs nothing but itself.
+
+Row = dict[str, Any]
+_ITERATIONS_SHOWN = 10  # iterations
+
+
+def write_report(ws: Workspace, *, everything: bool = False) -> Path:
+    """Write the page and return its path. A workspace where nothing has run yet gets a page that says so.
+
+    It shows the newest ten iterations, and those before them in the figures of the whole; everything: all of them.
+    """
+    with database.connect_catalog(ws) as connection:
+        rows = report_figures.query_report_iterations(connection)
+        since = 0 if everything or not rows else max(0, rows[-1]["iteration"] - _ITERATIONS_SHOWN)
+        minute_iterations, minutes = report_figures.query_stage_minutes(connection, _stage_order(ws))
+        alignment, utterance = report_figures.query_alignment(connection, since)
+        rl_curves, rl_worlds = rl_charts.load_rl_charts(connection, since)
+        shown = {
+            "iterations": [row for row in rows if row["iteration"] > since],
+            "earlier": sum(row["iteration"] <= since for row in rows),
+            "domains": report_figures.list_evaluated_domains(rows),
+            "funnels": report_figures.query_funnels(connection),
+            "p_v1": report_figures.draw_p_v1(connection, since),
+            "success": report_figures.draw_held_out_success(rows, since),
+            "curves": report_figures.draw_losses(connection, since),
+            "rl_curves": rl_curves,
+            "rl_worlds": rl_worlds,
+            "sampled_less": rl_charts.query_sampled_less(connection),
+            "alignment": alignment,
+            "utterance": utterance,
+            "replays": report_figures.pick_replays(connection, report_figures.list_evaluated_domains(rows), since),
+            "worlds": report_figures.query_world_success(connection),
+            "rises": report_figures.query_p_v1_rises(connection, since),
+            "by_stage": report_figures.query_success_by_stage(connection, since),
+            "looked_at": report_figures.query_route_reviews(connection, since),
+            "quarantine": report_figures.query_quarantine_reasons(connection, since),
+            "minute_iterations": minute_iterations,
+            "minutes": minutes,
+            "lineage": report_figures.query_model_lineage(connection, since),
+        }
+    text = render_template(
+        "report.html",
+        **shown,
+        heading=format_report_heading(rows),
+        summary=format_report_summary(rows),
+        figures=list_headline_figures(rows),
+        workspace=ws.root.name,
+        written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M"),
+        schema_version=SCHEMA_VERSION,
+        docs=(ws.report / "docs" / "index.html").exists(),
+    )
+    path = ws.report / "index.html"
+    write_text(path, text)
+    return path
+
+
+def render_template(template: str, **values: Any) -> str:
+    """A template of this package as text, escaped."""
+    return _templates().get_template(template).render(palette=charts.tone_stylesheet(), **values)
+
+
+def format_report_heading(rows: list[Row]) -> str:
+    if not rows:
+        return "Nothing has run yet"
+    count = len(rows)
+    return f"{count} turn{'s' if count > 1 else ''} of the flywheel"
+
+
+def format_report_summary(rows: list[Row]) -> list[tuple[str, bool]]:
+    """One paragraph as pieces of text; True where it is stressed."""
+    if not rows:
+        return [("Type ", False), ("flywheel run", True), (" in this workspace; then build the report again.", False)]
+    came = sum(row["trajectories"] + row["recordings"] for row in rows)
+    pieces = [
+        (f"{came} trajectories", True),
+        (" came in: ", False),
+        (f"{sum(row['to_sft'] for row in rows)}", True),
+        (" were verified and joined the SFT store, ", False),
+        (f"{sum(row['to_ct'] for row in rows)}", True),
+        (" joined the CT store, ", False),
+        (f"{sum(row['to_quarantine'] for row in rows)}", True),
+        (" were set aside with a reason. ", False),
+    ]
+    known = [row for row in rows if row["p_v1"] is not None]
+    if len(known) > 1:
+        first, last = known[0], known[-1]
+        apart = last["p_v1_low"] > first["p_v1_high"] or last["p_v1_high"] < first["p_v1_low"]
+        pieces += [
+            ("P(V = 1) of the newest model went from ", False),
+            (f"{_format_percent(first['p_v1'])} to {_format_percent(last['p_v1'])}", True),
+            (" over the iterations" + ("" if apart else " (the intervals overlap)") + ". ", False),
+        ]
+    judged = [row for row in rows if row["promoted"] is not None]
+    if judged:
+        promoted = [iteration_label(row["iteration"]) for row in judged if row["promoted"]]
+        pieces.append(
+            (f"{len(promoted)} of {len(judged)} merged models were promoted; the newest is ", False)
+            if promoted
+            else ("No merged model was promoted; the newest is still ", False)
+        )
+        pieces.append((judged[-1]["model"], True))
+        pieces.append((".", False))
+    return pieces
+
+
+def list_headline_figures(rows: list[Row]) -> list[Row]:
+    """The few figures on top: first and last value of what should rise."""
+    result = []
+    known = [row for row in rows if row["p_v1"] is not None]
+    if known:
+        first, last = known[0], known[-1]
+        result.append(
+            {
+                "what": "P(V = 1) on new tasks",
+                "before": _format_percent(first["p_v1"]) if len(known) > 1 else "",
+                "value": _format_percent(last["p_v1"]),
+                "note": f"95%: {_format_percent(last['p_v1_low'])} to {_format_percent(last['p_v1_high'])}",
+            }
+        )
+    for domain in report_figures.list_evaluated_domains(rows):
+        known = [row["success"][domain] for row in rows if row["success"].get(domain, {}).get("after") is not None]
+        if known:
+            result.append(
+                {
+                    "what": f"Held-out success, {domain}",
+                    "before": _format_percent(known[0]["before"]),
+                    "value": _format_percent(known[-1]["after"]),
+                    "note": f"95%: {_format_percent(known[-1]['after_low'])} to {_format_percent(known[-1]['after_high'])}",
+                }
+            )
+    spent = sum(row["minutes"] or 0 for row in rows)
+    if spent:
+        result.append(
+            {"what": "Time", "before": "", "value": f"{spent:.1f} min", "note": f"{spent / len(rows):.1f} an iteration"}
+        )
+    return result
+
+
+def _stage_order(ws: Workspace) -> tuple[str, ...]:
+    """The stages as they run in the newest iteration."""
+    begun = stage_records.list_iterations(ws)
+    return stage_records.stage_names(ws, begun[-1]) if begun else ()
+
+
+def _format_percent(value: float | None) -> str:
+    return "–" if value is None else f"{100 * value:.0f}%"
+
+
+@cache
+def _templates() -> Environment:
+    return Environment(
+        loader=PackageLoader("flywheel.ui.report"),
+        autoescape=lambda name: name != "style.css",
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+# One trajectory as a page: every screen with its action, and where the trajectory came from and went.
+
+
+def write_trajectory_page(
+    ws: Workspace, trajectory_id: str, connection: duckdb.DuckDBPyConnection | None = None
+) -> Path:
+    """Write `report/trajectories/<id>.html` and return its path. Raises BadInput for an unknown trajectory.
+
+    connection: to the catalogue, where one is open already.
+    """
+    with contextlib.nullcontext(connection) if connection else database.connect_catalog(ws) as connection:
+        found = replay.load_replay(connection, trajectory_id)
+        if found is None:
+            near = database.query_rows(
+                connection, "SELECT trajectory_id FROM trajectories ORDER BY iteration DESC, trajectory_id LIMIT 1"
+            )
+            hint = f"such as {near[0]['trajectory_id']}: " if near else ""
+            raise BadInput(
+                f"there is no trajectory {trajectory_id}",
+                where=ws.root,
+                fix=f'{hint}list them with `flywheel query "SELECT trajectory_id FROM trajectories"`',
+            )
+    path = ws.report / "trajectories" / f"{re.sub(r'[^0-9A-Za-z_.-]', '_', trajectory_id)}.html"
+    write_text(path, render_template("trajectory.html", r=found, lines=_trajectory_facts(found.facts)))
+    return path
+
+
+def _trajectory_facts(facts: dict) -> list[tuple[str, str]]:
+    lines = [
+        (
+            "Trajectory",
+            f"{facts['trajectory_id']} (iteration {iteration_label(facts['iteration'])}, stage {facts['stage']})",
+        ),
+        ("Task", f"{facts['task_id']} ({facts['split'] or 'no'} split)"),
+        ("Acted", _join(facts["source"], facts["model"], facts["policy_version"])),
+        ("Run", _join(facts["run"], facts["run_id"])),
+        ("Score", "not scored" if facts["score"] is None else f"{facts['score']:.2f} by {facts['scorer']}"),
+        ("Store", _join(facts["reason"]) if facts["destination"] else "not routed"),
+        ("Trained", _join(*facts["trained_checkpoints"])),
+    ]
+    return [(name, value or "–") for name, value in lines]
+
+
+def _join(*values: str | None) -> str:
+    return ", ".join(value for value in values if value)
+
+
+# Pictures of the report for a README: the page in headless Chromium.
+
+_TIMEOUT_MS = 30_000
+
+
+def screenshot_page(
+    page: Path, output: Path, *, width: int = 1280, height: int | None = None, dark: bool = False
+) -> Path:
+    """A PNG of a page, of its whole length unless `height` (CSS pixels) cuts it.
+
+    Raises BadInput where there is no Chromium.
+    """
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium.find_chromium(SandboxSettings()))
+        try:
+            context = browser.new_context(
+                # A page is at least as long as the window.
+                viewport={"width": width, "height": height or 100},
+                color_scheme="dark" if dark else "light",
+            )
+            tab = context.new_page()
+            tab.set_default_timeout(_TIMEOUT_MS)
+            tab.goto(page.resolve().as_uri())
+            output.parent.mkdir(parents=True, exist_ok=True)
+            tab.screenshot(path=str(output), full_page=height is None)
+        finally:
+            browser.close()
+    return output
+
+
+def screenshot_report(ws: Workspace, output: Path) -> Path:
+    """The top of the report, as it stands in the README."""
+    return screenshot_page(ws.report_page, output, width=1280, height=1500)

@@ -1,0 +1,178 @@
+"""Turn a trajectory into frames: each screen with its action drawn on it."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+import duckdb
+
+from flywheel.store.catalog import database
+
+_QUOTED = re.compile(r"(?:content|key|direction)='((?:[^'\\]|\\.)*)'")
+
+
+@dataclass(frozen=True)
+class ReplayFrame:
+    """screen: data URI or empty. read: what was there to read; None where the screen was all. overlay: an SVG that lies
+    on the screen. action: in short; raw: as the model wrote.
+
+    said, unsure: what was heard of people, and what of it was hardly understood, with its confidence.
+    """
+
+    number: int
+    screen: str
+    read: str | None
+    width: int
+    height: int
+    overlay: str
+    kind: str
+    action: str
+    raw: str
+    thought: str
+    said: str
+    unsure: str
+    reward: float
+    error: str
+
+
+@dataclass(frozen=True)
+class Replay:
+    """One trajectory. destination: sft, ct, quarantine, or empty for an episode that is not routed."""
+
+    trajectory_id: str
+    facts: dict[str, Any]
+    frames: tuple[ReplayFrame, ...]
+    more: int = 0
+
+
+def load_replay(connection: duckdb.DuckDBPyConnection, trajectory_id: str, limit: int | None = None) -> Replay | None:
+    """The trajectory with its first `limit` steps; None where there is no such trajectory."""
+    found = database.query_rows(connection, "FROM lineage_of($id)", {"id": trajectory_id})
+    if not found:
+        return None
+    steps = database.query_rows(connection, "FROM replay($id)", {"id": trajectory_id})
+    spoken = database.query_rows(
+        connection,
+        "SELECT step, asr_text, confidence, doubtful FROM thoughts WHERE trajectory_id = $id ORDER BY utterance",
+        {"id": trajectory_id},
+    )
+    said: dict[int, list[dict[str, Any]]] = {}
+    for row in spoken:
+        said.setdefault(row["step"], []).append(row)
+    shown = steps if limit is None else steps[:limit]
+    return Replay(
+        trajectory_id,
+        found[0],
+        tuple(build_frame(row, said.get(row["step"], [])) for row in shown),
+        len(steps) - len(shown),
+    )
+
+
+def build_frame(row: dict[str, Any], said: Sequence[dict[str, Any]] = ()) -> ReplayFrame:
+    """One row of the macro `replay` as a picture; said: the rows of `thoughts` about it."""
+    width, height = row.get("width") or 224, row.get("height") or 224
+    screen = ""
+    if row.get("screen"):
+        screen = f"data:image/{row['format'] or 'png'};base64,{base64.b64encode(row['screen']).decode()}"
+    return ReplayFrame(
+        number=row["step"],
+        screen=screen,
+        read=row.get("observation"),
+        width=width,
+        height=height,
+        overlay=draw_action_overlay(row, width, height),
+        kind=row["action_type"] or "no action",
+        action=describe_action(row),
+        raw=row["raw_text"] or row["action"] or "",
+        thought=row["thought"] or "",
+        said=" … ".join(one["asr_text"] for one in said if one["asr_text"] and not one["doubtful"]),
+        unsure=" … ".join(f"{one['asr_text']} ({one['confidence']:.2f})" for one in said if one["doubtful"]),
+        reward=row["reward"] or 0.0,
+        error=row["parse_error"] or "",
+    )
+
+
+def describe_action(row: dict[str, Any]) -> str:
+    """An action in a few words: `click at 24%, 67%`, `type "blue mug"`."""
+    kind = (row["action_type"] or "no action").replace("_", " ")
+    quoted = _QUOTED.search(row["action"] or "")
+    text = quoted.group(1).replace("\\n", " ⏎").replace("\\'", "'") if quoted else ""
+    if row["action_type"] == "scroll":
+        return f"{kind} {text}"
+    if row["action_type"] in ("hotkey", "press", "release"):
+        return f"{kind} {' + '.join(text.split())}"
+    if row["x2"] is not None and row["x"] is not None:
+        return f"{kind} from {_format_point(row['x'], row['y'])} to {_format_point(row['x2'], row['y2'])}"
+    if row["x"] is not None:
+        return f"{kind} at {_format_point(row['x'], row['y'])}"
+    return f"{kind} “{text}”" if text else kind
+
+
+def draw_action_overlay(row: dict[str, Any], width: int, height: int) -> str:
+    """The action drawn on its screen, as SVG in the screen's pixels: a marker for a click, an arrow for a drag or a
+    scroll, a badge for what is typed, pressed or said.
+    """
+    kind = row["action_type"]
+    unit = width / 100
+    drawn = ""
+    if row["x"] is not None and row["y"] is not None:
+        x, y = row["x"] * width, row["y"] * height
+        if kind == "drag" and row["x2"] is not None:
+            drawn = _draw_arrow(x, y, row["x2"] * width, row["y2"] * height, unit)
+        elif kind == "scroll":
+            dx, dy = {"up": (0, -1), "left": (-1, 0), "right": (1, 0)}.get(_direction(row), (0, 1))
+            drawn = _draw_arrow(x - 9 * dx * unit, y - 9 * dy * unit, x + 9 * dx * unit, y + 9 * dy * unit, unit)
+        else:
+            drawn = _draw_target(x, y, unit, rings=2 if kind == "left_double" else 1)
+            if kind in ("right_single", "hover"):
+                drawn += _draw_badge(kind.removesuffix("_single"), x, y - 9 * unit, width, unit)
+    elif kind:
+        drawn = _draw_badge(describe_action(row), width / 2, height - 7 * unit, width, unit)
+    elif row["parse_error"]:
+        drawn = _draw_badge("no action", width / 2, height - 7 * unit, width, unit, tone="bad")
+    return f'<svg class="overlay" viewBox="0 0 {width} {height}" aria-hidden="true">{drawn}</svg>'
+
+
+def _direction(row: dict[str, Any]) -> str:
+    quoted = re.search(r"direction='(\w+)'", row["action"] or "")
+    return quoted.group(1) if quoted else "down"
+
+
+def _format_point(x: float, y: float | None) -> str:
+    return f"{100 * x:.0f}%, {100 * (y or 0):.0f}%"
+
+
+def _draw_target(x: float, y: float, unit: float, rings: int) -> str:
+    circles = "".join(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{(5 + 3.2 * n) * unit:.1f}"/>' for n in range(rings))
+    return (
+        f'<g class="mark" stroke-width="{1.1 * unit:.1f}">{circles}</g>'
+        f'<circle class="point" cx="{x:.1f}" cy="{y:.1f}" r="{1.2 * unit:.1f}"/>'
+    )
+
+
+def _draw_arrow(x: float, y: float, x2: float, y2: float, unit: float) -> str:
+    length = max(((x2 - x) ** 2 + (y2 - y) ** 2) ** 0.5, 1e-6)
+    ux, uy = (x2 - x) / length, (y2 - y) / length
+    head = 5 * unit
+    left = (x2 - head * ux - 0.6 * head * uy, y2 - head * uy + 0.6 * head * ux)
+    right = (x2 - head * ux + 0.6 * head * uy, y2 - head * uy - 0.6 * head * ux)
+    tip = f"M{left[0]:.1f} {left[1]:.1f}L{x2:.1f} {y2:.1f}L{right[0]:.1f} {right[1]:.1f}"
+    return (
+        f'<path class="mark" stroke-width="{1.8 * unit:.1f}" d="M{x:.1f} {y:.1f}L{x2:.1f} {y2:.1f}{tip}"/>'
+        f'<circle class="point" cx="{x:.1f}" cy="{y:.1f}" r="{1.8 * unit:.1f}"/>'
+    )
+
+
+def _draw_badge(text: str, x: float, y: float, width: float, unit: float, tone: str = "") -> str:
+    text = text if len(text) <= 26 else text[:25] + "…"
+    size = 5.4 * unit
+    wide = min(0.62 * size * len(text) + 7 * unit, width - 2 * unit)
+    left = min(max(x - wide / 2, unit), width - wide - unit)
+    box = f'x="{left:.1f}" y="{y - 5 * unit:.1f}" width="{wide:.1f}" height="{10 * unit:.1f}" rx="{2.5 * unit:.1f}"'
+    words = f'x="{left + wide / 2:.1f}" y="{y + 0.36 * size:.1f}" font-size="{size:.1f}" text-anchor="middle"'
+    return f'<g class="badge {tone}"><rect {box}/><text {words}>{escape(text)}</text></g>'

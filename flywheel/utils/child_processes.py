@@ -1,0 +1,373 @@
+"""Run child processes that end with this one: guards, private folders, output, memory."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+# Processes that end with this one, with all their children, in whatever way it ends (`kill -9` included).
+#
+# Two things see to it: the kernel kills the process when its parent dies (`setpriv --pdeathsig`, where there is one);
+# and a guard, a shell that waits on a pipe held by this process alone, kills the whole process group. Browsers and the
+# servers of pages are run so.
+
+_END_TIMEOUT_S = 5.0
+# $0: the process group, $1: its folder, $2: "" or a text that stands in the environment of all that belongs to it,
+# even of what has left the group. A line says that all is well; the pipe's end without one, that we died.
+_GUARD_SCRIPT = (
+    'trap "" INT TERM HUP; read -r _ || { kill -9 -- "-$0"; '
+    '[ -z "$2" ] || for one in $(grep -lsF -- "$2" /proc/[0-9]*/environ); do '
+    'one=${one#/proc/}; kill -9 "${one%/environ}"; done; rm -rf "$1"; }'
+)
+
+
+def limit_command(command: Sequence[str], megabytes: int, more: str = "", redirect: str = "") -> list[str]:
+    """A command that takes so much memory of its own at most, dumps no core, and ends with this process.
+
+    more: other limits, in the words of a shell. redirect: where its descriptors lead.
+    """
+    # The shell sets the limits and is replaced.
+    shell = f'ulimit -c 0; ulimit -d "$0"; {more} exec "$@" {redirect}'
+    setpriv = shutil.which("setpriv")
+    return [
+        "/bin/sh",
+        "-c",
+        shell,
+        str(megabytes * 1024),
+        *([setpriv, "--pdeathsig", "KILL"] if setpriv else []),
+        *command,
+    ]
+
+
+class ProcessGuard:
+    """Ends the process group `leader` and removes its folder where this process dies before `release`."""
+
+    def __init__(self, leader: int, folder: Path, mark: str = "") -> None:
+        reads, self._life = os.pipe()
+        try:
+            self._process = subprocess.Popen(
+                ["/bin/sh", "-c", _GUARD_SCRIPT, str(leader), str(folder), mark],
+                stdin=reads,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        except BaseException:
+            os.close(self._life)
+            raise
+        finally:
+            os.close(reads)
+
+    async def release(self) -> None:
+        """Nothing is left to be guarded; may be called twice."""
+        life, self._life = self._life, -1
+        if life >= 0:
+            with contextlib.suppress(OSError):
+                os.write(life, b"well\n")
+            os.close(life)
+        await reap_process(self._process)
+
+
+def kill_process_group(leader: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader, signal.SIGKILL)
+
+
+def kill_marked_processes(mark: str) -> None:
+    for pid in list_marked_processes(mark):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+
+
+async def wait_group_gone(leader: int) -> None:
+    """Whoever is left of the group is dying, and has its folder open until then."""
+    await _kill_until_gone(lambda: list_process_group(leader), lambda: kill_process_group(leader))
+
+
+async def wait_marked_gone(mark: str) -> None:
+    """The same of those whose environment holds a text."""
+    await _kill_until_gone(lambda: list_marked_processes(mark), lambda: kill_marked_processes(mark))
+
+
+async def _kill_until_gone(left: Callable[[], list[int]], kill: Callable[[], None]) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_END_TIMEOUT_S):
+            while left():
+                kill()
+                await asyncio.sleep(0.01)
+
+
+async def reap_process(process: subprocess.Popen) -> None:
+    """A process that was killed is reaped; one that the kernel cannot end within the deadline is left to it."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_END_TIMEOUT_S):
+            while process.poll() is None:  # noqa: ASYNC110 (the kernel tells nobody)
+                await asyncio.sleep(0.002)
+
+
+def list_process_group(leader: int) -> list[int]:
+    """Process ids of a process group, but for those that are dead and wait to be reaped."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            state, _, leads = stat.read_text().rsplit(")", 1)[1].split()[:3]
+            if int(leads) == leader and state not in "ZX":
+                found.append(int(stat.parent.name))
+    return found
+
+
+def list_marked_processes(mark: str) -> list[int]:
+    """Process ids of those whose environment holds a text, whatever group they have moved to."""
+    found = []
+    for environ in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError, ValueError):
+            if mark.encode() in environ.read_bytes():
+                found.append(int(environ.parent.name))
+    return found
+
+
+# A private folder, of a browser or of a page's server: made for one process, gone with it.
+#
+# Each folder is held by a lock that the kernel lets go when the process that made it ends, in whatever way. So a
+# folder left by a `kill -9` can be told from one in use, on a machine where process numbers come round again, and
+# `sweep` removes it at the next start.
+
+_FOLDER_PREFIX = "flywheel-{kind}-"
+_FOLDER_KINDS = ("chromium", "server")
+_LOCK_FILE = "owner.lock"
+_MIN_AGE_S = 60.0  # a folder without its lock yet may be one that is just being made
+
+
+class PrivateFolder:
+    """One folder, at `path`, until `remove` or the end of this process."""
+
+    def __init__(self, kind: str = "chromium") -> None:
+        self.path = Path(tempfile.mkdtemp(prefix=_FOLDER_PREFIX.format(kind=kind)))
+        self._lock = os.open(self.path / _LOCK_FILE, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+
+    def remove(self) -> None:
+        """May be called twice. A browser that is still dying may write on: what it leaves then is swept later."""
+        lock, self._lock = self._lock, -1
+        if lock < 0:
+            return
+        shutil.rmtree(self.path, ignore_errors=True)
+        os.close(lock)
+
+
+def remove_abandoned_folders() -> list[Path]:
+    """Remove the folders whose owners are gone; returns them. Folders of other users are left alone."""
+    removed = list_abandoned_folders()
+    for folder in removed:
+        shutil.rmtree(folder, ignore_errors=True)
+    return removed
+
+
+def list_abandoned_folders() -> list[Path]:
+    """The folders that `sweep` would remove."""
+    here = Path(tempfile.gettempdir())
+    found = [folder for kind in _FOLDER_KINDS for folder in here.glob(_FOLDER_PREFIX.format(kind=kind) + "*")]
+    return [folder for folder in sorted(found) if _is_abandoned(folder)]
+
+
+def _is_abandoned(folder: Path) -> bool:
+    try:
+        if folder.stat().st_uid != os.getuid() or folder.is_symlink():
+            return False
+        lock = os.open(folder / _LOCK_FILE, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return _folder_age_s(folder) > _MIN_AGE_S
+    except OSError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(lock)
+    return True
+
+
+def _folder_age_s(folder: Path) -> float:
+    try:
+        return time.time() - folder.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+# What the processes of a browser take, read from /proc; elsewhere than on Linux nothing is known.
+
+_PROC = Path("/proc")
+_KB, _MB = 1024, 1 << 20
+
+
+@dataclass(frozen=True)
+class ProcessMemory:
+    """kind: renderer (pages), gpu-process, utility, zygote; browser for the first one.
+
+    mb: MiB of its own, with its share of what several processes map (PSS, proportional set size); or all that it maps
+    (RSS), which is more, where that was enough to know.
+    """
+
+    pid: int
+    kind: str
+    mb: float
+
+
+def measure_memory(pids: Iterable[int], *, one_mb: float = 0, all_mb: float = 0) -> dict[int, list[ProcessMemory]]:
+    """Each process of `pids` with all below it.
+
+    one_mb, all_mb: of a family of which no process maps more than the one, and all together no more than the other, it
+    is enough to know that. To learn the share of what several map, the kernel goes through all their pages: up to a
+    tenth of a second a browser, which waits meanwhile.
+    """
+    children: dict[int, list[int]] = {}
+    for folder in _PROC.glob("[0-9]*"):
+        try:
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue  # gone meanwhile
+        children.setdefault(parent, []).append(int(folder.name))
+    found = {}
+    for pid in pids:
+        family, found[pid] = _list_descendants(pid, children), []
+        taken = {one: mb for one in family if (mb := _rss_mb(one)) is not None}
+        exact = max(taken.values(), default=0) > one_mb or sum(taken.values()) > all_mb
+        for one, most in taken.items():
+            mb = _pss_mb(one) if exact else most
+            if mb is not None:
+                found[pid].append(ProcessMemory(one, "browser" if one == pid else _chromium_process_type(one), mb))
+    return found
+
+
+def _list_descendants(pid: int, children: dict[int, list[int]]) -> list[int]:
+    found, queue = [], [pid]
+    while queue:
+        one = queue.pop()
+        found.append(one)
+        queue += children.get(one, [])
+    return found
+
+
+def _rss_mb(pid: int) -> float | None:
+    try:
+        return int((_PROC / str(pid) / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / _MB
+    except (OSError, IndexError):
+        return None
+
+
+def _pss_mb(pid: int) -> float | None:
+    try:
+        for line in (_PROC / str(pid) / "smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) / _KB
+    except OSError:
+        pass
+    return None
+
+
+def _chromium_process_type(pid: int) -> str:
+    try:
+        # Separated by zeros, and by spaces in what a zygote has forked.
+        words = (_PROC / str(pid) / "cmdline").read_text(errors="replace").replace("\0", " ").split()
+    except OSError:
+        return ""
+    return next((word.removeprefix("--type=") for word in words if word.startswith("--type=")), "")
+
+
+# A program of a page's server: started without our environment, heard to a bound, ended with all that it started.
+
+MAX_OUTPUT_BYTES = 64_000  # bytes of output that are kept, the newest
+_FILE_LIMIT = "ulimit -f 2097152;"  # no file above 1 GiB
+
+
+class ChildProgram:
+    """A running program, in a process group of its own. Raises OSError where it cannot be started.
+
+    It must be made in the event loop's own thread, since the kernel ends it with the thread that started it.
+    """
+
+    def __init__(self, command: Sequence[str], working: Path, environment: Mapping[str, str], megabytes: int) -> None:
+        reads, writes = os.pipe()
+        try:
+            self.process = subprocess.Popen(
+                limit_command(command, megabytes, _FILE_LIMIT),
+                cwd=working,
+                env=dict(environment),
+                stdin=subprocess.DEVNULL,
+                stdout=writes,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except BaseException:
+            os.close(reads)
+            raise
+        finally:
+            os.close(writes)
+        self._said = bytearray()
+        self._hearing = asyncio.create_task(self._hear(reads))
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def code(self) -> int | None:
+        """Its exit status; None while it runs. It is not reaped before `gone`: its number stays its group's."""
+        if self.process.returncode is not None:
+            return self.process.returncode
+        found = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if found is None:
+            return None
+        return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+
+    @property
+    def said(self) -> str:
+        return bytes(self._said).decode("utf-8", "replace").strip()
+
+    @property
+    def last_words(self) -> str:
+        """What it said last, in one line."""
+        lines = [line.strip() for line in self.said.splitlines() if line.strip()]
+        return " | ".join(lines[-5:])[-600:] or "it said nothing"
+
+    async def done(self) -> int:
+        """Its exit status, once it has ended and all that it said is heard. The caller keeps the deadline."""
+        await asyncio.wait([self._hearing])
+        while (code := self.code) is None:  # noqa: ASYNC110 (the kernel tells nobody)
+            await asyncio.sleep(0.002)
+        return code
+
+    def kill(self) -> None:
+        if self.process.returncode is None:  # else its number may be another's by now
+            kill_process_group(self.pid)
+
+    async def gone(self) -> None:
+        """Ended, with its group, and no longer heard."""
+        if self.process.returncode is None:
+            self.kill()
+            await wait_group_gone(self.pid)
+            await reap_process(self.process)
+        self._hearing.cancel()
+        await asyncio.gather(self._hearing, return_exceptions=True)
+
+    async def _hear(self, descriptor: int) -> None:
+        reader = asyncio.StreamReader()
+        with os.fdopen(descriptor, "rb", 0) as pipe:
+            transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+                lambda: asyncio.StreamReaderProtocol(reader), pipe
+            )
+            with contextlib.closing(transport):
+                while data := await reader.read(MAX_OUTPUT_BYTES):
+                    self._said += data
+                    del self._said[:-MAX_OUTPUT_BYTES]

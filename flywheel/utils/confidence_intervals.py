@@ -1,0 +1,82 @@
+"""Compute confidence intervals of success rates, means and paired differences."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import NormalDist, fmean, stdev
+
+import numpy as np
+
+# Student's t at 0.975, by degrees of freedom.
+_T = (math.inf, 12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
+
+
+def _z(confidence: float) -> float:
+    return NormalDist().inv_cdf(0.5 + confidence / 2)
+
+
+def wilson_interval(successes: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
+    """Wilson's score interval of a proportion; (0, 1) where n is 0."""
+    if n == 0:
+        return 0.0, 1.0
+    z, p = _z(confidence), successes / n
+    centre, spread = p + z * z / (2 * n), z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+    scale = 1 + z * z / n
+    low, high = (centre - spread) / scale, (centre + spread) / scale
+    # Exact at the ends, where rounding would leave 1e-17.
+    return (0.0 if successes == 0 else low), (1.0 if successes == n else high)
+
+
+def newcombe_paired_interval(
+    both: int, gained: int, lost: int, neither: int, confidence: float = 0.95
+) -> tuple[float, float]:
+    """Interval of a paired difference of proportions, new - old (Newcombe 1998, Statistics in Medicine 17, method 10).
+
+    Pairs of outcomes: success in both, only in the new, only in the old, in neither. Unlike a bootstrap it keeps a
+    width where no pair differs, and covers well for few pairs.
+    """
+    n = both + gained + lost + neither
+    if n == 0:
+        return -1.0, 1.0
+    new, old = both + gained, both + lost
+    low_new, high_new = wilson_interval(new, n, confidence)
+    low_old, high_old = wilson_interval(old, n, confidence)
+    product = new * (n - new) * old * (n - old)
+    cross = both * neither - gained * lost
+    if cross > 0:
+        cross = max(cross - n / 2, 0)  # the method's continuity correction
+    phi = cross / math.sqrt(product) if product else 0.0
+    p_new, p_old, difference = new / n, old / n, (gained - lost) / n
+    down = _spread(p_new - low_new, high_old - p_old, phi)
+    up = _spread(high_new - p_new, p_old - low_old, phi)
+    return max(difference - down, -1.0), min(difference + up, 1.0)
+
+
+def _spread(one: float, other: float, phi: float) -> float:
+    return math.sqrt(max(one * one - 2 * phi * one * other + other * other, 0.0))
+
+
+def bootstrap_mean_interval(
+    values: Sequence[float], *, seed: int, confidence: float = 0.95, resamples: int = 10_000
+) -> tuple[float, float]:
+    """Percentile bootstrap interval of the mean, seeded; for graded scores or several episodes a task."""
+    data = np.asarray(values, dtype=np.float64)
+    if len(data) == 0:
+        return -math.inf, math.inf
+    rng = np.random.default_rng(seed)
+    means = np.empty(resamples)
+    for start in range(0, resamples, 1000):  # in slices: the index array stays small
+        count = min(1000, resamples - start)
+        means[start : start + count] = data[rng.integers(len(data), size=(count, len(data)))].mean(axis=1)
+    tail = (1 - confidence) / 2
+    low, high = np.quantile(means, [tail, 1 - tail])
+    return float(low), float(high)
+
+
+def student_mean_interval(values: Sequence[float]) -> tuple[float, float]:
+    """The 95% t interval of a mean over few runs; unbounded for one. With more than ten it is a little too wide."""
+    if len(values) < 2:
+        return -math.inf, math.inf
+    reach = _T[min(len(values), len(_T)) - 1] * stdev(values) / math.sqrt(len(values))
+    return fmean(values) - reach, fmean(values) + reach

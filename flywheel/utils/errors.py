@@ -1,0 +1,145 @@
+"""Named errors. Each says what went wrong, where, and how to mend it, in one line.
+
+The command turns them into exit codes: `BadInput` is 2, every other `FlywheelError` is 1.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+from collections.abc import Iterable, Iterator
+
+
+class FlywheelError(Exception):
+    """Something failed that the user can understand and act on.
+
+    what: the fact, without blame ("the Parquet file is cut off").
+    where: the file, parameter, page or stage concerned.
+    fix: what to type or change.
+    """
+
+    exit_code = 1
+
+    def __init__(self, what: str, *, where: str = "", fix: str = "") -> None:
+        self.what, self.where, self.fix = what, str(where), fix
+        super().__init__(what, self.where, fix)
+
+    def __str__(self) -> str:
+        line = self.what
+        if self.where:
+            line += f" ({self.where})"
+        if self.fix:
+            line += f"; {self.fix}"
+        return " ".join(line.split())
+
+    def __reduce__(self):
+        # Keyword-only arguments do not survive pickling by themselves, and tasks may run in other processes.
+        return _rebuild, (type(self), self.what, self.where, self.fix)
+
+
+def _rebuild(cls: type[FlywheelError], what: str, where: str, fix: str) -> FlywheelError:
+    return cls(what, where=where, fix=fix)
+
+
+class BadInput(FlywheelError):
+    """The user gave something that cannot be used: a parameter, a file, a folder."""
+
+    exit_code = 2
+
+
+class DataError(FlywheelError):
+    """A dataset file is missing, cut off, or does not match its schema."""
+
+
+class QueryTimeout(FlywheelError):
+    """A query was not answered within its deadline."""
+
+
+class ContractBroken(FlywheelError):
+    """A data contract that spans tables does not hold."""
+
+
+class EnvError(FlywheelError):
+    """An environment failed (a crash, not an end of the task). Never scored: retried in a fresh one."""
+
+
+class EnvTimeout(EnvError):
+    """An environment did not answer within its deadline."""
+
+
+class PolicyError(FlywheelError):
+    """The policy could not answer."""
+
+
+class PolicyTimeout(PolicyError):
+    """The policy did not answer within its deadline."""
+
+
+class PolicyBusy(PolicyError):
+    """The policy's queue is full: the request was not taken."""
+
+
+class ModelError(BadInput):
+    """A model folder that cannot be loaded."""
+
+
+class TrainingError(FlywheelError):
+    """Training cannot go on (no samples, a loss that is not finite)."""
+
+
+class ShardBusy(FlywheelError):
+    """Another worker has been at a shard for too long."""
+
+
+class ClusterError(FlywheelError):
+    """The machines that shards are to be done on cannot do them."""
+
+
+class HeadLost(ClusterError):
+    """The head of the cluster does not answer."""
+
+
+class WorkerLost(ClusterError):
+    """A worker ended, or gave no sign of life, before its shard was done."""
+
+
+class DiskFull(FlywheelError):
+    """No space is left where the workspace lies."""
+
+
+def first_line(text: str) -> str:
+    """The first line of what someone else said, at most 200 characters of it; "" where there is none."""
+    return (text.strip().splitlines() or [""])[0][:200]
+
+
+def last_line(text: str) -> str:
+    """As `first_line`, of the last one: a traceback has its reason there."""
+    return (text.strip().splitlines() or [""])[-1].strip()[:200]
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """What to say where a name is not known: the one that was probably meant, and all there are."""
+    names = list(names)
+    near = difflib.get_close_matches(str(name), names, 1)
+    return (f"did you mean {near[0]}? " if near else "") + f"known are {', '.join(names)}"
+
+
+@contextlib.contextmanager
+def errors_of_setting(name: str) -> Iterator[None]:
+    """Bad input found within the block is of this parameter: its name stands in the message."""
+    try:
+        yield
+    except BadInput as error:
+        if name in str(error):
+            raise
+        where = f"{name}: {error.where}" if error.where else name
+        raise type(error)(error.what, where=where, fix=error.fix) from error
+
+
+@contextlib.contextmanager
+def errors_of_place(place: object) -> Iterator[None]:
+    """What is made within the block lies where the user said: if the system refuses it, the place is bad input."""
+    try:
+        yield
+    except OSError as error:
+        raise BadInput(f"nothing can be made here: {error.strerror}", where=place, fix="name another place") from error

@@ -1,0 +1,169 @@
+"""Write files and folders whole or not at all: under a hidden name beside their place, then renamed.
+
+Nothing is flushed to the disk first (no fsync). A killed process leaves what was there before; after a loss of power a
+file may be cut off, which DVC's checksums tell of data and models, and of the rest a reader.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import json
+import shutil
+import time
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from flywheel.utils.errors import DataError, DiskFull, FlywheelError
+
+_FULL_BYTES = 2**20
+
+
+@contextmanager
+def atomic_file(path: Path, *, over: bool = True) -> Iterator[Path]:
+    """Inside of it a path to write to; it takes the place of `path` at the end, and is removed where that fails.
+
+    Missing folders are made. With over=False raises FileExistsError at the end where `path` is there by then.
+    """
+    temporary = _temporary_path(path)
+    try:
+        yield temporary
+        if over:
+            temporary.replace(path)
+        else:
+            path.hardlink_to(temporary)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def atomic_folder(path: Path) -> Iterator[Path]:
+    """Inside of it an empty folder; it takes the place of `path`, and of all in it, at the end, and is removed where
+    that fails."""
+    temporary = _temporary_path(path)
+    temporary.mkdir()
+    try:
+        yield temporary
+        if path.exists():
+            shutil.rmtree(path)  # a folder cannot be renamed over another: here alone a kill leaves none
+        temporary.replace(path)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextmanager
+def file_lock(path: Path, seconds: float, what: str, kind: type[FlywheelError] = DataError) -> Iterator[None]:
+    """Hold a lock that one process has at a time. seconds: how long to wait for it. what: it is held for, in words.
+
+    Raises an error of the kind where the wait is over.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    deadline = time.monotonic() + seconds
+    with path.open("w") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise kind(
+                        f"another process has been {what} for {seconds:.0f} s", where=path, fix="let it end, or end it"
+                    ) from None
+                time.sleep(0.05)
+        yield
+
+
+def remove_unfinished(folder: Path, name: str = "*") -> None:
+    """Remove what killed processes left of files and folders of that name. For who alone writes them."""
+    for path in folder.glob(f".{name}.*.part"):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def _temporary_path(path: Path) -> Path:
+    """A name of its own for every writer, as two may write the same."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file whole or not at all. Raises DiskFull."""
+    with disk_full_errors(path), atomic_file(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON for people (indented, sorted), whole or not at all. Raises DiskFull."""
+    write_text(path, json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
+
+
+def sha256_file(path: Path) -> str:
+    """Read now: for who wants to know whether the file is as it was."""
+    return _sha256((path,))
+
+
+def cached_sha256(*paths: Path) -> str:
+    """Of the contents, one after the other; read at most once in a process while the files stay as they are.
+
+    That they do is taken from what DVC takes it from: inode, size and times. A file that changed within the last
+    moments before it is read may change again unseen (clocks of file systems are coarse), and is read each time.
+    """
+    signature = _signature(paths)
+    if _cache.get(paths, ("", ""))[0] == signature:
+        return _cache[paths][1]
+    sha256 = _sha256(paths)
+    if time.time_ns() - max(changed for *_, changed in signature) > _COARSE_NS:
+        _cache[paths] = signature, sha256
+    return sha256
+
+
+def remember_sha256(path: Path, sha256: str) -> None:
+    """Of a file that this process has just written."""
+    _cache[path,] = _signature((path,)), sha256
+
+
+_COARSE_NS = 2 * 10**9  # the coarsest clock of a file system in use
+_Signature = tuple[tuple[int, ...], ...]
+_cache: dict[tuple[Path, ...], tuple[_Signature, str]] = {}
+
+
+def _signature(paths: tuple[Path, ...]) -> _Signature:
+    """Inode, size, and when its content and it itself were changed, of each."""
+    found = (path.stat() for path in paths)
+    return tuple((one.st_ino, one.st_size, one.st_mtime_ns, one.st_ctime_ns) for one in found)
+
+
+def _sha256(paths: Iterable[Path]) -> str:
+    sha = hashlib.sha256()
+    for path in paths:
+        with path.open("rb") as file:
+            hashlib.file_digest(file, lambda: sha)
+    return sha.hexdigest()
+
+
+class disk_full_errors:
+    """Context manager: an OSError for a full disk becomes DiskFull, which says what to do."""
+
+    def __init__(self, where: Path) -> None:
+        self.where = where
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind, error, trace) -> None:
+        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+        # Some libraries raise errors of their own for it (torch.save a RuntimeError).
+        full = full or (isinstance(error, Exception) and _free_bytes(self.where) < _FULL_BYTES)
+        if full:
+            raise DiskFull(
+                "the disk is full; what was finished is kept", where=self.where, fix="free some space and run again"
+            ) from error
+
+
+def _free_bytes(path: Path) -> int:
+    """Free bytes where `path` lies or would lie."""
+    there = next(folder for folder in (path, *path.resolve().parents) if folder.exists())
+    return shutil.disk_usage(there).free

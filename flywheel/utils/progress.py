@@ -1,0 +1,64 @@
+"""Pass progress lines from deep inside a stage to whoever shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+Listener = Callable[[str, str], None]
+
+_listener: ContextVar[Listener] = ContextVar("listener", default=lambda stage, line: None)
+
+
+def report_progress(stage: str, line: str) -> None:
+    """Tell the listener one short line about a stage; a few times a second at most. The next one may replace it."""
+    _listener.get()(stage, line)
+
+
+class Announcement(str):
+    """A line that must be read: it is printed wherever it is shown, and nothing replaces it."""
+
+
+class ShardProgress(str):
+    """A line about a shard that is partly done. share: how much of it is, 0 to 1."""
+
+    shard: str = ""
+    share: float = 0.0
+
+
+def report_shard_progress(stage: str, line: str, shard: str, share: float) -> None:
+    """As `report`, and how much of the shard is done, for who adds them up."""
+    part = ShardProgress(
+        line
+    )  # its own fields are set after it is made, as pickle does: lines come from other processes too
+    part.shard, part.share = shard, share
+    _listener.get()(stage, part)
+
+
+def announce(stage: str, line: str) -> None:
+    """As `report`, of a line that matters: something to do, a decision taken, a file brought back."""
+    _listener.get()(stage, Announcement(line))
+
+
+@contextmanager
+def add_listener(listener: Listener) -> Iterator[None]:
+    """Within the block, `listener` hears it too, after the one that listens already."""
+    before = _listener.get()
+
+    def both(stage: str, line: str) -> None:
+        before(stage, line)
+        listener(stage, line)
+
+    with replace_listener(both):
+        yield
+
+
+@contextmanager
+def replace_listener(listener: Listener) -> Iterator[None]:
+    """Within the block, `report` calls `listener(stage, line)`."""
+    token = _listener.set(listener)
+    try:
+        yield
+    finally:
+        _listener.reset(token)

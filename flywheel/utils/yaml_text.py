@@ -1,0 +1,38 @@
+"""Read and write YAML as people type parameters: `5e-4` is a number, and no name stands twice."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import yaml
+
+
+def format_yaml_inline(value: Any) -> str:
+    """A value as it is typed: `[1, 2]`, `0.5`, `''`."""
+    text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=math.inf)
+    return text.removesuffix("\n").removesuffix("\n...")
+
+
+def parse_yaml(text: str) -> Any:
+    """The one document in `text`; None where there is none. Raises yaml.YAMLError."""
+    try:
+        return yaml.load(text, _Loader)
+    except RecursionError:
+        raise yaml.YAMLError("it is nested too deeply") from None
+    except ValueError as error:  # a date such as 2026-99-99
+        raise yaml.YAMLError(str(error)) from None
+
+
+class _Loader(yaml.SafeLoader):  # libyaml's, ten times as fast, ends the process at a text that is nested deeply
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
+        names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        if twice := {name for name in names if names.count(name) > 1}:
+            raise yaml.constructor.ConstructorError(None, None, f"{min(twice)} stands twice", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+$"), list("-+.0123456789")
+)

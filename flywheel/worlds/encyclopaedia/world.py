@@ -1,6 +1,0 @@
-"""An encyclopaedia of elements, countries, cities and discoverers: search, tables, links, a reading list and notes."""
-
-from flywheel.worlds.encyclopaedia import tasks_chains, tasks_facts, tasks_reading
-from flywheel.worlds.encyclopaedia.pages import site
-
-SITE = site.offer((*tasks_reading.TASKS, *tasks_facts.TASKS, *tasks_chains.TASKS))

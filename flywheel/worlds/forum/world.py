@@ -1,8 +1,0 @@
-"""A forum: boards, topics with pages of replies, votes, members, messages, and what a moderator does."""
-
-from flywheel.worlds.forum import tasks_marks, tasks_moderation, tasks_people, tasks_reading, tasks_writing
-from flywheel.worlds.forum.posting import site
-
-SITE = site.offer(
-    (*tasks_reading.TASKS, *tasks_marks.TASKS, *tasks_writing.TASKS, *tasks_people.TASKS, *tasks_moderation.TASKS)
-)

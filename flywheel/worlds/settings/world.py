@@ -1,6 +1,0 @@
-"""The settings of a device: switches, choices, networks, devices, apps, users, an account; and a small edition."""
-
-from flywheel.worlds.settings import tasks_networks, tasks_people, tasks_switches
-from flywheel.worlds.settings.pages import site
-
-SITE = site.offer((*tasks_switches.TASKS, *tasks_networks.TASKS, *tasks_people.TASKS))

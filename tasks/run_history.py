@@ -1,0 +1,182 @@
+"""Tag runs in Prefect, and keep what its server knows of an iteration's runs."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.filters import (
+    FlowRunFilter,
+    FlowRunFilterId,
+    FlowRunFilterState,
+    FlowRunFilterTags,
+    LogFilter,
+    LogFilterFlowRunId,
+    TaskRunFilter,
+    TaskRunFilterState,
+    TaskRunFilterStateType,
+)
+from prefect.client.schemas.objects import FlowRun, StateType, TaskRun
+from prefect.client.schemas.sorting import FlowRunSort, LogSort, TaskRunSort
+from prefect.context import TagsContext
+from prefect.runtime import flow_run
+from prefect.states import Crashed
+
+from flywheel.config import workspace_identity
+from flywheel.config.workspace import Workspace, iteration_label
+from flywheel.utils.progress import announce
+
+# Tags of runs in Prefect: by them runs of a workspace, an iteration or a stage are found, in its pages and here.
+
+
+def workspace_tag(ws: Workspace) -> str:
+    """Of all runs of a workspace."""
+    return f"workspace:{workspace_identity.workspace_name(ws)}"
+
+
+def iteration_attempt_tag(ws: Workspace, iteration: int) -> str:
+    """Of all runs that make an iteration as it is here now, and of none that made one of its number before."""
+    return f"turn:{workspace_identity.iteration_run_id(ws, iteration)}"
+
+
+def iteration_run_tags(ws: Workspace, number: int) -> list[str]:
+    return [workspace_tag(ws), f"iteration:{iteration_label(number)}", iteration_attempt_tag(ws, number)]
+
+
+def stage_tag(name: str) -> str:
+    return f"stage:{name}"
+
+
+def without_tags() -> TagsContext:
+    """Within the block tasks have no tags: they are found by their flow's. A task that has some asks for the limits of
+    each before it begins, by a connection that the server closes after five seconds: the next try comes two seconds
+    later, for nearly every task of a stage."""
+    return TagsContext(current_tags=set())
+
+
+# Run history: what Prefect's server knows of an iteration, kept as Parquet since the server forgets within days.
+
+_PAGE = 200
+_TASK_ENDS_S = 30.0
+_KILLED = "its process was killed, and the next run went on from here; last heard of at "
+
+
+def mark_killed_runs(
+    ws: Workspace, *, older_than_s: float = 0, worker: bool = True, client: SyncPrefectClient | None = None
+) -> list[FlowRun]:
+    """Runs of this workspace that the server believes running, though no run is at work here, and their tasks become
+    Crashed. Returns these flow runs.
+
+    Called under the workspace's lock, or while nobody has held it for `older_than_s` seconds: whatever says Running for
+    longer belongs to a process that was killed. The run that calls is left out. Prefect dates the state by now; when
+    they were last heard of is in its message, and in the table `runs`. worker: whether one may be about to begin a run.
+    client: one that is begun; else one is.
+    """
+    unfinished = {"any_": [StateType.SCHEDULED, StateType.RUNNING, StateType.PENDING, StateType.PAUSED]}
+    states = FlowRunFilter(state=FlowRunFilterState(type=unfinished), tags=FlowRunFilterTags(all_=[workspace_tag(ws)]))
+    with client or get_client(sync_client=True) as client:
+        stale = read_all_pages(client.read_flow_runs, FlowRunSort.START_TIME_ASC, flow_run_filter=states)
+        since = datetime.now(UTC) - timedelta(seconds=older_than_s)
+        stale = [run for run in stale if not _may_be_at_work(run, worker) and run.state.timestamp <= since]
+        for run in stale:
+            own = FlowRunFilter(id=FlowRunFilterId(any_=[run.id]))
+            tasks = read_all_pages(client.read_task_runs, TaskRunSort.END_TIME_DESC, flow_run_filter=own)
+            message = _KILLED + _last_heard_of(client, run, tasks).isoformat()
+            for one in tasks:
+                if one.state is None or not one.state.is_final():
+                    client.set_task_run_state(one.id, Crashed(message=message), force=True)
+            client.set_flow_run_state(run.id, Crashed(message=message), force=True)
+    return stale
+
+
+def _may_be_at_work(run: FlowRun, worker: bool) -> bool:
+    """The run that asks, and one that a worker begins or is about to; not a stage of another iteration, which is
+    over."""
+    waits = (StateType.SCHEDULED, StateType.PENDING) if worker else (StateType.SCHEDULED,)
+    begins = run.parent_task_run_id is None and run.state_type in waits
+    return (begins and run.deployment_id is not None) or str(run.id) == flow_run.id
+
+
+def _last_heard_of(client: SyncPrefectClient, run: FlowRun, tasks: Sequence[TaskRun]) -> datetime:
+    """By its tasks and its log."""
+    of_run = LogFilter(flow_run_id=LogFilterFlowRunId(any_=[run.id]))
+    logs = client.read_logs(of_run, limit=1, sort=LogSort.TIMESTAMP_DESC)
+    times = [run.start_time, run.created, *(log.timestamp for log in logs)]
+    times += [moment for one in tasks for moment in (one.start_time, one.end_time)]
+    return max(moment for moment in times if moment)
+
+
+def read_run_rows(ws: Workspace, iteration: int, *, ends: str = "", error: str = "") -> list[dict[str, Any]]:
+    """Rows of the table `runs`, times as ISO 8601: each flow run and task run of an iteration, earlier tries too.
+
+    ends: the run that asks as its last act; it counts as completed now, or as failed with this `error`. Where it is
+    completed so are its tasks, and the server is given half a minute to hear of their ends.
+    """
+    own = FlowRunFilter(tags=FlowRunFilterTags(all_=[iteration_attempt_tag(ws, iteration)]))
+    with get_client(sync_client=True) as client:
+        if ends and not error:
+            _wait_for_task_ends(client, own)
+        flows = read_all_pages(client.read_flow_runs, FlowRunSort.START_TIME_ASC, flow_run_filter=own)
+        rows = [_row(run, "flow", run.parent_task_run_id, run.run_count, run.parameters) for run in flows]
+        for run in read_all_pages(client.read_task_runs, TaskRunSort.END_TIME_DESC, flow_run_filter=own):
+            rows.append(_row(run, "task", run.flow_run_id, run.run_count, {}))
+    now = datetime.now(UTC)
+    for row in rows:
+        if row["run_id"] == ends:
+            seconds = (now - datetime.fromisoformat(row["started_at"])).total_seconds()
+            state = "Failed" if error else "Completed"
+            row |= {"state": state, "message": error, "ended_at": now.isoformat(), "seconds": seconds}
+    return list({row["run_id"]: row for row in rows}.values())
+
+
+def _wait_for_task_ends(client: SyncPrefectClient, own: FlowRunFilter) -> None:
+    """States of tasks reach the server as events, a moment late; some seconds, where it was just begun again."""
+    at_work = TaskRunFilterState(type=TaskRunFilterStateType(any_=[StateType.PENDING, StateType.RUNNING]))
+    unfinished = TaskRunFilter(state=at_work)
+    deadline = time.monotonic() + _TASK_ENDS_S
+    while client.read_task_runs(flow_run_filter=own, task_run_filter=unfinished, limit=1):
+        if time.monotonic() > deadline:
+            announce(
+                "runs",
+                f"the server has not heard of the end of each task in {_TASK_ENDS_S:g} s: the history says Running",
+            )
+            return
+        time.sleep(0.2)
+
+
+def read_all_pages(read, sort, **filters) -> list:
+    """All that a reading method of the client finds, page by page."""
+    found, offset = [], 0
+    while page := read(**filters, sort=sort, limit=_PAGE, offset=offset):
+        found += page
+        offset += len(page)
+    return found
+
+
+def _row(run: FlowRun | TaskRun, kind: str, parent, attempts: int, parameters: dict) -> dict[str, Any]:
+    seconds, ended = run.total_run_time.total_seconds() if run.total_run_time else None, run.end_time
+    message = run.state.message if run.state else None
+    if message and message.startswith(_KILLED):
+        ended = datetime.fromisoformat(message.removeprefix(_KILLED))
+        seconds = (ended - run.start_time).total_seconds() if run.start_time else None
+    return {
+        "run_id": str(run.id),
+        "parent_id": str(parent or ""),
+        "kind": kind,
+        "name": run.name,
+        "state": run.state_name or "",
+        "attempts": attempts,
+        "started_at": _time(run.start_time),
+        "ended_at": _time(ended),
+        "seconds": seconds,
+        "parameters": json.dumps(parameters, default=str, sort_keys=True),
+        "message": message or "",
+    }
+
+
+def _time(moment) -> str | None:
+    return moment.isoformat() if moment else None

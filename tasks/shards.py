@@ -1,0 +1,78 @@
+"""Wrap stages in Prefect tasks: one a shard, one for the finish, one for the version, one for the report.
+
+They add what Prefect gives (retries, names, states, artifacts) and no logic of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+from prefect.context import TaskRunContext
+
+from flywheel.cluster import StageWorkers
+from flywheel.pipeline import dag, stage
+from flywheel.pipeline.stage import StageContext, StageResult
+from flywheel.store.versioning import stage_records
+from flywheel.ui.report import pages
+from flywheel.utils.errors import BadInput, ContractBroken, DiskFull, EnvError, PolicyError
+from tasks import artifacts
+
+
+def _worth_a_retry(task, run, state) -> bool:
+    """Environments and inference may fail by chance; bad input, broken contracts and full disks do not mend."""
+    try:
+        state.result()
+    except (BadInput, ContractBroken, DiskFull):
+        return False
+    except (EnvError, PolicyError, OSError):
+        return True
+    except Exception:
+        return False
+    return False
+
+
+# No Prefect cache: what is finished is known from the workspace itself (flywheel/pipeline/stage.py), and DVC knows it
+# too.
+@task(
+    task_run_name="{shard}", retries=2, retry_delay_seconds=1, retry_condition_fn=_worth_a_retry, cache_policy=NO_CACHE
+)
+def do_shard(ctx: StageContext, shard: str, workers: StageWorkers) -> tuple[Path, Any]:
+    """One shard of a stage; its result is taken from disk where a killed run had finished it."""
+    folder, result, before = workers.do_shard(shard)
+    ctx.report_part(f"{shard} was done before" if before else f"{shard} done", 1, 1, shard)
+    return folder, result
+
+
+def do_shards(ctx: StageContext, shards: Sequence[str], workers: StageWorkers) -> dict[str, tuple[Path, Any]]:
+    """All of a stage: one after the other in this process, at once where they are done on other machines."""
+    if not workers.several:
+        return {shard: do_shard(ctx, shard, workers) for shard in shards}
+    asked = {shard: do_shard.submit(ctx, shard, workers) for shard in shards}
+    return {shard: one.result() for shard, one in asked.items()}
+
+
+@task(task_run_name="finish {ctx.stage}", cache_policy=NO_CACHE)
+def finish_stage(ctx: StageContext, results: dict[str, tuple[Path, Any]]) -> StageResult:
+    """Write the stage's partitions and metrics, and show them as Prefect artifacts."""
+    outcome = stage.publish_stage_result(dag.find_stage(ctx.stage), ctx, results)
+    if TaskRunContext.get() is not None:
+        artifacts.publish_stage_artifacts(ctx, outcome)
+    return outcome
+
+
+@task(task_run_name="version {ctx.stage}", cache_policy=NO_CACHE)
+def record_version(ctx: StageContext) -> None:
+    """`dvc commit` of the stage's outputs; then what was staged for it is cleared."""
+    stage_records.record_stage(ctx.ws, ctx.stage, ctx.iteration)
+    stage.clear_staging(ctx)
+
+
+@task(task_run_name="report", cache_policy=NO_CACHE)
+def publish_report(ctx: StageContext) -> None:
+    """Write the report's page and say on the run's page where it is."""
+    pages.write_report(ctx.ws)
+    artifacts.publish_report_artifact(ctx)
