@@ -57,7 +57,7 @@ def model_hash(folder: Path) -> list[str]:
 
 def run_stages(root: Path, workspace: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-P", "-m", "flywheel.cli"]
+    command = [sys.executable, "-P", "-c", "from flywheel.cli import main; main()"]
 
     def flywheel(*words: str, cwd: Path = workspace) -> None:
         done = subprocess.run(

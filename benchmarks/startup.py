@@ -35,7 +35,7 @@ class Side:
         self.workspace = folder / "workspace"
 
     def command(self, words: Sequence[str]) -> list[str]:
-        return [sys.executable, "-P", "-m", "flywheel.cli", *words]
+        return [sys.executable, "-P", "-c", "from flywheel.cli import main; main()", *words]
 
     def environment(self) -> dict[str, str]:
         return {**os.environ, "PYTHONPATH": str(self.root)}
