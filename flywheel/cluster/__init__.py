@@ -63,11 +63,26 @@ def open_cluster(ws: Workspace, settings: Settings) -> Iterator[ClusterBackend]:
     with contextlib.ExitStack() as stack:
         cluster: ClusterBackend = LocalCluster()
         if settings.cluster.engine == "ray":
-            from flywheel.cluster.connection import open_ray
-
-            cluster = stack.enter_context(open_ray(ws, settings))
+            cluster = stack.enter_context(_open_ray(ws, settings))
         token = _current.set(cluster)
         try:
             yield cluster
         finally:
             _current.reset(token)
+
+
+@contextlib.contextmanager
+def _open_ray(ws: Workspace, settings: Settings) -> Iterator[ClusterBackend]:
+    """Raises BadInput as `connect_to_ray`, ClusterError for a node with a fault, and where no environments come up on
+    the nodes that are to have them."""
+    from flywheel.cluster.connection import connect_to_ray
+
+    with connect_to_ray(settings) as head:
+        # They import Ray, whose variables the connection has set.
+        from flywheel.cluster import env_nodes, nodes, ray_cluster
+
+        with nodes.open_shared_folder(ws) as shared:
+            cluster = ray_cluster.RayCluster(shared, settings, head)
+            cluster.check()
+            with env_nodes.serve_environments_on_nodes(cluster, settings):
+                yield cluster

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import importlib.util
 import os
 import secrets
 import socket
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flywheel.config import Settings
-from flywheel.config.workspace import Workspace
 from flywheel.pipeline.stage import BROWSERS
+from flywheel.training.distributed.worker_group import HostPort
 from flywheel.utils.errors import BadInput, first_line
-from flywheel.utils.files import atomic_file
-
-if TYPE_CHECKING:
-    from flywheel.cluster.nodes import SharedFolder
-    from flywheel.cluster.ray_cluster import RayCluster
 
 _STORE_MB = 100  # results are small JSON values: all else lies in the workspace. Ray's default is 30% of the memory.
 _REACH_S = 10  # a head that answers does so at once
@@ -28,31 +22,9 @@ _REACH_S = 10  # a head that answers does so at once
 # us: `RayCluster.watch` tells of it.
 _ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_gcs_rpc_server_reconnect_timeout_s": "1000000"}
 
-HostPort = tuple[str, int]  # host and port
-
-
-@contextlib.contextmanager
-def open_ray(ws: Workspace, settings: Settings) -> Iterator[RayCluster]:
-    """The cluster, its nodes looked at.
-
-    Raises BadInput where Ray is not installed or cannot be reached, ClusterError for a node with a fault, and where no
-    environments come to be on the nodes that are to have them.
-    """
-    if importlib.util.find_spec("ray") is None:
-        raise BadInput("Ray is not installed", where="cluster.engine", fix="pip install 'flywheel[ray]'")
-    with _ray_connection(settings) as place:
-        from flywheel.cluster import env_nodes
-        from flywheel.cluster.ray_cluster import RayCluster
-
-        with _open_shared_folder(ws) as shared:
-            cluster = RayCluster(shared, settings, place)
-            cluster.check()
-            with env_nodes.serve_environments_on_nodes(cluster, settings):
-                yield cluster
-
 
 def is_reachable(place: HostPort) -> bool:
-    """Whether anything listens there."""
+    """Whether anything listens at the address."""
     try:
         socket.create_connection(place, timeout=_REACH_S).close()
     except OSError:
@@ -61,8 +33,13 @@ def is_reachable(place: HostPort) -> bool:
 
 
 @contextlib.contextmanager
-def _ray_connection(settings: Settings) -> Iterator[HostPort]:
-    """This process as a driver of the cluster; where its head listens."""
+def connect_to_ray(settings: Settings) -> Iterator[HostPort]:
+    """Make this process a driver of the cluster until the block ends; yield where the cluster's head listens.
+
+    Raises BadInput where Ray is not installed, cannot be reached, or cannot be started.
+    """
+    if importlib.util.find_spec("ray") is None:
+        raise BadInput("Ray is not installed", where="cluster.engine", fix="pip install 'flywheel[ray]'")
     address = settings.cluster.address
     if address and not is_reachable(_parse_address(address)):
         raise BadInput(
@@ -112,18 +89,3 @@ def _local_ray_options(settings: Settings) -> dict[str, Any]:
 def _parse_address(address: str) -> HostPort:
     host, _, port = address.removeprefix("ray://").rpartition(":")
     return host, int(port)
-
-
-@contextlib.contextmanager
-def _open_shared_folder(ws: Workspace) -> Iterator[SharedFolder]:
-    from flywheel.cluster.nodes import SharedFolder, compute_source_digest
-
-    path, text = ws.state / "cluster" / secrets.token_hex(4), secrets.token_hex(16)
-    with atomic_file(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
-    try:
-        with path.open("a") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield SharedFolder(path, text, compute_source_digest(), ws.root)
-    finally:
-        path.unlink()

@@ -25,7 +25,6 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as At
 
-from flywheel.cluster.connection import HostPort
 from flywheel.cluster.nodes import SharedFolder, describe_ray_error, find_node_fault, raise_node_fault
 from flywheel.cluster.ray_cluster import RayCluster, list_live_nodes
 from flywheel.config import Settings
@@ -35,6 +34,7 @@ from flywheel.envs.remote.client import CLUSTER_MANAGER, MANAGER_VARIABLE, TOKEN
 from flywheel.envs.remote.manager import LeaseLedger, LeasePolicy, manager_application
 from flywheel.envs.remote.node_server import open_node
 from flywheel.pipeline.stage import BROWSERS
+from flywheel.training.distributed.worker_group import HostPort
 from flywheel.utils import progress
 from flywheel.utils.errors import ClusterError
 

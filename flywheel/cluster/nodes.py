@@ -6,9 +6,10 @@ import fcntl
 import hashlib
 import os
 import queue
+import secrets
 import time
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cache
 from multiprocessing import Pipe
@@ -24,11 +25,12 @@ import flywheel
 from flywheel.cluster import resources
 from flywheel.cluster.connection import is_reachable
 from flywheel.config import Settings
-from flywheel.config.workspace import iteration_label
+from flywheel.config.workspace import Workspace, iteration_label
 from flywheel.envs import registry, suite_manifests
 from flywheel.pipeline.stage import InProcessWorker, Stage, StageContext
 from flywheel.training.distributed.worker_group import GroupSpec, HostPort, LocalRanks, RankAnswer, use_launcher
 from flywheel.utils.errors import BadInput, ClusterError, WorkerLost, last_line
+from flywheel.utils.files import atomic_file
 from flywheel.utils.progress import replace_listener
 
 # What runs on a node: the look at it before work begins, and the worker that does shards of one stage there.
@@ -46,6 +48,20 @@ class SharedFolder:
     text: str
     source: str
     root: Path
+
+
+@contextmanager
+def open_shared_folder(ws: Workspace) -> Iterator[SharedFolder]:
+    """Write the file by which a node knows the run's own folder, and hold it locked until the block ends."""
+    path, text = ws.state / "cluster" / secrets.token_hex(4), secrets.token_hex(16)
+    with atomic_file(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+    try:
+        with path.open("a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield SharedFolder(path, text, compute_source_digest(), ws.root)
+    finally:
+        path.unlink()
 
 
 @cache

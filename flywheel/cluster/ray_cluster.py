@@ -14,7 +14,7 @@ from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as At
 
 from flywheel.cluster import resources
-from flywheel.cluster.connection import HostPort, is_reachable
+from flywheel.cluster.connection import is_reachable
 from flywheel.cluster.nodes import (
     ShardWorker,
     SharedFolder,
@@ -25,6 +25,7 @@ from flywheel.cluster.nodes import (
 )
 from flywheel.config import Settings
 from flywheel.pipeline.stage import BROWSERS, InProcessWorker, Stage, StageContext
+from flywheel.training.distributed.worker_group import HostPort
 from flywheel.utils import progress
 from flywheel.utils.errors import ClusterError, HeadLost, WorkerLost
 

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import pyarrow.compute as pc
-
 from flywheel.config import PromotionSettings
 from flywheel.config.workspace import Workspace, iteration_label
 from flywheel.envs.verdict import verdicts_from_rows
@@ -91,7 +89,7 @@ def _format_difference(row: Row | None) -> str:
 def build_promotion_report(ws: Workspace, iteration: int, rule: PromotionSettings) -> PromotionReport:
     """The case of an iteration that is evaluated. Raises DataError."""
     metrics = partitions.read_partition(ws, "metrics", iteration, "evaluate")
-    figures = metrics.filter(pc.equal(metrics["step"], 0)).to_pylist()
+    figures = [row for row in metrics.to_pylist() if row["step"] == 0]
     figures.sort(key=lambda row: (not row["name"].startswith(_FIRST), row["domain"] != "all"))
     flips = sorted(
         _find_flipped_tasks(ws, iteration), key=lambda one: (one.gained, one.domain, one.world, one.instruction)

@@ -22,7 +22,6 @@ from flywheel.envs import registry
 from flywheel.envs.base import Env, Observation, StepResult, Task
 from flywheel.policy.protocol import Completion, PolicyBackend, SamplingParams
 from flywheel.rollout.history import PromptHistory
-from flywheel.store.schema import record_from_row
 from flywheel.store.trajectory import Step, Trajectory, make_trajectory_id
 from flywheel.utils.errors import DataError, EnvTimeout, PolicyTimeout
 from flywheel.utils.files import atomic_file
@@ -273,7 +272,9 @@ def read_episode_facts(path: Path) -> dict[str, Any]:
 
 
 def read_episode(path: Path) -> Episode:
-    """Raises DataError for a file that is missing or broken."""
+    """Read an episode back, equal to what was written. Raises DataError for a file that is missing or broken."""
+    from flywheel.store.schema import record_from_row  # with it comes pyarrow, which whoever only plays does not need
+
     with _open_episode(path) as file:
         rows = json.loads(file.read(_ROWS))
         screens = {name: file.read(name) for name in file.namelist() if name != _ROWS}

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from flywheel.envs.base import Task
-from flywheel.rollout import episode as rollout_episode
-from flywheel.rollout.episode import Episode, derive_seed
+from flywheel.rollout.episode import Episode, derive_seed, read_episode, read_episode_facts, write_episode
 from flywheel.utils.files import remove_unfinished
 
 # The two rules that bound staleness: how many episodes may begin, and which of the finished ones are trained on.
@@ -191,7 +190,7 @@ class RolloutLog:
         """It finished: kept on disk until it has been trained on."""
         outcome = EpisodeOutcome(self.running[request.ordinal], score, success)
         facts = {"start": outcome.start, "score": score, "success": success}
-        rollout_episode.write_episode(self._file(request.ordinal), episode, facts)
+        write_episode(self._file(request.ordinal), episode, facts)
         del self.running[request.ordinal]
         self._settle(request.ordinal, outcome)
 
@@ -223,7 +222,7 @@ class RolloutLog:
         return [self._ticket(ordinal) for ordinal in self.taken]
 
     def read(self, request: EpisodeRequest) -> Episode:
-        return rollout_episode.read_episode(self._file(request.ordinal))
+        return read_episode(self._file(request.ordinal))
 
     def advance(self) -> None:
         """The batch was trained on, the trainer's checkpoint says so, and the new weights answer."""
@@ -317,7 +316,7 @@ class RolloutLog:
 
     def _find_episodes(self) -> None:
         for path in sorted(self.folder.glob("*.zip")):
-            ordinal, outcome = int(path.stem), EpisodeOutcome(**rollout_episode.read_episode_facts(path))
+            ordinal, outcome = int(path.stem), EpisodeOutcome(**read_episode_facts(path))
             self.finished[ordinal] = outcome
             if ordinal // self.plan.samples in self._unrecorded:
                 self._unrecorded[ordinal // self.plan.samples][ordinal] = outcome

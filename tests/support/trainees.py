@@ -18,10 +18,9 @@ from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import load_model
 from flywheel.training.data.samples import Sample
 from flywheel.training.modeling.packing import PaddedTokens, compute_padded_hidden
-from flywheel.training.modeling.policy_forward import PolicyForward
+from flywheel.training.modeling.policy_forward import PolicyForward, token_logprobs
 from flywheel.training.rl.experience import Experience
 from flywheel.training.rl.learner import ValueFeatures
-from flywheel.training.rl.losses import token_logprobs
 
 DEEPSPEED = importlib.util.find_spec("deepspeed") is not None
 needs_deepspeed = pytest.mark.skipif(not DEEPSPEED, reason="deepspeed is not installed: make test-deepspeed")

@@ -28,7 +28,7 @@ from flywheel.envs.router import EnvRouter, open_environments
 from flywheel.envs.tasks import drawing as synthesis
 from flywheel.envs.tasks.drawing import make_task, make_tasks, task_content, task_from_row, task_to_row
 from flywheel.rewards.scorers import verifier
-from flywheel.rollout import episode as rollout_episode
+from flywheel.rollout.episode import read_episode, write_episode
 from flywheel.rollout.pool import RolloutStats, run_rollout
 from flywheel.store.partitions import table_from_rows
 from flywheel.store.schema import record_from_row, record_to_row
@@ -206,8 +206,8 @@ def test_an_episode_without_a_screen(shelves, tmp_path):
     assert episode.last_observation == shown.replace("lamp=off", "lamp=on")
     (row,) = table_from_rows("steps", [record_to_row("steps", first)]).to_pylist()
     assert record_from_row("steps", type(first), row).observation == shown
-    rollout_episode.write_episode(tmp_path / "one.zip", episode, {})
-    assert rollout_episode.read_episode(tmp_path / "one.zip") == episode
+    write_episode(tmp_path / "one.zip", episode, {})
+    assert read_episode(tmp_path / "one.zip") == episode
 
 
 def test_what_an_agent_writes_cannot_reach_its_verdict(shelves):

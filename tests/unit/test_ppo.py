@@ -10,14 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flywheel.training.rl.losses import (
-    PolicyTerms,
-    explained_variance,
-    policy_loss,
-    positive_nll,
-    token_logprobs,
-    value_loss,
-)
+from flywheel.training.modeling.policy_forward import token_logprobs
+from flywheel.training.rl.losses import PolicyTerms, explained_variance, policy_loss, positive_nll, value_loss
 
 EPS = {"eps_low": 0.2, "eps_high": 0.28}
 

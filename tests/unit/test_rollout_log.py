@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from lamps import task
 
-from flywheel.rollout import episode as rollout_episode
-from flywheel.rollout.episode import Episode
+from flywheel.rollout.episode import Episode, read_episode, read_episode_facts, write_episode
 from flywheel.rollout.rollout_log import RolloutLog, RolloutPlan
 from flywheel.store.trajectory import Step, Trajectory
 from flywheel.utils.errors import DataError
@@ -49,12 +48,12 @@ def episode(name: str, steps: int = 1) -> Episode:
 
 def test_an_episode_comes_back_as_it_was(tmp_path):
     one = episode("t1", 2)
-    rollout_episode.write_episode(tmp_path / "e.zip", one, {"start": 3})
-    assert rollout_episode.read_episode(tmp_path / "e.zip") == one
-    assert rollout_episode.read_episode_facts(tmp_path / "e.zip") == {"start": 3}
+    write_episode(tmp_path / "e.zip", one, {"start": 3})
+    assert read_episode(tmp_path / "e.zip") == one
+    assert read_episode_facts(tmp_path / "e.zip") == {"start": 3}
     (tmp_path / "e.zip").write_bytes(b"half")
     with pytest.raises(DataError, match="cannot be read"):
-        rollout_episode.read_episode(tmp_path / "e.zip")
+        read_episode(tmp_path / "e.zip")
 
 
 class LedgerMachine(RuleBasedStateMachine):

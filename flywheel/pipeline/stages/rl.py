@@ -16,8 +16,7 @@ from flywheel.pipeline.artifacts import Checkpoint, Partition
 from flywheel.pipeline.stage import BROWSERS, TRAINING, StageContext, StageResult, single_shard_stage
 from flywheel.policy.checkpoint import checkpoint_digest
 from flywheel.rewards.scorer_set import ScorerSet
-from flywheel.rollout import episode as rollout_episode
-from flywheel.rollout.episode import Episode
+from flywheel.rollout.episode import Episode, read_episode, write_episode
 from flywheel.store import lineage, metrics
 from flywheel.training.rl.curriculum import PastOutcomes, describe_curriculum
 
@@ -40,11 +39,11 @@ class EpisodeArchive:
         trajectory = replace(episode.trajectory, run_id=self._run_id or None)
         steps = tuple(replace(step, sampled_logprobs=()) for step in episode.steps)
         kept = Episode(trajectory, steps, images)
-        rollout_episode.write_episode(self._folder / f"{episode.id}.zip", kept, {})
+        write_episode(self._folder / f"{episode.id}.zip", kept, {})
 
     def episodes(self) -> Iterator[Episode]:
         """In the order of their identity."""
-        return map(rollout_episode.read_episode, sorted(self._folder.glob("*.zip")))
+        return map(read_episode, sorted(self._folder.glob("*.zip")))
 
     def stage(self, folder: Path) -> None:
         """Stage the rows for the partitions."""

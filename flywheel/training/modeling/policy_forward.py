@@ -27,7 +27,6 @@ from flywheel.training.modeling.packing import (
     pack_sequences,
     pad_samples,
 )
-from flywheel.training.rl.losses import token_logprobs
 
 SCREEN_CACHE_BYTES = 256 << 20  # bytes of screens' features: about 2,000 screens of the shipped base
 
@@ -129,6 +128,17 @@ class PolicyForward(nn.Module):
             logits = logits.masked_fill(_unpack_bits(part.blocked, logits.shape[-1]), BLOCKED_LOGIT)
         read = [token_logprobs(logits / temperature, part.targets) for temperature in temperatures]
         return hidden, read[0][1], *(logprobs for logprobs, _ in read)
+
+
+def token_logprobs(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Natural log-probability of each target and the entropy of each distribution.
+
+    logits: [..., vocabulary]; targets: [...] ids. Returns two arrays [...]; the entropy carries no gradient.
+    """
+    logp = torch.log_softmax(logits.float(), dim=-1)
+    with torch.no_grad():
+        entropy = -(logp.exp() * logp).sum(-1)
+    return logp.gather(-1, targets.unsqueeze(-1)).squeeze(-1), entropy
 
 
 def _concatenate_blocked(items: Sequence[EncodedSample]) -> Tensor:

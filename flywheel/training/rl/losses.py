@@ -155,14 +155,3 @@ def explained_variance(values: np.ndarray, returns: np.ndarray) -> float:
     """1 - Var(R - V) / Var(R); NaN where all returns are the same: then there is nothing to explain."""
     spread = float(np.var(returns))
     return 1.0 - float(np.var(returns - values)) / spread if spread > 0 else float("nan")
-
-
-def token_logprobs(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Natural log-probability of each target and the entropy of each distribution.
-
-    logits: [..., vocabulary]; targets: [...] ids. Returns two arrays [...]; the entropy carries no gradient.
-    """
-    logp = torch.log_softmax(logits.float(), dim=-1)
-    with torch.no_grad():
-        entropy = -(logp.exp() * logp).sum(-1)
-    return logp.gather(-1, targets.unsqueeze(-1)).squeeze(-1), entropy
