@@ -28,32 +28,35 @@ PROJECT = Path(__file__).resolve().parent.parent
 BASELINE = "6659744"
 STAGES = ("ingest", "synthesize", "rollout", "score", "route", "ct", "sft")
 LEFT_OUT = ("runs", "metrics", "lineage")
+LEFT_OUT_COLUMNS = ("run_id", "checksum")  # checksum: of the source text of a task suite
 DEADLINE_S = 1800
 
 
-def table_hashes(folder: Path) -> list[str]:
-    """A hash of each column's values, sorted: of all Parquet files below the folder."""
-    hashes: list[str] = []
+def table_hashes(folder: Path) -> dict[str, str]:
+    """A hash of each column's values, of all Parquet files below the folder of one table."""
+    hashes = {}
     for path in sorted(folder.rglob("*.parquet")):
-        if not any(part.removeprefix("stage=") in STAGES for part in path.parts):
+        stage = next((part for part in path.parts if part.removeprefix("stage=") in STAGES), None)
+        if stage is None:
             continue
         table = pq.read_table(path, partitioning=None)
         for column in table.schema:
-            if pa.types.is_timestamp(column.type) or column.name == "run_id":
+            if pa.types.is_timestamp(column.type) or column.name in LEFT_OUT_COLUMNS:
                 continue
             values = [repr(value) for value in table[column.name].to_pylist()]
-            hashes.append(hashlib.sha256("\n".join(values).encode()).hexdigest())
-    return sorted(hashes)
+            place = f"{folder.name} {stage} {path.name[:10]} {column.name}"
+            hashes[place] = hashlib.sha256("\n".join(values).encode()).hexdigest()
+    return hashes
 
 
-def model_hash(folder: Path) -> list[str]:
+def model_hashes(folder: Path) -> dict[str, str]:
     """A hash of each tensor of the checkpoints below the folder."""
-    hashes = []
+    hashes = {}
     for path in sorted(folder.rglob("*.safetensors")):
         with safe_open(path, framework="pt") as weights:
             for name in sorted(weights.keys()):
                 data = weights.get_tensor(name).contiguous().view(-1).numpy().tobytes()
-                hashes.append(hashlib.sha256(name.encode() + data).hexdigest())
+                hashes[f"model {folder.name} {name}"] = hashlib.sha256(name.encode() + data).hexdigest()
     return hashes
 
 
@@ -73,16 +76,15 @@ def run_stages(root: Path, workspace: Path) -> None:
     flywheel("run", "--iteration", "1")
 
 
-def measure(workspace: Path) -> dict[str, list[str]]:
-    found = {}
+def measure(workspace: Path) -> dict[str, str]:
+    hashes: dict[str, str] = {}
     for folder in sorted((workspace / "data").iterdir()):
         if folder.name not in LEFT_OUT:
-            found[folder.name] = table_hashes(folder)
+            hashes |= table_hashes(folder)
     for folder in sorted((workspace / "models").glob("iteration=001/*")):
-        if folder.name not in STAGES:
-            continue
-        found[f"model {folder.name}"] = model_hash(folder)
-    return found
+        if folder.name in STAGES:
+            hashes |= model_hashes(folder)
+    return hashes
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -105,9 +107,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             subprocess.run(["git", "-C", PROJECT, "worktree", "remove", "--force", tree], check=True)
     if options.out:
         options.out.write_text(json.dumps(sides, indent=1))
-    ours, peer = (sorted(h for hashes in side.values() for h in hashes) for side in sides.values())
+    ours, peer = (sorted(side.values()) for side in sides.values())
     same = len(set(ours) & set(peer))
-    differing = sorted(name for name, hashes in sides["ours"].items() if not set(hashes) <= set(peer))
+    differing = sorted(place for place, value in sides["ours"].items() if value not in peer)
     return exit_code(
         [
             emit_case(
