@@ -23,6 +23,7 @@ from flywheel import cluster
 from flywheel import config as parameters
 from flywheel.config import OperationsSettings, Settings, workspace_identity
 from flywheel.config.workspace import Workspace, iteration_label
+from flywheel.maintenance.recovery import recover_workspace
 from flywheel.pipeline import dag, iterations, triggers
 from flywheel.pipeline.stage import StageContext, clear_staging, run_stage
 from flywheel.pipeline.stages import ingest
@@ -180,7 +181,7 @@ def _run_unless_halted(
 
 def _run_iteration(ws: Workspace, number: int | None, overrides: dict[str, Any], until: str | None) -> State | None:
     chosen = parameters.load_settings(ws.params, overrides)
-    iterations.recover_workspace(ws)
+    recover_workspace(ws)
     k = iterations.plan_iterations(ws, chosen, 1 if number is None else None, number)[0]
     if iterations.check_iteration_complete(ws, k):
         return Completed(message=f"iteration {iteration_label(k)} is complete: nothing to do")

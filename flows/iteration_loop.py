@@ -15,6 +15,7 @@ from flows.ops.worker import run_worker
 from flywheel import config
 from flywheel.config import run_lock
 from flywheel.config.workspace import Workspace
+from flywheel.maintenance.recovery import recover_workspace
 from flywheel.pipeline import iterations as pipeline_iterations
 from flywheel.utils.errors import FlywheelError, first_line
 from flywheel.utils.files import write_json
@@ -44,7 +45,7 @@ def run_iterations(
     """
     with run_lock.hold_workspace(ws):
         chosen = config.load_settings(ws.params, dict(overrides))
-        pipeline_iterations.recover_workspace(ws)
+        recover_workspace(ws)
         wanted = pipeline_iterations.plan_iterations(ws, chosen, iterations, iteration)
         todo = [k for k in wanted if not pipeline_iterations.check_iteration_complete(ws, k)]
         if not todo:

@@ -33,6 +33,7 @@ def label_command(
     LABEL is solved, "not solved" or "cannot tell". Without arguments it lists what is asked.
     """
     from flywheel.maintenance import route_review
+    from flywheel.pipeline.iterations import newest_iteration
     from flywheel.store.versioning import earlier_layout
 
     ws = Workspace.find(workspace)
@@ -44,7 +45,7 @@ def label_command(
         raise BadInput("a trajectory and its label, or --rest", where="flywheel label", fix="`flywheel label --help`")
     if not reviewer:
         raise BadInput("the reviewer has no name", where="--reviewer", fix="give yours")
-    iteration = route_review.newest_reviewable_iteration(ws)
+    iteration = newest_iteration(ws)
     if rest:
         count = route_review.label_remaining(ws, iteration, rest, reviewer=reviewer, comment=comment)
         click.echo(f"{count} trajectories: {rest}")
@@ -56,8 +57,9 @@ def label_command(
 
 def _list_asked(ws: Workspace) -> None:
     from flywheel.maintenance import route_review
+    from flywheel.pipeline.iterations import newest_iteration
 
-    iteration = route_review.newest_reviewable_iteration(ws)
+    iteration = newest_iteration(ws)
     found = route_review.open_questions(ws, iteration) if iteration else []
     if not found:
         click.echo("nobody is asked to look at routes (`flywheel settings routing.review`)")

@@ -23,6 +23,7 @@ from flywheel.envs.tasks import drawing
 from flywheel.envs.tasks.drawing import fresh_tasks, is_held_out, task_content
 from flywheel.evaluation import baselines
 from flywheel.evaluation.evaluator import evaluate_policy
+from flywheel.maintenance.recovery import recover_workspace
 from flywheel.pipeline import iterations
 from flywheel.pipeline.sequential_eval import demonstrated_tasks
 from flywheel.policy import checkpoint, open_policy
@@ -60,7 +61,7 @@ def run_checkup(ws: Workspace, settings: Settings, run_id: str = "") -> Checkup:
 
     Raises BadInput where no fresh task is left to be drawn, and as `evaluation.evaluate` does.
     """
-    iterations.recover_workspace(ws)
+    recover_workspace(ws)
     iterations.record_base_model(ws, settings)
     last = iterations.newest_iteration(ws)
     k = last if last == 0 or dvc_files.is_iteration_complete(ws, last) else last - 1

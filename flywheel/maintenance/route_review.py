@@ -21,7 +21,7 @@ from flywheel.pipeline.stages.route import INCOMING
 from flywheel.store import labels, routing_decisions
 from flywheel.store.catalog import database
 from flywheel.store.routing import training_stores
-from flywheel.store.versioning import dvc_files, iteration_params, stage_records
+from flywheel.store.versioning import dvc_files, iteration_params
 from flywheel.utils.errors import BadInput, FlywheelError
 from flywheel.utils.files import file_lock
 
@@ -73,11 +73,6 @@ def open_questions(ws: Workspace, iteration: int) -> list[RouteQuestion]:
         RouteQuestion(**row, verdicts=tuple(scores.get(name, ())), **said.get(name, {}))
         for name, row in zip(which, rows, strict=True)
     ]
-
-
-def newest_reviewable_iteration(ws: Workspace) -> int:
-    """The iteration of which somebody may be asked: the newest that was begun; 0 before the first."""
-    return max(stage_records.list_iterations(ws), default=0)
 
 
 def label_trajectory(

@@ -6,20 +6,11 @@ import json
 
 from flywheel.config import Settings
 from flywheel.config.workspace import Workspace
-from flywheel.maintenance import reroute, rollback
 from flywheel.pipeline import dag, preflight
 from flywheel.policy import checkpoint
 from flywheel.store import manifest
-from flywheel.store.versioning import backup, dvc_files, iteration_params, stage_records
+from flywheel.store.versioning import dvc_files, iteration_params, stage_records
 from flywheel.utils.errors import BadInput, DataError
-
-
-def recover_workspace(ws: Workspace) -> None:
-    """End what another command left half done, and bring back recorded files that are damaged or missing. Under the
-    workspace's lock, before anything else."""
-    reroute.resume_pending_decisions(ws)
-    rollback.resume_rollback(ws)
-    backup.restore_damaged_outputs(ws)
 
 
 def plan_iterations(

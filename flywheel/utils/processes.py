@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import contextvars
-import ctypes
-import multiprocessing
 import os
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-# What a process does that another one has started: it does not outlive it.
+if TYPE_CHECKING:
+    import subprocess
+
+# The command imports this module at its start: asyncio, ctypes, multiprocessing and subprocess are imported where used.
+
+_M_ARENA_MAX = -8  # of `mallopt`, from glibc's malloc.h
+_END_S = 10  # for a thread or a process to end in
+_AGAIN_S = 0.1  # by then Python has left the callback in which the exception was lost
+
+T = TypeVar("T")
 
 
 def exit_with_parent() -> None:
-    """In a process that was started: a killed parent must not leave it, or what it has started itself, behind."""
+    """End this process, and so the daemons that it has started, as soon as its parent has died.
+
+    Call it in a process that `multiprocessing` has started. What the parent's end interrupts is not cleaned up.
+    """
+    import multiprocessing
 
     def watch() -> None:
         multiprocessing.parent_process().join()
@@ -29,38 +38,38 @@ def exit_with_parent() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-# Memory that this process has freed: given back to the machine, or not kept by many threads each.
-
-_M_ARENA_MAX = -8  # of `mallopt`, from glibc's malloc.h
-
-
 def limit_malloc_arenas(count: int = 2) -> None:
-    """Let so many heaps serve all threads, where the C library can. Each thread has one of its own otherwise, which
-    keeps what it freed: forty threads that answered questions kept 300 MB."""
+    """Let `count` heaps serve all threads, where the C library can.
+
+    Each thread has a heap of its own otherwise, which keeps what it freed: 300 MB in forty threads that answer
+    questions.
+    """
+    import ctypes
+
     choose = getattr(ctypes.CDLL(None), "mallopt", None)
     if choose is not None:
         choose(_M_ARENA_MAX, count)
 
 
 def trim_heap() -> None:
-    """Give freed memory back, where the C library can.
+    """Give freed memory back to the machine, where the C library can.
 
-    glibc keeps what was freed for what is asked for next, in a heap of each thread. A model opens threads of its own,
-    so each one that is opened and closed would leave a few hundred MB of freed screens behind.
+    glibc keeps what was freed in a heap of each thread. A model opens threads of its own, so each one that is opened
+    and closed would leave a few hundred MB of freed screens behind.
     """
+    import ctypes
+
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
 
 
-# What runs beside a block: a thread that looks at something every so often, and processes that are ended in order.
-
-_END_S = 10
-
-
 @contextlib.contextmanager
 def run_periodically(look: Callable[[], object], every_s: float) -> Iterator[None]:
-    """Within the block `look` is called in a thread, in the context of the caller, `every_s` after its last end."""
+    """Call `look` in a daemon thread, in the caller's context, `every_s` seconds after its last end.
+
+    It stops at the end of the block, which waits up to 10 seconds for a call that is at work.
+    """
     over = threading.Event()
 
     def watch() -> None:
@@ -77,7 +86,9 @@ def run_periodically(look: Callable[[], object], every_s: float) -> Iterator[Non
 
 
 def terminate_process(process: subprocess.Popen) -> None:
-    """By SIGTERM; by SIGKILL where that does not end it."""
+    """End a process by SIGTERM; by SIGKILL where that does not end it in 10 seconds."""
+    import subprocess
+
     if process.poll() is None:
         process.terminate()
         try:
@@ -91,24 +102,23 @@ def terminate_process(process: subprocess.Popen) -> None:
 # line that says so.
 #
 # What a signal's handler raises is raised wherever Python happens to be, and is lost in some places: in the callback of
-# a weak reference and in `__del__` Python writes it down and goes on (`sigterm_raises` sends the signal again), and a
-# task of asyncio keeps it for who asks (`run` raises nothing within the loop).
-
-_AGAIN_S = 0.1  # by then Python has left the callback in which the exception was lost
-
-T = TypeVar("T")
+# a weak reference and in `__del__` Python writes it down and goes on (`raise_on_sigterm` sends the signal again), and a
+# task of asyncio keeps it for who asks (`run_until_sigterm` raises nothing within the loop).
 
 
 class Terminated(BaseException):
-    """SIGTERM came. No `Exception`, so that no step's own handling of errors takes it for one."""
+    """Say that SIGTERM came. No `Exception`, so that no step's own handling of errors takes it for one."""
 
     signal = signal.SIGTERM  # Prefect's exception of this kind has it too
 
 
 @contextmanager
 def raise_on_sigterm() -> Iterator[None]:
-    """Within it SIGTERM raises Terminated, in the main thread of this process; one that was forked from it ends at
-    once. Prefect, which takes the signal while a flow runs, marks its runs and then sends it again."""
+    """Raise Terminated in the main thread of this process when SIGTERM comes within the block.
+
+    A process that was forked from this one ends at once. Prefect, which takes the signal while a flow runs, marks its
+    runs and then sends it again.
+    """
     here = os.getpid()
 
     def raise_it(number: int, _frame: object) -> None:
@@ -133,9 +143,14 @@ def raise_on_sigterm() -> Iterator[None]:
 
 
 def run_until_sigterm(work: Coroutine[Any, Any, T]) -> T:
-    """`asyncio.run`, which SIGTERM ends in order, as it is ended by Ctrl-C: its main task is cancelled, and when all of
-    it is over who had the signal before gets it, so that nothing is raised within the loop. A second one is raised
-    wherever Python is. Outside the main thread, or where nobody had the signal, it is `asyncio.run`."""
+    """Run a coroutine as `asyncio.run` does, and end it in order on SIGTERM.
+
+    The main task is cancelled; when the loop is over the handler that had the signal before is called, so that nothing
+    is raised within the loop. A second SIGTERM calls that handler at once. Outside the main thread, or where the
+    signal had no handler, it is `asyncio.run`.
+    """
+    import asyncio
+
     before = signal.getsignal(signal.SIGTERM)
     if threading.current_thread() is not threading.main_thread() or not callable(before):
         return asyncio.run(work)
@@ -167,13 +182,13 @@ def run_until_sigterm(work: Coroutine[Any, Any, T]) -> T:
 
 
 def _end_by_signal(number: int) -> None:
-    """This process, at once."""
+    """End this process by a signal, at once."""
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
 
 
 def _signal_behind(error: BaseException | None) -> int | None:
-    """The one whose handler raised it, if one did."""
+    """The signal whose handler raised this error, if one did."""
     if isinstance(error, KeyboardInterrupt):
         return signal.SIGINT
     return None if isinstance(error, Exception) else getattr(error, "signal", None)

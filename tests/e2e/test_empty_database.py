@@ -25,7 +25,7 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
 def _look(home: Path, cache: Path) -> Path:
     environment = {**os.environ, "PREFECT_HOME": str(home), "XDG_CACHE_HOME": str(cache)}
     said = subprocess.run(
-        [sys.executable, "-c", "from flows import database; database.look()"],
+        [sys.executable, "-c", "from flows.ops.prefect_server_main import prepare_database; prepare_database()"],
         env=environment,
         capture_output=True,
         text=True,

@@ -45,7 +45,7 @@ def test_the_order_follows_from_what_is_read():
 
 def test_the_pipeline_is_known_without_what_learns():
     """Who asks for the order waits for no torch."""
-    code = "from flywheel.store import pipeline; pipeline.stages(); import sys; print('torch' in sys.modules)"
+    code = "from flywheel.pipeline import dag; dag.all_stages(); import sys; print('torch' in sys.modules)"
     import subprocess
 
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -66,21 +66,21 @@ def test_an_unknown_stage_is_refused(name):
 
 
 CENSUS = """
-from flywheel.pipeline.stages import inputs
-from flywheel.pipeline.stage import StageResult, single
-from flywheel.store import metrics
 from flywheel.pipeline.artifacts import Partition
+from flywheel.pipeline.stage import StageResult, single_shard_stage
+from flywheel.pipeline.stage_io import read_stage_rows
+from flywheel.store.metrics import metric_row
 
 
 def _work(ctx, folder):
-    return len(inputs.rows(ctx, "trajectories", "rollout"))
+    return len(read_stage_rows(ctx, "trajectories", "rollout"))
 
 
 def _finish(ctx, folder, count):
-    return StageResult((), (metrics.row("trajectories", count),))
+    return StageResult((), (metric_row("trajectories", count),))
 
 
-STAGE = single(
+STAGE = single_shard_stage(
     "census", reads=(Partition("trajectories", "rollout"),), writes=(), settings=("rollout",),
     work=_work, finish=_finish,
 )

@@ -131,14 +131,15 @@ async def test_a_server_above_its_memory_is_ended(tmp_path):
 
 _HOLDER = """
 import asyncio, sys
-from flywheel.envs.browser import isolation, manifests
-from flywheel.envs.browser.pages.server import Backend
-from flywheel.envs.browser.pages.packages import Programs
+from flywheel.envs import isolation
+from flywheel.envs.browser.pages.manifest import load_page_manifest
+from flywheel.envs.browser.pages.server import PageServer
+from flywheel.envs.browser.pages.packages import ServerPrograms
 async def main():
     if sys.argv[2] == "beside":
-        isolation.missing = lambda: "the test says so"
-    manifest = manifests.load(__import__("pathlib").Path(sys.argv[1]))
-    backend = Backend(manifest, "page", 1, Programs(manifest))
+        isolation.explain_missing_bwrap = lambda: "the test says so"
+    manifest = load_page_manifest(__import__("pathlib").Path(sys.argv[1]))
+    backend = PageServer(manifest, "page", 1, ServerPrograms(manifest))
     await backend.start()
     await backend.answer("/fork")
     print(backend.folder.parent, backend.port, flush=True)

@@ -28,15 +28,16 @@ ELSEWHERE = """
 import asyncio, json, sys
 from pathlib import Path
 from test_checkpoint_bytes import ACTIONS, digests, settings_of
-from flywheel.envs.conformance import resume
-from flywheel.envs.browser.pool import open_sandbox
-from flywheel.envs.tasks.drawing import from_row
+from flywheel.envs.conformance import resume_checkpoint
+from flywheel.envs.browser.pool import open_browser_pool
+from flywheel.envs.tasks.drawing import task_from_row
 
 async def main():
     asked = json.load(sys.stdin)
-    async with open_sandbox(settings_of(asked["folder"]), Path(asked["folder"])) as pool:
+    async with open_browser_pool(settings_of(asked["folder"]), Path(asked["folder"])) as pool:
         kept = bytes.fromhex(asked["checkpoint"])
-        print(json.dumps(digests(await resume(pool.env, from_row(asked["task"]), kept, ACTIONS[: asked["count"]]))))
+        actions = ACTIONS[: asked["count"]]
+        print(json.dumps(digests(await resume_checkpoint(pool.env, task_from_row(asked["task"]), kept, actions))))
 
 asyncio.run(main())
 """

@@ -178,14 +178,13 @@ async def test_step_history_stays_flat_as_browsers_are_replaced():
 # -- the end of the process ---
 _HOLD = """
 import asyncio, sys
-from flywheel.config import Sandbox, Settings
-from flywheel.envs.browser.pool import open_sandbox
-from flywheel.envs.browser.pool import Watchdog
+from flywheel.config import SandboxSettings, Settings
+from flywheel.envs.browser.pool import open_browser_pool
 from flywheel.envs.tasks.drawing import make_tasks
 
 async def main():
-    settings = Settings(sandbox=Sandbox(browsers=2, pages=2, timeout_s=60))
-    async with open_sandbox(settings) as pool, pool.env() as one, pool.env() as two:
+    settings = Settings(sandbox=SandboxSettings(browsers=2, pages=2, timeout_s=60))
+    async with open_browser_pool(settings) as pool, pool.env() as one, pool.env() as two:
         for env in (one, two):
             await env.reset(make_tasks(settings, 0, "eval")[0], 0)
         for host in pool.fleet.hosts:

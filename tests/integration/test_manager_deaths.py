@@ -184,11 +184,11 @@ async def _reset_once(environments):
 _PLAYER = """
 import asyncio, sys
 from shelves import Shelves
-from flywheel.envs.registry import KINDS
+from flywheel.envs.registry import BACKENDS
 from flywheel.envs.router import open_environments
 import managers
 
-KINDS["shelves"] = Shelves()
+BACKENDS["shelves"] = Shelves()
 
 async def main():
     async with open_environments(managers.chosen(sys.argv[1]), [managers.task()]) as environments:

@@ -101,7 +101,8 @@ def test_that_a_run_is_killed_is_known_at_once_though_what_it_began_is_there_sti
         "print(began.pid, file=sys.stderr, flush=True); os.kill(os.getpid(), 9)"
     )
     told = (
-        "import asyncio, sys; from unittest import mock; from flows.ops.process_worker import RunProcesses; runs = RunProcesses();"
+        "import asyncio, sys; from unittest import mock; from flows.ops.process_worker import RunProcesses;"
+        "runs = RunProcesses();"
         "runs.spare.begin = mock.AsyncMock();"
         "status = mock.Mock(); options = {'task_status': status, 'task_status_handler': lambda process: process.pid};"
         f"done = asyncio.run(runs.run_process([sys.executable, '-c', {killed!r}], **options));"
@@ -121,12 +122,12 @@ def test_that_a_run_is_killed_is_known_at_once_though_what_it_began_is_there_sti
 def test_it_ends_though_the_signal_comes_where_python_forgets_what_is_raised(number):
     always_in_a_callback = """
 import asyncio, time, weakref
-from flows.ops.process_worker import end_by_signals
+from flows.ops.process_worker import cancel_on_signals
 
 class Thing: pass
 
 async def work():
-    end_by_signals(asyncio.current_task())
+    cancel_on_signals(asyncio.current_task())
     print("begun", flush=True)
     while True:
         thing = Thing()
@@ -149,11 +150,11 @@ except asyncio.CancelledError:
 def test_it_ends_at_once_by_a_second_signal_and_by_time_where_it_does_not_end_in_order():
     never_in_order = """
 import asyncio, sys
-from flows import process_worker
+from flows.ops import process_worker
 
 async def work():
     process_worker._ENDS_S = int(sys.argv[1])
-    process_worker.end_by_signals(asyncio.current_task())
+    process_worker.cancel_on_signals(asyncio.current_task())
     print("begun", flush=True)
     while True:
         try:

@@ -255,10 +255,10 @@ def test_a_recognizer_is_opened_once_for_several_lots(recordings, monkeypatch):
 def test_a_killed_run_leaves_none_of_its_processes(recordings):
     program = (
         "from pathlib import Path\n"
-        "from flywheel.recordings.ingest import ingest_sessions, new_sessions\n"
+        "from flywheel.recordings.ingest import find_new_sessions, ingest_sessions\n"
         "from flywheel.config import Settings\n"
         "if __name__ == '__main__':\n"
-        f"    ingest_sessions(new_sessions(Path({str(recordings)!r}), set(), 144), Settings(), 1)\n"
+        f"    ingest_sessions(find_new_sessions(Path({str(recordings)!r}), set(), 144), Settings(), 1)\n"
     )
     run = subprocess.Popen([sys.executable, "-c", program])
     try:

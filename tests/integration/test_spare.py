@@ -120,7 +120,8 @@ def test_it_ends_with_its_worker_unless_it_has_become_a_run(taken):
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"http://127.0.0.1:{server.getsockname()[1]}/api"
         worker = (
-            "import asyncio, os, sys; from flows.ops.prewarmed_process import PrewarmedProcess; from uuid import uuid4\n"
+            "import asyncio, os, sys; from flows.ops.prewarmed_process import PrewarmedProcess\n"
+            "from uuid import uuid4\n"
             "async def main():\n"
             "    spare = PrewarmedProcess(); await spare.begin(); pid = spare._waits.pid\n"
             f"    run = {{'PREFECT_API_URL': {url!r}, 'PREFECT__FLOW_RUN_ID': str(uuid4())}}\n"

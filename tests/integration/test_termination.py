@@ -205,14 +205,14 @@ def test_a_result_and_an_error_come_through_and_the_signal_is_who_had_it():
 def test_where_nobody_has_the_signal_it_ends_the_process_at_once():
     program = """
         import asyncio, os, signal
-        from flywheel import termination
+        from flywheel.utils.processes import run_until_sigterm
 
         async def work():
             os.kill(os.getpid(), signal.SIGTERM)
             await asyncio.sleep(0)
             print("it goes on")
 
-        termination.run(work())
+        run_until_sigterm(work())
     """
     ended = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, timeout=PATIENCE_S)
     assert (ended.returncode, ended.stdout) == (-signal.SIGTERM, b"")

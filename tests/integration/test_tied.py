@@ -11,8 +11,8 @@ from processes import PATIENCE_S
 # Begins a module that says its process, its name and its words, and waits.
 _BEGINS = """
 import subprocess, sys
-from flows import tied
-subprocess.Popen(tied.command("waits", "one", "two"), env={"PYTHONPATH": sys.argv[1]})
+from flows.ops import tied_process
+subprocess.Popen(tied_process.tied_command("waits", "one", "two"), env={"PYTHONPATH": sys.argv[1]})
 input()
 """
 _WAITS = "import os, sys; print(os.getpid(), __name__, *sys.argv, flush=True); import time; time.sleep(3600)"

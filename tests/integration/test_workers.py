@@ -127,9 +127,9 @@ def test_the_others_end_with_the_leader(tmp_path, end):
     """Whatever it ends by."""
     lead = (
         "import os, pickle, sys, pathlib; from functools import partial; from worker_members import Member\n"
-        "from flywheel.training.distributed import processes\n"
+        "from flywheel.training.distributed import worker_group\n"
         "from flywheel.training.distributed.worker_group import WorkerGroup\n"
-        "processes._forks.set_forkserver_preload(['worker_members'])  # no model is had here\n"
+        "worker_group._forks.set_forkserver_preload(['worker_members'])  # no model is had here\n"
         "if __name__ == '__main__':\n"
         "    workers = WorkerGroup(partial(Member, 1, 'hang'), 2)\n"
         f"    workers.call('here', pathlib.Path(sys.argv[1])); {end}"

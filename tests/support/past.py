@@ -73,7 +73,7 @@ def _models(ws: Workspace, k: int) -> None:
             path.mkdir(parents=True)
             save_file({"w": np.full(4, k + len(path.name), np.float32)}, path / "model.safetensors")
         elif path.suffix != ".json" and not path.exists():
-            synthetic.write(ws, path.parts[-3], k, path.name.removeprefix("stage="), [])
+            synthetic.write_partition(ws, path.parts[-3], k, path.name.removeprefix("stage="), [])
     promotion = manifest.read_promotion(ws, k)
     if promotion["promoted"]:
         promotion["digest"] = checkpoint.checkpoint_digest(ws.root / promotion["model"])

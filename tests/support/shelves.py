@@ -1,6 +1,6 @@
 """A kind of environment from outside: a store of keys and values, read and changed by text alone. No browser.
 
-`KINDS["shelves"] = Shelves()` is all that makes the flywheel know it.
+`BACKENDS["shelves"] = Shelves()` is all that makes the flywheel know it.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from flywheel.config import run_lock
 from flywheel.config.workspace import Workspace
 from flywheel.evaluation import promotion_report, promotion_review
 from flywheel.maintenance import route_review
+from flywheel.pipeline.iterations import newest_iteration
 from flywheel.store import labels
 from flywheel.store.catalog import database
 from flywheel.store.versioning import iteration_params
@@ -100,7 +101,7 @@ def draw_review_queue(asking: CatalogReader, draw: SampleDraw) -> dict[str, Any]
     asked = {
         "asked": [
             one.trajectory_id
-            for one in route_review.open_questions(asking.ws, route_review.newest_reviewable_iteration(asking.ws))
+            for one in route_review.open_questions(asking.ws, newest_iteration(asking.ws))
         ]
     }
 
@@ -177,7 +178,7 @@ def save_review_label(asking: CatalogReader, said: LabelRequest) -> None:
     )
     if not known:
         raise NotInStore(f"there is no trajectory {said.trajectory_id[:80]} here", fix="it may have been discarded")
-    newest = route_review.newest_reviewable_iteration(ws)
+    newest = newest_iteration(ws)
     if said.queue == "routing" or said.trajectory_id in {
         one.trajectory_id for one in route_review.open_questions(ws, newest)
     }:

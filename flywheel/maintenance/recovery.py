@@ -1,0 +1,17 @@
+"""Recover a workspace before a run: end what another command left half done, restore damaged files."""
+
+from __future__ import annotations
+
+from flywheel.config.workspace import Workspace
+from flywheel.maintenance import reroute, rollback
+from flywheel.store.versioning import backup
+
+
+def recover_workspace(ws: Workspace) -> None:
+    """End pending routing decisions and rollbacks, and restore recorded files that are damaged or missing.
+
+    Holds nothing itself: call it under the workspace's lock, before anything else.
+    """
+    reroute.resume_pending_decisions(ws)
+    rollback.resume_rollback(ws)
+    backup.restore_damaged_outputs(ws)
