@@ -38,6 +38,7 @@ explorer: ## build the pages that need Node (20): the explorer's and the viewers
 lint: setup-test ## check style and imports
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
+	.venv/bin/lint-imports
 
 format: setup-test ## put the code into the house's format
 	.venv/bin/ruff check --fix .

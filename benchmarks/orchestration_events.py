@@ -59,8 +59,8 @@ def _cases(ws: Workspace, count: int, chance: random.Random) -> Iterator[BenchCa
 
         def look() -> None:
             with contextlib.suppress(httpx.HTTPError):  # of a server that was killed
-                if watcher.begin_what_is_due(Settings()):
-                    worker.look_now()
+                if watcher.start_due_runs(Settings()):
+                    worker.poll_now()
 
         with run_periodically(look, _LOOK_S):
             for number in range(count):

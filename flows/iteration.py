@@ -38,16 +38,17 @@ from tasks import run_history
 from tasks import run_history as named
 from tasks.shards import publish_report
 
-# The stages of an iteration: each once what it reads is written, as many at once as `cluster.stages_at_once` allows.
-#
-# One that has nothing beside it runs in this process, as all do where one runs at a time: a process of its own takes
-# seconds to begin. Those beside others are processes of their own (`flows/stage_run.py`).
-
-_LOOK_S = 1.0
+_LOOK_S = 1.0  # between looks at stages that are processes of their own
 
 
 class StageScheduler:
-    """Those of one iteration. now: the workspace's settings, of which `cluster` and `operations` are taken."""
+    """Run the stages of one iteration, each once what it reads is written, `cluster.stages_at_once` at once.
+
+    A stage that has nothing beside it runs in this process, as all do where one runs at a time: a process of its own
+    takes seconds to begin. Those beside others are processes of their own (`flows/stage_run.py`).
+
+    k: the iteration. now: the workspace's settings, of which `cluster` and `operations` are taken.
+    """
 
     def __init__(self, ws: Workspace, k: int, now: Settings) -> None:
         self._ws, self._k, self._own, self._now = ws, k, iteration_params.load_iteration_params(ws, k), now
@@ -56,7 +57,7 @@ class StageScheduler:
         self._lost = Counter[str]()  # how often a stage's process died
 
     def run(self, until: str | None) -> None:
-        """Up to that one, or all. What was done before is passed over.
+        """Run the stages up to and with `until`, or all where it is None. What was done before is passed over.
 
         Raises what a stage raised. Those beside it go on to their end, nothing new begins, and the first error counts.
         """
@@ -71,17 +72,20 @@ class StageScheduler:
                 ready = sorted((*ready, *graph.get_ready()), key=names.index)
                 if ready and not self._failure and len(self._at_work) < self._now.cluster.stages_at_once:
                     name = ready.pop(0)
-                    if self._is_done(name, alone=not ready and not self._at_work):
+                    if self._run_or_ask(name, alone=not ready and not self._at_work):
                         graph.done(name)
                 elif self._at_work:
-                    graph.done(*self._ended())
+                    graph.done(*self._poll_processes())
                 else:
                     raise self._failure
         finally:
-            self._give_up()
+            self._release_all()
 
-    def _is_done(self, name: str, *, alone: bool) -> bool:
-        """It was done before, or is done here and now; else it is asked for. alone: nothing could run beside it."""
+    def _run_or_ask(self, name: str, *, alone: bool) -> bool:
+        """Run a stage here and return True, as for one done before; else ask for its process and return False.
+
+        alone: nothing could run beside it.
+        """
         if stage_records.is_stage_done(self._ws, name, self._k):
             report_progress(name, "was done before")
             return True
@@ -103,27 +107,27 @@ class StageScheduler:
         self._at_work.append(stage_run.StageProcess(self._ws, self._k, name, self._now.cluster, longest_s))
         announce(name, "is asked for, as a process of its own")
 
-    def _give_up(self) -> None:
-        """Those at work: there are some where this process is told to end."""
+    def _release_all(self) -> None:
+        """Release the stages that are at work: there are some where this process is told to end."""
         if self._at_work:
             with get_client(sync_client=True) as client:
                 for one in self._at_work:
-                    one.give_up(client)
+                    one.release(client)
 
-    def _ended(self) -> list[str]:
-        """Names of those that have come to their end since, after a look at those at work."""
+    def _poll_processes(self) -> list[str]:
+        """Wait for a moment, and return the names of the stages that have ended since."""
         time.sleep(_LOOK_S)
         done = []
         with get_client(sync_client=True) as client:
             for one in list(self._at_work):
                 try:
-                    said, failure = one.look(client), None
+                    said, failure = one.poll(client), None
                 except FlywheelError as error:
                     said, failure = None, error
                 if said is None and failure is None:
                     continue
                 self._at_work.remove(one)
-                one.give_up(client)
+                one.release(client)
                 if failure is None:
                     report_progress(one.name, f"ended: {said}")
                     done.append(one.name)
@@ -134,7 +138,7 @@ class StageScheduler:
         return done
 
     def _may_go_on(self, name: str, error: FlywheelError) -> bool:
-        """One whose process died is asked for again, as an iteration whose process died is (`operations.restarts`)."""
+        """Whether a stage that failed is asked for again: one whose process died, `operations.restarts` times."""
         again = isinstance(error, WorkerLost) and not self._failure
         again = again and self._lost[name] < self._now.operations.restarts
         announce(name, f"{error}; it is asked for again" if again else f"failed: {error}")
@@ -142,17 +146,11 @@ class StageScheduler:
         return again
 
 
-# An iteration of the flywheel (section 2.3), whole: lock, beginning, the stages in their order, end.
-#
-# When a stage runs is decided in `flows/iteration.py`. `flywheel run` calls an iteration, and so does a worker told by
-# a schedule or a person.
-
-
 @flow(name="iteration", flow_run_name="iteration")
 def iteration(
     workspace: str, number: int | None = None, settings: dict[str, Any] | None = None, until: str | None = None
 ) -> State | None:
-    """Turn the flywheel once: ingest, synthesize; rollout, score, route; ct, sft, rl (one a domain), merge; evaluate,
+    """Run one iteration: ingest, synthesize; rollout, score, route; ct, sft, rl (one a domain), merge; evaluate,
     promote. Then report, tag and copy to the remote.
 
     Where it was stopped it goes on: what is finished is passed over. Two never work in one workspace: the second one is
@@ -226,19 +224,18 @@ def _run_stages(ws: Workspace, chosen: Settings, k: int, until: str | None) -> N
 
 
 def _write_run_history(ws: Workspace, k: int, error: str = "") -> None:
-    """What Prefect knows of the turn, until it is a table: this run as it is about to end."""
+    """Keep what Prefect knows of the iteration until it is a table; its own run as it is about to end."""
     write_json(ws.run_history(k), run_history.read_run_rows(ws, k, ends=flow_run.id, error=error))
 
 
 def _summary(ws: Workspace, k: int) -> str:
-    """In a line, for who is told."""
     promoted = manifest.read_promotion(ws, k)
-    return f"iteration {iteration_label(k)} is done; promoted: {'yes' if promoted['promoted'] else 'no'}, {promoted['reason']}"
+    verdict = f"{'yes' if promoted['promoted'] else 'no'}, {promoted['reason']}"
+    return f"iteration {iteration_label(k)} is done; promoted: {verdict}"
 
 
 def _begin_iteration(ws: Workspace, settings: Settings, k: int) -> None:
-    """Give an iteration its frozen parameters and its place in DVC's index, nothing where it has them; its name and
-    tags to the run."""
+    """Freeze an iteration's parameters and declare its stages to DVC where that is not done; name and tag the run."""
     stage_records.init_dvc_project(ws)
     backup.configure_remote(ws, settings.versioning.remote)
     if not ws.frozen_params(k).exists():
@@ -254,7 +251,7 @@ def _begin_iteration(ws: Workspace, settings: Settings, k: int) -> None:
 
 
 def _close_iteration(ws: Workspace, settings: Settings, k: int) -> None:
-    """After the stages: the run history as Parquet, the report, and git where the workspace is flywheel's own."""
+    """End an iteration after its stages: run history as Parquet, compaction, report, git tag, push to the remote."""
     write_json(ws.closing(k), flow_run.id)
     _write_run_history(ws, k)
     ctx = StageContext.open(ws, k, "runs")

@@ -40,19 +40,17 @@ from flywheel.utils.progress import report_progress
 from tasks import run_history
 from tasks.shards import do_shards, finish_stage, record_version
 
-# One stage, whoever runs it: its shards, its finish, its version.
-
 
 @flow
 def stage_flow(workspace: str, number: int, name: str) -> str:
-    """In the process of its iteration. Returns what came of it, in a line."""
+    """Run a stage in the process of its iteration. Returns what came of it, in a line."""
     ctx = StageContext.open(Workspace.find(workspace), number, name, run_id=flow_run.id or "")
     with run_progress.log_progress_to_prefect():
         return run_stage_tasks(ctx)
 
 
 def run_stage_tasks(ctx: StageContext) -> str:
-    """Called within a flow. Returns what came of it, in a line."""
+    """Run a stage within a flow: questions to people, shards, finish, version. Returns what came of it, in a line."""
     report_progress(ctx.stage, "begins")
     ask_for_route_labels(ctx)
     ask_reviewer(ctx)
@@ -81,9 +79,9 @@ _DEAD_S = 60.0  # without its lock: it has no process
 
 
 class StageProcess:
-    """One that its iteration has asked for.
+    """Ask for a stage's process within the iteration's flow, and follow it.
 
-    longest_s: that it may work; it may wait as long for a GPU before. Called within the iteration's flow.
+    limits: of waiting for a worker. longest_s: seconds that it may work; it may wait as long for a GPU before.
     """
 
     def __init__(self, ws: Workspace, k: int, name: str, limits: ClusterSettings, longest_s: float) -> None:
@@ -111,7 +109,7 @@ class StageProcess:
         self.run_id: UUID = asked.id
 
     def _ask(self, parameters: dict[str, Any], name: str, named: list[str]) -> FlowRun:
-        """Neither `flywheel run` nor `up` has made the deployment where the iteration is of a pool of one's own."""
+        """Ask Prefect for the run; make the deployment where the iteration's pool is not flywheel's own."""
         ask = partial(
             run_deployment,
             deployments.stage_deployment_name(self._ws),
@@ -127,8 +125,8 @@ class StageProcess:
             deployments.deploy_stages(self._ws)
             return ask()
 
-    def look(self, client: SyncPrefectClient) -> str | None:
-        """What came of it, in a line, once it has ended; None while it has not.
+    def poll(self, client: SyncPrefectClient) -> str | None:
+        """Return what came of it, in a line, once it has ended; None while it has not.
 
         Raises why it failed, as its process raised it where it could; WorkerLost where its process is gone,
         ClusterError where no worker took it, or it does not end.
@@ -161,9 +159,8 @@ class StageProcess:
             kind = WorkerLost if state.is_crashed() else FlywheelError
             return kind(state.message or state.name, where=f"stage {self.name}", fix="look at its run in Prefect")
 
-    def give_up(self, client: SyncPrefectClient) -> None:
-        """It is not wanted any more: it ends by itself, and has done so on return where that takes no longer than it
-        should."""
+    def release(self, client: SyncPrefectClient) -> None:
+        """Free the lease, so that the process ends by itself, and wait up to 12 seconds until it has."""
         self._wanted.close()
         with contextlib.suppress(httpx.HTTPError):
             if not client.read_flow_run(self.run_id).state.is_final():
@@ -174,7 +171,7 @@ class StageProcess:
 
 
 def clear_stage_leases(ws: Workspace) -> None:
-    """What killed iterations left. Called under the workspace's lock: nobody's lease is in use."""
+    """Remove the leases that killed iterations left. Call it under the workspace's lock: no lease is in use."""
     shutil.rmtree(_lease_path(ws, "").parent, ignore_errors=True)
 
 
@@ -182,7 +179,7 @@ def clear_stage_leases(ws: Workspace) -> None:
 def stage_process(
     workspace: str, number: int, name: str, lease: str, limits: dict[str, Any], longest_s: float, made_with: str
 ) -> State:
-    """In the process that a worker has begun.
+    """Run a stage in the process that a worker has begun.
 
     Args:
         workspace: Its folder, at the same path on all machines.
@@ -203,7 +200,7 @@ def stage_process(
         chosen = ctx.settings.model_copy(update={"cluster": ClusterSettings(**limits)})
         with (
             file_lock(_stage_lock_path(ws, name), _DEAD_S, f"at {name}", ShardBusy),
-            run_periodically(_LeaseWatch(wanted).look, _LOOK_S),
+            run_periodically(_LeaseWatch(wanted).end_if_free, _LOOK_S),
         ):
             return Completed(message=_run_with_limits(ctx, chosen, longest_s))
     except FlywheelError as error:
@@ -227,8 +224,8 @@ class _LeaseWatch:
     def __init__(self, lease: Path) -> None:
         self._lease, self._since = lease, 0.0
 
-    def look(self) -> None:
-        """End this process where it is not: in order (Prefect's answer to SIGTERM), then by force."""
+    def end_if_free(self) -> None:
+        """End this process where nobody holds its lease: in order (Prefect's answer to SIGTERM), then by force."""
         if self._since and time.monotonic() - self._since > _END_S:
             os.kill(os.getpid(), signal.SIGKILL)
         elif not self._since and not run_lock.is_lock_held(self._lease):

@@ -92,8 +92,8 @@ def open_prefect_server(ws: Workspace, port: int = 0, meanwhile: Callable[[], No
         if meanwhile:
             meanwhile()
         server.wait_until_healthy()
-        server.tell()
-        with run_periodically(server.begin_again, _LOOK_S):
+        server.publish_note()
+        with run_periodically(server.restart_if_dead, _LOOK_S):
             yield server.url
     finally:
         _note_path(ws).unlink(missing_ok=True)
@@ -168,7 +168,7 @@ class _PrefectServer:
             f"Prefect's server gave no answer in {START_DEADLINE_S} s", where=self._log, fix="read its log"
         )
 
-    def begin_again(self) -> None:
+    def restart_if_dead(self) -> None:
         """Where it has ended: on its port and with its database. Prefect's client asks again for a minute, so that runs
         do not see it."""
         if (code := self.process.poll()) is None or not self._restarts:
@@ -176,9 +176,9 @@ class _PrefectServer:
         self._restarts -= 1
         announce("prefect", f"its server ended (code {code}, {self._log}); it is begun again")
         self.start()
-        self.tell()
+        self.publish_note()
 
-    def tell(self) -> None:
+    def publish_note(self) -> None:
         """Others find it (`running`)."""
         write_json(_note_path(self._ws), {"url": self.url, "pid": self.process.pid})
 

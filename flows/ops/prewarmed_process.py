@@ -33,7 +33,7 @@ class PrewarmedProcess:
         self._environment: dict[str, str] = {}
         self._begins = False
 
-    async def begin(self) -> None:
+    async def start(self) -> None:
         """Unless one waits. Where the machine has no room for it, runs begin without it."""
         if self._begins or (self._waits is not None and self._waits.returncode is None):
             return
@@ -50,7 +50,7 @@ class PrewarmedProcess:
         finally:
             self._begins = False
 
-    async def take(self, env: Mapping[str, str], cwd: Path | str | None) -> Process | None:
+    async def become_run(self, env: Mapping[str, str], cwd: Path | str | None) -> Process | None:
         """It is that run from here on. None where none waits, or where the run wants variables that are read as Python
         or Prefect begin."""
         if self._waits is None or _startup_variables(env) != _startup_variables(self._environment):

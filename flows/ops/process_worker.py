@@ -40,7 +40,7 @@ class AdaptivePoller:
         """at_work: whether a run is."""
         self._ask, self._runs = ask, at_work
         self._now, self._at_work, self._last = False, time.monotonic(), float("-inf")
-        signal.signal(signal.SIGUSR1, self._look_now)
+        signal.signal(signal.SIGUSR1, self._poll_now)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})  # held back until now by who began it
 
     async def __call__(self) -> list:
@@ -54,7 +54,7 @@ class AdaptivePoller:
         self._now, self._last = False, now
         return await self._ask()
 
-    def _look_now(self, *_: object) -> None:
+    def _poll_now(self, *_: object) -> None:
         self._now = True
 
 
@@ -99,7 +99,7 @@ class RunProcesses:
         try:
             process = None
             if command == _ENGINE and stream_output and options.keys() == {"env", "cwd"}:
-                process = await self.spare.take(**options)
+                process = await self.spare.become_run(**options)
             out = None if stream_output else subprocess.DEVNULL
             started = (
                 _terminate_on_exit(process)
@@ -108,7 +108,7 @@ class RunProcesses:
             )
             async with started as running:
                 task_status.started(task_status_handler(running))
-                await self.spare.begin()
+                await self.spare.start()
                 await running.wait()
             return running
         finally:
@@ -155,7 +155,7 @@ def run_process_worker(pool: str) -> None:
 
     async def work() -> None:
         cancel_on_signals(asyncio.current_task())
-        await runs.spare.begin()
+        await runs.spare.start()
         await worker.start(printer=print)
 
     with temporary_settings({PREFECT_WORKER_QUERY_SECONDS: _LOOK_S}), contextlib.suppress(asyncio.CancelledError):

@@ -117,25 +117,25 @@ def supervise(ws: Workspace, port: int) -> None:
 
         seen, chosen = ws.params.stat().st_mtime_ns, config.load_settings(ws.params)
         watcher = TriggerWatcher(ws, deploy_workspace(ws, chosen.operations))
-        watcher.end_what_has_no_process()
+        watcher.mark_dead_runs()
         with run_worker(work_pool_name(ws)) as worker, _publish_note(ws, url, report.server_port, pages.url):
             pages.beside.prefect, pages.beside.report = url, f"http://127.0.0.1:{report.server_port}"
             announce("watch", f"up: Prefect at {url}")
             while not over.wait(_LOOK_S) and ws.root.is_dir():
-                worker.begin_again()
+                worker.restart_if_dead()
                 try:
                     if (now := ws.params.stat().st_mtime_ns) != seen:
                         seen, chosen = now, config.load_settings(ws.params)
                         watcher.deployments = deploy_workspace(ws, chosen.operations)
                         announce("watch", "params.yaml has changed: the schedules are as it says now")
-                    if watcher.look(chosen):
-                        worker.look_now()
+                    if watcher.check(chosen):
+                        worker.poll_now()
                 except (FlywheelError, httpx.HTTPError, OSError) as error:
                     announce("watch", f"not now: {first_line(str(error))}")
                     over.wait(_PAUSE_S)
         if ws.root.is_dir():
             _terminate_orphan_run(ws)
-            watcher.end_what_has_no_process()  # what was at work died with the worker
+            watcher.mark_dead_runs()  # what was at work died with the worker
 
 
 @contextlib.contextmanager

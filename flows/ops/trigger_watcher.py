@@ -49,16 +49,16 @@ class TriggerWatcher:
         """One for all looks: each that is begun reads certificates, which takes a tenth of a second of a core."""
         return get_client(sync_client=True).__enter__()
 
-    def look(self, settings: Settings) -> bool:
+    def check(self, settings: Settings) -> bool:
         """Called each second: what is due begins; what died is looked for each _DIED_S. Returns whether a run was asked
         for that begins now."""
-        begun = self.begin_what_is_due(settings)
+        begun = self.start_due_runs(settings)
         if time.monotonic() - self._looked >= _DIED_S:
-            self.begin_again_what_died(settings.operations)
+            self.restart_dead_runs(settings.operations)
             self._looked = time.monotonic()
         return bool(begun)
 
-    def begin_what_is_due(self, settings: Settings) -> list[str]:
+    def start_due_runs(self, settings: Settings) -> list[str]:
         """Begin each run that data ask for once, however often this is called; returns why, of those begun now."""
         found = [one for one in triggers.due_runs(self._ws, settings) if one.key not in self._begun]
         if not found:
@@ -72,7 +72,7 @@ class TriggerWatcher:
             announce("watch", f"{one.why}: {name} begins")
         return [one.why for one in found]
 
-    def begin_again_what_died(self, rules: OperationsSettings) -> None:
+    def restart_dead_runs(self, rules: OperationsSettings) -> None:
         """A deployed run whose process died is begun again, up to `operations.restarts` times, each time later."""
         self._end_what_died_with_its_worker()
         for name, deployment in self.deployments.items():
@@ -99,7 +99,7 @@ class TriggerWatcher:
                 notify(self._ws, rules, "crashed", f"{run.name} died ({_state_message(run)}); it is begun again")
                 announce("watch", f"{name} is begun again: {run.name} died")
 
-    def end_what_has_no_process(self) -> None:
+    def mark_dead_runs(self) -> None:
         """Called where no worker of this machine is at work: what a run left Running would keep the next one out."""
         if not run_lock.is_workspace_busy(self._ws):
             others = has_other_workers(self._ws, self._client)  # which may be about to begin what is pending

@@ -37,7 +37,7 @@ class WorkerProcess:
             )
         self._started = time.monotonic()
 
-    def begin_again(self) -> None:
+    def restart_if_dead(self) -> None:
         code, now = self.process.poll(), time.monotonic()
         if code is None:
             if now - self._started > _LONGEST_WAIT_S:
@@ -51,12 +51,12 @@ class WorkerProcess:
             self._not_before = 0.0
             self._start()
 
-    def look_now(self) -> None:
+    def poll_now(self) -> None:
         """A run was asked for: it need not wait until the worker asks the server next."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGUSR1)
 
-    def end(self) -> None:
+    def terminate(self) -> None:
         """And the runs that it began: they go on with the next one."""
         runs = psutil.Process(self.process.pid).children(recursive=True) if self.process.poll() is None else []
         _call_each(runs, psutil.Process.terminate)
@@ -98,4 +98,4 @@ def run_worker(pool: str, out: IO[bytes] | None = None) -> Iterator[WorkerProces
     try:
         yield worker
     finally:
-        worker.end()
+        worker.terminate()

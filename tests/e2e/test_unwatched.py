@@ -113,9 +113,9 @@ def test_what_is_due_begins_once_whoever_watches(served, monkeypatch):
     asked = [triggers.DueRun("night:ingest:001", {"until": "ingest"}, "5 new recordings are there")]
     monkeypatch.setattr(triggers, "due_runs", lambda ws, settings: asked)
     first = TriggerWatcher(served, found)
-    assert first.begin_what_is_due(Settings()) == ["5 new recordings are there"]
-    assert first.begin_what_is_due(Settings()) == []
-    TriggerWatcher(served, found).begin_what_is_due(Settings())  # after a restart
+    assert first.start_due_runs(Settings()) == ["5 new recordings are there"]
+    assert first.start_due_runs(Settings()) == []
+    TriggerWatcher(served, found).start_due_runs(Settings())  # after a restart
     (run,) = of_deployment(found["ingest"])
     assert run.parameters["until"] == "ingest"
     assert run.parameters["workspace"] == str(served.root)
@@ -146,15 +146,15 @@ def test_a_run_that_died_is_begun_again_so_often_and_somebody_is_told(served):
         client.set_flow_run_state(kept_out.id, Cancelled(), force=True)
         seen.add(kept_out.id)
     for again in (1, 2):
-        watcher.begin_again_what_died(rules)
-        watcher.begin_again_what_died(rules)
-        TriggerWatcher(served, found).begin_again_what_died(rules)
+        watcher.restart_dead_runs(rules)
+        watcher.restart_dead_runs(rules)
+        TriggerWatcher(served, found).restart_dead_runs(rules)
         (run,) = [one for one in of_deployment(found["iteration"]) if one.id not in seen]
         assert f"restart:{again}" in run.tags
         assert run.parameters["settings"] == {"rollout.samples": 2}
         assert run.state_name == "Scheduled"
         die(run)
-    watcher.begin_again_what_died(rules)
+    watcher.restart_dead_runs(rules)
     assert {one.id for one in of_deployment(found["iteration"])} == seen
     told = [json.loads(line)["text"] for line in (served.root / "told").read_text().splitlines()]
     assert ["begun again" in text for text in told] == [True, True, False]
@@ -173,7 +173,7 @@ def test_what_a_worker_was_about_to_begin_died_with_it_and_what_is_to_come_stays
         begins, comes = (client.create_flow_run_from_deployment(found["iteration"]) for _ in range(2))
         client.set_flow_run_state(begins.id, Pending(name="Submitting"), force=True)
     watcher = TriggerWatcher(served, found)
-    watcher.begin_again_what_died(OperationsSettings())  # a worker may be at work
+    watcher.restart_dead_runs(OperationsSettings())  # a worker may be at work
     states = {one.id: one.state_name for one in of_deployment(found["iteration"])}
     assert (states[begins.id], states[comes.id]) == ("Submitting", "Scheduled")
     with get_client(sync_client=True) as client:
@@ -181,7 +181,7 @@ def test_what_a_worker_was_about_to_begin_died_with_it_and_what_is_to_come_stays
             if then == "Crashed":
                 client.request("DELETE", f"/work_pools/{work_pool_name(served)}/workers/elsewhere 7")
             client.send_worker_heartbeat(work_pool_name(served), name)
-            watcher.end_what_has_no_process()
+            watcher.mark_dead_runs()
             states = {one.id: one.state_name for one in of_deployment(found["iteration"])}
             assert (states[begins.id], states[comes.id]) == (then, "Scheduled")
 

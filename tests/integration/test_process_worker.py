@@ -80,7 +80,7 @@ def test_to_be_told_does_not_end_one_that_is_just_beginning(monkeypatch):
     begin = subprocess.Popen
     monkeypatch.setattr(subprocess, "Popen", lambda command, **options: begin(_WAITS, **options))
     worker = WorkerProcess("none", None)
-    worker.look_now()
+    worker.poll_now()
     assert worker.process.wait(PATIENCE_S) == 1  # of its closed input, not of the signal
 
 
@@ -103,7 +103,7 @@ def test_that_a_run_is_killed_is_known_at_once_though_what_it_began_is_there_sti
     told = (
         "import asyncio, sys; from unittest import mock; from flows.ops.process_worker import RunProcesses;"
         "runs = RunProcesses();"
-        "runs.spare.begin = mock.AsyncMock();"
+        "runs.spare.start = mock.AsyncMock();"
         "status = mock.Mock(); options = {'task_status': status, 'task_status_handler': lambda process: process.pid};"
         f"done = asyncio.run(runs.run_process([sys.executable, '-c', {killed!r}], **options));"
         "print(done.returncode, status.started.call_args.args == (done.pid,), runs.at_work())"

@@ -33,7 +33,7 @@ async def ended(spare: PrewarmedProcess) -> None:
 
 async def test_it_becomes_the_run_and_another_waits(tmp_path, capfd):
     runs, started = RunProcesses(), mock.Mock()
-    await runs.spare.begin()
+    await runs.spare.start()
     first = runs.spare._waits
     done = await runs.run_process(
         process_worker._ENGINE,
@@ -55,7 +55,7 @@ async def test_it_becomes_the_run_and_another_waits(tmp_path, capfd):
 @pytest.mark.parametrize("options", [{}, {"stream_output": False}])
 async def test_a_run_begins_without_it_where_it_was_killed(tmp_path, capfd, options):
     runs = RunProcesses()
-    await runs.spare.begin()
+    await runs.spare.start()
     killed = runs.spare._waits
     killed.kill()
     assert await gone([killed.pid])
@@ -79,7 +79,7 @@ async def test_a_run_begins_without_it_where_it_was_killed(tmp_path, capfd, opti
 async def test_it_is_not_taken_for_a_run_of_another_environment(more):
     spare = PrewarmedProcess()
     spare._waits, spare._environment = mock.Mock(), dict(os.environ)
-    assert await spare.take({**os.environ, **more}, None) is None
+    assert await spare.become_run({**os.environ, **more}, None) is None
     assert spare._waits is not None
 
 
@@ -96,21 +96,21 @@ async def test_a_process_that_has_just_ended_is_told_nothing(ended_process):
     spare = PrewarmedProcess()
     waits = spare._waits = mock.Mock(pid=ended_process.pid, returncode=None, stdin=mock.AsyncMock())
     spare._environment = dict(os.environ)
-    assert await spare.take(os.environ, None) is None
+    assert await spare.become_run(os.environ, None) is None
     assert not waits.stdin.send.called
 
 
 async def test_of_two_runs_that_begin_at_once_one_process_is_left_to_wait(monkeypatch):
     begun = []
 
-    async def begin(*_, **__):
+    async def start(*_, **__):
         begun.append(mock.Mock(returncode=None))
         await asyncio.sleep(0)  # the other comes meanwhile
         return begun[-1]
 
     monkeypatch.setattr(anyio, "open_process", begin)
     spare = PrewarmedProcess()
-    await asyncio.gather(spare.begin(), spare.begin())
+    await asyncio.gather(spare.start(), spare.start())
     assert begun == [spare._waits]
 
 
@@ -123,9 +123,9 @@ def test_it_ends_with_its_worker_unless_it_has_become_a_run(taken):
             "import asyncio, os, sys; from flows.ops.prewarmed_process import PrewarmedProcess\n"
             "from uuid import uuid4\n"
             "async def main():\n"
-            "    spare = PrewarmedProcess(); await spare.begin(); pid = spare._waits.pid\n"
+            "    spare = PrewarmedProcess(); await spare.start(); pid = spare._waits.pid\n"
             f"    run = {{'PREFECT_API_URL': {url!r}, 'PREFECT__FLOW_RUN_ID': str(uuid4())}}\n"
-            f"    if {taken}: await spare.take({{**os.environ, **run}}, None)\n"
+            f"    if {taken}: await spare.become_run({{**os.environ, **run}}, None)\n"
             "    print(pid, flush=True); await asyncio.to_thread(sys.stdin.read)\n"
             "asyncio.run(main())"
         )
