@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import pkgutil
-from collections.abc import Iterable, Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -17,7 +18,7 @@ from flywheel.config.settings import SettingsBlock
 from flywheel.envs.base import Env, Task, TaskSuite
 from flywheel.envs.verdict import Verifier
 from flywheel.utils.diagnostics import Finding
-from flywheel.utils.errors import BadInput, did_you_mean
+from flywheel.utils.errors import BadInput, EnvTimeout, did_you_mean
 
 # What one kind of environment decides, and where it is found by its name, which stands in the table `tasks`.
 #
@@ -145,6 +146,41 @@ def parse_backend_settings(settings: Settings, name: str, form: type[B]) -> B:
         raise BadInput(
             f"wrong parameter: {said}", where=f"{_SETTINGS_KEY}.{name}", fix="change it and run again"
         ) from None
+
+
+@asynccontextmanager
+async def open_env_pools(
+    settings: Settings, names: Iterable[str], root: Path | None = None
+) -> AsyncIterator[dict[str, EnvPool]]:
+    """Open the pools of these back-ends on this machine, by name.
+
+    Raises EnvTimeout where one does not open within its deadline, or does not close.
+    """
+    async with AsyncExitStack() as stack:
+        yield {name: await stack.enter_async_context(_open_env_pool(name, settings, root)) for name in sorted(names)}
+
+
+@asynccontextmanager
+async def _open_env_pool(name: str, settings: Settings, root: Path | None) -> AsyncIterator[EnvPool]:
+    one = find_backend(name)
+    limit_s = one.limits(settings).open_s
+    async with AsyncExitStack() as stack:
+        async with _limit_time(limit_s, f"the environments of the kind {name} did not open"):
+            lender = await stack.enter_async_context(one.open(settings, root))
+        try:
+            yield lender
+        finally:
+            async with _limit_time(limit_s, f"the environments of the kind {name} did not close"):
+                await stack.aclose()
+
+
+@asynccontextmanager
+async def _limit_time(limit_s: float, otherwise: str) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(limit_s):
+            yield
+    except TimeoutError:
+        raise EnvTimeout(f"{otherwise} in {limit_s:g} s", where="environments") from None
 
 
 # The worlds of all kinds of environments, by name.

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Protocol
 
 from flywheel.config import Settings
-from flywheel.envs import registry
 from flywheel.envs.base import Env, Task
-from flywheel.envs.registry import EnvPool
-from flywheel.utils.errors import EnvError, EnvTimeout
+from flywheel.envs.registry import EnvPool, open_env_pools
+from flywheel.utils.errors import EnvError
 
 
 class EnvProvider(Protocol):
@@ -65,35 +63,3 @@ async def open_environments(
         return
     async with open_env_pools(settings, {task.environment for task in tasks}, root) as lenders:
         yield EnvRouter(lenders)
-
-
-@asynccontextmanager
-async def open_env_pools(
-    settings: Settings, names: Iterable[str], root: Path | None = None
-) -> AsyncIterator[dict[str, EnvPool]]:
-    """Who lends environments of these kinds, on this machine. Raises EnvTimeout as `open_environments` does."""
-    async with AsyncExitStack() as stack:
-        yield {name: await stack.enter_async_context(_open_env_pool(name, settings, root)) for name in sorted(names)}
-
-
-@asynccontextmanager
-async def _open_env_pool(name: str, settings: Settings, root: Path | None) -> AsyncIterator[EnvPool]:
-    one = registry.find_backend(name)
-    limit_s = one.limits(settings).open_s
-    async with AsyncExitStack() as stack:
-        async with _limit_time(limit_s, f"the environments of the kind {name} did not open"):
-            lender = await stack.enter_async_context(one.open(settings, root))
-        try:
-            yield lender
-        finally:
-            async with _limit_time(limit_s, f"the environments of the kind {name} did not close"):
-                await stack.aclose()
-
-
-@asynccontextmanager
-async def _limit_time(limit_s: float, otherwise: str) -> AsyncIterator[None]:
-    try:
-        async with asyncio.timeout(limit_s):
-            yield
-    except TimeoutError:
-        raise EnvTimeout(f"{otherwise} in {limit_s:g} s", where="environments") from None

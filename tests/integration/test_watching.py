@@ -23,7 +23,7 @@ from watched import log_in, logged_in, playing, told
 from flywheel.agent.actions import Type
 from flywheel.envs.base import Observation, StepResult, Streams
 from flywheel.envs.registry import BACKENDS
-from flywheel.envs.remote.node_server import EpisodeBuffer
+from flywheel.envs.remote.node_session import EpisodeBuffer
 from flywheel.envs.suites.desk.world import DESK
 from flywheel.envs.tasks.drawing import make_task
 from flywheel.utils.errors import EnvError

@@ -8,16 +8,12 @@ import math
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from flywheel.config import SandboxSettings
 from flywheel.envs.base import Env
 from flywheel.envs.browser.events import Closed, Crashed, PoolEvents, Started
 from flywheel.utils.errors import EnvError, EnvTimeout
-
-if TYPE_CHECKING:
-    from flywheel.envs.browser.pool import PageLease
-
 
 # A browser of the pool and its pages: which page is whose, and in what state (the session-page map).
 #
@@ -40,7 +36,6 @@ class PageSlot:
     used: float
     state: SlotState = "opening"
     reserved: bool = False
-    lease: PageLease | None = None
     tab: Any = None
     env: Any = None
     opening: asyncio.Task[None] | None = field(default=None, repr=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -13,12 +14,27 @@ Origin = tuple[str, int]  # host, as a browser writes it, and port
 _PORTS = {"http": 80, "https": 443}
 
 
+@dataclass(frozen=True)
+class LoginSteps:
+    """How a session logs in before its first page.
+
+    cookies, headers: that the browser sends. address, script: the page to log in on ("": the first one), and JavaScript run there ("": nobody logs in).
+
+    done: JavaScript run on the first page then, which ends when one is logged in ("": not asked).
+    """
+
+    cookies: tuple[Mapping[str, str], ...] = ()
+    headers: Mapping[str, str] = field(default_factory=dict)
+    address: str = ""
+    script: str = ""
+    done: str = ""
+
+
 class PageSession(Protocol):
     """One fresh session of a task.
 
     url: address of its first page. allowed: prefixes of addresses that navigation may not leave; their origins are all
-    of the network that its pages reach. viewport: width and
-    height in pixels; None: the settings'. step_ms: page time of a step; None: the settings'. prepare: JavaScript run
+    of the network that its pages reach. viewport: width and height in pixels; None: the settings'. step_ms: page time of a step; None: the settings'. prepare: JavaScript run
     once after the load ("": none), such as a reset with the seed: statements, which may return a promise to be waited
     for. state_expression: JavaScript whose value is `seen["game"]`; "": `window.__env__.getState()` where there
     is one. restorable: the page's `window.__env__.setState` brings back all that matters, so that a checkpoint needs

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanag
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from flywheel.agent.actions import Action
 from flywheel.config import SandboxSettings, Settings
@@ -23,17 +23,13 @@ from flywheel.envs.browser.driver.browser_process import Chromium
 from flywheel.envs.browser.env import BrowserEnv
 from flywheel.envs.browser.episode_recorder import EpisodeRecorder
 from flywheel.envs.browser.events import Crashed, Leased, PoolEvent, PoolEvents, Reclaimed, Released, Stepped
-from flywheel.envs.browser.fleet import CLOSE_TIMEOUT_S, BackgroundTasks, BrowserFleet, PageSlot
+from flywheel.envs.browser.fleet import CLOSE_TIMEOUT_S, BackgroundTasks, BrowserFleet, BrowserSlot, PageSlot
 from flywheel.envs.browser.page_source import PageSession, PageSource
 from flywheel.envs.browser.pages.manifest import load_page_manifests
 from flywheel.envs.browser.pages.session import ManifestPages
 from flywheel.envs.suites.server import WorldServer
 from flywheel.utils import child_processes
 from flywheel.utils.errors import EnvError, EnvTimeout
-
-if TYPE_CHECKING:
-    from flywheel.envs.browser.fleet import BrowserSlot
-
 
 # What an operator asks of a pool: its browsers, its pages, whose they are, and what they take.
 
@@ -130,7 +126,7 @@ def _browser_status(pool: BrowserPool, host: BrowserSlot, family: list[child_pro
 
 
 def _page_status(pool: BrowserPool, page: PageSlot) -> PageStatus:
-    now, lease = pool.clock(), page.lease
+    now, lease = pool.clock(), pool.lease_of.get(page)
     if lease is None:
         return PageStatus(page.number, page.state, now - page.opened, now - page.used)
     return PageStatus(
@@ -489,6 +485,7 @@ class BrowserPool:
         make_env = make_env or (lambda tab: BrowserEnv(tab, source, settings, touch))
         self.fleet = BrowserFleet(settings, self.events, clock, launch, make_env, self._died)
         self.watchdog = PoolWatchdog(self, settings)
+        self.lease_of: dict[PageSlot, PageLease] = {}  # of the pages that are leased
         self._films = (root or Path()) / settings.record_folder
         self._permits = asyncio.Semaphore(settings.pages)  # first come, first served
         self._background, self._writers = BackgroundTasks(), BackgroundTasks()
@@ -530,7 +527,7 @@ class BrowserPool:
 
     @property
     def leases(self) -> list[PageLease]:
-        return [page.lease for page in self.fleet.pages if page.lease is not None]
+        return list(self.lease_of.values())
 
     async def status(self) -> PoolStatus:
         """Browsers, pages and sessions with their ages and memory; `str()` of it is a table for people."""
@@ -564,7 +561,7 @@ class BrowserPool:
             raise
         self._count += 1
         session = f"{self._name}-{self._count}"  # of this lease alone, among all pools
-        page.lease = lease = PageLease(
+        lease = self.lease_of[page] = PageLease(
             session, page, self, self.clock, self.settings.timeout_s, self._camera(session, record), self.start_s
         )
         self.events.tell(Leased(**_event_fields(lease), waited=lease.began - began))
@@ -617,7 +614,8 @@ class BrowserPool:
         held = self.clock() - lease.began
         self.events.tell(Released(**_event_fields(lease), seconds=held, episodes=lease.episodes, steps=lease.steps))
         lease.end(EnvError("the session was given back", where=lease.where, fix=_LEASE_ANOTHER))
-        lease.page.lease, lease.page.state = None, "tidying"
+        del self.lease_of[lease.page]
+        lease.page.state = "tidying"
         lease.chores.add(self._background.begin(self._tidy(lease.page)))
 
     async def _tidy(self, page: PageSlot) -> None:
@@ -636,7 +634,7 @@ class BrowserPool:
             self._permits.release()
 
     def _died(self, page: PageSlot, what: str) -> None:
-        lease = page.lease
+        lease = self.lease_of.get(page)
         if lease is not None:
             self.lost(lease, EnvError(what, where=lease.where, fix=_LEASE_ANOTHER))
 
@@ -648,7 +646,7 @@ class BrowserPool:
         if event is not None:
             self.events.tell(event)
             log.warning("%s", error)
-        lease.page.lease = None
+        del self.lease_of[lease.page]
         self.fleet.throw_away(lease.page, "lost")
         self._permits.release()
 

@@ -10,7 +10,6 @@ import json
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from aiohttp import WSMsgType, web
@@ -18,11 +17,8 @@ from aiohttp import WSMsgType, web
 from flywheel.envs.base import Env, Gesture, LatestPicture, LiveView, MachineAccess, Streams
 from flywheel.envs.computer.machine import MachineRefused
 from flywheel.envs.remote import service_proxy
+from flywheel.envs.remote.node_session import NodeSession
 from flywheel.utils.errors import EnvError
-
-if TYPE_CHECKING:
-    from flywheel.envs.remote.node_server import NodeSession
-
 
 # Files of a session's machine, listed, read and written for a person who watches.
 

@@ -6,13 +6,14 @@ import asyncio
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote_plus, urlencode, urlsplit
 
 from flywheel.envs import verdict
 from flywheel.envs.base import Task
+from flywheel.envs.browser.page_source import LoginSteps
 from flywheel.envs.browser.pages import packages
 from flywheel.envs.browser.pages.file_server import FileServer, ServedFolder
 from flywheel.envs.browser.pages.manifest import PAGE_VERIFIER, PageManifest, SeedParameter, check_start_page
@@ -38,20 +39,6 @@ for (let passed = 0; !done(); passed += 50) {
   if (passed >= %d) throw new Error("login.done: it is still not true on the first page");
   await new Promise((resolve) => setTimeout(resolve, 50));
 }"""
-
-
-@dataclass(frozen=True)
-class LoginSteps:
-    """address, script: the page to log in on ("": the first one), and JavaScript run there ("": nobody logs in).
-
-    done: JavaScript run on the first page then, which ends when one is logged in ("": not asked).
-    """
-
-    cookies: tuple[Mapping[str, str], ...] = ()
-    headers: Mapping[str, str] = field(default_factory=dict)
-    address: str = ""
-    script: str = ""
-    done: str = ""
 
 
 def make_login_steps(manifest: PageManifest, origin: str, names: Mapping[str, str]) -> LoginSteps | None:

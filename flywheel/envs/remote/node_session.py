@@ -1,0 +1,181 @@
+"""Hold one environment of a node for as long as its lease, with what was last seen of it."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import logging
+import zipfile
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+from flywheel.agent.action_json import actions_from_json
+from flywheel.agent.actions import ACTION_NAMES, Action
+from flywheel.envs.base import Checkpointable, Env, PartialCheckpointable, StepResult, Task
+from flywheel.envs.registry import EnvPool
+from flywheel.envs.remote import protocol
+from flywheel.envs.remote.protocol import LeaseToken
+
+log = logging.getLogger(__name__)
+_ZIP_DATE = (1980, 1, 1, 0, 0, 0)  # of the files: equal episodes give equal bytes
+
+
+class EpisodeBuffer:
+    """limit: bytes of pictures and texts; 0: nothing is kept. The oldest steps make room for new ones."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._about: dict[str, Any] = {}
+        self._steps: deque[tuple[dict[str, Any], bytes | None, int]] = deque()  # each with its size
+        self._number = self._size = 0
+
+    @property
+    def empty(self) -> bool:
+        return not self._steps
+
+    def begin(self, task: Task, seed: int) -> None:
+        """Another episode; nothing is kept of the last one."""
+        self._about = {"task": task.task_id, "instruction": task.instruction, "world": task.world, "seed": seed}
+        self._steps.clear()
+        self._number = self._size = 0
+
+    def add(self, action: Action | None, result: StepResult) -> None:
+        """What followed an action; None: a reset, or a checkpoint that was restored."""
+        if not self._limit:
+            return
+        seen, info = result.observation, result.info
+        step = {"step": self._number, "action": [ACTION_NAMES[type(action)], asdict(action)] if action else None}
+        step |= {"text": seen.text, "url": seen.url, "reward": result.reward, "score": info.get("score")}
+        step |= {name: info[name] for name in ("note", "result") if name in info}
+        step |= {"terminated": result.terminated, "truncated": result.truncated}
+        if seen.screenshot is not None:
+            step["picture"] = f"{self._number:05d}.png"
+        size = len(seen.screenshot or b"") + len(json.dumps(step, default=str))
+        self._steps.append((step, seen.screenshot, size))
+        self._number, self._size = self._number + 1, self._size + size
+        while self._size > self._limit and len(self._steps) > 1:
+            self._size -= self._steps.popleft()[2]
+
+    def packing(self) -> Callable[[], bytes]:
+        """Makes a ZIP file of what is kept now: `episode.json` with the steps, and the pictures that they name. It may
+        be called in another thread."""
+        steps = list(self._steps)
+        about = {**self._about, "left_out": self._number - len(steps), "steps": [step for step, _, _ in steps]}
+        return partial(
+            _zip_episode, about, {step["picture"]: picture for step, picture, _ in steps if picture is not None}
+        )
+
+
+def _zip_episode(about: Mapping[str, Any], pictures: Mapping[str, bytes]) -> bytes:
+    kept = io.BytesIO()
+    with zipfile.ZipFile(kept, "w") as file:
+        file.writestr(zipfile.ZipInfo("episode.json", _ZIP_DATE), json.dumps(about, indent=1, default=str))
+        for name, picture in pictures.items():
+            file.writestr(zipfile.ZipInfo(name, _ZIP_DATE), picture)
+    return kept.getvalue()
+
+
+class NodeSession:
+    """An environment for as long as its lease; it is entered and left by one task. film: bytes of its episode that are
+    kept."""
+
+    def __init__(self, lender: EnvPool, note: LeaseToken, film: int = 0) -> None:
+        self.until, self.film = note.until, EpisodeBuffer(film)
+        self._over = asyncio.Event()
+        self._env: asyncio.Future[Env] = asyncio.get_running_loop().create_future()
+        self._env.add_done_callback(
+            lambda future: future.cancelled() or future.exception()
+        )  # it may be asked by nobody
+        self.alone = asyncio.Lock()  # of the calls, and of what a person does
+        self.visitor: object | None = None  # who has taken it over
+        self.kind = note.kind
+        self.task: Task | None = None
+        self.seen: StepResult | None = None  # the last of its results, and how many there were in this episode
+        self.steps = 0
+        self.life = asyncio.create_task(self._live(lender))
+
+    async def _live(self, lender: EnvPool) -> None:
+        try:
+            async with lender.env() as env:
+                self._env.set_result(env)
+                await self._over.wait()
+        except Exception as error:
+            if not self._env.done():
+                self._env.set_exception(error)
+            else:
+                log.warning("a session did not end well: %s", error)
+
+    async def env(self) -> Env:
+        return await asyncio.shield(self._env)
+
+    async def call(self, name: str, body: bytes) -> bytes:
+        env = await self.env()
+        async with self.alone:
+            return await CALLS[name](self, env, body)
+
+    def told(self, result: StepResult, action: Action | None = None) -> bytes:
+        """The result as it is sent, kept for who watches."""
+        self.seen, self.steps = result, self.steps + 1
+        self.film.add(action, result)
+        return protocol.encode_result(result)
+
+    async def end(self) -> None:
+        self._over.set()
+        if not self._env.done():
+            self.life.cancel()
+        await asyncio.wait([self.life])
+
+
+async def _open(_session: NodeSession, env: Env, _: bytes) -> bytes:
+    return protocol.encode_message(
+        {"checkpoints": isinstance(env, Checkpointable), "keeps": isinstance(env, PartialCheckpointable)}
+    )
+
+
+async def _reset(session: NodeSession, env: Env, body: bytes) -> bytes:
+    said, _ = protocol.decode_message(body)
+    session.task, session.steps = protocol.decode_task(said["task"]), -1
+    session.film.begin(session.task, said["seed"])
+    return session.told(await env.reset(session.task, said["seed"]))
+
+
+async def _step(session: NodeSession, env: Env, body: bytes) -> bytes:
+    (action,) = actions_from_json(body.decode())
+    return session.told(await env.step(action), action)
+
+
+async def _checkpoint(_session: NodeSession, env: Env, _: bytes) -> bytes:
+    return protocol.encode_message({}, await env.checkpoint())
+
+
+async def _restore(session: NodeSession, env: Env, body: bytes) -> bytes:
+    return session.told(await env.restore(body))
+
+
+async def _keep(_session: NodeSession, env: Env, _: bytes) -> bytes:
+    return protocol.encode_message({}, await env.keep())
+
+
+async def _bring_back(session: NodeSession, env: Env, body: bytes) -> bytes:
+    return session.told(await env.bring_back(body))
+
+
+async def _close(_session: NodeSession, env: Env, _: bytes) -> bytes:
+    await env.close()
+    return protocol.encode_message({})
+
+
+CALLS = {  # by the name that a client calls them by
+    "open": _open,
+    "reset": _reset,
+    "step": _step,
+    "checkpoint": _checkpoint,
+    "restore": _restore,
+    "keep": _keep,
+    "bring_back": _bring_back,
+    "close": _close,
+}
