@@ -88,10 +88,10 @@ class Session:
     def score(self, state: Mapping[str, Any]) -> float:
         return 0.0  # without an end: the benchmarks count steps
 
-    def keep(self) -> bytes:
+    def save_server_state(self) -> bytes:
         return b""
 
-    def bring_back(self, kept: bytes) -> None:
+    def restore_server_state(self, kept: bytes) -> None:
         pass
 
     def close(self) -> None:

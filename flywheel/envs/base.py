@@ -111,10 +111,10 @@ class PartialCheckpointable(Protocol):
     """An `Env` of which a part can be kept: not all that is at work in it can. What is brought back is a fresh session
     with that part, at the same step; `info["lost"]` says line by line what else there had been."""
 
-    async def keep(self) -> bytes:
-        """The part that `bring_back` takes. What is at work goes on."""
+    async def save_partial(self) -> bytes:
+        """The part that `restore_partial` takes. What is at work goes on."""
 
-    async def bring_back(self, kept: bytes) -> StepResult:
+    async def restore_partial(self, kept: bytes) -> StepResult:
         """Go on from what was kept of this task."""
 
 
@@ -183,13 +183,13 @@ _GESTURES_WITH_POINT = ("click", "long", "grab", "move", "drop", "wheel")
 
 @dataclass(frozen=True)
 class Gesture:
-    """does: click, long (a long press), grab, move and drop (a button or a finger held down), wheel, press and release
+    """kind: click, long (a long press), grab, move and drop (a button or a finger held down), wheel, press and release
     (a key), text, back, home.
 
     at: of the screen, where it has a place. right, down: pixels that the wheel turns.
     """
 
-    does: str
+    kind: str
     at: Point = Point(0.0, 0.0)  # noqa: RUF009 (it is frozen)
     button: str = "left"
     count: int = 1
@@ -199,12 +199,12 @@ class Gesture:
     text: str = ""
 
     @classmethod
-    def read(cls, said: Mapping[str, Any]) -> Gesture:
+    def from_json(cls, said: Mapping[str, Any]) -> Gesture:
         """Of a JSON object, its field `do` and those above. Raises ValueError for what is no gesture."""
-        does = said.get("do")
-        if does in _GESTURES_WITH_POINT:
+        kind = said.get("do")
+        if kind in _GESTURES_WITH_POINT:
             return cls(
-                does,
+                kind,
                 Point(*(max(0.0, min(_MAX_SHARE, _finite_number(said, name))) for name in ("x", "y"))),
                 "right" if said.get("button") == "right" else "left",
                 int(max(1, min(3, _finite_number(said, "count", 1)))),
@@ -213,13 +213,13 @@ class Gesture:
                     for name in ("right", "down")
                 ),
             )
-        if does in ("press", "release"):
-            return cls(does, key=str(said.get("key", ""))[:_MAX_KEY_CHARACTERS])
-        if does == "text":
-            return cls(does, text=str(said.get("text", ""))[:_MAX_TEXT_CHARACTERS])
-        if does in ("back", "home"):
+        if kind in ("press", "release"):
+            return cls(kind, key=str(said.get("key", ""))[:_MAX_KEY_CHARACTERS])
+        if kind == "text":
+            return cls(kind, text=str(said.get("text", ""))[:_MAX_TEXT_CHARACTERS])
+        if kind in ("back", "home"):
             return cls(does)
-        raise ValueError(f"no gesture is called {str(does)[:40]!r}")
+        raise ValueError(f"no gesture is called {str(kind)[:40]!r}")
 
 
 def _finite_number(said: Mapping[str, Any], name: str, default: float | None = None) -> float:
@@ -255,13 +255,13 @@ class MachineAccess(Protocol):
     async def shell(self, rows: int, columns: int) -> Streams:
         """A shell of the watcher's own in the same machine, spoken to as `terminal`."""
 
-    async def listed(self, path: str) -> Mapping[str, Any]:
+    async def list_folder(self, path: str) -> Mapping[str, Any]:
         """A folder, counted from the home: `entries` with `name`, `kind`, `bytes`; how many `more`."""
 
-    async def read(self, path: str, most: int) -> bytes:
+    async def read_file(self, path: str, most: int) -> bytes:
         """A file; of one with more than `most` bytes, more than `most` bytes that are not all of it."""
 
-    async def write(self, path: str, content: bytes) -> None:
+    async def write_file(self, path: str, content: bytes) -> None:
         """A file, made or written over."""
 
 
@@ -292,9 +292,9 @@ class LiveView(Protocol):
     def watch(self) -> AbstractContextManager[LatestPicture]:
         """Pictures as they change, until the block ends. Nothing is done for them while nobody watches."""
 
-    async def visit(self, gestures: Sequence[Gesture], ms: float) -> list[str]:
+    async def apply_gestures(self, gestures: Sequence[Gesture], ms: float) -> list[str]:
         """Carry out a person's gestures, then let `ms` of the environment's time pass; what is to be told of them.
         Not while a step is under way, and not to be cancelled: the environment would be broken. Raises EnvError."""
 
-    async def leave(self) -> None:
+    async def release_all(self) -> None:
         """The person lets go of all that is held."""

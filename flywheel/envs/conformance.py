@@ -222,23 +222,23 @@ async def find_partial_checkpoint_fault(
     async with make_env() as env:
         if not isinstance(env, PartialCheckpointable):
             return ""
-        if not await _raises_env_error(env.keep()):
+        if not await _raises_env_error(env.save_partial()):
             return "it kept something before a reset"
     async with make_env() as env:
         await env.reset(task, task.seed)
         await env.step(moves[0])
-        kept = await env.keep()
+        kept = await env.save_partial()
         await env.step(moves[1])  # what is at work goes on
-        here = await env.bring_back(kept)
+        here = await env.restore_partial(kept)
         here_then = await env.step(moves[1])
     short = dataclasses.replace(task, max_steps=2)
     async with make_env() as env:
         await env.reset(short, task.seed)
-        there = await env.bring_back(kept)
+        there = await env.restore_partial(kept)
         there_then = await env.step(moves[1])
         if not there_then.truncated:
             return "what was brought back has lost count of its steps"
-        if not await _raises_env_error(env.keep()):
+        if not await _raises_env_error(env.save_partial()):
             return "it kept something after the end"
     for begun in (here, there):
         if not _names_what_is_lost(begun):
@@ -249,7 +249,7 @@ async def find_partial_checkpoint_fault(
     for strange in (b"\xff\0 nothing kept", kept[:-3]):
         async with make_env() as env:
             await env.reset(task, task.seed)
-            if not await _raises_env_error(env.bring_back(strange)):
+            if not await _raises_env_error(env.restore_partial(strange)):
                 return "it brought back what nobody kept"
     return ""
 
@@ -299,7 +299,7 @@ class ConformanceCase:
     hang: Hang | None = None
     moves: Sequence[Action] = _DEFAULT_MOVES
 
-    def hold(self, holds: bool, otherwise: str) -> None:
+    def require(self, holds: bool, otherwise: str) -> None:
         if not holds:
             raise EnvError(otherwise, where=f"check of world {self.task.world}, task {self.task.task_id}")
 
@@ -358,7 +358,7 @@ async def _check_seeding(c: ConformanceCase) -> None:
         _check_same_results([other], [await env.reset(c.task, c.task.seed + 1)], "another seed, given twice,")
     if c.seeded:
         found = await compare_seeds(c.make_env, c.task)
-        c.hold(found.differ_at is not None, str(found))
+        c.require(found.differ_at is not None, str(found))
 
 
 async def _check_reset(c: ConformanceCase) -> None:
@@ -378,20 +378,20 @@ async def _check_ends(c: ConformanceCase) -> None:
     """Finished terminates; the budget truncates without a reward; either way a further step is an error."""
     async with c.make_env() as env:
         done = (await _play_episode(c, env, [Finished()]))[-1]
-        c.hold(done.terminated and not done.truncated, "finished() did not terminate")
-        c.hold(done.reward == done.info["score"], "the reward of an end is not its score")
+        c.require(done.terminated and not done.truncated, "finished() did not terminate")
+        c.require(done.reward == done.info["score"], "the reward of an end is not its score")
         await _check_refuses(c, env, "after a termination")
         for budget in (c.task.max_steps, 1):
             idle = await _play_episode(c, env, [Wait()] * (budget + 1), max_steps=budget)
             if idle[-1].terminated:  # a game that time alone ends: try a smaller budget
                 continue
-            c.hold(len(idle) == budget + 1, f"it ended after {len(idle) - 1} of {budget} steps")
-            c.hold(idle[-1].truncated, "the step budget did not truncate")
-            c.hold(not any(result.truncated for result in idle[:-1]), "it truncated before the budget was used up")
-            c.hold(all(result.reward == 0 for result in idle), "waiting or a truncation was rewarded")
+            c.require(len(idle) == budget + 1, f"it ended after {len(idle) - 1} of {budget} steps")
+            c.require(idle[-1].truncated, "the step budget did not truncate")
+            c.require(not any(result.truncated for result in idle[:-1]), "it truncated before the budget was used up")
+            c.require(all(result.reward == 0 for result in idle), "waiting or a truncation was rewarded")
             await _check_refuses(c, env, "after a truncation")
             last = await _play_episode(c, env, [Finished()], max_steps=1)
-            c.hold(last[-1].terminated, "an end by the last step of the budget is a truncation")
+            c.require(last[-1].terminated, "an end by the last step of the budget is a truncation")
 
 
 async def _check_checkpoints(c: ConformanceCase) -> None:
@@ -413,7 +413,7 @@ async def _check_checkpoints(c: ConformanceCase) -> None:
         if reached.terminated:
             return
         kept = await env.checkpoint()
-        c.hold(isinstance(kept, bytes), "a checkpoint is not bytes")
+        c.require(isinstance(kept, bytes), "a checkpoint is not bytes")
         first = [reached, *[await env.step(action) for action in follow]]
         for when in ("a checkpoint", "the same checkpoint again"):
             again = [await env.restore(kept), *[await env.step(action) for action in follow]]
@@ -446,7 +446,7 @@ async def _check_checkpoints(c: ConformanceCase) -> None:
 async def _check_partial_checkpoints(c: ConformanceCase) -> None:
     """Of environments that keep a part."""
     fault = await find_partial_checkpoint_fault(c.make_env, c.task, c.moves)
-    c.hold(not fault, fault)
+    c.require(not fault, fault)
 
 
 async def _check_actions(c: ConformanceCase) -> None:
@@ -457,11 +457,11 @@ async def _check_actions(c: ConformanceCase) -> None:
     async with c.make_env() as env:
         await _play_each(c, env, (*ORDINARY_ACTIONS, *ACTIONS_AT_EDGE, *typed))
         for action, result in await _play_each(c, env, ACTIONS_AT_EDGE):
-            c.hold("outside" not in result.info.get("note", ""), f"{action} was held to be outside")
+            c.require("outside" not in result.info.get("note", ""), f"{action} was held to be outside")
         still = await _play_each(c, env, [Wait()] * len(nothing))
         done = await _play_each(c, env, nothing)
         for action, result in done:
-            c.hold(bool(result.info.get("note")), f"{action} did nothing and was not noted")
+            c.require(bool(result.info.get("note")), f"{action} did nothing and was not noted")
         for (action, result), (_, waited) in zip(done, still, strict=True):
             if result.observation != waited.observation:
                 raise NotReproducible(
@@ -492,7 +492,7 @@ async def _check_deadline(c: ConformanceCase) -> None:
         except EnvTimeout:
             pass
         else:
-            c.hold(False, "a hung env did not raise EnvTimeout")
+            c.require(False, "a hung env did not raise EnvTimeout")
         await _check_refuses(c, env, "after an error")
     async with c.make_env() as env:
         await env.reset(c.task, c.task.seed)
@@ -525,7 +525,7 @@ async def _play_episode(
         results.append(await env.step(action))
         kept.append(copy.deepcopy(results[-1]))
     await asyncio.sleep(0)
-    c.hold(results == kept, "a returned result changed later")
+    c.require(results == kept, "a returned result changed later")
     for result in results:
         _check_result(c, result)
     return results
@@ -554,23 +554,23 @@ async def _play_each(c: ConformanceCase, env: Env, actions: Sequence[Action]) ->
 def _check_result(c: ConformanceCase, result: StepResult) -> None:
     """What every result holds."""
     shot, info = result.observation, result.info
-    c.hold(isinstance(shot.text, str), "the observation's text is no text")
+    c.require(isinstance(shot.text, str), "the observation's text is no text")
     if shot.screenshot is None:
-        c.hold((shot.width, shot.height) == (0, 0), "there is no screenshot, and it has a size")
+        c.require((shot.width, shot.height) == (0, 0), "there is no screenshot, and it has a size")
     else:
-        c.hold(shot.screenshot.startswith(b"\x89PNG\r\n\x1a\n"), "the screenshot is not a PNG")
+        c.require(shot.screenshot.startswith(b"\x89PNG\r\n\x1a\n"), "the screenshot is not a PNG")
         size = tuple(int.from_bytes(shot.screenshot[at : at + 4]) for at in (16, 20))
-        c.hold(size == (shot.width, shot.height), f"the screenshot is {size}, not {shot.width} x {shot.height}")
-    c.hold("state" in info, "info has no state")
-    c.hold(isinstance(info["state"].get("terminated"), bool), "the state does not say whether it is terminated")
-    c.hold(0 <= info.get("score", -1) <= 1, "info has no score between 0 and 1")
-    c.hold(not (result.terminated and result.truncated), "a result is terminated and truncated at once")
-    c.hold(result.terminated or result.reward == 0, "there was a reward before the end")
-    c.hold(isinstance(info.get("note", "-"), str) and info.get("note", "-") != "", "a note is no text")
+        c.require(size == (shot.width, shot.height), f"the screenshot is {size}, not {shot.width} x {shot.height}")
+    c.require("state" in info, "info has no state")
+    c.require(isinstance(info["state"].get("terminated"), bool), "the state does not say whether it is terminated")
+    c.require(0 <= info.get("score", -1) <= 1, "info has no score between 0 and 1")
+    c.require(not (result.terminated and result.truncated), "a result is terminated and truncated at once")
+    c.require(result.terminated or result.reward == 0, "there was a reward before the end")
+    c.require(isinstance(info.get("note", "-"), str) and info.get("note", "-") != "", "a note is no text")
     try:
         json.dumps(info["state"], allow_nan=False)
     except (TypeError, ValueError) as error:
-        c.hold(False, f"the state is not JSON: {error}")
+        c.require(False, f"the state is not JSON: {error}")
 
 
 async def _check_refuses(c: ConformanceCase, env: Env, when: str, asked: Awaitable[Any] | None = None) -> None:
@@ -579,8 +579,8 @@ async def _check_refuses(c: ConformanceCase, env: Env, when: str, asked: Awaitab
     except EnvError:
         return
     except Exception as error:
-        c.hold(False, f"{type(error).__name__} instead of EnvError {when}")
-    c.hold(False, f"it took a call {when}")
+        c.require(False, f"{type(error).__name__} instead of EnvError {when}")
+    c.require(False, f"it took a call {when}")
 
 
 def _check_same_results(one: list[StepResult], other: list[StepResult], what: str) -> None:

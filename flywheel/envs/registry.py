@@ -50,10 +50,10 @@ class EnvPool(Protocol):
 class EnvBackend(Protocol):
     """One kind of environment, named as it is registered."""
 
-    def worlds(self) -> Iterable[str]:
+    def suites(self) -> Iterable[str]:
         """Names of the worlds that its tasks may be of; no other kind has a world of the same name."""
 
-    def world(self, name: str) -> TaskSuite: ...
+    def suite(self, name: str) -> TaskSuite: ...
 
     def verifier(self, task: Task) -> Verifier:
         """A pure function of params and final state. Raises BadInput where the task's verifier is not there."""
@@ -66,7 +66,7 @@ class EnvBackend(Protocol):
     def check(self, settings: Settings) -> None:
         """What can be known to fail before a run. Raises BadInput."""
 
-    def examine(self, settings: Settings) -> Iterable[Finding]:
+    def diagnose(self, settings: Settings) -> Iterable[Finding]:
         """For `flywheel doctor`: what it needs, tried for real."""
 
     def open(self, settings: Settings, root: Path | None) -> AbstractAsyncContextManager[EnvPool]:
@@ -196,7 +196,7 @@ def get_task_suite(name: str) -> TaskSuite:
     of_world = _backend_by_suite()
     if name not in of_world:
         raise BadInput(f"no world is called {name!r}", where="synthesis.domains", fix=did_you_mean(name, of_world))
-    return find_backend(of_world[name]).world(name)
+    return find_backend(of_world[name]).suite(name)
 
 
 def find_used_backends(settings: Settings) -> set[str]:
@@ -211,7 +211,7 @@ def _backend_by_suite() -> dict[str, str]:
     """World -> its kind."""
     found: dict[str, str] = {}
     for one in list_backends():
-        for world in find_backend(one).worlds():
+        for world in find_backend(one).suites():
             if found.setdefault(world, one) != one:
                 raise BadInput(f"{found[world]} and {one} have a world {world}", where="environments", fix="rename one")
     return found

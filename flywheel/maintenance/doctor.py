@@ -86,7 +86,7 @@ def _environments(settings: Settings, root: Path) -> Iterator[Finding]:
         yield run_diagnostic("worlds", own)
 
     for name in sorted(registry.find_used_backends(settings)):
-        yield from registry.find_backend(name).examine(settings)
+        yield from registry.find_backend(name).diagnose(settings)
 
 
 def _settings(root: Path) -> Settings:

@@ -47,7 +47,7 @@ def refused(**machine: str) -> str:
     terminal, chosen = registry.find_backend("terminal"), computers.settings("terminal", machine=machine)
     with pytest.raises(BadInput) as raised:
         terminal.check(chosen)
-    (finding,) = terminal.examine(chosen)
+    (finding,) = terminal.diagnose(chosen)
     assert finding.state == "missing"
     assert finding.detail in str(raised.value)
     return str(raised.value)

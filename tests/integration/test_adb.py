@@ -275,7 +275,7 @@ async def test_who_finds_no_phone_free_is_told():
 # -- the tasks ---------------------------------------------------------------------------------------------------------
 async def test_the_kind_and_its_tasks_are_found_by_name():
     assert "android" in registry.list_backends()
-    world = registry.find_backend("android").world("android")
+    world = registry.find_backend("android").suite("android")
     for template in world.templates:
         level = min(world.templates[template].max_steps)
         params = world.draw(template, level, 3)

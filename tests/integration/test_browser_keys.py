@@ -12,7 +12,6 @@ from PIL import Image
 
 from flywheel.agent.actions import Click, Hotkey, Navigate, NavigateBack, Point, Press, Release, Type
 from flywheel.envs.browser.driver import shortcuts
-from flywheel.envs.browser.driver import tab as driver_tab
 from flywheel.envs.browser.driver.tab import BrowserTab
 from flywheel.envs.keyboard import CONTROL
 
@@ -235,6 +234,6 @@ async def test_the_page_lives_on_under_the_bar(stage):
     await act(tab, key("ctrl+v"))
     field = next(part for part in (await tab.observe(0))["elements"] if part["name"] == "find field")
     assert field["value"] == "typed"
-    assert not (await driver_tab.save_page_state(tab))["restorable"]
+    assert not (await tab.save_state())["restorable"]
     tab = await stage.open("<p data-el=p>fresh")
     assert [part["name"] for part in (await tab.observe(0))["elements"]] == ["p"]

@@ -53,10 +53,10 @@ class _Session:
     def score(self, state):
         return float(state["score"])
 
-    def keep(self):
+    def save_server_state(self):
         return b""
 
-    def bring_back(self, kept):
+    def restore_server_state(self, kept):
         pass
 
     def close(self):

@@ -14,7 +14,6 @@ from hostile import Site
 
 from flywheel.agent.actions import Hotkey, Press, Release, Type, Wait
 from flywheel.cli import main
-from flywheel.envs.browser.driver import tab as driver_tab
 from flywheel.utils.errors import EnvError
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
@@ -199,7 +198,7 @@ async def test_the_same_actions_show_the_same_pickers(stage):
 async def test_no_checkpoint_of_a_state_is_taken_while_a_picker_is_open(stage):
     tab = await stage.open(_SELECT)
     await act(tab, _OPEN)
-    assert not (await driver_tab.save_page_state(tab))["restorable"]
+    assert not (await tab.save_state())["restorable"]
 
 
 # -- hostile pages ---

@@ -32,11 +32,11 @@ set -- one 'two three'; shopt -s nullglob; umask 077; echo x >x; sleep 999 & mkf
         await env.step(Terminal(begin))
         await env.step(RunPython(code))
         before = (await env.step(Wait())).observation.text
-        kept = await env.keep()
+        kept = await env.save_partial()
         after = await env.step(Terminal("echo $count"))
         assert after.observation.text == before + " echo $count\n5\n~/a b$"  # nobody saw that it was asked
         await env.step(Terminal("rm -r ~/*; cd; count=6; unset -f greet"))
-        brought = await env.bring_back(kept)
+        brought = await env.restore_partial(kept)
         assert brought.info["state"]["files"] == {"a b/": "", "a b/x": "x\n", "notes.txt": "one\ntwo\n"}
         assert brought.observation.text == "~/a b$"
         shown = 'echo $count "$Y" "${table[k]}" $2 $(umask) $# $(shopt nullglob); greet you; ls; ls /tmp'
@@ -55,8 +55,8 @@ set -- one 'two three'; shopt -s nullglob; umask 077; echo x >x; sleep 999 & mkf
 async def test_what_a_shell_holds_is_lost_while_it_is_busy():
     async with opened("terminal", chosen={"run_s": 0.2}) as (env, _):
         await env.step(Terminal("sleep 999"))
-        kept = await env.keep()
-        assert "program: sleep 999" in (lost := (await env.bring_back(kept)).info["lost"])
+        kept = await env.save_partial()
+        assert "program: sleep 999" in (lost := (await env.restore_partial(kept)).info["lost"])
         assert any(line.startswith("shell: a command was running") for line in lost)
         assert (await env.step(Terminal("echo fresh"))).info["result"] == "fresh\n"
 
@@ -82,13 +82,13 @@ slow = Slow()
     async with opened("terminal", chosen={"timeout_s": 60.0}) as (env, _):
         await env.step(RunPython(bad))
         await env.step(Terminal("ln -s /etc/passwd link"))
-        await env.bring_back(await env.keep())
+        await env.restore_partial(await env.save_partial())
         assert (await env.step(Terminal("readlink link; ls -1"))).info["result"].startswith("/etc/passwd\nlink\n")
         await env.step(RunPython(slow))
         await env.step(Terminal("declare() { while :; do :; done; }"))
-        kept = await env.keep()
+        kept = await env.save_partial()
         assert (await env.step(Terminal("echo goes on"))).info["result"] == "goes on\n"
-        lost = [line.partition(":")[0] for line in (await env.bring_back(kept)).info["lost"]]
+        lost = [line.partition(":")[0] for line in (await env.restore_partial(kept)).info["lost"]]
         assert {"shell", "python"} <= {*lost}
 
 
@@ -99,11 +99,11 @@ async def test_the_applications_of_a_task_begin_anew():
     async with opened("computer", apps=apps, files=files, site={"index.html": "x"}) as (env, first):
         await env.step(Terminal(send))
         await env.step(Terminal("cd /usr"))
-        brought = await env.bring_back(await env.keep())
+        brought = await env.restore_partial(await env.save_partial())
         assert brought.observation.screenshot == first.observation.screenshot
         assert brought.info["state"]["received"] == [{"name": "Ada"}]
         assert (await env.step(Terminal("pwd; rm ~/run"))).info["result"] == "/usr\n"
-        lost = (await env.bring_back(await env.keep())).info["lost"]
+        lost = (await env.restore_partial(await env.save_partial())).info["lost"]
         assert any(line.startswith("windows: sh ") for line in lost), lost
 
 
@@ -141,13 +141,13 @@ class Claims:
     async def close(self) -> None:
         pass
 
-    async def keep(self) -> bytes:
+    async def save_partial(self) -> bytes:
         at_work = self._task is not None and self._steps < self._task.max_steps
         if not at_work and self._flaw not in (("before a reset",) if self._task is None else ("after the end",)):
             raise EnvError("no episode")
         return b"step %d." % self._steps
 
-    async def bring_back(self, kept: bytes) -> StepResult:
+    async def restore_partial(self, kept: bytes) -> StepResult:
         if not kept.endswith(b".") and self._flaw != "nobody kept":
             raise EnvError("none")
         self._steps = int(kept[5:-1]) if kept.startswith(b"step") and self._flaw != "count of its steps" else 0

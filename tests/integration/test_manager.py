@@ -56,10 +56,10 @@ def test_results_tasks_and_leases_come_back_as_they_were():
     )
     assert protocol.decode_task(json.loads(json.dumps(protocol.encode_task(task())))) == task()
     note = LeaseToken("s", "n", "shelves", "x", 12.5)
-    assert LeaseToken.read(note.signed(SECRET), SECRET) == note
+    assert LeaseToken.parse(note.signed(SECRET), SECRET) == note
     for broken in (note.signed("another"), f"x{note.signed(SECRET)}", "", "."):
         with pytest.raises(ValueError, match="not signed"):
-            LeaseToken.read(broken, SECRET)
+            LeaseToken.parse(broken, SECRET)
     for error in (EnvError("a", where="b", fix="c"), EnvTimeout("late"), BadInput("no")):
         back = protocol.decode_error(protocol.encode_error(error))
         assert (type(back), str(back)) == (type(error), str(error))

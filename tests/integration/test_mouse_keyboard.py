@@ -20,7 +20,6 @@ from flywheel.agent.actions import (
     Scroll,
     Type,
 )
-from flywheel.envs.browser.driver import tab as driver_tab
 from flywheel.envs.browser.driver.tab import BrowserTab
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -234,7 +233,7 @@ async def test_the_clipboard_is_the_sessions(stage):
     await act(stranger, _A)
     await keys(stranger, "ctrl v")
     assert await stranger.evaluate("a.value") == ""
-    kept = await driver_tab.save_page_state(tab)
+    kept = await tab.save_state()
     stage.site.pages["next"] = html(_FIELDS % "")
     await act(tab, Navigate(f"{stage.site.url}/p/next"))
     await tab.screenshot()  # what is not drawn yet takes no clicks

@@ -249,10 +249,10 @@ async def test_nothing_is_left_of_what_waited():
 
 # -- the kinds --------------------------------------------------------------------------------------------------------
 def test_kinds_have_the_worlds_that_name_them():
-    assert set(registry.find_backend("computer").worlds()) == {
+    assert set(registry.find_backend("computer").suites()) == {
         world.name for world in task_suites.SHIPPED_COMPUTER_SUITES.values() if world.environment == "computer"
     }
-    assert "desk" not in registry.find_backend("terminal").worlds()
+    assert "desk" not in registry.find_backend("terminal").suites()
 
 
 def test_a_step_must_have_time_for_its_command():

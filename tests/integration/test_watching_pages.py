@@ -265,11 +265,11 @@ async def test_who_watches_and_takes_nothing_holds_up_nobody(tmp_path, one_page)
 
 def test_what_is_no_gesture_is_refused():
     placed = {"do": "click", "x": 5, "y": -5, "count": 99, "button": "left click"}
-    read = Gesture.read(placed)
+    read = Gesture.from_json(placed)
     assert (read.at.x < 1, read.at.y, read.count, read.button) == (True, 0.0, 3, "left")
     for wrong in ({}, {"do": "click"}, {"do": "click", "x": "1", "y": 0}, {"do": "move", "x": float("nan"), "y": 0}):
         with pytest.raises(ValueError, match="gesture"):
-            Gesture.read(wrong)
+            Gesture.from_json(wrong)
 
 
 # -- in a browser -----------------------------------------------------------------------------------------------------

@@ -183,10 +183,10 @@ class Session:
     def score(self, state: Mapping[str, Any]) -> float:
         return float(state["score"])
 
-    def keep(self) -> bytes:
+    def save_server_state(self) -> bytes:
         return b""
 
-    def bring_back(self, kept: bytes) -> None:
+    def restore_server_state(self, kept: bytes) -> None:
         pass
 
     def close(self) -> None:

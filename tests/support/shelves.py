@@ -131,10 +131,10 @@ class Shelves:
         self.name, self._world, self._make = name, world, make
         self.opened: list[Lender] = []
 
-    def worlds(self) -> Iterable[str]:
+    def suites(self) -> Iterable[str]:
         return (self._world.name,)
 
-    def world(self, name: str) -> TaskSuite:
+    def suite(self, name: str) -> TaskSuite:
         return self._world
 
     def verifier(self, task: Task) -> Verifier:
@@ -151,7 +151,7 @@ class Shelves:
     def check(self, settings: Settings) -> None:
         self._settings(settings)
 
-    def examine(self, settings: Settings) -> Iterable[Finding]:
+    def diagnose(self, settings: Settings) -> Iterable[Finding]:
         return (run_diagnostic(self.name, lambda: f"{self._settings(settings).places} places"),)
 
     @asynccontextmanager

@@ -145,7 +145,7 @@ async def test_a_long_episode_says_how_many_screens_it_left_out(tmp_path):
         size = len(result.observation.screenshot)
         for _ in range(8):
             camera.add(Wait(), await env.step(Wait()))
-    kept = camera.cut()
+    kept = camera.finish()
     assert len(kept.screens) == 2000 // size
     assert kept.about["left_out"] == 9 - len(kept.screens)
     assert len(kept.about["actions"]) == 8

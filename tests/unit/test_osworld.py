@@ -36,7 +36,7 @@ def test_their_own_files_are_read_and_those_that_cannot_be_played_are_told(works
     assert left["f9be0997"] == "GNOME or a service of the system: gsettings"
     assert left["13584542"] == "a getter that is not here: vm_terminal_output"
     assert left["23393935"].startswith("a file of the internet, of which no copy is given: monk25")
-    (finding,) = [one for one in registry.find_backend("computer").examine(workspace.settings) if one.name == "theirs"]
+    (finding,) = [one for one in registry.find_backend("computer").diagnose(workspace.settings) if one.name == "theirs"]
     assert finding.detail.startswith("2 of 6 tasks are played; 1 need ")
     for name in PHOTOS:
         workspace.file(name, name)

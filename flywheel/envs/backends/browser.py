@@ -103,10 +103,10 @@ _NOT_IN_IDENTITY = {
 
 
 class BrowserBackend:
-    def worlds(self) -> Iterable[str]:
+    def suites(self) -> Iterable[str]:
         return catalogue.list_worlds()
 
-    def world(self, name: str) -> TaskSuite:
+    def suite(self, name: str) -> TaskSuite:
         return catalogue.get_world(name)
 
     def verifier(self, task: Task) -> Verifier:
@@ -126,7 +126,7 @@ class BrowserBackend:
     def check(self, settings: Settings) -> None:
         chromium.find_chromium(settings.sandbox)
 
-    def examine(self, settings: Settings) -> Iterable[Finding]:
+    def diagnose(self, settings: Settings) -> Iterable[Finding]:
         return examine_browsers(settings, make_task(catalogue.get_world("tiles"), "clear", 1, 0, "train"))
 
     def open(self, settings: Settings, root: Path | None) -> AbstractAsyncContextManager[EnvPool]:

@@ -16,7 +16,6 @@ from flywheel.agent.action_json import actions_from_json, actions_to_json
 from flywheel.agent.actions import Action, CallUser, Finished
 from flywheel.config import SandboxSettings
 from flywheel.envs.base import Gesture, LatestPicture, Observation, StepResult, Task
-from flywheel.envs.browser.driver import tab
 from flywheel.envs.browser.driver.cdp import CdpCommandError
 from flywheel.envs.browser.driver.input import FingerGrip, MouseGrip, PixelPoint
 from flywheel.envs.browser.driver.page import PageGone
@@ -55,7 +54,7 @@ class TakeOverInput:
         tab.cast.shown(await tab.screenshot(), moving=True)
         return notes + tab.notes.take()
 
-    async def leave(self) -> None:
+    async def release_all(self) -> None:
         """Let go of what is held."""
         self._let_go()
         for name in list(self._keys):
@@ -65,7 +64,7 @@ class TakeOverInput:
     async def _one(self, one: Gesture) -> str:
         tab = self._tab
         mouse = not self._touch and not tab.cast.covered
-        match one.does:
+        match one.kind:
             case "click" if mouse:
                 return await self._raw(tab.hands.click(tab.page, self._pixel(one), one.button, one.count))
             case "click":
@@ -179,7 +178,7 @@ class BrowserEnv:
 
     def __init__(self, tab: BrowserTab, source: PageSource, settings: SandboxSettings, touch: bool = False) -> None:
         self.tab, self.touch, self._source, self._settings = tab, touch, source, settings
-        self._visitor = TakeOverInput(tab, touch)
+        self._take_over = TakeOverInput(tab, touch)
         self._session: PageSession | None = None
         self._backend: Any = None  # the server of the session alone, where it has one
         self._task: Task | None = None
@@ -244,9 +243,9 @@ class BrowserEnv:
         }
         async with self._deadline("checkpoint", self._task):
             if self._session.restorable:
-                page = await tab.save_page_state(self.tab)
+                page = await self.tab.save_state()
                 if page["restorable"]:
-                    server = base64.b64encode(self._session.keep()).decode()
+                    server = base64.b64encode(self._session.save_server_state()).decode()
                     kept |= {"page": page, "server": server, "screen": _hash_screen(self._last), "path": self._path()}
                     kept["note"] = self._last.info.get("note", "")
         return json.dumps(kept).encode()
@@ -285,16 +284,16 @@ class BrowserEnv:
     def watch(self) -> AbstractContextManager[LatestPicture]:
         return self.tab.cast.watch()
 
-    async def visit(self, gestures: Sequence[Gesture], ms: float) -> list[str]:
+    async def apply_gestures(self, gestures: Sequence[Gesture], ms: float) -> list[str]:
         if self._task is None:
             return ["No episode is played yet."] if gestures else []
         async with self._deadline("person's gesture", self._task):
-            return await self._visitor.do(gestures, ms)
+            return await self._take_over.do(gestures, ms)
 
-    async def leave(self) -> None:
+    async def release_all(self) -> None:
         if self._task is not None and not self.broken:
             async with self._deadline("person's leave", self._task):
-                await self._visitor.leave()
+                await self._take_over.release_all()
 
     # -- inside ---------------------------------------------------------------------------------------------------
     def _forget(self) -> None:
@@ -306,10 +305,10 @@ class BrowserEnv:
     async def _set_back(self, task: Task, kept: Mapping[str, Any]) -> StepResult | None:
         await self.reset(task, kept["seed"])
         async with self._deadline("restore", task):
-            self._session.bring_back(base64.b64decode(kept["server"]))
+            self._session.restore_server_state(base64.b64decode(kept["server"]))
             if kept["path"]:
                 await self.tab.page.navigate(urljoin(self._session.url, kept["path"]))
-            if not await tab.load_page_state(self.tab, kept["page"]):
+            if not await self.tab.load_state(kept["page"]):
                 return None
             self._actions = actions_from_json(kept["actions"])
             await self._read(await self.tab.observe(0))

@@ -77,7 +77,7 @@ class EpisodeRecorder:
             self._about["actions"].append([ACTION_NAMES[type(action)], asdict(action)] if action else None)
             self._see(result)
 
-    def cut(self, error: str = "") -> EpisodeRecording | None:
+    def finish(self, error: str = "") -> EpisodeRecording | None:
         """The episode is over, by `error` if one is given. None where there is nothing to keep."""
         about, self._about = self._about, {}
         if not about:

@@ -93,7 +93,7 @@ class PoolEvents:
         """Events so far, by the name of their class."""
         return dict(self._counts)
 
-    def tell(self, event: PoolEvent) -> None:
+    def publish(self, event: PoolEvent) -> None:
         """Never waits, whoever listens. To be called in the event loop's thread."""
         self._counts[type(event).__name__] += 1
         for stream in self._streams:

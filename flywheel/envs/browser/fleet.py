@@ -39,14 +39,14 @@ class PageSlot:
     tab: Any = None
     env: Any = None
     opening: asyncio.Task[None] | None = field(default=None, repr=False)
-    mourning: asyncio.Task[None] | None = field(default=None, repr=False)
+    death_watch: asyncio.Task[None] | None = field(default=None, repr=False)
 
     @property
     def free(self) -> bool:
-        return not self.reserved and (self.state == "opening" or (self.state == "ready" and self.sound))
+        return not self.reserved and (self.state == "opening" or (self.state == "ready" and self.healthy))
 
     @property
-    def sound(self) -> bool:
+    def healthy(self) -> bool:
         """Nothing is known to be wrong with it."""
         return self.host.alive and not self.env.broken and not self.tab.died.is_set()
 
@@ -168,7 +168,7 @@ class BrowserFleet:
             self.retire(page.host, "episodes")
         self._close_if_empty(page.host)
 
-    def warm(self) -> None:
+    def open_minimum(self) -> None:
         """Begin to open the pages that are kept whatever the load. A failure is told to those who lease."""
         for page in [self.reserve() for _ in range(self._settings.pages_min)]:
             page.reserved = False
@@ -179,12 +179,12 @@ class BrowserFleet:
             host.retiring = why
         self._close_if_empty(host)
 
-    def throw_away(self, page: PageSlot, why: str) -> None:
+    def discard(self, page: PageSlot, why: str) -> None:
         """Close a page for good; nobody waits for it. One that does not close takes its browser out of service."""
         if page.reserved:
             page.host.used = self._clock()
         page.state, page.reserved = "closing", False
-        self._background.begin(self._throw_away(page, why))
+        self._background.begin(self._discard(page, why))
 
     async def end(self) -> None:
         """Close everything. A browser that is being closed already is waited for, not interrupted."""
@@ -216,7 +216,7 @@ class BrowserFleet:
             if host.chromium is None:
                 host.closed = True
                 self.hosts.remove(host)
-        self._events.tell(Started(browser=host.pid, seconds=self._clock() - host.opened))
+        self._events.publish(Started(browser=host.pid, seconds=self._clock() - host.opened))
         self._background.begin(self._await_exit(host))
 
     async def _await_exit(self, host: BrowserSlot) -> None:
@@ -224,7 +224,7 @@ class BrowserFleet:
         await host.chromium.died.wait()
         if host.closed:
             return
-        self._events.tell(Crashed(browser=host.pid, error="the browser died"))
+        self._events.publish(Crashed(browser=host.pid, error="the browser died"))
         log.warning("browser %d died; %d sessions were on it", host.pid, host.load)
         host.retiring = "lost"
         for page in list(host.pages):
@@ -250,7 +250,7 @@ class BrowserFleet:
         for page in rest:
             await self._close_env(page)
         self.hosts.remove(host)
-        self._events.tell(Closed(browser=host.pid, why=why))
+        self._events.publish(Closed(browser=host.pid, why=why))
 
     # -- pages ----------------------------------------------------------------------------------------------------
     def _new_page(self, host: BrowserSlot) -> PageSlot:
@@ -280,22 +280,22 @@ class BrowserFleet:
                 host.pages.remove(page)
         page.env = self._make_env(page.tab)
         page.state, page.used = "ready", self._clock()
-        self._events.tell(Started(browser=host.pid, page=page.number, seconds=page.used - page.opened))
-        page.mourning = self._background.begin(self._mourn_page(page))
+        self._events.publish(Started(browser=host.pid, page=page.number, seconds=page.used - page.opened))
+        page.death_watch = self._background.begin(self._watch_death(page))
 
-    async def _mourn_page(self, page: PageSlot) -> None:
+    async def _watch_death(self, page: PageSlot) -> None:
         await page.tab.died.wait()
         if page.state == "closing" or not page.host.alive:
             return
         if page.reserved:
             self._lost(page, "the page crashed")
         else:
-            self._events.tell(
+            self._events.publish(
                 Crashed(browser=page.host.pid, page=page.number, error="the page crashed, in nobody's use")
             )
-            self.throw_away(page, "lost")
+            self.discard(page, "lost")
 
-    async def _throw_away(self, page: PageSlot, why: str) -> None:
+    async def _discard(self, page: PageSlot, why: str) -> None:
         host = page.host
         if host.alive:
             try:
@@ -307,13 +307,13 @@ class BrowserFleet:
         await self._close_env(page)
         if page in host.pages:
             host.pages.remove(page)
-        self._events.tell(Closed(browser=host.pid, page=page.number, why=why))
+        self._events.publish(Closed(browser=host.pid, page=page.number, why=why))
         self._close_if_empty(host)
 
     async def _close_env(self, page: PageSlot) -> None:
         """Frees what the environment holds besides its page, such as the world server's session."""
-        if page.mourning is not None:
-            page.mourning.cancel()
+        if page.death_watch is not None:
+            page.death_watch.cancel()
         if page.env is not None:
             page.env.broken = True  # its tab is not made ready for another session
             with suppress(EnvError, TimeoutError):

@@ -57,10 +57,10 @@ class PageSession(Protocol):
     def score(self, state: Mapping[str, Any]) -> float:
         """The score of such a state by the task's verifier, 0 to 1. Raises DataError where it cannot be read."""
 
-    def keep(self) -> bytes:
+    def save_server_state(self) -> bytes:
         """The state of the session at the server, for a checkpoint."""
 
-    def bring_back(self, kept: bytes) -> None:
+    def restore_server_state(self, kept: bytes) -> None:
         """The session is at the server as it was."""
 
     def close(self) -> None:

@@ -156,7 +156,7 @@ class PageLease:
     """The contract of `flywheel.envs.base.Env`, over one page. Made by `BrowserPool.env` alone.
 
     session: its name in events and status. timeout_s: of one call of the environment; twice that ends a call which
-    the environment itself does not end. camera: None where nothing is recorded. start_s: what a reset may take beside,
+    the environment itself does not end. recorder: None where nothing is recorded. start_s: what a reset may take beside,
     for a server of the session's own.
     """
 
@@ -167,11 +167,11 @@ class PageLease:
         owner: BrowserPool,
         clock: Callable[[], float],
         timeout_s: float,
-        camera: EpisodeRecorder | None,
+        recorder: EpisodeRecorder | None,
         start_s: float = 0.0,
     ) -> None:
         self.session, self.page = session, page
-        self._owner, self._clock, self._limit_s, self._camera = owner, clock, 2 * timeout_s, camera
+        self._owner, self._clock, self._limit_s, self._recorder = owner, clock, 2 * timeout_s, recorder
         self._reset_s = self._limit_s + start_s
         self._scope: asyncio.Timeout | None = None
         self._over: EnvError | None = None
@@ -182,14 +182,14 @@ class PageLease:
 
     # -- the contract ---------------------------------------------------------------------------------------------
     async def reset(self, task: Task, seed: int) -> StepResult:
-        self.cut()
+        self.end_episode()
         self.task, self.step_number = task, 0
         began = self._clock()
         self.episodes += 1
         self.page.host.episodes += 1
         result = await self._call("reset", lambda: self.env.reset(task, seed), self._reset_s)
-        if self._camera:
-            self._camera.begin(task, seed, result)
+        if self._recorder:
+            self._recorder.begin(task, seed, result)
         self._tell(result, began)
         return result
 
@@ -197,8 +197,8 @@ class PageLease:
         began = self._clock()
         result = await self._call("step", lambda: self.env.step(action), self._limit_s)
         self.steps, self.step_number = self.steps + 1, self.step_number + 1
-        if self._camera:
-            self._camera.add(action, result)
+        if self._recorder:
+            self._recorder.add(action, result)
         self._tell(result, began)
         return result
 
@@ -208,13 +208,13 @@ class PageLease:
     async def restore(self, checkpoint: bytes) -> StepResult:
         # Many steps, each with a deadline of its own; all of them have the lease's.
         result = await self._call("restore", lambda: self.env.restore(checkpoint), None)
-        if self._camera:
-            self._camera.add(None, result)
+        if self._recorder:
+            self._recorder.add(None, result)
         return result
 
     async def close(self) -> None:
         if self._over is None:
-            self.cut()
+            self.end_episode()
             await self._call("close", self.env.close, self._limit_s)
 
     # -- to be watched --------------------------------------------------------------------------------------------
@@ -225,11 +225,11 @@ class PageLease:
     def watch(self) -> AbstractContextManager[LatestPicture]:
         return self.env.watch()
 
-    async def visit(self, gestures: Sequence[Gesture], ms: float) -> list[str]:
-        return await self._call("person's gesture", lambda: self.env.visit(gestures, ms), self._limit_s)
+    async def apply_gestures(self, gestures: Sequence[Gesture], ms: float) -> list[str]:
+        return await self._call("person's gesture", lambda: self.env.apply_gestures(gestures, ms), self._limit_s)
 
-    async def leave(self) -> None:
-        await self._call("person's leave", self.env.leave, self._limit_s)
+    async def release_all(self) -> None:
+        await self._call("person's leave", self.env.release_all, self._limit_s)
 
     # -- for tests, tools and the pool ----------------------------------------------------------------------------
     async def cdp(self, method: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -262,16 +262,16 @@ class PageLease:
     def end(self, error: EnvError) -> None:
         """From now on every call raises this error, the one under way included."""
         self._over = error
-        self.cut(str(error))
+        self.end_episode(str(error))
         if self._scope is not None:
             with suppress(RuntimeError):  # it has just ended, or its own deadline has struck
                 self._scope.reschedule(asyncio.get_running_loop().time())
 
-    def cut(self, error: str = "") -> None:
+    def end_episode(self, error: str = "") -> None:
         """The episode is over: what was recorded of it is kept."""
-        film = self._camera.cut(error) if self._camera else None
+        film = self._recorder.finish(error) if self._recorder else None
         if film is not None:
-            self.chores.add(self._owner.filmed(film, self._camera.folder))
+            self.chores.add(self._owner.save_recording(film, self._recorder.folder))
 
     # -- inside ---------------------------------------------------------------------------------------------------
     async def _call(self, what: str, call: Callable[[], Awaitable[LeaseResult]], limit_s: float | None) -> LeaseResult:
@@ -364,7 +364,7 @@ class PoolWatchdog:
         # Of the emptiest browsers first, so that whole browsers go.
         old.sort(key=lambda page: (page.host.load, page.used))
         for page in old[: max(len(there) - self._settings.pages_min, 0)]:
-            fleet.throw_away(page, "idle")
+            fleet.discard(page, "idle")
         for host in list(fleet.hosts):
             empty = all(page.state == "closing" for page in host.pages)
             if host.alive and empty and now - host.used > self._settings.idle_s:
@@ -495,7 +495,7 @@ class BrowserPool:
         for folder in await asyncio.to_thread(child_processes.remove_abandoned_folders):
             log.info("removed %s, left by a process that was killed", folder)
         self._open = True
-        self.fleet.warm()
+        self.fleet.open_minimum()
         self._background.begin(self.watchdog.run())
         return self
 
@@ -543,9 +543,9 @@ class BrowserPool:
         self._end(lease, error, Crashed(**_event_fields(lease), error=str(error)))
 
     def stepped(self, event: Stepped) -> None:
-        self.events.tell(event)
+        self.events.publish(event)
 
-    def filmed(self, film: episode_recorder.EpisodeRecording, folder: Path) -> asyncio.Task[Path | None]:
+    def save_recording(self, film: episode_recorder.EpisodeRecording, folder: Path) -> asyncio.Task[Path | None]:
         return self._writers.begin(
             asyncio.to_thread(episode_recorder.write_recording, film, folder, self.settings.record_mb * _MB)
         )
@@ -562,9 +562,9 @@ class BrowserPool:
         self._count += 1
         session = f"{self._name}-{self._count}"  # of this lease alone, among all pools
         lease = self.lease_of[page] = PageLease(
-            session, page, self, self.clock, self.settings.timeout_s, self._camera(session, record), self.start_s
+            session, page, self, self.clock, self.settings.timeout_s, self._make_recorder(session, record), self.start_s
         )
-        self.events.tell(Leased(**_event_fields(lease), waited=lease.began - began))
+        self.events.publish(Leased(**_event_fields(lease), waited=lease.began - began))
         return lease
 
     async def _permit(self) -> None:
@@ -588,9 +588,9 @@ class BrowserPool:
             try:
                 await asyncio.wait({page.opening})
                 page.opening.result()
-                if page.state == "ready" and page.sound:
+                if page.state == "ready" and page.healthy:
                     return page
-                self.fleet.throw_away(page, "lost")
+                self.fleet.discard(page, "lost")
                 raise EnvError("the browser died while it opened a page", where=f"browser {page.host.pid}")
             except EnvError as error:
                 if page.host.chromium is None or attempt == _TRIES:
@@ -610,9 +610,9 @@ class BrowserPool:
             await asyncio.wait(lease.chores)
 
     def _give_back(self, lease: PageLease) -> None:
-        lease.cut()
+        lease.end_episode()
         held = self.clock() - lease.began
-        self.events.tell(Released(**_event_fields(lease), seconds=held, episodes=lease.episodes, steps=lease.steps))
+        self.events.publish(Released(**_event_fields(lease), seconds=held, episodes=lease.episodes, steps=lease.steps))
         lease.end(EnvError("the session was given back", where=lease.where, fix=_LEASE_ANOTHER))
         del self.lease_of[lease.page]
         lease.page.state = "tidying"
@@ -621,15 +621,15 @@ class BrowserPool:
     async def _tidy(self, page: PageSlot) -> None:
         """Make a page that was given back ready for the next session, or throw it away."""
         try:
-            if page.sound:
+            if page.healthy:
                 with suppress(EnvError, TimeoutError):
                     async with asyncio.timeout(CLOSE_TIMEOUT_S):
                         await page.env.close()
                         page.state = "ready"
-            if page.state == "ready" and page.sound:
+            if page.state == "ready" and page.healthy:
                 self.fleet.give_back(page)
             else:
-                self.fleet.throw_away(page, "lost")
+                self.fleet.discard(page, "lost")
         finally:
             self._permits.release()
 
@@ -644,13 +644,13 @@ class BrowserPool:
             return
         lease.end(error)
         if event is not None:
-            self.events.tell(event)
+            self.events.publish(event)
             log.warning("%s", error)
         del self.lease_of[lease.page]
-        self.fleet.throw_away(lease.page, "lost")
+        self.fleet.discard(lease.page, "lost")
         self._permits.release()
 
-    def _camera(self, session: str, record: Path | None) -> episode_recorder.EpisodeRecorder | None:
+    def _make_recorder(self, session: str, record: Path | None) -> episode_recorder.EpisodeRecorder | None:
         keep, folder = ("all", record) if record else (self.settings.record, self._films)
         return (
             None

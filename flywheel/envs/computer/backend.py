@@ -48,13 +48,13 @@ class ComputerBackend:
         self._name, self._form, self._apps = name, form, apps
         self.own: dict[str, OsworldSuite | ManifestSuite] = {}
 
-    def worlds(self) -> Iterable[str]:
+    def suites(self) -> Iterable[str]:
         shipped = [
             world.name for world in task_suites.SHIPPED_COMPUTER_SUITES.values() if world.environment == self._name
         ]
         return [*shipped, *self.own]
 
-    def world(self, name: str) -> TaskSuite:
+    def suite(self, name: str) -> TaskSuite:
         return self.own.get(name) or task_suites.SHIPPED_COMPUTER_SUITES[name]
 
     def load(self, path: Path) -> TaskSuite:
@@ -87,7 +87,7 @@ class ComputerBackend:
         except EnvError as error:
             raise BadInput(error.what, where=f"sandbox.kinds.{self._name}", fix=error.fix) from None
 
-    def examine(self, settings: Settings) -> Iterable[Finding]:
+    def diagnose(self, settings: Settings) -> Iterable[Finding]:
         yield run_diagnostic(self._name, lambda: self._look(self._chosen(settings)))
         for world in self.own.values():
             if isinstance(world, OsworldSuite):

@@ -168,13 +168,13 @@ class ComputerEnv:
             self._gave_up = isinstance(action, CallUser)
             return await self._result(done, isinstance(action, Finished | CallUser), ends)
 
-    async def keep(self) -> bytes:
+    async def save_partial(self) -> bytes:
         if self._task is None or self._over:
             raise EnvError("no episode is played", where=self._where(), fix="reset the environment first")
         async with self._deadline("keep", self._task):
             return (await save_episode(self._computer, self._task, self._steps)).packed()
 
-    async def bring_back(self, kept: bytes) -> StepResult:
+    async def restore_partial(self, kept: bytes) -> StepResult:
         if self._task is None:
             raise EnvError("no task was begun", where=self._where(), fix="reset the environment to the task first")
         async with self._deadline("bring back", self._task):
@@ -207,13 +207,13 @@ class ComputerEnv:
     async def shell(self, rows: int, columns: int) -> Streams:
         return await self._played.machine.stream("/terminal/own", {"rows": rows, "columns": columns})
 
-    async def listed(self, path: str) -> Mapping[str, Any]:
+    async def list_folder(self, path: str) -> Mapping[str, Any]:
         return json.loads(await self._played.machine.request("GET", "/files/list", params={"path": path}))
 
-    async def read(self, path: str, most: int) -> bytes:
+    async def read_file(self, path: str, most: int) -> bytes:
         return await self._played.machine.request("GET", "/files/read", params={"path": path, "limit": most})
 
-    async def write(self, path: str, content: bytes) -> None:
+    async def write_file(self, path: str, content: bytes) -> None:
         await self._played.machine.request("PUT", "/files/write", params={"path": path}, content=content)
 
     @property

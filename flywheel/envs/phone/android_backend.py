@@ -74,10 +74,10 @@ class AndroidPool:
 
 
 class AndroidBackend:
-    def worlds(self) -> Iterable[str]:
+    def suites(self) -> Iterable[str]:
         return list(ANDROID_SUITES)
 
-    def world(self, name: str) -> TaskSuite:
+    def suite(self, name: str) -> TaskSuite:
         return ANDROID_SUITES[name]
 
     def load(self, path: Path) -> TaskSuite:
@@ -100,7 +100,7 @@ class AndroidBackend:
         if why := android_env.explain_missing_adb():
             raise BadInput(why, where=f"sandbox.kinds.{_BACKEND_NAME}", fix=_INSTALL_COMMAND)
 
-    def examine(self, settings: Settings) -> Iterable[Finding]:
+    def diagnose(self, settings: Settings) -> Iterable[Finding]:
         return (
             run_diagnostic(
                 _BACKEND_NAME, lambda: self._look(parse_backend_settings(settings, _BACKEND_NAME, AndroidSettings))

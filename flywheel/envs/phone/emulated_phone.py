@@ -142,10 +142,10 @@ class PhoneSettings(BackendSettings):
 
 
 class PhoneBackend:
-    def worlds(self) -> Iterable[str]:
+    def suites(self) -> Iterable[str]:
         return [PHONE.name]
 
-    def world(self, name: str) -> TaskSuite:
+    def suite(self, name: str) -> TaskSuite:
         return PHONE
 
     def verifier(self, task: Task) -> Verifier:
@@ -164,7 +164,7 @@ class PhoneBackend:
         parse_backend_settings(settings, _BACKEND_NAME, PhoneSettings)
         chromium.find_chromium(settings.sandbox)
 
-    def examine(self, settings: Settings) -> Iterable[Finding]:
+    def diagnose(self, settings: Settings) -> Iterable[Finding]:
         return (
             run_diagnostic(_BACKEND_NAME, lambda: f"phones are shown by {chromium.find_chromium(settings.sandbox)}"),
         )

@@ -197,11 +197,11 @@ class _RemoteCheckpointableEnv(_RemoteEnv):
 
 
 class _RemotePartialCheckpointableEnv(_RemoteEnv):
-    async def keep(self) -> bytes:
-        return protocol.decode_message(await self._remote.call("keep"))[1]
+    async def save_partial(self) -> bytes:
+        return protocol.decode_message(await self._remote.call("save_partial"))[1]
 
-    async def bring_back(self, kept: bytes) -> StepResult:
-        return await self._remote.result("bring_back", kept)
+    async def restore_partial(self, kept: bytes) -> StepResult:
+        return await self._remote.result("restore_partial", kept)
 
 
 _ENV_CLASSES = {

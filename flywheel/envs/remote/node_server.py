@@ -83,7 +83,7 @@ class EnvNode:
 
     def _note(self, request: web.Request, session: str) -> LeaseToken:
         try:
-            note = LeaseToken.read(request.headers.get("X-Lease", ""), self._token)
+            note = LeaseToken.parse(request.headers.get("X-Lease", ""), self._token)
         except (ValueError, TypeError) as error:
             raise PermissionError(str(error)) from None
         if note.session != session or note.node != self.name:

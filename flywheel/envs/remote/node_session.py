@@ -84,17 +84,17 @@ class NodeSession:
     kept."""
 
     def __init__(self, lender: EnvPool, note: LeaseToken, film: int = 0) -> None:
-        self.until, self.film = note.until, EpisodeBuffer(film)
+        self.until, self.episode_buffer = note.until, EpisodeBuffer(film)
         self._over = asyncio.Event()
         self._env: asyncio.Future[Env] = asyncio.get_running_loop().create_future()
         self._env.add_done_callback(
             lambda future: future.cancelled() or future.exception()
         )  # it may be asked by nobody
-        self.alone = asyncio.Lock()  # of the calls, and of what a person does
+        self.lock = asyncio.Lock()  # of the calls, and of what a person does
         self.visitor: object | None = None  # who has taken it over
         self.kind = note.kind
         self.task: Task | None = None
-        self.seen: StepResult | None = None  # the last of its results, and how many there were in this episode
+        self.last_result: StepResult | None = None  # the last of its results, and how many there were in this episode
         self.steps = 0
         self.life = asyncio.create_task(self._live(lender))
 
@@ -114,13 +114,13 @@ class NodeSession:
 
     async def call(self, name: str, body: bytes) -> bytes:
         env = await self.env()
-        async with self.alone:
+        async with self.lock:
             return await CALLS[name](self, env, body)
 
-    def told(self, result: StepResult, action: Action | None = None) -> bytes:
+    def record_and_encode(self, result: StepResult, action: Action | None = None) -> bytes:
         """The result as it is sent, kept for who watches."""
-        self.seen, self.steps = result, self.steps + 1
-        self.film.add(action, result)
+        self.last_result, self.steps = result, self.steps + 1
+        self.episode_buffer.add(action, result)
         return protocol.encode_result(result)
 
     async def end(self) -> None:
@@ -139,13 +139,13 @@ async def _open(_session: NodeSession, env: Env, _: bytes) -> bytes:
 async def _reset(session: NodeSession, env: Env, body: bytes) -> bytes:
     said, _ = protocol.decode_message(body)
     session.task, session.steps = protocol.decode_task(said["task"]), -1
-    session.film.begin(session.task, said["seed"])
-    return session.told(await env.reset(session.task, said["seed"]))
+    session.episode_buffer.begin(session.task, said["seed"])
+    return session.record_and_encode(await env.reset(session.task, said["seed"]))
 
 
 async def _step(session: NodeSession, env: Env, body: bytes) -> bytes:
     (action,) = actions_from_json(body.decode())
-    return session.told(await env.step(action), action)
+    return session.record_and_encode(await env.step(action), action)
 
 
 async def _checkpoint(_session: NodeSession, env: Env, _: bytes) -> bytes:
@@ -153,15 +153,15 @@ async def _checkpoint(_session: NodeSession, env: Env, _: bytes) -> bytes:
 
 
 async def _restore(session: NodeSession, env: Env, body: bytes) -> bytes:
-    return session.told(await env.restore(body))
+    return session.record_and_encode(await env.restore(body))
 
 
-async def _keep(_session: NodeSession, env: Env, _: bytes) -> bytes:
-    return protocol.encode_message({}, await env.keep())
+async def _save_partial(_session: NodeSession, env: Env, _: bytes) -> bytes:
+    return protocol.encode_message({}, await env.save_partial())
 
 
-async def _bring_back(session: NodeSession, env: Env, body: bytes) -> bytes:
-    return session.told(await env.bring_back(body))
+async def _restore_partial(session: NodeSession, env: Env, body: bytes) -> bytes:
+    return session.record_and_encode(await env.restore_partial(body))
 
 
 async def _close(_session: NodeSession, env: Env, _: bytes) -> bytes:
@@ -175,7 +175,7 @@ CALLS = {  # by the name that a client calls them by
     "step": _step,
     "checkpoint": _checkpoint,
     "restore": _restore,
-    "keep": _keep,
-    "bring_back": _bring_back,
+    "save_partial": _save_partial,
+    "restore_partial": _restore_partial,
     "close": _close,
 }

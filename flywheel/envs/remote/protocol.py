@@ -38,7 +38,7 @@ class LeaseToken:
         return f"{body}.{_sign(token, body)}"
 
     @classmethod
-    def read(cls, text: str, token: str) -> LeaseToken:
+    def parse(cls, text: str, token: str) -> LeaseToken:
         """Raises ValueError where the manager has not signed it."""
         body, _, signature = text.partition(".")
         if not hmac.compare_digest(_sign(token, body).encode(), signature.encode()):

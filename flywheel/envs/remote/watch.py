@@ -28,7 +28,7 @@ _MAX_FILE_BYTES = 2**18  # bytes of a file that is shown
 async def get_folder(request: web.Request, env: MachineAccess) -> web.Response:
     """Its entries as JSON. path: from the home; "." is the home itself."""
     try:
-        return web.json_response(await env.listed(_requested_path(request)))
+        return web.json_response(await env.list_folder(_requested_path(request)))
     except MachineRefused as error:
         raise web.HTTPNotFound(text=error.what) from None
 
@@ -50,7 +50,7 @@ async def put_file(request: web.Request, env: MachineAccess) -> web.Response:
             _MAX_FILE_BYTES, len(content), text=f"A file here has {_MAX_FILE_BYTES} bytes at most."
         )
     try:
-        await env.write(_requested_path(request), content)
+        await env.write_file(_requested_path(request), content)
     except MachineRefused as error:
         raise web.HTTPConflict(text=error.what) from None
     return web.json_response({"digest": hashlib.sha256(content).hexdigest()})
@@ -62,7 +62,7 @@ def _requested_path(request: web.Request) -> str:
 
 async def _read_text_file(request: web.Request, env: MachineAccess) -> tuple[str, str, str]:
     try:
-        data = await env.read(_requested_path(request), _MAX_FILE_BYTES)
+        data = await env.read_file(_requested_path(request), _MAX_FILE_BYTES)
     except MachineRefused as error:
         raise web.HTTPNotFound(text=error.what) from None
     if len(data) > _MAX_FILE_BYTES:
@@ -128,7 +128,7 @@ class _TakeOver:
                     self._wanted = bool(said["take"])
                     self._changed.set()
                 elif self._wanted:
-                    self._add(Gesture.read(said))
+                    self._add(Gesture.from_json(said))
             except (ValueError, TypeError, AttributeError):
                 return
             if len(self._gestures) > _MAX_WAITING_GESTURES:
@@ -164,21 +164,21 @@ class _TakeOver:
         while self._wanted:
             self._changed.clear()
             now, gestures, self._gestures = time.monotonic(), self._gestures, []
-            async with self._session.alone:  # never within a step of the agent's
-                notes = await self._env.visit(gestures, 1000 * min(now - last, _MAX_TICK_S))
+            async with self._session.lock:  # never within a step of the agent's
+                notes = await self._env.apply_gestures(gestures, 1000 * min(now - last, _MAX_TICK_S))
             for note in notes:
                 await self._tell(note=note)
             last = now
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(max(0.0, now + _TICK_S - time.monotonic())):
                     await self._changed.wait()
-        async with self._session.alone:
-            await self._env.leave()
+        async with self._session.lock:
+            await self._env.release_all()
         self._gestures = []
 
     def _add(self, gesture: Gesture) -> None:
         """A place that was only passed by is left out."""
-        if gesture.does == "move" and self._gestures and self._gestures[-1].does == "move":
+        if gesture.kind == "move" and self._gestures and self._gestures[-1].kind == "move":
             self._gestures.pop()
         self._gestures.append(gesture)
         self._changed.set()
@@ -271,16 +271,16 @@ class _WatchHandlers:
         return web.json_response([await self._told(name, one) for name, one in list(self._sessions.items())])
 
     async def picture(self, request: web.Request) -> web.Response:
-        seen = self._session(request).seen
+        seen = self._session(request).last_result
         if seen is None or seen.observation.screenshot is None:
             raise web.HTTPNotFound
         return web.Response(body=seen.observation.screenshot, content_type="image/png", headers=_security_headers())
 
     async def recording(self, request: web.Request) -> web.Response:
         session = self._session(request)
-        if session.film.empty:
+        if session.episode_buffer.empty:
             raise web.HTTPNotFound(text="nothing is kept: the node was started without --film-mb")
-        body = await asyncio.to_thread(session.film.packing())
+        body = await asyncio.to_thread(session.episode_buffer.packing())
         headers = _security_headers() | {"Content-Disposition": 'attachment; filename="episode.zip"'}
         return web.Response(body=body, content_type="application/zip", headers=headers)
 
@@ -336,12 +336,12 @@ class _WatchHandlers:
 
     # -- inside -------------------------------------------------------------------------------------------------------
     async def _told(self, name: str, session: NodeSession) -> dict:
-        seen, task = session.seen, session.task
+        seen, task = session.last_result, session.task
         told = {"id": name, "kind": session.kind, "steps": session.steps, "screen": "", "services": ""}
         told |= {"instruction": task.instruction if task else "", "world": task.world if task else ""}
         told |= {"text": seen.observation.text if seen else "", "score": seen.info.get("score") if seen else None}
         told |= {"picture": bool(seen and seen.observation.screenshot)}
-        told |= {"film": not session.film.empty}
+        told |= {"film": not session.episode_buffer.empty}
         told |= {"over": bool(seen and (seen.terminated or seen.truncated))}
         env = await session.env()
         if isinstance(env, LiveView):

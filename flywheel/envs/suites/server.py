@@ -185,10 +185,10 @@ class WorldSession:
     def score(self, state: Mapping[str, Any]) -> float:
         return verifiers.score_state(self._task, state)
 
-    def keep(self) -> bytes:
+    def save_server_state(self) -> bytes:
         return json.dumps(self._server.state(self.url)).encode()
 
-    def bring_back(self, kept: bytes) -> None:
+    def restore_server_state(self, kept: bytes) -> None:
         self._server.set_state(self.url, json.loads(kept))
 
     def close(self) -> None:

@@ -12,14 +12,11 @@ import logging
 import os
 import signal
 import subprocess
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from flywheel.config import SandboxSettings
 from flywheel.envs.browser import chromium
-from flywheel.envs.browser.driver.browser_ui import TargetListener
-from flywheel.envs.browser.driver.cdp import CdpCommandError, CdpConnection
+from flywheel.envs.browser.driver.cdp import CdpCommandError, CdpConnection, TargetRouter
 from flywheel.envs.browser.driver.frames import BeginFrameCapture, FrameCapture, ScreenshotCapture
 from flywheel.envs.browser.driver.tab import BrowserTab
 from flywheel.utils.child_processes import (
@@ -141,8 +138,7 @@ class Chromium:
         )
         self.died = asyncio.Event()
         self._buried = False  # its number may be another's by now
-        self._owners: dict[str, TargetListener] = {}  # by browser context
-        connection.listen("", self._hear)
+        self._targets = TargetRouter(connection)
         connection.closed.add_done_callback(lambda _: self._end())
 
     @classmethod
@@ -246,16 +242,11 @@ class Chromium:
         """A tab, ready for a session. Raises EnvError where the browser is gone; the caller keeps the deadline."""
         if not self.alive:
             raise EnvError("the browser is gone", where=f"process {self.pid}")
-        tab = BrowserTab(self, self._connection, self.frames, self._settings, width, height, self._touch)
+        tab = BrowserTab(
+            self.profile.path, self._targets, self._connection, self.frames, self._settings, width, height, self._touch
+        )
         await tab.prepare()
         return tab
-
-    def adopt(self, context: str, owner: TargetListener | None) -> None:
-        """Targets of a browser context belong to a tab or its cover; None: to none any more."""
-        if owner is None:
-            self._owners.pop(context, None)
-        else:
-            self._owners[context] = owner
 
     def memory(self) -> int:
         """Bytes of memory that the browser and its children hold, shared pages counted in proportion (PSS)."""
@@ -274,7 +265,7 @@ class Chromium:
     async def close(self) -> None:
         """End it and wait until nothing is left of it; never raises, and may be called twice."""
         self.kill()
-        for owner in self._owners.values():
+        for owner in self._targets.owners.values():
             if isinstance(owner, BrowserTab):
                 owner.disconnect()
         self._connection.close()
@@ -301,20 +292,6 @@ class Chromium:
         if not self.died.is_set():
             self.died.set()
             self.kill()  # a browser that lost its pipe would leave late, and its children after it
-
-    def _hear(self, method: str, params: Mapping[str, Any]) -> None:
-        if method == "Target.attachedToTarget":
-            info, session = params["targetInfo"], params["sessionId"]
-            owner = self._owners.get(info.get("browserContextId", ""))
-            if owner is not None and info["type"] == "page":
-                owner.attached(session, info)
-                return
-            if info["type"] == "page":  # the page that some builds begin with, or one of a tab that is closed
-                self._connection.post("Target.closeTarget", {"targetId": info["targetId"]})
-            self._connection.post("Runtime.runIfWaitingForDebugger", session=session)
-        elif method == "Target.detachedFromTarget":
-            for owner in list(self._owners.values()):
-                owner.detached(params["sessionId"])
 
 
 def _list_flags(settings: SandboxSettings, profile: Path, begin_frames: bool, confined: bool) -> list[str]:

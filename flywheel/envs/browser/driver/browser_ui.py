@@ -9,7 +9,7 @@ from collections.abc import Coroutine, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from flywheel.agent.actions import (
@@ -27,7 +27,7 @@ from flywheel.agent.actions import (
     Wait,
 )
 from flywheel.config import SandboxSettings
-from flywheel.envs.browser.driver.cdp import CdpConnection
+from flywheel.envs.browser.driver.cdp import CdpConnection, TargetRouter
 from flywheel.envs.browser.driver.frames import FrameCapture
 from flywheel.envs.browser.driver.input import InputDriver
 from flywheel.envs.browser.driver.page import BrowserPage, SessionNotes, ignore_answer
@@ -49,27 +49,13 @@ _BACKGROUND_SCRIPT = """(() => {
 })()"""
 
 
-class TargetListener(Protocol):
-    """What hears of the pages of a browser context."""
-
-    def attached(self, session: str, info: Mapping[str, Any]) -> None: ...
-
-    def detached(self, session: str) -> None: ...
-
-
-class ContextRegistry(Protocol):
-    """What a cover wants of its browser."""
-
-    def adopt(self, context: str, owner: TargetListener | None) -> None: ...
-
-
 class CoverPage:
     """One for a session, made when it is first shown; `page` is there while it is."""
 
     def __init__(
-        self, host: ContextRegistry, connection: CdpConnection, frames: FrameCapture, settings: SandboxSettings
+        self, targets: TargetRouter, connection: CdpConnection, frames: FrameCapture, settings: SandboxSettings
     ) -> None:
-        self._host, self._connection, self._frames, self._settings = host, connection, frames, settings
+        self._targets, self._connection, self._frames, self._settings = targets, connection, frames, settings
         self._context = ""
         self._size = (0, 0)
         self._made: asyncio.Future[list[asyncio.Future[dict[str, Any]]]] | None = None
@@ -98,17 +84,17 @@ class CoverPage:
             source = f"data:image/png;base64,{base64.b64encode(screen).decode()}"
             await self.page.evaluate(_BACKGROUND_SCRIPT.replace("SOURCE", json.dumps(source)))
 
-    async def do(self, action: Action, session: DialogHost) -> str:
+    async def do(self, action: Action, hands: InputDriver) -> str:
         """Carry out one action on it; "" or why nothing was done."""
         if isinstance(action, Hotkey | Press):  # it may paste
-            await self.page.evaluate(f"__flywheel__.core.clipboard={json.dumps(session.clipboard)}")
-        note = await session.hands.do(action, self.page, (), "")
+            await self.page.evaluate(f"__flywheel__.core.clipboard={json.dumps(hands.clipboard)}")
+        note = await hands.do(action, self.page, (), "")
         seen = await self.page.observe(0)
-        session.clipboard = session.clipboard if seen["copied"] is None else seen["copied"]
+        hands.clipboard = hands.clipboard if seen["copied"] is None else seen["copied"]
         return note
 
-    async def shot(self) -> bytes:
-        return await self.page.shot()
+    async def screenshot(self) -> bytes:
+        return await self.page.screenshot()
 
     def close(self) -> None:
         """Nothing is kept of it; may be called twice."""
@@ -116,7 +102,7 @@ class CoverPage:
             self._page.lose("the cover is closed")
         context, self._context, self._page, self._made = self._context, "", None, None
         if context:
-            self._host.adopt(context, None)
+            self._targets.adopt(context, None)
             self._connection.post("Target.disposeBrowserContext", {"browserContextId": context})
 
     # -- its target -----------------------------------------------------------------------------------------------
@@ -125,14 +111,14 @@ class CoverPage:
         self._size = size
         made = await self._connection.send("Target.createBrowserContext", {"disposeOnDetach": True})
         self._context = made["browserContextId"]
-        self._host.adopt(self._context, self)
+        self._targets.adopt(self._context, self)
         self._made = asyncio.get_running_loop().create_future()
         target = {"url": "about:blank", "width": size[0], "height": size[1], "browserContextId": self._context}
         if self._frames.on_command:
             target["enableBeginFrameControl"] = True
         await self._connection.send("Target.createTarget", target)
         await asyncio.gather(*await self._made)
-        await self.page.begin(0, 0.0)
+        await self.page.install_document_script(0, 0.0)
 
     def attached(self, session: str, info: Mapping[str, Any]) -> None:
         self._page = BrowserPage(self._connection, self._frames, self._settings, info["targetId"], session, self._hear)
@@ -149,7 +135,7 @@ class CoverPage:
             case "Fetch.requestPaused":
                 page.post("Fetch.continueRequest", {"requestId": params["requestId"]})
             case "Inspector.targetCrashed":
-                page.lose("the cover crashed")
+                page.mark_gone("the cover crashed")
 
 
 # The bar that finds text in the page that is seen (ctrl-f), drawn by a page of its own over the page's screen.
@@ -189,7 +175,7 @@ class FindBar:
             await self._find(go)
         await self._look()
 
-    async def take(self, action: Action, session: DialogHost) -> str | None:
+    async def take(self, action: Action, hands: InputDriver) -> str | None:
         """Carry out an action on the bar; None where it is meant for the page."""
         points = [value for value in vars(action).values() if isinstance(value, Point)]
         if points:
@@ -201,7 +187,7 @@ class FindBar:
             self._focused = True
         elif not (self._focused and isinstance(action, Hotkey | Press | Release | Type)):
             return None
-        note = await self._cover.do(action, session)
+        note = await self._cover.do(action, hands)
         taken = await self._cover.page.evaluate("take()")
         self._text = taken["text"]
         if taken["closed"]:
@@ -217,7 +203,7 @@ class FindBar:
     async def onto(self, screen: bytes) -> bytes:
         """A screen of the page, with the bar over it."""
         await self._cover.put_under(screen)
-        return await self._cover.shot()
+        return await self._cover.screenshot()
 
     def forget(self) -> None:
         self._page, self._text, self.elements = None, "", []
@@ -250,18 +236,6 @@ WorkResult = TypeVar("T")
 _inside_held_work: ContextVar[bool] = ContextVar("inside", default=False)  # this task is what a dialog would hold up
 
 
-class DialogHost(Protocol):
-    """What dialogs want of their tab."""
-
-    hands: InputDriver
-    clipboard: str
-    screen: bytes  # the last one
-    notes: SessionNotes
-
-    @property
-    def size(self) -> tuple[int, int]: ...
-
-
 @dataclass(eq=False)
 class Dialog:
     """page: whose script asks. answered: the script goes on already, and the dialog is only shown."""
@@ -287,8 +261,8 @@ class Dialog:
 class Dialogs:
     """Of one tab. `open`: those that wait for an answer, the first one is shown."""
 
-    def __init__(self, session: DialogHost, cover: CoverPage) -> None:
-        self._session, self._cover = session, cover
+    def __init__(self, notes: SessionNotes, cover: CoverPage) -> None:
+        self._notes, self._cover = notes, cover
         self.open: list[Dialog] = []
         self._blocked: asyncio.Future[None] | None = None  # done as soon as a script waits for an answer
         self._held: asyncio.Task[Any] | None = None  # what the dialogs hold up
@@ -308,7 +282,7 @@ class Dialogs:
             page.post("Page.handleJavaScriptDialog", {"accept": dialog.kind == "alert"})
             if dialog.kind != "alert" or self.open:
                 how = "closed" if dialog.kind == "alert" else "cancelled"
-                self._session.notes.add(f"{dialog}: {how} unseen, since it opened while the page was being drawn")
+                self._notes.add(f"{dialog}: {how} unseen, since it opened while the page was being drawn")
                 return
         self.open.append(dialog)
         if self.blocking and self._blocked is not None and not self._blocked.done():
@@ -353,19 +327,20 @@ class Dialogs:
         return task.result()
 
     # -- what the policy sees and does ----------------------------------------------------------------------------
-    async def look(self) -> dict[str, Any]:
-        """What is seen of the first one, as of a page."""
+    async def look(self, screen: bytes, size: tuple[int, int]) -> dict[str, Any]:
+        """Tell what is seen of the first one, as of a page. screen: PNG, `size` pixels, over which it is shown."""
         dialog = self.open[0]
-        await self._show()
+        await self._show(screen, size)
         seen = await self._cover.page.observe(0)
         return {"elements": seen["elements"], "dialog": {"kind": dialog.kind, "message": dialog.message[:_MAX_MESSAGE]}}
 
-    async def shot(self) -> bytes:
-        await self._show()
+    async def screenshot(self, screen: bytes, size: tuple[int, int]) -> bytes:
+        """Show the first one over `screen` (PNG of `size` pixels); the PNG of both."""
+        await self._show(screen, size)
         self._seen = True
-        return await self._cover.shot()
+        return await self._cover.screenshot()
 
-    async def do(self, action: Action) -> str:
+    async def do(self, action: Action, hands: InputDriver) -> str:
         """Carry out an action on the first one; "" or why nothing was done."""
         dialog = self.open[0]
         if isinstance(action, Wait | Finished | CallUser):
@@ -377,7 +352,7 @@ class Dialogs:
             return f"{ACTION_NAMES[type(action)]} was not done: {waits}"
         page = self._cover.page
         before = await page.evaluate("likeness()")
-        note = await self._cover.do(action, self._session)
+        note = await self._cover.do(action, hands)
         answer = await page.evaluate("answer")
         if answer is not None:
             await self._answer(dialog, answer)
@@ -393,14 +368,13 @@ class Dialogs:
             if closed == _MAX_CLOSED:
                 raise EnvError(f"the page opens dialogs without end: {dialog}", where="the end of the episode")
             closed += 1
-            self._session.notes.add(f"{dialog}: {'closed' if dialog.kind == 'alert' else 'cancelled'} at the end")
+            self._notes.add(f"{dialog}: {'closed' if dialog.kind == 'alert' else 'cancelled'} at the end")
             await self._answer(dialog, {"accept": dialog.kind == "alert"})
 
-    async def _show(self) -> None:
+    async def _show(self, screen: bytes, size: tuple[int, int]) -> None:
         dialog = self.open[0]
         if self._shown is not dialog:
-            session = self._session
-            await self._cover.show(_DIALOG_HTML, session.screen, session.size, dialog.question)
+            await self._cover.show(_DIALOG_HTML, screen, size, dialog.question)
             self._shown, self._seen = dialog, False
 
     async def _answer(self, dialog: Dialog, answer: Mapping[str, Any]) -> None:

@@ -11,7 +11,7 @@ import asyncio
 import json
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from flywheel.utils.errors import EnvError, EnvTimeout
 
@@ -161,3 +161,41 @@ def _browser_gone(method: str) -> EnvError:
 def _ignore_answer(answer: asyncio.Future) -> None:
     if not answer.cancelled():
         answer.exception()  # told to nobody
+
+
+class TargetListener(Protocol):
+    """What hears of the pages of a browser context: a tab, or what is shown over it."""
+
+    def attached(self, session: str, info: Mapping[str, Any]) -> None: ...
+
+    def detached(self, session: str) -> None: ...
+
+
+class TargetRouter:
+    """Tell each browser context's owner of its pages; close the pages of nobody. owners: by the context's id."""
+
+    def __init__(self, connection: CdpConnection) -> None:
+        self._connection = connection
+        self.owners: dict[str, TargetListener] = {}
+        connection.listen("", self._hear)
+
+    def adopt(self, context: str, owner: TargetListener | None) -> None:
+        """Targets of a browser context belong to `owner`; None: to nobody any more."""
+        if owner is None:
+            self.owners.pop(context, None)
+        else:
+            self.owners[context] = owner
+
+    def _hear(self, method: str, params: Mapping[str, Any]) -> None:
+        if method == "Target.attachedToTarget":
+            info, session = params["targetInfo"], params["sessionId"]
+            owner = self.owners.get(info.get("browserContextId", ""))
+            if owner is not None and info["type"] == "page":
+                owner.attached(session, info)
+                return
+            if info["type"] == "page":  # the page that some builds begin with, or one of a tab that is closed
+                self._connection.post("Target.closeTarget", {"targetId": info["targetId"]})
+            self._connection.post("Runtime.runIfWaitingForDebugger", session=session)
+        elif method == "Target.detachedFromTarget":
+            for owner in list(self.owners.values()):
+                owner.detached(params["sessionId"])

@@ -34,7 +34,7 @@ class FrameCapture(Protocol):
     def drawing(self, session: str) -> bool:
         """A frame of that page is under way."""
 
-    async def shot(self, session: str, ticks: float) -> bytes:
+    async def screenshot(self, session: str, ticks: float) -> bytes:
         """PNG of a page's viewport as it is now. ticks: the page's frame time in ms, never less than the last."""
 
     async def draw(self, session: str, ticks: float) -> None:
@@ -62,7 +62,7 @@ class BeginFrameCapture:
     def drawing(self, session: str) -> bool:
         return session == self._whose and self._under_way is not None and not self._under_way.done()
 
-    async def shot(self, session: str, ticks: float) -> bytes:
+    async def screenshot(self, session: str, ticks: float) -> bytes:
         for attempt in range(_TRIES):
             answer = await self._frame(session, ticks + attempt * _LATER_MS, {"screenshot": _PNG})
             if "screenshotData" in answer:
@@ -122,7 +122,7 @@ class ScreenshotCapture:
     def drawing(self, session: str) -> bool:
         return session in self._under_way
 
-    async def shot(self, session: str, ticks: float) -> bytes:
+    async def screenshot(self, session: str, ticks: float) -> bytes:
         return base64.b64decode((await self._capture(session, _PNG))["data"])
 
     async def draw(self, session: str, ticks: float) -> None:

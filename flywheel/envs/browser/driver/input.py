@@ -128,6 +128,7 @@ class InputDriver:
         self._width, self._height = width, height
         self._held: dict[str, Key] = {}  # by code
         self.at = (0.0, 0.0)  # where the mouse is
+        self.clipboard = ""  # what was copied last
 
     @property
     def held(self) -> list[str]:
@@ -215,7 +216,7 @@ class InputDriver:
         """Two clicks. What the first one began finishes before the second, which would else be a matter of luck."""
         await self.click(page, at)
         await page.observe(0)
-        await page.shot()  # a document that shows nothing yet loses clicks, and a frame alone may still be empty
+        await page.screenshot()  # a document that shows nothing yet loses clicks, and a frame alone may still be empty
         await self.click(page, at, clicks=2)
 
     async def _hover(self, page: BrowserPage, at: tuple[float, float]) -> None:

@@ -236,7 +236,7 @@ class BrowserPage:
         self._size = (width, height)
         return [self.send(*command) for command in list_setup_commands(width, height, touch)]
 
-    def begin(self, seed: int, time: float) -> asyncio.Future[dict[str, Any]]:
+    def install_document_script(self, seed: int, time: float) -> asyncio.Future[dict[str, Any]]:
         """Clock and chance of all documents to come. time: of the session, in ms."""
         self.time, self._seed = time, int(seed)
         patience = self.settings.timeout_s * 1000 * _PATIENCE
@@ -296,7 +296,7 @@ class BrowserPage:
                 until = repr(self.time + left)
             await self._settled()
 
-    async def leaves_key(self) -> bool:
+    async def left_key_unhandled(self) -> bool:
         """The page let the last key pass, and is still there: the browser may act on it."""
         there, taken = await self._ask("window.__flywheel__&&__flywheel__.keyTaken()")
         return there and not taken
@@ -314,10 +314,10 @@ class BrowserPage:
                 raise
             raise EnvError(f"the page could not be observed: {error.what}", where=self.url) from None
 
-    async def shot(self) -> bytes:
+    async def screenshot(self) -> bytes:
         await self._free()
         self._ticks += _FRAME_MS
-        return crop_png(await self.frames.shot(self.session, self._ticks), self._size)
+        return crop_png(await self.frames.screenshot(self.session, self._ticks), self._size)
 
     async def draw(self) -> None:
         await self._free()
@@ -443,7 +443,7 @@ class BrowserPage:
         equipped.add_done_callback(ignore_answer)
         equipped.add_done_callback(lambda _: self.connection.post("Runtime.runIfWaitingForDebugger", session=worker))
 
-    def lose(self, why: str) -> None:
+    def mark_gone(self, why: str) -> None:
         """The page is gone: every call to it ends."""
         self.gone = self.gone or why
         self.connection.end(self.session, PageGone(self.gone, where=self.url))
@@ -561,7 +561,7 @@ class PageStack:
         if self.zoom != 1:
             told.append(asyncio.ensure_future(page.zoom(self.zoom)))
         if opener is not None:
-            told.append(page.begin(self.seed + len(self.pages), self.pages[-1].time))
+            told.append(page.install_document_script(self.seed + len(self.pages), self.pages[-1].time))
             told += page.send_headers(self.headers)
         for answer in told:
             answer.add_done_callback(ignore_answer)
@@ -602,7 +602,7 @@ class PageStack:
 
     def _lose(self, page: BrowserPage, why: str) -> None:
         self.pages.remove(page)
-        page.lose(why)
+        page.mark_gone(why)
         self._ends(page)
 
     def asked_for(self, page: BrowserPage, params: Mapping[str, Any]) -> None:
@@ -634,5 +634,5 @@ class PageStack:
     def forget(self) -> None:
         """All of them are gone."""
         for page in self.pages:
-            page.lose("the page is closed")
+            page.mark_gone("the page is closed")
         self.pages, self._opened, self.zoom = [], None, 1.0

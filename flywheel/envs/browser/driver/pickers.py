@@ -73,14 +73,14 @@ class PickerOverlay:
             self._opening.cancel()
             self._opening = None
         if page is not None:
-            page.lose("the overlay is closed")
+            page.mark_gone("the overlay is closed")
 
     async def call(self, function: str, *args: Any) -> Any:
         return await self.page.evaluate(f"{function}({', '.join(map(json.dumps, args))})")
 
     async def laid_over(self, shot: bytes, box: Mapping[str, int]) -> bytes:
         """A page's picture (PNG) with the overlay's part of it."""
-        under, over = (Image.open(io.BytesIO(png)).convert("RGB") for png in (shot, await self.page.shot()))
+        under, over = (Image.open(io.BytesIO(png)).convert("RGB") for png in (shot, await self.page.screenshot()))
         corner = (max(box["x"], 0), max(box["y"], 0))
         under.paste(over.crop((*corner, box["x"] + box["w"], box["y"] + box["h"])), corner)
         kept = io.BytesIO()

@@ -1,4 +1,4 @@
-"""Map the browser's own keyboard shortcuts to what happens on them, after the page had its say.
+"""Name what the browser's own keyboard shortcuts do, after the page had its say.
 
 A page takes a key by `preventDefault()`, as in any browser, but for those that browsers never give it (`RESERVED`).
 What needs more than one page and its viewport is not there, and the note says what to do instead.
@@ -7,47 +7,16 @@ What needs more than one page and its viewport is not there, and the note says w
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from flywheel.agent.actions import Action, Hotkey, Press
 from flywheel.envs import keyboard
 from flywheel.envs.keyboard import ALT, CONTROL, META, SHIFT, Key
 
-if TYPE_CHECKING:
-    from flywheel.envs.browser.driver.tab import BrowserTab
+ZOOM_LEVELS = (0.25, 0.33, 0.5, 0.67, 0.75, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 5.0)  # Chromium's
 
-ZOOM_LEVELS = (
-    0.25,
-    0.33,
-    0.5,
-    0.67,
-    0.75,
-    0.8,
-    0.9,
-    1.0,
-    1.1,
-    1.25,
-    1.5,
-    1.75,
-    2.0,
-    2.5,
-    3.0,
-    4.0,
-    5.0,
-)  # Chromium's steps
-
-RELOAD, BACK, FORWARD, ZOOM_IN, ZOOM_OUT, ZOOM_RESET, CLOSE, FIND, FIND_NEXT, FIND_LAST = (
-    "reload",
-    "back",
-    "forward",
-    "zoom in",
-    "zoom out",
-    "zoom reset",
-    "close",
-    "find",
-    "find next",
-    "find previous",
-)
+RELOAD, BACK, FORWARD, CLOSE = "reload", "back", "forward", "close"
+ZOOM_IN, ZOOM_OUT, ZOOM_RESET = "zoom in", "zoom out", "zoom reset"
+FIND, FIND_NEXT, FIND_LAST = "find", "find next", "find previous"
 _KEYS_BY_ACTION = {
     RELOAD: "f5, ctrl+r, ctrl+f5, shift+f5, ctrl+shift+r",
     BACK: "alt+left",
@@ -92,35 +61,6 @@ def find_shortcut(action: Action, held: int) -> BrowserShortcut | None:
         if None not in keys:
             return _TABLE.get(_parse_chord(keys, held))
     return None
-
-
-async def run_shortcut(key: BrowserShortcut, session: BrowserTab) -> str:
-    """Do it; "" or why nothing was done."""
-    at = ZOOM_LEVELS.index(session.zoom)
-    match key.does:
-        case "reload":
-            await session.page.reload()
-        case "back":
-            return "" if await session.page.travel(-1) else "there is no page to go back to"
-        case "forward":
-            return "" if await session.page.travel(1) else "there is no page to go forward to"
-        case "zoom in":
-            if at + 1 == len(ZOOM_LEVELS):
-                return "the page is at its largest"
-            await session.set_zoom(ZOOM_LEVELS[at + 1])
-        case "zoom out":
-            if at == 0:
-                return "the page is at its smallest"
-            await session.set_zoom(ZOOM_LEVELS[at - 1])
-        case "zoom reset":
-            await session.set_zoom(1.0)
-        case "close":
-            return await session.close_page()
-        case "find" | "find next" | "find previous":
-            await session.find({FIND: 0, FIND_NEXT: 1, FIND_LAST: -1}[key.does])
-        case _:
-            return key.missing
-    return ""
 
 
 def _parse_chord(keys: list[Key | None], held: int) -> tuple[int, str]:

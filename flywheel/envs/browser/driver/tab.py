@@ -16,8 +16,8 @@ from flywheel.config import SandboxSettings
 from flywheel.envs.base import LatestPicture
 from flywheel.envs.browser.driver import shortcuts
 from flywheel.envs.browser.driver.browser_ui import CoverPage, Dialogs, FindBar
-from flywheel.envs.browser.driver.cdp import CdpCommandError, CdpConnection
-from flywheel.envs.browser.driver.context import BrowserContext, BrowserHost, ContextSlot
+from flywheel.envs.browser.driver.cdp import CdpCommandError, CdpConnection, TargetRouter
+from flywheel.envs.browser.driver.context import BrowserContext
 from flywheel.envs.browser.driver.file_chooser import FileChooser
 from flywheel.envs.browser.driver.frames import FrameCapture
 from flywheel.envs.browser.driver.input import InputDriver, PassPageTime, TouchDriver
@@ -28,10 +28,10 @@ from flywheel.envs.browser.driver.page import (
     PageGone,
     PageStack,
     SessionNotes,
+    ignore_answer,
 )
 from flywheel.envs.browser.driver.pickers import FormPickers
-from flywheel.envs.browser.page_source import is_within_prefixes, list_allowed_origins
-from flywheel.envs.browser.pages.session import LoginSteps
+from flywheel.envs.browser.page_source import LoginSteps, is_within_prefixes, list_allowed_origins
 from flywheel.utils.errors import EnvError, EnvTimeout
 
 # A tab as watchers see it while it is played: the browser's own screencast, and what the sandbox draws over a page.
@@ -114,134 +114,6 @@ class Screencast:
             page.post("Page.startScreencast", _SCREENCAST_FORMAT)
 
 
-# How a session begins: one logs in, the first page loads, and what prepares it runs.
-
-
-async def begin_session(
-    session: BrowserTab, url: str, seed: int, prepare: str, entry: LoginSteps | None
-) -> dict[str, Any]:
-    """What is seen at `url`. prepare: JavaScript run after the load. entry: how one logs in before.
-
-    Raises EnvError where a page does not load or a script fails.
-    """
-    await session.page.begin(seed, 0.0)
-    if entry:
-        await _log_in(session, entry, url)
-    seen = await _load_page(session, url)
-    for script in (entry.done if entry else "", prepare):
-        if script:
-            seen = await _run_preparation(session, script)
-    await session.page.send("Page.resetNavigationHistory")
-    return seen
-
-
-async def _log_in(session: BrowserTab, entry: LoginSteps, home: str) -> None:
-    """Log in, before the first page."""
-    session.stack.headers = entry.headers
-    if entry.cookies:
-        await session.context.set_cookies(entry.cookies)
-    await asyncio.gather(*session.page.send_headers(entry.headers))
-    if entry.script:
-        await _load_page(session, entry.address or home)
-        await _run_preparation(session, entry.script)
-
-
-async def _load_page(session: BrowserTab, url: str) -> dict[str, Any]:
-    failed = await session.page.navigate(url)
-    if failed:
-        why = f" ({session.notes.faults[-1]})" if session.notes.faults else ""
-        raise EnvError(f"the page does not load: {failed}{why}", where=url)
-    seen = await session.look(0)
-    status = await session.page.evaluate("performance.getEntriesByType('navigation')[0]?.responseStatus ?? 0")
-    if status >= 400:
-        raise EnvError(f"the page does not load: it answered status {status}", where=url)
-    return seen
-
-
-async def _run_preparation(session: BrowserTab, script: str) -> dict[str, Any]:
-    """Run what prepares a page, and follow where it leads."""
-    with contextlib.suppress(CdpCommandError):  # it led to another page
-        await session.page.evaluate(f"__flywheel__.prepare(async () => {{ {script} }})")
-    return await session.look(0)
-
-
-# One action on what is seen: on what the browser shows over the page, by the browser's own keys, or on the page.
-
-
-async def perform_action(session: BrowserTab, action: Action, ms: float) -> str:
-    """Carry it out where no dialog is open; "" or why nothing was done. ms: page time that a drag may take."""
-    if session.chooser.open:
-        return await session.chooser.do(action)
-    page = session.page
-    taken = await session.pickers.take(action, session.hands, page, session.size)
-    if taken is not None:
-        return taken
-    if isinstance(action, NavigateBack):
-        return await _go_back(session)
-    try:
-        if isinstance(action, Hotkey | Press) and session.clipboard:  # it may paste
-            held = json.dumps(session.clipboard)
-            await page.evaluate(f"window.__flywheel__&&(__flywheel__.core.clipboard={held})")
-        key = shortcuts.find_shortcut(action, session.hands.modifiers)
-        if key is None and session.bar.open(page):
-            taken = await session.bar.take(action, session)
-            if taken is not None:
-                return taken
-        if key is not None and key.reserved:
-            return await shortcuts.run_shortcut(key, session)
-        home, rest = page.url or session.home, _pass_time_on_page(session, page)
-        note = await session.hands.do(action, page, session.stack.allowed, home, ms, rest)
-        if key is not None and page is session.page and await page.leaves_key():
-            note = await shortcuts.run_shortcut(key, session)
-        return note
-    except PageGone:
-        if page in session.stack.pages or not session.stack.pages:
-            raise
-        return ""  # it closed itself, before it was told of the action's end
-
-
-def _pass_time_on_page(session: BrowserTab, page: BrowserPage) -> PassPageTime:
-    """Pass page time within an action on `page`; None where another page is seen from then on."""
-
-    async def rest(ms: float) -> dict[str, Any] | None:
-        seen = await session.observe(ms)
-        return seen if session.stack.pages and page is session.stack.pages[-1] else None
-
-    return rest
-
-
-async def _go_back(session: BrowserTab) -> str:
-    if await session.page.travel(-1):
-        return ""
-    return "there is no page to go back to" if len(session.stack.pages) == 1 else await session.close_page()
-
-
-# What a checkpoint keeps of a session: the state of its page, clock, chance and storage, as JSON values.
-
-
-async def save_page_state(session: BrowserTab) -> dict[str, Any]:
-    """`restorable` says whether `load` can use it."""
-    if session.dialogs.open or session.bar.open(session.page):
-        return {"restorable": False}
-    kept = await session.page.evaluate("__flywheel__.save()")
-    cookies = await session.context.cookies()
-    kept["restorable"] &= len(session.stack.pages) == 1 and not (kept["databases"] or session.hands.held)
-    kept["restorable"] &= not (session.chooser.open or session.pickers.open)
-    own = {"mouse": session.hands.at, "clipboard": session.clipboard, "zoom": session.zoom}
-    return kept | {"cookies": cookies} | own
-
-
-async def load_page_state(session: BrowserTab, kept: Mapping[str, Any]) -> bool:
-    """Bring back what `save` gave, in a session just opened at the same address; False where that cannot be."""
-    session.clipboard = kept["clipboard"]
-    await session.set_zoom(kept["zoom"])
-    await session.context.set_cookies(kept["cookies"])
-    if kept["mouse"] != [0, 0]:
-        session.hands.move(session.page, tuple(kept["mouse"]))
-        await session.page.draw()
-    return await session.page.evaluate(f"__flywheel__.load({json.dumps(kept)})")
-
-
 # One tab: a browser context of its own, with the pages of one session after the other.
 #
 # A session begins with a fresh context, so nothing is left of the last one: no storage, no cookie, no visited link. Its
@@ -252,6 +124,7 @@ async def load_page_state(session: BrowserTab, kept: Mapping[str, Any]) -> bool:
 
 _CHUNK_MS = 5000.0  # page time passed by one call
 _ACTION_MS = 200.0  # page time that an action may take
+_CLOSE_S = 5.0  # for the browser to let go of a context
 
 
 class BrowserTab:
@@ -261,7 +134,8 @@ class BrowserTab:
 
     def __init__(
         self,
-        host: BrowserHost,
+        profile: Path,
+        targets: TargetRouter,
         connection: CdpConnection,
         frames: FrameCapture,
         settings: SandboxSettings,
@@ -269,21 +143,24 @@ class BrowserTab:
         height: int,
         touch: bool = False,
     ) -> None:
-        self._frames, self._settings, self._size = frames, settings, (width, height)
+        self._frames, self._settings = frames, settings
+        self.size = self._default_size = (width, height)  # of the viewport, in pixels
         self.notes = SessionNotes()
         self._driver = TouchDriver if touch else InputDriver
         self.stack = PageStack(connection, frames, settings, self._hear, self.notes.add, self._ends, touch)
-        self._slot = ContextSlot(host, connection, self, self._size, settings.download_mb)
+        self._profile, self._targets, self._connection = profile, targets, connection
+        self._context: BrowserContext | None = None  # None between two sessions
+        self._blank = False  # its page is there and no session has begun in it
+        self._preparing: asyncio.Task[None] | None = None
         self.home, self._read = "", ""
         self._good = ""  # the last address inside
-        self.clipboard = ""  # what was copied last in this session
         self._folders: list[Path] = []  # whose files a page may be given
         self.screen = b""  # the last one of this session
         self.hands = self._driver(width, height)
         self.chooser = FileChooser(width, height)
         self.pickers = FormPickers(connection, frames, settings)
-        self.bar = FindBar(CoverPage(host, connection, frames, settings))
-        self.dialogs = Dialogs(self, CoverPage(host, connection, frames, settings))
+        self.bar = FindBar(CoverPage(targets, connection, frames, settings))
+        self.dialogs = Dialogs(self.notes, CoverPage(targets, connection, frames, settings))
         self.cast = Screencast(self)
         self.died = asyncio.Event()
 
@@ -309,30 +186,54 @@ class BrowserTab:
         downloads. entry: how one logs in before.
         """
         await self.prepare(viewport)
-        self._slot.begin()
+        self._blank = False
         self._folders = [*([files] if files else []), self.context.folder]
-        self.clipboard, self.screen = "", b""
+        self.screen = b""
         self.home, self._read, self._good = url, read, url
         self.stack.seed, self.stack.allowed, self.stack.headers = seed, allowed, {}
         self.context.proxy.origins = list_allowed_origins(allowed)
-        seen = await self.dialogs.through(begin_session(self, url, seed, prepare, entry))
+        seen = await self.dialogs.through(self._begin(url, seed, prepare, entry))
         return await self.observe(0) if seen is None else seen
 
     async def prepare(self, viewport: tuple[int, int] | None = None) -> None:
         """Have an empty page in a context of its own, which the next session begins in: a process is started for it."""
-        await self._slot.prepare(viewport or self._size)
+        if self._preparing is not None:
+            await asyncio.gather(self._preparing, return_exceptions=True)
+        size, pages = viewport or self._default_size, self.stack.pages
+        if not (self._blank and pages and not pages[-1].gone and size == self.size):
+            self.size = size
+            await self._renew()
 
     def rest(self) -> None:
-        """Between two sessions: nothing of the last one is kept, and the next one's page is made ready."""
-        self._slot.rest()
+        """End the session: nothing of it is kept, and the next one's page is made ready.
+
+        Where that page is still being made, none has begun since."""
+        if self._preparing is not None and not self._preparing.done():
+            return
+        self._dispose()
+        self._preparing = asyncio.ensure_future(self._renew())
+        self._preparing.add_done_callback(ignore_answer)
 
     async def close(self) -> None:
-        """Give everything back; may be called twice. Raises EnvTimeout where the browser does not let go of a page."""
-        await self._slot.close()
+        """Give everything back, by force where a page hangs; may be called twice.
+
+        Raises EnvTimeout where the browser does not let go of a page: it is then as good as dead itself.
+        """
+        if self._preparing is not None:
+            self._preparing.cancel()
+        for page in self.stack.pages:  # its script may hang, and the thread that speaks to the browser does not
+            page.post("Page.crash")
+        context = self._forget_context()
+        if context and not self._connection.closed.done():
+            with contextlib.suppress(CdpCommandError):
+                await self._connection.call(
+                    "Target.disposeBrowserContext", {"browserContextId": context}, timeout_s=_CLOSE_S
+                )
 
     def disconnect(self) -> None:
-        """What its pages reached, they reach no more; may be called twice."""
-        self._slot.disconnect()
+        """Cut its pages off from all that they reached; may be called twice."""
+        if self._context is not None:
+            self._context.proxy.close()
 
     async def ping(self) -> None:
         """Raises EnvTimeout where the page does not answer within `timeout_s`, EnvError where it is gone.
@@ -371,14 +272,9 @@ class BrowserTab:
 
     @property
     def context(self) -> BrowserContext:
-        if self._slot.context is None:
+        if self._context is None:
             raise PageGone("the page is gone", where=self._good)
-        return self._slot.context
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """Width and height of the viewport in pixels."""
-        return self._slot.size
+        return self._context
 
     @property
     def zoom(self) -> float:
@@ -391,8 +287,8 @@ class BrowserTab:
         ms: page time that it may take: a drag takes some, all other actions take none.
         """
         if self.dialogs.open:
-            return await self.dialogs.do(action)
-        return await self.dialogs.through(perform_action(self, action, ms)) or ""
+            return await self.dialogs.do(action, self.hands)
+        return await self.dialogs.through(self._perform(action, ms)) or ""
 
     async def observe(self, ms: float) -> dict[str, Any]:
         """Let what was begun finish, pass `ms` of page time, and tell what is seen: `url`, `elements`, `game`.
@@ -402,7 +298,7 @@ class BrowserTab:
         seen = None
         while seen is None or self.dialogs.open:
             if self.dialogs.open:
-                return {"url": self.url or self.home, "game": None} | await self.dialogs.look()
+                return {"url": self.url or self.home, "game": None} | await self.dialogs.look(self.screen, self.size)
             seen = await self.dialogs.through(self.look(ms))
         return seen | {"elements": [*seen["elements"], *self.bar.elements]} if self.bar.open(self.page) else seen
 
@@ -416,7 +312,7 @@ class BrowserTab:
                 if page in self.stack.pages or not self.stack.pages:
                     raise
                 continue  # it closed itself, and the one below is seen
-            self.clipboard = self.clipboard if seen["copied"] is None else seen["copied"]
+            self.hands.clipboard = self.hands.clipboard if seen["copied"] is None else seen["copied"]
             self.context.downloads.expect(seen["files"])
             for kind, text in seen["notes"]:
                 (self.notes.fault if kind == "fault" else self.notes.add)(text)
@@ -449,17 +345,17 @@ class BrowserTab:
 
     async def settle_downloads(self) -> None:
         """Wait a moment for files that are under way: the next look at the folder finds them."""
-        if self._slot.context is not None:
-            await self._slot.context.downloads.settle()
+        if self._context is not None:
+            await self._context.downloads.settle()
 
     async def screenshot(self) -> bytes:
         """PNG of the viewport, with what the browser shows over it."""
         if not self.dialogs.open:
-            shot = await self.page.shot()
+            shot = await self.page.screenshot()
             self.screen = self.chooser.drawn(shot) if self.chooser.open else await self.pickers.onto(shot)
             if self.bar.open(self.page) and not self.dialogs.open:
                 self.screen = await self.bar.onto(self.screen)
-        return await self.dialogs.shot() if self.dialogs.open else self.screen
+        return await self.dialogs.screenshot(self.screen, self.size) if self.dialogs.open else self.screen
 
     async def advance(self, ms: float) -> dict[str, Any]:
         """Pass page time without looking at it, far faster than it is real; gives what is seen at the end."""
@@ -473,6 +369,30 @@ class BrowserTab:
         if self.dialogs.blocking:
             raise EnvError("the page waits for an answer to its dialog", where=self.url, fix="answer it first")
         return await self.dialogs.through(self.page.evaluate(expression))
+
+    async def save_state(self) -> dict[str, Any]:
+        """The state of its page, clock, chance and storage, for a checkpoint: JSON values.
+
+        `restorable` says whether `load_state` can use it.
+        """
+        if self.dialogs.open or self.bar.open(self.page):
+            return {"restorable": False}
+        kept = await self.page.evaluate("__flywheel__.save()")
+        cookies = await self.context.cookies()
+        kept["restorable"] &= len(self.stack.pages) == 1 and not (kept["databases"] or self.hands.held)
+        kept["restorable"] &= not (self.chooser.open or self.pickers.open)
+        own = {"mouse": self.hands.at, "clipboard": self.hands.clipboard, "zoom": self.zoom}
+        return kept | {"cookies": cookies} | own
+
+    async def load_state(self, kept: Mapping[str, Any]) -> bool:
+        """Bring back what `save_state` gave, in a session just opened at the same address; False where that cannot be."""
+        self.hands.clipboard = kept["clipboard"]
+        await self.set_zoom(kept["zoom"])
+        await self.context.set_cookies(kept["cookies"])
+        if kept["mouse"] != [0, 0]:
+            self.hands.move(self.page, tuple(kept["mouse"]))
+            await self.page.draw()
+        return await self.page.evaluate(f"__flywheel__.load({json.dumps(kept)})")
 
     # -- what the browser's own keys do ----------------------------------------------------------------------------
     async def close_page(self) -> str:
@@ -490,17 +410,151 @@ class BrowserTab:
         """Of all pages of this session, those to come included."""
         await self.stack.set_zoom(zoom)
 
+    # -- how a session begins -------------------------------------------------------------------------------------
+    async def _begin(self, url: str, seed: int, prepare: str, entry: LoginSteps | None) -> dict[str, Any]:
+        """Log in, load the first page and run what prepares it, as `open` says; gives what is seen."""
+        await self.page.install_document_script(seed, 0.0)
+        if entry:
+            await self._log_in(entry, url)
+        seen = await self._load_page(url)
+        for script in (entry.done if entry else "", prepare):
+            if script:
+                seen = await self._run_preparation(script)
+        await self.page.send("Page.resetNavigationHistory")
+        return seen
+
+    async def _log_in(self, entry: LoginSteps, home: str) -> None:
+        """Log in, before the first page."""
+        self.stack.headers = entry.headers
+        if entry.cookies:
+            await self.context.set_cookies(entry.cookies)
+        await asyncio.gather(*self.page.send_headers(entry.headers))
+        if entry.script:
+            await self._load_page(entry.address or home)
+            await self._run_preparation(entry.script)
+
+    async def _load_page(self, url: str) -> dict[str, Any]:
+        failed = await self.page.navigate(url)
+        if failed:
+            why = f" ({self.notes.faults[-1]})" if self.notes.faults else ""
+            raise EnvError(f"the page does not load: {failed}{why}", where=url)
+        seen = await self.look(0)
+        status = await self.page.evaluate("performance.getEntriesByType('navigation')[0]?.responseStatus ?? 0")
+        if status >= 400:
+            raise EnvError(f"the page does not load: it answered status {status}", where=url)
+        return seen
+
+    async def _run_preparation(self, script: str) -> dict[str, Any]:
+        """Run what prepares a page, and follow where it leads."""
+        with contextlib.suppress(CdpCommandError):  # it led to another page
+            await self.page.evaluate(f"__flywheel__.prepare(async () => {{ {script} }})")
+        return await self.look(0)
+
+    # -- one action -----------------------------------------------------------------------------------------------
+    async def _perform(self, action: Action, ms: float) -> str:
+        """Carry it out where no dialog is open; "" or why nothing was done. ms: page time that a drag may take."""
+        if self.chooser.open:
+            return await self.chooser.do(action)
+        page = self.page
+        taken = await self.pickers.take(action, self.hands, page, self.size)
+        if taken is not None:
+            return taken
+        if isinstance(action, NavigateBack):
+            return await self._go_back()
+        try:
+            if isinstance(action, Hotkey | Press) and self.hands.clipboard:  # it may paste
+                held = json.dumps(self.hands.clipboard)
+                await page.evaluate(f"window.__flywheel__&&(__flywheel__.core.clipboard={held})")
+            key = shortcuts.find_shortcut(action, self.hands.modifiers)
+            if key is None and self.bar.open(page):
+                taken = await self.bar.take(action, self.hands)
+                if taken is not None:
+                    return taken
+            if key is not None and key.reserved:
+                return await self._run_shortcut(key)
+            home, rest = page.url or self.home, self._time_passer(page)
+            note = await self.hands.do(action, page, self.stack.allowed, home, ms, rest)
+            if key is not None and page is self.page and await page.left_key_unhandled():
+                note = await self._run_shortcut(key)
+            return note
+        except PageGone:
+            if page in self.stack.pages or not self.stack.pages:
+                raise
+            return ""  # it closed itself, before it was told of the action's end
+
+    def _time_passer(self, page: BrowserPage) -> PassPageTime:
+        """Pass page time within an action on `page`; None where another page is seen from then on."""
+
+        async def pass_time(ms: float) -> dict[str, Any] | None:
+            seen = await self.observe(ms)
+            return seen if self.stack.pages and page is self.stack.pages[-1] else None
+
+        return pass_time
+
+    async def _go_back(self) -> str:
+        if await self.page.travel(-1):
+            return ""
+        return "there is no page to go back to" if len(self.stack.pages) == 1 else await self.close_page()
+
+    async def _run_shortcut(self, key: shortcuts.BrowserShortcut) -> str:
+        """Do what the browser does on a key; "" or why nothing was done."""
+        at = shortcuts.ZOOM_LEVELS.index(self.zoom)
+        match key.does:
+            case shortcuts.RELOAD:
+                await self.page.reload()
+            case shortcuts.BACK:
+                return "" if await self.page.travel(-1) else "there is no page to go back to"
+            case shortcuts.FORWARD:
+                return "" if await self.page.travel(1) else "there is no page to go forward to"
+            case shortcuts.ZOOM_IN:
+                if at + 1 == len(shortcuts.ZOOM_LEVELS):
+                    return "the page is at its largest"
+                await self.set_zoom(shortcuts.ZOOM_LEVELS[at + 1])
+            case shortcuts.ZOOM_OUT:
+                if at == 0:
+                    return "the page is at its smallest"
+                await self.set_zoom(shortcuts.ZOOM_LEVELS[at - 1])
+            case shortcuts.ZOOM_RESET:
+                await self.set_zoom(1.0)
+            case shortcuts.CLOSE:
+                return await self.close_page()
+            case shortcuts.FIND | shortcuts.FIND_NEXT | shortcuts.FIND_LAST:
+                await self.find({shortcuts.FIND: 0, shortcuts.FIND_NEXT: 1, shortcuts.FIND_LAST: -1}[key.does])
+            case _:
+                return key.missing
+        return ""
+
     # -- targets --------------------------------------------------------------------------------------------------
-    def renew(self) -> None:
+    async def _renew(self) -> None:
+        """Make a context with an empty page; its session has nothing of the last one."""
+        self._dispose()
         self.hands, self.chooser = self._driver(*self.size), FileChooser(*self.size)
         self.notes.clear()
+        limit = self._settings.download_mb * 2**20
+        self._context = await BrowserContext.open(
+            self._connection, self._profile, limit, self.notes.add, self.notes.fault
+        )
+        self._targets.adopt(self._context.id, self)
+        await self.stack.begin(self._context.id, self.size)
+        self._blank = True
 
-    def forget(self) -> None:
-        self.pickers.forget()
-        self.dialogs.forget()
-        self.bar.forget()
-        self.stack.forget()
+    def _dispose(self) -> None:
+        context = self._forget_context()
+        if context:
+            self._connection.post("Target.disposeBrowserContext", {"browserContextId": context})
+
+    def _forget_context(self) -> str:
+        """Forget all that belongs to the session; the id of the context that is to be disposed of, "" for none."""
+        self._blank = False
+        for part in (self.pickers, self.dialogs, self.bar, self.stack):
+            part.forget()
         self.died.clear()
+        context, self._context = self._context, None
+        if context is None:
+            return ""
+        context.forget()
+        self._targets.adopt(context.id, None)
+        return context.id
 
     def attached(self, session: str, info: Mapping[str, Any]) -> None:
         """A target of this context is there, and waits."""
@@ -539,7 +593,7 @@ class BrowserTab:
             case "Page.downloadProgress":
                 self.context.downloads.goes_on(params)
             case "Inspector.targetCrashed":
-                page.lose("the page crashed")
+                page.mark_gone("the page crashed")
                 self._ends(page)
                 self.died.set()
 

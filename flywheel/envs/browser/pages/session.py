@@ -321,10 +321,10 @@ class ManifestSession:
     def score(self, state: Mapping[str, Any]) -> float:
         return verdict.apply_verifier(score_page_reward, PAGE_VERIFIER, {}, state, self.url)
 
-    def keep(self) -> bytes:
+    def save_server_state(self) -> bytes:
         return b""
 
-    def bring_back(self, kept: bytes) -> None:
+    def restore_server_state(self, kept: bytes) -> None:
         pass
 
     def close(self) -> None:
