@@ -218,7 +218,7 @@ class Gesture:
         if kind == "text":
             return cls(kind, text=str(said.get("text", ""))[:_MAX_TEXT_CHARACTERS])
         if kind in ("back", "home"):
-            return cls(does)
+            return cls(kind)
         raise ValueError(f"no gesture is called {str(kind)[:40]!r}")
 
 

@@ -99,7 +99,7 @@ class CoverPage:
     def close(self) -> None:
         """Nothing is kept of it; may be called twice."""
         if self._page is not None:
-            self._page.lose("the cover is closed")
+            self._page.mark_gone("the cover is closed")
         context, self._context, self._page, self._made = self._context, "", None, None
         if context:
             self._targets.adopt(context, None)
@@ -128,7 +128,7 @@ class CoverPage:
 
     def detached(self, session: str) -> None:
         if self._page is not None and self._page.session == session:
-            self._page.lose("the cover is gone")
+            self._page.mark_gone("the cover is gone")
 
     def _hear(self, page: BrowserPage, method: str, params: Mapping[str, Any]) -> None:
         match method:
