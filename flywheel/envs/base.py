@@ -1,4 +1,9 @@
-"""Define the environment contract: tasks, task suites, environments and what a watcher may see of one."""
+"""Define the environment contract: tasks, task suites, environments and what a watcher may see of one.
+
+An `Env` is one session: reset to a task, stepped to its end, reset again or closed. `terminated` is an end of the task,
+`truncated` a limit (the step budget); a crash is an `EnvError`, never a reward. Every back-end passes
+`flywheel.envs.conformance.check_env`.
+"""
 
 from __future__ import annotations
 
@@ -16,21 +21,16 @@ from flywheel.agent.actions import Action, Point
 from flywheel.config import DomainName
 from flywheel.utils.errors import BadInput
 
-# The environment contract. Every back-end passes `flywheel.envs.conformance.check_env`, a fake included.
-#
-# An `Env` is one session: reset to a task, stepped to its end, reset again or closed. `terminated` is an end of the
-# task, `truncated` a limit (the step budget); a crash is an `EnvError`, never a reward.
-
 INTERFACES = ("gui", "sdk", "both")  # the screen alone, functions alone, either
 
 
 @dataclass(frozen=True)
 class Task:
-    """One row of the table `tasks`: what is asked, in which world, and how it is verified.
+    """One row of the table `tasks`: what is asked, of which suite (`world`), and how it is verified.
 
-    params: the template's parameters, JSON values. threshold: V = 1 where the score reaches it (`reward.verdict`).
-    max_steps: the step budget; the env truncates after it. environment: the kind that it is played in
-    (`flywheel.envs.registry`); all tasks of earlier versions were played in browsers.
+    params: the template's parameters, JSON values. threshold: it is solved where its score (0 to 1) reaches this
+    (`flywheel.envs.verdict`). max_steps: the step budget; the env truncates after it. environment: the back-end that
+    plays it (`flywheel.envs.registry`).
     """
 
     task_id: str
@@ -50,7 +50,7 @@ class Task:
 
     @property
     def interface(self) -> str:
-        """The ways that it may be done in, where its params say so (`allowed`): gui, sdk or both; else ""."""
+        """Which of INTERFACES it may be done by, where its params say so (`allowed`); else ""."""
         allowed = self.params.get("allowed", "")
         return allowed if allowed in INTERFACES else ""
 
@@ -59,7 +59,7 @@ class Task:
 class Observation:
     """What the agent sees: a picture, a text, or both.
 
-    screenshot: a PNG of width x height pixels; None, 0 x 0, where there is no picture. text: what is there to read,
+    screenshot: a PNG of width x height pixels; None and 0 x 0 where there is no picture. text: what there is to read,
     such as a terminal's screen; "" where the picture is all.
     """
 
@@ -72,8 +72,11 @@ class Observation:
 
 @dataclass(frozen=True)
 class StepResult:
-    """reward: of this step alone. info: `state` (what the verifier reads, JSON values), `score` (the state's, 0 to 1),
-    `note` (a defined no-op), `result` (what an SDK function returned)."""
+    """What followed a reset or a step.
+
+    reward: of this step alone. info: `state` (what the verifier reads, JSON values), `score` (the state's, 0 to 1),
+    `note` (why the action did nothing), `result` (what an SDK function returned).
+    """
 
     observation: Observation
     reward: float = 0.0
@@ -83,13 +86,13 @@ class StepResult:
 
 
 class Env(Protocol):
-    """Every call has a deadline and raises EnvError (crash) or EnvTimeout, after which only `close` is allowed."""
+    """One session. Every call has a deadline and raises EnvError (a crash) or EnvTimeout; then only `close` is left."""
 
     async def reset(self, task: Task, seed: int) -> StepResult:
-        """A fresh session of the task. The same task and seed give the same observations."""
+        """Begin a fresh session of the task. The same task and seed give the same observations."""
 
     async def step(self, action: Action) -> StepResult:
-        """Carry out one action. One that does not exist here, or lies outside, is a no-op, said in `info["note"]`."""
+        """Carry out one action. One that this back-end has not, or outside the screen, is a no-op with a `note`."""
 
     async def close(self) -> None:
         """Free everything; may be called twice."""
@@ -97,34 +100,34 @@ class Env(Protocol):
 
 @runtime_checkable
 class Checkpointable(Protocol):
-    """An `Env` whose state can be kept and brought back, where its kind offers that."""
+    """An `Env` whose whole state can be saved and restored."""
 
     async def checkpoint(self) -> bytes:
-        """A state that `restore` brings back."""
+        """Save the state for `restore`."""
 
     async def restore(self, checkpoint: bytes) -> StepResult:
-        """Back to a checkpoint of this task: what follows is the same as what followed it."""
+        """Go back to a checkpoint of this task: what follows is the same as what followed it."""
 
 
 @runtime_checkable
 class PartialCheckpointable(Protocol):
-    """An `Env` of which a part can be kept: not all that is at work in it can. What is brought back is a fresh session
-    with that part, at the same step; `info["lost"]` says line by line what else there had been."""
+    """An `Env` of which a part can be saved, such as a machine's files without its running programs.
+
+    What is restored is a fresh session with that part, at the same step; `info["lost"]` lists what else there was.
+    """
 
     async def save_partial(self) -> bytes:
-        """The part that `restore_partial` takes. What is at work goes on."""
+        """Save the part that `restore_partial` takes. What runs goes on."""
 
     async def restore_partial(self, kept: bytes) -> StepResult:
-        """Go on from what was kept of this task."""
-
-
-# A world: what tasks of one kind of environment are drawn from (section 2.5.1).
+        """Go on from what `save_partial` gave for this task."""
 
 
 class TaskTemplate(BaseModel):
-    """A kind of task. instruction: a format string over the drawn params. max_steps: step budget by level.
+    """A family of tasks of one suite.
 
-    verifier: as the environment's kind knows it. threshold: V = 1 where the score reaches it; None: routing.threshold.
+    instruction: a format string over the drawn params. max_steps: the step budget of each level. verifier: its name in
+    the back-end. threshold: of the score, from which a task is solved; None: routing.threshold.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -135,9 +138,11 @@ class TaskTemplate(BaseModel):
 
 
 class TaskSuite(BaseModel, ABC):
-    """environment: the kind that its tasks are played in. domain: where it is listed; a workspace may put it into
-    another (`synthesis.domains`). checksum: of all that a task of it depends on. once: each template and level is one
-    task, the same for all seeds."""
+    """Where tasks of one back-end are drawn from.
+
+    environment: the back-end. domain: where it is listed; `synthesis.domains` may put it into another. checksum: of
+    all that its tasks depend on. once: each template and level is one task, the same for all seeds.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     environment: ClassVar[str]
@@ -149,15 +154,17 @@ class TaskSuite(BaseModel, ABC):
 
     @abstractmethod
     def draw(self, template: str, level: int, seed: int) -> dict[str, Any]:
-        """The params of one seed's task, JSON values: all that the agent meets, so that two tasks of equal params are
-        the same one. Raises BadInput for a template or a level that the world has not."""
+        """Draw the params of one seed's task: JSON values that say all that the agent meets.
+
+        Raises BadInput for a template or a level that the suite has not.
+        """
 
     @property
     def levels(self) -> list[int]:
         return sorted({level for template in self.templates.values() for level in template.max_steps})
 
     def budget(self, template: str, level: int) -> int:
-        """The step budget of a template's level. Raises BadInput for a template or a level that the world has not."""
+        """Look up the step budget of a template's level. Raises BadInput for one that the suite has not."""
         spec = self.templates.get(template)
         if spec is None:
             raise BadInput(
@@ -174,7 +181,7 @@ class TaskSuite(BaseModel, ABC):
         return spec.max_steps[level]
 
 
-# What a person's mouse, fingers and keys do to an environment that is taken over, as the watch page tells of it.
+# Take-over: what a person's mouse, fingers and keys do to an environment, as the watch page tells of it.
 
 _MAX_SHARE = 1 - 1e-6  # a share of the screen is below 1
 _MAX_WHEEL_PIXELS, _MAX_TEXT_CHARACTERS, _MAX_KEY_CHARACTERS = 10_000.0, 2000, 40
@@ -183,7 +190,9 @@ _GESTURES_WITH_POINT = ("click", "long", "grab", "move", "drop", "wheel")
 
 @dataclass(frozen=True)
 class Gesture:
-    """kind: click, long (a long press), grab, move and drop (a button or a finger held down), wheel, press and release
+    """One gesture of a person who has taken over.
+
+    kind: click, long (a long press), grab, move and drop (a button or a finger held down), wheel, press and release
     (a key), text, back, home.
 
     at: of the screen, where it has a place. right, down: pixels that the wheel turns.
@@ -200,7 +209,10 @@ class Gesture:
 
     @classmethod
     def from_json(cls, said: Mapping[str, Any]) -> Gesture:
-        """Of a JSON object, its field `do` and those above. Raises ValueError for what is no gesture."""
+        """Parse a JSON object: `do` is the kind, `x` and `y` (shares of the screen) the place, the rest as above.
+
+        Raises ValueError for what is no gesture.
+        """
         kind = said.get("do")
         if kind in _GESTURES_WITH_POINT:
             return cls(
@@ -229,44 +241,42 @@ def _finite_number(said: Mapping[str, Any], name: str, default: float | None = N
     return float(value)
 
 
-# What of an environment can be watched while it is played, beside the results of its steps, and taken over.
-#
-# What a person does there is no step of the agent's: nothing of it is recorded or scored.
+# Watching: what a person does there is no step of the agent's, so nothing of it is recorded or scored.
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 @runtime_checkable
 class MachineAccess(Protocol):
-    """An `Env` of a machine with terminals, files and services, and maybe a screen. All raise EnvError where what is
-    asked for is not there."""
+    """An `Env` of a machine with terminals, files and services, and maybe a screen.
+
+    All methods raise EnvError where what is asked for is not there.
+    """
 
     async def screen(self) -> Streams:
-        """The desktop, as VNC (RFB) speaks."""
+        """Connect to the desktop, which speaks VNC (RFB)."""
 
     async def service(self, port: int) -> Streams:
-        """A connection to a port of the machine."""
+        """Connect to a port of the machine."""
 
     async def terminal(self) -> Streams:
-        """The agent's terminal: what is printed there, and keys for the program that runs
-        (`envs/computer_server/terminal_relay.py`).
-        """
+        """Connect to the agent's terminal: its output, and keys for the program that runs (`terminal_relay.py`)."""
 
     async def shell(self, rows: int, columns: int) -> Streams:
-        """A shell of the watcher's own in the same machine, spoken to as `terminal`."""
+        """Start a shell of the watcher's own in the same machine, spoken to as `terminal`."""
 
     async def list_folder(self, path: str) -> Mapping[str, Any]:
-        """A folder, counted from the home: `entries` with `name`, `kind`, `bytes`; how many `more`."""
+        """List a folder below the home: `entries` with `name`, `kind` and `bytes`, and how many `more`."""
 
     async def read_file(self, path: str, most: int) -> bytes:
-        """A file; of one with more than `most` bytes, more than `most` bytes that are not all of it."""
+        """Read a file; of one longer than `most` bytes, more than `most` bytes that are not all of it."""
 
     async def write_file(self, path: str, content: bytes) -> None:
-        """A file, made or written over."""
+        """Write a file, new or over the one that is there."""
 
 
 class LatestPicture:
-    """Pictures (PNG or JPEG) for one watcher: the newest. What a slow one has not taken is left out."""
+    """Hold the newest picture (PNG or JPEG) for one watcher; those that it was too slow for are left out."""
 
     def __init__(self) -> None:
         self._newest: bytes | None = None
@@ -277,7 +287,7 @@ class LatestPicture:
         self._changed.set()
 
     async def next(self) -> bytes:
-        """The newest, once there is one that was not taken."""
+        """Wait for a picture that was not taken yet, and take it."""
         await self._changed.wait()
         self._changed.clear()
         return self._newest
@@ -290,11 +300,14 @@ class LiveView(Protocol):
     touch: bool  # it has fingers for a mouse
 
     def watch(self) -> AbstractContextManager[LatestPicture]:
-        """Pictures as they change, until the block ends. Nothing is done for them while nobody watches."""
+        """Follow the picture as it changes, until the block ends. While nobody watches, it costs nothing."""
 
     async def apply_gestures(self, gestures: Sequence[Gesture], ms: float) -> list[str]:
-        """Carry out a person's gestures, then let `ms` of the environment's time pass; what is to be told of them.
-        Not while a step is under way, and not to be cancelled: the environment would be broken. Raises EnvError."""
+        """Carry out a person's gestures, then let `ms` of the environment's time pass; gives notes for the person.
+
+        Call it neither during a step nor in a task that may be cancelled: the environment would be broken. Raises
+        EnvError.
+        """
 
     async def release_all(self) -> None:
-        """The person lets go of all that is held."""
+        """Let go of all keys and buttons that the person holds."""

@@ -1,4 +1,8 @@
-"""Find environment back-ends and their task suites by name."""
+"""Find environment back-ends and their task suites by name.
+
+A new back-end is a module of `backends/` with its name, which registers an `EnvBackend` in BACKENDS; registering one
+anywhere before the run does as well. Its settings are `sandbox.kinds.<name>` (`parse_backend_settings`).
+"""
 
 from __future__ import annotations
 
@@ -20,20 +24,17 @@ from flywheel.envs.verdict import Verifier
 from flywheel.utils.diagnostics import Finding
 from flywheel.utils.errors import BadInput, EnvTimeout, did_you_mean
 
-# What one kind of environment decides, and where it is found by its name, which stands in the table `tasks`.
-#
-# Tasks, rollouts, scores, stores and training are the same for all kinds, and none of them asks which one it is. A
-# module of `backends/` that is named as its kind and registers it is all that one more takes; so is `BACKENDS[name] =
-# ...` anywhere before the run. Its settings are `sandbox.kinds.<name>`, by the class that it gives to `block`.
-
 _SETTINGS_KEY = "sandbox.kinds"
-_PLUGIN_PACKAGE = f"{__package__}.backends"  # by name: a kind is made of parts that know this file
+_PLUGIN_PACKAGE = f"{__package__}.backends"  # imported by name: back-ends import this module
 
 
 @dataclass(frozen=True)
 class EnvLimits:
-    """places: environments at once, at most. call_s: deadline of a reset or a step, in seconds; a call that does not
-    keep it by itself is ended after twice that. open_s: of whatever the environments need to be opened, and closed."""
+    """Limits of a back-end, by its settings.
+
+    places: environments at once, at most. call_s: deadline of a reset or a step in seconds; a call that does not keep
+    it is ended after twice that. open_s: deadline, in seconds, of opening what the environments need, and of closing.
+    """
 
     places: int
     call_s: float
@@ -41,44 +42,48 @@ class EnvLimits:
 
 
 class EnvPool(Protocol):
-    """Lends environments of one kind. One with `events` (`flywheel.envs.browser.events`) is asked how they fared."""
+    """Lends environments of one back-end; it may count `events` (`flywheel.envs.browser.events`)."""
 
     def env(self) -> AbstractAsyncContextManager[Env]:
-        """One environment until the block ends. Raises EnvError where there is none to be had."""
+        """Lend one environment until the block ends. Raises EnvError where there is none to be had."""
 
 
 class EnvBackend(Protocol):
-    """One kind of environment, named as it is registered."""
+    """What one back-end decides; tasks, rollouts, stores and training treat all back-ends alike."""
 
     def suites(self) -> Iterable[str]:
-        """Names of the worlds that its tasks may be of; no other kind has a world of the same name."""
+        """Name the task suites that it plays; no other back-end has one of the same name."""
 
-    def suite(self, name: str) -> TaskSuite: ...
+    def suite(self, name: str) -> TaskSuite:
+        """Load one of `suites`."""
 
     def verifier(self, task: Task) -> Verifier:
-        """A pure function of params and final state. Raises BadInput where the task's verifier is not there."""
+        """Find the task's verifier, a pure function of params and final state. Raises BadInput where there is none."""
 
-    def limits(self, settings: Settings) -> EnvLimits: ...
+    def limits(self, settings: Settings) -> EnvLimits:
+        """Read its limits. Raises BadInput where its settings are wrong."""
 
     def identity(self, settings: Settings) -> Mapping[str, Any]:
-        """JSON values of the settings that change what happens in an episode, and not how long it takes."""
+        """Give the settings that change what happens in an episode, and not how long it takes: JSON values."""
 
     def check(self, settings: Settings) -> None:
-        """What can be known to fail before a run. Raises BadInput."""
+        """Find what would make a run fail. Raises BadInput."""
 
     def diagnose(self, settings: Settings) -> Iterable[Finding]:
-        """For `flywheel doctor`: what it needs, tried for real."""
+        """Try for real what it needs, for `flywheel doctor`."""
 
     def open(self, settings: Settings, root: Path | None) -> AbstractAsyncContextManager[EnvPool]:
-        """What its environments need, for as long as the block. root: the folder that relative paths in the settings
-        count from, which is the workspace; None: the current one."""
+        """Open what its environments need, until the block ends.
+
+        root: the workspace, which relative paths in the settings count from; None: the current folder.
+        """
 
 
 BACKENDS: dict[str, EnvBackend] = {}  # by the name that tasks call it by
 
 
 def list_backends() -> list[str]:
-    """The kinds there are, without importing any."""
+    """List the names of the back-ends, without importing any."""
     return sorted(
         {
             *BACKENDS,
@@ -88,7 +93,7 @@ def list_backends() -> list[str]:
 
 
 def find_backend(name: str) -> EnvBackend:
-    """Raises BadInput where there is none of this name."""
+    """Find a back-end by its name. Raises BadInput where there is none."""
     if name not in BACKENDS:
         if name not in list_backends():
             raise BadInput(
@@ -101,7 +106,7 @@ def find_backend(name: str) -> EnvBackend:
 
 
 def check_backends(settings: Settings, used: Iterable[str]) -> None:
-    """Look at the kinds that are used, and at the settings of all that have some, used or not. Raises BadInput."""
+    """Check the back-ends `used`, and the settings of all that have some. Raises BadInput."""
     for name in settings.sandbox.kinds:
         if name not in list_backends():
             raise BadInput(
@@ -115,7 +120,7 @@ def check_backends(settings: Settings, used: Iterable[str]) -> None:
 
 
 class BackendSettings(SettingsBlock):
-    """Settings that any kind may begin its own with."""
+    """Settings that a back-end may begin its own with."""
 
     places: int = Field(8, ge=1, le=4096)
     """Environments at once, at most."""
@@ -133,7 +138,7 @@ B = TypeVar("B", bound=SettingsBlock)
 
 
 def parse_backend_settings(settings: Settings, name: str, form: type[B]) -> B:
-    """A kind's own settings, `sandbox.kinds.<name>`, its defaults where there are none.
+    """Parse a back-end's own settings, `sandbox.kinds.<name>`, as `form`; its defaults where there are none.
 
     Raises BadInput that names each wrong parameter.
     """
@@ -183,16 +188,13 @@ async def _limit_time(limit_s: float, otherwise: str) -> AsyncIterator[None]:
         raise EnvTimeout(f"{otherwise} in {limit_s:g} s", where="environments") from None
 
 
-# The worlds of all kinds of environments, by name.
-
-
 def list_task_suites() -> list[str]:
-    """Raises BadInput where two kinds have a world of the same name."""
+    """List the task suites of all back-ends. Raises BadInput where two have one of the same name."""
     return sorted(_backend_by_suite())
 
 
 def get_task_suite(name: str) -> TaskSuite:
-    """Raises BadInput for an unknown one."""
+    """Find a task suite by its name. Raises BadInput where there is none."""
     of_world = _backend_by_suite()
     if name not in of_world:
         raise BadInput(f"no world is called {name!r}", where="synthesis.domains", fix=did_you_mean(name, of_world))
@@ -200,7 +202,7 @@ def get_task_suite(name: str) -> TaskSuite:
 
 
 def find_used_backends(settings: Settings) -> set[str]:
-    """The kinds that the tasks of these settings are played in; third-party pages in browsers."""
+    """Find the back-ends of the suites that the settings name; third-party pages are played in `browser`."""
     of_world = _backend_by_suite()
     named = {world for worlds in settings.synthesis.domains.values() for world in worlds}
     found = {of_world[world] for world in named & of_world.keys()}
@@ -208,7 +210,7 @@ def find_used_backends(settings: Settings) -> set[str]:
 
 
 def _backend_by_suite() -> dict[str, str]:
-    """World -> its kind."""
+    """Map each suite's name to its back-end's."""
     found: dict[str, str] = {}
     for one in list_backends():
         for world in find_backend(one).suites():

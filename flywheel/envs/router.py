@@ -15,51 +15,52 @@ from flywheel.utils.errors import EnvError
 
 
 class EnvProvider(Protocol):
-    """Lends environments to tasks of any kind. One with `counts` is asked how they fared."""
+    """Lends environments to tasks of any back-end; it may have `counts` of events, by the name of their class."""
 
-    def env(self, task: Task) -> AbstractAsyncContextManager[Env]: ...
+    def env(self, task: Task) -> AbstractAsyncContextManager[Env]:
+        """Lend an environment of the task's back-end until the block ends. Raises EnvError where there is none."""
 
 
 OpenEnvProvider = Callable[[Settings, Iterable[Task]], AbstractAsyncContextManager[EnvProvider]]
 
 
 class EnvRouter:
-    """lenders: by the name of the kind."""
+    """Lends from the pools of this machine. pools: by the name of the back-end."""
 
-    def __init__(self, lenders: Mapping[str, EnvPool]) -> None:
-        self._lenders = lenders
+    def __init__(self, pools: Mapping[str, EnvPool]) -> None:
+        self._pools = pools
 
     def env(self, task: Task) -> AbstractAsyncContextManager[Env]:
-        """An environment of the task's kind until the block ends. Raises EnvError where that kind is not open."""
-        lender = self._lenders.get(task.environment)
-        if lender is None:
+        """Lend an environment of the task's back-end until the block ends. Raises EnvError where it is not open."""
+        pool = self._pools.get(task.environment)
+        if pool is None:
             raise EnvError(
                 f"no environment of the kind {task.environment} is open", where=f"task {task.task_id}",
-                fix=f"open it with this task; open are {', '.join(self._lenders) or 'none'}",
+                fix=f"open it with this task; open are {', '.join(self._pools) or 'none'}",
             )  # fmt: skip
-        return lender.env()
+        return pool.env()
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """Events so far, of all kinds that keep a count, by the name of their class."""
-        told = (getattr(lender, "events", None) for lender in self._lenders.values())
-        return sum((Counter(events.counts) for events in told if events is not None), Counter())
+        """Events so far of all pools that count them, by the name of their class."""
+        events = (getattr(pool, "events", None) for pool in self._pools.values())
+        return sum((Counter(one.counts) for one in events if one is not None), Counter())
 
 
 @asynccontextmanager
 async def open_environments(
     settings: Settings, tasks: Iterable[Task], root: Path | None = None
 ) -> AsyncIterator[EnvProvider]:
-    """The environments that these tasks are played in: of this machine, or leased by `sandbox.manager`. root: the
-    folder that relative paths in the settings count from.
+    """Open the environments that these tasks need: on this machine, or leased from `sandbox.manager`.
 
-    Raises EnvTimeout where a kind does not open within its deadline, or does not close.
+    root: the folder that relative paths in the settings count from. Raises EnvTimeout where a back-end does not open
+    or close within its deadline.
     """
     if settings.sandbox.backend == "manager":
         from flywheel.envs.remote.client import open_remote_envs  # its HTTP client takes a sixth of a second to load
 
-        async with open_remote_envs(settings) as managed:
-            yield managed
+        async with open_remote_envs(settings) as leased:
+            yield leased
         return
-    async with open_env_pools(settings, {task.environment for task in tasks}, root) as lenders:
-        yield EnvRouter(lenders)
+    async with open_env_pools(settings, {task.environment for task in tasks}, root) as pools:
+        yield EnvRouter(pools)

@@ -86,7 +86,8 @@ class EpisodeRecorder:
         if solved and self._keep == "failed":
             return None
         outcome = "solved" if solved else "crashed" if error else "failed"
-        name = f"{_file_name_of(self._task.task_id)}-{about['seed']}-{self._session}-{self._episode}-{outcome}{RECORDING_SUFFIX}"
+        parts = (_file_name_of(self._task.task_id), about["seed"], self._session, self._episode, outcome)
+        name = "-".join(map(str, parts)) + RECORDING_SUFFIX
         return EpisodeRecording(name, tuple(self._screens), about | {"outcome": outcome, "error": error})
 
     def _see(self, result: StepResult) -> None:

@@ -76,8 +76,8 @@ class NeighbourSession:
 
 _MAX_CONTROL_KINDS = 20  # kinds of one page
 # Nodes below a root, in open shadow trees too, and what lies on top of one in its own tree.
-_DOM_SEARCH = """const below = (root, what) => [...root.querySelectorAll(what), ...[...root.querySelectorAll("*")].flatMap(
-  (host) => host.shadowRoot ? below(host.shadowRoot, what) : [])];
+_DOM_SEARCH = """const below = (root, what) => [...root.querySelectorAll(what),
+  ...[...root.querySelectorAll("*")].flatMap((host) => host.shadowRoot ? below(host.shadowRoot, what) : [])];
 const topOf = (node, x, y) => node.getRootNode().elementFromPoint(x, y);
 """
 # kind -> its first control that can be operated; what one is, and what it holds now.
@@ -377,10 +377,8 @@ async def check_page(
                     first = await env.reset(task, task.seed)
                     say("address", env.tab.url)
                     if manifest.server:
-                        say(
-                            "server",
-                            f"{_describe_isolation()}; a reset, its start included, takes {time.monotonic() - began:.1f} s",
-                        )
+                        seconds = time.monotonic() - began
+                        say("server", f"{_describe_isolation()}; a reset, its start included, takes {seconds:.1f} s")
                     _report_state(manifest, first, say)
                     _check_first_screen(first, picture, say, trial)
                     await _play_at_random(env, task, say, trial)

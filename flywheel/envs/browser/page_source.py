@@ -18,9 +18,9 @@ _PORTS = {"http": 80, "https": 443}
 class LoginSteps:
     """How a session logs in before its first page.
 
-    cookies, headers: that the browser sends. address, script: the page to log in on ("": the first one), and JavaScript run there ("": nobody logs in).
-
-    done: JavaScript run on the first page then, which ends when one is logged in ("": not asked).
+    cookies, headers: what the browser sends. address: the page to log in on ("": the first one). script: JavaScript run
+    there ("": nobody logs in). done: JavaScript run on the first page then, which ends once one is logged in ("": not
+    asked).
     """
 
     cookies: tuple[Mapping[str, str], ...] = ()
@@ -34,12 +34,13 @@ class PageSession(Protocol):
     """One fresh session of a task.
 
     url: address of its first page. allowed: prefixes of addresses that navigation may not leave; their origins are all
-    of the network that its pages reach. viewport: width and height in pixels; None: the settings'. step_ms: page time of a step; None: the settings'. prepare: JavaScript run
-    once after the load ("": none), such as a reset with the seed: statements, which may return a promise to be waited
-    for. state_expression: JavaScript whose value is `seen["game"]`; "": `window.__env__.getState()` where there
-    is one. restorable: the page's `window.__env__.setState` brings back all that matters, so that a checkpoint needs
-    no replay. files: a folder whose files the page may be given; None: it gets what it downloaded alone.
-    Third-party pages (`session.py`) may also have `backend`, a server of the session's own, and `entry`, a login.
+    of the network that its pages reach. viewport: width and height in pixels; None: the settings'. step_ms: page time of
+    a step in ms; None: the settings'. prepare: JavaScript statements run once after the load ("": none), such as a
+    reset with the seed; a promise that they return is waited for. state_expression: JavaScript whose value is
+    `seen["game"]`; "": `window.__env__.getState()` where there is one. restorable: the page's `window.__env__.setState`
+    brings back all that matters, so that a checkpoint needs no replay. files: a folder whose files the page may be
+    given; None: it gets what it downloaded alone. Third-party pages (`pages/session.py`) may also have `backend`, a
+    server of the session's own, and `entry`, a login.
     """
 
     url: str
@@ -52,24 +53,26 @@ class PageSession(Protocol):
     files: Path | None
 
     def state(self, seen: Mapping[str, Any]) -> dict[str, Any]:
-        """What the verifier reads, from what the page told: `game`, `elements`, `url`. Empty where there is nothing."""
+        """Give what the verifier reads, from what the page told (`game`, `elements`, `url`); empty where it told nothing."""
 
     def score(self, state: Mapping[str, Any]) -> float:
-        """The score of such a state by the task's verifier, 0 to 1. Raises DataError where it cannot be read."""
+        """Score such a state by the task's verifier, 0 to 1. Raises DataError where it cannot be read."""
 
     def save_server_state(self) -> bytes:
-        """The state of the session at the server, for a checkpoint."""
+        """Save the state of the session at its server, for a checkpoint."""
 
     def restore_server_state(self, kept: bytes) -> None:
-        """The session is at the server as it was."""
+        """Bring the session at its server back to what `save_server_state` gave."""
 
     def close(self) -> None:
         """Free it; may be called twice."""
 
 
 class PageSource(Protocol):
+    """Opens the pages of tasks."""
+
     def open(self, task: Task, seed: int) -> PageSession:
-        """A fresh session. Raises BadInput for a world that the source does not have."""
+        """Open a fresh session. Raises BadInput for a task suite that the source does not have."""
 
 
 def is_within_prefixes(url: str, allowed: tuple[str, ...]) -> bool:
