@@ -24,14 +24,13 @@ from flywheel.envs.browser.page_source import PageSession, PageSource
 from flywheel.envs.verdict import Verdict
 from flywheel.utils.errors import EnvError, EnvTimeout
 
-# A person's mouse, fingers and keys on a tab (`envs/base.py`).
-#
-# What the browser or the sandbox shows over a page takes the agent's actions alone, so there a gesture becomes the
-# nearest of them.
-
 
 class TakeOverInput:
-    """At one tab. touch: it is a phone's."""
+    """Carry out a person's gestures (`envs/base.py`) on a tab. touch: it is a phone's.
+
+    What is shown over a page (dialogs, pickers) takes the agent's actions alone, so there a gesture becomes the nearest
+    of them.
+    """
 
     def __init__(self, tab: BrowserTab, touch: bool) -> None:
         self._tab, self._touch = tab, touch
@@ -165,16 +164,16 @@ def _scroll_direction(one: Gesture) -> str:
     return "down" if one.down > 0 else "up"
 
 
-# An `Env` on a Chromium page: reset, step, and what the agent sees (section 2.2, the game sandbox).
-#
-# Page time stands still but for `sandbox.step_ms` a step (`scripts/document`), so the same task, seed and actions give
-# the same pixels. The session scores each step by the task's verifier: the task ends where V = 1, where the game is
-# over, or where the agent says so.
-
-
 class BrowserEnv:
-    """One leased tab. `broken` is set by an error: the tab is then thrown away, never used again. touch: it is a
-    phone's."""
+    """An `Env` on one leased tab.
+
+    Page time stands still but for `sandbox.step_ms` a step (`scripts/document`), so the same task, seed and actions
+    give the same pixels. The session scores each step by the task's verifier: the task ends where it is solved, where
+    the game is over, or where the agent says so.
+
+    source: opens the sessions of tasks. touch: the tab is a phone's. broken: set by an error; the tab is then thrown
+    away, never used again.
+    """
 
     def __init__(self, tab: BrowserTab, source: PageSource, settings: SandboxSettings, touch: bool = False) -> None:
         self.tab, self.touch, self._source, self._settings = tab, touch, source, settings
@@ -233,7 +232,10 @@ class BrowserEnv:
             return await self._result(note, self._said_done(), last)
 
     async def checkpoint(self) -> bytes:
-        """What `restore` needs: the actions since the reset, and the state of page and server where both offer it."""
+        """Save what `restore` needs: the actions since the reset, and the state of page and server where both offer it.
+
+        Raises EnvError where nothing was reset.
+        """
         if self._task is None:
             raise EnvError("nothing to keep", fix="reset the environment first")
         kept: dict[str, Any] = {
@@ -251,10 +253,10 @@ class BrowserEnv:
         return json.dumps(kept).encode()
 
     async def restore(self, checkpoint: bytes) -> StepResult:
-        """Back to a checkpoint: by the state that the page offered, else by playing the actions again.
+        """Go back to a checkpoint: by the state that the page offered, else by playing the actions again.
 
         A restored state must show the very pixels that the checkpoint showed; where it does not, the page left
-        something out of its state, and the actions are played.
+        something out of its state, and the actions are played. Raises EnvError for a checkpoint of another task.
         """
         kept, actions = _unpack_checkpoint(checkpoint)
         task = self._task
@@ -270,7 +272,7 @@ class BrowserEnv:
         return result
 
     async def cdp(self, method: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """A command of the browser's protocol to the page that is seen, under the deadline."""
+        """Send a command of the browser's protocol to the page that is seen, under the deadline; gives its answer."""
         async with self._deadline(f"command {method}", self._task):
             return await self.tab.page.send(method, params)
 

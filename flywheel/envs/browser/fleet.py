@@ -15,17 +15,17 @@ from flywheel.envs.base import Env
 from flywheel.envs.browser.events import Closed, Crashed, PoolEvents, Started
 from flywheel.utils.errors import EnvError, EnvTimeout
 
-# A browser of the pool and its pages: which page is whose, and in what state (the session-page map).
-#
-# A page is reserved before anything is awaited for it, so two sessions never meet on one page and a browser's load is
-# always exact.
-
 SlotState = Literal["opening", "ready", "tidying", "closing"]
 
 
 @dataclass(eq=False)
 class PageSlot:
-    """One tab. opened, used: seconds of the pool's clock. reserved: it is a lease's, or of one that waits for it.
+    """One tab of a pool and its state.
+
+    It is reserved before anything is awaited for it, so that two sessions never meet on one page and a browser's load
+    is always exact.
+
+    opened, used: seconds of the pool's clock. reserved: it is a lease's, or of one that waits for it.
 
     env, tab: None until `opening` is done, which raises EnvError where it fails.
     """
@@ -88,8 +88,6 @@ class BrowserSlot:
         return max(free, key=lambda page: (page.state == "ready", page.used), default=None)
 
 
-# The browsers and pages behind a pool: started and opened when needed, closed when not, mourned when they die.
-
 log = logging.getLogger(__name__)
 _START_TIMEOUT_S = 60.0  # deadline of a browser's or a page's start, which a busy machine makes slow
 CLOSE_TIMEOUT_S = 10.0  # of closing one page or environment
@@ -97,7 +95,7 @@ _BUSY_FIX = "give the machine less to do, or lower sandbox.pages"
 
 
 class BackgroundTasks:
-    """Tasks beside the pool's callers. What they raise is logged, but for EnvError: those who wait are told of it."""
+    """Run tasks beside the pool's callers. What they raise is logged, but for EnvError: those who wait are told of it."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -109,7 +107,7 @@ class BackgroundTasks:
         return task
 
     async def end(self, *, cancel: bool) -> None:
-        """Returns once none is left, those begun meanwhile included."""
+        """Wait until none is left, those begun meanwhile included."""
         while self._tasks:
             for task in self._tasks if cancel else ():
                 task.cancel()
@@ -123,7 +121,9 @@ class BackgroundTasks:
 
 
 class BrowserFleet:
-    """launch: starts a browser. make_env: the environment of a tab. lost: told of a reserved page's death, and why."""
+    """Open browsers and pages when needed, close them when not, and clean up when they die.
+
+    launch: starts a browser. make_env: the environment of a tab. lost: told of a reserved page's death, and why."""
 
     def __init__(
         self,
@@ -145,9 +145,9 @@ class BrowserFleet:
         return [page for host in self.hosts for page in host.pages]
 
     def reserve(self) -> PageSlot:
-        """A page of the browser with the least load; of a new one, where all have some and one more is allowed.
+        """Reserve a page of the browser with the least load; of a new one, where all have some and one more may be.
 
-        Reserved at once, though it may still be `opening`. The caller sees to it that no more than sandbox.pages are
+        It may still be `opening`. The caller sees to it that no more than sandbox.pages are
         reserved, so there is always room.
         """
         most = math.ceil(self._settings.pages / self._settings.browsers)
@@ -161,7 +161,7 @@ class BrowserFleet:
         return page
 
     def give_back(self, page: PageSlot) -> None:
-        """A page is free for the next session."""
+        """Free a page for the next session."""
         page.reserved, page.used = False, self._clock()
         page.host.used = page.used
         if page.host.episodes >= self._settings.recycle_after:
@@ -174,7 +174,7 @@ class BrowserFleet:
             page.reserved = False
 
     def retire(self, host: BrowserSlot, why: str) -> None:
-        """A browser takes no more sessions, and is closed when its last one has ended."""
+        """Give a browser no more sessions, and close it when its last one has ended."""
         if not host.retiring:
             host.retiring = why
         self._close_if_empty(host)

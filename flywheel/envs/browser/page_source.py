@@ -34,8 +34,8 @@ class PageSession(Protocol):
     """One fresh session of a task.
 
     url: address of its first page. allowed: prefixes of addresses that navigation may not leave; their origins are all
-    of the network that its pages reach. viewport: width and height in pixels; None: the settings'. step_ms: page time of
-    a step in ms; None: the settings'. prepare: JavaScript statements run once after the load ("": none), such as a
+    of the network that its pages reach. viewport: width and height in pixels; None: the settings'. step_ms: page time
+    of a step in ms; None: the settings'. prepare: JavaScript statements run once after the load ("": none), such as a
     reset with the seed; a promise that they return is waited for. state_expression: JavaScript whose value is
     `seen["game"]`; "": `window.__env__.getState()` where there is one. restorable: the page's `window.__env__.setState`
     brings back all that matters, so that a checkpoint needs no replay. files: a folder whose files the page may be
@@ -53,7 +53,7 @@ class PageSession(Protocol):
     files: Path | None
 
     def state(self, seen: Mapping[str, Any]) -> dict[str, Any]:
-        """Give what the verifier reads, from what the page told (`game`, `elements`, `url`); empty where it told nothing."""
+        """Read the verifier's state from what the page told (`game`, `elements`, `url`); empty where there is none."""
 
     def score(self, state: Mapping[str, Any]) -> float:
         """Score such a state by the task's verifier, 0 to 1. Raises DataError where it cannot be read."""

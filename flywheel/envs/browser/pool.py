@@ -31,12 +31,12 @@ from flywheel.envs.suites.server import WorldServer
 from flywheel.utils import child_processes
 from flywheel.utils.errors import EnvError, EnvTimeout
 
-# What an operator asks of a pool: its browsers, its pages, whose they are, and what they take.
-
 
 @dataclass(frozen=True)
 class PageStatus:
-    """state: opening, ready, leased, tidying or closing. unused_s: seconds since the last answer of its environment.
+    """One page of a pool.
+
+    state: opening, ready, leased, tidying or closing. unused_s: seconds since the last answer of its environment.
 
     session, task, episode, step: empty or 0 where it is not leased. left_s: until the lease is taken back.
     """
@@ -55,7 +55,9 @@ class PageStatus:
 
 @dataclass(frozen=True)
 class BrowserStatus:
-    """pid: 0 while it starts. state: starting, serving or retiring (takes no more sessions). pids: all its processes.
+    """One browser of a pool.
+
+    pid: 0 while it starts. state: starting, serving or retiring (takes no more sessions). pids: all its processes.
 
     memory_mb: MiB of all its processes (PSS); 0 where the system does not tell.
     """
@@ -71,7 +73,7 @@ class BrowserStatus:
 
 @dataclass(frozen=True)
 class PoolStatus:
-    """waiting: those who wait for a page. counts: events so far, by the name of their class."""
+    """A pool's state. waiting: how many wait for a page. counts: events so far, by the name of their class."""
 
     browsers: tuple[BrowserStatus, ...]
     waiting: int
@@ -106,6 +108,7 @@ class PoolStatus:
 
 
 async def read_pool_status(pool: BrowserPool) -> PoolStatus:
+    """Read the state of a pool, with the memory of its browsers."""
     hosts = list(pool.fleet.hosts)
     families = await asyncio.to_thread(child_processes.measure_memory, [host.pid for host in hosts if host.pid])
     browsers = tuple(_browser_status(pool, host, families.get(host.pid, [])) for host in hosts)
@@ -143,21 +146,18 @@ def _page_status(pool: BrowserPool, page: PageSlot) -> PageStatus:
     )
 
 
-# A lease: one page for one holder, as an `Env`, which the pool can end at any moment.
-#
-# What the pool adds to the environment's own deadlines: a session that was reclaimed or whose browser died fails at
-# once, by name, in the call under way or in the next one; each answer is told as an event; screens are recorded where
-# that is asked for.
-
 LeaseResult = TypeVar("T")
 
 
 class PageLease:
-    """The contract of `flywheel.envs.base.Env`, over one page. Made by `BrowserPool.env` alone.
+    """One page for one holder, as an `Env` that the pool can end at any moment. Made by `BrowserPool.env` alone.
+
+    A session that was reclaimed, or whose browser died, fails at once and by name, in the call under way or the next.
+    Each answer is an event, and screens are recorded where that is asked for.
 
     session: its name in events and status. timeout_s: of one call of the environment; twice that ends a call which
-    the environment itself does not end. recorder: None where nothing is recorded. start_s: what a reset may take beside,
-    for a server of the session's own.
+    the environment itself does not end. recorder: None where nothing is recorded. start_s: seconds that a reset may
+    take beside, for a server of the session's own.
     """
 
     def __init__(
@@ -260,7 +260,7 @@ class PageLease:
         return f"session {self.session}, browser {self.page.host.pid}, page {self.page.number}{task}"
 
     def end(self, error: EnvError) -> None:
-        """From now on every call raises this error, the one under way included."""
+        """Have every call raise this error from now on, the one under way included."""
         self._over = error
         self.end_episode(str(error))
         if self._scope is not None:
@@ -268,7 +268,7 @@ class PageLease:
                 self._scope.reschedule(asyncio.get_running_loop().time())
 
     def end_episode(self, error: str = "") -> None:
-        """The episode is over: what was recorded of it is kept."""
+        """End the episode, by `error` if one is given, and write what was recorded of it."""
         film = self._recorder.finish(error) if self._recorder else None
         if film is not None:
             self.chores.add(self._owner.save_recording(film, self._recorder.folder))
@@ -314,10 +314,6 @@ class PageLease:
         self._owner.stepped(event)
 
 
-# What a pool does by itself: it takes back overdue sessions, finds hung pages, bounds memory, closes what is idle.
-#
-# A call under way has deadlines of its own (`pool.py`); here is what nobody is waiting for.
-
 log = logging.getLogger(__name__)
 _DEADLINE_INTERVAL_S = 1.0  # between looks at deadlines
 _MEMORY_INTERVAL_S = 2.0
@@ -325,7 +321,10 @@ _HEALTH_INTERVAL_S = 5.0  # between questions to each page
 
 
 class PoolWatchdog:
-    """`run` looks again and again; each look may be called by itself."""
+    """Take back overdue sessions, find hung pages, bound memory and close what is idle: what nobody waits for.
+
+    `run` looks again and again; each look may be called by itself.
+    """
 
     def __init__(self, pool: BrowserPool, settings: SandboxSettings) -> None:
         self._pool, self._settings = pool, settings
@@ -338,7 +337,7 @@ class PoolWatchdog:
             group.create_task(_repeat_every(_MEMORY_INTERVAL_S, self.memory))
 
     async def deadlines(self) -> None:
-        """Sessions held for too long, or whose holder is silent, are taken back."""
+        """Take back sessions held for too long, or whose holder is silent."""
         s, now = self._settings, self._pool.clock()
         for lease in self._pool.leases:
             if now - lease.began > s.lease_s:
@@ -357,7 +356,7 @@ class PoolWatchdog:
                 self._pool.reclaim(lease, "idle", error)
 
     async def idle(self) -> None:
-        """Pages that nobody used for sandbox.idle_s are closed, but for sandbox.pages_min; browsers left empty too."""
+        """Close pages that nobody used for sandbox.idle_s, but for sandbox.pages_min, and browsers left empty."""
         fleet, now = self._pool.fleet, self._pool.clock()
         there = [page for page in fleet.pages if page.state != "closing"]
         old = [page for page in there if page.free and now - page.used > self._settings.idle_s]
@@ -371,12 +370,12 @@ class PoolWatchdog:
                 fleet.retire(host, "idle")
 
     async def pages(self) -> None:
-        """A page that does not answer though nobody asks it anything hangs: it is ended before anyone meets it."""
+        """End pages that hang, before anyone meets them: those that do not answer though nobody asks them anything."""
         quiet = [lease for lease in self._pool.leases if lease.task is not None and not lease.busy]
         await asyncio.gather(*(self._ask(lease) for lease in quiet))
 
     async def memory(self) -> None:
-        """A page above sandbox.page_mb is ended as a crash; a browser above sandbox.browser_mb is replaced."""
+        """End pages above sandbox.page_mb as a crash, and replace browsers above sandbox.browser_mb."""
         fleet, s = self._pool.fleet, self._settings
         pids = [host.pid for host in fleet.hosts if host.alive]
         families = await asyncio.to_thread(child_processes.measure_memory, pids, one_mb=s.page_mb, all_mb=s.browser_mb)
@@ -416,11 +415,8 @@ async def _repeat_every(seconds: float, look: Callable[[], Awaitable[None]]) -> 
             log.exception("the pool's watchdog stumbled, and goes on")
 
 
-# Where a task's page comes from: the worlds of the package, or a third-party page by its manifest.
-
-
 class TaskPageSource:
-    """A PageSource over others: `pages` for the tasks it knows, `worlds` for all others."""
+    """A PageSource over two: third-party `pages` for the tasks they know, the package's `worlds` for all others."""
 
     def __init__(self, worlds: WorldServer, pages: ManifestPages | None) -> None:
         self.worlds, self.pages = worlds, pages
@@ -436,7 +432,7 @@ class TaskPageSource:
 
 @asynccontextmanager
 async def open_page_sources(settings: Settings, root: Path | None = None) -> AsyncIterator[TaskPageSource]:
-    """Servers of the worlds and of the manifests that the settings name.
+    """Serve the package's task suites and the manifests that the settings name, until the block ends.
 
     root: what relative paths of synthesis.manifests are relative to, by default the current folder. Raises BadInput
     for a wrong manifest, or one whose package is not fetched.
@@ -448,12 +444,6 @@ async def open_page_sources(settings: Settings, root: Path | None = None) -> Asy
         yield TaskPageSource(worlds, pages)
 
 
-# A pool of pages over several browsers: leases that end, crash recovery, growth and shrinking by load, a clean end.
-#
-# A crash costs the sessions that were on it, at once and by a named error; the next lease gets a fresh page. What goes
-# on by itself (overdue sessions, hung pages, memory, idle pages) is in `pool.py`, the browsers are in `fleet.py`.
-
-log = logging.getLogger(__name__)
 _TRIES = 3  # to open a page whose browser dies meanwhile
 _LEASE_ANOTHER = "lease another environment"
 _MB = 2**20
@@ -461,6 +451,8 @@ _MB = 2**20
 
 class BrowserPool:
     """`async with BrowserPool(settings.sandbox, source) as pool:`, then `async with pool.env() as env:`.
+
+    A crash costs the sessions that were on it, at once and by a named error; the next lease gets a fresh page.
 
     events: what happens here (`events.py`). root: the folder that sandbox.record_folder counts from; None: the current
     one. touch: its pages are phones. launch, make_env and clock are there for tests of failures: they start a browser,
@@ -530,7 +522,7 @@ class BrowserPool:
         return list(self.lease_of.values())
 
     async def status(self) -> PoolStatus:
-        """Browsers, pages and sessions with their ages and memory; `str()` of it is a table for people."""
+        """Tell of browsers, pages and sessions, their ages and memory; `str()` of it is a table for people."""
         return await read_pool_status(self)
 
     def reclaim(self, lease: PageLease, why: str, error: EnvError) -> None:
@@ -539,7 +531,7 @@ class BrowserPool:
 
     # -- what a lease tells ---------------------------------------------------------------------------------------
     def lost(self, lease: PageLease, error: EnvError) -> None:
-        """Its page crashed, hangs, or died with its browser."""
+        """End a session whose page crashed, hangs, or died with its browser."""
         self._end(lease, error, Crashed(**_event_fields(lease), error=str(error)))
 
     def stepped(self, event: Stepped) -> None:
@@ -665,7 +657,7 @@ def _event_fields(lease: PageLease) -> dict[str, Any]:
 
 @asynccontextmanager
 async def open_browser_pool(settings: Settings, root: Path | None = None) -> AsyncIterator[BrowserPool]:
-    """The pages' servers and the browser pool: `async with open_sandbox(settings) as pool:`.
+    """Open the pages' servers and the browser pool: `async with open_browser_pool(settings) as pool:`.
 
     root: the folder that relative paths in the settings count from, which is the workspace; None: the current one.
     """

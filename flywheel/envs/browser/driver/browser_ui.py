@@ -33,13 +33,6 @@ from flywheel.envs.browser.driver.input import InputDriver
 from flywheel.envs.browser.driver.page import BrowserPage, SessionNotes, ignore_answer
 from flywheel.utils.errors import EnvError
 
-# What the browser itself shows over a page: a page of its own, over the session's last screen.
-#
-# A page whose script waits for an answer draws nothing and answers nothing. So what a person would see over it is
-# another page, in a process of its own: its background is the screen that was last taken, its HTML is what the browser
-# puts on top, and mouse and keys reach it as they reach any page. Its screens are drawn by the same browser, hence as
-# repeatable as all others.
-
 _BACKGROUND_SCRIPT = """(() => {
     const screen = document.getElementById("flywheel-screen") ?? document.body.appendChild(new Image());
     screen.id = "flywheel-screen";
@@ -50,7 +43,12 @@ _BACKGROUND_SCRIPT = """(() => {
 
 
 class CoverPage:
-    """One for a session, made when it is first shown; `page` is there while it is."""
+    """A page over the session's last screen, which shows what the browser puts on top.
+
+    A page whose script waits for an answer draws nothing and answers nothing. So what a person would see over it is
+    another page, in a process of its own, made when it is first shown: its background is the screen last taken, and
+    mouse and keys reach it as any page. `page` is there while it is shown.
+    """
 
     def __init__(
         self, targets: TargetRouter, connection: CdpConnection, frames: FrameCapture, settings: SandboxSettings
@@ -138,16 +136,15 @@ class CoverPage:
                 page.mark_gone("the cover crashed")
 
 
-# The bar that finds text in the page that is seen (ctrl-f), drawn by a page of its own over the page's screen.
-#
-# It takes the keys while it has the focus, and the mouse where it is; all else goes to the page, which lives on below
-# it. What is found is selected in the page and scrolled to, by the engine's own `window.find`.
-
 _FIND_BAR_HTML = (Path(__file__).parent / "find_bar.html").read_text(encoding="utf-8")
 
 
 class FindBar:
-    """One for a tab. `open`: it is seen. elements: the places of its parts."""
+    """The bar that finds text in the page (ctrl-f), drawn by a page of its own over the page's screen.
+
+    It takes the keys while it has the focus, and the mouse where it is; all else goes to the page below it. What is
+    found is selected and scrolled to by the engine's own `window.find`. elements: the places of its parts.
+    """
 
     def __init__(self, cover: CoverPage) -> None:
         self._cover = cover
@@ -217,16 +214,6 @@ class FindBar:
         self.elements = (await self._cover.page.observe(0))["elements"]
 
 
-# Dialogs of a session's pages: alert, confirm, prompt, and the question before a page is left.
-#
-# The script that asks stands still in its process until it is answered, and all that was under way in the page with it:
-# it can neither be drawn nor read, and its time stands still. So what a step was doing is held up (`through`), the
-# dialog is shown over the last screen (`browser_ui.py`), and the step that answers it goes on with what was held up.
-#
-# A dialog that opens while its page is being drawn would hold up every page of the browser, which draws one at a time.
-# So it is answered at once: an alert is shown all the same, since closing it gives the page nothing; others are
-# cancelled and noted.
-
 _DIALOG_HTML = (Path(__file__).parent / "dialog.html").read_text(encoding="utf-8")
 _MAX_MESSAGE, _MAX_DEFAULT = 10_000, 2000  # characters that are shown
 _MAX_TOLD = 100  # characters of a message in a note
@@ -259,7 +246,15 @@ class Dialog:
 
 
 class Dialogs:
-    """Of one tab. `open`: those that wait for an answer, the first one is shown."""
+    """Dialogs of a tab's pages: alert, confirm, prompt, and the question before a page is left.
+
+    The script that asks stands still until it is answered, and its page can neither be drawn nor read meanwhile. So
+    what a step was doing is held up (`through`), the dialog is shown over the last screen, and the step that answers it
+    goes on with what was held up. A dialog that opens while its page is being drawn would hold up every page of the
+    browser, so it is answered at once: an alert is shown all the same, others are cancelled and noted.
+
+    open: those that wait for an answer, of which the first is shown.
+    """
 
     def __init__(self, notes: SessionNotes, cover: CoverPage) -> None:
         self._notes, self._cover = notes, cover

@@ -34,18 +34,17 @@ from flywheel.envs.browser.driver.pickers import FormPickers
 from flywheel.envs.browser.page_source import LoginSteps, is_within_prefixes, list_allowed_origins
 from flywheel.utils.errors import EnvError, EnvTimeout
 
-# A tab as watchers see it while it is played: the browser's own screencast, and what the sandbox draws over a page.
-#
-# The screencast sends what is drawn for others, and has nothing drawn for it; so it changes no picture of the agent's.
-# Dialogs, pickers and the file chooser are drawn by the sandbox: with one of them open, its picture goes before the
-# browser's.
-
 _SCREENCAST_FORMAT = {"format": "jpeg", "quality": 80}
 _MAX_CORNER_WIDTH = 8  # pixels: what is no wider is a picture that was asked for to have the page drawn (`frames.py`)
 
 
 class Screencast:
-    """Of one tab. Nothing is asked of the browser while nobody watches."""
+    """Send a tab's picture to its watchers: the browser's own screencast, and what is drawn over the page.
+
+    The screencast sends what is drawn for the agent and draws nothing for itself, so it changes no picture of the
+    agent's. While a dialog, picker or file chooser is open, the picture with it goes before the browser's. Nothing is
+    asked of the browser while nobody watches.
+    """
 
     def __init__(self, tab: BrowserTab) -> None:
         self._tab = tab
@@ -55,12 +54,13 @@ class Screencast:
 
     @property
     def covered(self) -> bool:
-        """The sandbox shows something over the page."""
+        """Whether a dialog, picker, file chooser or find bar is over the page."""
         tab, page = self._tab, self._seen
         return bool(tab.dialogs.open or tab.chooser.open or tab.pickers.open or (page and tab.bar.open(page)))
 
     @contextmanager
     def watch(self) -> Iterator[LatestPicture]:
+        """Add a watcher until the block ends."""
         watcher = LatestPicture()
         self._watchers.add(watcher)
         if self._tab.screen:
@@ -73,8 +73,7 @@ class Screencast:
             self._follow()
 
     def shown(self, picture: bytes, moving: bool = False) -> None:
-        """A picture (PNG) of all that is seen. moving: more will come at once; until it rests the browser's own, which
-        are smaller, will do."""
+        """Send a PNG of all that is seen. moving: more come at once, and meanwhile the browser's smaller ones will do."""
         if not self._watchers:
             return
         self._follow()
@@ -86,7 +85,7 @@ class Screencast:
             self._put(picture)
 
     def heard(self, page: BrowserPage, params: Mapping[str, Any]) -> None:
-        """A frame of the screencast."""
+        """Take a frame of the screencast."""
         page.post("Page.screencastFrameAck", {"sessionId": params["sessionId"]})
         whole = params["metadata"]["deviceWidth"] > _MAX_CORNER_WIDTH
         if whole and page is self._page and page is self._seen and not self.covered:
@@ -103,7 +102,7 @@ class Screencast:
             watcher.put(picture)
 
     def _follow(self) -> None:
-        """The page that is seen sends its screencast, and no other."""
+        """Have the page that is seen send its screencast, and no other."""
         page = self._seen if self._watchers else None
         if page is self._page:
             return
@@ -114,23 +113,22 @@ class Screencast:
             page.post("Page.startScreencast", _SCREENCAST_FORMAT)
 
 
-# One tab: a browser context of its own, with the pages of one session after the other.
-#
-# A session begins with a fresh context, so nothing is left of the last one: no storage, no cookie, no visited link. Its
-# pages are a stack (`page.py`), and the next one's is made ready between two sessions (`context.py`). What the
-# browser shows over a page is a page of its own: a dialog is what the user acts on until it is answered
-# (`browser_ui.py`); pickers, a list of files and the bar that finds text take the actions that are meant for them
-# (`tab.py`). All that a page does beside what is seen (popups, downloads, refused addresses) is told in `notes`.
-
 _CHUNK_MS = 5000.0  # page time passed by one call
 _ACTION_MS = 200.0  # page time that an action may take
 _CLOSE_S = 5.0  # for the browser to let go of a context
 
 
 class BrowserTab:
-    """width, height: of the viewport in pixels, where a session asks for none of its own. touch: it is a phone's.
+    """A tab, with a browser context of its own for each session.
 
-    died: its pages are gone."""
+    A fresh context has no storage, cookie or visited link of the last session. It is made, with an empty page in a
+    process of its own, between two sessions, since that takes time. Its pages are a stack (`page.py`). A dialog is what
+    the user acts on until it is answered; pickers, the file chooser and the find bar take the actions that are meant
+    for them. What a page does beside what is seen (popups, downloads, refused addresses) is told in `notes`.
+
+    profile: the browser's folder, where downloads go. width, height: of the viewport in pixels, where a session asks
+    for none of its own. touch: it is a phone's. died: set once its pages are gone.
+    """
 
     def __init__(
         self,
@@ -177,13 +175,14 @@ class BrowserTab:
         files: Path | None = None,
         entry: LoginSteps | None = None,
     ) -> dict[str, Any]:
-        """A fresh session at `url`: storage, clock and chance are new, and time stands still. Gives what is seen.
+        """Begin a fresh session at `url`: storage, clock and chance are new, time stands still. Gives what is seen.
 
-        prepare: JavaScript run after the load; a promise that it returns is waited for, and page time passes meanwhile.
-        read: JavaScript whose value is `game` in what is seen; "": `window.__env__.getState()`. Raises EnvError where
-        the page does not load or `prepare` fails. The caller keeps the deadline. Where a dialog opens, it is what is
-        seen, and the rest follows when it is answered. files: a folder whose files the session has, beside what it
-        downloads. entry: how one logs in before.
+        seed: of the page's chance. allowed: prefixes of addresses that navigation may not leave. prepare: JavaScript
+        run after the load; a promise that it returns is waited for, and page time passes meanwhile. read: JavaScript
+        whose value is `game` in what is seen; "": `window.__env__.getState()`. viewport: width and height in pixels;
+        None: the tab's. files: a folder whose files the session has, beside what it downloads. entry: how one logs in
+        before. Where a dialog opens, it is what is seen, and the rest follows when it is answered. The caller keeps the
+        deadline. Raises EnvError where the page does not load or `prepare` fails.
         """
         await self.prepare(viewport)
         self._blank = False
@@ -236,9 +235,10 @@ class BrowserTab:
             self._context.proxy.close()
 
     async def ping(self) -> None:
-        """Raises EnvTimeout where the page does not answer within `timeout_s`, EnvError where it is gone.
+        """Ask the page for an answer; one whose dialog is open waits for its user and is not asked.
 
-        A page whose dialog is open waits for its user."""
+        Raises EnvTimeout where it does not answer within `timeout_s`, EnvError where it is gone.
+        """
         if not self.stack.pages or self.dialogs.open:
             return
         try:
@@ -303,7 +303,7 @@ class BrowserTab:
         return seen | {"elements": [*seen["elements"], *self.bar.elements]} if self.bar.open(self.page) else seen
 
     async def look(self, ms: float) -> dict[str, Any]:
-        """As `observe`, where no dialog opens."""
+        """Observe where no dialog is open; a page that left the allowed addresses is brought back."""
         while True:
             page = self.page
             try:
@@ -349,7 +349,7 @@ class BrowserTab:
             await self._context.downloads.settle()
 
     async def screenshot(self) -> bytes:
-        """PNG of the viewport, with what the browser shows over it."""
+        """Capture a PNG of the viewport, with what the browser shows over it."""
         if not self.dialogs.open:
             shot = await self.page.screenshot()
             self.screen = self.chooser.drawn(shot) if self.chooser.open else await self.pickers.onto(shot)
@@ -358,20 +358,23 @@ class BrowserTab:
         return await self.dialogs.screenshot(self.screen, self.size) if self.dialogs.open else self.screen
 
     async def advance(self, ms: float) -> dict[str, Any]:
-        """Pass page time without looking at it, far faster than it is real; gives what is seen at the end."""
+        """Pass `ms` of page time, far faster than it is real; gives what is seen at the end."""
         while ms > _CHUNK_MS:
             await self.observe(_CHUNK_MS)
             ms -= _CHUNK_MS
         return await self.observe(ms)
 
     async def evaluate(self, expression: str) -> Any:
-        """Value of a JavaScript expression in the page that is seen; None where it opens a dialog."""
+        """Evaluate JavaScript in the page that is seen; None where it opens a dialog.
+
+        Raises EnvError where a dialog is open, or the script fails.
+        """
         if self.dialogs.blocking:
             raise EnvError("the page waits for an answer to its dialog", where=self.url, fix="answer it first")
         return await self.dialogs.through(self.page.evaluate(expression))
 
     async def save_state(self) -> dict[str, Any]:
-        """The state of its page, clock, chance and storage, for a checkpoint: JSON values.
+        """Save the state of its page, clock, chance and storage for a checkpoint: JSON values.
 
         `restorable` says whether `load_state` can use it.
         """
@@ -385,7 +388,7 @@ class BrowserTab:
         return kept | {"cookies": cookies} | own
 
     async def load_state(self, kept: Mapping[str, Any]) -> bool:
-        """Bring back what `save_state` gave, in a session just opened at the same address; False where that cannot be."""
+        """Bring back what `save_state` gave, in a session just opened at the same address; False where it cannot be."""
         self.hands.clipboard = kept["clipboard"]
         await self.set_zoom(kept["zoom"])
         await self.context.set_cookies(kept["cookies"])
@@ -407,7 +410,7 @@ class BrowserTab:
         await self.bar.press(self.page, go, self.size)
 
     async def set_zoom(self, zoom: float) -> None:
-        """Of all pages of this session, those to come included."""
+        """Set the zoom (1.0: none) of all pages of this session, those to come included."""
         await self.stack.set_zoom(zoom)
 
     # -- how a session begins -------------------------------------------------------------------------------------
@@ -483,7 +486,7 @@ class BrowserTab:
             return ""  # it closed itself, before it was told of the action's end
 
     def _time_passer(self, page: BrowserPage) -> PassPageTime:
-        """Pass page time within an action on `page`; None where another page is seen from then on."""
+        """Make a function that passes page time within an action on `page`; it gives None once another page is seen."""
 
         async def pass_time(ms: float) -> dict[str, Any] | None:
             seen = await self.observe(ms)
@@ -557,7 +560,7 @@ class BrowserTab:
         return context.id
 
     def attached(self, session: str, info: Mapping[str, Any]) -> None:
-        """A target of this context is there, and waits."""
+        """Take a target of this context, which waits to be told to run."""
         if not self.pickers.overlay.attached(session, info):
             self.stack.attached(session, info)
 
