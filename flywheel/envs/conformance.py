@@ -267,8 +267,6 @@ async def _raises_env_error(asked: Awaitable[Any]) -> bool:
     return False
 
 
-# The conformance suite of the environment contract: every back-end passes it, the fake included.
-#
 # Each clause is one function, which raises EnvError naming what does not hold. `check_env` runs them all; `CLAUSES`
 # lets a caller run and report them one by one.
 
@@ -289,8 +287,11 @@ class NotReproducible(EnvError):
 
 @dataclass(frozen=True)
 class ConformanceCase:
-    """What is checked. seeded: another seed gives another task. able: actions of other environments that it can do.
-    moves: what is played, for environments in which clicks and keys are no-ops."""
+    """What is checked.
+
+    seeded: another seed gives another task. able: types of actions of other environments that it can do. moves: what
+    is played, for environments in which clicks and keys are no-ops.
+    """
 
     make_env: MakeEnv
     task: Task
@@ -300,6 +301,7 @@ class ConformanceCase:
     moves: Sequence[Action] = _DEFAULT_MOVES
 
     def require(self, holds: bool, otherwise: str) -> None:
+        """Raise EnvError that says `otherwise` where something does not hold."""
         if not holds:
             raise EnvError(otherwise, where=f"check of world {self.task.world}, task {self.task.task_id}")
 

@@ -15,13 +15,11 @@ from flywheel.envs import registry
 from flywheel.envs.base import TaskSuite
 from flywheel.utils.errors import BadInput, did_you_mean
 
-# What a manifest of tasks leaves to be drawn: placeholders of its texts, `{name}`, and what each is drawn from.
-
-PlaceholderChoices = Mapping[str, Sequence[Mapping[str, str] | str]]
+PlaceholderChoices = Mapping[str, Sequence[Mapping[str, str] | str]]  # of each `{name}` in a manifest's texts
 
 
 def draw_placeholders(choices: PlaceholderChoices, rng: random.Random) -> dict[str, str]:
-    """A text for each placeholder. A choice is a text, or a mapping whose entries are placeholders of their own."""
+    """Draw a text for each placeholder. A choice is a text, or a mapping of placeholders of its own to texts."""
     values: dict[str, str] = {}
     for name, of in choices.items():
         one = rng.choice(of)
@@ -30,7 +28,7 @@ def draw_placeholders(choices: PlaceholderChoices, rng: random.Random) -> dict[s
 
 
 def fill_placeholders(value: Any, values: Mapping[str, str]) -> Any:
-    """JSON values with the placeholders of all their texts filled in, those of names too."""
+    """Fill in the placeholders of all texts in JSON values, names included."""
     if isinstance(value, str):
         for name, text in values.items():
             value = value.replace(f"{{{name}}}", text)
@@ -40,24 +38,21 @@ def fill_placeholders(value: Any, values: Mapping[str, str]) -> Any:
     return [fill_placeholders(one, values) for one in value] if isinstance(value, list) else value
 
 
-# Worlds that others wrote, by manifests alone: `synthesis.worlds` names them, and each is made known to its kind.
-
 ManifestForm = TypeVar("M", bound=BaseModel)
 
 
 @runtime_checkable
 class ManifestLoader(Protocol):
-    """An environment kind that takes worlds by manifests."""
+    """A back-end that takes task suites by manifests."""
 
     def load(self, path: Path) -> TaskSuite:
-        """The manifest's world, which the kind knows from then on. Raises BadInput that names what is wrong in it."""
+        """Load the manifest's suite into the back-end. Raises BadInput that names what is wrong."""
 
 
 def load_external_suites(settings: Settings, root: Path) -> None:
-    """Make the worlds known that the settings name. root: the folder that relative paths count from. It may be called
-    again, also after a manifest has changed.
+    """Load the task suites of `synthesis.worlds` into their back-ends, again where a manifest has changed.
 
-    Raises BadInput for a manifest that cannot be used.
+    root: the folder that relative paths count from. Raises BadInput for a manifest that cannot be used.
     """
     for entry in settings.synthesis.worlds:
         path = root / entry
@@ -69,7 +64,7 @@ def load_external_suites(settings: Settings, root: Path) -> None:
 
 
 def register_external_suite(own: dict[str, TaskSuite], world: TaskSuite, path: Path) -> TaskSuite:
-    """For a kind: put a world among those that it has by manifests. Raises BadInput where its name is taken."""
+    """Add a suite to those that a back-end has by manifests, `own`. Raises BadInput where its name is taken."""
     if world.name not in own and world.name in registry.list_task_suites():
         raise BadInput(f"a world is called {world.name} already", where=path, fix="rename this one")
     own[world.name] = world
@@ -77,7 +72,7 @@ def register_external_suite(own: dict[str, TaskSuite], world: TaskSuite, path: P
 
 
 def validate_suite_manifest(path: Path, form: type[ManifestForm]) -> ManifestForm:
-    """A manifest in a kind's form. Raises BadInput that names the field."""
+    """Parse a manifest in a back-end's form. Raises BadInput that names the field."""
     try:
         return form.model_validate({name: value for name, value in _read_yaml_mapping(path).items() if name != "kind"})
     except ValidationError as error:

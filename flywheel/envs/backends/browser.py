@@ -1,4 +1,7 @@
-"""Register `browser`: pages in Chromium, of the package's suites and of third parties (`sandbox.manifests`)."""
+"""Register `browser`: pages in Chromium, of the package's suites and of third parties (`synthesis.manifests`).
+
+Its settings are the block `sandbox` itself.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +28,9 @@ from flywheel.utils import child_processes
 from flywheel.utils.diagnostics import Finding, run_diagnostic
 from flywheel.utils.errors import BadInput, FlywheelError
 
-# What `flywheel doctor` finds of browsers: that a page opens, and how well pages and their servers are kept apart.
-
 
 def examine_browsers(settings: Settings, task: Task) -> Iterator[Finding]:
-    """task: one of a world, whose page is opened for real."""
+    """Diagnose that the page of `task` opens, and how well pages and their servers are kept apart."""
     yield run_diagnostic("sandbox", partial(_examine_page, settings, task))
     yield _examine_chromium_sandbox(settings.sandbox)
     yield _examine_bwrap()
@@ -50,7 +51,7 @@ async def _time_first_page(settings: Settings, task: Task) -> str:
 
 
 def _examine_chromium_sandbox(settings: SandboxSettings) -> Finding:
-    """Of the page that was opened."""
+    """Tell whether Chromium's own sandbox worked for the page that was opened."""
     name = "Chromium's own sandbox"
     try:
         why = chromium.explain_missing_chromium_sandbox(chromium.find_chromium(settings), settings)
@@ -67,16 +68,13 @@ def _examine_chromium_sandbox(settings: SandboxSettings) -> Finding:
 
 
 def _examine_bwrap() -> Finding:
-    """Of the servers that third-party pages bring with them, which a policy may run code in."""
+    """Tell whether the servers of third-party pages, in which a policy may run code, are kept apart."""
     why = isolation.explain_missing_bwrap()
     if not why:
         return Finding("bubblewrap", "ok", "servers of third-party pages are kept apart from this machine")
     fix = "apt-get install bubblewrap" if "not installed" in why else "allow user namespaces"
     return Finding("bubblewrap", "optional", f"{why}: servers of third-party pages can reach this machine", fix)
 
-
-# browser: pages in Chromium, of the package's worlds and of third parties (`sandbox.manifests`); its settings are the
-# block `sandbox` itself.
 
 # Settings that change how long an episode takes, and not what happens in it.
 _NOT_IN_IDENTITY = {
@@ -103,6 +101,8 @@ _NOT_IN_IDENTITY = {
 
 
 class BrowserBackend:
+    """Pages in Chromium."""
+
     def suites(self) -> Iterable[str]:
         return catalogue.list_worlds()
 

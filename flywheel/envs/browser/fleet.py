@@ -95,7 +95,7 @@ _BUSY_FIX = "give the machine less to do, or lower sandbox.pages"
 
 
 class BackgroundTasks:
-    """Run tasks beside the pool's callers. What they raise is logged, but for EnvError: those who wait are told of it."""
+    """Run tasks beside the pool's callers. What they raise is logged, but for EnvError, which those who wait get."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -145,7 +145,7 @@ class BrowserFleet:
         return [page for host in self.hosts for page in host.pages]
 
     def reserve(self) -> PageSlot:
-        """Reserve a page of the browser with the least load; of a new one, where all have some and one more may be.
+        """Reserve a page of the browser with the least load; of a new one where all have some and there is room.
 
         It may still be `opening`. The caller sees to it that no more than sandbox.pages are
         reserved, so there is always room.

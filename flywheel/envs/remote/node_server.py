@@ -1,4 +1,8 @@
-"""Serve this machine's environments to whoever has a lease that the manager signed."""
+"""Serve this machine's environments to whoever has a lease that the manager signed.
+
+What the manager does not know of any more is ended at the next beat. Without a manager sessions go on until their
+leases end.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ import aiohttp
 from aiohttp import web
 
 from flywheel.config import Settings
-from flywheel.envs import registry as kinds
+from flywheel.envs import registry
 from flywheel.envs.registry import EnvPool, open_env_pools
 from flywheel.envs.remote import protocol, watch
 from flywheel.envs.remote.node_session import CALLS, NodeSession
@@ -24,24 +28,22 @@ from flywheel.envs.remote.protocol import LeaseToken
 from flywheel.utils.errors import BadInput, EnvError
 from flywheel.utils.local_server import errors_of_port
 
-# A node: environments of this machine, played from others by whoever has a lease that the manager signed.
-#
-# What the manager does not know of any more is ended at the next beat. Without a manager the sessions that there are go
-# on: their leases say until when.
-
 log = logging.getLogger(__name__)
 _BEAT_S = 2.0
 _MAX_CALL_BYTES = 64 * 2**20  # bytes of a call: a task with its files, a checkpoint
 
 
 class EnvNode:
-    """lenders: by kind. Its sessions begin with their first call. film: bytes of each one's episode that are kept."""
+    """One machine's environments, and the sessions that are played on them, each from its first call on.
+
+    pools, identities: by back-end. film: bytes of each session's episode that are kept.
+    """
 
     def __init__(
-        self, name: str, token: str, lenders: Mapping[str, EnvPool], identities: Mapping[str, str], film: int = 0
+        self, name: str, token: str, pools: Mapping[str, EnvPool], identities: Mapping[str, str], film: int = 0
     ) -> None:
         self.name, self.boot, self._film = name, secrets.token_hex(8), film
-        self._token, self._lenders, self._identities = token, lenders, identities
+        self._token, self._pools, self._identities = token, pools, identities
         self.sessions: dict[str, NodeSession] = {}
         self._over: dict[str, float] = {}  # sessions that have ended, until their leases would have
 
@@ -55,7 +57,7 @@ class EnvNode:
         return made
 
     async def end(self, sessions: Iterable[str]) -> None:
-        """Those of them that are here."""
+        """End those of these sessions that are here."""
         found = {one: self.sessions.pop(one) for one in sessions if one in self.sessions}
         self._over |= {one: session.until for one, session in found.items()}
         self._over = {one: until for one, until in self._over.items() if until > time.time()}
@@ -93,10 +95,10 @@ class EnvNode:
         return note
 
     def _begin(self, note: LeaseToken) -> NodeSession:
-        lender = self._lenders.get(note.kind)
-        if lender is None or self._identities[note.kind] != note.identity:
+        pool = self._pools.get(note.kind)
+        if pool is None or self._identities[note.kind] != note.identity:
             raise EnvError(f"this node has no {note.kind} of these settings", where=f"node {self.name}")
-        made = self.sessions[note.session] = NodeSession(lender, note, self._film)
+        made = self.sessions[note.session] = NodeSession(pool, note, self._film)
         return made
 
     async def _end(self, request: web.Request) -> web.Response:
@@ -115,8 +117,11 @@ class EnvNode:
 async def send_heartbeats(
     node: EnvNode, manager: str, token: str, about: Mapping[str, Any], until_empty: asyncio.Event
 ) -> None:
-    """Register, be heard of, end what is over; for ever. until_empty: is set when the manager drains the node and its
-    last session has ended."""
+    """Register with the manager, tell it of the sessions, and end what is over; for ever.
+
+    about: what the manager is told when the node registers. until_empty: is set when the manager drains the node and
+    its last session has ended.
+    """
     headers = {"Authorization": f"Bearer {token}"}
     async with aiohttp.ClientSession(manager, headers=headers, timeout=aiohttp.ClientTimeout(total=10)) as client:
         registered = False
@@ -139,7 +144,7 @@ async def send_heartbeats(
 
 
 async def _post_to_manager(client: aiohttp.ClientSession, path: str, body: Mapping[str, Any]) -> dict[str, Any] | None:
-    """None where the node has to register. Raises BadInput where the manager refuses it."""
+    """Post JSON and give the answer; None where the node has to register. Raises BadInput where it is refused."""
     async with client.post(path, json=body) as answer:
         if answer.status == 404:
             return None
@@ -152,14 +157,16 @@ async def _post_to_manager(client: aiohttp.ClientSession, path: str, body: Mappi
 async def open_node(
     name: str, token: str, settings: Settings, names: Iterable[str], root: Path | None = None, film: int = 0
 ) -> AsyncIterator[tuple[EnvNode, dict[str, tuple[int, str]]]]:
-    """A node with environments of these kinds; what it has to offer: places and the identity of settings by kind.
-    film: as of `Node`."""
+    """Open a node with these back-ends; gives it, and its places and the identity of its settings by back-end.
+
+    root: the folder that relative paths in the settings count from. film: as of `EnvNode`.
+    """
     names = list(names)
-    found = {one: kinds.find_backend(one) for one in names}
+    found = {one: registry.find_backend(one) for one in names}
     identities = {one: protocol.hash_backend_settings(kind.identity(settings)) for one, kind in found.items()}
     places = {one: (kind.limits(settings).places, identities[one]) for one, kind in found.items()}
-    async with open_env_pools(settings, names, root) as lenders:
-        node = EnvNode(name, token, lenders, identities, film)
+    async with open_env_pools(settings, names, root) as pools:
+        node = EnvNode(name, token, pools, identities, film)
         try:
             yield node, places
         finally:
@@ -167,14 +174,15 @@ async def open_node(
                 await node.end(list(node.sessions))
 
 
-# A manager, or a node, listens for as long as it is wanted: for the command and for a run's own cluster alike.
-
 _MAX_WAITING_CONNECTIONS = 2048  # connections that wait to be taken
 
 
 @asynccontextmanager
 async def serve_application(application: web.Application, host: str, port: int = 0) -> AsyncIterator[str]:
-    """Its address, until the end of the block. port: 0 takes a free one. Raises BadInput where it is in use."""
+    """Serve an application until the block ends; gives its address. port: 0 takes a free one.
+
+    Raises BadInput where the port is in use.
+    """
     runner = web.AppRunner(application, access_log=None)
     await runner.setup()
     try:
@@ -195,9 +203,12 @@ async def run_node(
     address: str = "",
     ready: Callable[[str], None] = lambda address: None,
 ) -> None:
-    """Be a node, until it was drained. opening: `nodes.opened(...)`. address: where who plays finds it; empty: where it
-    listens. ready: is told the address. Raises BadInput where the manager refuses it, or the port is in use, and what
-    `opening` raises."""
+    """Run a node until it was drained.
+
+    opening: `open_node(...)`. token: the manager's. manager: its address. address: where players find the node; empty:
+    where it listens. ready: is called with the address. Raises BadInput where the manager refuses the node or the port
+    is in use, and what `opening` raises.
+    """
     async with opening as (made, places), serve_application(made.application(), host, port) as own:
         empty = asyncio.Event()
         about = {"address": address or own, "places": places}

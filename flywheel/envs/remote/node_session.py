@@ -80,10 +80,12 @@ def _zip_episode(about: Mapping[str, Any], pictures: Mapping[str, bytes]) -> byt
 
 
 class NodeSession:
-    """An environment for as long as its lease; it is entered and left by one task. film: bytes of its episode that are
-    kept."""
+    """An environment for as long as its lease, entered and left by one task.
 
-    def __init__(self, lender: EnvPool, note: LeaseToken, film: int = 0) -> None:
+    pool: lends it. note: the lease. film: bytes of its episode that are kept.
+    """
+
+    def __init__(self, pool: EnvPool, note: LeaseToken, film: int = 0) -> None:
         self.until, self.episode_buffer = note.until, EpisodeBuffer(film)
         self._over = asyncio.Event()
         self._env: asyncio.Future[Env] = asyncio.get_running_loop().create_future()
@@ -96,11 +98,11 @@ class NodeSession:
         self.task: Task | None = None
         self.last_result: StepResult | None = None  # the last of its results, and how many there were in this episode
         self.steps = 0
-        self.life = asyncio.create_task(self._live(lender))
+        self.life = asyncio.create_task(self._live(pool))
 
-    async def _live(self, lender: EnvPool) -> None:
+    async def _live(self, pool: EnvPool) -> None:
         try:
-            async with lender.env() as env:
+            async with pool.env() as env:
                 self._env.set_result(env)
                 await self._over.wait()
         except Exception as error:
@@ -110,20 +112,26 @@ class NodeSession:
                 log.warning("a session did not end well: %s", error)
 
     async def env(self) -> Env:
+        """Wait for the environment. Raises what opening it raised."""
         return await asyncio.shield(self._env)
 
     async def call(self, name: str, body: bytes) -> bytes:
+        """Carry out a remote call, one at a time. name: of CALLS. body, result: as `protocol` encodes them.
+
+        Raises EnvError, and ValueError, KeyError, TypeError or AttributeError for a body that cannot be decoded.
+        """
         env = await self.env()
         async with self.lock:
             return await CALLS[name](self, env, body)
 
     def record_and_encode(self, result: StepResult, action: Action | None = None) -> bytes:
-        """The result as it is sent, kept for who watches."""
+        """Encode a result to be sent, and record it for who watches."""
         self.last_result, self.steps = result, self.steps + 1
         self.episode_buffer.add(action, result)
         return protocol.encode_result(result)
 
     async def end(self) -> None:
+        """Give the environment back, and wait until it is."""
         self._over.set()
         if not self._env.done():
             self.life.cancel()

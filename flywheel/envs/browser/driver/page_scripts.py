@@ -45,7 +45,7 @@ def _join_scripts(folder: str, parts: tuple[str, ...]) -> str:
     return "".join(['(() => {\n"use strict";\n', *(_read_script(f"{folder}/{part}.js") for part in parts), "})();\n"])
 
 
-# `CONFIG` in the first two is replaced for each page and worker (`page_setup.py`).
+# `CONFIG` in the first two is replaced for each page and worker (`page.py`).
 DOCUMENT_SCRIPT = _join_scripts("document", _DOCUMENT_PARTS) + _read_script("refusals.js")
 WORKER_SCRIPT = _read_script("worker_clock.js")
 PICKERS_SCRIPT = _join_scripts("pickers", _PICKER_PARTS)

@@ -73,7 +73,7 @@ class Screencast:
             self._follow()
 
     def shown(self, picture: bytes, moving: bool = False) -> None:
-        """Send a PNG of all that is seen. moving: more come at once, and meanwhile the browser's smaller ones will do."""
+        """Send a PNG of all that is seen. moving: more come at once; meanwhile the browser's smaller ones will do."""
         if not self._watchers:
             return
         self._follow()
