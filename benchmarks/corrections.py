@@ -47,7 +47,7 @@ from flywheel.rollout.history import PromptHistory
 from flywheel.store import manifest
 from flywheel.store.trajectory import Step
 from flywheel.store.versioning import iteration_params
-from flywheel.training.data.samples import Sample
+from flywheel.training.data import Example, ShuffledDataset
 from flywheel.utils.confidence_intervals import wilson_interval
 from flywheel.utils.errors import BadInput
 
@@ -224,33 +224,34 @@ def _trained(
     samples = [*islice(_repeated(agent, rng), half), *islice(_repeated(general, rng), options.samples - half)]
     rng.shuffle(samples)
     ct = chosen.ct.model_copy(update={"samples": options.samples})
-    train_supervised(base, model, samples, settings=ct, seed=options.seed, state_folder=state)
+    dataset = ShuffledDataset(samples, ct.batch, options.seed)
+    train_supervised(base, model, dataset, settings=ct, state_folder=state)
     return model
 
 
-def _samples(played: Sequence[Played], encoder: Encoder) -> Iterator[Sample]:
+def _samples(played: Sequence[Played], encoder: Encoder) -> Iterator[Example]:
     for one in played:
         for number, (context, wanted, _) in enumerate(one.steps):
             prompt: Callable = partial(encoder.encode, context)
             response = tuple(encoder.encode_text(wanted))
-            yield Sample(prompt, response, None, one.task.task_id, number, one.task.domain)
+            yield Example(prompt, response, None, one.task.task_id, number, one.task.domain)
 
 
-def _recorded(ws: Workspace, encoder: Encoder, chosen: Settings, screens: Path) -> tuple[list[Sample], list[Sample]]:
+def _recorded(ws: Workspace, encoder: Encoder, chosen: Settings, screens: Path) -> tuple[list[Example], list[Example]]:
     """All steps of the first iteration's recordings, and its general samples."""
-    from flywheel.training.data import dataset
-    from flywheel.training.data.dataset import SampleRef
+    from flywheel.training import data as dataset
+    from flywheel.training.data import ExampleRef
 
     screens.mkdir(parents=True, exist_ok=True)
     cumulative = manifest.read_manifest(ws, 1)
     people = dataset.load_weighted_steps(ws, cumulative, "ct", {"recording": 1.0}, other=0.0)
-    drawn = [SampleRef(name, k, False) for name, n in zip(people.names, people.steps, strict=True) for k in range(n)]
-    general = [SampleRef(name, 0, True) for name in dataset.load_general_examples(ws, cumulative).names]
-    found = dataset.load_samples(ws, cumulative, [*drawn, *general], encoder, chosen, screens)
+    drawn = [ExampleRef(name, k, False) for name, n in zip(people.names, people.steps, strict=True) for k in range(n)]
+    general = [ExampleRef(name, 0, True) for name in dataset.load_general_examples(ws, cumulative).names]
+    found = dataset.load_examples(ws, cumulative, [*drawn, *general], encoder, chosen, screens)
     return found[: len(drawn)], found[len(drawn) :]
 
 
-def _repeated(samples: Sequence[Sample], rng: random.Random) -> Iterator[Sample]:
+def _repeated(samples: Sequence[Example], rng: random.Random) -> Iterator[Example]:
     """Each as often as any other, in an order of its own each time."""
     while samples:
         yield from rng.sample(samples, len(samples))

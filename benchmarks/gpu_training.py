@@ -14,7 +14,7 @@ from gpu_work import SHARDED, TRAINED, Parameters, Work, layers_that_fit, packs,
 
 from flywheel.config import RlSettings, SftSettings
 from flywheel.policy.model import load_model
-from flywheel.training.data.samples import Sample
+from flywheel.training.data import Example, ShuffledDataset
 from flywheel.training.modeling.packing import PackedBatch
 from flywheel.training.rl.experience import Experience, estimate_step_samples
 from flywheel.training.rl.learner import Learner, ValueFeatures
@@ -34,18 +34,17 @@ def training(place: Place, zero: bool) -> Iterator[Line]:
         yield found | {"name": "sft_zero3"}
 
 
-def sft(place: Place, samples: Sequence[Sample], engine: str, layers: int) -> Line:
+def sft(place: Place, samples: Sequence[Example], engine: str, layers: int) -> Line:
     """One gradient step on all samples, a pass for each."""
     model = place.checkpoint(layers)
     settings = SftSettings(device=place.device.type, pack_tokens=_longest(samples), engine=engine, zero_stage=3)
-    trainer = SupervisedTrainer(model, samples, settings, "gpu check")
+    trainer = SupervisedTrainer(model, ShuffledDataset(samples, len(samples), 0), settings, "gpu check")
     config = configuration(place.shape, layers)  # the trainer's own names its attention, of which no model is made anew
     sizes = Parameters.of(config)
     parts = trainer.reader.parts([trainer.reader.item(one.context, one.response) for one in samples], settings)
-    every = range(len(samples))
-    trainer.step(every, settings.lr, 1)  # makes the optimiser's state, too
+    trainer.step(0, settings.lr)  # makes the optimiser's state, too
     with timed(place.device) as found:
-        trainer.step(every, settings.lr, 2)
+        trainer.step(0, settings.lr)
     work = Work(
         packs(config, parts, backward=True, freeze_vision=settings.freeze_vision),
         step_bytes(sizes.rest + layers * sizes.layer, sizes.tower, len(parts)),
@@ -54,7 +53,7 @@ def sft(place: Place, samples: Sequence[Sample], engine: str, layers: int) -> Li
     return place.limits.line("sft", "float32", facts["sequence_tokens"], work, found, **facts)
 
 
-def rl(place: Place, samples: Sequence[Sample], layers: int) -> Line:
+def rl(place: Place, samples: Sequence[Example], layers: int) -> Line:
     """One step of the settings' algorithm: samples are read for values and log-probabilities, then come the gradient
     steps of policy and value model (whose own work is too small to count)."""
     # Nobody sampled these answers, so the trainer must not mind that the policy finds them unlikely.
@@ -80,19 +79,19 @@ def rl(place: Place, samples: Sequence[Sample], layers: int) -> Line:
     return place.limits.line("rl", "float32", facts["sequence_tokens"], read + moved, found, **facts)
 
 
-def _samples(place: Place) -> list[Sample]:
+def _samples(place: Place) -> list[Example]:
     """A screen and an answer each, none like another."""
     encoder, count = new_encoder(), place.shape.samples
     prompts = [encoder.encode(context) for context in contexts(place.shape, count)]
     responses = answers(encoder, count, place.shape.new_tokens)
     said = (-1.0,) * place.shape.new_tokens
     return [
-        Sample(prompt, response, None, f"made-up-{number}", 0, "games", sampled_logprobs=said)
+        Example(prompt, response, None, f"made-up-{number}", 0, "games", sampled_logprobs=said)
         for number, (prompt, response) in enumerate(zip(prompts, responses, strict=True))
     ]
 
 
-def _longest(samples: Sequence[Sample]) -> int:
+def _longest(samples: Sequence[Example]) -> int:
     return max(len(one.context) + len(one.response) for one in samples)
 
 
@@ -107,7 +106,7 @@ def _facts(place: Place, parts: Sequence[PackedBatch], layers: int) -> dict[str,
 
 
 def _fitting(
-    place: Place, samples: Sequence[Sample], freeze_vision: bool, each: int, train: Callable[[int], Line]
+    place: Place, samples: Sequence[Example], freeze_vision: bool, each: int, train: Callable[[int], Line]
 ) -> Line:
     """`train` with as many layers as a GPU's memory holds. each: bytes of a trained parameter."""
     layers = place.layers

@@ -30,7 +30,7 @@ from flywheel.policy.encoding import Encoder
 from flywheel.recordings.rows import IngestedSession, demonstration_rows
 from flywheel.recordings.synthetic.demonstrations import DATASET, demonstrate_task
 from flywheel.store.interop.demonstration import demonstration_folder_name, save_demonstration
-from flywheel.training.data.samples import Sample, build_agent_samples
+from flywheel.training.data import Example, ShuffledDataset, build_agent_examples
 from flywheel.training.sft import train_supervised
 from flywheel.utils.errors import BadInput
 
@@ -123,9 +123,8 @@ def make(folder: Path, settings: Settings, base: Path, recipe: Recipe, note=prin
         train_supervised(
             begin,
             model,
-            [sample for one in shown for sample in one] * recipe.passes,
+            ShuffledDataset([s for one in shown for s in one] * recipe.passes, block.batch, recipe.seed + number),
             settings=block,
-            seed=recipe.seed + number,
             state_folder=folder / f"{name}.state{number}",
         )
         rounds.append(play(model, tried, settings)["success"])
@@ -166,7 +165,7 @@ async def _played(model: Path, tasks: Sequence[Task], s: Settings) -> list[Judge
 
 async def _demonstrations(
     chosen: Sequence[Task], settings: Settings, encoder: Encoder, folder: Path
-) -> dict[str, list[list[Sample]]]:
+) -> dict[str, list[list[Example]]]:
     """Samples by way and demonstration."""
     async with open_environments(settings, chosen) as environments:
         at_once = asyncio.Semaphore(2)
@@ -179,10 +178,10 @@ async def _demonstrations(
             return demonstration_rows(kept, settings, 0)
 
         played = await asyncio.gather(*map(one, chosen))
-    found: dict[str, list[list[Sample]]] = defaultdict(list)
+    found: dict[str, list[list[Example]]] = defaultdict(list)
     for task, session in zip(chosen, played, strict=True):
         images = {row["sha256"]: row["bytes"] for row in session.image_rows}
         found[task.interface].append(
-            build_agent_samples([session.trajectory], session.steps, images, encoder, settings.policy)
+            build_agent_examples([session.trajectory], session.steps, images, encoder, settings.policy)
         )
     return found

@@ -23,7 +23,7 @@ from flywheel.envs.tasks.drawing import make_task, task_content
 from flywheel.policy.checkpoint import checkpoint_digest
 from flywheel.policy.encoding import Encoder
 from flywheel.store.trajectory import Step, Trajectory
-from flywheel.training.data.samples import Sample, build_agent_samples
+from flywheel.training.data import Example, ShuffledDataset, build_agent_examples
 from flywheel.training.sft import train_supervised
 from flywheel.utils.errors import BadInput
 
@@ -108,9 +108,8 @@ def make(folder: Path, settings: Settings, base: Path, recipe: Recipe, note=prin
     losses = train_supervised(
         base,
         out,
-        list(samples) * recipe.passes,
+        ShuffledDataset(list(samples) * recipe.passes, block.batch, recipe.seed),
         settings=block,
-        seed=recipe.seed,
         state_folder=folder / f"{name}.state",
     )
     facts = named | {"steps": len(samples), "loss": [losses[0], losses[-1]]}
@@ -118,7 +117,7 @@ def make(folder: Path, settings: Settings, base: Path, recipe: Recipe, note=prin
     return out
 
 
-async def _demonstrations(chosen: Sequence[Task], settings: Settings, encoder: Encoder) -> list[Sample]:
+async def _demonstrations(chosen: Sequence[Task], settings: Settings, encoder: Encoder) -> list[Example]:
     async with open_browser_pool(settings) as pool:
 
         async def one(task: Task) -> tuple[Trajectory, list[Step], dict[str, bytes]]:
@@ -128,7 +127,7 @@ async def _demonstrations(chosen: Sequence[Task], settings: Settings, encoder: E
         played = await asyncio.gather(*map(one, chosen))
     every = [step for _, steps, _ in played for step in steps]
     images = {name: png for _, _, screens in played for name, png in screens.items()}
-    return build_agent_samples([trajectory for trajectory, _, _ in played], every, images, encoder, settings.policy)
+    return build_agent_examples([trajectory for trajectory, _, _ in played], every, images, encoder, settings.policy)
 
 
 async def _demonstration(env: Env, task: Task, grammar: Grammar) -> tuple[Trajectory, list[Step], dict[str, bytes]]:

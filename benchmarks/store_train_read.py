@@ -134,11 +134,11 @@ def sample(ws: Workspace) -> None:
     """As the stage ct: draw, read, and encode each sample once."""
     from flywheel.config import Settings
     from flywheel.policy.encoding import Encoder
-    from flywheel.training.data import dataset
+    from flywheel.training import data as dataset
 
     read = manifest.read_manifest(ws, ITERATIONS)
     with tempfile.TemporaryDirectory() as folder:
-        found = dataset.load_samples(ws, read, _drawn(ws), Encoder.from_folder(_MODEL), Settings(), Path(folder))
+        found = dataset.load_examples(ws, read, _drawn(ws), Encoder.from_folder(_MODEL), Settings(), Path(folder))
         for one in found:
             assert len(one.context) > 0
 
@@ -155,7 +155,7 @@ def read_raw(ws: Workspace) -> None:
 
 def _drawn(ws: Workspace) -> list:
     from flywheel.config import SupervisedSettings
-    from flywheel.training.data import dataset
+    from flywheel.training import data as dataset
 
     pool = dataset.load_weighted_steps(ws, manifest.read_manifest(ws, ITERATIONS), "ct", {"rollout": 0.02})
     block = SupervisedSettings(samples=SAMPLES, agent_fraction=1.0)

@@ -28,7 +28,7 @@ from flywheel.config import PolicySettings, SupervisedSettings
 from flywheel.envs.base import Observation, StepResult, Task
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import save_checkpoint, tiny_config
-from flywheel.training.data.samples import Sample
+from flywheel.training.data import Example, ShuffledDataset
 from flywheel.training.sft import train_supervised
 from flywheel.utils.errors import EnvError
 
@@ -162,7 +162,8 @@ def start(folder: Path, base: Path, policy: PolicySettings, right: float, seed: 
     for number in range(2400):
         side = SIDES[number % 2]
         response = said[side if chance.random() < right else SIDES[1 - number % 2]]
-        samples.append(Sample(shown[side, chance.randrange(8)], response, None, f"s{number}", 0, "games"))
+        samples.append(Example(shown[side, chance.randrange(8)], response, None, f"s{number}", 0, "games"))
     block = SupervisedSettings(lr=3e-3, batch=16, samples=len(samples), freeze_vision=False)
-    train_supervised(folder / "base", folder / "start", samples, settings=block, seed=seed, state_folder=folder / "s")
+    dataset = ShuffledDataset(samples, block.batch, seed)
+    train_supervised(folder / "base", folder / "start", dataset, settings=block, state_folder=folder / "s")
     return folder / "start"

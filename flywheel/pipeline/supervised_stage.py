@@ -12,9 +12,6 @@ from flywheel.pipeline.stage import StageContext, StageResult
 from flywheel.policy.checkpoint import checkpoint_digest
 from flywheel.store import lineage, manifest, metrics
 
-# Sources of demonstrations: recorded here, and taken in from other data sets. A step of each weighs the same.
-_PEOPLE = {"recording": 1.0, "import": 1.0}
-
 
 def train_checkpoint(
     ctx: StageContext,
@@ -32,19 +29,22 @@ def train_checkpoint(
     """
     # They bring torch, which who only asks for the pipeline does not need.
     from flywheel.policy.encoding import Encoder
-    from flywheel.training.data import dataset
-    from flywheel.training.data.dataset import draw_mixture, merge_weighted_steps
+    from flywheel.training.data import MixtureDataset
     from flywheel.training.sft import train_supervised
 
-    cumulative = manifest.read_manifest(ctx.ws, ctx.iteration)
-    agent = dataset.load_weighted_steps(ctx.ws, cumulative, store_name, weights or {})
-    if demonstrations:
-        people = dataset.load_weighted_steps(ctx.ws, cumulative, "ct", _PEOPLE, other=0.0)
-        agent = merge_weighted_steps(agent, people, demonstrations)
-    drawn = draw_mixture(
-        agent, dataset.load_general_examples(ctx.ws, cumulative), settings, ctx.seed("mix", store_name)
+    dataset = MixtureDataset.draw(
+        ctx.ws,
+        manifest.read_manifest(ctx.ws, ctx.iteration),
+        store_name,
+        Encoder.from_folder(begin),
+        ctx.settings,
+        settings,
+        folder,
+        mix_seed=ctx.seed("mix", store_name),
+        order_seed=ctx.seed("order", store_name),
+        weights=weights,
+        demonstrations=demonstrations,
     )
-    samples = dataset.load_samples(ctx.ws, cumulative, drawn, Encoder.from_folder(begin), ctx.settings, folder)
 
     def on_metric(metric) -> None:
         done, total = metric["step"], metric["steps"]
@@ -53,18 +53,17 @@ def train_checkpoint(
     losses = train_supervised(
         begin,
         ctx.ws.model(ctx.iteration, ctx.stage),
-        samples,
+        dataset,
         settings=settings,
-        seed=ctx.seed("order", store_name),
         state_folder=folder,
         on_metric=on_metric,
     )
     return {
         "losses": losses,
-        "trained": sorted({one.name for one in drawn if not one.general}),
+        "trained": sorted(dataset.trajectory_ids),
         "begin": ctx.ws.relative(begin),
-        "used": sum(not one.general for one in drawn),
-        "samples": len(samples),
+        "used": dataset.n_agent,
+        "samples": len(dataset.examples),
     }
 
 

@@ -6,12 +6,11 @@ import hashlib
 import json
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,7 +19,7 @@ from flywheel.policy.checkpoint import checkpoint_digest
 from flywheel.policy.devices import count_parallel_passes
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import load_model, save_checkpoint
-from flywheel.training.data.samples import Sample
+from flywheel.training.data import SupervisedDataset
 from flywheel.training.distributed.engine import open_engine, pad_microbatches_across_ranks, take_gradient_step
 from flywheel.training.distributed.train_state import TrainState
 from flywheel.training.distributed.worker_group import WorkerGroup
@@ -31,46 +30,45 @@ log = logging.getLogger(__name__)
 
 OnMetric = Callable[[Mapping[str, Any]], None]  # called with {"step", "steps", "loss", "lr", "probability"} each step
 
-_FORMAT = 2  # of the state on disk: that of another one is not taken up
-_FREE = {"processes", "device"}  # settings that a run which goes on may have others of
+_STATE_FORMAT = 3  # of the state on disk: that of another one is not taken up
+_FREE_SETTINGS = {"processes", "device"}  # settings that a run which goes on may have others of
 
 
 def train_supervised(
     model_folder: Path,
     out_folder: Path,
-    samples: Sequence[Sample],
+    dataset: SupervisedDataset,
     *,
     settings: SupervisedSettings,
-    seed: int,
     state_folder: Path,
     on_metric: OnMetric = lambda metric: None,
 ) -> list[float]:
-    """Train the checkpoint on the samples and write the result to `out_folder`; returns the loss of each step.
+    """Train the checkpoint on each batch once, write the result to `out_folder`, and return the loss of each step.
 
-    A killed run that is called again with the same arguments goes on from the state in `state_folder` and ends with
-    the same weights; the state is left for the caller to delete. Raises TrainingError where there are no samples, the
-    loss is not finite, or one of several processes ends (on the nodes of a cluster that is WorkerLost, and a node that
-    cannot take part ClusterError).
+    A killed run that is called again with the same arguments resumes from the state in `state_folder` and ends with
+    the same weights; the caller deletes the state. on_metric: called after each step. Raises TrainingError where the
+    data set is empty, the loss is not finite, or one of several processes ends (on the nodes of a cluster WorkerLost,
+    and ClusterError where a node cannot take part).
     """
     name = out_folder.name
-    if not samples:
+    steps = len(dataset)
+    if not steps:
         raise TrainingError("there are no samples to train on", where=name, fix="collect trajectories first")
-    batches = plan_batches(len(samples), settings.batch, seed)
-    path, key = state_folder / "supervised.pt", _hash_inputs(model_folder, samples, settings, seed)
-    make, size = partial(SupervisedTrainer, model_folder, samples, settings, name), settings.processes
+    path, key = state_folder / "supervised.pt", _hash_inputs(model_folder, dataset, settings)
+    make, size = partial(SupervisedTrainer, model_folder, dataset, settings, name), settings.processes
     workers = WorkerGroup(make, size, torch.get_num_threads(), where=f"{name}.processes")
     try:
         about = workers.call("load", path, key) or {"key": key, "done": 0, "losses": []}
         done, losses = about["done"], about["losses"]
         if done:
             log.info("goes on at step %d", done)
-        for number in range(done, len(batches)):
-            lr = cosine_learning_rate(number, len(batches), settings)
-            loss, probability = workers.call("step", batches[number], lr, number + 1)
+        for number in range(done, steps):
+            lr = cosine_learning_rate(number, steps, settings)
+            loss, probability = workers.call("step", number, lr)
             losses.append(loss)
             if (number + 1) % settings.save_every == 0:
                 workers.call("save", path, {"key": key, "done": number + 1, "losses": losses})
-            on_metric({"step": number + 1, "steps": len(batches), "loss": loss, "lr": lr, "probability": probability})
+            on_metric({"step": number + 1, "steps": steps, "loss": loss, "lr": lr, "probability": probability})
         workers.call("write", out_folder)
     finally:
         workers.close()
@@ -78,10 +76,13 @@ def train_supervised(
 
 
 class SupervisedTrainer(TrainState):
-    """What each process of CT and SFT does. Each has all samples, and encodes those of a batch as it comes."""
+    """Trains in one process of CT and SFT. Each process has the whole data set, and encodes a batch as it comes.
 
-    def __init__(self, folder: Path, samples: Sequence[Sample], settings: SupervisedSettings, name: str) -> None:
-        self.samples, self.settings, self.name = samples, settings, name
+    name: of the stage, for errors.
+    """
+
+    def __init__(self, folder: Path, dataset: SupervisedDataset, settings: SupervisedSettings, name: str) -> None:
+        self.dataset, self.settings, self.name = dataset, settings, name
         self.encoder = Encoder.from_folder(folder)
         self.policy = load_model(folder, device=settings.device).train()
         at_once = count_parallel_passes(self.policy)
@@ -90,12 +91,14 @@ class SupervisedTrainer(TrainState):
         self.engine = open_engine(self.reader, settings, at_once)
         super().__init__({"policy": self.policy}, {"policy": self.engine})
 
-    def step(self, batch: Sequence[int], rate: float, number: int) -> tuple[float, float]:
-        """One gradient step on samples by their numbers: the loss, -mean log pi over their response tokens, and the
-        tokens' mean probability."""
-        chosen = [self.samples[i] for i in batch]
-        tokens = sum(len(sample.response) for sample in chosen)
-        items = [self.reader.item(sample.context, sample.response) for sample in chosen]
+    def step(self, number: int, rate: float) -> tuple[float, float]:
+        """Take a gradient step on batch `number` at learning rate `rate`; return (loss, mean token probability).
+
+        The loss is -mean log pi over the response tokens of the batch. Raises TrainingError where it is not finite.
+        """
+        batch = self.dataset.get_batch(number)
+        tokens = sum(len(example.response) for example in batch)
+        items = [self.reader.item(example.context, example.response) for example in batch]
 
         def loss_of(part: MicroBatch) -> tuple[Tensor, tuple[float]]:
             _, _, logprobs = self.engine.forward(part, 1.0)
@@ -103,7 +106,7 @@ class SupervisedTrainer(TrainState):
 
         parts = pad_microbatches_across_ranks(self.reader.parts(items, self.settings, self.engine.shares), self.engine)
         (loss, probability), _ = take_gradient_step(
-            self.engine, parts, loss_of, rate, what=f"step {number}", where=self.name
+            self.engine, parts, loss_of, rate, what=f"step {number + 1}", where=self.name
         )
         return loss, probability
 
@@ -113,17 +116,8 @@ class SupervisedTrainer(TrainState):
                 save_checkpoint(self.policy.eval(), self.encoder, folder)
 
 
-def plan_batches(count: int, batch: int, seed: int) -> list[list[int]]:
-    """Batches of indices, each of `count` samples once, in random order. The same arguments give the same batches.
-
-    Not sorted by length: lengths go with kinds of samples, and batches of one kind pull the model to and fro.
-    """
-    order = np.random.default_rng(seed).permutation(count).tolist()
-    return [order[start : start + batch] for start in range(0, count, batch)]
-
-
 def cosine_learning_rate(step: int, steps: int, settings: SupervisedSettings) -> float:
-    """Linear warmup, then a cosine down to a tenth of the rate."""
+    """Return the learning rate of a step, 0 <= step < steps: linear warmup, then a cosine down to a tenth of it."""
     warm = max(1, round(settings.warmup * steps))
     if step < warm:
         return settings.lr * (step + 1) / warm
@@ -131,9 +125,7 @@ def cosine_learning_rate(step: int, steps: int, settings: SupervisedSettings) ->
     return settings.lr * (0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * progress)))
 
 
-def _hash_inputs(model_folder: Path, samples: Sequence[Sample], settings: SupervisedSettings, seed: int) -> str:
-    block = settings.model_dump(exclude=_FREE)
-    sha = hashlib.sha256(json.dumps([_FORMAT, checkpoint_digest(model_folder), block, seed], sort_keys=True).encode())
-    for sample in samples:
-        sha.update(f"{sample.trajectory_id}|{sample.step}|{sample.response}".encode())
-    return sha.hexdigest()
+def _hash_inputs(model_folder: Path, dataset: SupervisedDataset, settings: SupervisedSettings) -> str:
+    block = settings.model_dump(exclude=_FREE_SETTINGS)
+    inputs = [_STATE_FORMAT, checkpoint_digest(model_folder), block, dataset.fingerprint]
+    return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()

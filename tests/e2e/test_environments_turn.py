@@ -28,7 +28,7 @@ from flywheel.policy.encoding import Encoder
 from flywheel.store import manifest, partitions
 from flywheel.store.catalog import database
 from flywheel.store.versioning import stage_records
-from flywheel.training.data.samples import Sample
+from flywheel.training.data import Example, ShuffledDataset
 from flywheel.training.rl.run import train_rl
 from flywheel.training.sft import train_supervised
 from flywheel.ui.report import pages
@@ -86,9 +86,10 @@ def base(tmp_path_factory, project):
         shown = "\n".join(f"{key}={value}" for key, value in sorted(task.params["store"].items()))
         context = build_context(task.instruction, (), None, chosen.policy, observation=shown)
         response = tuple(encoder.encode_text(SAID[("on", "off")[number // 4 % 2]]))
-        samples.append(Sample(encoder.encode(context), response, None, f"t{number:02d}", 0, "stores"))
+        samples.append(Example(encoder.encode(context), response, None, f"t{number:02d}", 0, "stores"))
     block = SupervisedSettings(lr=5e-3, batch=16)
-    train_supervised(model, folder / "base", samples * 20, settings=block, seed=1, state_folder=folder / "state")
+    dataset = ShuffledDataset(samples * 20, block.batch, seed=1)
+    train_supervised(model, folder / "base", dataset, settings=block, state_folder=folder / "state")
     return folder / "base"
 
 

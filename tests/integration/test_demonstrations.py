@@ -17,7 +17,7 @@ from flywheel.recordings.rows import demonstration_rows
 from flywheel.recordings.synthetic.demonstrations import demonstrate_task, demonstration_tasks
 from flywheel.store.dedup.fingerprints import find_tasks_near_evaluation
 from flywheel.store.interop.demonstration import DemonstratedStep, Demonstration, save_demonstration
-from flywheel.training.data.samples import build_agent_samples
+from flywheel.training.data import build_agent_examples
 from flywheel.utils.errors import FlywheelError
 
 
@@ -39,7 +39,7 @@ async def test_what_an_expert_does_in_a_terminal_is_learnt_as_a_persons(tmp_path
     assert rows.steps[0].observation == "~$"
     assert rows.steps[0].tool_result.strip() == task.params["answer"]
     encoder = Encoder.from_folder(Path(__file__).parents[2] / "models" / "base")
-    first, last = build_agent_samples([rows.trajectory], rows.steps, {}, encoder, settings.policy)
+    first, last = build_agent_examples([rows.trajectory], rows.steps, {}, encoder, settings.policy)
     assert f"Result: {task.params['answer']}" in encoder.tokenizer.decode(last.context.input_ids)
     assert encoder.tokenizer.decode(first.response).startswith("Thought: I search all files.\nAction: terminal(")
 

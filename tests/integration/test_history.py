@@ -24,7 +24,7 @@ from flywheel.store.catalog import database
 from flywheel.store.partitions import read_partition, table_from_rows, write_partition
 from flywheel.store.schema import TABLES, record_from_row, record_to_row
 from flywheel.store.trajectory import Step
-from flywheel.training.data.samples import build_agent_samples
+from flywheel.training.data import build_agent_examples
 
 STEPS = 30
 DEAD = "http://127.0.0.1:1/v1"
@@ -109,7 +109,7 @@ async def test_training_sees_what_the_rollout_saw(name, make, encoder):
         record_from_row("steps", Step, row)
         for row in table_from_rows("steps", [record_to_row("steps", s) for s in steps]).to_pylist()
     ]
-    samples = build_agent_samples(trajectories, steps, images, encoder, chosen.policy, parse_errors=True)
+    samples = build_agent_examples(trajectories, steps, images, encoder, chosen.policy, parse_errors=True)
     assert len(samples) == 2 * STEPS
     assert same(samples, policy, encoder)
     counts = [one.prompt_tokens for one in sorted(steps, key=lambda one: (one.trajectory_id, one.step))]
@@ -137,7 +137,7 @@ async def test_a_digest_by_a_model_is_read_from_the_step_and_not_asked_for_again
     images = {sha: png for episode in episodes for sha, png in episode.images.items()}
     dead = ModelSummarizer(OpenAIChatModel(chosen.language_model.model_copy(update={"endpoint": DEAD})), 100)
     trajectories = [episode.trajectory for episode in episodes]
-    samples = build_agent_samples(
+    samples = build_agent_examples(
         trajectories, rows, images, encoder, chosen.policy, parse_errors=True, summarizer=dead
     )
     assert same(samples, policy, encoder)

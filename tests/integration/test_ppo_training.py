@@ -21,7 +21,7 @@ from flywheel.rewards.scorer_set import ScorerSet
 from flywheel.rewards.scorers import verifier
 from flywheel.rollout.pool import run_rollout
 from flywheel.rollout.rollout_log import EpisodeOutcome
-from flywheel.training.data.samples import Sample
+from flywheel.training.data import Example, ShuffledDataset
 from flywheel.training.rl.experience import build_experiences, estimate_step_samples
 from flywheel.training.rl.learner import UNKNOWN_FEATURE, Learner, ValueFeatures
 from flywheel.training.rl.run import train_rl
@@ -56,9 +56,10 @@ def sft(tmp_path_factory, project):
     for i in range(16):
         context = encoder.encode(build_context("Click the lamp.", (), screen(("left", "right")[i % 2]), S.policy))
         response = tuple(encoder.encode_text((LEFT, RIGHT)[i // 2 % 2]))
-        samples.append(Sample(context, response, None, f"t{i:02d}", 0, "games"))
+        samples.append(Example(context, response, None, f"t{i:02d}", 0, "games"))
     block = SupervisedSettings(lr=5e-3, batch=16)
-    train_supervised(base, folder / "sft", samples * 60, settings=block, seed=1, state_folder=folder / "state")
+    dataset = ShuffledDataset(samples * 60, block.batch, seed=1)
+    train_supervised(base, folder / "sft", dataset, settings=block, state_folder=folder / "state")
     return folder / "sft"
 
 

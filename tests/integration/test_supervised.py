@@ -16,9 +16,9 @@ from flywheel.config import SupervisedSettings
 from flywheel.policy.checkpoint import checkpoint_digest
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import load_model
-from flywheel.training.data.samples import Sample
+from flywheel.training.data import Example, ShuffledDataset, plan_batches
 from flywheel.training.modeling.packing import pad_samples
-from flywheel.training.sft import SupervisedTrainer, cosine_learning_rate, plan_batches, train_supervised
+from flywheel.training.sft import SupervisedTrainer, cosine_learning_rate, train_supervised
 from flywheel.utils.errors import TrainingError
 
 S = settings()
@@ -31,19 +31,20 @@ def base(tmp_path_factory, project):
 
 
 @pytest.fixture(scope="module")
-def samples(base) -> list[Sample]:
+def samples(base) -> list[Example]:
     encoder = Encoder.from_folder(base)
     made = []
     for i in range(24):
         side, text = (("left", LEFT), ("right", RIGHT))[i % 2]
         context = encoder.encode(build_context("Click the lamp.", (), screen(side, i // 8), S.policy))
-        made.append(Sample(context, tuple(encoder.encode_text(text)), None, f"t{i:02d}", 0, "games"))
+        made.append(Example(context, tuple(encoder.encode_text(text)), None, f"t{i:02d}", 0, "games"))
     return made
 
 
-def train(base, folder, samples, **more):
-    arguments = {"settings": BLOCK, "seed": 5, "state_folder": folder / "state"} | more
-    return train_supervised(base, folder / "out", samples, **arguments)
+def train(base, folder, samples, *, seed=5, **more):
+    arguments = {"settings": BLOCK, "state_folder": folder / "state"} | more
+    dataset = ShuffledDataset(samples, arguments["settings"].batch, seed)
+    return train_supervised(base, folder / "out", dataset, **arguments)
 
 
 def test_learns_and_reports(base, samples, tmp_path):
@@ -73,14 +74,14 @@ def test_the_vision_tower_stays_as_it_is_where_it_is_frozen(base, samples, tmp_p
 
 
 def test_a_frozen_tower_reads_each_screen_once(base, samples, tmp_path):
-    trainer = SupervisedTrainer(base, samples, BLOCK, "ct")
-    batches = plan_batches(len(samples), BLOCK.batch, seed=5)
-    once = [trainer.step(batch, BLOCK.lr, number)[0] for number, batch in enumerate(batches, 1)]
+    dataset = ShuffledDataset(samples, BLOCK.batch, seed=5)
+    trainer = SupervisedTrainer(base, dataset, BLOCK, "ct")
+    once = [trainer.step(number, BLOCK.lr)[0] for number in range(len(dataset))]
     screens = {sample.context.pixel_values.tobytes() for sample in samples}
     assert trainer.reader.vision.encoded == len(screens) < len(samples)
-    trainer = SupervisedTrainer(base, samples, BLOCK, "ct")
+    trainer = SupervisedTrainer(base, dataset, BLOCK, "ct")
     trainer.reader.vision = None
-    again = [trainer.step(batch, BLOCK.lr, number)[0] for number, batch in enumerate(batches, 1)]
+    again = [trainer.step(number, BLOCK.lr)[0] for number in range(len(dataset))]
     assert once == pytest.approx(again, rel=1e-3)
 
 

@@ -19,7 +19,7 @@ from flywheel.config import SupervisedSettings
 from flywheel.pipeline.stage import TRAINING, Stage, StageContext, StageResult
 from flywheel.policy.encoding import EncodedSequence, Encoder
 from flywheel.rewards.scorers import verifier
-from flywheel.training.data.samples import Sample
+from flywheel.training.data import Example, ShuffledDataset, plan_batches
 from flywheel.training.rl.run import train_rl
 from flywheel.training.sft import train_supervised
 
@@ -61,7 +61,7 @@ class Watched:
         raise AssertionError("it is dead")
 
 
-def samples(model: Path, folder: Path, watched: int) -> list[Sample]:
+def samples(model: Path, folder: Path, watched: int) -> list[Example]:
     """watched: the number of the one that tells of itself."""
     encoder, made = Encoder.from_folder(model), []
     for number in range(16):
@@ -69,17 +69,16 @@ def samples(model: Path, folder: Path, watched: int) -> list[Sample]:
         shown = build_context("Click the lamp.", (), screen(side, number // 8), settings().policy)
         prompt: Any = encoder.encode(shown)
         prompt = Watched(prompt, folder) if number == watched else prompt
-        made.append(Sample(prompt, tuple(encoder.encode_text(text)), None, f"t{number:02d}", 0, "games"))
+        made.append(Example(prompt, tuple(encoder.encode_text(text)), None, f"t{number:02d}", 0, "games"))
     return made
 
 
 def supervised(root: Path, out: Path, state: Path, block: SupervisedSettings, on_metric: Callable) -> list[float]:
     """Four steps; the third has the sample that is watched."""
-    from flywheel.training.sft import plan_batches
-
     watched = plan_batches(16, block.batch, 5)[2][0]
     made = samples(root / "model", root / "told", watched)
-    return train_supervised(root / "model", out, made, settings=block, seed=5, state_folder=state, on_metric=on_metric)
+    dataset = ShuffledDataset(made, block.batch, seed=5)
+    return train_supervised(root / "model", out, dataset, settings=block, state_folder=state, on_metric=on_metric)
 
 
 def reinforced(root: Path, out: Path, state: Path, block: dict[str, Any]) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ from flywheel.agent.prompt import build_context
 from flywheel.config import RlSettings
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import load_model
-from flywheel.training.data.samples import Sample
+from flywheel.training.data import Example
 from flywheel.training.modeling.packing import PaddedTokens, compute_padded_hidden
 from flywheel.training.modeling.policy_forward import PolicyForward, token_logprobs
 from flywheel.training.rl.experience import Experience
@@ -36,7 +36,7 @@ def made_up(folder: Path, rl: RlSettings, trajectories: int = 8, seed: int = 0) 
         for step in range(int(rng.integers(1, 4))):
             context = build_context(f"Click lamp {number // 2}.", (), screen("left", step), policy)
             text = encoder.encode_text((LEFT, RIGHT)[int(rng.integers(2))])[: int(rng.integers(2, 20))]
-            samples.append(Sample(encoder.encode(context), tuple(text), None, name, step, "games"))
+            samples.append(Example(encoder.encode(context), tuple(text), None, name, step, "games"))
         success = bool(rng.integers(2))
         rewards = tuple([*rng.normal(0, 0.1, len(samples) - 1).tolist(), float(success)])
         beyond = None if success or number % 3 else samples[0].context
@@ -50,7 +50,7 @@ def recorded(folder: Path, rl: RlSettings, made: list[Experience]) -> list[Exper
     """With log-probabilities as the checkpoint in `folder` samples them."""
     reader = PolicyForward(load_model(folder))
 
-    def logprobs(sample: Sample) -> tuple[float, ...]:
+    def logprobs(sample: Example) -> tuple[float, ...]:
         (part,) = reader.parts([reader.item(sample.context, sample.response)], rl)
         with torch.no_grad():
             return tuple(reader(part, rl.temperature)[2].tolist())

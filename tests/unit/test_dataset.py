@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import pickle
 from collections.abc import Iterator
@@ -12,14 +13,14 @@ import pytest
 from lamps import LEFT, RIGHT, screen
 from lamps import settings as lamp_settings
 
+from flywheel.config import SupervisedSettings
 from flywheel.policy.encoding import Encoder
 from flywheel.store import manifest, partitions
 from flywheel.store.images import image_digest, image_rows
 from flywheel.store.schema import record_to_row
 from flywheel.store.trajectory import Step, Trajectory
-from flywheel.training.data import dataset
-from flywheel.training.data.dataset import SampleRef
-from flywheel.training.data.samples import build_agent_samples, is_trainable
+from flywheel.training import data as dataset
+from flywheel.training.data import ExampleRef, MixtureDataset, build_agent_examples, is_trainable
 from flywheel.utils.errors import DataError
 
 SHOWN = {"working_steps": 2, "episodic_steps": 1, "digest_characters": 80, "max_context_tokens": 900}
@@ -139,21 +140,21 @@ def test_before_anything_was_collected_there_is_nothing(ws):
     manifest.init_first_checkpoint(ws, digest="base")
     read = manifest.read_manifest(ws, 0)
     assert dataset.load_weighted_steps(ws, read, "ct", {}).total == dataset.load_general_examples(ws, read).total == 0
-    assert dataset.load_samples(ws, read, [], None, SETTINGS, ws.root) == []
+    assert dataset.load_examples(ws, read, [], None, SETTINGS, ws.root) == []
 
 
 def test_each_sample_is_what_reading_the_whole_trajectory_makes_of_it(stores, encoder, tmp_path):
     """Token for token and pixel for pixel, here and in a process that it is handed to."""
     ws, read = stores
     every = [one for played in PLAYED.values() for one in played]
-    whole = build_agent_samples(every, EVERY, SCREENS, encoder, SETTINGS.policy)
+    whole = build_agent_examples(every, EVERY, SCREENS, encoder, SETTINGS.policy)
     numbers = {one.trajectory_id: 0 for one in every}
     drawn, expected = [], []
     for sample in whole:
-        drawn.append(SampleRef(sample.trajectory_id, numbers[sample.trajectory_id], False))
+        drawn.append(ExampleRef(sample.trajectory_id, numbers[sample.trajectory_id], False))
         numbers[sample.trajectory_id] += 1
         expected.append(sample)
-    made = dataset.load_samples(ws, read, drawn, encoder, SETTINGS, tmp_path / "run")
+    made = dataset.load_examples(ws, read, drawn, encoder, SETTINGS, tmp_path / "run")
     handed = pickle.loads(pickle.dumps(made))
     for one, other, want in zip(made, handed, expected, strict=True):
         assert (one.trajectory_id, one.step, one.domain) == (want.trajectory_id, want.step, want.domain)
@@ -166,12 +167,12 @@ def test_each_sample_is_what_reading_the_whole_trajectory_makes_of_it(stores, en
 def test_samples_come_in_the_order_drawn_and_as_often(stores, encoder, tmp_path):
     ws, read = stores
     drawn = [
-        SampleRef("t23", 4, False),
-        SampleRef("g21", 0, True),
-        SampleRef("t12", 0, False),
-        SampleRef("t23", 4, False),
+        ExampleRef("t23", 4, False),
+        ExampleRef("g21", 0, True),
+        ExampleRef("t12", 0, False),
+        ExampleRef("t23", 4, False),
     ]
-    made = dataset.load_samples(ws, read, drawn, encoder, SETTINGS, tmp_path)
+    made = dataset.load_examples(ws, read, drawn, encoder, SETTINGS, tmp_path)
     assert [(one.trajectory_id, one.step) for one in made] == [("t23", 5), ("g21", 0), ("t12", 0), ("t23", 5)]
     assert made[1].response == tuple(encoder.encode_text("left"))
     assert len(made[1].context) > 0
@@ -185,11 +186,11 @@ def test_only_the_screens_of_what_is_drawn_are_needed(stores, encoder, tmp_path)
         partitions.write_partition(ws, "images", k, "rollout", image_rows({name: SCREENS[name] for name in shown}))
         partitions.write_partition(ws, "images", k, "synthesize", [])
         read = manifest.write_manifest(ws, k, window=1, data=(*DATA, ("general", "synthesize")))
-    (one,) = dataset.load_samples(ws, read, [SampleRef("t12", 1, False)], encoder, SETTINGS, tmp_path)
+    (one,) = dataset.load_examples(ws, read, [ExampleRef("t12", 1, False)], encoder, SETTINGS, tmp_path)
     assert one.step == 1
     assert sum(path.stat().st_size for path in tmp_path.glob("screens")) == sum(len(SCREENS[name]) for name in shown)
     with pytest.raises(DataError, match="screens are missing"):
-        dataset.load_samples(ws, read, [SampleRef("t12", 2, False)], encoder, SETTINGS, tmp_path)
+        dataset.load_examples(ws, read, [ExampleRef("t12", 2, False)], encoder, SETTINGS, tmp_path)
 
 
 def test_a_digest_that_nobody_stored_is_asked_for_once_and_not_where_it_is_encoded(
@@ -207,7 +208,7 @@ def test_a_digest_that_nobody_stored_is_asked_for_once_and_not_where_it_is_encod
             return before.stored(aged, before.steps + len(aged), f"Digest of {before.steps + len(aged)}.", self.name)
 
     monkeypatch.setattr(dataset, "open_summarizer", lambda settings: Told())
-    (one,) = dataset.load_samples(ws, read, [SampleRef("t13", 4, False)], encoder, SETTINGS, tmp_path)
+    (one,) = dataset.load_examples(ws, read, [ExampleRef("t13", 4, False)], encoder, SETTINGS, tmp_path)
     assert asked == [1, 1, 1]
     monkeypatch.undo()
     assert "Digest of 3." in encoder.tokenizer.decode(one.context.input_ids.tolist())
@@ -217,13 +218,13 @@ def test_a_digest_that_nobody_stored_is_asked_for_once_and_not_where_it_is_encod
 def test_what_is_lost_is_named(stores, encoder, tmp_path):
     ws, read = stores
     with pytest.raises(DataError, match="1 trajectories of the stores are missing, the first is t99"):
-        dataset.load_samples(ws, read, [SampleRef("t99", 0, False)], encoder, SETTINGS, tmp_path)
+        dataset.load_examples(ws, read, [ExampleRef("t99", 0, False)], encoder, SETTINGS, tmp_path)
     rows = [record_to_row("steps", step) for one in PLAYED[2] for step in steps_of(one)]
     rows[0] |= {"token_ids": None, "raw_text": None}
     partitions.write_partition(ws, "steps", 2, "rollout", rows)
     read = manifest.write_manifest(ws, 2, window=1, data=(*DATA, ("general", "synthesize")))
     with pytest.raises(DataError, match=r"neither tokens nor a text.*trajectory t20, step 0"):
-        dataset.load_samples(ws, read, [SampleRef("t20", 0, False)], encoder, SETTINGS, tmp_path)
+        dataset.load_examples(ws, read, [ExampleRef("t20", 0, False)], encoder, SETTINGS, tmp_path)
 
 
 def test_row_groups_without_what_is_drawn_are_not_read(stores, encoder, tmp_path, monkeypatch):
@@ -236,5 +237,88 @@ def test_row_groups_without_what_is_drawn_are_not_read(stores, encoder, tmp_path
         "_read_row_group",
         lambda file, path, group, columns: opened.append(path) or real(file, path, group, columns),
     )
-    dataset.load_samples(ws, read, [SampleRef("t12", 0, False)], encoder, SETTINGS, tmp_path)
+    dataset.load_examples(ws, read, [ExampleRef("t12", 0, False)], encoder, SETTINGS, tmp_path)
     assert {path.parts[-3] for path in opened if path.parts[-4] == "steps"} == {"iteration=001"}
+
+
+STORES = {
+    "ct": ("ct", {"weights": {"rollout": 0.02}}),
+    "sft": ("sft", {}),
+    "sft with demonstrations": ("sft", {"demonstrations": 0.5}),
+}
+
+EARLIER = {
+    "ct": [
+        "1b88f9e98c06",
+        "f8ff1c5db2af",
+        "3c15b7e84abc",
+        "5c2e6e8e9831",
+        "e581c9e84802",
+        "9ab7f199bfce",
+        "0a389fbfaf49",
+        "d7c747e4c77b",
+    ],
+    "sft with demonstrations": [
+        "bd63c87fe7f5",
+        "91a9e99fc878",
+        "811c4f8d2410",
+        "30c60c6b003e",
+        "11bd2df3931b",
+        "1980b99fab8b",
+        "9a51606499f9",
+        "453aa8340828",
+    ],
+    "sft": [
+        "717f41a0438e",
+        "1570fcf8bacc",
+        "56168ca02648",
+        "caed77117d56",
+        "ab9e814eb29e",
+        "333bdb983cea",
+        "c7e3daa61b69",
+        "638a64a021d4",
+    ],
+}
+
+
+def digest(batch, *, contexts: bool = False) -> str:
+    sha = hashlib.sha256()
+    for one in batch:
+        sha.update(f"{one.trajectory_id}|{one.step}|{one.domain}|{one.response}|{one.logprobs}".encode())
+        if contexts:
+            sha.update(one.context.input_ids.tobytes() + one.context.pixel_values.tobytes())
+    return sha.hexdigest()[:12]
+
+
+def drawn_dataset(stores, encoder, folder, name, **more):
+    ws, read = stores
+    store, choice = STORES[name]
+    block = SupervisedSettings(samples=30, batch=4, agent_fraction=0.6)
+    seeds = {"mix_seed": 17, "order_seed": 23} | more
+    return MixtureDataset.draw(ws, read, store, encoder, SETTINGS, block, folder, **seeds, **choice)
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_a_batch_is_the_same_in_every_process_and_each_time(stores, encoder, tmp_path, name):
+    made = drawn_dataset(stores, encoder, tmp_path, name)
+    digests = [digest(made.get_batch(i), contexts=True) for i in range(len(made))]
+    handed = pickle.loads(pickle.dumps(made))
+    assert [digest(handed.get_batch(i), contexts=True) for i in range(len(made))] == digests
+    again = drawn_dataset(stores, encoder, tmp_path / "again", name)
+    assert [digest(again.get_batch(i), contexts=True) for i in range(len(again))] == digests
+    assert made.fingerprint == handed.fingerprint == again.fingerprint
+    assert made.fingerprint != drawn_dataset(stores, encoder, tmp_path / "other", name, order_seed=24).fingerprint
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_the_batches_are_those_of_earlier_versions(stores, encoder, tmp_path, name):
+    """Which samples a seed draws, and in which order: what an iteration trained on can be made again."""
+    made = drawn_dataset(stores, encoder, tmp_path, name)
+    assert [len(made.get_batch(i)) for i in range(len(made))] == [4, 4, 4, 4, 4, 4, 4, 2]
+    assert [digest(made.get_batch(i)) for i in range(len(made))] == EARLIER[name]
+
+
+def test_a_mixture_says_what_was_drawn(stores, encoder, tmp_path):
+    made = drawn_dataset(stores, encoder, tmp_path, "sft")
+    assert made.trajectory_ids == {"t20", "t21"}
+    assert made.n_agent == sum(one.domain == "games" for one in made.examples) == 18

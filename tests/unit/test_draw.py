@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flywheel.config import SupervisedSettings
-from flywheel.training.data.dataset import SampleRef, WeightedSteps, draw_mixture, merge_weighted_steps
+from flywheel.training.data import ExampleRef, WeightedSteps, draw_mixture, merge_weighted_steps
 
 NOTHING = WeightedSteps([], np.zeros(0, int), np.zeros(0))
 
@@ -82,7 +82,7 @@ def test_mix_of_one_source_is_filled_by_it_and_said(caplog):
 def test_what_has_no_step_to_learn_from_is_never_drawn():
     agent = pool("agent", [0, 1, 0])
     assert set(draw_mixture(agent, NOTHING, SupervisedSettings(samples=9, agent_fraction=1.0), 4)) == {
-        SampleRef("agent1", 0, False)
+        ExampleRef("agent1", 0, False)
     }
 
 

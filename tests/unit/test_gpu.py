@@ -24,7 +24,7 @@ from flywheel.policy.inference.cache import make_prompt
 from flywheel.policy.inference.embedded import EmbeddedPolicy, LoadedCheckpoint
 from flywheel.policy.model import load_model
 from flywheel.policy.protocol import SamplingParams
-from flywheel.training.data.samples import Sample
+from flywheel.training.data import Example
 from flywheel.training.modeling.policy_forward import PolicyForward
 from flywheel.training.rl.experience import estimate_step_samples
 from flywheel.training.rl.learner import Learner
@@ -157,14 +157,13 @@ def test_supervised_training_comes_to_the_same_losses(small, tmp_path):
     for i in range(24):
         side, text = (("left", LEFT), ("right", RIGHT))[i % 2]
         context = encoder.encode(build_context("Click the lamp.", (), screen(side, i // 8), S.policy))
-        samples.append(Sample(context, tuple(encoder.encode_text(text)), None, f"t{i:02d}", 0, "games"))
+        samples.append(Example(context, tuple(encoder.encode_text(text)), None, f"t{i:02d}", 0, "games"))
     losses = []
     for device in DEVICES:
         block = SftSettings(lr=3e-3, batch=4, device=device, freeze_vision=False)
         state = tmp_path / device / "state"
-        losses.append(
-            train_supervised(small, tmp_path / device / "out", samples, settings=block, seed=5, state_folder=state)
-        )
+        dataset = ShuffledDataset(samples, block.batch, seed=5)
+        losses.append(train_supervised(small, tmp_path / device / "out", dataset, settings=block, state_folder=state))
     assert losses[0][-1] < losses[0][0]
     assert losses[1] == pytest.approx(losses[0], rel=1e-2)
 

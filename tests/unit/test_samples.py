@@ -12,7 +12,7 @@ from flywheel.policy.encoding import Encoder
 from flywheel.rollout.pool import run_rollout
 from flywheel.store.partitions import table_from_rows
 from flywheel.store.schema import record_from_row, record_to_row
-from flywheel.training.data.samples import build_agent_samples, build_general_samples
+from flywheel.training.data import build_agent_examples, build_general_examples
 from flywheel.utils.errors import DataError
 
 S = lamp_settings()
@@ -41,7 +41,7 @@ async def test_prompts_are_those_of_the_rollout(encoder):
         for table, ones in (("trajectories", trajectories[::-1]), ("steps", steps[::-1]))
         for one in ones[:1]
     ]
-    samples = build_agent_samples(*back, images, encoder, S.policy)
+    samples = build_agent_examples(*back, images, encoder, S.policy)
     assert [(s.trajectory_id, s.step) for s in samples] == sorted((r.trajectory_id, r.step) for r in steps)
     asked = {(e.input_ids.tobytes(), e.pixel_values.tobytes()) for e in (encoder.encode(c) for c, _ in policy.asked)}
     assert {(s.context.input_ids.tobytes(), s.context.pixel_values.tobytes()) for s in samples} == asked
@@ -62,8 +62,8 @@ async def test_broken_steps_are_for_rl_alone(encoder):
     trajectories, steps, images, _ = await rolled_out(answer)
     broken = [s for s in steps if s.parse_error]
     assert broken
-    every = build_agent_samples(trajectories, steps, images, encoder, S.policy, parse_errors=True)
-    sound = build_agent_samples(trajectories, steps, images, encoder, S.policy)
+    every = build_agent_examples(trajectories, steps, images, encoder, S.policy, parse_errors=True)
+    sound = build_agent_examples(trajectories, steps, images, encoder, S.policy)
     assert len(every) == len(steps)
     assert len(sound) == len(steps) - len(broken)
     # The broken step stays in the history of those after it.
@@ -75,17 +75,19 @@ async def test_a_slip_is_not_imitated_and_stays_in_the_history(encoder):
     later = next(step for step in steps if step.step > 0)
     slip = {(later.trajectory_id, later.step - 1)}
     marked = [replace(step, slip=(step.trajectory_id, step.step) in slip) for step in steps]
-    every = {(s.trajectory_id, s.step): s for s in build_agent_samples(trajectories, steps, images, encoder, S.policy)}
-    sound = {(s.trajectory_id, s.step): s for s in build_agent_samples(trajectories, marked, images, encoder, S.policy)}
+    every = {(s.trajectory_id, s.step): s for s in build_agent_examples(trajectories, steps, images, encoder, S.policy)}
+    sound = {
+        (s.trajectory_id, s.step): s for s in build_agent_examples(trajectories, marked, images, encoder, S.policy)
+    }
     assert every.keys() - sound.keys() == slip
     assert all(s.context.input_ids.tobytes() == every[name].context.input_ids.tobytes() for name, s in sound.items())
-    assert len(build_agent_samples(trajectories, marked, images, encoder, S.policy, parse_errors=True)) == len(steps)
+    assert len(build_agent_examples(trajectories, marked, images, encoder, S.policy, parse_errors=True)) == len(steps)
 
 
 async def test_human_steps_are_encoded_from_their_text(encoder):
     trajectories, steps, images, _ = await rolled_out(lambda context, sampling: LEFT)
     human = [replace(s, token_ids=None, logprobs=None, author="human") for s in steps]
-    samples = build_agent_samples(trajectories, human, images, encoder, S.policy)
+    samples = build_agent_examples(trajectories, human, images, encoder, S.policy)
     assert {s.response for s in samples} == {tuple(encoder.encode_text(LEFT))}
     assert samples[0].response[-1] == encoder.end_id
     assert all(s.logprobs is None for s in samples)
@@ -94,7 +96,7 @@ async def test_human_steps_are_encoded_from_their_text(encoder):
 async def test_missing_screen_is_named(encoder):
     trajectories, steps, _, _ = await rolled_out(lambda context, sampling: LEFT)
     with pytest.raises(DataError, match=f"screen {steps[0].image_sha256[:12]} is missing"):
-        build_agent_samples(trajectories[:1], steps[:1], {}, encoder, S.policy)
+        build_agent_examples(trajectories[:1], steps[:1], {}, encoder, S.policy)
 
 
 def test_general_samples(encoder):
@@ -103,7 +105,7 @@ def test_general_samples(encoder):
         {"sample_id": f"g{n}", "kind": "where", "image_sha256": name, "instruction": "Which side?", "response": name}
         for n, name in ((2, "b"), (1, "a"))
     ]
-    samples = build_general_samples(table_from_rows("general", rows).to_pylist(), images, encoder, S.policy)
+    samples = build_general_examples(table_from_rows("general", rows).to_pylist(), images, encoder, S.policy)
     assert [s.trajectory_id for s in samples] == ["g1", "g2"]
     assert [s.response for s in samples] == [tuple(encoder.encode_text(text)) for text in "ab"]
     assert {s.domain for s in samples} == {"general"}

@@ -32,7 +32,7 @@ SCREEN_CACHE_BYTES = 256 << 20  # bytes of screens' features: about 2,000 screen
 
 
 @dataclass(frozen=True, eq=False)
-class EncodedSample:
+class EncodedExample:
     """A prompt and its response. sequence: the two as packs take them, where the model can read packs. blocked: bits,
     uint8 [response, vocabulary / 8], of the tokens that could not come, where answers are held to a form."""
 
@@ -87,13 +87,13 @@ class PolicyForward(nn.Module):
         if keeps_screens:
             self.vision = VisionEncoder(policy, SCREEN_CACHE_BYTES, at_once, open_pass_pool(at_once), one_by_one=True)
 
-    def item(self, context: EncodedSequence, response: Sequence[int], *, sampled: bool = True) -> EncodedSample:
+    def item(self, context: EncodedSequence, response: Sequence[int], *, sampled: bool = True) -> EncodedExample:
         """response: one token at least. sampled: false for a placeholder, whose probability nobody asks for."""
         made = build_token_sequence(self.policy, context, response) if self.reads_packs else None
         held = self._constraint is not None and sampled
-        return EncodedSample(context, tuple(response), made, self._constraint.blocked(response) if held else None)
+        return EncodedExample(context, tuple(response), made, self._constraint.blocked(response) if held else None)
 
-    def parts(self, items: Sequence[EncodedSample], settings: TrainingSettings, shares: int = 1) -> list[MicroBatch]:
+    def parts(self, items: Sequence[EncodedExample], settings: TrainingSettings, shares: int = 1) -> list[MicroBatch]:
         """All items. shares: about as many parts at least, of about equal size."""
         device = next(self.policy.parameters()).device
         found: list[MicroBatch] = []
@@ -141,7 +141,7 @@ def token_logprobs(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     return logp.gather(-1, targets.unsqueeze(-1)).squeeze(-1), entropy
 
 
-def _concatenate_blocked(items: Sequence[EncodedSample]) -> Tensor:
+def _concatenate_blocked(items: Sequence[EncodedExample]) -> Tensor:
     """uint8 [tokens, vocabulary / 8]; nothing is blocked of a placeholder."""
     width = next((item.blocked.shape[1] for item in items if item.blocked is not None), 0)
     free = [np.zeros((len(item.response), width), np.uint8) if item.blocked is None else item.blocked for item in items]

@@ -26,9 +26,9 @@ from flywheel.rewards.shaping import ShapingConfig, reward_as_earned, reward_at_
 from flywheel.rollout.episode import Episode
 from flywheel.rollout.history import build_step_context
 from flywheel.rollout.rollout_log import EpisodeOutcome
-from flywheel.training.data.samples import Sample, build_agent_samples
+from flywheel.training.data import Example, build_agent_examples
 from flywheel.training.distributed.engine import gather_across_ranks, pad_microbatches_across_ranks
-from flywheel.training.modeling.policy_forward import EncodedSample
+from flywheel.training.modeling.policy_forward import EncodedExample
 from flywheel.training.rl.algorithm import ScoredTrajectory, get_algorithm
 from flywheel.training.rl.learner import UNKNOWN_FEATURE, Learner, ValueFeatures
 from flywheel.utils.errors import TrainingError
@@ -43,7 +43,7 @@ class Experience:
     """
 
     trajectory_id: str
-    samples: tuple[Sample, ...]
+    samples: tuple[Example, ...]
     rewards: tuple[float, ...]
     told: tuple[ValueFeatures, ...]
     score: float
@@ -65,7 +65,7 @@ class StepSample:
     sample as the model reads it. interface: the task's.
     """
 
-    sample: Sample
+    sample: Example
     task_id: str
     advantages: np.ndarray
     returns: np.ndarray | None
@@ -76,7 +76,7 @@ class StepSample:
     on_policy: bool
     value_input: Tensor | None
     success: bool
-    item: EncodedSample
+    item: EncodedExample
     interface: str = ""
 
 
@@ -106,7 +106,7 @@ def _build_experience(
     episode: Episode, outcome: EpisodeOutcome, task: Task, encoder: Encoder, settings: Settings, shaping: ShapingConfig
 ) -> Experience:
     summarizer = open_summarizer(settings)
-    samples = build_agent_samples(
+    samples = build_agent_examples(
         [episode.trajectory],
         episode.steps,
         episode.images,
@@ -262,7 +262,7 @@ def _check_experience(experience: Experience) -> None:
 
 
 def _sampled_logprobs(
-    sample: Sample, tempered: np.ndarray, natural: np.ndarray, fresh: bool, rl: RlSettings
+    sample: Example, tempered: np.ndarray, natural: np.ndarray, fresh: bool, rl: RlSettings
 ) -> tuple[np.ndarray, np.ndarray]:
     """The log-probabilities that the ratio is taken against, and how far the recomputed ones are from what the policy
     recorded. tempered, natural: recomputed, at the sampling temperature and at 1."""
@@ -284,7 +284,7 @@ def _sampled_logprobs(
 
 @torch.no_grad()
 def _read_policy(
-    learner: Learner, items: Sequence[EncodedSample], rl: RlSettings
+    learner: Learner, items: Sequence[EncodedExample], rl: RlSettings
 ) -> list[tuple[Tensor | None, np.ndarray, np.ndarray]]:
     """Of each item's response the hidden states [response, width], where V reads them, and the log-probabilities
     [response], at the sampling temperature and at 1. Several processes read a part each."""

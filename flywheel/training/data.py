@@ -1,21 +1,28 @@
-"""Draw the samples of CT and SFT from the training stores, and read what was drawn."""
+"""Build the examples that CT, SFT and RL train on, draw them from the training stores, and serve them in batches.
+
+An `Example` is one step: its prompt as the rollout built it, and its response. RL builds examples of whole episodes
+(`build_agent_examples`). CT and SFT train on a `SupervisedDataset`: `MixtureDataset.draw` counts what an iteration's
+manifest names, draws from the counts, and reads what was drawn alone, so memory and time go with the draw.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flywheel.agent.history import open_summarizer
-from flywheel.config import Settings, SupervisedSettings
+from flywheel.agent.history import Summarizer, open_summarizer
+from flywheel.agent.prompt import Context, build_context
+from flywheel.config import PolicySettings, Settings, SupervisedSettings
 from flywheel.config.workspace import Workspace
 from flywheel.policy.encoding import EncodedSequence, Encoder
 from flywheel.rollout.history import PromptHistory
@@ -26,21 +33,255 @@ from flywheel.store.manifest import TrainingManifest
 from flywheel.store.partitions import is_sorted
 from flywheel.store.schema import TABLES, record_from_row
 from flywheel.store.trajectory import Step, Trajectory
-from flywheel.training.data.samples import (
-    Sample,
-    build_general_samples,
-    build_step_sample,
-    encode_step_prompt,
-    is_trainable,
-)
 from flywheel.utils.errors import DataError
-
-# Which steps and general samples a supervised run is of: drawn from how many there are, before any of them is read.
 
 log = logging.getLogger(__name__)
 
 
-class SampleRef(NamedTuple):
+# ---- examples of trajectories
+
+
+@dataclass(frozen=True)
+class Example:
+    """One step to train on. prompt: encoded, or what encodes it. response: token ids, end token included where it was
+    sampled.
+
+    logprobs: as sampled; None for human steps and general data. trajectory_id, step: where it comes from (general
+    data: sample_id and 0).
+
+    For RL, sampled_logprobs: at the temperature it was sampled at, where the policy said them. version: which step of
+    the trainer the weights came from that sampled it; None: the newest.
+    """
+
+    prompt: EncodedSequence | Callable[[], EncodedSequence]
+    response: tuple[int, ...]
+    logprobs: tuple[float, ...] | None
+    trajectory_id: str
+    step: int
+    domain: str
+    sampled_logprobs: tuple[float, ...] = ()
+    version: int | None = None
+
+    @property
+    def context(self) -> EncodedSequence:
+        """The prompt, encoded. Kept by nobody: pixels are a hundred times the size of the PNG."""
+        return self.prompt() if callable(self.prompt) else self.prompt
+
+
+def build_agent_examples(
+    trajectories: Iterable[Trajectory],
+    steps: Iterable[Step],
+    images: Mapping[str, bytes],
+    encoder: Encoder,
+    settings: PolicySettings,
+    *,
+    parse_errors: bool = False,
+    summarizer: Summarizer | None = None,
+) -> list[Example]:
+    """Samples of the trajectories' steps, sorted by (trajectory_id, step).
+
+    images: PNG by sha256. parse_errors: also steps that are not `imitated`; RL needs them. summarizer: as the
+    rollout's, for steps without a stored digest (a human's); rules where there is none. A step without token ids (a
+    human's) is encoded from raw_text.
+    Raises DataError for a step without its screen, or without any observation.
+    """
+    steps_of = defaultdict(list)
+    for step in steps:
+        steps_of[step.trajectory_id].append(step)
+    samples = []
+    for trajectory in sorted(trajectories, key=lambda one: one.trajectory_id):
+        name = trajectory.trajectory_id
+        history = PromptHistory(trajectory.instruction, images, settings, count=encoder.count, summarizer=summarizer)
+        for step in sorted(steps_of[name], key=lambda one: one.step):
+            if parse_errors or is_trainable(step):
+                context = _build_context(history, step, images)
+                samples.append(build_step_example(trajectory, step, partial(encoder.encode, context), encoder))
+            history.add(step)
+    return samples
+
+
+def build_step_example(
+    trajectory: Trajectory, step: Step, prompt: EncodedSequence | Callable[[], EncodedSequence], encoder: Encoder
+) -> Example:
+    """The sample of one step, whose prompt is known."""
+    return Example(
+        prompt,
+        step.token_ids or tuple(encoder.encode_text(step.raw_text)),
+        step.logprobs if step.token_ids else None,
+        trajectory.trajectory_id,
+        step.step,
+        trajectory.domain,
+        step.sampled_logprobs,
+        step.version,
+    )
+
+
+def encode_step_prompt(
+    trajectory: Trajectory,
+    steps: Sequence[Step],
+    images: Mapping[str, bytes],
+    encoder: Encoder,
+    settings: PolicySettings,
+    summarizer: Summarizer | None = None,
+) -> EncodedSequence:
+    """The prompt of the last of a trajectory's first steps. The rest is as for `agent_samples`."""
+    history = PromptHistory(trajectory.instruction, images, settings, count=encoder.count, summarizer=summarizer)
+    for step in steps[:-1]:
+        history.add(step)
+    return encoder.encode(_build_context(history, steps[-1], images))
+
+
+def is_trainable(step: Step) -> bool:
+    """Whether it is one to learn from: a text that held no action, and a person's slip, stay in the history alone."""
+    return not (step.parse_error or step.slip)
+
+
+def _build_context(history: PromptHistory, step: Step, images: Mapping[str, bytes]) -> Context:
+    where = f"trajectory {step.trajectory_id}, step {step.step}"
+    read_alone = step.image_sha256 is None and step.observation is not None
+    screen = None if read_alone else _get_screen(images, step.image_sha256, where)
+    return history.context(screen, step.memory, observation=step.observation)
+
+
+def build_general_examples(
+    rows: Iterable[Mapping[str, Any]], images: Mapping[str, bytes], encoder: Encoder, settings: PolicySettings
+) -> list[Example]:
+    """Samples of the table `general`, sorted by sample_id: a screen, a question and the answer's text."""
+    return [
+        Example(
+            partial(encode_general_prompt, row, images, encoder, settings),
+            tuple(encoder.encode_text(row["response"])),
+            None,
+            row["sample_id"],
+            0,
+            "general",
+        )
+        for row in sorted(rows, key=lambda row: row["sample_id"])
+    ]
+
+
+def encode_general_prompt(
+    row: Mapping[str, Any], images: Mapping[str, bytes], encoder: Encoder, settings: PolicySettings
+) -> EncodedSequence:
+    screen = _get_screen(images, row["image_sha256"], f"general sample {row['sample_id']}")
+    return encoder.encode(build_context(row["instruction"], (), screen, settings, encoder.count))
+
+
+def _get_screen(images: Mapping[str, bytes], sha256: str, where: str) -> bytes:
+    try:
+        return images[sha256]
+    except KeyError:
+        raise DataError(
+            f"the screen {str(sha256)[:12]} is missing", where=where, fix="fetch it with `dvc checkout`"
+        ) from None
+
+
+# ---- batches
+
+
+class SupervisedDataset(Protocol):
+    """What `train_supervised` trains on: `len(dataset)` batches, one a gradient step.
+
+    A data set of another kind is a class with these three members. Each of several training processes gets a pickled
+    copy, so batch i must hold the same examples in every process, and each time that it is asked for.
+    """
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of what all batches hold: a killed run resumes where it is the same."""
+
+    def __len__(self) -> int:
+        """Number of batches."""
+
+    def get_batch(self, index: int) -> Sequence[Example]:
+        """Return batch `index`, 0 <= index < len(self); the loss is the mean over all its response tokens."""
+
+
+@dataclass(frozen=True)
+class ShuffledDataset:
+    """Examples in random order, each once; the last batch may be smaller than `batch_size`."""
+
+    examples: Sequence[Example]
+    batch_size: int
+    seed: int
+
+    @property
+    def fingerprint(self) -> str:
+        sha = hashlib.sha256(f"{self.batch_size}|{self.seed}".encode())
+        for one in self.examples:
+            sha.update(f"{one.trajectory_id}|{one.step}|{one.response}".encode())
+        return sha.hexdigest()
+
+    def __len__(self) -> int:
+        return -(-len(self.examples) // self.batch_size)
+
+    def get_batch(self, index: int) -> list[Example]:
+        return [self.examples[i] for i in plan_batches(len(self.examples), self.batch_size, self.seed)[index]]
+
+
+@dataclass(frozen=True)
+class MixtureDataset(ShuffledDataset):
+    """Steps of a training store mixed with general data. drawn: which, in the order of `examples`."""
+
+    drawn: Sequence[ExampleRef] = field(repr=False)
+
+    @classmethod
+    def draw(
+        cls,
+        ws: Workspace,
+        manifest: TrainingManifest,
+        store: str,
+        encoder: Encoder,
+        settings: Settings,
+        training: SupervisedSettings,
+        folder: Path,
+        *,
+        mix_seed: int,
+        order_seed: int,
+        weights: Mapping[str, float] | None = None,
+        demonstrations: float = 0.0,
+    ) -> Self:
+        """Draw `training.samples` examples of the store `ct` or `sft` and of the general data, then read them.
+
+        weights: of a step in the mix, by its trajectory's source, 1 where it is not named. demonstrations: share of the
+        agent's steps that are people's, from the store `ct`, 0 <= demonstrations < 1. folder: screens are copied to it,
+        and read from it for as long as the data set is used. mix_seed decides what is drawn, order_seed the batches.
+        Raises DataError as `load_examples`.
+        """
+        agent = load_weighted_steps(ws, manifest, store, weights or {})
+        if demonstrations:
+            people = load_weighted_steps(ws, manifest, "ct", _DEMONSTRATIONS, other=0.0)
+            agent = merge_weighted_steps(agent, people, demonstrations)
+        drawn = draw_mixture(agent, load_general_examples(ws, manifest), training, mix_seed)
+        return cls(load_examples(ws, manifest, drawn, encoder, settings, folder), training.batch, order_seed, drawn)
+
+    @property
+    def trajectory_ids(self) -> set[str]:
+        """The trajectories that steps were drawn of."""
+        return {one.name for one in self.drawn if not one.general}
+
+    @property
+    def n_agent(self) -> int:
+        """How many examples are steps of trajectories; the others are general data."""
+        return sum(not one.general for one in self.drawn)
+
+
+def plan_batches(count: int, batch: int, seed: int) -> list[list[int]]:
+    """Batches of indices, each of `count` examples once, in random order. The same arguments give the same batches.
+
+    Not sorted by length: lengths go with kinds of examples, and batches of one kind pull the model to and fro.
+    """
+    order = np.random.default_rng(seed).permutation(count).tolist()
+    return [order[start : start + batch] for start in range(0, count, batch)]
+
+
+# ---- what is drawn
+
+# Sources of demonstrations: recorded here, and taken in from other data sets. A step of each weighs the same.
+_DEMONSTRATIONS = {"recording": 1.0, "import": 1.0}
+
+
+class ExampleRef(NamedTuple):
     """One sample to be. name: its trajectory_id, or its sample_id where it is general data. number: among the steps of
     that trajectory that can be learned from, from 0."""
 
@@ -84,7 +325,7 @@ def merge_weighted_steps(own: WeightedSteps, people: WeightedSteps, share: float
 
 def draw_mixture(
     agent: WeightedSteps, general: WeightedSteps, settings: SupervisedSettings, seed: int
-) -> list[SampleRef]:
+) -> list[ExampleRef]:
     """settings.samples samples, the share settings.agent_fraction of them from `agent`, the rest general, shuffled.
 
     Within its source a step comes as often as its weight asks, rounded up or down. Few agent samples are repeated
@@ -97,8 +338,8 @@ def draw_mixture(
         log.warning("there are no %s samples: the other source fills the mix", "general" if agent.total else "agent")
         of_agent = n if agent.total else 0
     rng = np.random.default_rng(seed)
-    chosen = [SampleRef(*one, False) for one in _draw_systematically(agent, of_agent, rng)]
-    chosen += [SampleRef(*one, True) for one in _draw_systematically(general, n - of_agent, rng)]
+    chosen = [ExampleRef(*one, False) for one in _draw_systematically(agent, of_agent, rng)]
+    chosen += [ExampleRef(*one, True) for one in _draw_systematically(general, n - of_agent, rng)]
     return [chosen[i] for i in rng.permutation(len(chosen))]
 
 
@@ -121,9 +362,7 @@ def _draw_systematically(pool: WeightedSteps, n: int, rng: np.random.Generator) 
     return [(pool.names[i], number) for i, number in zip(chosen.tolist(), numbers.tolist(), strict=True)]
 
 
-# From the training stores to samples: what an iteration's manifest names is counted, and what is drawn of it is read.
-#
-# Memory and time go with what is drawn. Of all the rest a few narrow columns are looked at, a row group at a time.
+# ---- reading the training stores
 
 _FILTER_COLUMNS = ("trajectory_id", "parse_error", "slip")  # what `samples.imitated` looks at
 # What neither a prompt shows nor a sample has. What is not named here is read, so that a new column needs no thought.
@@ -190,33 +429,33 @@ def _newest_files(ws: Workspace, manifest: TrainingManifest, table: str) -> list
     return [ws.resolve(shard.path) for shard in manifest.shards(table) if (shard.iteration, shard.stage) == own]
 
 
-def load_samples(
+def load_examples(
     ws: Workspace,
     manifest: TrainingManifest,
-    drawn: Sequence[SampleRef],
+    drawn: Sequence[ExampleRef],
     encoder: Encoder,
     settings: Settings,
     folder: Path,
-) -> list[Sample]:
+) -> list[Example]:
     """The samples that were drawn, in that order. Their rows are held; their screens lie in `folder`, and are read and
     encoded each time that a prompt is asked for, by whichever process asks.
 
     Raises DataError for a damaged file, and for a trajectory, a screen or a text that is missing.
     """
     general = {one for one in drawn if one.general}
-    found = _load_general_samples(ws, manifest, general, encoder, settings, folder / "general-screens")
-    found |= _load_agent_samples(ws, manifest, set(drawn) - general, encoder, settings, folder / "screens")
+    found = _load_general_examples(ws, manifest, general, encoder, settings, folder / "general-screens")
+    found |= _load_agent_examples(ws, manifest, set(drawn) - general, encoder, settings, folder / "screens")
     return [found[one] for one in drawn]
 
 
-def _load_general_samples(
+def _load_general_examples(
     ws: Workspace,
     manifest: TrainingManifest,
-    drawn: Collection[SampleRef],
+    drawn: Collection[ExampleRef],
     encoder: Encoder,
     settings: Settings,
     path: Path,
-) -> dict[SampleRef, Sample]:
+) -> dict[ExampleRef, Example]:
     names, columns = {one.name for one in drawn}, TABLES["general"].names
     rows = partitions.find_rows(
         ws, "general", _newest_files(ws, manifest, "general"), "sample_id", names, columns
@@ -224,23 +463,23 @@ def _load_general_samples(
     images = store_images.copy_images_to_file(
         ws, _newest_files(ws, manifest, "images"), {row["image_sha256"] for row in rows}, path
     )
-    made = build_general_samples(rows, images, encoder, settings.policy)
-    return {SampleRef(sample.trajectory_id, 0, True): sample for sample in made}
+    made = build_general_examples(rows, images, encoder, settings.policy)
+    return {ExampleRef(sample.trajectory_id, 0, True): sample for sample in made}
 
 
-def _load_agent_samples(
+def _load_agent_examples(
     ws: Workspace,
     manifest: TrainingManifest,
-    drawn: Collection[SampleRef],
+    drawn: Collection[ExampleRef],
     encoder: Encoder,
     settings: Settings,
     path: Path,
-) -> dict[SampleRef, Sample]:
+) -> dict[ExampleRef, Example]:
     numbers = defaultdict(list)
     for one in drawn:
         numbers[one.name].append(one)
     trajectories = _load_trajectories(ws, manifest, numbers.keys())
-    begun: dict[SampleRef, list[Step]] = {}  # of each the steps of its trajectory up to it
+    begun: dict[ExampleRef, list[Step]] = {}  # of each the steps of its trajectory up to it
     histories, tokens = _load_histories(ws, manifest, numbers.keys())
     for name, steps in histories.items():
         to_learn = [place for place, step in enumerate(steps) if is_trainable(step)]
@@ -257,7 +496,7 @@ def _load_agent_samples(
     for one, steps in begun.items():
         trajectory, step = trajectories[one.name], steps[-1]
         step = replace(step, **said[step.trajectory_id, step.step])
-        made[one] = build_step_sample(trajectory, step, partial(prompt, trajectory, steps), encoder)
+        made[one] = build_step_example(trajectory, step, partial(prompt, trajectory, steps), encoder)
     return made
 
 

@@ -1,1 +1,0 @@
-"""Build training samples from trajectories and from the training stores."""
