@@ -24,7 +24,7 @@ from flywheel.policy.inference.cache import make_prompt
 from flywheel.policy.inference.embedded import EmbeddedPolicy, LoadedCheckpoint
 from flywheel.policy.model import load_model
 from flywheel.policy.protocol import SamplingParams
-from flywheel.training.data import Example
+from flywheel.training.data import Example, ShuffledDataset
 from flywheel.training.modeling.policy_forward import PolicyForward
 from flywheel.training.rl.experience import estimate_step_samples
 from flywheel.training.rl.learner import Learner
