@@ -23,6 +23,7 @@ import store_synthetic
 from flywheel.cli.bench import BenchCase
 from flywheel.config import Settings
 from flywheel.config.workspace import Workspace
+from flywheel.pipeline.iterations import begin_iteration
 from flywheel.pipeline.stages.route import STAGE
 from flywheel.store import manifest, partitions
 from flywheel.store.routing import training_stores
@@ -98,7 +99,7 @@ def _workspace(folder: Path, count: int) -> Workspace:
     stage_records.init_dvc_project(ws)
     manifest.init_first_checkpoint(ws, digest="base")
     for k, rows in ((1, count), (2, count // 10)):
-        stage_records.begin_iteration(ws, k, settings)
+        begin_iteration(ws, k, settings)
         store_synthetic.workspace(ws.root, rows, iteration=k)
         for table, stage in (*STAGE.partitions(), ("metrics", "score"), ("metrics", "route")):
             if not ws.partition(table, k, stage).is_dir():

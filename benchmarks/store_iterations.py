@@ -90,7 +90,7 @@ def workspace(folder: Path, iterations: int) -> Workspace:
             write_text(ws.frozen_params(k), text)
             write_json(ws.iteration(k) / "sessions.json", {"sessions": []})
             routing_decisions.init_decisions(ws, k)
-            write_text(dag.dvc_yaml_path(ws, k), dag.render_dvc_yaml(k, list(chosen.synthesis.domains)))
+            write_text(dvc_files.dvc_yaml_path(ws, k), dag.render_dvc_yaml(k, list(chosen.synthesis.domains)))
             _iteration(ws, k, list(chosen.synthesis.domains))
             _record(ws, k)
             if k % 10 == 0:
@@ -157,7 +157,7 @@ def _figures(stage: str, k: int, domains: list[str]) -> list[dict[str, Any]]:
 
 
 def _declared(ws: Workspace, k: int) -> dict[str, Any]:
-    return yaml.load(dag.dvc_yaml_path(ws, k).read_text(encoding="utf-8"), yaml.CSafeLoader)["stages"]
+    return yaml.load(dvc_files.dvc_yaml_path(ws, k).read_text(encoding="utf-8"), yaml.CSafeLoader)["stages"]
 
 
 def _record(ws: Workspace, k: int) -> None:

@@ -25,6 +25,7 @@ from flywheel.config import OperationsSettings, Settings, workspace_identity
 from flywheel.config.workspace import Workspace, iteration_label
 from flywheel.maintenance.recovery import recover_workspace
 from flywheel.pipeline import dag, iterations, triggers
+from flywheel.pipeline.iterations import begin_iteration
 from flywheel.pipeline.stage import StageContext, clear_staging, run_stage
 from flywheel.pipeline.stages import ingest
 from flywheel.store import manifest
@@ -241,7 +242,7 @@ def _begin_iteration(ws: Workspace, settings: Settings, k: int) -> None:
     if not ws.frozen_params(k).exists():
         workspace_identity.renew_iteration_run_id(ws, k)
     later = ingest.deferral_rule(ws, settings, k)
-    own = stage_records.begin_iteration(ws, k, settings, later)
+    own = begin_iteration(ws, k, settings, later)
     if own.model_copy(update={"operations": settings.operations}) != settings:
         where = ws.relative(ws.frozen_params(k))
         announce("run", f"iteration {iteration_label(k)} goes on with the parameters it began with ({where})")

@@ -34,10 +34,8 @@ def label_command(
     """
     from flywheel.maintenance import route_review
     from flywheel.pipeline.iterations import newest_iteration
-    from flywheel.store.versioning import earlier_layout
 
     ws = Workspace.find(workspace)
-    earlier_layout.migrate_earlier_layout(ws)
     if not trajectory and not rest:
         _list_asked(ws)
         return

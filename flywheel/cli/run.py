@@ -101,10 +101,8 @@ def review_command(iteration: int, promote: bool | None, reviewer: str, comment:
     """Approve or refuse a promotion, where promotion.rule is `review`."""
     from flywheel.config import run_lock
     from flywheel.evaluation import promotion_review as reviews
-    from flywheel.store.versioning import earlier_layout
 
     ws = Workspace.find(workspace)
-    earlier_layout.migrate_earlier_layout(ws)
     if promote is None:
         raise BadInput("no decision", where="flywheel review", fix="add --promote or --keep")
     decided = reviews.decide_promotion(ws, iteration, promote=promote, reviewer=reviewer, comment=comment)

@@ -20,14 +20,12 @@ from flywheel.utils.errors import BadInput
 
 _STAGES = "flywheel.pipeline.stages"
 _HERE = Workspace(Path())
-WORKSPACE_FROM_ITERATION = (
-    "../.."  # the workspace, from the folder of an iteration: what paths in its dvc.yaml begin from
-)
-DVC_YAML_HEAD = """\
-# The stages of this iteration for DVC, written by flywheel from what flywheel/pipeline/stages declares: edits are overwritten.
-# Prefect runs the same commands; DVC records them, and `dvc repro` alone gives the same result. The iteration names
-# what it reads of the one before it, so the loop has no cycle, and has its own frozen parameters, so an edit of
-# params.yaml changes no past iteration.
+_WORKSPACE_FROM_ITERATION = "../.."  # what paths in an iteration's dvc.yaml begin from
+_DVC_YAML_HEAD = """\
+# The stages of this iteration for DVC, written by flywheel from what flywheel/pipeline/stages declares: edits are
+# overwritten. Prefect runs the same commands; DVC records them, and `dvc repro` alone gives the same result. The
+# iteration names what it reads of the one before it, so the loop has no cycle, and has its own frozen parameters, so an
+# edit of params.yaml changes no past iteration.
 """
 
 
@@ -79,15 +77,12 @@ def find_stage(name: str) -> Any:
     raise BadInput(f"unknown stage {name}", fix=f"one of: {known}")
 
 
-def dvc_yaml_path(ws: Workspace, iteration: int) -> Path:
-    """Of the iteration's dvc.yaml: it is there from the iteration's beginning on."""
-    return ws.iteration(iteration) / "dvc.yaml"
-
-
 def render_dvc_yaml(iteration: int, domains: Sequence[str]) -> str:
     """DVC's file of an iteration's stages. domains: that it has."""
     named = [(stage, name) for stage in all_stages() for name in _instances(stage.name, domains)]
-    return DVC_YAML_HEAD + "stages:\n" + "\n".join(_dvc_stage(stage, name, iteration, domains) for stage, name in named)
+    return (
+        _DVC_YAML_HEAD + "stages:\n" + "\n".join(_dvc_stage(stage, name, iteration, domains) for stage, name in named)
+    )
 
 
 def _dvc_stage(stage: Any, name: str, iteration: int, domains: Sequence[str]) -> str:
@@ -96,7 +91,7 @@ def _dvc_stage(stage: Any, name: str, iteration: int, domains: Sequence[str]) ->
     outs = [_path(one, iteration) for one in _artifacts_of(stage, name, domains, stage.outputs) if one not in small]
     lines = [
         f"{name}:",
-        f"  wdir: {WORKSPACE_FROM_ITERATION}",
+        f"  wdir: {_WORKSPACE_FROM_ITERATION}",
         f"  cmd: flywheel stage {name} --iteration {iteration_label(iteration)}",
     ]
     if stage.settings:

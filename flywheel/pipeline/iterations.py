@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 
+from flywheel import config
 from flywheel.config import Settings
-from flywheel.config.workspace import Workspace
+from flywheel.config.workspace import Workspace, iteration_label
 from flywheel.pipeline import dag, preflight
 from flywheel.policy import checkpoint
-from flywheel.store import manifest
+from flywheel.recordings import selection
+from flywheel.store import manifest, routing_decisions
 from flywheel.store.versioning import dvc_files, iteration_params, stage_records
 from flywheel.utils.errors import BadInput, DataError
+from flywheel.utils.files import write_text
+from flywheel.utils.progress import announce
 
 
 def plan_iterations(
@@ -48,6 +52,41 @@ def check_iteration(ws: Workspace, settings: Settings, number: int) -> None:
         preflight.run_preflight(ws, iteration_params.load_iteration_params(ws, number), number)
 
 
+def begin_iteration(
+    ws: Workspace, iteration: int, settings: Settings, later: selection.DeferSession | None = None
+) -> Settings:
+    """Begin an iteration: its own copy of the parameters, its list of sessions, its stages.
+
+    What was frozen stands: a resumed iteration keeps the parameters that it began with. Its stages are those of this
+    version until it is complete.
+
+    iteration: its number, from 1. settings: the parameters that a new one gets. later: the sessions that are chosen
+    last, as for `selection.choose_sessions`. Returns the iteration's own parameters. Raises DataError where the
+    iteration before it is not there.
+    """
+    begun = stage_records.list_iterations(ws)
+    if iteration > 1 and iteration - 1 not in begun:
+        raise DataError(
+            f"iteration {iteration_label(iteration - 1)} has not been begun",
+            where=ws.root / "iterations",
+            fix="run it first",
+        )
+    with dvc_files.lock_dvc(ws):
+        frozen = ws.frozen_params(iteration)
+        if not frozen.exists():
+            write_text(frozen, config.dump_settings(settings))
+        settings = iteration_params.load_iteration_params(ws, iteration)
+        routing_decisions.init_decisions(ws, iteration)
+        own = settings.recording
+        selection.choose_sessions(
+            ws, iteration, own.folder, own.sessions_per_iteration, own.imports_per_iteration, later
+        )
+    if not dvc_files.is_iteration_complete(ws, iteration):
+        _declare(ws, iteration, list(settings.synthesis.domains))
+    dvc_files.set_newest_iteration(ws, max([*begun, iteration]))
+    return settings
+
+
 def record_base_model(ws: Workspace, settings: Settings) -> None:
     """The model that the workspace begins from, in its manifest."""
     first = checkpoint.resolve_checkpoint(settings.policy.base, ws.root)
@@ -68,7 +107,7 @@ def check_iteration_complete(ws: Workspace, iteration: int) -> bool:
     if changed and dvc_files.is_iteration_complete(ws, iteration):
         stage = stage_records.stage_address(ws, changed[0], iteration)
         path, change = next(iter(stage_records.changed_stages(ws, [iteration])[stage].items()))
-        at = f"{ws.relative(dag.dvc_yaml_path(ws, iteration))}:{changed[0]}"
+        at = f"{ws.relative(dvc_files.dvc_yaml_path(ws, iteration))}:{changed[0]}"
         raise DataError(
             f"{path} was changed ({change}) since {stage} was recorded, and a complete iteration is not done again",
             where=ws.root,
@@ -84,3 +123,18 @@ def _interrupted_iterations(ws: Workspace) -> list[int]:
         return [k for k in range(target["first"], target["last"] + 1) if not check_iteration_complete(ws, k)]
     except (OSError, ValueError, KeyError):
         return []
+
+
+def _declare(ws: Workspace, iteration: int, domains: list[str]) -> None:
+    """Write the iteration's dvc.yaml. What was recorded under another one is recorded anew, where it is unchanged."""
+    path, text = dvc_files.dvc_yaml_path(ws, iteration), dag.render_dvc_yaml(iteration, domains)
+    if path.exists() and path.read_text(encoding="utf-8") == text:
+        return
+    sound = set(dvc_files.recorded_stages(ws, iteration))
+    if sound:
+        sound -= {name.partition("@")[0] for name in stage_records.changed_stages(ws, [iteration])}
+    write_text(path, text)
+    if sound and (count := stage_records.rerecord_changed(ws, iteration, sound)):
+        announce(
+            "dvc", f"{count} stages of {iteration_label(iteration)} are recorded by the declaration of this version"
+        )

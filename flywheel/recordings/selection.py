@@ -15,6 +15,7 @@ from pathlib import Path
 
 from flywheel.config.workspace import Workspace
 from flywheel.store import manifest, partitions
+from flywheel.store.interop.demonstration import is_demonstration
 from flywheel.store.trajectory import session_trajectory_id
 from flywheel.store.versioning import dvc_files
 from flywheel.utils.errors import BadInput, DataError
@@ -29,10 +30,6 @@ class SessionFolder:
     id: str
     path: str
     sha256: str
-
-
-DEMONSTRATION_FILE = "demonstration.json"
-"""The file by which a folder is another data set's demonstration (`flywheel import`), and no recorded session."""
 
 
 DeferSession = Callable[[Path], bool]  # of a session's folder: it comes after all sessions of which this is not true
@@ -127,7 +124,7 @@ def _choose(
     taken = set(manifest.read_manifest(ws, iteration - 1).sessions) - _repaired_sessions(ws, iteration, folder)
     fresh = sorted(path for path in folder.iterdir() if path.is_dir() and path.name not in taken)
     whole = [path for path in fresh if not path.name.startswith(".")]  # an import may be going on
-    imported = [path for path in whole if (path / DEMONSTRATION_FILE).is_file()]
+    imported = [path for path in whole if is_demonstration(path)]
     recorded = [path for path in whole if path not in imported]
     if later is not None and len(recorded) > limit:
         recorded.sort(key=later)

@@ -22,6 +22,7 @@ from flywheel.envs.registry import BACKENDS, EnvLimits
 from flywheel.envs.tasks import curriculum
 from flywheel.envs.tasks.drawing import make_task
 from flywheel.pipeline import dag, preflight
+from flywheel.pipeline.iterations import begin_iteration
 from flywheel.pipeline.stage import StageContext, run_stage
 from flywheel.policy.checkpoint import checkpoint_digest
 from flywheel.policy.encoding import Encoder
@@ -107,7 +108,7 @@ def test_a_whole_turn(shelves, base, tmp_path):
     shutil.copytree(base, ws.root / "models" / "base")
     preflight.run_preflight(ws, chosen)
     manifest.init_first_checkpoint(ws, checkpoint_digest(base), "models/base")
-    stage_records.begin_iteration(ws, 1, chosen)
+    begin_iteration(ws, 1, chosen)
     for name in dag.stage_order(chosen.synthesis.domains, closing=True):
         run_stage(dag.find_stage(name), StageContext.open(ws, 1, name))
 

@@ -17,6 +17,7 @@ from flywheel.config.workspace import Workspace
 from flywheel.pipeline import dag
 from flywheel.pipeline import stages as package
 from flywheel.pipeline.artifacts import Checkpoint, Partition, Record, expand_domains
+from flywheel.pipeline.iterations import begin_iteration
 from flywheel.pipeline.stage import StageContext, run_stage, stage_inputs
 from flywheel.store import manifest, partitions
 from flywheel.store.versioning import stage_records
@@ -171,7 +172,7 @@ def workspace(tmp_path_factory) -> Workspace:
     }
     (ws.params).write_text(yaml.safe_dump(load_settings(ws.params, small).model_dump(mode="json")))
     manifest.init_first_checkpoint(ws, "base", "models/base")
-    stage_records.begin_iteration(ws, 1, load_settings(ws.params))
+    begin_iteration(ws, 1, load_settings(ws.params))
     return ws
 
 

@@ -21,8 +21,8 @@ from flywheel import config
 from flywheel.cli import main
 from flywheel.config.workspace import Workspace
 from flywheel.pipeline import preflight
+from flywheel.pipeline.iterations import begin_iteration
 from flywheel.store import manifest
-from flywheel.store.versioning import stage_records
 from flywheel.utils.errors import BadInput, FlywheelError
 
 
@@ -256,7 +256,7 @@ def test_an_error_of_a_frozen_file_names_it_and_the_way_out(ws, tmp_path):
     own = Workspace(shutil.copytree(ws.root, tmp_path / "ws", symlinks=True))
     manifest.init_first_checkpoint(own, digest="abc")
     bad = config.load_settings(own.params, {"synthesis.held_out": ["nope/none"]})
-    stage_records.begin_iteration(own, 1, bad)
+    begin_iteration(own, 1, bad)
     code, output = flywheel("run", "-w", own.root)
     assert code == 2
     assert "iterations/001/params.yaml" in output

@@ -18,8 +18,8 @@ from flywheel import config
 from flywheel.cli import main
 from flywheel.config.workspace import Workspace
 from flywheel.maintenance import doctor
+from flywheel.pipeline.iterations import begin_iteration
 from flywheel.store import manifest, partitions
-from flywheel.store.versioning import stage_records
 from flywheel.utils.errors import BadInput, DiskFull, FlywheelError
 from flywheel.utils.files import disk_full_errors
 
@@ -167,7 +167,7 @@ def test_a_half_written_parquet_file_is_named(workspace):
 
 def test_a_half_written_parquet_file_hides_nothing_else(workspace):
     manifest.init_first_checkpoint(workspace, digest="abc")
-    stage_records.begin_iteration(workspace, 1, frozen_without_sessions(workspace))
+    begin_iteration(workspace, 1, frozen_without_sessions(workspace))
     partitions.write_partition(workspace, "tasks", 1, "synthesize", [])
     path = partitions.partition_files(workspace, "tasks", 1, "synthesize")[0]
     path.write_bytes(path.read_bytes()[:100])
@@ -179,7 +179,7 @@ def test_a_half_written_parquet_file_hides_nothing_else(workspace):
 
 def test_a_broken_chain_of_manifests_is_told(workspace):
     manifest.init_first_checkpoint(workspace, digest="abc")
-    stage_records.begin_iteration(workspace, 1, frozen_without_sessions(workspace))
+    begin_iteration(workspace, 1, frozen_without_sessions(workspace))
     manifest.write_manifest(workspace, 1, window=1)
     workspace.promotion(1).write_text("{}")
     assert doctor.check_recorded_data(workspace.root) == []
@@ -209,7 +209,7 @@ def test_a_workspace_that_cannot_be_written_is_one_line(workspace, monkeypatch):
     def refused(self, *_, **__):
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(self))
 
-    stage_records.begin_iteration(workspace, 1, frozen_without_sessions(workspace))
+    begin_iteration(workspace, 1, frozen_without_sessions(workspace))
     with monkeypatch.context() as patient:
         patient.setattr(Path, "mkdir", refused)
         for command in (["run"], ["report"], ["discard", "--yes"]):

@@ -12,6 +12,7 @@ from flywheel.cli import main
 from flywheel.config import Settings, run_lock
 from flywheel.config.workspace import Workspace
 from flywheel.maintenance import discard
+from flywheel.pipeline.iterations import begin_iteration
 from flywheel.store.versioning import stage_records
 from flywheel.utils.errors import BadInput, FlywheelError
 from flywheel.utils.files import write_text
@@ -32,7 +33,7 @@ def content(ws: Workspace) -> dict[str, bytes]:
 
 def begin(ws: Workspace) -> None:
     """Iteration 2, left in the middle."""
-    stage_records.begin_iteration(ws, 2, SETTINGS)
+    begin_iteration(ws, 2, SETTINGS)
     for stage in ("ingest", "synthesize", "rollout", "ct"):
         least_work.run_stage(ws, stage, 2)
         if stage != "ct":
@@ -94,7 +95,7 @@ def test_a_complete_iteration_is_never_discarded(ws):
 
 
 def test_a_decided_iteration_is_not_discarded(ws):
-    stage_records.begin_iteration(ws, 2, SETTINGS)
+    begin_iteration(ws, 2, SETTINGS)
     for stage in ("merge", "evaluate", "promote"):
         least_work.run_stage(ws, stage, 2)
     stage_records.record_stage(ws, "promote", 2)

@@ -11,6 +11,7 @@ import synthetic
 from flywheel.config import OperationsSettings, Settings, workspace_identity
 from flywheel.config.workspace import Workspace
 from flywheel.pipeline import triggers
+from flywheel.pipeline.iterations import begin_iteration
 from flywheel.store import manifest
 from flywheel.store.versioning import stage_records
 from flywheel.utils.files import write_json, write_text
@@ -60,7 +61,7 @@ def test_how_many_recordings_an_ingest_waits_for(ws):
 
 def test_an_iteration_that_waits_goes_on_once_it_has_taken_in_enough(ws):
     settings = rules(iterate_after=2, ingest_after=1)
-    stage_records.begin_iteration(ws, 4, least_work.frozen(settings, recording={"sessions_per_iteration": 0}))
+    begin_iteration(ws, 4, least_work.frozen(settings, recording={"sessions_per_iteration": 0}))
     assert triggers.due_runs(ws, settings) == []  # begun, and nothing taken in yet
     least_work.run_stage(ws, "ingest", 4)
     synthetic.ingested(ws, 4)  # two demonstrations, and one that was set aside

@@ -15,6 +15,7 @@ from past import flywheel
 
 from flywheel.config import Settings, run_lock
 from flywheel.config.workspace import Workspace, iteration_label
+from flywheel.pipeline.iterations import begin_iteration
 from flywheel.store import partitions
 from flywheel.store.catalog import database
 from flywheel.store.versioning import dvc_files, stage_records
@@ -74,7 +75,7 @@ def ws(tmp_path) -> Workspace:
 
 
 def complete(ws: Workspace, k: int, rows: list[dict]) -> None:
-    stage_records.begin_iteration(ws, k, SETTINGS)
+    begin_iteration(ws, k, SETTINGS)
     partitions.write_partition(ws, "runs", k, "runs", rows)
     record(ws, k, stage_records.stage_names(ws, k))
 
@@ -259,7 +260,7 @@ def test_an_iteration_is_told_from_its_own_partitions_and_those_of_ten_before(ws
 
 def test_an_iteration_at_work_is_told_by_what_lies_on_disk(ws):
     """It failed in rollout, and the run after that was killed there: no table `runs`, two shards finished."""
-    stage_records.begin_iteration(ws, 14, SETTINGS)
+    begin_iteration(ws, 14, SETTINGS)
     record(ws, 14, ["ingest", "synthesize"])
     rows = tried(14, "rollout", 0, 30, [task("a", state="Failed", message=RAISED)], state="Failed", message="so")
     rows = [{**row, **{name: row[name].isoformat() for name in ("started_at", "ended_at")}} for row in rows]
@@ -331,7 +332,7 @@ def test_a_turn_that_failed_leaves_its_runs(tmp_path, monkeypatch):
     asked = {}
 
     def begin(*_) -> None:
-        stage_records.begin_iteration(ws, 1, SETTINGS)
+        begin_iteration(ws, 1, SETTINGS)
 
     def stages(*_) -> None:
         raise FlywheelError("it broke")

@@ -15,8 +15,7 @@ from object_store import BUCKET, Store
 from processes import PATIENCE_S
 
 from flywheel.config.workspace import Workspace
-from flywheel.pipeline import dag
-from flywheel.store.versioning import backup, stage_records
+from flywheel.store.versioning import backup, dvc_files, stage_records
 from flywheel.utils.errors import BadInput, DataError
 from flywheel.utils.files import write_text
 from flywheel.utils.progress import replace_listener
@@ -71,7 +70,7 @@ def ws(tmp_path) -> Workspace:
     """One iteration of two stages, which are recorded."""
     ws = Workspace(tmp_path / "ws")
     stage_records.init_dvc_project(ws)
-    write_text(dag.dvc_yaml_path(ws, 1), STAGES)
+    write_text(dvc_files.dvc_yaml_path(ws, 1), STAGES)
     for table, stage in (("steps", "rollout"), ("runs", "runs")):
         write_text(ws.partition(table, 1, stage) / "_parts.json", f'{{"of": "{table}"}}')
         stage_records.record_stage(ws, stage, 1)

@@ -16,7 +16,8 @@ from flows.iteration_loop import run_iterations
 from flywheel.config import Settings
 from flywheel.config.workspace import Workspace
 from flywheel.maintenance import status
-from flywheel.pipeline import dag, iterations
+from flywheel.pipeline import iterations
+from flywheel.pipeline.iterations import begin_iteration
 from flywheel.store.versioning import backup, dvc_files, stage_records
 from flywheel.utils.errors import BadInput, DataError, FlywheelError
 from flywheel.utils.files import write_json
@@ -78,7 +79,7 @@ def test_a_damaged_file_of_a_complete_iteration_comes_back_and_nothing_is_done_a
 
 
 def test_an_iteration_that_goes_on_does_not_repeat_what_it_has_recorded(ws):
-    stage_records.begin_iteration(ws, 2, SETTINGS)
+    begin_iteration(ws, 2, SETTINGS)
     for stage in ("ingest", "synthesize", "rollout"):
         least_work.run_stage(ws, stage, 2)
         stage_records.record_stage(ws, stage, 2)
@@ -158,7 +159,7 @@ def test_a_stage_whose_inputs_changed_is_not_taken_back(ws):
 
 
 def test_a_lost_small_file_of_an_open_iteration_is_told_with_the_stage_that_makes_it(ws):
-    stage_records.begin_iteration(ws, 2, SETTINGS)
+    begin_iteration(ws, 2, SETTINGS)
     for stage in ("ingest", "synthesize", "rollout", "score", "route"):
         least_work.run_stage(ws, stage, 2)
         stage_records.record_stage(ws, stage, 2)
@@ -174,11 +175,11 @@ def test_lost_parameters_of_a_complete_iteration_are_told_with_git(ws):
 
 
 def test_stages_that_are_lost_beside_full_data_are_told(ws):
-    dag.dvc_yaml_path(ws, 1).unlink()
+    dvc_files.dvc_yaml_path(ws, 1).unlink()
     for act in (lambda: run_iterations(ws, {}), lambda: status.read_workspace_status(ws)):
         with pytest.raises(DataError, match=r"git checkout HEAD -- iterations/001/dvc\.yaml"):
             act()
-    assert not dag.dvc_yaml_path(ws, 1).exists()
+    assert not dvc_files.dvc_yaml_path(ws, 1).exists()
     dvc_files.dvc_lock_path(ws, 1).unlink()
     with pytest.raises(DataError, match=r"no iterations/NNN/dvc\.yaml names them"):
         run_iterations(ws, {})
@@ -186,7 +187,7 @@ def test_stages_that_are_lost_beside_full_data_are_told(ws):
 
 def test_status_names_the_file_and_what_mends_it(ws):
     cut(ws)
-    stage_records.begin_iteration(ws, 2, SETTINGS)
+    begin_iteration(ws, 2, SETTINGS)
     said = [line for _, line in status.status_lines(status.read_workspace_status(ws))]
     assert any("dvc checkout --force data/steps/iteration=001/stage=rollout`" in line for line in said)
     assert any(

@@ -278,7 +278,7 @@ def test_a_fresh_clone_fetches_what_was_pushed_is_mended_compared_and_gone_back_
     backup.restore_damaged_outputs(clone)  # what a run does first: the iterations at work, and what training reads
     manifest.verify_manifest(clone, 3)
     for k in (1, 2):
-        with stage_records.open_current_dvc(clone) as repo:
+        with dvc_files.open_dvc(clone) as repo:
             repo.pull(targets=[str(clone.iteration(k) / "dvc.yaml")])
     assert past.content(clone) == before
     path = next(clone.partition("steps", 3, "rollout").glob("*.parquet"))

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 import yaml
@@ -16,9 +14,10 @@ from least_work import frozen, run_stage
 from processes import PATIENCE_S
 from ruamel.yaml import YAML
 
-from flywheel.config import Settings, dump_settings
+from flywheel.config import Settings
 from flywheel.config.workspace import Workspace
 from flywheel.pipeline import dag
+from flywheel.pipeline.iterations import begin_iteration
 from flywheel.store import manifest
 from flywheel.store.versioning import backup, dvc_files, stage_records
 from flywheel.utils.errors import BadInput, DataError
@@ -53,7 +52,7 @@ def test_a_fresh_workspace_is_clean(ws):
 
 
 def test_each_stage_is_clean_once_it_is_recorded(ws, settings):
-    stage_records.begin_iteration(ws, 1, settings)
+    begin_iteration(ws, 1, settings)
     names = stage_records.stage_names(ws, 1)
     assert stage_records.unfinished_stages(ws, names, 1) == list(names)
     for stage in names:
@@ -94,9 +93,9 @@ def test_git_sees_only_small_files(done):
 
 
 def test_the_next_iteration_leaves_the_last_one_unchanged(done, settings):
-    files = (dag.dvc_yaml_path(done, 1), dvc_files.dvc_lock_path(done, 1))
+    files = (dvc_files.dvc_yaml_path(done, 1), dvc_files.dvc_lock_path(done, 1))
     before = [path.read_bytes() for path in files]
-    stage_records.begin_iteration(done, 2, settings)
+    begin_iteration(done, 2, settings)
     changed = stage_records.changed_stages(done)
     assert changed
     assert all(name.endswith("@002") for name in changed)
@@ -109,13 +108,13 @@ def test_the_next_iteration_leaves_the_last_one_unchanged(done, settings):
 
 def test_an_iteration_of_one_domain_has_one_specialist(ws, settings):
     one = frozen(settings, synthesis={"domains": {"games": ["tiles"]}}, merge={"weights": {"games": 1.0}})
-    stage_records.begin_iteration(ws, 1, one)
+    begin_iteration(ws, 1, one)
     assert not {"rl-sites", "rl-control"} & set(stage_records.stage_names(ws, 1))
     for stage in stage_records.stage_names(ws, 1):
         run_stage(ws, stage, 1)
     subprocess.run([DVC, "commit", "--quiet", "--force"], cwd=ws.root, check=True, timeout=PATIENCE_S)
     assert stage_records.changed_stages(ws) == {}
-    stage_records.begin_iteration(ws, 2, settings)
+    begin_iteration(ws, 2, settings)
     with pytest.raises(BadInput, match="no stage rl-sites@001"):
         stage_records.is_stage_done(ws, "rl-sites", 1)
     assert not [name for name in stage_records.changed_stages(ws) if name.endswith("@001")]
@@ -124,7 +123,7 @@ def test_an_iteration_of_one_domain_has_one_specialist(ws, settings):
 
 def test_numbers_stay_text_in_the_index(ws, settings):
     for k in range(1, 12):
-        stage_records.begin_iteration(ws, k, settings)
+        begin_iteration(ws, k, settings)
         assert not stage_records.is_stage_done(ws, "ct", k)
     assert stage_records.list_iterations(ws) == list(range(1, 12))
 
@@ -142,7 +141,7 @@ def test_the_lock_is_what_dvc_itself_writes(done):
 def test_an_edit_of_the_parameters_changes_no_past_iteration(done, settings):
     write_text(done.params, "seed: 8\n")
     assert stage_records.changed_stages(done) == {}
-    kept = stage_records.begin_iteration(done, 1, frozen(settings, seed=8))
+    kept = begin_iteration(done, 1, frozen(settings, seed=8))
     assert kept.seed == 7
     assert stage_records.changed_stages(done) == {}
 
@@ -190,7 +189,7 @@ def test_changed_work_is_not_thrown_away_unless_forced(done):
 
 
 def test_a_stage_with_a_missing_output_is_not_recorded(ws, settings):
-    stage_records.begin_iteration(ws, 1, settings)
+    begin_iteration(ws, 1, settings)
     run_stage(ws, "synthesize", 1)
     shutil.rmtree(ws.partition("general", 1, "synthesize"))
     with pytest.raises(stage_records.VersioningError, match="general/iteration=001/stage=synthesize"):
@@ -200,8 +199,8 @@ def test_a_stage_with_a_missing_output_is_not_recorded(ws, settings):
 
 def test_wrong_names_are_refused(ws, settings):
     with pytest.raises(DataError, match="iteration 001 has not been begun"):
-        stage_records.begin_iteration(ws, 2, settings)
-    stage_records.begin_iteration(ws, 1, settings)
+        begin_iteration(ws, 2, settings)
+    begin_iteration(ws, 1, settings)
     with pytest.raises(BadInput, match="no stage rolout@001"):
         stage_records.record_stage(ws, "rolout", 1)
     with pytest.raises(BadInput, match="iteration 004 has not been begun"):
@@ -214,86 +213,26 @@ def test_prepare_keeps_what_exists(done):
     assert {path: path.read_bytes() for path in done.root.rglob("*.yaml")} == before
 
 
-@pytest.fixture
-def earlier(tmp_path) -> Workspace:
-    """A workspace whose one dvc.yaml and dvc.lock hold all iterations; CT's model was changed since it was recorded."""
-    subprocess.run(["git", "init", "-q", tmp_path / "ws"], check=True)
-    ws = Workspace(tmp_path / "ws")
-    write_text(ws.root / ".gitignore", ".flywheel/\n/data/\n/models/iteration=*/\n")
-    write_text(ws.params, "seed: 7\n")
-    stage_records.init_dvc_project(ws)
-    manifest.init_first_checkpoint(ws, digest="abc")
-    ws.held_out(0).unlink()  # it had none
-    text = (Path(__file__).parents[1] / "support" / "data" / "pipeline-before.yaml").read_text()
-    models = {domain: f"models/iteration=001/rl-{domain}" for domain in Settings().synthesis.domains}
-    turns = {"turns": {"001": {"prev": "000", **models}}, **{domain: {"001": True} for domain in models}}
-    write_text(ws.root / "iterations.yaml", "".join(f"{name}: {json.dumps(one)}\n" for name, one in turns.items()))
-    write_text(ws.root / "dvc.yaml", text)
-    write_text(ws.frozen_params(1), dump_settings(Settings()))
-    write_text(ws.iteration(1) / "sessions.json", '{"sessions": []}')
-    for stage, declared in yaml.safe_load(text)["stages"].items():
-        outs = (next(iter(out)) if isinstance(out, dict) else out for out in declared["do"]["outs"])
-        for out in outs:
-            path = ws.root / out.replace("${key}", "001")
-            write_text(path if path.suffix else path / "part-00000.parquet", f"{stage} {out}")
-    subprocess.run([DVC, "commit", "--quiet", "--force"], cwd=ws.root, check=True, timeout=PATIENCE_S)
-    write_text(ws.model(1, "ct") / "part-00000.parquet", "changed since")
-    return ws
-
-
-def test_a_workspace_of_an_earlier_version_goes_on(earlier, settings, monkeypatch):
-    """What it recorded stands and what was changed is still seen, in the files of this version."""
-    recorded = dvc_files.read_dvc_lock(earlier.root / "dvc.lock")
-    told = []
-    with monkeypatch.context() as killed:
-        killed.setattr(dvc_files, "write_workspace_dvc_yaml", Mock(side_effect=KeyboardInterrupt))
-        with pytest.raises(KeyboardInterrupt):
-            stage_records.init_dvc_project(earlier)
-    assert "foreach: ${turns}" in (earlier.root / "dvc.yaml").read_text()
-    with replace_listener(lambda *line: told.append(line)):
-        stage_records.init_dvc_project(earlier)
-        assert set(stage_records.changed_stages(earlier)) == {"ct@001", "sft@001"}
-    assert ["iterations/NNN/dvc.yaml" in line for _, line in told] == [True]
-    assert {
-        f"{name}@001": entry for name, entry in dvc_files.read_dvc_lock(dvc_files.dvc_lock_path(earlier, 1)).items()
-    } == recorded
-    assert dvc_files.is_iteration_complete(earlier, 1)
-    stage_records.checkout_data(earlier, force=True)
-    stage_records.begin_iteration(earlier, 2, settings)
-    dvc = subprocess.run(
-        [DVC, "status"], cwd=earlier.root, check=True, capture_output=True, text=True, timeout=PATIENCE_S
-    )
-    assert "iterations/001/dvc.yaml" not in dvc.stdout
-    assert "iterations/002/dvc.yaml:rollout" in dvc.stdout
-
-
-def test_an_earlier_index_that_is_lost_is_told(earlier):
-    (earlier.root / "iterations.yaml").unlink()
-    with pytest.raises(DataError, match=r"git checkout HEAD -- iterations\.yaml"):
-        stage_records.list_iterations(earlier)
-    assert not dag.dvc_yaml_path(earlier, 1).exists()
-
-
 def test_an_iteration_at_work_gets_the_declarations_of_this_version(done, settings, monkeypatch):
     """What it recorded under others stands, what was changed since is still seen; a complete one keeps its own."""
     text = dag.render_dvc_yaml(2, list(settings.synthesis.domains))
     before = "".join(text.rsplit("      - iterations/001/levels.json\n", 1))  # the stage score did not read it
     with monkeypatch.context() as patched:
         patched.setattr(dag, "render_dvc_yaml", lambda iteration, domains: before)
-        stage_records.begin_iteration(done, 2, settings)
+        begin_iteration(done, 2, settings)
     for stage in ("ingest", "synthesize", "rollout", "score"):
         run_stage(done, stage, 2)
         stage_records.record_stage(done, stage, 2)
     write_text(done.partition("images", 2, "rollout") / "part-00000.parquet", "changed since")
     changed = stage_records.changed_stages(done, [2])
-    kept, told = dag.dvc_yaml_path(done, 1).read_bytes(), []
+    kept, told = dvc_files.dvc_yaml_path(done, 1).read_bytes(), []
     with replace_listener(lambda *line: told.append(line)):
-        stage_records.begin_iteration(done, 2, settings)
-    assert dag.dvc_yaml_path(done, 2).read_text() == text
+        begin_iteration(done, 2, settings)
+    assert dvc_files.dvc_yaml_path(done, 2).read_text() == text
     assert "recorded by the declaration of this version" in str(told)
     assert stage_records.changed_stages(done, [2]) == changed
     assert stage_records.is_stage_done(done, "score", 2)
-    assert (dag.dvc_yaml_path(done, 1).read_bytes(), stage_records.changed_stages(done, [1])) == (kept, {})
+    assert (dvc_files.dvc_yaml_path(done, 1).read_bytes(), stage_records.changed_stages(done, [1])) == (kept, {})
 
 
 def test_the_repository_is_itself_a_workspace():

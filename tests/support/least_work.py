@@ -11,9 +11,9 @@ import yaml
 from flywheel.cli import scaffold as workspaces
 from flywheel.config import Settings, dump_settings
 from flywheel.config.workspace import Workspace
-from flywheel.pipeline import dag
+from flywheel.pipeline.iterations import begin_iteration
 from flywheel.store import manifest
-from flywheel.store.versioning import stage_records
+from flywheel.store.versioning import dvc_files, stage_records
 from flywheel.utils.files import write_text
 
 
@@ -23,7 +23,7 @@ def frozen(settings: Settings, **changes) -> Settings:
 
 def outputs(ws: Workspace, stage: str, iteration: int) -> list[Path]:
     """What dvc.yaml says that the stage writes."""
-    outs = yaml.safe_load(dag.dvc_yaml_path(ws, iteration).read_text())["stages"][stage]["outs"]
+    outs = yaml.safe_load(dvc_files.dvc_yaml_path(ws, iteration).read_text())["stages"][stage]["outs"]
     return [ws.root / (next(iter(out)) if isinstance(out, dict) else out) for out in outs]
 
 
@@ -50,7 +50,7 @@ def turned(root: Path) -> Workspace:
     write_text(ws.params, "seed: 7\n")
     stage_records.init_dvc_project(ws)
     manifest.init_first_checkpoint(ws, digest="abc")
-    stage_records.begin_iteration(ws, 1, frozen(Settings(), recording={"sessions_per_iteration": 0}))
+    begin_iteration(ws, 1, frozen(Settings(), recording={"sessions_per_iteration": 0}))
     run_iteration(ws, 1)
     return ws
 

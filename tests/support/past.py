@@ -16,10 +16,9 @@ from safetensors.numpy import save_file
 from flywheel.cli import main
 from flywheel.config import Settings
 from flywheel.config.workspace import Workspace
-from flywheel.pipeline import dag
 from flywheel.policy import checkpoint
 from flywheel.store import manifest
-from flywheel.store.versioning import stage_records
+from flywheel.store.versioning import dvc_files, stage_records
 from flywheel.utils.files import file_lock, write_json, write_text
 
 
@@ -65,7 +64,7 @@ def turn(ws: Workspace, settings: Settings, k: int) -> None:
 
 def _models(ws: Workspace, k: int) -> None:
     """Small weights, and what the synthetic iteration does not write of its outputs."""
-    declared = yaml.safe_load(dag.dvc_yaml_path(ws, k).read_text())["stages"]
+    declared = yaml.safe_load(dvc_files.dvc_yaml_path(ws, k).read_text())["stages"]
     outs = [next(iter(out)) if isinstance(out, dict) else out for stage in declared.values() for out in stage["outs"]]
     for out in outs:
         path = ws.root / out

@@ -11,8 +11,8 @@ import yaml
 from flywheel import config
 from flywheel.config.workspace import Workspace
 from flywheel.pipeline import dag, stage
+from flywheel.pipeline.iterations import begin_iteration
 from flywheel.store import manifest, partitions
-from flywheel.store.versioning import stage_records
 
 TASKS = 4
 _SMALL = {
@@ -38,7 +38,7 @@ def synthesized(root: Path, sandbox: dict[str, Any]) -> Workspace:
     changes = _SMALL | {f"sandbox.{name}": value for name, value in sandbox.items()}
     ws.params.write_text(yaml.safe_dump(config.load_settings(ws.params, changes).model_dump(mode="json")))
     manifest.init_first_checkpoint(ws, "base", "models/base")
-    stage_records.begin_iteration(ws, 1, config.load_settings(ws.params))
+    begin_iteration(ws, 1, config.load_settings(ws.params))
     stage.run_stage(dag.find_stage("synthesize"), stage.StageContext.open(ws, 1, "synthesize"))
     return ws
 

@@ -17,6 +17,7 @@ from synthetic_rows import START, WORLDS, image_row, rl_curriculum, rl_metrics, 
 from flywheel.config import Settings
 from flywheel.config.workspace import Workspace, iteration_label
 from flywheel.evaluation import baselines
+from flywheel.pipeline.iterations import begin_iteration
 from flywheel.pipeline.stage import StageContext, StageResult, run_stage
 from flywheel.pipeline.stages import route
 from flywheel.store import lineage, manifest, metrics
@@ -40,7 +41,7 @@ def workspace(root, **settings) -> tuple[Workspace, Settings]:
 def incoming(ws: Workspace, settings: Settings, k: int, *, tasks: int = 10, samples: int = 4) -> None:
     """Partitions of ingest, synthesize, rollout and score of iteration k; two rollouts are not sound."""
     rng = random.Random(k)
-    stage_records.begin_iteration(ws, k, settings)
+    begin_iteration(ws, k, settings)
     places = [(domain, world) for domain, worlds in WORLDS.items() for world in worlds]
     train = [task(f"i{k}-task{n:02d}", *places[n % 4]) for n in range(tasks)]
     held = [task(f"held{n:02d}", *places[n % 4], "eval") for n in range(8)]

@@ -7,6 +7,7 @@ import pytest
 from flywheel.config.workspace import Workspace
 from flywheel.recordings import selection
 from flywheel.store import manifest, partitions
+from flywheel.store.interop.demonstration import DEMONSTRATION_FILE
 from flywheel.store.trajectory import make_trajectory_id
 from flywheel.store.versioning import dvc_files
 from flywheel.utils.errors import BadInput, DataError
@@ -31,7 +32,7 @@ def test_each_iteration_takes_the_next_ones(ws):
 
 def test_imported_ones_have_a_number_of_their_own_and_half_of_one_is_none(ws):
     for name in ("0-import", "1-import", "2-import", ".3-import.part"):
-        write_text(ws.root / "recordings" / name / selection.DEMONSTRATION_FILE, "{}")
+        write_text(ws.root / "recordings" / name / DEMONSTRATION_FILE, "{}")
     assert [s.id for s in selection.choose_sessions(ws, 1, "recordings", 1, 2)] == ["0-import", "1-import", "a"]
     manifest.write_manifest(ws, 1, window=1, sessions=["0-import", "1-import", "a"])
     assert [s.id for s in selection.choose_sessions(ws, 2, "recordings", 0, 9)] == ["2-import"]

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from flywheel.config.workspace import Workspace, iteration_label
-from flywheel.pipeline import dag
 from flywheel.store import manifest
 from flywheel.store.versioning import dvc_files, git_tags, stage_records
 from flywheel.store.versioning.dvc_files import VersioningError
@@ -129,7 +128,7 @@ def configure_remote(ws: Workspace, url: str) -> None:
     if not url:
         return
     url = url if "://" in url else str(ws.resolve(str(Path(url).expanduser())).resolve())
-    with stage_records.open_current_dvc(ws) as repo, repo.config.edit("repo") as config:
+    with dvc_files.open_dvc(ws) as repo, repo.config.edit("repo") as config:
         if config["remote"].get(REMOTE_NAME, {}).get("url") != url or config["core"].get("remote") != REMOTE_NAME:
             config["remote"][REMOTE_NAME] = {"url": url}
             config["core"]["remote"] = REMOTE_NAME
@@ -154,9 +153,9 @@ def push_iterations(ws: Workspace, url: str) -> list[int]:
     if not fresh:
         return []
     try:
-        with stage_records.open_current_dvc(ws) as repo, name_copy_errors(url):
+        with dvc_files.open_dvc(ws) as repo, name_copy_errors(url):
             probe_remote(repo, REMOTE_NAME)
-            repo.push(targets=[str(dag.dvc_yaml_path(ws, k)) for k in fresh], remote=REMOTE_NAME)
+            repo.push(targets=[str(dvc_files.dvc_yaml_path(ws, k)) for k in fresh], remote=REMOTE_NAME)
     except (FlywheelError, OSError) as error:
         announce("data", f"not copied to the remote: {error}. The next iteration tries again, or `dvc push`")
         return []
@@ -225,7 +224,7 @@ def find_damaged_outputs(ws: Workspace, which: Iterable[int] | None = None) -> l
     which = stage_records.list_iterations(ws) if which is None else list(which)
     if not any(dvc_files.dvc_lock_path(ws, k).exists() for k in which):
         return []
-    with stage_records.open_current_dvc(ws) as repo, repo.lock:
+    with dvc_files.open_dvc(ws) as repo, repo.lock:
         gone = {k: dvc_files.read_pruned(ws, k) for k in which}
         return [damage for damage, _ in _iter_damaged(ws, repo, which) if damage.path not in gone[damage.iteration]]
 
@@ -240,7 +239,7 @@ def restore_damaged_outputs(ws: Workspace) -> list[DamagedOutput]:
     if not which:
         return []
     hindered = ""
-    with stage_records.open_current_dvc(ws) as repo:
+    with dvc_files.open_dvc(ws) as repo:
         with repo.lock:
             found = [
                 (damage, out)
@@ -250,7 +249,7 @@ def restore_damaged_outputs(ws: Workspace) -> list[DamagedOutput]:
         if any(damage.kept == "remote" for damage, _ in found):
             announce("data", f"{len(found)} recorded files and folders are not here: fetching them (dvc pull)")
             hindered = _fetch_from_remote(
-                repo, sorted({str(dag.dvc_yaml_path(ws, damage.iteration)) for damage, _ in found})
+                repo, sorted({str(dvc_files.dvc_yaml_path(ws, damage.iteration)) for damage, _ in found})
             )
         with repo.lock:
             for damage, output in found:

@@ -25,6 +25,11 @@ _PARTITION = re.compile(r"path: (data/(\w+)/iteration=\d+/stage=[\w.-]+)$", re.M
 _ENTRY = re.compile(r"^  ['\"]?([\w-]+)['\"]?:", re.MULTILINE)
 
 
+def dvc_yaml_path(ws: Workspace, iteration: int) -> Path:
+    """The iteration's dvc.yaml: it is there from the iteration's beginning on."""
+    return ws.iteration(iteration) / "dvc.yaml"
+
+
 def dvc_lock_path(ws: Workspace, iteration: int) -> Path:
     return ws.iteration(iteration) / "dvc.lock"
 
@@ -134,8 +139,9 @@ def add_pruned(ws: Workspace, iteration: int, paths: Iterable[str]) -> None:
 
 REPORT_STAGE = "report"
 WORKSPACE_DVC_YAML = """\
-# Each iteration has its stages in iterations/NNN/dvc.yaml, written by flywheel from what flywheel/pipeline/stages declares.
-# This one stands on the newest, which iterations.yaml names: `dvc repro` here goes through all that it stands on.
+# Each iteration has its stages in iterations/NNN/dvc.yaml, written by flywheel from what flywheel/pipeline/stages
+# declares. This one stands on the newest, which iterations.yaml names: `dvc repro` here goes through all that it stands
+# on.
 vars:
   - iterations.yaml
 

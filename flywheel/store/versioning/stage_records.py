@@ -10,23 +10,16 @@ import logging
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
-from flywheel import config as settings_module
-from flywheel.config import Settings
 from flywheel.config.workspace import Workspace, iteration_label
-from flywheel.pipeline import dag
-from flywheel.recordings import selection
-from flywheel.store import manifest, routing_decisions
-from flywheel.store.versioning import dvc_files, earlier_layout
-from flywheel.store.versioning import iteration_params as frozen_settings
+from flywheel.store import manifest
+from flywheel.store.versioning import dvc_files
 from flywheel.store.versioning.dvc_files import VersioningError
 from flywheel.utils.errors import BadInput, DataError
 from flywheel.utils.files import write_text
-from flywheel.utils.progress import announce
 
 log = logging.getLogger(__name__)
 
@@ -37,11 +30,11 @@ _CONFIG = "[core]\n    analytics = false\n    autostage = false\n    check_updat
 def stage_names(ws: Workspace, iteration: int) -> tuple[str, ...]:
     """Names of the iteration's stages, in the order they run. Raises BadInput where it has not been begun."""
     try:
-        return tuple(_STAGE.findall(dag.dvc_yaml_path(ws, iteration).read_text(encoding="utf-8")))
+        return tuple(_STAGE.findall(dvc_files.dvc_yaml_path(ws, iteration).read_text(encoding="utf-8")))
     except FileNotFoundError:
         raise BadInput(
             f"iteration {iteration_label(iteration)} has not been begun",
-            where=ws.relative(dag.dvc_yaml_path(ws, iteration)),
+            where=ws.relative(dvc_files.dvc_yaml_path(ws, iteration)),
             fix=f"type `flywheel run --iterations {iteration}`",
         ) from None
 
@@ -53,7 +46,9 @@ def stage_address(ws: Workspace, stage: str, iteration: int) -> str:
     known = stage_names(ws, iteration)
     if stage not in known:
         what = f"there is no stage {stage}@{iteration_label(iteration)}"
-        raise BadInput(what, where=ws.relative(dag.dvc_yaml_path(ws, iteration)), fix=f"one of: {', '.join(known)}")
+        raise BadInput(
+            what, where=ws.relative(dvc_files.dvc_yaml_path(ws, iteration)), fix=f"one of: {', '.join(known)}"
+        )
     return f"{stage}@{iteration_label(iteration)}"
 
 
@@ -70,46 +65,13 @@ def init_dvc_project(ws: Workspace) -> None:
     dvc_files.write_workspace_dvc_yaml(ws, max(begun, default=0))
 
 
-def begin_iteration(
-    ws: Workspace, iteration: int, settings: Settings, later: selection.DeferSession | None = None
-) -> Settings:
-    """Begin iteration k: its own copy of the parameters, its list of sessions, its stages.
-
-    What was frozen stands: a resumed iteration keeps the parameters that it began with. Returns those. Its stages are
-    those of this version until it is complete. later: as for `sessions.plan`. Raises DataError where the iteration
-    before it is not there.
-    """
-    begun = list_iterations(ws)
-    if iteration > 1 and iteration - 1 not in begun:
-        raise DataError(
-            f"iteration {iteration_label(iteration - 1)} has not been begun",
-            where=ws.root / "iterations",
-            fix="run it first",
-        )
-    with dvc_files.lock_dvc(ws):
-        frozen = ws.frozen_params(iteration)
-        if not frozen.exists():
-            write_text(frozen, settings_module.dump_settings(settings))
-        settings = frozen_settings.load_iteration_params(ws, iteration)
-        routing_decisions.init_decisions(ws, iteration)
-        own = settings.recording
-        selection.choose_sessions(
-            ws, iteration, own.folder, own.sessions_per_iteration, own.imports_per_iteration, later
-        )
-    if not dvc_files.is_iteration_complete(ws, iteration):
-        _declare(ws, iteration, list(settings.synthesis.domains))
-    dvc_files.set_newest_iteration(ws, max([*begun, iteration]))
-    return settings
-
-
 def list_iterations(ws: Workspace) -> list[int]:
     """The iterations that were begun, oldest first. Raises DataError where DVC's file of one is lost."""
-    earlier_layout.migrate_earlier_layout(ws)
     folders = [int(path.name) for path in (ws.root / "iterations").glob("[0-9]*") if path.name.isdigit()]
-    begun = sorted(k for k in folders if dag.dvc_yaml_path(ws, k).exists())
+    begun = sorted(k for k in folders if dvc_files.dvc_yaml_path(ws, k).exists())
     lost = [k for k in range(1, max(begun, default=0)) if k not in set(begun)]
     if lost := sorted({*lost, *(k for k in folders if dvc_files.dvc_lock_path(ws, k).exists())} - set(begun)):
-        path = dag.dvc_yaml_path(ws, lost[0])
+        path = dvc_files.dvc_yaml_path(ws, lost[0])
         others = f", and those of {len(lost) - 1} more iterations" if len(lost) > 1 else ""
         raise DataError(
             f"the stages of iteration {iteration_label(lost[0])} are lost{others}",
@@ -128,7 +90,7 @@ def active_iterations(ws: Workspace) -> list[int]:
 def forget_iteration(ws: Workspace, iteration: int) -> None:
     """Take the newest iteration's stages and what is recorded of them away. Nothing happens where there are none."""
     dvc_files.dvc_lock_path(ws, iteration).unlink(missing_ok=True)
-    dag.dvc_yaml_path(ws, iteration).unlink(missing_ok=True)
+    dvc_files.dvc_yaml_path(ws, iteration).unlink(missing_ok=True)
     dvc_files.set_newest_iteration(ws, max(list_iterations(ws), default=0))
 
 
@@ -138,7 +100,7 @@ def record_stage(ws: Workspace, stage: str, iteration: int) -> None:
     Raises VersioningError naming what is missing.
     """
     name = stage_address(ws, stage, iteration)
-    with open_current_dvc(ws) as repo:
+    with dvc_files.open_dvc(ws) as repo:
         (recorded,) = load_dvc_stages(repo, ws, iteration, [stage])
         missing = [str(item) for item in (*recorded.deps, *recorded.outs) if not item.exists]
         if missing:
@@ -158,6 +120,17 @@ def record_stage(ws: Workspace, stage: str, iteration: int) -> None:
         dvc_files.set_newest_iteration(ws, iteration)
 
 
+def rerecord_changed(ws: Workspace, iteration: int, names: Collection[str]) -> int:
+    """Record those of the named stages anew that differ from their record, by a new declaration. Returns how many."""
+    with dvc_files.open_dvc(ws) as repo, repo.lock:
+        other = [stage for stage in load_dvc_stages(repo, ws, iteration) if stage.name in names and _changes(ws, stage)]
+        for stage in other:
+            stage.save(run_cache=False)
+            stage.commit()
+        dvc_files.add_lock_entries(ws, iteration, other)
+    return len(other)
+
+
 def is_stage_done(ws: Workspace, stage: str, iteration: int) -> bool:
     """Whether the stage is recorded, and its command, parameters, inputs and outputs are as they were then."""
     return not unfinished_stages(ws, (stage,), iteration)
@@ -166,7 +139,7 @@ def is_stage_done(ws: Workspace, stage: str, iteration: int) -> bool:
 def unfinished_stages(ws: Workspace, names: Iterable[str], iteration: int) -> list[str]:
     """Those of the stages that are not done, in their order; one look at DVC for all of them."""
     names = [stage_address(ws, name, iteration).partition("@")[0] for name in names]
-    with open_current_dvc(ws) as repo, repo.lock:
+    with dvc_files.open_dvc(ws) as repo, repo.lock:
         return [stage.name for stage in load_dvc_stages(repo, ws, iteration, names) if _changes(ws, stage)]
 
 
@@ -176,7 +149,7 @@ def changed_stages(ws: Workspace, which: Iterable[int] | None = None) -> dict[st
     which: iterations to look at; default: all.
     """
     found = {}
-    with open_current_dvc(ws) as repo, repo.lock:
+    with dvc_files.open_dvc(ws) as repo, repo.lock:
         for k in list_iterations(ws) if which is None else which:
             for stage in load_dvc_stages(repo, ws, k):
                 if changes := _changes(ws, stage):
@@ -191,7 +164,7 @@ def checkout_data(ws: Workspace, *, force: bool = False) -> dict[str, list[str]]
     force: also throw away what was changed and never recorded. Raises VersioningError where that would be needed,
     or where the cache lacks a file.
     """
-    with open_current_dvc(ws) as repo:
+    with dvc_files.open_dvc(ws) as repo:
         return {key: value for key, value in repo.checkout(force=force).items() if isinstance(value, list)}
 
 
@@ -213,44 +186,12 @@ def _changes(ws: Workspace, stage) -> dict[str, str]:
     return changes
 
 
-@contextmanager
-def open_current_dvc(ws: Workspace) -> Iterator[Any]:
-    """As `dvc_process.repository`, of this version."""
-    earlier_layout.migrate_earlier_layout(ws)
-    with dvc_files.open_dvc(ws) as repo:
-        yield repo
-
-
 def load_dvc_stages(repo: Any, ws: Workspace, iteration: int, names: Iterable[str] | None = None) -> list[Any]:
     """DVC's stages of an iteration, those of these names or all; its dvc.yaml and dvc.lock are read once."""
     from dvc.dvcfile import load_file
 
-    loader = load_file(repo, str(dag.dvc_yaml_path(ws, iteration))).stages
+    loader = load_file(repo, str(dvc_files.dvc_yaml_path(ws, iteration))).stages
     return [loader[name] for name in (loader if names is None else names)]
-
-
-def _declare(ws: Workspace, iteration: int, domains: list[str]) -> None:
-    """The iteration's dvc.yaml. What was recorded under another one is recorded anew, where it is unchanged."""
-    path, text = dag.dvc_yaml_path(ws, iteration), dag.render_dvc_yaml(iteration, domains)
-    if path.exists() and path.read_text(encoding="utf-8") == text:
-        return
-    sound = set(dvc_files.recorded_stages(ws, iteration))
-    if sound:
-        sound -= {name.partition("@")[0] for name in changed_stages(ws, [iteration])}
-    write_text(path, text)
-    if not sound:
-        return
-    with open_current_dvc(ws) as repo, repo.lock:
-        other = [stage for stage in load_dvc_stages(repo, ws, iteration) if stage.name in sound and _changes(ws, stage)]
-        for stage in other:
-            stage.save(run_cache=False)
-            stage.commit()
-        dvc_files.add_lock_entries(ws, iteration, other)
-    if other:
-        announce(
-            "dvc",
-            f"{len(other)} stages of {iteration_label(iteration)} are recorded by the declaration of this version",
-        )
 
 
 def _in_git(root: Path) -> bool:

@@ -99,10 +99,7 @@ def draw_review_queue(asking: CatalogReader, draw: SampleDraw) -> dict[str, Any]
     reviewer = labels.normalise_reviewer(draw.reviewer)
     own = {"iteration": draw.iteration, "domain": draw.domain or None}
     asked = {
-        "asked": [
-            one.trajectory_id
-            for one in route_review.open_questions(asking.ws, newest_iteration(asking.ws))
-        ]
+        "asked": [one.trajectory_id for one in route_review.open_questions(asking.ws, newest_iteration(asking.ws))]
     }
 
     def given(name: ReviewQueue) -> dict[str, Any]:
