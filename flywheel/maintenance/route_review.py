@@ -8,15 +8,16 @@ None counts after that.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 import duckdb
 
-from flywheel.config import run_lock, workspace_identity
+from flywheel.config import Settings, run_lock, workspace_identity
 from flywheel.config.workspace import Workspace, iteration_label
-from flywheel.maintenance import reroute, review_sample
+from flywheel.maintenance import reroute
 from flywheel.pipeline.stages.route import INCOMING
 from flywheel.store import labels, routing_decisions
 from flywheel.store.catalog import database
@@ -28,6 +29,29 @@ from flywheel.utils.files import file_lock
 GATED_STAGE = "ct"  # the first that trains on what was routed: it waits
 ALL_LABELLED = "all were labelled"  # why a look ended
 _WAIT_S = 120.0  # for who ends the look: as long as stores are written
+
+_EVEN, _DOUBTFUL = "even", "doubtful"
+
+# Of the model's own trajectories, those that V decides, or that it leaves open; not what is broken. By md5, since
+# DuckDB's own hash may be another one in its next version.
+_CANDIDATES = """
+CREATE OR REPLACE TEMP TABLE candidates AS
+WITH judged AS (
+    SELECT trajectory_id, count(DISTINCT v) > 1 OR count(v) < count(*) OR bool_or(
+        score < 1 AND abs(score - threshold) <= $near) AS doubtful
+    FROM scores WHERE iteration = $iteration AND stage = 'score' GROUP BY ALL)
+SELECT t.trajectory_id, t.domain, t.world, t.instruction, r.destination, r.reason, r.score, r.v,
+    j.doubtful OR r.v IS NULL AS doubtful, md5($seed || t.trajectory_id) AS key
+FROM routes r JOIN trajectories t USING (iteration, trajectory_id) JOIN judged j USING (trajectory_id)
+WHERE r.iteration = $iteration AND t.stage = 'rollout'
+    AND NOT regexp_matches(r.reason, '^(contract: |status )')
+"""
+# In turns: one of each domain and store, then the next of each.
+_IN_TURNS = """
+SELECT * EXCLUDE (key, doubtful, turn) FROM (
+    SELECT *, row_number() OVER (PARTITION BY domain, destination ORDER BY key) AS turn FROM candidates WHERE {which})
+ORDER BY turn, key LIMIT $size
+"""
 
 
 @dataclass(frozen=True)
@@ -63,11 +87,9 @@ def open_questions(ws: Workspace, iteration: int) -> list[RouteQuestion]:
     if not _is_review_open(ws, iteration):
         return []
     with database.connect_catalog(ws, tables_alone=True) as connection:
-        rows = review_sample.draw_review_sample(
-            connection, iteration, iteration_params.load_iteration_params(ws, iteration)
-        )
+        rows = _draw_sample(connection, iteration, iteration_params.load_iteration_params(ws, iteration))
         which = [row["trajectory_id"] for row in rows]
-        scores = review_sample.read_scorer_verdicts(connection, iteration, which)
+        scores = _read_scorer_verdicts(connection, iteration, which)
         said = _newest_labels(connection, iteration, review_queue(ws, iteration))
     return [
         RouteQuestion(**row, verdicts=tuple(scores.get(name, ())), **said.get(name, {}))
@@ -128,7 +150,8 @@ def require_route_review(ws: Workspace, iteration: int, stage: str) -> None:
         return
     if lacking := sum(one.label is None for one in found):
         raise FlywheelError(
-            f"{lacking} of {len(found)} trajectories of iteration {iteration_label(iteration)} need a label before it trains",
+            f"{lacking} of {len(found)} trajectories of iteration {iteration_label(iteration)} need a label before it "
+            "trains",
             where="routing.review",
             fix="`flywheel label` lists them, and how to say what they are",
         )
@@ -153,6 +176,44 @@ def _is_review_open(ws: Workspace, iteration: int) -> bool:
     ).routing.review == 0 or GATED_STAGE in dvc_files.recorded_stages(ws, iteration):
         return False
     return not any(one.looked for one in routing_decisions.read_decisions(ws, iteration))
+
+
+def _draw_sample(connection: duckdb.DuckDBPyConnection, iteration: int, settings: Settings) -> list[dict[str, Any]]:
+    """Draw what is reviewed: it follows from what is on disk and the seed, so whoever asks is given the same.
+
+    Returns rows of `trajectory_id`, `domain`, `world`, `instruction`, `destination`, `reason`, `score`, `v` and `drawn`, at
+    most `routing.review`, of an iteration that is routed. Those drawn evenly come first."""
+    rule = settings.routing
+    seed = f"{settings.seed}|{iteration}|"
+    connection.execute(_CANDIDATES, {"iteration": iteration, "near": rule.review_near, "seed": seed})
+    evenly, doubtful = (
+        database.query_rows(connection, _IN_TURNS.format(which=which), {"size": rule.review})
+        for which in ("true", "doubtful")
+    )
+    wanted = min(round(rule.review * rule.review_doubtful), len(doubtful))
+    chosen = {row["trajectory_id"]: row | {"drawn": _EVEN} for row in evenly[: rule.review - wanted]}
+    for rows, drawn in ((doubtful, _DOUBTFUL), (evenly, _EVEN)):
+        for row in rows[: rule.review]:
+            if len(chosen) < rule.review:
+                chosen.setdefault(row["trajectory_id"], row | {"drawn": drawn})
+    return list(chosen.values())
+
+
+def _read_scorer_verdicts(
+    connection: duckdb.DuckDBPyConnection, iteration: int, which: Iterable[str]
+) -> dict[str, list[dict[str, Any]]]:
+    """trajectory_id -> what each scorer says of it: `scorer`, `score`, `threshold`, `v`, `detail`."""
+    said = database.query_rows(
+        connection,
+        """SELECT trajectory_id, scorer, score, threshold, v, detail FROM scores
+        WHERE iteration = $iteration AND stage = 'score' AND list_contains($which, trajectory_id)
+        ORDER BY trajectory_id, scorer""",
+        {"iteration": iteration, "which": list(which)},
+    )
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in said:
+        found.setdefault(row.pop("trajectory_id"), []).append(row)
+    return found
 
 
 def _newest_labels(connection: duckdb.DuckDBPyConnection, iteration: int, queue: str) -> dict[str, dict[str, Any]]:

@@ -56,7 +56,7 @@ def ingest_sessions(
     model is missing, RecognitionTimeout, LanguageModelError, WorkerDied.
     """
     with closing(AsrWorkerPool(settings)) as listeners:
-        return listeners.ingest(folders, iteration, seen or {})
+        return mark_duplicates(listeners.ingest(folders, iteration), seen or {})
 
 
 class AsrWorkerPool:
@@ -70,15 +70,14 @@ class AsrWorkerPool:
             settings.recording.processes, get_context("spawn"), _start, (settings.model_dump(mode="json"),)
         )
 
-    def ingest(self, folders: Sequence[Path], iteration: int, seen: Mapping[str, str]) -> list[IngestedSession]:
-        """As `ingest_sessions`."""
+    def ingest(self, folders: Sequence[Path], iteration: int) -> list[IngestedSession]:
+        """Ingest sessions as `ingest_sessions` does, but for duplicates, which stay as they are."""
         silent = {folder for folder in folders if demonstration.is_demonstration(folder)}
         heard = iter(self._listened([folder for folder in folders if folder not in silent], iteration))
-        ingested = [
+        return [
             demonstration_rows(folder, self._settings, iteration) if folder in silent else next(heard)
             for folder in folders
         ]
-        return mark_duplicates(ingested, seen)
 
     def close(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
@@ -245,17 +244,32 @@ _INTERFACE = (
 )
 
 
-def mark_duplicates(ingested: Iterable[IngestedSession], seen: Mapping[str, str]) -> list[IngestedSession]:
-    """Recordings of the same task with the same actions as an earlier one become invalid; the first one stands."""
-    known, marked = dict(seen), []
-    for one in ingested:
-        usable = one.trajectory.status != "invalid"
-        if usable and one.fingerprint in known:
-            reason = f"duplicate of {known[one.fingerprint]}"
+def find_duplicates(recordings: Iterable[tuple[str, str, bool]], seen: Mapping[str, str]) -> list[str]:
+    """Tell which recordings are of the same task with the same actions as an earlier one; the first one stands.
+
+    recordings: (session, fingerprint, whether it is usable) of each, in their order. seen: fingerprint -> session of
+    those before them. Returns why each is a duplicate; "" where it is none.
+    """
+    known, reasons = dict(seen), []
+    for session, fingerprint, usable in recordings:
+        reasons.append(f"duplicate of {known[fingerprint]}" if usable and fingerprint in known else "")
+        if usable:
+            known.setdefault(fingerprint, session)
+    return reasons
+
+
+def mark_duplicates(ingested: Sequence[IngestedSession], seen: Mapping[str, str]) -> list[IngestedSession]:
+    """Make recordings invalid that `find_duplicates` finds."""
+    told = ((one.session, one.fingerprint, one.trajectory.status != "invalid") for one in ingested)
+    marked = []
+    for one, reason in zip(ingested, find_duplicates(told, seen), strict=True):
+        if reason:
             trajectory = replace(one.trajectory, status="invalid", error=reason)
-            review = review_row(trajectory.trajectory_id, Curation((reason,)))
-            one = replace(one, trajectory=trajectory, review_rows=(review,))
-        elif usable:
-            known[one.fingerprint] = one.session
+            one = replace(one, trajectory=trajectory, review_rows=(duplicate_review(trajectory.trajectory_id, reason),))
         marked.append(one)
     return marked
+
+
+def duplicate_review(trajectory_id: str, reason: str) -> dict[str, Any]:
+    """Make the row of `reviews` of a duplicate."""
+    return review_row(trajectory_id, Curation((reason,)))

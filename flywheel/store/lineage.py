@@ -47,8 +47,8 @@ def routed_links_sql(iteration: int, version: int = 0) -> str:
 def rerouted_links_sql(iteration: int, version: int, destinations: Iterable[str]) -> str:
     """SQL of the links that a new version of an iteration's stores brings: what each holds, and the version before."""
     links = [
-        f"""SELECT '{dataset_name(store, iteration, version)}', 'dataset', '{dataset_name(store, iteration, version - 1)}',
-            'dataset', 'decided again from'"""
+        f"""SELECT '{dataset_name(store, iteration, version)}', 'dataset',
+            '{dataset_name(store, iteration, version - 1)}', 'dataset', 'decided again from'"""
         for store in destinations
     ]
     return f"FROM ({' UNION ALL '.join([_holds_links_sql(iteration, version), *links])}) ORDER BY child, parent"

@@ -247,7 +247,7 @@ def test_a_recognizer_is_opened_once_for_several_lots(recordings, monkeypatch):
     opened = []
     monkeypatch.setattr(ingest, "open_recognizer", lambda settings: opened.append(settings) or FixedRecognizer())
     with contextlib.closing(ingest.AsrWorkerPool(Settings(recording=RecordingSettings(processes=1)))) as listeners:
-        lots = [listeners.ingest([recordings / name], 1, {}) for name in ("000-tiles-anna", "003-shapes-dana")]
+        lots = [listeners.ingest([recordings / name], 1) for name in ("000-tiles-anna", "003-shapes-dana")]
     assert [one.session for lot in lots for one in lot] == ["000-tiles-anna", "003-shapes-dana"]
     assert len(opened) == 1
 

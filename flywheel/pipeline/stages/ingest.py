@@ -19,12 +19,12 @@ from flywheel.pipeline.stage import Stage, StageContext, StageResult
 from flywheel.recordings import selection
 from flywheel.recordings.asr.recognizer import locate_whisper_checkpoint
 from flywheel.recordings.curate import recording_fingerprint
-from flywheel.recordings.ingest import AsrWorkerPool, IngestedSession, mark_duplicates, speech_bytes
+from flywheel.recordings.ingest import AsrWorkerPool, duplicate_review, find_duplicates, speech_bytes
 from flywheel.recordings.selection import SessionFolder
 from flywheel.recordings.session import load_session_meta
 from flywheel.store import manifest, metrics, partitions
 from flywheel.store.schema import record_from_row, record_to_row
-from flywheel.store.trajectory import Step, Trajectory
+from flywheel.store.trajectory import Step
 from flywheel.utils.errors import DataError
 from flywheel.utils.progress import announce
 
@@ -83,7 +83,7 @@ def _work(ctx: StageContext, shard: str, folder: Path) -> list[dict[str, str]]:
     chosen = _sessions(ctx)[first : last + 1]
     selection.check_sessions_unchanged(ctx.ws, chosen)
     ctx.report(f"{shard}: takes in {len(chosen)} recordings")
-    ingested = ctx.shared.ingest([ctx.ws.resolve(session.path) for session in chosen], ctx.iteration, {})
+    ingested = ctx.shared.ingest([ctx.ws.resolve(session.path) for session in chosen], ctx.iteration)
     trajectories = (replace(one.trajectory, run_id=ctx.run_id or None) for one in ingested)
     stage_io.write_shard(folder, "trajectories", (record_to_row("trajectories", one) for one in trajectories))
     stage_io.write_shard(folder, "tasks", (one.task_row for one in ingested if one.task_row))
@@ -132,24 +132,19 @@ def _finish(ctx: StageContext, results: dict[str, tuple[Path, Any]]) -> StageRes
 def _without_duplicates(
     results: dict[str, tuple[Path, Any]], known: Mapping[str, str]
 ) -> tuple[list[dict], list[dict]]:
-    """Rows of trajectories and reviews; a recording like one of an earlier shard, or one known, becomes invalid."""
-    ingested = []
-    for folder, names in results.values():
-        one_shard = {"shard": (folder, names)}
-        rows = stage_io.read_shards(one_shard, "trajectories").to_pylist()
-        said = {row["subject"]: row for row in stage_io.read_shards(one_shard, "reviews").to_pylist()}
-        ingested += [
-            IngestedSession(
-                name["session"],
-                record_from_row("trajectories", Trajectory, row),
-                review_rows=(said[row["trajectory_id"]],),
-                fingerprint=name["fingerprint"],
-            )
-            for name, row in zip(names, rows, strict=True)
-        ]
-    ingested = mark_duplicates(ingested, known)
-    rows = [record_to_row("trajectories", one.trajectory) for one in ingested]
-    return rows, [dict(row) for one in ingested for row in one.review_rows]
+    """Rows of trajectories and reviews; a recording like one before it, or one known, becomes invalid."""
+    names = [name for _, told in results.values() for name in told]
+    rows = stage_io.read_shards(results, "trajectories").to_pylist()
+    reviews = {row["subject"]: row for row in stage_io.read_shards(results, "reviews").to_pylist()}
+    recordings = (
+        (name["session"], name["fingerprint"], row["status"] != "invalid")
+        for name, row in zip(names, rows, strict=True)
+    )
+    for row, reason in zip(rows, find_duplicates(recordings, known), strict=True):
+        if reason:
+            row |= {"status": "invalid", "error": reason}
+            reviews[row["trajectory_id"]] = duplicate_review(row["trajectory_id"], reason)
+    return rows, [reviews[row["trajectory_id"]] for row in rows]
 
 
 def _known(ctx: StageContext, tasks: Iterable[Mapping[str, Any]]) -> dict[str, str]:

@@ -15,7 +15,6 @@ from flywheel.config.workspace import Workspace
 from flywheel.store import images, manifest, partitions
 from flywheel.store.catalog import database
 from flywheel.store.dedup import episode_similarity, fingerprints
-from flywheel.store.dedup import fingerprints as hashes
 from flywheel.store.dedup.episode_similarity import BITS_PER_AXIS, StepSequences
 from flywheel.store.manifest import TrainingManifest
 from flywheel.store.partitions import PartitionWriter
@@ -75,7 +74,8 @@ WITH around AS (
 SELECT trajectory_id,
     CASE WHEN count = 1 THEN best.twin WHEN trajectory_id = first THEN second ELSE first END AS twin,
     CASE WHEN count = 1 THEN best.similarity ELSE 1.0 END AS similarity,
-    CASE WHEN count = 1 AND best.renamed THEN '{REASON_OTHER_TASK.replace("'", "''")}' ELSE '{REASON_SAME_TASK}' END AS reason,
+    CASE WHEN count = 1 AND best.renamed
+        THEN '{REASON_OTHER_TASK.replace("'", "''")}' ELSE '{REASON_SAME_TASK}' END AS reason,
     1.0 / (count + coalesce(others, 0)) AS weight
 FROM dedup_members JOIN dedup_ones USING (number) LEFT JOIN around USING (number)
 WHERE count > 1 OR others > 0
@@ -232,7 +232,7 @@ def _insert_near(
 # at), so that nothing of an earlier iteration is read but these, and which store a trajectory is in. `duplicates` has
 # each trajectory that was weighed down, its twin, and why.
 
-ROUTE_STAGE = "route"
+ROUTE_STAGE = "route"  # the stage that routes, looks for duplicates and builds the stores
 SIGNATURE_TABLES = ("signatures", "screen_hashes")
 _PROMISE = "no task held out for evaluation, and none near one, is trained on"
 _TASKS_PER_BATCH = 5_000  # rows that Python looks at
@@ -439,7 +439,7 @@ class _ScreenComparer:
             if left is None or right is None:  # a text was all there was to see
                 return False
             return left == right or (
-                left in known and right in known and hashes.hashes_alike(known[left], known[right])
+                left in known and right in known and fingerprints.hashes_alike(known[left], known[right])
             )
 
         return [all(like(*two) for two in zip(ours, others, strict=True)) for ours, others in pairs]
@@ -455,7 +455,7 @@ class _ScreenComparer:
         ]
         for sha, encoded in images.load_images(self._ws, [*self._own, *earlier], wanted - known.keys()).items():
             try:
-                self._new[sha] = hashes.difference_hash(encoded)
+                self._new[sha] = fingerprints.difference_hash(encoded)
             except OSError:  # no picture: it is like none
                 continue
         return known | self._new

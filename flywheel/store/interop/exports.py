@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from flywheel.config.workspace import Workspace
 from flywheel.store import images, manifest, partitions
 from flywheel.store.schema import TABLES
-from flywheel.utils.errors import BadInput, DataError
+from flywheel.utils.errors import BadInput
 from flywheel.utils.files import atomic_folder, write_text
 
 # The steps of a training store one by one, each with its screen: what is exported.
@@ -58,15 +57,19 @@ def read_store_steps(ws: Workspace, store: str, iteration: int) -> Iterator[Expo
     def files(table: str, k: int) -> list[Path]:
         return [ws.resolve(shard.path) for shard in named.shards(table) if shard.iteration == k]
 
+    def rows_of(table: str, k: int, ids: Collection[str]) -> list[dict[str, Any]]:
+        columns = TABLES[table].names
+        return partitions.find_rows(ws, table, files(table, k), "trajectory_id", ids, columns).to_pylist()
+
     for shard in named.shards(store):
         rows = partitions.read_partition_file(ws, store, ws.resolve(shard.path)).to_pylist()
         for first in range(0, len(rows), _TRAJECTORIES_AT_ONCE):
             own = {row["trajectory_id"]: row for row in rows[first : first + _TRAJECTORIES_AT_ONCE]}
             episodes = {
                 row["trajectory_id"]: {name: row[name] for name in TRAJECTORY_COLUMNS}
-                for row in _rows_of_trajectories(ws, "trajectories", files("trajectories", shard.iteration), own)
+                for row in rows_of("trajectories", shard.iteration, own)
             }
-            steps = list(_rows_of_trajectories(ws, "steps", files("steps", shard.iteration), own))
+            steps = rows_of("steps", shard.iteration, own)
             wanted = {row["image_sha256"] for row in steps} - {None}
             seen = images.load_images(ws, files("images", shard.iteration), wanted)
             for row in sorted(steps, key=lambda row: (row["trajectory_id"], row["step"])):
@@ -79,26 +82,6 @@ def read_store_steps(ws: Workspace, store: str, iteration: int) -> Iterator[Expo
                     1.0 if weight is None else weight,
                     seen.get(row["image_sha256"]),
                 )
-
-
-def _rows_of_trajectories(
-    ws: Workspace, table: str, files: list[Path], ids: Collection[str]
-) -> Iterator[dict[str, Any]]:
-    """Rows of some trajectories. Rows are sorted: row groups that cannot hold them are not read."""
-    wanted = pa.array(sorted(ids), pa.string())
-    column = TABLES[table].get_field_index("trajectory_id")
-    for path in files:
-        with partitions.open_partition_file(table, path) as file:
-            for group in range(file.num_row_groups):
-                known = file.metadata.row_group(group).column(column).statistics
-                if known and known.has_min_max and (known.min > max(ids) or known.max < min(ids)):
-                    continue
-                try:
-                    rows = file.read_row_group(group)
-                except (pa.ArrowException, OSError) as error:
-                    raise DataError(f"not a whole Parquet file: {error}", where=ws.relative(path)) from error
-                rows = partitions.conform_to_schema(ws, table, path, rows, None)
-                yield from rows.filter(pc.is_in(rows["trajectory_id"], value_set=wanted)).to_pylist()
 
 
 EXPORT_SCHEMA = pa.schema(

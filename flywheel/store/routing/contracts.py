@@ -121,7 +121,8 @@ TRAJECTORY_CONTRACTS = (
     _trajectory("steps_counted", "as many rows in steps as the trajectory says",
                 "coalesce(steps, 0) <> coalesce(rows, 0)",
                 "format('{} said, {} there', coalesce(steps, 0), coalesce(rows, 0))"),
-    *(_trajectory(one.name, one.promise, f"{one.name} IS NOT NULL", one.name) for one in (*STEP_ORDER_CONTRACTS, *STEP_CONTRACTS)),
+    *(_trajectory(one.name, one.promise, f"{one.name} IS NOT NULL", one.name)
+      for one in (*STEP_ORDER_CONTRACTS, *STEP_CONTRACTS)),
     _trajectory("task_known", "the task is in tasks", "held_out IS NULL", "coalesce(task_id, 'none')"),
     _trajectory("task_not_held_out", "the task is not held out for evaluation", "held_out", "task_id"),
 )  # fmt: skip

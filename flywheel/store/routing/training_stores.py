@@ -17,6 +17,7 @@ from flywheel.config.workspace import Workspace, iteration_label
 from flywheel.store import lineage, metrics, partitions, routing_decisions
 from flywheel.store.catalog import database
 from flywheel.store.dedup import near_duplicates
+from flywheel.store.dedup.near_duplicates import ROUTE_STAGE
 from flywheel.store.routing import contracts, data_docs
 from flywheel.store.routing_decisions import HumanVerdict
 from flywheel.store.schema import TABLES
@@ -146,7 +147,6 @@ def _json_default(value: Any) -> str:
 # From Parquet to Parquet in bounded memory, whatever came in; the decisions are in `training_stores.py`, the promises
 # in `contracts.py`. What is built lies beside the workspace's data until all of it has passed.
 
-ROUTE_STAGE = "route"
 WRITTEN_TABLES = ("routes", "sft", "ct", "quarantine", "lineage", "duplicates", *near_duplicates.SIGNATURE_TABLES)
 _MEMORY = "192MB"  # of DuckDB, which goes on on disk beyond it
 _ROWS_AT_ONCE = 20_000
