@@ -17,24 +17,20 @@ import aiohttp
 from flywheel.agent.action_json import actions_to_json
 from flywheel.agent.actions import Action
 from flywheel.config import Settings
-from flywheel.envs import registry as kinds
+from flywheel.envs import registry
 from flywheel.envs.base import Env, StepResult, Task
 from flywheel.envs.remote import protocol
 from flywheel.utils.errors import BadInput, EnvError, EnvTimeout
 
 log = logging.getLogger(__name__)
-CLUSTER_MANAGER = (
-    "cluster"  # in place of an address: the manager that the run has itself (`flywheel/cluster/env_nodes.py`)
-)
-MANAGER_VARIABLE, TOKEN_VARIABLE = (
-    "FLYWHEEL_SANDBOX_MANAGER",
-    "FLYWHEEL_SANDBOX_TOKEN",
-)  # where the run tells its address; the token
+CLUSTER_MANAGER = "cluster"  # for an address: the manager of the run's own cluster (`flywheel/cluster/env_nodes.py`)
+MANAGER_VARIABLE = "FLYWHEEL_SANDBOX_MANAGER"  # where the run tells that one's address
+TOKEN_VARIABLE = "FLYWHEEL_SANDBOX_TOKEN"
 _BEAT_S, _GRACE_S, _ASK_S, _PAUSE_S = 5.0, 5.0, 10.0, 0.25
 
 
 class RemoteEnvs:
-    """Leases an environment a task. Made by `open_managed`."""
+    """An `EnvProvider` over a manager: leases an environment for each task. Made by `open_remote_envs`."""
 
     def __init__(self, settings: Settings, client: aiohttp.ClientSession, manager: str, token: str) -> None:
         self._settings, self._client = settings, client
@@ -47,8 +43,11 @@ class RemoteEnvs:
 
     @asynccontextmanager
     async def env(self, task: Task) -> AsyncIterator[Env]:
-        """Raises EnvError where it does not begin, EnvTimeout where none becomes free in `sandbox.wait_s`, BadInput
-        where none ever would."""
+        """Lease an environment of the task's back-end until the block ends.
+
+        Raises EnvError where it does not begin, EnvTimeout where none becomes free in `sandbox.wait_s`, BadInput where
+        none ever would.
+        """
         async with AsyncExitStack() as stack:
             try:
                 async with asyncio.timeout(self._settings.sandbox.wait_s) as waiting:
@@ -63,7 +62,7 @@ class RemoteEnvs:
             yield env
 
     async def beats(self) -> None:
-        """Tell the manager that who plays is there; for ever."""
+        """Tell the manager, for ever, that the leases are in use."""
         while True:
             await asyncio.sleep(_BEAT_S)
             if self._held:
@@ -72,9 +71,12 @@ class RemoteEnvs:
 
     # -- inside -------------------------------------------------------------------------------------------------------
     async def _opened(self, kind: str, stack: AsyncExitStack) -> Env:
-        """Tries until there is one: a manager that starts anew is back in a moment, and a node that has just died is
-        passed over once it has been silent for long enough. The stack gives it back."""
-        limit_s = 2 * kinds.find_backend(kind).limits(self._settings).call_s + _GRACE_S
+        """Try until there is one; `stack` gives it back.
+
+        A manager that starts anew is back in a moment, and a node that has just died is passed over once it has been
+        silent for long enough.
+        """
+        limit_s = 2 * registry.find_backend(kind).limits(self._settings).call_s + _GRACE_S
         while True:
             try:
                 if (lease := await self._lease(kind)) is not None:
@@ -91,11 +93,11 @@ class RemoteEnvs:
             await asyncio.sleep(_PAUSE_S)
 
     async def _lease(self, kind: str) -> dict[str, Any] | None:
-        """None where there is no place now."""
+        """Ask the manager for a lease; None where there is no place now."""
         identity = self._identities.get(kind)
         if identity is None:
             identity = self._identities[kind] = protocol.hash_backend_settings(
-                kinds.find_backend(kind).identity(self._settings)
+                registry.find_backend(kind).identity(self._settings)
             )
         asked = {"user": self._user, "kind": kind, "identity": identity}
         status, said = await self._ask("POST", "/sessions", asked)
@@ -116,7 +118,7 @@ class RemoteEnvs:
             await asyncio.shield(self._give_back(lease))
 
     async def _give_back(self, lease: Mapping[str, Any]) -> None:
-        """At the node, so that it ends at once, and at the manager. What does not arrive is reclaimed by silence."""
+        """Give a lease back to the node, so that it ends at once, and to the manager; else silence reclaims it."""
         with contextlib.suppress(aiohttp.ClientError, TimeoutError):
             address = f"{lease['address']}/sessions/{lease['session']}"
             async with self._client.delete(address, headers={"X-Lease": lease["note"]}, timeout=_timeout(_ASK_S)):
@@ -137,7 +139,7 @@ class RemoteEnvs:
 
 
 class RemoteUnreachable(EnvError):
-    """Nobody is there."""
+    """Neither manager nor node answers."""
 
 
 class _RemoteSession:
@@ -148,6 +150,7 @@ class _RemoteSession:
         self._address, self._headers = f"{lease['address']}/sessions/{lease['session']}", {"X-Lease": lease["note"]}
 
     async def call(self, name: str, body: bytes = b"", limit_s: float = 0.0) -> bytes:
+        """Post a call (of `node_session.CALLS`) and give the answer's bytes. Raises what the node's environment did."""
         limit_s = limit_s or self._limit_s
         try:
             async with self._client.post(
@@ -163,6 +166,7 @@ class _RemoteSession:
         return data
 
     async def result(self, name: str, body: bytes) -> StepResult:
+        """Post a call that is answered by a result."""
         data = await self.call(name, body)
         try:
             return protocol.decode_result(data)
@@ -211,7 +215,7 @@ _ENV_CLASSES = {
 
 
 def check_manager_settings(settings: Settings) -> None:
-    """What can be known before a run begins. Raises BadInput."""
+    """Check what can be known before a run begins. Raises BadInput."""
     if settings.sandbox.manager != CLUSTER_MANAGER:
         _manager_address_and_token(settings)
     elif settings.cluster.engine != "ray":
@@ -225,7 +229,7 @@ def check_manager_settings(settings: Settings) -> None:
 
 
 def _manager_address_and_token(settings: Settings) -> tuple[str, str]:
-    """Its address and token. Raises BadInput where the settings name none, or there is no token."""
+    """Find the manager's address and token. Raises BadInput where the settings name none, or there is no token."""
     address = settings.sandbox.manager
     if not address:
         raise BadInput("no manager is named", where="sandbox.manager", fix="name its address, such as http://HOST:4300")
@@ -246,7 +250,10 @@ def _manager_address_and_token(settings: Settings) -> tuple[str, str]:
 
 @asynccontextmanager
 async def open_remote_envs(settings: Settings) -> AsyncIterator[RemoteEnvs]:
-    """Raises BadInput where the settings name no manager that there is, or there is no token."""
+    """Open the environments of `sandbox.manager`, until the block ends.
+
+    Raises BadInput where the settings name no manager that there is, or there is no token.
+    """
     known, connector = _manager_address_and_token(settings), aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=connector, trust_env=False) as client:
         made = RemoteEnvs(settings, client, *known)

@@ -20,11 +20,6 @@ from aiohttp import web
 from flywheel.envs.remote.protocol import LeaseToken
 from flywheel.utils.errors import BadInput, DataError
 
-# Who has what: nodes and sessions, in memory, and in a SQLite file from which a manager that was killed goes on.
-#
-# What a crash may not lose (a lease, its end, a node) is written before it is answered. When a session was last heard
-# of is not: after a start all count as just heard of.
-
 _TABLES = """
 CREATE TABLE IF NOT EXISTS nodes (id TEXT PRIMARY KEY, boot TEXT, address TEXT, places TEXT, draining INTEGER);
 CREATE TABLE IF NOT EXISTS sessions (
@@ -38,7 +33,11 @@ class NoCapacity(Exception):
 
 @dataclass
 class NodeRecord:
-    """places: sessions at once by kind, and the identity of the kind's settings. boot: another after each start."""
+    """A registered node.
+
+    places: by back-end, its sessions at once and the hash of its settings. boot: another after each start. heard:
+    seconds since 1970 of its last word.
+    """
 
     id: str
     boot: str
@@ -51,6 +50,8 @@ class NodeRecord:
 
 @dataclass
 class LeasedSession:
+    """An environment that `user` has on `node`. since, until, heard: seconds since 1970."""
+
     id: str
     user: str
     node: str
@@ -63,8 +64,11 @@ class LeasedSession:
 
 @dataclass(frozen=True)
 class LeasePolicy:
-    """lease_s: that a session may live. silent_s: without a word from who has it. node_silent_s: without a word from a
-    node. per_user: sessions at once, 0: as many as there are."""
+    """How long sessions may be held, and by how many.
+
+    lease_s: seconds that a session may live. silent_s, node_silent_s: seconds without a word from its user, or from its
+    node. per_user: sessions at once; 0: as many as there are.
+    """
 
     lease_s: float = 3600.0
     silent_s: float = 60.0
@@ -73,7 +77,13 @@ class LeasePolicy:
 
 
 class LeaseLedger:
-    """clock: seconds since 1970. One thread at a time. Raises DataError where the file is not a manager's."""
+    """Nodes and sessions, in memory and in a SQLite file from which a manager that was killed goes on.
+
+    What a crash may not lose (a lease, its end, a node) is written before it is answered. When a session was last heard
+    of is not: after a start all count as just heard of.
+
+    path: the file. clock: seconds since 1970. One thread at a time. Raises DataError where the file is not a manager's.
+    """
 
     def __init__(self, path: Path, terms: LeasePolicy, clock: Callable[[], float] = time.time) -> None:
         self._terms, self._clock = terms, clock
@@ -91,7 +101,7 @@ class LeaseLedger:
             raise DataError(f"not a manager's file: {error}", where=path, fix="name another --state") from None
 
     def register(self, node: str, boot: str, address: str, places: Mapping[str, tuple[int, str]]) -> None:
-        """A node that has started, or that a manager has not heard of. What it had before its start is gone."""
+        """Add a node that has started, or that this manager does not know. What it had before its start is gone."""
         known = self.nodes.get(node)
         if known is not None and known.boot != boot:
             self._end([one for one in self.sessions.values() if one.node == node], "the node began anew")
@@ -101,8 +111,10 @@ class LeaseLedger:
         self._keep_node(new)
 
     def beat(self, node: str, boot: str, has: Iterable[str]) -> list[str]:
-        """A node is there and has these sessions: those of them that are over. Raises KeyError for a node that has to
-        register."""
+        """Hear of a node that has these sessions; gives those that are over.
+
+        Raises KeyError for a node that has to register.
+        """
         known = self.nodes[node]
         if known.boot != boot:
             raise KeyError(node)
@@ -110,8 +122,10 @@ class LeaseLedger:
         return [one for one in has if one not in self.sessions or self.sessions[one].node != node]
 
     def lease(self, user: str, kind: str, identity: str) -> tuple[LeasedSession, NodeRecord]:
-        """A session on the node that has the most room. Raises NoPlace, and BadInput where waiting would not help: all
-        nodes that have the kind play by other settings."""
+        """Lease a session on the node that has the most room. identity: the hash of the back-end's settings.
+
+        Raises NoCapacity, and BadInput where waiting would not help: all nodes with the back-end have other settings.
+        """
         if self._terms.per_user and self._by_user[user] >= self._terms.per_user:
             raise NoCapacity(f"{user} has {self._terms.per_user} sessions, which is as many as a user may have")
         having = [node for node in self.nodes.values() if kind in node.places]
@@ -139,14 +153,14 @@ class LeaseLedger:
         return session, node
 
     def release(self, session: str) -> bool:
-        """Whether it was there."""
+        """End a session; gives whether it was there."""
         found = self.sessions.get(session)
         if found is not None:
             self._end([found], "released")
         return found is not None
 
     def heard(self, sessions: Iterable[str]) -> list[str]:
-        """Who has them is there. Those that are over."""
+        """Hear of the users of these sessions; gives those that are over."""
         over, now = [], self._clock()
         for one in sessions:
             if (found := self.sessions.get(one)) is not None:
@@ -156,7 +170,7 @@ class LeaseLedger:
         return over
 
     def reclaim(self) -> dict[str, str]:
-        """End what is overdue, or nobody is heard of any more: why, by session."""
+        """End what is overdue, or of which nothing is heard; gives why, by session."""
         now, found = self._clock(), {}
         for node in [one for one in self.nodes.values() if now - one.heard > self._terms.node_silent_s]:
             found |= self._end([one for one in self.sessions.values() if one.node == node.id], "the node is silent")
@@ -167,7 +181,7 @@ class LeaseLedger:
         return found | self._end(late, "overdue") | self._end(silent, "nobody is heard of")
 
     def drain(self, node: str, draining: bool = True) -> None:
-        """Lease nothing there any more; what is there goes on. Raises KeyError where there is none."""
+        """Lease nothing on a node any more; its sessions go on. Raises KeyError where there is no such node."""
         self.nodes[node].draining = draining
         self._keep_node(self.nodes[node])
 
@@ -211,10 +225,6 @@ def _parse_places(text: str) -> dict[str, Any]:
     return {kind: (int(count), identity) for kind, count, identity in parts}
 
 
-# The manager over HTTP: nodes register and are heard of, sessions are leased and given back.
-#
-# One token for all of it, as a bearer's. Answers that are no success have `error`, and 409 is worth another try.
-
 log = logging.getLogger(__name__)
 _RECLAIM_S = 1.0
 _MAX_REQUEST_BYTES = 2**20  # bytes of a request
@@ -222,7 +232,10 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def manager_application(ledger: LeaseLedger, token: str) -> web.Application:
-    """The ledger is closed with it."""
+    """Make the manager's HTTP application, which closes the ledger at its end.
+
+    token: of nodes and players alike, as a bearer's. Answers that are no success have `error`; 409: try again later.
+    """
     manager = _ManagerHandlers(ledger, token)
 
     @web.middleware

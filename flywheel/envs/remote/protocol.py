@@ -33,13 +33,13 @@ class LeaseToken:
     until: float
 
     def signed(self, token: str) -> str:
-        """A text for a header."""
+        """Sign it with the manager's token: a text for a header."""
         body = base64.urlsafe_b64encode(json.dumps(asdict(self)).encode()).decode()
         return f"{body}.{_sign(token, body)}"
 
     @classmethod
     def parse(cls, text: str, token: str) -> LeaseToken:
-        """Raises ValueError where the manager has not signed it."""
+        """Parse a signed text. Raises ValueError where the manager has not signed it."""
         body, _, signature = text.partition(".")
         if not hmac.compare_digest(_sign(token, body).encode(), signature.encode()):
             raise ValueError("the lease is not signed by the manager")
@@ -51,12 +51,13 @@ def _sign(token: str, body: str) -> str:
 
 
 def encode_message(head: Mapping[str, Any], body: bytes = b"") -> bytes:
+    """Encode a JSON object and the bytes behind it."""
     text = json.dumps(head).encode()
     return _LENGTH.pack(len(text)) + text + body
 
 
 def decode_message(data: bytes) -> tuple[dict[str, Any], bytes]:
-    """Raises ValueError for what is no message."""
+    """Decode a message: its JSON object and its bytes. Raises ValueError for what is none."""
     if len(data) < _LENGTH.size or len(data) < (end := _LENGTH.size + _LENGTH.unpack_from(data)[0]):
         raise ValueError("the message is cut off")
     head = json.loads(data[_LENGTH.size : end])
@@ -66,6 +67,7 @@ def decode_message(data: bytes) -> tuple[dict[str, Any], bytes]:
 
 
 def encode_result(result: StepResult) -> bytes:
+    """Encode a result, with its screenshot as the bytes."""
     seen = result.observation
     head = {
         "width": seen.width,
@@ -79,23 +81,24 @@ def encode_result(result: StepResult) -> bytes:
 
 
 def decode_result(data: bytes) -> StepResult:
-    """Raises ValueError or KeyError for what is no result."""
+    """Decode a result. Raises ValueError or KeyError for what is none."""
     head, body = decode_message(data)
     seen = Observation(body if head["picture"] else None, head["width"], head["height"], head["url"], head["text"])
     return StepResult(seen, head["reward"], head["terminated"], head["truncated"], head["info"])
 
 
 def encode_task(task: Task) -> dict[str, Any]:
+    """Give a task's fields as JSON values."""
     return asdict(task)
 
 
 def decode_task(fields: Mapping[str, Any]) -> Task:
-    """Raises TypeError for what is no task."""
+    """Make a task of its fields. Raises TypeError for what is none."""
     return Task(**fields)
 
 
 def encode_error(error: Exception) -> bytes:
-    """As JSON. What is no error of an environment's own is told as a crash of it."""
+    """Encode an error as JSON; what is no error of an environment's own becomes an EnvError."""
     if not isinstance(error, EnvError | BadInput):
         error = EnvError(f"{type(error).__name__}: {error}", where="node")
     name = next(kind.__name__ for kind in (EnvTimeout, EnvError, BadInput) if isinstance(error, kind))
@@ -103,6 +106,7 @@ def encode_error(error: Exception) -> bytes:
 
 
 def decode_error(data: bytes) -> EnvError | BadInput:
+    """Decode an error; what is none becomes an EnvError that says so."""
     try:
         said = json.loads(data)
         return _ERRORS[said["error"]](said["what"], where=said["where"], fix=said["fix"])
@@ -111,5 +115,5 @@ def decode_error(data: bytes) -> EnvError | BadInput:
 
 
 def hash_backend_settings(values: Mapping[str, Any]) -> str:
-    """A short name of a kind's settings, by which who plays and the node know that they mean the same."""
+    """Hash a back-end's settings (16 hexadecimal digits): player and node compare them by it."""
     return hashlib.sha256(json.dumps(values, sort_keys=True, default=str).encode()).hexdigest()[:16]

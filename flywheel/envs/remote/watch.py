@@ -20,13 +20,11 @@ from flywheel.envs.remote import service_proxy
 from flywheel.envs.remote.node_session import NodeSession
 from flywheel.utils.errors import EnvError
 
-# Files of a session's machine, listed, read and written for a person who watches.
-
 _MAX_FILE_BYTES = 2**18  # bytes of a file that is shown
 
 
 async def get_folder(request: web.Request, env: MachineAccess) -> web.Response:
-    """Its entries as JSON. path: from the home; "." is the home itself."""
+    """Answer with a folder's entries as JSON. path: from the home; "." is the home itself."""
     try:
         return web.json_response(await env.list_folder(_requested_path(request)))
     except MachineRefused as error:
@@ -34,13 +32,13 @@ async def get_folder(request: web.Request, env: MachineAccess) -> web.Response:
 
 
 async def get_file(request: web.Request, env: MachineAccess) -> web.Response:
-    """`text`, and `digest`, by which it is written back; or `why` it is not shown."""
+    """Answer with a file's `text` and `digest`, by which it is written back; or `why` it is not shown."""
     text, digest, why = await _read_text_file(request, env)
     return web.json_response({"text": text, "digest": digest, "why": why})
 
 
 async def put_file(request: web.Request, env: MachineAccess) -> web.Response:
-    """digest: of the file as it was read; one that has changed since is not written over."""
+    """Write a file over. digest: of the file as it was read; one that has changed since is not written over."""
     _, digest, why = await _read_text_file(request, env)
     if why or digest != request.query.get("digest"):
         raise web.HTTPConflict(text="The file has changed meanwhile: open it again.")
@@ -73,11 +71,9 @@ async def _read_text_file(request: web.Request, env: MachineAccess) -> tuple[str
         return "", "", "It is not a text in UTF-8, and is not shown here."
 
 
-# A session's page on a watcher's screen, and the watcher's hands on the page, over one WebSocket.
-#
-# To the watcher go pictures (binary), the newest that it has time for, and JSON: `touch` once, `taken` and `note` as
-# they come. From it comes JSON: `take`, and gestures (`envs/base.py`). While somebody has taken over, the page's
-# time passes as fast as the clock's; else it passes with the agent's steps alone.
+# Over the WebSocket of a live view go, to the watcher, pictures (binary), the newest that it has time for, and JSON:
+# `touch` once, `taken` and `note` as they come; from it, JSON: `take`, and gestures (`envs/base.py`). While somebody
+# has taken over, the page's time passes as fast as the clock's; else it passes with the agent's steps alone.
 
 _TICK_S = 0.08  # between two looks at the page while a person does nothing
 _MAX_TICK_S = 0.25  # of the clock's time, that passes in the page at once
@@ -86,7 +82,7 @@ _MAX_WAITING_GESTURES = 256  # gestures that wait
 
 
 async def stream_live_view(socket: web.WebSocketResponse, session: NodeSession, env: LiveView) -> None:
-    """Until the watcher or the session is gone."""
+    """Show a session's page to a watcher, who may take it over, until the watcher or the session is gone."""
     visit = _TakeOver(socket, session, env)
     with env.watch() as pictures:
         await socket.send_json({"touch": env.touch})
@@ -118,7 +114,7 @@ class _TakeOver:
         self._changed = asyncio.Event()
 
     async def hear(self) -> None:
-        """Until the watcher is gone, or says what cannot be."""
+        """Take what the watcher sends, until it is gone or sends what cannot be."""
         async for message in self._socket:
             if message.type is not WSMsgType.TEXT:
                 return
@@ -191,8 +187,6 @@ class _TakeOver:
             self.end()  # nobody is there, or nobody listens
 
 
-# A node's pages for people: what its sessions show, sessions to be taken over, files and services of their machines.
-#
 # Who has the token logs in once; a cookie keeps it. A service is somebody else's page: its address holds a secret of
 # its own in place of the cookie, and it is sent as a sandboxed page, which the browser gives an origin of its own, so
 # that its scripts can ask this node for nothing.
@@ -214,7 +208,7 @@ _FILES = {
 
 
 def add_watch_routes(application: web.Application, sessions: Mapping[str, NodeSession], token: str) -> None:
-    """The routes below /watch. sessions: of the node, as they come and go."""
+    """Add the routes below /watch. sessions: of the node, as they come and go. token: what people log in by."""
     watching = _WatchHandlers(sessions, token)
     application.add_routes(
         [
