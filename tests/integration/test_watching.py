@@ -44,7 +44,7 @@ class Served(Shelf):
     async def screen(self) -> Streams:
         raise EnvError("there is no desktop to be seen")
 
-    terminal = shell = listed = read = write = screen
+    terminal = shell = list_folder = read_file = write_file = screen
 
     async def service(self, port: int) -> Streams:
         if port not in self.ports:
