@@ -109,7 +109,7 @@ def label_trajectory(
 
 
 def label_remaining(ws: Workspace, iteration: int, said: str, *, reviewer: str, comment: str = "") -> int:
-    """The same of all that nobody has labelled. Returns how many. Raises BadInput as `label_one`."""
+    """The same of all that nobody has labelled. Returns how many. Raises BadInput as `label_trajectory`."""
     with _review_lock(ws):
         open_ones = open_questions(ws, iteration)
         if not open_ones:

@@ -56,21 +56,21 @@ _SIMILAR = 0.72
 def align_utterances(
     spoken: Sequence[SpokenUtterance], acted: Sequence[TimedAction], sync_s: float | None = None
 ) -> Alignment:
-    """The offset d and the alignment s_1 <= ... <= s_n of highest score
+    """Find the clocks' offset d and the monotone alignment s_1 <= ... <= s_n of highest score
 
         S(d, s) = sum_i [ w overlap(i, s_i) - h(|t_{s_i} - (e_i + d) - l| / tau) ] - h(|d - sync| / sigma)
 
-    with e_i the end of utterance i, t_k the time of action k, l = LEAD_S, tau = TOLERANCE_S, w = WORDS_WEIGHT,
-    sigma = SYNC_TOLERANCE_S, and h(z) = z up to FAR, from there on rising at a quarter (a thought that strays from
-    its action does not pull all others). The last term is absent where there is no sync mark: then a shift of all
-    utterances changes the offset by as much and nothing else. d is searched among the differences at which some
-    utterance meets some action exactly, where the maximum of such a sum lies, and `sync_s`. For each d the best s
-    is found by dynamic programming. overlap(i, k) in [0, 1] is the share of the words of action k that utterance i
-    has, rare words counting more. The score of a choice is its posterior among all monotone alignments at d, each
-    weighted by exp S.
+    with e_i the end of utterance i, t_k the time of action k, l = LEAD_S, tau = TOLERANCE_S, w = WORDS_WEIGHT, sigma =
+    SYNC_TOLERANCE_S, and h(z) = z up to FAR, from there on rising at a quarter (a thought that strays from its action
+    does not pull all others). The last term is absent where there is no sync mark: then a shift of all utterances
+    changes the offset by as much and nothing else. d is searched among the differences at which some utterance meets
+    some action exactly, where the maximum of such a sum lies, and `sync_s`. For each d the best s is found by dynamic
+    programming. overlap(i, k) in [0, 1] is the share of the words of action k that utterance i has, rare words counting
+    more. The score of a choice is its posterior among all monotone alignments at d, each weighted by exp S.
 
-    sync_s: the offset as both clocks told it at the start, which may be wrong by a second.
-    No utterances, or no actions, give an empty alignment with offset `sync_s` or 0.
+    spoken: n utterances in order of time. acted: m actions in order of time. sync_s: the offset in seconds as both
+    clocks told it at the start, which may be wrong by a second. No utterances, or no actions, give an empty alignment
+    with offset `sync_s` or 0.
     """
     if not spoken or not acted:
         return Alignment(sync_s or 0.0, (), ())
@@ -102,7 +102,7 @@ def _robust(z: np.ndarray) -> np.ndarray:
 
 
 def word_overlap(spoken: Sequence[SpokenUtterance], acted: Sequence[TimedAction]) -> np.ndarray:
-    """(utterances, actions) in [0, 1]: weighted share of the action's words that were spoken.
+    """Compute the weighted share of each action's words that each utterance has: (utterances, actions) in [0, 1].
 
     A word weighs log(1 + n / m) where m of n actions have it, so a word that all have says little. A word that was
     misheard counts by its similarity, where that is high.
@@ -154,5 +154,5 @@ _WORD = re.compile(r"[a-z]+|\d+")
 
 
 def split_words(text: str) -> tuple[str, ...]:
-    """Lower-case words and numbers of a label, a typed text, an instruction, in order."""
+    """Split a label, a typed text or an instruction into lower-case words and numbers, in order."""
     return tuple(_WORD.findall(text.lower()))

@@ -16,10 +16,8 @@ import soundfile
 
 from flywheel.utils.errors import DataError
 
-# Whether a sound file is whole, by its own bookkeeping: page checksums, numbers and positions, declared lengths.
-#
-# A decoder goes on past damage: it leaves out a page whose checksum is wrong and joins what is left, so all that was
-# said later stands too early, beside other steps. So the bookkeeping is read before the sound.
+# Whether a sound file is whole is read from its own bookkeeping (checksums, numbers, positions, lengths of pages): a
+# decoder leaves out a page whose checksum is wrong and joins what is left, so all that was said later stands too early.
 
 FIX_COPY_AUDIO = (
     "copy the recording again from the annotator's machine; where the file is the same there, record it again"
@@ -252,10 +250,7 @@ def _wav_block(format_: bytes, path: Path) -> int:
     return block
 
 
-# Speech as samples: reading a file, resampling, and cutting it into utterances by its energy.
-#
-# A recording may last for hours: it is read in blocks, and what is longer than one lies in a file that is mapped, not
-# in memory.
+# A recording may last for hours: it is read in blocks, and what is longer than one lies in a file that is mapped.
 
 SAMPLE_RATE = 16_000  # samples a second that every recognizer gets
 MIN_SAMPLE_RATE = 8_000  # of a file: below it, half of what tells consonants apart is lost
@@ -408,8 +403,6 @@ def _padded(pieces: list[tuple[float, float]], length: float) -> list[tuple[floa
         padded.append((max(start - _PAD_S, before), min(end + _PAD_S, after)))
     return padded
 
-
-# Whether a recording's sound can be trusted as speech on its session's clock: its length, its level, its peaks.
 
 # What is left of the difference of audio and screen in length. A sync mark is wrong by up to a second, and a recorder
 # needs time to stop; without a mark, the microphone may have been switched on seconds before the screen or after it.

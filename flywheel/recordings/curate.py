@@ -58,7 +58,7 @@ def curate_recording(
 
 
 def find_unexecutable_steps(steps: Sequence[Step], images: Sequence[str], grammar: Grammar | int) -> list[str]:
-    """Why the steps cannot be carried out or learned from; empty where they can."""
+    """Say why the steps cannot be carried out or learned from; empty where they can."""
     if not steps:
         return ["no actions"]
     faults, known, grammar = [], set(images), grammar_without_thinking(grammar)
@@ -77,12 +77,12 @@ def find_unexecutable_steps(steps: Sequence[Step], images: Sequence[str], gramma
 
 
 def find_idle_steps(steps: Sequence[Step]) -> list[int]:
-    """Steps after which the screen was the same as before. What the last one did is not seen."""
+    """Find the steps after which the screen was the same as before. What the last one did is not seen."""
     return [step.step for step, after in pairwise(steps) if step.image_sha256 == after.image_sha256]
 
 
 def recording_fingerprint(task: Mapping[str, Any], steps: Sequence[Step]) -> str:
-    """The same for two recordings of the same task content with the same actions, whoever made them.
+    """Hash a task's content with the actions: the same for two recordings of one task, whoever made them.
 
     task: row of the table `tasks`.
     """

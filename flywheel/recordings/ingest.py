@@ -39,7 +39,7 @@ class IngestWorkerDied(FlywheelError):
 
 
 def find_new_sessions(folder: Path, already: set[str], limit: int) -> list[Path]:
-    """The first `limit` session folders by name that are not in `already`. Raises BadInput where `folder` is none."""
+    """List the first `limit` session folders by name that are not in `already`. Raises BadInput for no folder."""
     if not folder.is_dir():
         raise BadInput("no recordings folder", where=folder, fix="set recording.folder")
     fresh = (path for path in sorted(folder.iterdir()) if path.is_dir() and path.name not in already)
@@ -52,8 +52,8 @@ def ingest_sessions(
     """Ingest sessions, those with speech on `recording.processes` processes; results in the order of `folders`.
 
     seen: fingerprint -> session of earlier iterations; a recording like one of them, or like one before it in
-    `folders`, becomes invalid. A corrupt session does not stop the others. Raises BadInput where the recognizer's
-    model is missing, RecognitionTimeout, LanguageModelError, WorkerDied.
+    `folders`, becomes invalid. A corrupt session does not stop the others. Raises BadInput where the recognizer's model
+    is missing, RecognitionTimeout, LanguageModelError, IngestWorkerDied.
     """
     with closing(AsrWorkerPool(settings)) as listeners:
         return mark_duplicates(listeners.ingest(folders, iteration), seen or {})
@@ -107,7 +107,7 @@ class AsrWorkerPool:
 
 
 def speech_bytes(folder: Path) -> int:
-    """How much sound a session has; 0 where there is none."""
+    """Return the size of a session's sound in bytes; 0 where there is none."""
     return sum(path.stat().st_size for path in folder.glob("speech.*"))
 
 
@@ -162,7 +162,7 @@ class _WatchedRecognizer:
 def ingest_session(
     folder: Path, recognizer: Recognizer, settings: Settings, iteration: int, refiner: Refiner | None = None
 ) -> IngestedSession:
-    """One session folder as rows. A corrupt one gives a trajectory of status invalid with the reason, and no steps.
+    """Ingest one session folder. A corrupt one gives a trajectory of status invalid with the reason, and no steps.
 
     refiner: default the one that the settings name. Raises RecognitionTimeout and LanguageModelError: those are no
     faults of the recording.
@@ -184,7 +184,7 @@ def ingest_session(
 
 
 def align_session(session: RecordedSession, utterances: Sequence[Utterance], texts: Sequence[str]) -> Alignment:
-    """Utterances against the session's actions; both what was heard and its refined text count as words."""
+    """Align utterances with the session's actions; both what was heard and its refined text count as words."""
     spoken = [
         SpokenUtterance(u.start_s, u.end_s, (*(word.word for word in u.words), *split_words(text)))
         for u, text in zip(utterances, texts, strict=True)
@@ -205,7 +205,7 @@ _MUTE = {"drop", "stop", "enter", "key", "double", "right_single"}
 
 
 def refiner_input(session: RecordedSession, utterance: Utterance) -> RefinerInput:
-    """What the refiner is told."""
+    """Gather what the refiner is told of an utterance."""
     words = tuple(word.word for word in utterance.words)
     return RefinerInput(
         words, tuple(w.confidence for w in utterance.words), session.task.instruction, session_vocabulary(session)
@@ -213,7 +213,7 @@ def refiner_input(session: RecordedSession, utterance: Utterance) -> RefinerInpu
 
 
 def session_vocabulary(session: RecordedSession) -> frozenset[str]:
-    """Words that stand on the session's screens, in its task, or were typed."""
+    """Gather the words that stand on the session's screens, in its task, or were typed."""
     texts = [session.task.instruction, catalogue.get_world(session.task.world).title]
     texts += [f"{event.text} {event.key}" for event in session.events]
     return frozenset(word for text in texts for word in split_words(text)) | frozenset(_INTERFACE)

@@ -12,8 +12,6 @@ from flywheel.config import Settings
 from flywheel.envs.screens.vocabulary import BUTTONS, COLOURS, KEYS, PEOPLE, SETTINGS, SHAPES, SYMBOLS, THINGS
 from flywheel.policy.client.language_model import ChatModel, OpenAIChatModel
 
-# Words of spoken thoughts that the rules know: fillers, turns by which speakers correct themselves, verbs.
-
 # Phrases that mean nothing wherever they stand; the longest first.
 FILLERS = sorted(
     (
@@ -163,9 +161,6 @@ UNFINISHED = {
 } - {"close", "save", "search"}
 
 
-# From what was heard to a clean thought: fillers, repetitions and self-corrections go, one sentence stays.
-
-
 @dataclass(frozen=True)
 class RefinerInput:
     """One utterance: its words, and what the screen and the task say, from which misheard words are mended.
@@ -189,7 +184,7 @@ class Refiner(Protocol):
 
 
 def open_refiner(settings: Settings) -> Refiner:
-    """A language model where `language_model.endpoint` names one, else the rules, which say so in the data."""
+    """Open a language model where `language_model.endpoint` names one, else the rules; the data say which it was."""
     if settings.language_model.endpoint:
         return ModelRefiner(OpenAIChatModel(settings.language_model))
     return RuleRefiner()
@@ -256,7 +251,7 @@ def _correct_misheard(heard: RefinerInput) -> list[str]:
 
 
 def word_similarity(one: str, other: str) -> float:
-    """Similarity of two words by their letters, 0 to 1 (1: equal)."""
+    """Compare two words by their letters: 0 to 1 (1: equal)."""
     return 1.0 if one == other else SequenceMatcher(None, one, other, autojunk=False).ratio()
 
 

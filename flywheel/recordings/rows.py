@@ -26,8 +26,6 @@ from flywheel.store.interop.demonstration import DemonstratedStep, Demonstration
 from flywheel.store.trajectory import Step, Trajectory, session_trajectory_id
 from flywheel.utils.errors import DataError
 
-# An ingested recording as rows of the tables.
-
 Row = Mapping[str, Any]
 UNKNOWN = "unknown"  # task and domain of a recording whose session.json cannot be read
 
@@ -61,6 +59,11 @@ def session_rows(
     settings: Settings,
     iteration: int,
 ) -> IngestedSession:
+    """Make rows of a session: its trajectory, steps, thoughts, events, screens, task, and what curation found.
+
+    texts: refined text of each utterance. alignment: of the utterances with the session's actions. recognizer,
+    refined_by: names of what heard and refined, kept with each thought.
+    """
     identity = session_trajectory_id(iteration, session.task.task_id, session.meta.session)
     grammar = Grammar.of_settings(settings)
     # What was hardly understood is kept and marked, but is no thought to learn from: refined, it reads as well as any.
@@ -122,7 +125,7 @@ def _trajectory(task: Task | None, session: str, iteration: int) -> Trajectory:
 
 
 def corrupt_rows(folder: Path, error: DataError, iteration: int) -> IngestedSession:
-    """What can be said of a session that cannot be read; its task, where session.json is whole."""
+    """Make the rows of a session that cannot be read; its task, where session.json is whole."""
     task = None
     with suppress(DataError):
         task = load_session_meta(folder)[1]
@@ -246,6 +249,7 @@ def _events(session: RecordedSession, identity: str) -> Iterable[dict[str, Any]]
 
 
 def review_row(identity: str, found: Curation) -> dict[str, Any]:
+    """Make the row of `reviews` that says what curation found. identity: the trajectory."""
     return {
         "subject": identity,
         "kind": "curation",
@@ -260,13 +264,14 @@ def _at(session: RecordedSession, seconds: float) -> datetime:
     return session.meta.started_at + timedelta(seconds=seconds)
 
 
-# A demonstration of another data set as rows of the tables: as a recording's, with where it is from.
-
 IMPORTED_DOMAIN = "imported"
 
 
 def demonstration_rows(folder: Path, settings: Settings, iteration: int) -> IngestedSession:
-    """One that cannot be read, or has no step to learn from, gives a trajectory of status invalid with the reason."""
+    """Make rows of an imported demonstration.
+
+    One that cannot be read, or has no step to learn from, gives a trajectory of status invalid with the reason.
+    """
     try:
         one, images = demonstration.load_demonstration(folder)
     except DataError as error:

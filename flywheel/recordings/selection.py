@@ -58,7 +58,7 @@ def choose_sessions(
 
 
 def read_chosen_sessions(ws: Workspace, iteration: int) -> list[SessionFolder]:
-    """The sessions of iteration k, as they were chosen. Raises DataError where their list is not one."""
+    """Read the sessions of an iteration, as they were chosen. Raises DataError where their list is not one."""
     path = _path(ws, iteration)
     try:
         return [SessionFolder(**raw) for raw in json.loads(path.read_text(encoding="utf-8"))["sessions"]]
@@ -69,8 +69,7 @@ def read_chosen_sessions(ws: Workspace, iteration: int) -> list[SessionFolder]:
 
 
 def check_sessions_unchanged(ws: Workspace, sessions: Iterable[SessionFolder]) -> None:
-    """For who reads their files: they are as they were when they were chosen. Raises DataError naming one that changed
-    since."""
+    """Check that the sessions' files are as they were when chosen. Raises DataError naming one that changed."""
     for session in sessions:
         if folder_digest(ws.resolve(session.path)) != session.sha256:
             raise DataError(
@@ -104,7 +103,7 @@ def _as_it_is(ws: Workspace, session: SessionFolder) -> SessionFolder:
 
 
 def folder_digest(folder: Path) -> str:
-    """sha256 over names and contents of a folder's files; of nothing where there are none."""
+    """Hash names and contents of a folder's files; sha256 of nothing where there are none."""
     state = hashlib.sha256()
     for path in sorted(folder.rglob("*")):
         if path.is_file():

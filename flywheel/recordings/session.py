@@ -22,8 +22,6 @@ from flywheel.envs.tasks.drawing import task_from_row
 from flywheel.recordings import audio
 from flywheel.utils.errors import BadInput, DataError
 
-# Between an annotator's input events and the agent's actions.
-
 # What the recorder writes as `kind`. `drop` ends a `drag`; `stop` is the annotator's end of the recording.
 EVENT_KINDS = (
     "click",
@@ -74,7 +72,8 @@ class RecordedAction:
 
 
 def events_to_actions(events: Sequence[InputEvent]) -> list[RecordedAction]:
-    """The actions that the events amount to: a drag with its drop, typed text with the Enter that follows at once.
+    """Turn events into the actions they amount to: a drag with its drop, typed text with the Enter that follows at
+    once.
 
     Raises BadInput for an event that cannot be part of an action, by its index.
     """
@@ -146,9 +145,10 @@ def _point(event: InputEvent, index: int) -> Point:
 def action_to_events(
     action: Action, time_s: float, screen: int, label: str = "", *, seconds: float = 0.3
 ) -> list[InputEvent]:
-    """The events of an action that begins at `time_s`; of two events the second comes `seconds` later.
+    """Make the events of an action that begins at `time_s`; of two events the second comes `seconds` later.
 
-    label: of the element under the pointer. Raises BadInput for an action that no input of a person makes.
+    time_s: seconds on the screen's clock. screen: number of the screen that was seen. label: of the element under the
+    pointer. Raises BadInput for an action that no input of a person makes.
     """
 
     def first(kind: str, point: Point | None = None, **rest: str) -> InputEvent:
@@ -188,10 +188,8 @@ def action_to_events(
     raise BadInput(f"a person's input makes no {type(action).__name__}", where="to_events")
 
 
-# One recorded session as it lies on disk, and reading it with every part checked.
-#
-# A session is a folder:
-# - `session.json`: see `Meta`; the task is a row of the table `tasks`.
+# A session is a folder, of which every part is checked as it is read:
+# - `session.json`: see `SessionMeta`; the task is a row of the table `tasks`.
 # - `events.jsonl`: one event a line, in order of time: time_s, kind, x, y, key, text, screen.
 # - `screens.parquet`: one row a screen: screen (its number), time_s, sha256, url, width, height, format, bytes.
 # - `speech.opus`, `.flac` or `.wav`: what was said, on a clock of its own.
@@ -315,7 +313,7 @@ def _sha256(path: Path) -> str:
 
 
 def load_session_meta(folder: Path) -> tuple[SessionMeta, Task]:
-    """`session.json` alone. Raises DataError."""
+    """Read `session.json` alone. Raises DataError where it is missing or does not hold."""
     path = folder / "session.json"
     try:
         meta = SessionMeta.model_validate_json(path.read_text(encoding="utf-8"))
@@ -391,7 +389,10 @@ def write_session(
     samples: np.ndarray,
     rate: int,
 ) -> None:
-    """Write a session folder; the screens get the numbers 0, 1, ... in their order. `folder` must not exist."""
+    """Write a session folder; the screens get the numbers 0, 1, ... in their order.
+
+    folder: must not exist. samples: (n,) float32 mono in [-1, 1], `rate` of them a second.
+    """
     import soundfile
 
     folder.mkdir(parents=True)

@@ -17,6 +17,7 @@ from flywheel.utils.files import disk_full_errors
 
 
 def image_digest(png: bytes) -> str:
+    """Return the name of an image: the sha256 of its bytes, in hex."""
     return hashlib.sha256(png).hexdigest()
 
 
@@ -37,7 +38,7 @@ def load_images(ws: Workspace, files: Iterable[Path], wanted: Collection[str]) -
 
 
 def copy_images_to_file(ws: Workspace, files: Iterable[Path], wanted: Collection[str], path: Path) -> ImageFile:
-    """As `load`, into a file at `path`: memory stays at a row group, however many are wanted."""
+    """Copy screens as `load_images` does, into a file at `path`: memory stays at a row group, however many are wanted."""
     places = {}
     path.parent.mkdir(parents=True, exist_ok=True)
     with disk_full_errors(path), path.open("wb") as file:

@@ -48,6 +48,7 @@ class Label:
 
 
 def labels_folder(ws: Workspace) -> Path:
+    """Return the folder of the labels."""
     return ws.root / _FOLDER
 
 

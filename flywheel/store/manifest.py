@@ -68,10 +68,9 @@ class TrainingManifest:
 
 
 def init_manifests(ws: Workspace, iterations: Iterable[int] = ()) -> None:
-    """The empty stores of iteration 0, of which no model is measured. Existing files are kept.
+    """Write the empty stores of iteration 0, of which no model is measured. Existing files are kept.
 
-    iterations: those that are there; one made before models' outcomes and open
-    levels were kept knows of none.
+    iterations: those that are there; one made before models' outcomes and open levels were kept knows of none.
     """
     if not ws.manifest(0).exists():
         write_json(ws.manifest(0), _as_json(0, "", 0, (), ()))
@@ -83,7 +82,10 @@ def init_manifests(ws: Workspace, iterations: Iterable[int] = ()) -> None:
 
 
 def init_first_checkpoint(ws: Workspace, digest: str, model: str = "models/base") -> None:
-    """Iteration 0: empty stores, and the first checkpoint as the promoted model. Existing files are kept."""
+    """Begin with iteration 0: empty stores, and the first checkpoint as the promoted model. Existing files are kept.
+
+    digest: sha256 of its weights. model: its folder, relative to the workspace.
+    """
     init_manifests(ws)
     if not ws.promotion(0).exists():
         promotion = {"iteration": 0, "model": model, "digest": digest, "promoted": True, "reason": "first checkpoint"}
@@ -93,11 +95,11 @@ def init_first_checkpoint(ws: Workspace, digest: str, model: str = "models/base"
 def write_manifest(
     ws: Workspace, iteration: int, *, window: int, sessions: Iterable[str] = (), data: Iterable[tuple[str, str]] = ()
 ) -> TrainingManifest:
-    """Write iteration k's manifest from its partitions on disk. Returns it with those before it.
+    """Write an iteration's manifest from its partitions on disk. Returns it with those before it.
 
-    window: iterations of the SFT store that are used. sessions: ids of the recordings ingested in this iteration.
-    data: (table, stage) of what training needs besides the stores. Raises DataError where a predecessor's manifest
-    is missing, changed or not readable.
+    window: iterations of the SFT store that are used. sessions: ids of the recordings ingested in this iteration. data:
+    (table, stage) of what training needs besides the stores. Raises DataError where a predecessor's manifest is
+    missing, changed or not readable.
     """
     before = read_manifest(ws, iteration - 1)
     own = [shard for table in ("ct", "sft") for shard in _manifest_files(ws, table, iteration, "route")]
@@ -111,7 +113,10 @@ def write_manifest(
 
 
 def rewrite_manifest(ws: Workspace, iteration: int) -> None:
-    """The same, once its partitions were decided again: what it names besides stays. Raises DataError."""
+    """Write an iteration's manifest again once its partitions were decided anew: what it names besides stays.
+
+    Raises DataError as `write_manifest`.
+    """
     raw = read_own_manifest(ws, iteration)
     named = dict.fromkeys((shard["table"], shard["stage"]) for shard in raw["shards"])
     shards = [shard for table, stage in named for shard in _manifest_files(ws, table, iteration, stage)]
@@ -120,7 +125,7 @@ def rewrite_manifest(ws: Workspace, iteration: int) -> None:
 
 
 def relink_manifest(ws: Workspace, iteration: int) -> bool:
-    """Let an iteration's manifest name the one before it as that is now; whether it had named another."""
+    """Let an iteration's manifest name the one before it as that is now. Returns whether it had named another."""
     raw, previous = read_own_manifest(ws, iteration), sha256_file(ws.manifest(iteration - 1))
     if raw["previous"] == previous:
         return False
@@ -129,7 +134,7 @@ def relink_manifest(ws: Workspace, iteration: int) -> bool:
 
 
 def read_own_manifest(ws: Workspace, iteration: int) -> dict[str, Any]:
-    """What an iteration's manifest says. Raises DataError for one that is of an earlier version, or none."""
+    """Read an iteration's manifest alone. Raises DataError for one that is of an earlier version, or none."""
     raw, _ = _read_json_object(
         ws, ws.manifest(iteration), fix="run the iteration before it, or fetch it with `git checkout`"
     )
@@ -140,7 +145,7 @@ def read_own_manifest(ws: Workspace, iteration: int) -> dict[str, Any]:
 
 
 def read_manifest(ws: Workspace, iteration: int) -> TrainingManifest:
-    """An iteration's manifest with those before it. Raises DataError where one is missing, changed or not one."""
+    """Read an iteration's manifest with those before it. Raises DataError where one is missing, changed or not one."""
     named: list[ManifestFile] = []
     sessions: list[str] = []
     versions: dict[int, int] = {}
@@ -177,7 +182,7 @@ def read_manifest(ws: Workspace, iteration: int) -> TrainingManifest:
 
 
 def read_promotion(ws: Workspace, iteration: int) -> dict[str, Any]:
-    """`promotion.json`: at least `model` (folder relative to the workspace) and `digest`."""
+    """Read `promotion.json`: at least `model` (folder relative to the workspace) and `digest` (of its weights)."""
     path = ws.promotion(iteration)
     raw, _ = _read_json_object(ws, path, fix=f"run the iteration {iteration_label(iteration)} to its end first")
     for key in ("model", "digest"):

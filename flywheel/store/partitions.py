@@ -28,10 +28,9 @@ from flywheel.store.schema import ADDED_COLUMNS, SCHEMA_VERSION, SORT_KEYS, TABL
 from flywheel.utils.errors import DataError
 from flywheel.utils.files import cached_sha256, disk_full_errors, file_lock, remember_sha256, write_json
 
-# The list of a partition's files: `_parts.json` beside them. What is not on it is not there.
-#
-# It is written last and replaced in one step, so a reader finds the old rows or the new ones, never some of each: files
-# are named by their content, those of the old list go once the new one stands, and who then misses one begins again.
+# `_parts.json` lists a partition's files; what is not on it is not there. It is written last and replaced in one step,
+# so a reader finds the old rows or the new ones: files are named by their content, those of the old list go once the
+# new one stands, and who then misses one begins again.
 
 E = TypeVar("E", bound=DataError)
 PARTS_FILE = "_parts.json"  # pandas, pyarrow and Spark read a folder without what begins so
@@ -50,7 +49,7 @@ class PartMissing(DataError):
 class ListedFile:
     """A Parquet file of the folder. sha256: of all of it. footer: sha256 of its footer, which its page checksums do not
     cover; that and the size are looked at wherever it is read, at the cost of a few kB. kept: contracts that its rows
-    were seen to keep when it was written (`partitions.py`)."""
+    were seen to keep when it was written."""
 
     name: str
     rows: int
@@ -61,19 +60,22 @@ class ListedFile:
 
 
 def describe_part_file(path: Path, rows: int, sha256: str, kept: tuple[str, ...] = ()) -> ListedFile:
-    """Of a file as it is now. sha256: of its bytes."""
+    """Describe a Parquet file as it is now. sha256: of its bytes. kept: contracts that all its rows keep."""
     return ListedFile(path.name, rows, path.stat().st_size, sha256, _footer_sha256(path), kept)
 
 
 def write_part_list(folder: Path, table: str, parts: list[ListedFile]) -> None:
-    """Make these the files of the partition. Files that the list before named are removed by the caller."""
+    """Make these the files of the partition. The caller removes files that the list before named."""
     listed = [{name: value for name, value in asdict(one).items() if value != ()} for one in parts]
     write_json(folder / PARTS_FILE, {"version": _PARTS_VERSION, "table": table, "parts": listed})
 
 
 def read_part_list(folder: Path) -> list[ListedFile] | None:
-    """The files of a partition in their order; None where there is none. One without a list, as earlier versions wrote
-    them, has all files named `part-NNNNN.parquet`. Raises DataError for a list that is damaged."""
+    """Read the list of a partition's files, in their order; None where there is no partition.
+
+    A partition without a list, of an earlier version, has all files named `part-NNNNN.parquet`. Raises DataError for a
+    list that is damaged.
+    """
     path = folder / PARTS_FILE
     try:
         status = path.stat()
@@ -108,7 +110,7 @@ def _list_parts_without_list(folder: Path) -> list[ListedFile] | None:
 
 
 def check_part_file(path: Path, of: ListedFile) -> None:
-    """Raises DataError where the file is missing, or its size or footer are not those of the list."""
+    """Hold a file's size and footer against the list. Raises DataError; PartMissing where it is gone."""
     try:
         whole = path.stat().st_size == of.bytes and _footer_sha256(path) == of.footer
     except FileNotFoundError:
@@ -120,7 +122,10 @@ def check_part_file(path: Path, of: ListedFile) -> None:
 
 
 def check_part_file_bytes(path: Path, of: ListedFile) -> None:
-    """As `check`, by all bytes; what this process has hashed is not hashed again while the file stays as it is."""
+    """Hold all of a file's bytes against the list; a file is hashed once in a process while it stays as it is.
+
+    Raises DataError where they differ, PartMissing where it is gone.
+    """
     check_part_file(path, of)
     try:
         whole = cached_sha256(path) == of.sha256
@@ -131,12 +136,14 @@ def check_part_file_bytes(path: Path, of: ListedFile) -> None:
 
 
 def missing_part_error(path: Path) -> PartMissing:
+    """Make the error of a file that is not there."""
     error = damaged_file_error(path, "a file of the partition is missing", PartMissing)
     error.folder = path.parent
     return error
 
 
 def damaged_file_error(path: Path, what: str, kind: type[E] = DataError) -> E:
+    """Make the error of a table's file, with the command that brings it back. kind: its class."""
     where = "/".join(path.parts[-5:])  # from the workspace: data/<table>/iteration=NNN/stage=<stage>/<file>
     return kind(
         what,
@@ -146,6 +153,7 @@ def damaged_file_error(path: Path, what: str, kind: type[E] = DataError) -> E:
 
 
 def exception_first_line(error: Exception) -> str:
+    """Return the first line of an exception's message, or its class."""
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
@@ -161,22 +169,20 @@ def _footer_sha256(path: Path) -> str:
         return hashlib.sha256(file.read()).hexdigest()
 
 
-# Row contracts that are held when a file is written, of whole columns: a fiftieth of what reading them again costs.
-#
-# The partition's list names them beside the file's sha256, and that is looked at before anything is routed: what held
-# of the bytes then holds now, so `judging.judge` leaves such a contract's columns unread. A file that another program
-# wrote names none, and is judged row by row; so is one of which a single row is in doubt.
+# Some row contracts are checked on whole columns as a file is written, at a fiftieth of what reading them again costs.
+# The list names them beside the file's sha256, so `contracts.check_row_contracts` leaves such a contract's columns
+# unread. A file that another program wrote names none, nor does one of which a single row is in doubt.
 
 
 def check_contracts_at_write(table: str, data: pa.Table) -> tuple[str, ...]:
-    """Names of contracts that all of these rows keep, for certain."""
+    """Name the contracts that all of these rows keep, for certain."""
     return tuple(
         name for name, holds in _WRITE_TIME_CONTRACTS.get(table, {}).items() if all(map(holds, data.to_batches()))
     )
 
 
 def _logprobs_match(rows: pa.RecordBatch) -> bool:
-    """As `contracts.STEP` has it, of people's steps too. What compares false with anything, NaN, is in doubt."""
+    """As `contracts.STEP_CONTRACTS` has it, of people's steps too. NaN, which compares false, is in doubt."""
     tokens, logprobs = rows["token_ids"], rows["logprobs"]
     lengths = [pc.fill_null(pc.list_value_length(column), 0) for column in (tokens, logprobs)]
     ids, values = tokens.flatten(), logprobs.flatten()
@@ -194,11 +200,8 @@ def _min_max(values: pa.Array) -> tuple[float, float]:
 _WRITE_TIME_CONTRACTS = {"steps": {"logprobs_match": _logprobs_match}}
 
 
-# Write a partition in batches: memory stays bounded, whatever its size.
-#
-# Batches are gathered to a run of about 256 MB; a run is sorted where it is not, and is one file. So a small partition
-# is one sorted file, and each file of a large one is sorted for itself, and after the one before it where the rows came
-# so.
+# Batches are gathered to a run of about 256 MB, which is sorted and is one file: memory stays bounded, and a small
+# partition is one sorted file.
 
 _RUN_BYTES = 256 * 2**20  # in memory; a file of steps takes about a quarter of it
 _ROWS_AT_ONCE = 2_000  # of rows that come as mappings
@@ -385,12 +388,8 @@ class _HashingFile(io.RawIOBase):
         return self.file.write(data)
 
 
-# Read and write the Parquet partitions of a table. Half a partition is never visible.
-#
-# A partition is a folder (`Workspace.partition`) owned by one stage of one iteration. What a stage hands on is
-# a `PartitionManifest`: paths, rows, sha256, never the rows. Which files are a partition's says `partitions.py`, how
-# they are written `partitions.py`.
-
+# A partition is a folder (`Workspace.partition`) owned by one stage of one iteration. What a stage hands on is a
+# `PartitionManifest`: paths, rows, sha256, never the rows.
 
 T = TypeVar("T")
 _RETRY_S = 30.0  # how long a reader begins again while a partition is replaced under it
@@ -421,9 +420,10 @@ class PartitionManifest:
 def write_partition(
     ws: Workspace, table: str, iteration: int, stage: str, data: pa.Table | Iterable[Mapping]
 ) -> PartitionManifest:
-    """Replace the partition by `data`, sorted and compressed; zero rows give one typed zero-row file.
+    """Replace a partition by `data`, sorted and compressed; zero rows give one typed file of none.
 
-    Raises DataError where the data do not fit the schema, DiskFull where there is no space.
+    data: a table of the schema, or rows as mappings. Raises DataError where the data do not fit the schema, DiskFull
+    where there is no space.
     """
     with open_partition_writer(ws, table, iteration, stage) as writer:
         writer.write(data)
@@ -431,7 +431,7 @@ def write_partition(
 
 
 def partition_files(ws: Workspace, table: str, iteration: int, stage: str) -> list[Path]:
-    """The partition's files. Raises DataError where it is missing or its list is damaged."""
+    """List the partition's files. Raises DataError where it is missing or its list is damaged."""
     folder = ws.partition(table, iteration, stage)
     found = read_part_list(folder)
     if found is None:
@@ -440,7 +440,7 @@ def partition_files(ws: Workspace, table: str, iteration: int, stage: str) -> li
 
 
 def table_files(ws: Workspace, table: str, without: Set[int] = frozenset()) -> list[Path]:
-    """The files of all partitions of a table, oldest iteration first, but those of the iterations `without`.
+    """List the files of all partitions of a table, oldest iteration first, but those of the iterations `without`.
 
     Raises DataError for a damaged list.
     """
@@ -451,7 +451,9 @@ def table_files(ws: Workspace, table: str, without: Set[int] = frozenset()) -> l
 
 
 def read_partition(ws: Workspace, table: str, iteration: int, stage: str, columns: list[str] | None = None) -> pa.Table:
-    """The partition's rows. Raises DataError where it is missing, damaged, or of another schema."""
+    """Read the partition's rows. columns: those to read; default: all. Raises DataError where it is missing, damaged,
+    or of another schema.
+    """
 
     def once() -> pa.Table:
         paths = partition_files(ws, table, iteration, stage)
@@ -461,8 +463,10 @@ def read_partition(ws: Workspace, table: str, iteration: int, stage: str, column
 
 
 def retry_while_replaced(read: Callable[[], T]) -> T:
-    """What `read` gives. Where a file is gone that a list named, the partition was replaced meanwhile, perhaps: read
-    again, by the new list. A reader that was too slow for its writer several times holds the writer off.
+    """Return what `read` gives, and read again where a partition was replaced meanwhile.
+
+    A reader that was too slow for its writer several times holds the writer off. Raises PartMissing where a file is
+    lost for good.
     """
     deadline = time.monotonic() + _RETRY_S
     missing, tries = None, 0
@@ -483,10 +487,10 @@ def retry_while_replaced(read: Callable[[], T]) -> T:
 
 
 def read_partition_file(ws: Workspace, table: str, path: Path, columns: list[str] | None = None) -> pa.Table:
-    """One Parquet file of a table, checked against its partition's list, its checksums and the schema.
+    """Read one Parquet file of a table, held against its partition's list, its checksums and the schema.
 
-    A whole reading hashes all of the file; one of some columns looks at its size, its footer, and the checksums of the
-    pages that it reads.
+    columns: those to read; default: all. A whole reading hashes all of the file; one of some columns looks at its size,
+    its footer, and the checksums of the pages that it reads. Raises DataError where it is damaged.
     """
     with open_partition_file(table, path, wholly=columns is None) as file:
         try:
@@ -497,8 +501,10 @@ def read_partition_file(ws: Workspace, table: str, path: Path, columns: list[str
 
 
 def open_partition_file(table: str, path: Path, *, wholly: bool = False) -> pq.ParquetFile:
-    """A file of a table to read row groups of; its pages' checksums are looked at as they are read. Raises DataError
-    where it is damaged, or is not one of the table's. wholly: all of its bytes are looked at now."""
+    """Open a file of a table to read row groups of; its pages' checksums are looked at as they are read.
+
+    wholly: all of its bytes are looked at now. Raises DataError where it is damaged, or is not one of the table's.
+    """
     own = {part.name: part for part in read_part_list(path.parent) or ()}.get(path.name)
     if own is None:
         raise missing_part_error(path)
@@ -522,7 +528,7 @@ def open_partition_file(table: str, path: Path, *, wholly: bool = False) -> pq.P
 
 
 def conform_to_schema(ws: Workspace, table: str, path: Path, data: pa.Table, columns: list[str] | None) -> pa.Table:
-    """Rows as they were read, with the columns that an older file lacks. Raises DataError where others differ."""
+    """Add the columns that an older file lacks, as nulls. Raises DataError where other columns differ."""
     expected = TABLES[table] if columns is None else pa.schema([TABLES[table].field(name) for name in columns])
     for place, field in enumerate(expected):
         if field.name in ADDED_COLUMNS.get(table, ()) and field.name not in data.column_names:
@@ -537,7 +543,9 @@ def conform_to_schema(ws: Workspace, table: str, path: Path, data: pa.Table, col
 
 
 def find_part_file_fault(path: Path, *, wholly: bool = True) -> DataError | None:
-    """What is wrong with a table's Parquet file; None where it can be read. wholly: its rows too, else its footer."""
+    """Say what is wrong with a table's Parquet file; None where it can be read. wholly: look at its rows, not its
+    footer alone.
+    """
     try:
         with open_partition_file(path.parts[-4], path, wholly=wholly) as file:
             for group in range(file.num_row_groups if wholly else 0):
@@ -561,8 +569,10 @@ def verify_partition(ws: Workspace, table: str, iteration: int, stage: str) -> N
 
 
 def contracts_checked_at_write(ws: Workspace, table: str, iteration: int, stage: str) -> set[str]:
-    """Contracts that all of the partition's rows were seen to keep when they were written. Of rows whose bytes are as
-    the list has them (`verify`) they hold still."""
+    """Name the contracts that all rows of the partition were seen to keep when they were written.
+
+    They still hold of rows whose bytes are as the list has them (`verify_partition`).
+    """
     found = read_part_list(ws.partition(table, iteration, stage)) or ()
     return set.intersection(*(set(part.kept) for part in found)) if found else set()
 
@@ -577,14 +587,14 @@ def adopt_partition(ws: Workspace, staged: Workspace, table: str, iteration: int
 def link_partition_files(
     ws: Workspace, writer: PartitionWriter, table: str, iteration: int, stage: str, only: Path | None = None
 ) -> None:
-    """Take the files of a partition, or one of them, into another one as they are; they are not written anew."""
+    """Take the files of a partition, or `only` one of them, into another one as they are; they are not written anew."""
     folder = ws.partition(table, iteration, stage)
     for path in partition_files(ws, table, iteration, stage) if only is None else [only]:
         writer.take_file(path, next(part for part in read_part_list(folder) if part.name == path.name))
 
 
 def check_all_partitions(ws: Workspace, *, wholly: bool = False) -> tuple[int, list[DataError]]:
-    """How many files the partitions of all tables have, and what is wrong with them; wholly: with their bytes too."""
+    """Count the files of all tables' partitions, and find what is wrong with them. wholly: with their bytes too."""
     count, faults = 0, []
     for table in TABLES:
         for folder in sorted((ws.data / table).glob("iteration=*/stage=*")):
@@ -599,7 +609,7 @@ def check_all_partitions(ws: Workspace, *, wholly: bool = False) -> tuple[int, l
 
 
 def partition_manifest(ws: Workspace, table: str, iteration: int, stage: str) -> PartitionManifest:
-    """What the partition's list says; the files are not read. Empty where there is no such partition."""
+    """Read what the partition's list says; no file is opened. It has no parts where there is no such partition."""
     folder = ws.partition(table, iteration, stage)
     found = read_part_list(folder) or ()
     return PartitionManifest(
@@ -607,10 +617,8 @@ def partition_manifest(ws: Workspace, table: str, iteration: int, stage: str) ->
     )
 
 
-# Rows of a table by a key, out of many files, in bounded memory.
-#
-# A row group that cannot hold what is wanted is not read; of the others the key comes first, and the columns asked for
-# only where it is found. Tables are sorted by their keys, so what is read goes with what is wanted.
+# Rows are found by a key in bounded memory: a row group that cannot hold what is wanted is not read; of the others the
+# key comes first, and the columns asked for only where it is found. Tables are sorted by their keys.
 
 _SCAN_ROWS = 2**17  # rows of a scan, of which few columns are read
 
@@ -618,10 +626,10 @@ _SCAN_ROWS = 2**17  # rows of a scan, of which few columns are read
 def find_rows(
     ws: Workspace, table: str, files: Iterable[Path], key: str, wanted: Collection[str], columns: Collection[str]
 ) -> pa.Table:
-    """The rows whose `key`, a text, is one of the wanted, in the files' order: it and these columns, in the table's
+    """Find the rows whose `key` is one of the wanted, in the files' order: the key and these columns, in the table's
     order.
 
-    Raises DataError for a damaged file.
+    key: a column of text by which the table is sorted. Raises DataError for a damaged file.
     """
     names = _in_table_order(table, {key, *columns})
     nothing = pa.schema([TABLES[table].field(name) for name in names]).empty_table()
@@ -631,7 +639,7 @@ def find_rows(
 def iter_matching_rows(
     ws: Workspace, table: str, files: Iterable[Path], key: str, wanted: Collection[str], columns: Collection[str]
 ) -> Iterator[pa.Table]:
-    """As `rows`, a table each row group that has some, with the key among its columns."""
+    """Find rows as `find_rows` does, a table for each row group that has some."""
     names, values = _in_table_order(table, {key, *columns}), sorted(wanted)
     accepted = pa.array(values, pa.string())
     for path in files if values else ():
@@ -647,7 +655,7 @@ def iter_matching_rows(
 
 
 def scan_columns(ws: Workspace, table: str, files: Iterable[Path], columns: Collection[str]) -> Iterator[pa.Table]:
-    """These columns of all rows, some at a time. Raises DataError for a damaged file."""
+    """Read these columns of all rows, some at a time. Raises DataError for a damaged file."""
     names = _in_table_order(table, columns)
     for path in files:
         with open_partition_file(table, path) as file, _name_damaged_file(path):

@@ -58,6 +58,7 @@ class RoutingDecision:
 
 
 def decisions_path(ws: Workspace, iteration: int) -> Path:
+    """Return the path of the iteration's `decisions.json`."""
     return ws.iteration(iteration) / "decisions.json"
 
 

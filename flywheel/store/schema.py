@@ -1,7 +1,7 @@
 """Declare every table of the flywheel as a pyarrow schema.
 
 Tables lie as `data/<table>/iteration=NNN/stage=<stage>/part-NNNNN-<hash>.parquet`. `iteration` and `stage` come from
-the path (hive), so they are not columns of the files. Rows are sorted by the columns in `SORT`.
+the path (hive), so they are not columns of the files. Rows are sorted by the columns in `SORT_KEYS`.
 Each file carries `schema_version` and `table` in its metadata.
 """
 
@@ -56,7 +56,7 @@ _KINDS: dict[Any, pa.DataType] = {
 
 
 def record_columns(record: type) -> dict[str, pa.DataType]:
-    """The columns that a record's fields declare."""
+    """List the columns that a record's fields declare."""
     hints = get_type_hints(record)
     return {field.name: _KINDS[_without_none(hints[field.name])] for field in _stored(record)}
 
@@ -301,5 +301,5 @@ def _names(table: str, kind: type) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def empty_table(table: str) -> pa.Table:
-    """A typed table of no rows: how an empty partition is stored."""
+    """Make a typed table of no rows: how an empty partition is stored."""
     return TABLES[table].empty_table()

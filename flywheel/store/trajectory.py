@@ -2,7 +2,7 @@
 
 `Step` and `Trajectory` declare the tables `steps` and `trajectories`, a field a column (`schema.TABLES`): what the
 rollout records is what scorers judge and what training learns from. None: unknown, or without meaning for this kind of
-step. A new column is a field with `LATER`, and a line where it is filled.
+step. A new column is a field with `ADDED_LATER`, and a line where it is filled.
 """
 
 from __future__ import annotations

@@ -331,7 +331,7 @@ class Hanging:
         time.sleep(3600)
 
 ingest._GRACE_S = 0.1
-ingest._Watched(Hanging()).recognize(None, 16_000, 0.1)
+ingest._WatchedRecognizer(Hanging()).recognize(None, 16_000, 0.1)
 print("went on")
 """
 

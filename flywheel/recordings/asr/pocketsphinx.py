@@ -25,10 +25,8 @@ from flywheel.envs.screens.vocabulary import BUTTONS, COLOURS, KEYS, PEOPLE, SET
 from flywheel.recordings.asr.recognizer import Transcript, Word, check_audio, check_deadline
 from flywheel.utils.errors import BadInput
 
-# The part of PocketSphinx's C library that its Python binding leaves out: two language models, interpolated.
-#
-# The wheel's extension module exports the whole library (`pocketsphinx.h`, `pocketsphinx/model.h`), so it is called as
-# it stands there; nothing is compiled.
+# The Python binding leaves out what interpolates two language models. The wheel's extension module exports the whole C
+# library (`pocketsphinx.h`, `pocketsphinx/model.h`), so it is called as it stands there; nothing is compiled.
 
 SPHINX_MODEL = Path(get_model_path()) / "en-us"
 GENERAL_LANGUAGE_MODEL = SPHINX_MODEL / "en-us.lm.bin"  # the wheel's own language model
@@ -170,11 +168,8 @@ def _library() -> ctypes.CDLL:
     return library
 
 
-# A trigram model of how people speak about a screen, in the ARPA format: it leads a recognizer to likely words.
-#
-# A general model of English hears `i opened the card` where an interface has a cart. This one has n-grams of generated
-# sentences about interfaces (verbs, colours, shapes, things, buttons, settings; fillers and corrections); all other
-# speech is left to the general one (`pocketsphinx.py`).
+# A general model of English hears `i opened the card` where an interface has a cart. This trigram model, in the ARPA
+# format, is of generated sentences about interfaces; all other speech is left to the general one.
 
 SENTENCES = 6000
 DISCOUNT = 0.7  # taken from each n-gram's count for those never seen
@@ -355,11 +350,8 @@ def _following(counts: Mapping[tuple[str, ...], int]) -> dict[tuple[str, ...], t
     return {history: (total, kinds) for history, (total, kinds) in totals.items()}
 
 
-# PocketSphinx: a recognizer whose wheel carries its English model. Works with no download.
-#
-# Its own language model, of general English, hears `card` for `cart`; one of how people speak about a screen
-# (`pocketsphinx.py`) hears nothing but what it was made from. So an utterance is heard with both together first; where
-# what was heard is less likely as such speech than as general English, it is heard again with the general model alone.
+# An utterance is heard with both language models together first; where what was heard is less likely as speech about a
+# screen than as general English, it is heard again with the general model alone.
 
 _FRAMES_PER_S = 100
 _LOG_BASE = math.log(1.0001)  # of the probabilities that pocketsphinx gives out

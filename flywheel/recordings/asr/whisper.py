@@ -16,8 +16,6 @@ import numpy as np
 from flywheel.recordings.asr.recognizer import Transcript, Word, check_audio, check_deadline
 from flywheel.utils.errors import BadInput
 
-# A long recording heard through windows of thirty seconds, in memory that does not grow with its length.
-
 WINDOW_S = 30.0
 EDGE_S = 1.0  # a word that ends so near a window's end may be half a word
 CONTEXT = 100  # words that the next window is told
@@ -59,7 +57,7 @@ def _loops(text: str) -> bool:
     return bool(text) and len(text) / len(zlib.compress(text.encode())) > LOOPING
 
 
-# OpenAI's Whisper, from a checkpoint file of its own format (`torch.save` of dims and weights).
+# A checkpoint file is of Whisper's own format (`torch.save` of dims and weights).
 
 _NOT_WORD = re.compile(r"[^\w']+")
 

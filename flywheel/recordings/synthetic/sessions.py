@@ -39,7 +39,7 @@ from flywheel.recordings.session import (
 )
 from flywheel.utils.errors import BadInput, FlywheelError
 
-# Spoken thoughts for made sessions: what a person might say, spoken by `flite`, as one track of samples.
+# What a person might say, spoken by `flite`, as one track of samples.
 
 VOICES = ("slt", "rms", "awb", "kal16")
 _TIMEOUT_S = 30.0
@@ -131,7 +131,7 @@ def mix_audio_track(
     return np.clip(samples, -1, 1)
 
 
-# Make the sessions that are shipped: people play the worlds and think aloud, by oracle and speech synthesis.
+# Makes the sessions that are shipped:
 #
 #     python -m flywheel.recordings.synthetic.sessions recordings
 #

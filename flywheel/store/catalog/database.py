@@ -29,32 +29,34 @@ from flywheel.store.schema import ADDED_COLUMNS, TABLES
 from flywheel.store.versioning import dvc_files
 from flywheel.utils.errors import BadInput, DataError, FlywheelError
 
-# The result of a query as text: a table for people, CSV as DuckDB writes it, JSON that every reader takes.
+# Results of queries as text.
 
 
 def render_csv(result: pa.Table) -> str:
+    """Render a result as CSV, as DuckDB writes it."""
     return _copy_as_text(result, "FORMAT csv") if result.num_columns else ""
 
 
 def render_json(result: pa.Table) -> str:
-    """NaN and infinity, which JSON has not, are null."""
+    """Render a result as JSON; NaN and infinity, which JSON has not, are null."""
     rows = result_as_json_rows(result)
     return json.dumps(rows, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def result_as_json_rows(result: pa.Table) -> list[dict[str, Any]]:
-    """The rows as JSON values."""
+    """Return the rows as JSON values."""
     if not result.num_columns:
         return []
     return json.loads(_copy_as_text(result, "FORMAT json, ARRAY true"), parse_constant=lambda _: None)
 
 
 def table_from_mappings(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """Rows, of the same columns, to be shown."""
+    """Make a table of rows of the same columns, to be shown."""
     return pa.Table.from_pylist([dict(row) for row in rows])
 
 
 def render_table(result: pa.Table) -> str:
+    """Render a result as a table for people."""
     from rich.console import Console
     from rich.table import Table
 
@@ -123,7 +125,7 @@ def _quote_name(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-# The catalog's tables: a view of each over the Parquet files that there are, and what stands beside them in files.
+# A view of each table over the Parquet files that there are, and of what stands beside them in files.
 
 # The table once more, with where each row lies: whoever names file and number is spared the other row groups.
 _IN_FILES = "_in_files"
@@ -138,10 +140,10 @@ _ROWS_OUTSIDE_PARTITIONS = {
 def create_table_views(
     connection: duckdb.DuckDBPyConnection, ws: Workspace, staged: Workspace | None, *, lost: bool
 ) -> None:
-    """A view for each table, the view `label_history`, the table `promotions`, and views of iterations' files.
+    """Create a view for each table, the view `label_history`, the table `promotions`, and views of iterations' files.
 
-    staged: partitions of it are seen in place of the workspace's own. lost: whether a file that is missing fails the
-    queries of its table, or PartMissing is raised. A file that is not whole fails the queries that read its table.
+    staged: a workspace whose partitions are seen in place of `ws`'s own. lost: whether a missing file fails the queries
+    of its table; else PartMissing is raised. A file that is not whole fails the queries that read its table.
     """
     touched = {int(path.name.partition("=")[2]) for path in staged.data.glob("*/iteration=*")} if staged else set()
     done = compaction.find_compacted_iterations(ws, without=touched)
@@ -159,7 +161,7 @@ def create_table_views(
 
 
 def find_table_file_fault(path: Path) -> DataError | None:
-    """What is wrong with a file of a table, where something is."""
+    """Say what is wrong with a file of a table; None where nothing is."""
     return (
         partitions.find_part_file_fault(path)
         if path.name.startswith("part-")
@@ -168,7 +170,7 @@ def find_table_file_fault(path: Path) -> DataError | None:
 
 
 def duckdb_message(error: Exception) -> str:
-    """DuckDB's message without its picture of the query."""
+    """Return DuckDB's message without its picture of the query."""
     return " ".join(str(error).split("\n\nLINE ")[0].split())
 
 
@@ -323,8 +325,7 @@ def _create_promotions(connection: duckdb.DuckDBPyConnection, ws: Workspace) -> 
 
 
 def create_file_view(connection: duckdb.DuckDBPyConnection, view: str, files: Sequence[Path]) -> None:
-    """A view of the text of iterations' files, over these or patterns of them. They are read when it is asked, not
-    now."""
+    """Create a view of the text of iterations' files. files: paths, or patterns; they are read when the view is."""
     text = (
         f"read_text([{', '.join(map(_quote_path, files))}])"
         if files
@@ -334,10 +335,7 @@ def create_file_view(connection: duckdb.DuckDBPyConnection, view: str, files: Se
     connection.execute(f"CREATE VIEW {view} AS SELECT {of} AS iteration, content FROM {text}")
 
 
-# The catalog: every table and the analysts' views, in SQL, straight over the Parquet files.
-#
-# Each connection is in memory with views on the files: a shared database file could not be opened by a second
-# process.
+# Each connection is in memory, with views on the files: a shared database file could not be opened by a second process.
 
 ResultFormat = Literal["table", "csv", "json", "parquet"]
 
@@ -345,13 +343,14 @@ ResultFormat = Literal["table", "csv", "json", "parquet"]
 def connect_catalog(
     ws: Workspace, staged: Workspace | None = None, *, database: str = ":memory:", tables_alone: bool = False
 ) -> duckdb.DuckDBPyConnection:
-    """A connection, in memory or to a new `database` file, with a view for each table (columns of the schema,
-    `iteration` INTEGER, `stage` VARCHAR; no rows where nothing is written yet), the view `label_history`, the table
-    `promotions`, and the views and macros of `catalog*.sql`.
+    """Open the catalogue: a view for each table, `label_history`, `promotions`, and what `catalog*.sql` defines.
 
-    It sees the files that exist now; a later partition of a table that had none needs a new connection.
-    A file that is not whole fails the queries that read its table, no others. staged: partitions of it are seen in
-    place of the workspace's own. tables_alone: without views and macros, which take most of the time.
+    A table's view has the columns of its schema, `iteration` INTEGER and `stage` VARCHAR; no rows where nothing is
+    written yet. It sees the files that exist now; a later partition of a table that had none needs a new connection. A
+    file that is not whole fails the queries that read its table, no others.
+
+    staged: a workspace whose partitions are seen in place of `ws`'s own. database: a new file, or in memory.
+    tables_alone: without views and macros, which take most of the time.
     """
     made = partial(_open_connection, ws, staged, database, tables_alone=tables_alone)
     try:
@@ -387,7 +386,7 @@ def _open_connection(
 
 
 def write_catalog_file(ws: Workspace, path: Path) -> None:
-    """A DuckDB file that holds the same views and macros, and no rows: whoever has DuckDB opens it, read only.
+    """Write a DuckDB file of the same views and macros, and no rows: whoever has DuckDB opens it, read only.
 
     It names the files that exist now, by absolute paths: once a partition is replaced, queries of its table fail.
     """
@@ -411,16 +410,16 @@ def _is_database(path: Path) -> bool:
 
 @cache
 def catalog_views_sql(of: str = ".sql") -> str:
-    """The SQL of all views and macros, with their comments: each file builds on those before it by name. of: what the
-    names of the files end in."""
+    """Return the SQL of all views and macros, with their comments: each file builds on those before it by name.
+
+    of: what the names of the files end in.
+    """
     files = (path for path in resources.files("flywheel.store.catalog").iterdir() if path.name.endswith(of))
     return "\n".join(path.read_text(encoding="utf-8") for path in sorted(files, key=lambda path: path.name))
 
 
 def query_catalog(ws: Workspace, sql: str) -> pa.Table:
-    """The result of one statement. Raises BadInput, in one line, for wrong SQL; DataError for a damaged
-    file.
-    """
+    """Run one statement. Raises BadInput, in one line, for wrong SQL; DataError for a damaged file."""
 
     def once() -> pa.Table:
         with connect_catalog(ws) as connection:
@@ -430,7 +429,7 @@ def query_catalog(ws: Workspace, sql: str) -> pa.Table:
 
 
 def run_query(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Any = None) -> pa.Table:
-    """As `query`, on an open connection."""
+    """Run one statement on an open connection. Raises as `query_catalog`."""
     try:
         result = connection.execute(sql, parameters)
         if result is None:  # nothing but blanks and comments
@@ -441,7 +440,7 @@ def run_query(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Any =
 
 
 def explain_duckdb_error(connection: duckdb.DuckDBPyConnection, error: duckdb.Error) -> FlywheelError:
-    """What is raised for what DuckDB raised: BadInput, in one line, for wrong SQL; DataError for a damaged file."""
+    """Turn DuckDB's error into BadInput, in one line, for wrong SQL, or DataError for a damaged file."""
     if isinstance(error, _OF_THE_QUERY):
         return _wrong_query_error(error)
     return _find_damaged_file(connection, error) or _wrong_query_error(error)
@@ -479,12 +478,12 @@ def _find_damaged_file(connection: duckdb.DuckDBPyConnection, error: duckdb.Erro
 
 
 def query_rows(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Any = None) -> list[dict[str, Any]]:
-    """As `run`, as mappings."""
+    """Run one statement on an open connection; a mapping a row. Raises as `query_catalog`."""
     return run_query(connection, sql, parameters).to_pylist(maps_as_pydicts="strict")
 
 
 def render_result(result: pa.Table, format: ResultFormat = "table", output: Path | None = None) -> str:
-    """A result as text; with `output` it goes to that file, and the text says how much. Parquet needs
+    """Render a result as text; with `output` write it to that file, and return how much that was. Parquet needs
     `output`.
     """
     if format == "parquet":
@@ -510,8 +509,6 @@ def _name_output_file(output: Path) -> Iterator[None]:
         what = f"the result cannot be written: {error.strerror or error}"
         raise BadInput(what, where=output, fix="name a file in a folder that is there") from None
 
-
-# A catalogue that stays open: for pages that ask again and again.
 
 T = TypeVar("T")
 

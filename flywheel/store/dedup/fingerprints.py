@@ -93,11 +93,12 @@ MAX_DIFFERING_BITS = 4
 
 
 def difference_hash(encoded: bytes) -> int:
-    """Of a PNG, JPEG or WebP file. Raises OSError where it is none."""
+    """Hash a PNG, JPEG or WebP file by its brightness. Raises OSError where it is none."""
     with Image.open(io.BytesIO(encoded)) as picture:
         cells = np.asarray(picture.convert("L").resize((9, 8), Image.Resampling.BILINEAR))
     return int.from_bytes(np.packbits(cells[:, 1:] > cells[:, :-1]).tobytes(), "big")
 
 
 def hashes_alike(left: int, right: int) -> bool:
+    """Tell whether two difference hashes differ in at most `MAX_DIFFERING_BITS` bits."""
     return (left ^ right).bit_count() <= MAX_DIFFERING_BITS

@@ -20,11 +20,9 @@ from flywheel.store.manifest import TrainingManifest
 from flywheel.store.partitions import PartitionWriter
 from flywheel.store.schema import TABLES, empty_table
 
-# Rows that Python made, into a table of DuckDB's.
-
 
 def insert_rows(connection: duckdb.DuckDBPyConnection, table: str, rows: pa.Table) -> None:
-    """By the columns' names."""
+    """Insert rows that Python made into a table of DuckDB's, by the columns' names."""
     connection.register("inserted", rows)
     connection.execute(f"INSERT INTO {table} BY NAME FROM inserted")
     connection.unregister("inserted")
@@ -225,12 +223,9 @@ def _insert_near(
     insert_rows(connection, "dedup_near", pa.table({**told, "renamed": np.full(len(both), renamed)}))
 
 
-# Near-duplicates of an iteration's trajectories: which are set aside, and what the others weigh in training.
-#
-# What is near what is decided in `flywheel/store/dedup`. Here its columns are read from the tables, and kept for the
-# iterations after: `signatures` (a trajectory's steps as numbers) and `screen_hashes` (of the screens that were looked
-# at), so that nothing of an earlier iteration is read but these, and which store a trajectory is in. `duplicates` has
-# each trajectory that was weighed down, its twin, and why.
+# What is compared is kept for later iterations: `signatures` (a trajectory's steps as numbers) and `screen_hashes` (of
+# the screens that were looked at), so that nothing of an earlier iteration is read but these, and which store a
+# trajectory is in. `duplicates` has each trajectory that was weighed down, its twin, and why.
 
 ROUTE_STAGE = "route"  # the stage that routes, looks for duplicates and builds the stores
 SIGNATURE_TABLES = ("signatures", "screen_hashes")

@@ -77,7 +77,7 @@ class Demonstration:
 
 
 def demonstration_folder_name(dataset: str, id_: str) -> str:
-    """Of a demonstration. Ids of data sets may hold what a file name may not."""
+    """Name a demonstration's folder. Ids of data sets may hold what a file name may not."""
     return f"{dataset}-{hashlib.sha256(id_.encode()).hexdigest()[:16]}"
 
 
@@ -107,6 +107,7 @@ def save_demonstration(one: Demonstration, recordings: Path) -> bool:
 
 
 def is_demonstration(folder: Path) -> bool:
+    """Tell whether a folder is an imported demonstration."""
     return (folder / DEMONSTRATION_FILE).is_file()
 
 

@@ -22,8 +22,6 @@ from flywheel.store.schema import TABLES
 from flywheel.utils.errors import BadInput
 from flywheel.utils.files import atomic_folder, write_text
 
-# The steps of a training store one by one, each with its screen: what is exported.
-
 TRAJECTORY_COLUMNS = [name for name in TABLES["trajectories"].names if name not in ("trajectory_id", "final_state")]
 STORE_NOT_HELD = {
     "trajectories.final_state": "what the verifier read: its score is held",
@@ -37,7 +35,7 @@ _TRAJECTORIES_AT_ONCE = 64  # trajectories whose screens are in memory
 
 @dataclass(frozen=True)
 class ExportedStep:
-    """step: columns of `steps`. trajectory: those of its trajectory in `OF_TRAJECTORY`. screen: the encoded file; None
+    """step: columns of `steps`. trajectory: `TRAJECTORY_COLUMNS` of its trajectory. screen: the encoded file; None
     where there was none to see."""
 
     step: dict[str, Any]
@@ -48,8 +46,11 @@ class ExportedStep:
 
 
 def read_store_steps(ws: Workspace, store: str, iteration: int) -> Iterator[ExportedStep]:
-    """Every step of the store `ct` or `sft` as the iteration's manifest has it, oldest iteration first, then by
-    (trajectory_id, step). Raises BadInput for another store, DataError for what is missing or damaged."""
+    """Read every step of the store `ct` or `sft` as the iteration's manifest has it.
+
+    They come oldest iteration first, then by (trajectory_id, step). Raises BadInput for another store, DataError for
+    what is missing or damaged.
+    """
     if store not in ("ct", "sft"):
         raise BadInput(f"no training store is called {store}", where="export", fix="ct or sft")
     named = manifest.read_manifest(ws, iteration)
@@ -96,7 +97,7 @@ EXPORT_SCHEMA = pa.schema(
 """Of an exported step as one row."""
 
 
-# Export to Hugging Face `datasets`: Parquet that `load_dataset(folder)` reads, screens as its `Image`.
+# Hugging Face `datasets`: Parquet that `load_dataset(folder)` reads, screens as its `Image`.
 
 HUGGING_FACE_NOT_HELD = STORE_NOT_HELD
 PARQUET_FILE_BYTES = 512 * 2**20
@@ -122,8 +123,10 @@ Not held: {lost}.
 def write_hugging_face(
     steps: Iterable[ExportedStep], folder: Path, title: str, bytes_per_file: int = PARQUET_FILE_BYTES
 ) -> int:
-    """Steps written, to `folder/data/train-00000.parquet` and on, with a card. The folder appears when all of it is
-    there."""
+    """Write steps to `folder/data/train-00000.parquet` and on, with a card. Returns how many.
+
+    The folder appears when all of it is there.
+    """
     schema = EXPORT_SCHEMA.with_metadata({"huggingface": json.dumps(_FEATURES)})
     count, number, size, writer = 0, 0, 0, None
     with atomic_folder(folder) as temporary:
@@ -162,7 +165,7 @@ def _row(one: ExportedStep) -> dict:
     return {**one.step, "trajectory": one.trajectory, "score": one.score, "weight": one.weight, "screen": screen}
 
 
-# Export to WebDataset: tar files of samples, a step each: `<trajectory_id>_<step>.json` and its screen beside it.
+# WebDataset: tar files of samples, a step each: `<trajectory_id>_<step>.json` and its screen beside it.
 
 WEBDATASET_NOT_HELD = {
     **STORE_NOT_HELD,
@@ -175,7 +178,7 @@ _IMAGE_FORMATS = {b"\x89PNG": "png", b"\xff\xd8\xff": "jpg", b"RIFF": "webp"}
 
 
 def write_webdataset(steps: Iterable[ExportedStep], folder: Path, bytes_per_file: int = TAR_FILE_BYTES) -> int:
-    """Steps written, to `folder/00000.tar` and on. The folder appears when all of it is there."""
+    """Write steps to `folder/00000.tar` and on. Returns how many. The folder appears when all of it is there."""
     count, number, size, tar = 0, 0, 0, None
     with atomic_folder(folder) as temporary:
         try:

@@ -11,10 +11,7 @@ from flywheel.config.workspace import Workspace, iteration_label
 from flywheel.store.catalog import database
 from flywheel.utils.errors import ContractBroken
 
-# Data contracts in SQL: what must hold of a row before it is routed, and of the stores before they are seen.
-#
-# A new contract is one entry in a list below. `contracts.py` holds rows and stores against them; `data_docs.py` shows
-# all of them, with what they found, as a page.
+# A new contract is one entry in a list below; `data_docs.py` shows all of them, with what they found, as a page.
 
 TRAJECTORY_STATUSES = ("completed", "truncated", "crashed", "invalid")
 
@@ -204,10 +201,8 @@ TABLE_CONTRACTS = (
 )
 
 
-# Holds an iteration's rows and stores against the data contracts (`contracts.py`).
-#
 # A row that breaks a contract is set aside with the contract's name, its promise and what was found; the iteration goes
-# on, unless too many do. What spans tables and is this program's own work (`contracts.TABLES`) stops it.
+# on, unless too many do. A broken contract that spans tables (`TABLE_CONTRACTS`) stops it: those are our own work.
 
 
 @dataclass(frozen=True)
@@ -224,10 +219,10 @@ def check_row_contracts(
 ) -> list[ContractResult]:
     """Hold the rows of an iteration against all row contracts, in two passes over its steps.
 
-    connection: from `catalog.connect`. kept: names of contracts of steps that are known to hold (`partitions.py`): what
-    they alone look at is not read. Leaves four temporary tables: `judged`, one row a trajectory of the stages
-    `incoming`; `judgements`, their scores; `broken` (trajectory_id, reason), of the first contract that each breaks;
-    `orphans` (of_table, trajectory_id, reason, detail), what belongs to none of them.
+    connection: from `connect_catalog`. incoming: the stages whose trajectories are held. kept: names of contracts of
+    steps that are known to hold (`partitions.py`): what they alone look at is not read. Leaves four temporary tables:
+    `judged`, one row a trajectory; `judgements`, their scores; `broken` (trajectory_id, reason), of the first contract
+    that each breaks; `orphans` (of_table, trajectory_id, reason, detail), what belongs to none of them.
     """
     stages = ", ".join(f"'{stage}'" for stage in incoming)
     new, scored = f"iteration = {iteration} AND stage IN ({stages})", f"iteration = {iteration} AND stage = 'score'"
@@ -268,7 +263,9 @@ def check_row_contracts(
 
 
 def broken_scores_sql() -> str:
-    """SQL of the rows (trajectory_id, reason) of `judgements` that break a contract, as `judge` tells them."""
+    """Return SQL of the rows (trajectory_id, reason) of `judgements` that break a contract, as `check_row_contracts`
+    tells them.
+    """
     return " UNION ALL ".join(
         f"""SELECT trajectory_id, '{one.name}: {one.promise}' || CASE WHEN {one.detail} <> '' THEN ' (' || {one.detail}
             || ')' ELSE '' END AS reason FROM judgements WHERE {one.fault}"""
@@ -355,8 +352,10 @@ def _find_orphans(connection: duckdb.DuckDBPyConnection, new: str, scored: str) 
 def check_table_contracts(
     ws: Workspace, iteration: int, incoming: Sequence[str], staged: Workspace | None = None
 ) -> None:
-    """Hold the stores against the contracts that span tables. staged: where the iteration's new partitions lie, before
-    they are seen. Raises ContractBroken, naming contract, table and partition, for the first that is broken.
+    """Hold the stores against the contracts that span tables.
+
+    incoming: the stages whose trajectories came in. staged: where the iteration's new partitions lie, before they are
+    seen. Raises ContractBroken, naming contract, table and partition, for the first that is broken.
     """
     with database.connect_catalog(ws, staged) as connection:
         for contract in TABLE_CONTRACTS:

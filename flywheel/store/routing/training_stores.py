@@ -23,10 +23,8 @@ from flywheel.store.routing_decisions import HumanVerdict
 from flywheel.store.schema import TABLES
 from flywheel.utils.errors import ContractBroken, DataError
 
-# Route every trajectory to exactly one store (section 2.3): V = 1 to SFT, the rest to CT; nothing is thrown away.
-#
-# SQL over tables of any size. What V is says `reward.verdict`; here stands the same rule for a whole table of scores,
-# and a test holds the two against each other.
+# Section 2.3: V = 1 to SFT, the rest to CT; nothing is thrown away. What V is says `rewards.verdict`; here stands the
+# same rule for a whole table of scores, and a test holds the two against each other.
 
 DESTINATIONS = ("sft", "ct", "quarantine")
 
@@ -106,8 +104,10 @@ def decide_routes(
 
 
 def training_stores_sql(iteration: int, version: int = 0) -> dict[str, str]:
-    """table -> SQL of its rows, in the table's order, once it is `decided`, and the near-duplicates have `weights`
-    (trajectory_id, weight); `quarantine` is made by `set_aside`."""
+    """Return SQL of the rows of each store's table, in the table's order, for once routes are `decided`.
+
+    The near-duplicates must have `weights` (trajectory_id, weight); `quarantine` is made by `quarantine_rows`.
+    """
     joined = """SELECT trajectory_id, task_id, domain, source, d.score, steps, policy_version,
             coalesce(weight, 1.0) AS weight
         FROM incoming JOIN decided d USING (trajectory_id) LEFT JOIN weights USING (trajectory_id)
@@ -125,8 +125,9 @@ WHERE destination = 'quarantine' ORDER BY trajectory_id"""
 
 
 def quarantine_rows(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Rows of `quarantine` for rows of `SET_ASIDE`. A trajectory keeps its whole row as JSON in `record`, so that it
-    can be mended and routed again."""
+    """Make rows of `quarantine` for rows of `QUARANTINED_SQL`. A trajectory keeps its whole row as JSON in `record`, so
+    that it can be mended and routed again.
+    """
     for row in rows:
         record = {name: value for name, value in row.items() if name not in ("reason", "iteration", "stage")}
         yield {
@@ -142,10 +143,8 @@ def _json_default(value: Any) -> str:
     return value.isoformat() if isinstance(value, datetime) else str(value)
 
 
-# Build the training stores of an iteration from what came in: check, judge, route, write, check again.
-#
-# From Parquet to Parquet in bounded memory, whatever came in; the decisions are in `training_stores.py`, the promises
-# in `contracts.py`. What is built lies beside the workspace's data until all of it has passed.
+# Check, judge, route, write, check again, from Parquet to Parquet in bounded memory. What is built lies beside the
+# workspace's data until all of it has passed.
 
 WRITTEN_TABLES = ("routes", "sft", "ct", "quarantine", "lineage", "duplicates", *near_duplicates.SIGNATURE_TABLES)
 _MEMORY = "192MB"  # of DuckDB, which goes on on disk beyond it
@@ -172,8 +171,11 @@ def build_training_stores(
     *,
     page: bool = True,
 ) -> BuiltStores:
-    """Route the trajectories that came in; `routes`, `sft`, `ct`, `quarantine`, `lineage`, `duplicates`
-    and what later iterations need to find those are written to `staged`, from where `publish` takes them.
+    """Route the trajectories that came in, and write the stores to `staged`, from where `publish_training_stores` takes
+    them.
+
+    Written are `routes`, `sft`, `ct`, `quarantine`, `lineage`, `duplicates` and what later iterations need to find
+    those.
 
     read: (table, stage) of all that came in; what `staged` has of it is taken from there. page: whether what the
     contracts found is shown as a page. Raises DataError for a damaged partition or where nothing came in,
@@ -208,7 +210,7 @@ def build_training_stores(
 def connect_incoming(
     ws: Workspace, iteration: int, sources: Sequence[str], staged: Workspace | None = None
 ) -> Iterator[duckdb.DuckDBPyConnection]:
-    """The tables of the catalogue in bounded memory, with the view `incoming`: trajectories of the stages `sources`."""
+    """Open the catalogue in bounded memory, with the view `incoming`: trajectories of the stages `sources`."""
     with database.connect_catalog(ws, staged, tables_alone=True) as connection:
         connection.execute(f"SET memory_limit = '{_MEMORY}'")
         connection.execute("SET temp_directory = $folder", {"folder": str(ws.state / "duckdb")})
@@ -237,7 +239,7 @@ def _contracts_checked_at_write(
 def publish_training_stores(
     ws: Workspace, iteration: int, staged: Workspace
 ) -> tuple[partitions.PartitionManifest, ...]:
-    """Make what was built the workspace's."""
+    """Make the staged stores the workspace's."""
     return tuple(partitions.adopt_partition(ws, staged, table, iteration, ROUTE_STAGE) for table in WRITTEN_TABLES)
 
 
@@ -266,7 +268,9 @@ def _refuse_too_many_broken(connection: duckdb.DuckDBPyConnection, iteration: in
 def write_training_stores(
     connection: duckdb.DuckDBPyConnection, staged: Workspace, iteration: int, stores: Mapping[str, str]
 ) -> None:
-    """Write what was decided. stores: table -> SQL of its rows; `quarantine` besides, with the rows of `orphans`."""
+    """Write what was decided to `staged`. stores: table -> SQL of its rows; `quarantine` besides, with the rows of
+    `orphans`.
+    """
     for table, sql in stores.items():
         with partitions.open_partition_writer(staged, table, iteration, ROUTE_STAGE) as writer:
             for batch in iter_batches(connection, sql):
@@ -280,13 +284,13 @@ def write_training_stores(
 
 
 def iter_batches(connection: duckdb.DuckDBPyConnection, sql: str) -> Iterator[pa.Table]:
-    """Of the result, which is never in memory as a whole."""
+    """Run a query whose result is never in memory as a whole; a table a batch."""
     for batch in connection.execute(sql).to_arrow_reader(_ROWS_AT_ONCE):
         yield pa.Table.from_batches([batch])
 
 
 def count_routed(connection: duckdb.DuckDBPyConnection) -> BuiltStores:
-    """What became of it, once it is decided."""
+    """Count where the trajectories went, once it is decided."""
     routed = dict.fromkeys(DESTINATIONS, 0)
     rows = []
     counted = connection.execute(

@@ -22,10 +22,7 @@ from flywheel.utils.errors import BadInput, DataError, FlywheelError, first_line
 from flywheel.utils.files import write_json
 from flywheel.utils.progress import announce
 
-# What goes wrong between a workspace and the copy elsewhere, in one line.
-#
-# DVC's exceptions count files, and the reasons go to its log; the libraries that speak to stores raise classes of their
-# own.
+# DVC's exceptions count files, and the reasons go to its log; libraries of remote stores raise classes of their own.
 
 _LOGGERS = ("dvc", "dvc_data", "dvc_objects")
 # By the class of an error or of one behind it, or by words of it. s3fs raises Python's own classes, botocore its own.
@@ -56,8 +53,9 @@ class _DvcLogHandler(logging.Handler):
 
 @contextmanager
 def name_copy_errors(where: object) -> Iterator[None]:
-    """Within the block something is copied to or from `where`. Raises RemoteError for whatever hinders it; DVC's own
-    log is kept from the terminal meanwhile.
+    """Turn whatever hinders a copy to or from `where` within the block into RemoteError.
+
+    DVC's own log is kept from the terminal meanwhile.
     """
     heard = _DvcLogHandler()
     with ExitStack() as after:
@@ -76,8 +74,9 @@ def name_copy_errors(where: object) -> Iterator[None]:
 
 
 def probe_remote(repo: Any, name: str | None) -> None:
-    """One question to the remote of that name (None: the default): where it fails, so would each file, one by one, with
-    all of its retries. Raises whatever hinders it.
+    """Ask the remote of that name (None: the default) one question, since each file would fail with all of its retries.
+
+    Raises whatever hinders it.
     """
     store = repo.cloud.get_remote_odb(name)
     with suppress(FileNotFoundError):
@@ -94,15 +93,13 @@ def _suggest_remote_fix(fault: BaseException | str) -> str:
     )
 
 
-# The copy of what is recorded elsewhere (`versioning.remote`): pushed to after each iteration.
-#
-# The remote stands in `.dvc/config`, which git keeps, so that clones have it, and `dvc pull` works there as it is.
+# The remote (`versioning.remote`) stands in `.dvc/config`, which git keeps: clones have it, and `dvc pull` works there.
 
 REMOTE_NAME = "flywheel"
 
 
 def check_remote_url(url: str) -> None:
-    """Whether DVC as it is installed knows this kind of store. Raises BadInput; nothing is asked of the store."""
+    """Check that DVC as it is installed knows this kind of store; nothing is asked of the store. Raises BadInput."""
     scheme, separator, rest = url.partition("://")
     if not separator:
         return
@@ -124,7 +121,7 @@ def check_remote_url(url: str) -> None:
 
 
 def configure_remote(ws: Workspace, url: str) -> None:
-    """Let DVC know the remote, as the one that is taken where none is named; "": nothing happens."""
+    """Make this remote DVC's default; "" leaves all as it is."""
     if not url:
         return
     url = url if "://" in url else str(ws.resolve(str(Path(url).expanduser())).resolve())
@@ -135,9 +132,9 @@ def configure_remote(ws: Workspace, url: str) -> None:
 
 
 def push_iterations(ws: Workspace, url: str) -> list[int]:
-    """Copy what iterations recorded since they were pushed; returns these iterations.
+    """Copy what iterations recorded since they were pushed to the remote at `url`. Returns these iterations.
 
-    One that cannot be reached is told, and what it lacks is pushed with the next iteration.
+    A remote that cannot be reached is announced, and what it lacks is pushed with the next iteration.
     """
     if not url:
         return []
@@ -176,8 +173,6 @@ def _pushed_path(ws: Workspace) -> Path:
     return ws.state / "pushed.json"
 
 
-# Recorded files that are damaged or missing: found, and brought back from DVC's cache or remote.
-#
 # A stage that is recorded and unchanged in its command, parameters and inputs is never done again for the sake of its
 # outputs: they are fetched. Else one cut file would replace a released model by another of the same name.
 
@@ -215,7 +210,7 @@ class DamagedOutput:
 
 
 def find_damaged_outputs(ws: Workspace, which: Iterable[int] | None = None) -> list[DamagedOutput]:
-    """Every recorded output that is not so on disk, in the order of the stages.
+    """Find every recorded output that is not so on disk, in the order of the stages.
 
     which: iterations to look at; default: all. A stage whose own inputs changed is left out: it waits to be done again;
     so is what was pruned.
@@ -230,7 +225,7 @@ def find_damaged_outputs(ws: Workspace, which: Iterable[int] | None = None) -> l
 
 
 def restore_damaged_outputs(ws: Workspace) -> list[DamagedOutput]:
-    """Bring back what is damaged of the iterations that a run reads; returns what was.
+    """Bring back what is damaged of the iterations that a run reads. Returns what was.
 
     Raises DataError that says what to type where it cannot be.
     """
@@ -276,7 +271,7 @@ _SHOWN = 5
 
 
 def check_iterations_recorded(ws: Workspace) -> None:
-    """Raises DataError for the data of iterations that nothing records any more."""
+    """Check that every iteration with data has its stages on record. Raises DataError where one has not."""
     if not stage_records.list_iterations(ws) and (lost := sorted(ws.data.glob("*/iteration=*"))):
         raise DataError(
             f"there are data of iterations ({ws.relative(lost[0])}), but no iterations/NNN/dvc.yaml names them",

@@ -16,9 +16,7 @@ from flywheel.config.workspace import Workspace, iteration_label
 from flywheel.utils.errors import DataError, FlywheelError
 from flywheel.utils.files import file_lock, write_json, write_text
 
-# `iterations/NNN/dvc.lock` as text: which stages of the iteration are recorded, and how entries get into it.
-#
-# DVC's own way of writing it keeps comments, and with them takes five times longer, at every stage.
+# `iterations/NNN/dvc.lock` is read and written as text: DVC's own way keeps comments, and takes five times longer.
 
 LAST_STAGE = "runs"  # the stage that ends an iteration
 _PARTITION = re.compile(r"path: (data/(\w+)/iteration=\d+/stage=[\w.-]+)$", re.MULTILINE)
@@ -26,16 +24,17 @@ _ENTRY = re.compile(r"^  ['\"]?([\w-]+)['\"]?:", re.MULTILINE)
 
 
 def dvc_yaml_path(ws: Workspace, iteration: int) -> Path:
-    """The iteration's dvc.yaml: it is there from the iteration's beginning on."""
+    """Return the path of the iteration's dvc.yaml, which is there from the iteration's beginning on."""
     return ws.iteration(iteration) / "dvc.yaml"
 
 
 def dvc_lock_path(ws: Workspace, iteration: int) -> Path:
+    """Return the path of the iteration's dvc.lock, which is there once a stage is recorded."""
     return ws.iteration(iteration) / "dvc.lock"
 
 
 def recorded_stages(ws: Workspace, iteration: int) -> list[str]:
-    """Names of its stages that are recorded. Only names are read: a damaged file is told by DVC."""
+    """Name the iteration's stages that are recorded. Only names are read: DVC tells of a damaged file."""
     try:
         return _ENTRY.findall(dvc_lock_path(ws, iteration).read_text(encoding="utf-8", errors="replace"))
     except FileNotFoundError:
@@ -43,7 +42,7 @@ def recorded_stages(ws: Workspace, iteration: int) -> list[str]:
 
 
 def recorded_partitions(ws: Workspace, iteration: int) -> set[tuple[str, str]]:
-    """(table, folder relative to the workspace) of the partitions that its stages read and wrote."""
+    """List (table, folder relative to the workspace) of the partitions that the iteration's stages read and wrote."""
     try:
         found = _PARTITION.findall(dvc_lock_path(ws, iteration).read_text(encoding="utf-8", errors="replace"))
     except FileNotFoundError:
@@ -52,12 +51,12 @@ def recorded_partitions(ws: Workspace, iteration: int) -> set[tuple[str, str]]:
 
 
 def is_iteration_complete(ws: Workspace, iteration: int) -> bool:
-    """Whether the iteration was brought to its end once, whatever became of its files since."""
+    """Tell whether the iteration was brought to its end once, whatever became of its files since."""
     return LAST_STAGE in recorded_stages(ws, iteration)
 
 
 def is_promotion_decided(ws: Workspace, iteration: int) -> bool:
-    """Whether its promotion is decided: its model was released, or kept back for good."""
+    """Tell whether the iteration's promotion is decided: its model was released, or kept back for good."""
     return "promote" in recorded_stages(ws, iteration)
 
 
@@ -70,7 +69,7 @@ def add_lock_entries(ws: Workspace, iteration: int, stages: Iterable[Any]) -> No
 
 
 def recorded_outputs(ws: Workspace, iteration: int) -> dict[str, dict[str, Any]]:
-    """What is recorded of each output (`md5`, `size`), by path."""
+    """Return what is recorded of each output (`md5`, `size`), by path."""
     return {
         out["path"]: out
         for entry in read_dvc_lock(dvc_lock_path(ws, iteration)).values()
@@ -79,8 +78,10 @@ def recorded_outputs(ws: Workspace, iteration: int) -> dict[str, dict[str, Any]]
 
 
 def update_lock_entries(ws: Workspace, iteration: int, files: Mapping[str, tuple[str, Mapping[str, Any]]]) -> None:
-    """Let the entries name files and folders as they are now. files: path -> (md5 that was recorded, what is recorded
-    from now on); what is recorded of one otherwise stays."""
+    """Let the entries name files and folders as they are now.
+
+    files: path -> (md5 that was recorded, what is recorded from now on); what is recorded of one otherwise stays.
+    """
     entries = read_dvc_lock(dvc_lock_path(ws, iteration))
     for entry in entries.values():
         for one in (*entry.get("deps", ()), *entry.get("outs", ())):
@@ -91,14 +92,14 @@ def update_lock_entries(ws: Workspace, iteration: int, files: Mapping[str, tuple
 
 
 def read_dvc_lock(file: Path) -> dict[str, Any]:
-    """The entries of a dvc.lock: name of a stage -> what is recorded; none where there is no such file."""
+    """Read a dvc.lock: name of a stage -> what is recorded; empty where there is no such file."""
     if not file.exists():
         return {}
     return _yaml().load(file.read_text(encoding="utf-8"))["stages"]
 
 
 def dump_dvc_lock(entries: Mapping[str, Any]) -> str:
-    """A dvc.lock of these entries."""
+    """Render a dvc.lock of these entries."""
     stream = io.StringIO()
     _yaml().dump({"schema": "2.0", "stages": dict(entries)}, stream)
     return stream.getvalue()
@@ -116,7 +117,7 @@ def _yaml() -> Any:
 
 
 def read_pruned(ws: Workspace, iteration: int) -> frozenset[str]:
-    """Paths of outputs, relative to the workspace. Raises DataError."""
+    """Read the paths of outputs, relative to the workspace, that were pruned. Raises DataError for a damaged list."""
     path = ws.iteration(iteration) / "pruned.json"
     try:
         return frozenset(json.loads(path.read_text(encoding="utf-8"))["paths"])
@@ -128,14 +129,13 @@ def read_pruned(ws: Workspace, iteration: int) -> frozenset[str]:
 
 
 def add_pruned(ws: Workspace, iteration: int, paths: Iterable[str]) -> None:
+    """Add paths of outputs, relative to the workspace, to those that were pruned."""
     every = sorted(read_pruned(ws, iteration) | set(paths))
     write_json(ws.iteration(iteration) / "pruned.json", {"paths": every})
 
 
-# The workspace's own dvc.yaml: one stage, which stands on the newest iteration.
-#
-# Each iteration has its stages in its own folder, so DVC's files grow with the iteration asked for and not with
-# history. `dvc repro`, typed in the workspace, begins here and goes through all that the newest iteration stands on.
+# The workspace's own dvc.yaml has one stage, which stands on the newest iteration; each iteration has its stages in its
+# own folder, so DVC's files do not grow with history. `dvc repro`, typed in the workspace, begins here.
 
 REPORT_STAGE = "report"
 WORKSPACE_DVC_YAML = """\
@@ -156,7 +156,7 @@ stages:
 
 
 def write_workspace_dvc_yaml(ws: Workspace, iteration: int) -> None:
-    """Make the workspace's dvc.yaml this one, and let it stand on the iteration; 0: on none."""
+    """Write the workspace's dvc.yaml, and let it stand on the iteration; 0: on none."""
     path = ws.root / "dvc.yaml"
     if not path.exists() or path.read_text(encoding="utf-8") != WORKSPACE_DVC_YAML:
         write_text(path, WORKSPACE_DVC_YAML)
@@ -164,7 +164,7 @@ def write_workspace_dvc_yaml(ws: Workspace, iteration: int) -> None:
 
 
 def set_newest_iteration(ws: Workspace, iteration: int) -> None:
-    """Let it stand on the iteration. It is recorded as the iteration's last stage is."""
+    """Let the workspace's dvc.yaml stand on the iteration; it is recorded as the iteration's last stage is."""
     _write_if_changed(ws, "iterations.yaml", f"newest: {[iteration_label(iteration)] if iteration else []}\n")
     last = read_dvc_lock(dvc_lock_path(ws, iteration)).get(LAST_STAGE) if iteration else None
     if last:
@@ -192,7 +192,7 @@ class VersioningError(FlywheelError):
 
 @contextmanager
 def open_dvc(ws: Workspace) -> Iterator:
-    """DVC's view of the workspace, fresh from disk. Its errors become VersioningError, in one line."""
+    """Open DVC's view of the workspace, fresh from disk. Its errors become VersioningError, in one line."""
     os.environ.setdefault("DVC_NO_ANALYTICS", "1")
     from dvc.exceptions import DvcException
     from dvc.repo import Repo
@@ -222,6 +222,9 @@ def forget_dvc_listings() -> None:
 
 @contextmanager
 def lock_dvc(ws: Workspace) -> Iterator[None]:
-    """Parallel DVC processes meet lock errors: wait here, with a deadline."""
+    """Hold DVC of this workspace for this process, since parallel DVC processes meet lock errors.
+
+    Raises VersioningError where another holds it past the deadline.
+    """
     with file_lock(ws.state / "dvc.lock", _LOCK_TIMEOUT_S, "recording", VersioningError):
         yield

@@ -35,14 +35,14 @@ def tag_iteration(ws: Workspace, iteration: int) -> None:
 
 
 def is_iteration_tagged(ws: Workspace, iteration: int) -> bool:
-    """Whether the iteration has its tag."""
+    """Tell whether the iteration has its tag."""
     if not (ws.root / ".git").exists() or not shutil.which("git"):
         return False
     return bool(_git(ws.root, "tag", "--list", f"iteration-{iteration_label(iteration)}"))
 
 
 def iteration_tags(ws: Workspace) -> list[tuple[str, str]]:
-    """Each tag `iteration-NNN` with the commit it names; none where the workspace is no repository of its own."""
+    """List each tag `iteration-NNN` with the commit it names; none where the workspace is no repository of its own."""
     if not (ws.root / ".git").exists() or not shutil.which("git"):
         return []
     lines = _git(ws.root, "for-each-ref", "refs/tags/iteration-*", "--format=%(refname:short) %(objectname)")
@@ -50,7 +50,7 @@ def iteration_tags(ws: Workspace) -> list[tuple[str, str]]:
 
 
 def is_tracked_by_git(root: Path, path: str) -> bool:
-    """Whether the newest commit holds the file."""
+    """Tell whether the newest commit holds the file."""
     if not shutil.which("git"):
         return False
     return _run_git(root, "cat-file", "-e", f"HEAD:./{path}").returncode == 0

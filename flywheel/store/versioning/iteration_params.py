@@ -16,7 +16,7 @@ from flywheel.utils.errors import BadInput, FlywheelError
 
 
 def load_iteration_params(ws: Workspace, iteration: int) -> Settings:
-    """Raises BadInput where the iteration has not been begun, or where its file is wrong."""
+    """Load the iteration's own parameters. Raises BadInput where it has not been begun, or where its file is wrong."""
     path = ws.frozen_params(iteration)
     if not path.is_file() and dvc_files.recorded_stages(ws, iteration):
         raise BadInput("the iteration's parameters are missing", where=path, fix=_suggest_fix(ws, iteration))
@@ -32,7 +32,7 @@ def load_iteration_params(ws: Workspace, iteration: int) -> Settings:
 
 @contextmanager
 def name_params_file_in_errors(ws: Workspace, iteration: int) -> Iterator[None]:
-    """An error within the block that speaks of a parameter names the iteration's file, since it comes from there."""
+    """Let an error within the block that speaks of a parameter name the iteration's file, since it comes from there."""
     try:
         yield
     except FlywheelError as error:

@@ -28,7 +28,7 @@ _CONFIG = "[core]\n    analytics = false\n    autostage = false\n    check_updat
 
 
 def stage_names(ws: Workspace, iteration: int) -> tuple[str, ...]:
-    """Names of the iteration's stages, in the order they run. Raises BadInput where it has not been begun."""
+    """Name the iteration's stages, in the order they run. Raises BadInput where it has not been begun."""
     try:
         return tuple(_STAGE.findall(dvc_files.dvc_yaml_path(ws, iteration).read_text(encoding="utf-8")))
     except FileNotFoundError:
@@ -40,8 +40,9 @@ def stage_names(ws: Workspace, iteration: int) -> tuple[str, ...]:
 
 
 def stage_address(ws: Workspace, stage: str, iteration: int) -> str:
-    """How a stage of an iteration is called: `rollout@007`, for DVC `iterations/007/dvc.yaml:rollout`. Raises BadInput
-    where the iteration has none of that name.
+    """Name a stage of an iteration: `rollout@007`, for DVC `iterations/007/dvc.yaml:rollout`.
+
+    Raises BadInput where the iteration has none of that name.
     """
     known = stage_names(ws, iteration)
     if stage not in known:
@@ -66,7 +67,7 @@ def init_dvc_project(ws: Workspace) -> None:
 
 
 def list_iterations(ws: Workspace) -> list[int]:
-    """The iterations that were begun, oldest first. Raises DataError where DVC's file of one is lost."""
+    """List the iterations that were begun, oldest first. Raises DataError where DVC's file of one is lost."""
     folders = [int(path.name) for path in (ws.root / "iterations").glob("[0-9]*") if path.name.isdigit()]
     begun = sorted(k for k in folders if dvc_files.dvc_yaml_path(ws, k).exists())
     lost = [k for k in range(1, max(begun, default=0)) if k not in set(begun)]
@@ -82,7 +83,7 @@ def list_iterations(ws: Workspace) -> list[int]:
 
 
 def active_iterations(ws: Workspace) -> list[int]:
-    """The newest iteration, and the one that it stands on while it is not complete."""
+    """List the newest iteration, and the one that it stands on while it is not complete."""
     begun = list_iterations(ws)
     return begun[-1:] if not begun or dvc_files.is_iteration_complete(ws, begun[-1]) else begun[-2:]
 
@@ -132,19 +133,19 @@ def rerecord_changed(ws: Workspace, iteration: int, names: Collection[str]) -> i
 
 
 def is_stage_done(ws: Workspace, stage: str, iteration: int) -> bool:
-    """Whether the stage is recorded, and its command, parameters, inputs and outputs are as they were then."""
+    """Tell whether the stage is recorded, and its command, parameters, inputs and outputs are as they were then."""
     return not unfinished_stages(ws, (stage,), iteration)
 
 
 def unfinished_stages(ws: Workspace, names: Iterable[str], iteration: int) -> list[str]:
-    """Those of the stages that are not done, in their order; one look at DVC for all of them."""
+    """Name those of the stages that are not done, in their order; one look at DVC for all of them."""
     names = [stage_address(ws, name, iteration).partition("@")[0] for name in names]
     with dvc_files.open_dvc(ws) as repo, repo.lock:
         return [stage.name for stage in load_dvc_stages(repo, ws, iteration, names) if _changes(ws, stage)]
 
 
 def changed_stages(ws: Workspace, which: Iterable[int] | None = None) -> dict[str, dict[str, str]]:
-    """Stages that changed since they were recorded: `{"merge@001": {path: what happened to it}}`; empty is clean.
+    """Find stages that changed since they were recorded: `{"merge@001": {path: what happened to it}}`; empty is clean.
 
     which: iterations to look at; default: all.
     """
@@ -187,7 +188,7 @@ def _changes(ws: Workspace, stage) -> dict[str, str]:
 
 
 def load_dvc_stages(repo: Any, ws: Workspace, iteration: int, names: Iterable[str] | None = None) -> list[Any]:
-    """DVC's stages of an iteration, those of these names or all; its dvc.yaml and dvc.lock are read once."""
+    """Load DVC's stages of an iteration, those of these names or all; its dvc.yaml and dvc.lock are read once."""
     from dvc.dvcfile import load_file
 
     loader = load_file(repo, str(dvc_files.dvc_yaml_path(ws, iteration))).stages
