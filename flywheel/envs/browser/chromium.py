@@ -18,7 +18,7 @@ _INSTALL_FIX = "install one (`apt install chromium-headless-shell` or `playwrigh
 
 
 def find_chromium(settings: SandboxSettings) -> Path:
-    """The executable set in `sandbox.executable`, else chromium-headless-shell, chromium, google-chrome, playwright's.
+    """Find `sandbox.executable`, or else chromium-headless-shell, chromium, google-chrome or playwright's.
 
     A binary under lib/chromium goes before a shell wrapper of the same name, which would orphan it when killed.
     Raises BadInput that says what to type where there is none.
@@ -73,7 +73,7 @@ _executables_without_sandbox: set[Path] = set()  # executables that did not star
 
 
 def explain_missing_chromium_sandbox(executable: Path, settings: SandboxSettings) -> str:
-    """Why a browser starts without its sandbox; "": it starts with it, as far as is known.
+    """Explain why a browser starts without its sandbox; "": it starts with it, as far as is known.
 
     Raises EnvError where it is required and cannot be.
     """
@@ -86,15 +86,15 @@ def explain_missing_chromium_sandbox(executable: Path, settings: SandboxSettings
 
 
 def record_chromium_sandbox_failure(executable: Path) -> None:
-    """A browser started without its sandbox and did not with it."""
+    """Record that a browser started without its sandbox and did not with it."""
     _executables_without_sandbox.add(executable)
 
 
 def suggest_chromium_sandbox_fix(why: str) -> str:
-    """What to type against it."""
+    """Suggest what to type against it."""
     return _SANDBOX_FIXES.get(why, "set it to auto, or to required")
 
 
 def environment_without_secrets() -> dict[str, str]:
-    """Ours without what looks like a secret: a page that takes over a process of the browser finds none there."""
+    """Give our environment without what looks like a secret, for processes that a page may take over."""
     return {name: text for name, text in os.environ.items() if not _SECRET.search(name)}

@@ -34,7 +34,7 @@ _FRAME_MS, _LAST_MS = 500, 2000
 
 @dataclass(frozen=True)
 class EpisodeRecording:
-    """screens: PNGs, the reset's first. about: what happened, JSON values; it lies in the file as its description."""
+    """The screens of an episode. screens: PNGs, the reset's first. about: what happened, JSON values."""
 
     name: str
     screens: tuple[bytes, ...]
@@ -42,7 +42,7 @@ class EpisodeRecording:
 
 
 class EpisodeRecorder:
-    """Collects the screens of a lease's episodes, and keeps those episodes that are asked for.
+    """Collect the screens of a lease's episodes, and keeps those episodes that are asked for.
 
     keep: failed leaves out episodes that ended with their task solved. folder: where the films go. limit: bytes of
     one film; what comes after it is not kept, and the film says so.
@@ -72,13 +72,13 @@ class EpisodeRecorder:
         self._see(first)
 
     def add(self, action: Action | None, result: StepResult) -> None:
-        """What followed an action, or a restored checkpoint (None)."""
+        """Add what followed an action, or a restored checkpoint (None)."""
         if self._about:
             self._about["actions"].append([ACTION_NAMES[type(action)], asdict(action)] if action else None)
             self._see(result)
 
     def finish(self, error: str = "") -> EpisodeRecording | None:
-        """The episode is over, by `error` if one is given. None where there is nothing to keep."""
+        """End the episode, by `error` if one is given; gives its recording, None where nothing is to be kept."""
         about, self._about = self._about, {}
         if not about:
             return None
@@ -119,7 +119,7 @@ def write_recording(film: EpisodeRecording, folder: Path, limit: int) -> Path | 
 
 
 def encode_apng(screens: Sequence[bytes], about: dict[str, Any]) -> bytes:
-    """One animated PNG of the screens, all shown as large as the first. Raises ValueError where there is none."""
+    """Encode the screens as one animated PNG, all as large as the first. Raises ValueError where there is none."""
     if not screens:
         raise ValueError("no screens")
     header = _png_header(screens[0])
@@ -143,7 +143,7 @@ def encode_apng(screens: Sequence[bytes], about: dict[str, Any]) -> bytes:
 
 
 def decode_apng_frames(recording: bytes) -> Iterator[bytes]:
-    """The screens of a recording as PNGs of their own: the inverse of `animate`."""
+    """Decode the screens of a recording as PNGs of their own: the inverse of `encode_apng`."""
     header, data = b"", []
     for kind, body in _iterate_chunks(recording):
         if kind == b"IHDR":
@@ -163,7 +163,7 @@ def decode_apng_frames(recording: bytes) -> Iterator[bytes]:
 
 
 def read_recording_description(recording: bytes) -> dict[str, Any]:
-    """What a recording says of its episode: task, instruction, seed, actions, reward, outcome, error."""
+    """Read what a recording says of its episode: task, instruction, seed, actions, reward, outcome, error."""
     for kind, body in _iterate_chunks(recording):
         if kind == b"iTXt":
             return json.loads(body.split(b"\0" * 5, 1)[1])

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 
 @dataclass(frozen=True, kw_only=True)
 class PoolEvent:
-    """browser: its process id, 0 where there is none yet. page: its number in the pool, 0: the browser itself.
+    """An event. browser: its process id, 0 where there is none yet. page: its number in the pool; 0: of the browser.
 
     session: name of the lease; empty where none is concerned.
     """
@@ -94,13 +94,13 @@ class PoolEvents:
         return dict(self._counts)
 
     def publish(self, event: PoolEvent) -> None:
-        """Never waits, whoever listens. To be called in the event loop's thread."""
+        """Publish an event, without waiting for any reader. Call it in the event loop's thread."""
         self._counts[type(event).__name__] += 1
         for stream in self._streams:
             stream.put(event)
 
     def stream(self, *kinds: type[PoolEvent], size: int = 1024) -> PoolEventStream:
-        """Events from now on, of these classes or of all: `with pool.events.stream(Crashed) as s: async for e in s`.
+        """Stream events from now on, of `kinds` or all: `with pool.events.stream(Crashed) as s: async for e in s`.
 
         size: events kept for a slow reader. Without `with` the stream is read until the pool's end.
         """
@@ -114,7 +114,7 @@ class PoolEvents:
         self._streams.discard(stream)
 
     def end(self) -> None:
-        """The pool is closed: each reader comes to the end of what it has."""
+        """End all streams: the pool is closed, and each reader comes to the end of what it has."""
         self._over = True
         for stream in self._streams:
             stream.end()
@@ -141,7 +141,7 @@ class PoolEventStream(AsyncIterator[PoolEvent]):
         self._more.set()
 
     def take(self) -> list[PoolEvent]:
-        """All that is there now, without waiting."""
+        """Take all that is there now, without waiting."""
         taken = list(self._kept)
         self._kept.clear()
         return taken

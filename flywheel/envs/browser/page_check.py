@@ -38,7 +38,7 @@ from flywheel.utils.errors import BadInput, EnvError, FlywheelError
 
 
 class NeighbourSession:
-    """`async with Neighbour(pool, task) as neighbour:`; the pool has one browser, and room for two sessions."""
+    """`async with NeighbourSession(pool, task) as neighbour:`; the pool has one browser, and room for two sessions."""
 
     def __init__(self, pool: BrowserPool, task: Task) -> None:
         self._pool, self._task = pool, dataclasses.replace(task, max_steps=10_000)
@@ -53,7 +53,7 @@ class NeighbourSession:
         await self._stack.aclose()
 
     async def harm(self) -> str:
-        """What became of it since it was asked last: "" where it is well. One that was harmed begins anew."""
+        """Tell what became of it since it was asked last: "" where it is well. One that was harmed begins anew."""
         try:
             if (await self._env.step(Wait())).terminated:  # a game that time alone ends
                 await self._env.reset(self._task, self._task.seed)
@@ -226,7 +226,7 @@ class DragResult:
 
 
 async def try_drags(pool: BrowserPool, task: Task) -> list[DragResult]:
-    """Each kind of drag that the page has something for, twice, beside a quiet session in the same browser."""
+    """Try each kind of drag that the page has something for, twice, beside a quiet session in the same browser."""
     async with pool.env() as env:
         await env.reset(task, task.seed)
         offered = await env.tab.evaluate(_DRAGGABLES_SCRIPT)
@@ -272,7 +272,7 @@ _NAMES_CHANCE_SCRIPT = """(async () => {
 
 @dataclass(frozen=True)
 class SeedFinding:
-    """found: in a few words. wrong, doubtful: as in a Trial; "" where there is nothing to say."""
+    """found: in a few words. wrong, doubtful: as in a PageCheck; "" where there is nothing to say."""
 
     found: str
     wrong: str = ""
@@ -280,7 +280,7 @@ class SeedFinding:
 
 
 async def try_seeds(pool: BrowserPool, manifest: PageManifest, task: Task) -> SeedFinding:
-    """Raises EnvError where the page does not play."""
+    """Compare what seeds do to the page. Raises EnvError where it does not play."""
     named = False
 
     async def look(env: Any) -> None:
@@ -292,7 +292,7 @@ async def try_seeds(pool: BrowserPool, manifest: PageManifest, task: Task) -> Se
 
 
 def judge_seeds(manifest: PageManifest, seeds: SeedComparison, named: bool) -> SeedFinding:
-    """named: the page's scripts name a source of chance."""
+    """Judge what seeds do. named: the page's scripts name a source of chance."""
     if seeds.differ_at is not None:
         return SeedFinding(f"holds: another seed shows {seeds}")
     tried = f"{N_OTHER_SEEDS} other seeds gave the same screens and state, over {seeds.steps} steps of the same actions"
@@ -366,7 +366,7 @@ async def check_page(
     """Try one task of a manifest. picture: a file for the first screen.
 
     Raises BadInput where there is nothing to try (packages not fetched, a first page that is not there), EnvError
-    where no browser starts; whatever the page does is told in the Trial.
+    where no browser starts; whatever the page does is told in the PageCheck.
     """
     trial = PageCheck()
     async with ManifestPages({manifest.name: manifest}) as pages, BrowserPool(settings.sandbox, pages) as pool:

@@ -239,7 +239,7 @@ class Chromium:
         return not self.died.is_set()
 
     async def open_tab(self, width: int, height: int) -> BrowserTab:
-        """A tab, ready for a session. Raises EnvError where the browser is gone; the caller keeps the deadline."""
+        """Open a tab, ready for a session. Raises EnvError where the browser is gone; the caller keeps the deadline."""
         if not self.alive:
             raise EnvError("the browser is gone", where=f"process {self.pid}")
         tab = BrowserTab(
@@ -249,7 +249,7 @@ class Chromium:
         return tab
 
     def memory(self) -> int:
-        """Bytes of memory that the browser and its children hold, shared pages counted in proportion (PSS)."""
+        """Measure the bytes of memory of the browser and its children, shared pages in proportion (PSS)."""
         total = 0
         for pid in list_process_group(self.pid):
             with contextlib.suppress(OSError, ValueError):

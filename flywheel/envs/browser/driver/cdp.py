@@ -42,7 +42,7 @@ class CdpConnection(asyncio.Protocol):
 
     @classmethod
     async def open(cls, reads: int, writes: int) -> CdpConnection:
-        """A connection over two file descriptors, which it owns from then on."""
+        """Open a connection over two file descriptors, which it owns from then on."""
         loop = asyncio.get_running_loop()
         connection = cls()
         connection._reader, _ = await loop.connect_read_pipe(lambda: connection, os.fdopen(reads, "rb", 0))
@@ -54,7 +54,7 @@ class CdpConnection(asyncio.Protocol):
     def send(
         self, method: str, params: Mapping[str, Any] | None = None, session: str = ""
     ) -> asyncio.Future[dict[str, Any]]:
-        """Write a command. The future gives its result, or raises CommandError (refused) or EnvError (browser gone)."""
+        """Write a command. The future gives its result; raises CdpCommandError (refused), EnvError (browser gone)."""
         answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         if self.closed.done():
             answer.set_exception(_browser_gone(method))
@@ -82,11 +82,11 @@ class CdpConnection(asyncio.Protocol):
             raise EnvTimeout(f"the browser did not answer {method} within {timeout_s:g} s", where="browser") from None
 
     def listen(self, session: str, listener: CdpListener) -> None:
-        """Events of a session ("" : the browser's own) go to `listener(method, params)`."""
+        """Send the events of a session ("": the browser's own) to `listener(method, params)`."""
         self._listeners[session] = listener
 
     def end(self, session: str, error: EnvError) -> None:
-        """A session is over: its events go nowhere, and what it was asked fails with `error`."""
+        """End a session: its events go nowhere, and what it was asked fails with `error`."""
         self._listeners.pop(session, None)
         for number in [number for number, waiting in self._waiting.items() if waiting[2] == session]:
             answer = self._waiting.pop(number)[0]

@@ -14,8 +14,6 @@ from typing import Any
 from flywheel.envs.browser.driver.cdp import CdpConnection
 from flywheel.envs.browser.driver.proxy import SessionProxy
 
-# Files that a page gives the user: kept in the session's folder under their own names, up to a size.
-
 _MAX_NAME = 120  # characters
 _MAX_FILES = 100  # of one session
 _BEGIN_S = 0.5  # that a step waits for a file to begin, where one was asked for
@@ -23,7 +21,10 @@ _DOWNLOAD_S = 2.0  # and for it to be there
 
 
 class Downloads:
-    """folder: where the files lie. limit: bytes of one file. cancel: stops a download by its id. note: tells of it."""
+    """Files that pages give the user, kept in the session's folder under their own names.
+
+    folder: where they lie. limit: bytes of one file. cancel: stops a download by its id. note: tells the user of it.
+    """
 
     def __init__(self, folder: Path, limit: int, cancel: Callable[[str], None], note: Callable[[str], None]) -> None:
         self.folder, self._limit, self._cancel, self._note = folder, limit, cancel, note
@@ -32,7 +33,7 @@ class Downloads:
         self._count = self._asked = 0  # that began, and that should
 
     def expect(self, files: int) -> None:
-        """Some may begin, or may just have."""
+        """Expect that so many files begin, or have just begun."""
         self._asked += files
 
     async def settle(self) -> None:
@@ -74,7 +75,7 @@ class Downloads:
 
 
 def safe_file_name(name: str) -> str:
-    """A name that stays in its folder, whatever a server called the file."""
+    """Make a file name that stays in its folder, whatever a server called the file."""
     name = re.sub(r"[\x00-\x1f/\\\x7f]", "_", name).strip(" .")
     return name[-_MAX_NAME:] or "download"
 
@@ -96,13 +97,11 @@ async def _wait_until(holds: Callable[[], bool], seconds: float) -> None:
                 await asyncio.sleep(0.005)
 
 
-# A context of the browser for one session: nothing of another is in it.
-#
-# It has a proxy of its own, which admits what the session may reach, and a folder for the files that it keeps.
-
-
 class BrowserContext:
-    """id: of the protocol. folder: of its files; it goes with the context."""
+    """A browser context for one session, with a proxy that admits what the session may reach.
+
+    id: of the protocol. folder: of the session's files; it goes with the context.
+    """
 
     def __init__(
         self,
@@ -133,7 +132,7 @@ class BrowserContext:
         note: Callable[[str], None],
         fault: Callable[[str], None],
     ) -> BrowserContext:
-        """place: where its folder is made. limit: bytes of a download. fault: told of what the proxy refuses."""
+        """Open a context. place: where its folder is made. limit: bytes of a download. fault: told of refused hosts."""
         proxy = SessionProxy(fault)
         await proxy.start()
         wanted = {"disposeOnDetach": True, "proxyServer": proxy.address, "proxyBypassList": "<-loopback>"}
@@ -152,6 +151,6 @@ class BrowserContext:
         await self._connection.send("Storage.setCookies", {"cookies": list(cookies), "browserContextId": self.id})
 
     def forget(self) -> None:
-        """Its files go, and what its pages reached, they reach no more. The browser is told by another."""
+        """Remove its files and close its proxy. The caller tells the browser."""
         shutil.rmtree(self.folder, ignore_errors=True)
         self.proxy.close()

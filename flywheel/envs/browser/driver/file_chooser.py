@@ -50,16 +50,16 @@ class FileChooser:
 
     @property
     def open(self) -> bool:
-        """It ends with the document that asked."""
+        """Whether it is open: it ends with the document that asked."""
         return self._page is not None and not self._page.gone and self._page.arrivals == self._document
 
     def asked(self, page: BrowserPage, params: Mapping[str, Any]) -> None:
-        """An input of a page wants a file, by the event `Page.fileChooserOpened`."""
+        """Hear that an input of a page wants a file, by the event `Page.fileChooserOpened`."""
         self._asked = (page, params)
         page.wake()
 
     async def appear(self, page: BrowserPage, folders: list[Path]) -> str:
-        """Open it over a page that asked for a file; what there is to say of it.
+        """Open it over a page that asked for a file; gives what there is to note.
 
         "" where nobody pressed anything: the browser refuses such a page its file, and says nothing.
         """
@@ -160,7 +160,7 @@ class FileChooser:
 
     # -- drawing --------------------------------------------------------------------------------------------------
     def drawn(self, screen: bytes) -> bytes:
-        """The screen (PNG) with the list over it."""
+        """Draw the list over the screen (PNG)."""
         picture = Image.open(io.BytesIO(screen)).convert("RGB")
         pen, font = ImageDraw.Draw(picture), ImageFont.load_default(13)
         left, right = _EDGE, self._width - _EDGE
@@ -184,7 +184,7 @@ class FileChooser:
 
 
 def list_session_files(folders: list[Path]) -> dict[str, Path]:
-    """The files below some folders by their names, as they are listed. No link is followed."""
+    """List the files below some folders by their names. No link is followed."""
     found: dict[str, Path] = {}
     for folder in folders:
         for path in sorted(folder.rglob("*")):
@@ -197,7 +197,7 @@ def list_session_files(folders: list[Path]) -> dict[str, Path]:
 
 
 def accepts_file(accept: str, name: str) -> bool:
-    """Whether an input with this `accept` lists a file: by its suffix, or by the type that the suffix stands for."""
+    """Tell whether an input with this `accept` lists a file: by its suffix, or by the type of that suffix."""
     kinds = [kind.strip().lower() for kind in accept.split(",") if kind.strip()]
     guessed = mimetypes.guess_type(name)[0] or ""
     return not kinds or any(

@@ -32,10 +32,10 @@ class FrameCapture(Protocol):
     on_command: bool  # nothing is drawn but by `draw` and `shot`
 
     def drawing(self, session: str) -> bool:
-        """A frame of that page is under way."""
+        """Whether a frame of that page is under way."""
 
     async def screenshot(self, session: str, ticks: float) -> bytes:
-        """PNG of a page's viewport as it is now. ticks: the page's frame time in ms, never less than the last."""
+        """Capture a PNG of a page's viewport. ticks: the page's frame time in ms, never less than the last."""
 
     async def draw(self, session: str, ticks: float) -> None:
         """Draw a frame without looking at it: input that waits for one is delivered, scrolling moves on."""
@@ -138,7 +138,7 @@ class ScreenshotCapture:
 
 
 def crop_png(screen: bytes, size: tuple[int, int]) -> bytes:
-    """A PNG no larger than (width, height): a zoomed page may end in the middle of a pixel, which some builds then
+    """Crop a PNG to (width, height): a zoomed page may end in the middle of a pixel, which some builds then
     draw beyond the viewport."""
     if tuple(int.from_bytes(screen[at : at + 4]) for at in (16, 20)) == size:
         return screen

@@ -17,19 +17,11 @@ from flywheel.envs.browser.driver.page import BrowserPage, ignore_answer
 from flywheel.envs.browser.page_source import is_within_prefixes
 from flywheel.envs.keyboard import SHIFT, Key
 
-# A drag as a person makes it: a press, moves on the way with page time between them, a release.
-#
-# Libraries look where the pointer is in frames and timers of their own, so a drag that takes no time is missed. Where
-# the browser makes a drag of HTML of it (`draggable`, a link, a picture, selected text), no move of the mouse reaches
-# the page any more: the browser hands us what is dragged, and we say where it is and that it is dropped.
-
 PixelPoint = tuple[float, float]
-SendMouseEvent = Callable[
-    [str, PixelPoint], asyncio.Future
-]  # (the protocol's type of event, where): the browser's answer
-PassPageTime = Callable[
-    [float], Awaitable[Mapping[str, Any] | None]
-]  # passes page time; what is seen, None on another page
+# Takes the protocol's type of event and where; gives the browser's answer.
+SendMouseEvent = Callable[[str, PixelPoint], asyncio.Future]
+# Passes page time in ms; gives what is seen, None where it is another page.
+PassPageTime = Callable[[float], Awaitable[Mapping[str, Any] | None]]
 
 _DRAG_MOVES = 8
 _DRAG_PACE_MS = 20.0  # page time after the press and after each move
@@ -37,7 +29,11 @@ _DRAG_START_S = 1.0  # for the browser to say what is dragged, once the page let
 
 
 class MouseGrip:
-    """A button of the mouse that is held down on a page, and what of the page hangs on it."""
+    """A button of the mouse that is held down on a page, and what of the page hangs on it.
+
+    Where the browser makes a drag of HTML of it (`draggable`, a link, a picture, selected text), no move of the mouse
+    reaches the page any more: the browser hands us what is dragged, and we say where it is and that it is dropped.
+    """
 
     def __init__(self, page: BrowserPage, mouse: SendMouseEvent) -> None:
         self.page, self._mouse = page, mouse
@@ -55,7 +51,7 @@ class MouseGrip:
             await self._tell("dragOver" if self._inside else "dragEnter", at)
 
     async def heed(self, seen: Mapping[str, Any]) -> None:
-        """What was seen after a move: where the page let a drag of HTML be, the browser is about to say of what."""
+        """Wait for the browser to say what is dragged, where `seen`, after a move, tells of a drag of HTML."""
         if seen.get("dragging") and self.page.dragged is None:
             with contextlib.suppress(TimeoutError):  # nothing to drag, or a frame that was taken away
                 await self.page.until(lambda: self.page.dragged is not None, _DRAG_START_S)
@@ -70,7 +66,7 @@ class MouseGrip:
         self.page.dragged = None
 
     def let_go(self, at: PixelPoint) -> None:
-        """Another page is seen: this one, where it is still there, must not be left with the button held."""
+        """Release the button where another page is seen: this one must not be left with it held."""
         if self.page.gone:
             return
         if self.page.dragged is None:
@@ -87,7 +83,11 @@ class MouseGrip:
 
 
 async def drag_slowly(grip: MouseGrip, start: PixelPoint, end: PixelPoint, ms: float, rest: PassPageTime) -> None:
-    """Carry out a drag in at most `ms` of page time; it ends where the page gives way to another."""
+    """Carry out a drag as a person does: a press, moves with page time between them, a release.
+
+    Libraries look where the pointer is in frames and timers of their own, so a drag that takes no time is missed. ms:
+    page time that it may take, passed by `rest`. It ends where the page gives way to another.
+    """
     pace = min(_DRAG_PACE_MS, ms / (_DRAG_MOVES + 1))
     await grip.press(start)
     if await rest(pace) is None:
@@ -108,8 +108,6 @@ def _ease_path(start: PixelPoint, end: PixelPoint) -> list[PixelPoint]:
     return [tuple(a + (b - a) * share for a, b in zip(start, end, strict=True)) for share in eased]
 
 
-# Actions carried out on a page by mouse and keyboard: the one place that knows both sides.
-
 OUTSIDE_NOTE = "the point is outside the viewport"
 _SCROLL_DIRECTIONS = {"up": (0, -1), "down": (0, 1), "left": (-1, 0), "right": (1, 0)}
 _SCROLL_SHARE = 0.5  # of the viewport, a scroll
@@ -119,7 +117,7 @@ _SCROLL_FRAMES = 2  # in which a page has taken a turn of the wheel and moved
 
 
 class InputDriver:
-    """Mouse and keyboard of a session. width, height: the viewport in pixels.
+    """Mouse and keyboard of a session. width, height: the viewport in pixels. clipboard: what was copied last.
 
     Commands are written one after the other and only the last answer is waited for: the browser delivers them in order.
     """
@@ -186,7 +184,7 @@ class InputDriver:
 
     # -- mouse ----------------------------------------------------------------------------------------------------
     def move(self, page: BrowserPage, at: tuple[float, float], button: str = "none") -> None:
-        """Not waited for: a page hears of it with what comes next, or in its next frame."""
+        """Move the mouse, and do not wait: a page hears of it with what comes next, or in its next frame."""
         self.at = at
         self._mouse(page, "mouseMoved", at, button, 0).add_done_callback(ignore_answer)
 
@@ -230,7 +228,7 @@ class InputDriver:
         self.at = end
 
     def grip(self, page: BrowserPage) -> MouseGrip:
-        """The left button, to be held down."""
+        """Take the left button, to be held down."""
         pressed = False
 
         def mouse(kind: str, at: tuple[float, float]) -> asyncio.Future:
@@ -337,7 +335,7 @@ class InputDriver:
         return sent if held else [*sent, self._up(page, key, extra)]
 
     async def press(self, page: BrowserPage, name: str) -> str:
-        """Down; again without a release in between: the key repeats."""
+        """Press a key; again without a release in between, it repeats."""
         key = keyboard.find_key(name)
         if key is None:
             return f"no such key: {name}"
@@ -369,7 +367,7 @@ class InputDriver:
 
 
 def is_outside_screen(action: Action) -> bool:
-    """Whether a point of an action lies beyond the screen."""
+    """Tell whether a point of an action lies beyond the screen."""
     points = [value for value in vars(action).values() if isinstance(value, Point)]
     return not all(0 <= point.x < 1 and 0 <= point.y < 1 for point in points)
 
@@ -470,7 +468,7 @@ class TouchDriver(InputDriver):
         await self._swipe(page, start, end)
 
     def grip(self, page: BrowserPage) -> FingerGrip:
-        """A finger on the screen."""
+        """Put a finger on the screen."""
         return FingerGrip(page, self._touch, self._moment())
 
     async def _scroll(self, page: BrowserPage, at: PixelPoint, way: tuple[int, int]) -> None:
@@ -531,7 +529,7 @@ class TouchDriver(InputDriver):
 
 
 class FingerGrip:
-    """One that stays on the screen, and is moved by a person: `drags.Grip` for phones. began: when, in seconds."""
+    """One that stays on the screen, and is moved by a person: `MouseGrip` for phones. began: when, in seconds."""
 
     def __init__(
         self,
@@ -548,7 +546,7 @@ class FingerGrip:
         await self._told("touchMove", at)
 
     async def heed(self, seen: Mapping[str, Any]) -> None:
-        """Nothing hangs on a finger."""
+        """Do nothing: nothing hangs on a finger."""
 
     async def release(self, at: PixelPoint) -> None:
         await self._told("touchEnd", None)

@@ -17,30 +17,33 @@ from flywheel.envs.browser.driver.frames import FrameCapture, crop_png
 from flywheel.envs.browser.page_source import is_within_prefixes
 from flywheel.utils.errors import EnvError
 
-# What is told of a session beside what is seen: notes for its user, and what failed in its pages.
-
 _MAX_NOTES_A_STEP = 5  # notes of one step
 _MAX_NOTES = 1000  # that wait to be told
 _MAX_FAULTS = 50  # of one session
 
 
 class SessionNotes:
-    """faults: what failed in the pages since the session began: uncaught errors, loads."""
+    """What is told of a session beside what is seen.
+
+    faults: what failed in its pages since it began, such as uncaught errors and loads.
+    """
 
     def __init__(self) -> None:
         self._notes: list[str] = []
         self.faults: list[str] = []
 
     def add(self, text: str) -> None:
+        """Add a note for the user."""
         if len(self._notes) < _MAX_NOTES:
             self._notes.append(text)
 
     def fault(self, text: str) -> None:
+        """Add what failed in a page."""
         if len(self.faults) < _MAX_FAULTS:
             self.faults.append(text)
 
     def take(self) -> list[str]:
-        """The notes since it was asked last."""
+        """Take the notes since it was called last."""
         notes, self._notes = self._notes, []
         if len(notes) > _MAX_NOTES_A_STEP:
             notes = [*notes[:_MAX_NOTES_A_STEP], f"and {len(notes) - _MAX_NOTES_A_STEP} more"]
@@ -49,9 +52,6 @@ class SessionNotes:
     def clear(self) -> None:
         self._notes, self.faults = [], []
 
-
-# What a new page is told first, and what runs in its documents and workers ahead of their own scripts: clock, chance,
-# loads, what is refused.
 
 # Worklets wait too, whatever the filter says: who is not told of one cannot let it go on.
 _ATTACH_WORKERS = {
@@ -74,7 +74,10 @@ _TOUCH_COMMANDS: list[tuple[str, dict[str, Any]]] = [
 
 
 def list_setup_commands(width: int, height: int, touch: bool = False) -> list[tuple[str, dict[str, Any]]]:
-    """Methods of the protocol with their parameters. touch: a phone's page, which has fingers for a mouse."""
+    """List what a new page is told first: methods of the protocol with their parameters.
+
+    width, height: in pixels. touch: a phone's page, which has fingers for a mouse.
+    """
     metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": touch}
     media = [{"name": "prefers-reduced-motion", "value": "reduce"}]
     return [
@@ -96,12 +99,16 @@ def list_setup_commands(width: int, height: int, touch: bool = False) -> list[tu
 
 
 def make_document_script(seed: int, start: float, patience: float) -> str:
-    """start: page time in ms. patience: real ms that loads are waited for."""
+    """Make the script that runs ahead of a document's own.
+
+    start: page time in ms. patience: real ms that loads are waited for.
+    """
     config = {"seed": seed, "start": start, "patience": patience, "policy": REPORT_ONLY_POLICY}
     return page_scripts.DOCUMENT_SCRIPT.replace("= CONFIG;", f"= {json.dumps(config)};")
 
 
 def make_worker_script(seed: int, start: float) -> str:
+    """Make the script that runs ahead of a worker's own. start: page time in ms."""
     return page_scripts.WORKER_SCRIPT.replace("= CONFIG", f"= {json.dumps({'seed': seed, 'start': start})}")
 
 
@@ -128,7 +135,7 @@ _STALE_HEADERS = (
 
 
 def has_response(params: Mapping[str, Any]) -> bool:
-    """Whether a paused request has its answer, and is not yet to be sent."""
+    """Tell whether a paused request has its answer, and is not yet to be sent."""
     return "responseStatusCode" in params or "responseErrorReason" in params
 
 
@@ -165,14 +172,7 @@ def continue_response(page: BrowserPage, params: Mapping[str, Any]) -> None:
     page.send("Fetch.getResponseBody", on).add_done_callback(give)
 
 
-# One page of a tab: its protocol session, its navigations, its clock.
-#
-# A navigation costs no page time: the clock stops where one begins, and what is left of a step passes in the next
-# document (`scripts/document`). The date goes on over documents; `performance.now` begins anew in each, as in any
-# browser.
-
-# What a navigation does to a call that was under way in the page it left.
-_LEFT_SIGNS = (
+_LEFT_SIGNS = (  # what a call that was under way in the page says after a navigation
     "context was destroyed",
     "Cannot find",
     "navigated or closed",
@@ -232,12 +232,12 @@ class BrowserPage:
         self.connection.post(method, params, self.session)
 
     def set_up(self, width: int, height: int, touch: bool = False) -> list[asyncio.Future[dict[str, Any]]]:
-        """What a new target is told first. touch: it is a phone's."""
+        """Tell a new target its size in pixels and how it is to behave. touch: it is a phone's."""
         self._size = (width, height)
         return [self.send(*command) for command in list_setup_commands(width, height, touch)]
 
     def install_document_script(self, seed: int, time: float) -> asyncio.Future[dict[str, Any]]:
-        """Clock and chance of all documents to come. time: of the session, in ms."""
+        """Give all documents to come their clock and chance. time: of the session, in ms."""
         self.time, self._seed = time, int(seed)
         patience = self.settings.timeout_s * 1000 * _PATIENCE
         source = make_document_script(int(seed), time, patience)
@@ -250,7 +250,7 @@ class BrowserPage:
         return [self.send("Network.enable"), self.send("Network.setExtraHTTPHeaders", {"headers": dict(headers)})]
 
     async def evaluate(self, expression: str) -> Any:
-        """Value of a JavaScript expression, awaited where it is a promise. Raises EnvError for what it throws."""
+        """Evaluate JavaScript, awaited where it is a promise. Raises EnvError for what it throws."""
         # Not bound by the page's content policy.
         call = {"expression": expression, "awaitPromise": True, "returnByValue": True}
         answer = await self.send("Runtime.evaluate", call)
@@ -297,7 +297,7 @@ class BrowserPage:
             await self._settled()
 
     async def left_key_unhandled(self) -> bool:
-        """The page let the last key pass, and is still there: the browser may act on it."""
+        """Tell whether the page let the last key pass, and is still there: the browser may act on it."""
         there, taken = await self._ask("window.__flywheel__&&__flywheel__.keyTaken()")
         return there and not taken
 
@@ -325,14 +325,14 @@ class BrowserPage:
         await self.frames.draw(self.session, self._ticks)
 
     async def deliver(self, sent: asyncio.Future[dict[str, Any]]) -> dict[str, Any]:
-        """The answer to an input that a page hears of in its next frame, such as a move of the mouse."""
+        """Wait for the answer to an input that a page hears of in its next frame, such as a move of the mouse."""
         sent.add_done_callback(ignore_answer)
         while not sent.done():
             await self.draw()
         return sent.result()
 
     async def until(self, there: Callable[[], bool], seconds: float) -> None:
-        """Wait for what an event brings. Raises TimeoutError after so many seconds."""
+        """Wait until `there()`, which an event brings about. Raises TimeoutError after so many seconds."""
         if not await self._wait(lambda: not there(), seconds):
             raise TimeoutError
 
@@ -348,7 +348,7 @@ class BrowserPage:
         return history["entries"][history["currentIndex"]]["url"]
 
     def expect(self) -> None:
-        """A document is on its way to this page, which is still empty."""
+        """Expect a document, which is on its way to this page while it is still empty."""
         self._expected = True
 
     # -- navigation -----------------------------------------------------------------------------------------------
@@ -360,7 +360,7 @@ class BrowserPage:
         return answer.get("errorText", "")
 
     async def reload(self) -> None:
-        """The same document anew."""
+        """Load the same document anew."""
         await self._arrive("Page.reload", {})
 
     async def close(self) -> None:
@@ -369,7 +369,7 @@ class BrowserPage:
             await self._arrive("Page.close", {})
 
     async def travel(self, steps: int) -> bool:
-        """Back (-1) or forward (1) in the history; False where there is nothing."""
+        """Go back (-1) or forward (1) in the history; False where there is nothing."""
         history = await self.send("Page.getNavigationHistory")
         to = history["currentIndex"] + steps
         if not 0 <= to < len(history["entries"]):
@@ -385,7 +385,7 @@ class BrowserPage:
         await self._settled()
 
     def stay(self) -> None:
-        """The user was asked whether to leave, and stays."""
+        """Stay on the page: the user was asked whether to leave it."""
         self._stays = True
         self._asked.clear()
         self._toward.clear()
@@ -416,7 +416,7 @@ class BrowserPage:
         return True
 
     def hold(self, held: bool) -> None:
-        """A dialog opened that the page waits for, or the last one closed."""
+        """Hold the page up while a dialog is open that it waits for."""
         self._held = held
         self._changed.set()
 
@@ -501,18 +501,18 @@ def ignore_answer(answer: asyncio.Future) -> None:
         answer.exception()
 
 
-# The pages of one session, one over the other: the last one is seen.
-#
-# A page that opens another, by a link or by `window.open`, is covered by it; when that one closes, the opener is there
-# again as it was.
-
 EMPTY_ADDRESSES = ("about:blank", "")
 _MAX_PAGES = 4
 _NEVER_OPENED_SCHEMES = ("data:", "filesystem:")  # by a link or a script, in a window of its own
 
 
 class PageStack:
-    """zoom: of all pages, those to come included. allowed: where they may go. headers: sent with each request.
+    """The pages of one session, one over the other; the last one is seen.
+
+    A page that opens another, by a link or by `window.open`, is covered by it; when that one closes, the opener is
+    there again as it was.
+
+    zoom: of all pages, those to come included. allowed: where they may go. headers: sent with each request.
 
     hear: told of the events of a page that are not its own. note: told what the user should know. ends: told of each
     page that is gone. touch: they are a phone's.
@@ -539,7 +539,7 @@ class PageStack:
         self._opened: asyncio.Future[list[asyncio.Future[dict[str, Any]]]] | None = None
 
     async def begin(self, context: str, size: tuple[int, int]) -> None:
-        """The first page of a context, empty."""
+        """Open the first page of a context, empty. size: in pixels."""
         self._size = size
         self._opened = asyncio.get_running_loop().create_future()
         target = {"url": "about:blank", "width": size[0], "height": size[1], "browserContextId": context}
@@ -549,7 +549,7 @@ class PageStack:
         await asyncio.gather(*await self._opened)
 
     def attached(self, session: str, info: Mapping[str, Any]) -> None:
-        """A target of this context is there, and waits. Its opener may wait with it, so nothing is awaited here."""
+        """Take a target of this context, which waits; its opener may wait with it, so nothing is awaited here."""
         opener = next((page for page in self.pages if page.target == info.get("openerId")), None)
         if info.get("openerId") and (opener is None or len(self.pages) >= _MAX_PAGES):
             self._note("a popup was closed: there are too many")
@@ -574,7 +574,7 @@ class PageStack:
             self._opened.set_result(told)
 
     def wants(self, url: str) -> None:
-        """A page said where the one that it opens is to go: before that one is there, or after it."""
+        """Hear where the page that another opens is to go: before that one is there, or after it."""
         self._wanted = url
         self._expect()
 
@@ -589,7 +589,7 @@ class PageStack:
             top.expect()
 
     def detached(self, session: str) -> BrowserPage | None:
-        """The page that closed itself, where it was one of these."""
+        """Drop the page that closed itself, and give it; None where it was none of these."""
         page = next((page for page in self.pages if page.session == session), None)
         if page is not None:
             self._lose(page, "the page closed itself")
@@ -606,7 +606,7 @@ class PageStack:
         self._ends(page)
 
     def asked_for(self, page: BrowserPage, params: Mapping[str, Any]) -> None:
-        """A document is asked for: where it is allowed it comes, elsewhere nothing happens but a note."""
+        """Let a document that is asked for come where its address is allowed; else only a note is made."""
         if has_response(params):
             continue_response(page, params)
             return
@@ -627,12 +627,12 @@ class PageStack:
             await page.zoom(zoom)
 
     def hold(self, held: bool) -> None:
-        """Pages of one session may share a process: where one waits for its user, none is drawn."""
+        """Hold all pages up where one waits for its user, since they may share a process."""
         for page in self.pages:
             page.hold(held)
 
     def forget(self) -> None:
-        """All of them are gone."""
+        """Forget all pages: their context goes."""
         for page in self.pages:
             page.mark_gone("the page is closed")
         self.pages, self._opened, self.zoom = [], None, 1.0

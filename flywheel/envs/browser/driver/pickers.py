@@ -24,15 +24,13 @@ from flywheel.envs.browser.driver.page import BrowserPage, PageGone
 from flywheel.envs.keyboard import KEYS
 from flywheel.utils.errors import EnvError, EnvTimeout
 
-# What the sandbox draws over a session's page: a page of its own, which the session's page can neither see nor reach.
-#
-# A browser draws pickers in windows of their own, and nobody draws those here. Instead the overlay shows its own, in a
-# target beside the page and of the same size; its part of the screen is laid over the page's picture, and mouse and
-# keys go to it at the same places. It is made when it is first shown, so that sessions without one pay nothing.
-
 
 class PickerOverlay:
-    """source: JavaScript that the page runs once; what it leaves in `window` is spoken to by `evaluate`."""
+    """A page beside the session's, which can neither see nor reach it, and whose pickers are laid over its picture.
+
+    It has the same size, and mouse and keys go to it at the same places. It is made when it is first shown, so that
+    sessions without one pay nothing. source: JavaScript that it runs once, whose functions `call` calls.
+    """
 
     def __init__(self, connection: CdpConnection, frames: FrameCapture, settings: SandboxSettings, source: str) -> None:
         self._connection, self._frames, self._settings, self._source = connection, frames, settings, source
@@ -41,7 +39,7 @@ class PickerOverlay:
         self.page: BrowserPage | None = None
 
     async def open(self, context: str, width: int, height: int) -> BrowserPage:
-        """The page, in a browser context and of a size; made where there is none yet."""
+        """Open the page in a browser context, `width` x `height` pixels, where there is none yet."""
         if self.page is None:
             self._opening, self._size = asyncio.get_running_loop().create_future(), (width, height)
             target = {"url": "about:blank", "width": width, "height": height, "browserContextId": context}
@@ -53,7 +51,7 @@ class PickerOverlay:
         return self.page
 
     def attached(self, session: str, info: Mapping[str, Any]) -> bool:
-        """A target is there. Whether it is the one that this overlay asked for."""
+        """Take a target; gives whether it is the one that this overlay asked for."""
         if self._opening is None or self._opening.done() or info.get("openerId"):
             return False
         page = BrowserPage(self._connection, self._frames, self._settings, info["targetId"], session, lambda *_: None)
@@ -67,7 +65,7 @@ class PickerOverlay:
             self.forget()
 
     def forget(self) -> None:
-        """Its browser context is gone, or about to go."""
+        """Forget the page: its browser context is gone, or about to go."""
         page, self.page = self.page, None
         if self._opening is not None:
             self._opening.cancel()
@@ -79,7 +77,7 @@ class PickerOverlay:
         return await self.page.evaluate(f"{function}({', '.join(map(json.dumps, args))})")
 
     async def laid_over(self, shot: bytes, box: Mapping[str, int]) -> bytes:
-        """A page's picture (PNG) with the overlay's part of it."""
+        """Lay the overlay's `box` (`x`, `y`, `w`, `h` in pixels) over a page's picture; both are PNGs."""
         under, over = (Image.open(io.BytesIO(png)).convert("RGB") for png in (shot, await self.page.screenshot()))
         corner = (max(box["x"], 0), max(box["y"], 0))
         under.paste(over.crop((*corner, box["x"] + box["w"], box["y"] + box["h"])), corner)
@@ -87,11 +85,6 @@ class PickerOverlay:
         under.save(kept, "PNG", compress_level=1)
         return kept.getvalue()
 
-
-# One native form control of a page: found, asked what its picker shows, and told what was chosen.
-#
-# It is spoken to in a world of our own, in which nothing that the page has replaced counts. The tree is searched by the
-# protocol, which sees through frames and closed shadow trees.
 
 _CONTROL_SCRIPT = (Path(__file__).parent / "control.js").read_text(encoding="utf-8")
 # What a control shows beside itself: how it is found, and who describes it (control.js).
@@ -104,14 +97,18 @@ _MUTE_EVENTS = "function (on) { this.ownerDocument.defaultView.__flywheel__.core
 
 
 class FormControl:
-    """node: the protocol's lasting number of it. Of two controls that are the same one, the nodes are."""
+    """A native form control of a page.
+
+    It is spoken to in an isolated world, in which nothing that the page has replaced counts, and searched for by the
+    protocol, which sees through frames and closed shadow trees. node: the protocol's lasting number of it.
+    """
 
     def __init__(self, page: BrowserPage, node: int, world: str, main: str, description: str) -> None:
         self._page, self.node, self._world, self._main, self._description = page, node, world, main, description
 
     @classmethod
     async def find(cls, page: BrowserPage, what: tuple[str, str]) -> FormControl | None:
-        """The control that shows PICKER, SUGGESTIONS or COMPLAINT; None: there is none."""
+        """Find the control that shows `what`: PICKER, SUGGESTIONS or COMPLAINT; None: there is none."""
         document = await page.send("DOM.getDocument", {"depth": -1, "pierce": True})
         try:
             for root, frame in _iterate_roots(document["root"], page.target):
@@ -138,15 +135,15 @@ class FormControl:
         return cls(page, number, own["object"]["objectId"], main["object"]["objectId"], description)
 
     async def ask(self, what: str, *args: Any) -> Any:
-        """A function of control.js. Raises CommandError where the control's document is gone."""
+        """Call a function of control.js. Raises CdpCommandError where the control's document is gone."""
         return await self._call(self._world, _CONTROL_SCRIPT, what, *args)
 
     async def describe(self) -> dict[str, Any] | None:
-        """What is to be shown of it; None: nothing."""
+        """Describe what is to be shown of it; None: nothing."""
         return await self.ask(self._description)
 
     async def place(self) -> dict[str, float] | None:
-        """The box around it in the viewport, whatever frames and transforms it is in; None: it is not drawn."""
+        """Find the box around it in the viewport, in pixels, through frames and transforms; None: it is not drawn."""
         try:
             quads = (await self._page.send("DOM.getContentQuads", {"backendNodeId": self.node}))["quads"]
         except CdpCommandError:
@@ -212,12 +209,6 @@ def _iterate_roots(node: Mapping[str, Any], frame: str) -> Iterator[tuple[Mappin
         left += [(child, frame) for child in (*one.get("children", ()), *one.get("shadowRoots", ()))]
 
 
-# The pickers of native form controls: selects, colours, dates and times, and what a field's data list suggests.
-#
-# The browser would draw each in a window of its own, which no screenshot on command shows and no mouse here reaches. It
-# is closed as soon as it opens, and one of the sandbox's own stands over the page (`pickers.py`, `scripts/pickers`):
-# the screen shows it, mouse and keys go to it, and the page hears of the choice alone, as with the browser's.
-
 _KEY_ACTIONS = act.Hotkey | act.Press | act.Release | act.Type
 _SUGGESTIONS, _COMPLAINT, _PICKER = 1, 2, 3  # what the page tells of its controls (`picking` in native_controls.js)
 _CONTROL_QUERIES = {_SUGGESTIONS: SUGGESTIONS, _COMPLAINT: COMPLAINT}
@@ -227,7 +218,12 @@ _SUGGESTING_KEYS = ("up", "down", "backspace")  # keys that ask for them
 
 
 class FormPickers:
-    """Of one session: at most one picker is open, over the page that is seen."""
+    """The pickers of native form controls and the suggestions of data lists: at most one is open.
+
+    The browser would draw each in a window of its own, which no screenshot on command shows and no mouse here reaches.
+    It is closed as soon as it opens, and one of ours stands over the page (`scripts/pickers`): the page hears of the
+    choice alone, as with the browser's.
+    """
 
     def __init__(self, connection: CdpConnection, frames: FrameCapture, settings: SandboxSettings) -> None:
         self.overlay = PickerOverlay(connection, frames, settings, page_scripts.PICKERS_SCRIPT)
@@ -275,7 +271,7 @@ class FormPickers:
         return _single_key(action) in _SUGGESTION_KEYS
 
     async def _obey(self, action: Action, hands: InputDriver) -> None:
-        """What was chosen is told to the page."""
+        """Tell the page what was chosen."""
         told, control, page = await self.overlay.call("pickers.take"), self._control, self._page
         kind = self._model["kind"]
         try:
@@ -309,7 +305,7 @@ class FormPickers:
 
     # -- looking ------------------------------------------------------------------------------------------------------
     async def look(self, page: BrowserPage, seen: Mapping[str, Any], context: str, size: tuple[int, int]) -> None:
-        """The page has moved on: a picker that it opened is taken over, one that is open follows its control."""
+        """Take over a picker that the page has opened meanwhile; one that is open follows its control."""
         picking = seen.get("picking", 0)
         found = await FormControl.find(page, PICKER) if picking == _PICKER else None
         if self._control is not None and (page is not self._page or found is not None):
@@ -357,13 +353,13 @@ class FormPickers:
         await self.overlay.call("pickers.show", self._model, anchor)
 
     async def onto(self, shot: bytes) -> bytes:
-        """A page's picture with the open picker."""
+        """Lay the open picker, if there is one, over a page's picture (PNG)."""
         if self._control is None:
             return shot
         return await self.overlay.laid_over(shot, await self.overlay.call("pickers.box"))
 
     def forget(self) -> None:
-        """The session is over."""
+        """Forget all: the session is over."""
         self.overlay.forget()
         self._page = self._control = None
         self._left, self._changed, self._asks = 0, False, False

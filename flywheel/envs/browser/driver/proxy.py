@@ -27,7 +27,7 @@ _FORBIDDEN_RESPONSE = b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n"
 
 
 class SessionProxy:
-    """Between `start` and `close`. tell: is told what was refused or could not be reached.
+    """Admit a session to its own origins, between `start` and `close`. tell: is told what was refused or not reached.
 
     origins: what is admitted; at first nothing.
     """
@@ -45,7 +45,7 @@ class SessionProxy:
         self._server = await asyncio.get_running_loop().create_server(lambda: _ProxyCaller(self), sock=listener)
 
     def close(self) -> None:
-        """All connections end; may be called twice."""
+        """End all connections; may be called twice."""
         self.origins = frozenset()
         if self._server is not None:
             self._server.close()

@@ -47,7 +47,10 @@ RESERVED_KEYS = "ctrl+t, ctrl+n, ctrl+shift+n, ctrl+shift+t, ctrl+w, ctrl+shift+
 
 @dataclass(frozen=True)
 class BrowserShortcut:
-    """does: one of the above, "" for nothing. missing: why. reserved: the page never hears of it."""
+    """What the browser does on a key: `does`, one of the above, "" for nothing, since it is `missing`.
+
+    reserved: the page never hears of the key.
+    """
 
     does: str
     missing: str
@@ -55,7 +58,7 @@ class BrowserShortcut:
 
 
 def find_shortcut(action: Action, held: int) -> BrowserShortcut | None:
-    """What the browser would do with the keys of an action; None for nothing. held: bits of the modifiers held down."""
+    """Find what the browser does with the keys of an action; None for nothing. held: bits of the held modifiers."""
     if isinstance(action, Hotkey | Press):
         keys = [keyboard.find_key(name) for name in (action.keys if isinstance(action, Hotkey) else (action.key,))]
         if None not in keys:

@@ -63,7 +63,7 @@ _MEDIA_TYPES = {
 
 
 def media_type(path: Path) -> str:
-    """`text/javascript` for a script, and so on; text is UTF-8."""
+    """Name a file's media type: `text/javascript` for a script, and so on; text is UTF-8."""
     found = _MEDIA_TYPES.get(path.suffix.lower()) or mimetypes.guess_type(path.name)[0] or "application/octet-stream"
     return f"{found}; charset=utf-8" if found.startswith("text/") else found
 
@@ -77,7 +77,7 @@ class ServedFolder:
     missed: deque[str] = field(default_factory=lambda: deque(maxlen=_MAX_MISSED))
 
     def find(self, path: str) -> Path | None:
-        """The file that a path names; None where there is none, or where it lies outside of the folder."""
+        """Find the file that a path names; None where there is none, or where it lies outside of the folder."""
         root = self.root.resolve()
         try:
             found = (root / self.alias.get(path, path).lstrip("/")).resolve()

@@ -100,7 +100,7 @@ class _UniqueKeyLoader(yaml.SafeLoader):
 
 
 def describe_manifest_fault(fault: dict[str, Any], known: Sequence[str]) -> str:
-    """One fault of a manifest, as `field: what; what to write`. known: the fields that there are."""
+    """Describe one fault of a manifest, as `field: what; what to write`. known: the fields that there are."""
     field, kind, given = str(fault["loc"][0]) if fault["loc"] else "", fault["type"], fault["input"]
     if field in ("state", "server", "login") and len(fault["loc"]) > 1:
         field = f"{field}.{fault['loc'][1]}"
@@ -443,7 +443,7 @@ def load_page_manifest(path: Path) -> PageManifest:
 
 
 def find_page_manifest(name: str) -> Path:
-    """A manifest by its path, or by the name of one that ships with the project. Raises BadInput."""
+    """Find a manifest by its path, or by the name of one that ships with the project. Raises BadInput."""
     if Path(name).is_file():
         return Path(name)
     shipped = SHIPPED_MANIFESTS / f"{name}.yaml"
@@ -454,7 +454,7 @@ def find_page_manifest(name: str) -> Path:
 
 
 def load_page_manifests(entries: Sequence[str], root: Path) -> dict[str, PageManifest]:
-    """Every manifest that `synthesis.manifests` names, by name: files, folders of files, names of shipped ones.
+    """Load every manifest that `synthesis.manifests` names, by name: files, folders of files, names of shipped ones.
 
     root: what relative paths are relative to. Raises BadInput for an entry that is none of these, a folder without
     manifests, or a name that two manifests have.
@@ -470,7 +470,7 @@ def load_page_manifests(entries: Sequence[str], root: Path) -> dict[str, PageMan
 
 
 def check_start_page(manifest: PageManifest, served: Path) -> None:
-    """Raises BadInput where a first page is not among what is served, or lies outside of it."""
+    """Check a first page. Raises BadInput where it is not among what is served, or lies outside of it."""
     for variant in manifest.variants:
         start = urlsplit(manifest.start.replace("{variant}", variant)).path.lstrip("/")
         if ".." in PurePosixPath(start).parts:
@@ -485,7 +485,7 @@ def check_start_page(manifest: PageManifest, served: Path) -> None:
 
 
 def command_name(manifest: PageManifest) -> str:
-    """How a command names a manifest."""
+    """Name a manifest as a command does."""
     return manifest.path.stem if manifest.path.parent == SHIPPED_MANIFESTS else str(manifest.path)
 
 

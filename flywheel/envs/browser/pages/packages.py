@@ -28,13 +28,13 @@ _CHECKSUM_FILE = "sha256"  # file beside a fetched tree: the checksum of what is
 
 
 def packages_cache() -> Path:
-    """`$XDG_CACHE_HOME/flywheel/packages`, by default `~/.cache/flywheel/packages`."""
+    """The cache's folder: `$XDG_CACHE_HOME/flywheel/packages`, by default `~/.cache/flywheel/packages`."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "flywheel" / "packages"
 
 
 def find_served_folder(manifest: PageManifest) -> Path:
-    """The folder whose files a manifest's page is made of: its own, an installed package's, or one in the cache.
+    """Find the folder that a manifest's page is made of: its own, an installed package's, or one in the cache.
 
     Raises BadInput where its packages are not fetched, or are not those whose checksum the manifest gives.
     """
@@ -61,7 +61,7 @@ def find_served_folder(manifest: PageManifest) -> Path:
 
 
 def has_page_files(manifest: PageManifest) -> bool:
-    """Whether the files of its page are here (True where they are not ours to serve)."""
+    """Tell whether the files of its page are here (True where they are not ours to serve)."""
     try:
         return bool(manifest.url or manifest.server) or find_served_folder(manifest).is_dir()
     except BadInput:
@@ -69,7 +69,7 @@ def has_page_files(manifest: PageManifest) -> bool:
 
 
 def fetch_page_packages(manifest: PageManifest) -> tuple[Path, str]:
-    """Fetch a manifest's packages into the cache: the folder that is served, and its checksum.
+    """Fetch a manifest's packages into the cache; gives the folder that is served, and its checksum.
 
     Raises BadInput for a manifest without packages or with another checksum, EnvError where a registry does not give
     a package (not there, not reachable, not within FETCH_S).
@@ -100,7 +100,7 @@ def fetch_page_packages(manifest: PageManifest) -> tuple[Path, str]:
 
 
 def hash_served_folder(folder: Path) -> str:
-    """sha256 over a folder's files, by name and content; a link counts by where it points to."""
+    """Hash (sha256) a folder's files, by name and content; a link counts by where it points to."""
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*"), key=lambda path: path.relative_to(folder).as_posix()):
         if "__pycache__" in path.parts or (path.is_dir() and not path.is_symlink()):
@@ -236,7 +236,7 @@ class ServerPrograms:
             self.find(command[0])
 
     def find(self, name: str) -> Path:
-        """The program of a command. One that is named by a path is relative to the manifest."""
+        """Find the program of a command. One that is named by a path is relative to the manifest."""
         if name == "python" and not self._manifest.server.packages:
             return Path(sys.executable)
         if "/" in name:
@@ -251,12 +251,12 @@ class ServerPrograms:
         return Path(found).absolute()
 
     def needs(self, program: Path) -> list[Path]:
-        """Folders that it must be able to read."""
+        """List the folders that it must be able to read."""
         return isolation.list_program_folders(program)
 
 
 def has_server_programs(manifest: PageManifest) -> bool:
-    """Whether the programs of its server are here (True where it has none)."""
+    """Tell whether the programs of its server are here (True where it has none)."""
     try:
         return manifest.server is None or bool(ServerPrograms(manifest))
     except BadInput:
@@ -264,7 +264,7 @@ def has_server_programs(manifest: PageManifest) -> bool:
 
 
 def server_venv(manifest: PageManifest) -> Path | None:
-    """The environment of a manifest's server; None where it has none of its own."""
+    """Find the environment of a manifest's server; None where it has none of its own."""
     if manifest.server is None or not manifest.server.packages:
         return None
     base = os.environ.get("XDG_CACHE_HOME")

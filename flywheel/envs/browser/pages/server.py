@@ -50,7 +50,7 @@ class _UnreadableField(Exception):
 
 
 async def read_server_fields(manifest: PageManifest, server: PageServer) -> dict[str, Any]:
-    """Every field that is read outside of the page, by its name. Raises EnvError naming the one at fault."""
+    """Read every field outside of the page, by its name. Raises EnvError naming the one at fault."""
     asked = manifest.readings
     found = await asyncio.gather(*(_read_field(manifest, field, what, server) for field, what in asked.items()))
     return dict(zip(asked, found, strict=True))
@@ -195,7 +195,7 @@ class PageServer:
 
     # -- its life -------------------------------------------------------------------------------------------------
     async def start(self) -> None:
-        """Raises EnvError, with what the server said last, where it does not come up within `start_s`."""
+        """Start it. Raises EnvError, with its last output, where it does not come up within `start_s`."""
         began = time.monotonic()
         try:
             async with asyncio.timeout(self._said.start_s):
@@ -220,7 +220,7 @@ class PageServer:
             self._leaving = asyncio.create_task(self._leave())
 
     async def gone(self) -> None:
-        """Returns once nothing is left of it."""
+        """Wait until nothing is left of it."""
         self.stop()
         await asyncio.wait([self._leaving])
 
@@ -230,7 +230,7 @@ class PageServer:
 
     # -- what it is asked -----------------------------------------------------------------------------------------
     async def read(self) -> dict[str, Any]:
-        """Value of every field that is read outside of the page. Raises EnvError naming the field, or where the server
+        """Read every field that is read outside of the page. Raises EnvError naming the field, or where the server
         has ended."""
         if self.fault:
             raise EnvError(self.fault, where=self._where)
@@ -238,20 +238,20 @@ class PageServer:
 
     @property
     def fault(self) -> str:
-        """Why the server is gone, with its last words; "" while it runs."""
+        """Tell why the server is gone, with its last words; "" while it runs."""
         if self._child is None or not (self._why or self._child.code is not None):
             return ""
         why = self._why or f"it ended by itself with status {self._child.code}"
         return f"the page's server is gone: {why}: {self._words}"
 
     async def output(self, command: Sequence[str]) -> tuple[int, str]:
-        """Status and output of a command that sees the session's folder and cannot change it."""
+        """Run a command that sees the session's folder and cannot change it; gives status and output."""
         # What the policy may have put into the folder, or into the server's home, is no part of the command.
         safe = {"PYTHONSAFEPATH": "1", "PYTHONNOUSERSITE": "1", "HOME": "/nonexistent", "TMPDIR": "/tmp"}
         return await self._run(command, {**self._environment, **safe}, ())
 
     async def answer(self, address: str) -> tuple[int, bytes]:
-        """Status and body of an address of the server."""
+        """Get an address of the server; gives status and body."""
         login = self._manifest.login
         headers, cookies = (login.headers, login.cookies) if login else ({}, {})
         limits = httpx.Timeout(self._said.read_s)
@@ -267,7 +267,7 @@ class PageServer:
             return answer.status_code, body
 
     def fill(self, text: str, more: Mapping[str, str] | None = None) -> str:
-        """A text with the values of what stands in it in braces."""
+        """Fill in what stands in a text in braces."""
         for name, value in {**self._names, **(more or {})}.items():
             text = text.replace(f"{{{name}}}", value)
         return text

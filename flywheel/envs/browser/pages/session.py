@@ -42,7 +42,7 @@ for (let passed = 0; !done(); passed += 50) {
 
 
 def make_login_steps(manifest: PageManifest, origin: str, names: Mapping[str, str]) -> LoginSteps | None:
-    """names: what `{seed}` and `{variant}` stand for in the texts of a login."""
+    """Make the steps of a manifest's login. names: what `{seed}` and `{variant}` stand for in the texts of a login."""
     login = manifest.login
     if login is None:
         return None
@@ -93,11 +93,11 @@ class TaskIdentity:
         self._drew = False
 
     def begins(self, drawn: int) -> None:
-        """The page is reset. drawn: numbers that its document has taken from its seeded chance."""
+        """Hear that the page is reset. drawn: numbers that its document has taken from its seeded chance."""
         self._drew = drawn > 0
 
     def strange(self, url: str, *, reset: bool, posted: bool = False, drawn: int = 0) -> str:
-        """Why a document poses another task than the one that was set; "" where it does not.
+        """Tell why a document poses another task than the one that was set; "" where it does not.
 
         reset: it is the document that was reset, whose own word on its address counts. posted: it was asked for with a
         form's content, which may say what no address says. drawn: as in `begins`.
@@ -153,13 +153,13 @@ _SEE_PAGE_TRY = "see it with `flywheel page try`"
 
 
 def make_reset_script(manifest: PageManifest, seed: int, variant: str) -> str:
-    """Statements to run once after the load; they return a promise that holds when the page is reset."""
+    """Make the statements to run once after the load; they return a promise that holds when the page is reset."""
     how = {"readyMs": READY_TIMEOUT_MS, "settleMs": manifest.settle_ms}
     return f"return {_script_call('prepare', manifest, seed, variant, how)};"
 
 
 def make_state_script(manifest: PageManifest, seed: int, variant: str) -> str:
-    """JavaScript whose value tells the state, for `state`."""
+    """Make the JavaScript whose value tells the state, for `state`."""
     return _script_call("read", manifest, seed, variant)
 
 
@@ -310,7 +310,7 @@ class ManifestSession:
     files: Path | None = None
 
     def state(self, seen: Mapping[str, Any]) -> dict[str, Any]:
-        """What the verifier reads. Raises EnvError naming the manifest's field that could not be read."""
+        """Read the verifier's state. Raises EnvError naming the manifest's field that could not be read."""
         page = str(seen.get("url", self.url))
         for prefix in self.allowed:
             page = page.removeprefix(prefix)
@@ -375,7 +375,7 @@ class ManifestPages:
         return list(self._served[name].missed) if name in self._served else []
 
     def open(self, task: Task, seed: int) -> ManifestSession:
-        """A session of a task. Raises BadInput for a task of no manifest, or of a variant that it has not."""
+        """Open a session of a task. Raises BadInput for a task of no manifest, or of a variant that it has not."""
         manifest = self._manifests.get(task.world)
         if manifest is None:
             raise BadInput(f"no manifest is called {task.world!r}", where=task.task_id, fix="see synthesis.manifests")
