@@ -22,8 +22,6 @@ from flywheel.agent.actions import Action, Click, Drag, Finished, Hotkey, Point,
 from flywheel.envs.base import Checkpointable, Env, PartialCheckpointable, StepResult, Task
 from flywheel.utils.errors import EnvError, EnvTimeout
 
-# What the conformance suite tries: ordinary actions, those at and beyond the edge, impossible and hostile ones.
-
 SCREEN_CENTRE = Point(0.5, 0.5)
 
 # The edge belongs to the screen up to, and without, 1.
@@ -105,11 +103,6 @@ HOSTILE_TEXTS = (
 )
 
 
-# Whether another seed gives another task: at its first screen, or only in what follows from the same actions.
-#
-# A game against a player of chance begins with the same board for every seed. So where first screens are alike, the
-# same actions are played with each seed, and screens and states are compared step by step.
-
 N_OTHER_SEEDS = 4  # other seeds that are tried: at least one of them must differ
 N_SEED_STEPS = 24  # of one seed, where first screens are alike
 _RANDOM_KEYS = ("left", "right", "up", "down", "space", "enter", "a")
@@ -119,7 +112,12 @@ _SHARE_OF_CLICKS = 0.7  # of all others
 
 @dataclass(frozen=True)
 class SeedComparison:
-    """differ_at: the step after which another seed showed (0: at once); None: it did not, in `steps` steps.
+    """Whether another seed gives another task: at its first screen, or in what follows from the same actions.
+
+    A game against a player of chance begins with the same board for every seed. So where first screens are alike, the
+    same actions are played with each seed, and screens and states are compared step by step.
+
+    differ_at: the step after which another seed showed (0: at once); None: it did not, in `steps` steps.
 
     drawn: the most numbers that a page took from its seeded chance, where the environment tells.
     """
@@ -212,13 +210,13 @@ def _count_random_draws(env: Any) -> int:
     return getattr(getattr(env, "tab", None), "drawn", 0)
 
 
-# Whether what an environment keeps of an episode is brought back: at its step, here and elsewhere, the lost told.
-
-
 async def find_partial_checkpoint_fault(
     make_env: Callable[[], AbstractAsyncContextManager[Any]], task: Task, moves: Sequence[Action]
 ) -> str:
-    """What does not hold; "" where all does, or where the environment keeps nothing. moves: two that end no task."""
+    """Find what does not hold of partial checkpoints: they are restored at their step, here and elsewhere.
+
+    moves: two that end no task. Gives "" where all holds, or where the environment has none.
+    """
     async with make_env() as env:
         if not isinstance(env, PartialCheckpointable):
             return ""

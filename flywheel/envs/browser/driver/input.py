@@ -385,12 +385,6 @@ def _shifted_key(key: Key) -> Key:
     return key
 
 
-# Actions carried out by fingers on a phone's screen, and by what a phone has beside it: applications, home and back.
-#
-# The first address that a session may go to is the phone's launcher: it is the home screen, and it leads to an
-# application by `open/NAME`. Where the last page in the history is none of the application that is seen, back leads
-# home.
-
 _SWIPE_MOVES = 8  # of a finger, in a swipe
 _SWIPE_PACE_MS = 16.0  # page time between them
 _SWIPE_REST_S = 0.3  # that a finger rests before it is lifted: what it moved does not fly on
@@ -408,12 +402,15 @@ _LONG_PRESS_SCRIPT = """((x, y) => {
   const field = at.closest("input, textarea");
   if (at.dispatchEvent(event) && field && "selectionStart" in field) { field.focus(); field.select(); }
 })(%s, %s)"""
-PixelPoint = tuple[float, float]
 
 
 class TouchDriver(InputDriver):
-    """Fingers and the screen's keyboard. What the browser shows over a page, as a dialog, is tapped by the mouse
-    and left by back."""
+    """Fingers and the screen's keyboard of a phone, with its applications, home and back.
+
+    The first address that a session may go to is the phone's launcher: it is the home screen, and it leads to an
+    application by `open/NAME`. Where the last page in the history is none of the application that is seen, back leads
+    home. What the browser shows over a page, as a dialog, is tapped by the mouse and left by back.
+    """
 
     _last = 0.0  # when the last gesture began, in seconds as the browser is told
 
