@@ -103,7 +103,7 @@ async def test_a_process_that_has_just_ended_is_told_nothing(ended_process):
 async def test_of_two_runs_that_begin_at_once_one_process_is_left_to_wait(monkeypatch):
     begun = []
 
-    async def start(*_, **__):
+    async def begin(*_, **__):
         begun.append(mock.Mock(returncode=None))
         await asyncio.sleep(0)  # the other comes meanwhile
         return begun[-1]
