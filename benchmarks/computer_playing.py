@@ -51,7 +51,7 @@ class LightKind:
 
 
 async def play(address: str, clients: int) -> None:
-    settings = parse_settings({"sandbox": {"manager": address, "wait_s": 60.0}}, where="bench")
+    settings = parse_settings({"sandbox": {"manager": address, "acquire_timeout_s": 60.0}}, where="bench")
     async with open_remote_envs(settings) as environments, AsyncExitStack() as stack:
         playing = [await stack.enter_async_context(environments.env(_TASK)) for _ in range(clients)]
         for env in playing:

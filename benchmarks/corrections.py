@@ -223,7 +223,7 @@ def _trained(
     agent = [*recorded, *_samples(played, encoder)]
     samples = [*islice(_repeated(agent, rng), half), *islice(_repeated(general, rng), options.samples - half)]
     rng.shuffle(samples)
-    ct = chosen.ct.model_copy(update={"samples": options.samples})
+    ct = chosen.ct.model_copy(update={"num_examples": options.samples})
     dataset = ShuffledDataset(samples, ct.batch, options.seed)
     train_supervised(base, model, dataset, settings=ct, state_folder=state)
     return model

@@ -1,9 +1,9 @@
 """What more samples of a task find: pass@1 and pass@k of a checkpoint on fresh tasks, free and constrained.
 
 The tasks are of the default domains, drawn from a seed that no run uses, and played `--samples` times at each
-temperature: as the model writes, and held to the form of an action (`policy.constrained`). pass_k: the share of tasks
-that any sample solved; what lies between it and pass@1 is what rejection sampling and RL can win. no_action: the share
-of steps whose text held no action.
+temperature: as the model writes, and held to the form of an action (`policy.guided_decoding`). pass_k: the share of
+tasks that any sample solved; what lies between it and pass@1 is what rejection sampling and RL can win. no_action: the
+share of steps whose text held no action.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         chosen = config.parse_settings(
             {
                 "seed": options.seed,
-                "policy": {"constrained": constrained},
+                "policy": {"guided_decoding": constrained},
                 "synthesis": {"train_tasks": options.tasks},
-                "rollout": {"samples": options.samples, "temperature": temperature},
+                "rollout": {"n_rollouts": options.samples, "temperature": temperature},
             },
             where="flywheel bench exploration",
         )
@@ -54,14 +54,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def played(model: Path, chosen: config.Settings) -> list[JudgedEpisode]:
-    """rollout.samples episodes of each training task of a first iteration, judged."""
+    """rollout.n_rollouts episodes of each training task of a first iteration, judged."""
     tasks = make_tasks(chosen, 1, "train")
     policy, panel = open_policy(model, chosen.policy), ScorerSet(chosen)
     try:
         async with open_environments(chosen, tasks) as environments:
             episodes = await run_rollout(
                 tasks,
-                chosen.rollout.samples,
+                chosen.rollout.n_rollouts,
                 policy,
                 environments,
                 iteration=1,
@@ -93,7 +93,7 @@ def _cases(chosen: config.Settings, judged: Sequence[JudgedEpisode]) -> list[Ben
 
     about = {
         "n": len(solved),
-        "samples": chosen.rollout.samples,
+        "samples": chosen.rollout.n_rollouts,
         "seed": chosen.seed,
         "interval": list(wilson_interval(round(pass_k * len(solved)), len(solved))),
         "solved_sometimes": mixed,

@@ -20,7 +20,7 @@ CHANGES: Mapping[str, Any] = {
     "synthesis.train_tasks": 240,
     "rl.steps": 36,
     "rl.tasks_per_step": 16,
-    "rl.samples": 4,
+    "rl.group_size": 4,
     "rl.minibatch": 64,
     "rl.temperature": 0.7,
     "rl.warmup": 12,

@@ -48,9 +48,9 @@ SEED = 4711  # of the tasks that models are measured on; no run has it
 _GROWS = (
     "recording.sessions_per_iteration",
     "synthesis.train_tasks",
-    "synthesis.general_samples",
-    "ct.samples",
-    "sft.samples",
+    "synthesis.num_grounding_examples",
+    "ct.num_examples",
+    "sft.num_examples",
     "rl.steps",
 )
 RL_ALONE = "rl-alone"

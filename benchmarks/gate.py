@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     rule = PromotionSettings(margin=options.margin, tasks=options.tasks)
     # difference, and the most (-) or the least (+) that is asked of the share promoted
-    asked = {-rule.margin: -rule.false_promotion, -rule.margin / 2: None, 0.0: None, 0.05: None, 0.1: 0.9}
+    asked = {-rule.margin: -rule.type_i_error, -rule.margin / 2: None, 0.0: None, 0.05: None, 0.1: 0.9}
     cases = []
     for difference, goal in asked.items():
         ours, parts = [], {}

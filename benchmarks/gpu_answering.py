@@ -24,7 +24,7 @@ def answering(place: Place, batch: int) -> Iterator[dict[str, Any]]:
     """batch: requests, a screen each, none like another."""
     model = place.checkpoint(place.layers)
     settings = PolicySettings(
-        dtype=DTYPE, device=place.device.type, batch=batch, cache_mb=0, constrained="never", timeout_s=600
+        dtype=DTYPE, device=place.device.type, max_num_seqs=batch, cache_mb=0, guided_decoding="never", timeout_s=600
     )
     asked = contexts(place.shape, batch)
     samplings = [SamplingParams(max_new_tokens=place.shape.new_tokens, seed=n, ignore_end=True) for n in range(batch)]

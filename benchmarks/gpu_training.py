@@ -58,7 +58,7 @@ def rl(place: Place, samples: Sequence[Example], layers: int) -> Line:
     steps of policy and value model (whose own work is too small to count)."""
     # Nobody sampled these answers, so the trainer must not mind that the policy finds them unlikely.
     chosen = RlSettings(
-        device=place.device.type, pack_tokens=_longest(samples), minibatch=len(samples), max_mismatch=1e6
+        device=place.device.type, pack_tokens=_longest(samples), minibatch=len(samples), max_logprob_diff_on_policy=1e6
     )
     learner = Learner(load_model(place.checkpoint(layers), device=place.device.type), chosen, 0)
     config = configuration(place.shape, layers)

@@ -29,14 +29,14 @@ TEMPERATURE = 0.7
 RL: dict[str, Any] = {
     "steps": 100_000,  # a run stops before, and may go on later
     "tasks_per_step": 4,
-    "samples": 8,
+    "group_size": 8,
     "temperature": TEMPERATURE,
     "actor_lr": 1e-4,
     "warmup": 8,
     "minibatch": 32,
     "value_pretraining_tasks": 8,
     "max_staleness": 1,
-    "curriculum_floor": 1.0,  # no curriculum: both ways, and all arms, meet the questions alike
+    "curriculum_uniform_fraction": 1.0,  # no curriculum: both ways, and all arms, meet the questions alike
 }
 POLICY: dict[str, Any] = {
     "functions": True,
@@ -44,7 +44,7 @@ POLICY: dict[str, Any] = {
     "result_characters": 400,
     "observation_characters": 400,
 }
-QUICK = {"tasks_per_step": 2, "samples": 2, "value_pretraining_tasks": 2}
+QUICK = {"tasks_per_step": 2, "group_size": 2, "value_pretraining_tasks": 2}
 
 
 def settings(seed: int, quick: bool = False) -> Settings:
@@ -103,7 +103,7 @@ def run(out: Path, arm: str, seed: int, steps: int, each: int, *, quick: bool = 
         "arm": arm,
         "seed": seed,
         "steps": steps,
-        "batch": s.rl.tasks_per_step * s.rl.samples,
+        "batch": s.rl.tasks_per_step * s.rl.group_size,
         "questions": each,
         "before": before,
         "after": _success(here / "after.json", here / "model", held_out, s),

@@ -43,7 +43,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def episodes(model: Path, settings: config.Settings, count: int) -> tuple[list[Task], list[Episode]]:
-    """rl.samples episodes of `count` tasks, as many of each domain."""
+    """rl.group_size episodes of `count` tasks, as many of each domain."""
     every = [task for task in make_tasks(settings, 1, "train", ROOT) if task.instruction]
     domains = {domain: [task for task in every if task.domain == domain] for domain in settings.synthesis.domains}
     tasks = [task for some in zip(*domains.values(), strict=False) for task in some][:count]
@@ -54,7 +54,7 @@ def episodes(model: Path, settings: config.Settings, count: int) -> tuple[list[T
             async with open_environments(settings, tasks, ROOT) as environments:
                 return await run_rollout(
                     tasks,
-                    settings.rl.samples,
+                    settings.rl.group_size,
                     policy,
                     environments,
                     iteration=1,
@@ -97,15 +97,17 @@ def matmul_rate(hidden: int, inner: int, tokens: int) -> float:
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="flywheel bench learner", description=__doc__)
     parser.add_argument("--model", default="models/base", help="checkpoint folder")
-    parser.add_argument("--tasks", type=int, default=8, help="tasks of the step, rl.samples episodes each")
+    parser.add_argument("--tasks", type=int, default=8, help="tasks of the step, rl.group_size episodes each")
     parser.add_argument("--repetitions", type=int, default=5)
-    parser.add_argument("--working-steps", type=int, default=1, help="policy.working_steps: steps shown with screens")
+    parser.add_argument(
+        "--working-steps", type=int, default=1, help="policy.history_n_images: steps shown with screens"
+    )
     options = parser.parse_args(argv)
     folder = Path(options.model)
     if not folder.exists() and not folder.is_absolute():
         folder = ROOT / folder
-    policy = {"working_steps": options.working_steps, "max_context_tokens": 512 * options.working_steps}
-    settings = config.Settings.model_validate({"policy": policy | {"constrained": "never"}})
+    policy = {"history_n_images": options.working_steps, "max_context_tokens": 512 * options.working_steps}
+    settings = config.Settings.model_validate({"policy": policy | {"guided_decoding": "never"}})
     tasks, played = episodes(folder, settings, options.tasks)
     encoder = Encoder.from_folder(folder)
     by_id, panel = {task.task_id: task for task in tasks}, ScorerSet(settings)

@@ -29,7 +29,7 @@ from flywheel.pipeline import iterations as pipeline_iterations
 from flywheel.utils.errors import FlywheelError
 
 _TRAINERS = {"sft.processes": 2}  # elsewhere the flow's own process trains
-_BESIDE = {"cluster.stages_at_once": 2}
+_BESIDE = {"cluster.max_parallel_stages": 2}
 _DATABASE_AWAY_S = 10.0  # at most
 _DONE = re.compile(r"(\S+): (\S+) done$", re.MULTILINE)
 

@@ -41,7 +41,11 @@ WHERE a.started_at < b.ended_at AND b.started_at < a.ended_at
 def cases(options: Namespace) -> Iterator[BenchCase]:
     hour = options.hour_minutes
     every = {name: text.format(hour=hour, half=max(1, hour // 2)) for name, text in _EVERY.items()}
-    rules = every | {"operations.ingest_after": 2, "operations.stop_not_promoted": 0, "operations.stop_unverified": 0}
+    rules = every | {
+        "operations.trigger_min_recordings": 2,
+        "operations.halt_after_rejected": 0,
+        "operations.halt_after_empty": 0,
+    }
     ws = turn.make(options.folder / "night", **turn.LEAST, **rules)
     supervisor.start_supervisor(ws, options.port)
     try:

@@ -67,7 +67,7 @@ async def _played(count: int, latency: float) -> tuple[int, float, float]:
     settings = Settings.model_validate(
         {
             "rollout": {"max_concurrent": count},
-            "sandbox": {"pages": count, "width": SIZE, "height": SIZE, "timeout_s": 600, "silent_s": 1200},
+            "sandbox": {"pages": count, "width": SIZE, "height": SIZE, "timeout_s": 600, "heartbeat_timeout_s": 1200},
             "policy": {"timeout_s": 600},
         }
     )

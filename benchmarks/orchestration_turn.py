@@ -35,9 +35,9 @@ FLYWHEEL = str(Path(sys.executable).with_name("flywheel"))
 
 # As little to train and to play as there can be: what is seen of a turn does not hang on it.
 LEAST = {
-    "ct.samples": 12,
-    "sft.samples": 12,
-    "synthesis.general_samples": 12,
+    "ct.num_examples": 12,
+    "sft.num_examples": 12,
+    "synthesis.num_grounding_examples": 12,
     "synthesis.eval_tasks": 4,
     "rl.tasks_per_step": 2,
     "rl.value_pretraining_tasks": 2,
@@ -45,7 +45,7 @@ LEAST = {
     "promotion.margin": 0.5,
 }
 # Each answer by itself: in a batch its last bits depend on who else asks at the moment.
-SAME_BITS = {"policy.batch": 1, "policy.cache_mb": 0, "rl.deterministic": True, "rl.max_staleness": 0}
+SAME_BITS = {"policy.max_num_seqs": 1, "policy.cache_mb": 0, "rl.deterministic": True, "rl.max_staleness": 0}
 
 # What two runs of the same never have in common: clocks, the names of flow runs, the ports of servers; and how often a
 # page had to be opened again, which says truly what a kill did.

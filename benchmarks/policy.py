@@ -211,7 +211,7 @@ def main(argv: list[str]) -> int:
     folder = Path(options.model)
     if not folder.exists() and not folder.is_absolute():
         folder = Path(__file__).resolve().parent.parent / folder
-    settings = config.PolicySettings(batch=REQUESTS)
+    settings = config.PolicySettings(max_num_seqs=REQUESTS)
     fresh = contexts(options.side)
     cases = against_the_library(folder, settings, fresh, options.tokens, options.repetitions)
     cases.append(shared_prefix(folder, settings, fresh, options.tokens, options.repetitions))

@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # No V and no penalties: the outcome alone is looked at.
     plain = {"algorithm": "grpo", "format_penalty": 0.0, "length_buffer": 0}
     s = rl_run.settings("full", 1, other=plain, episodes=options.episodes)
-    s = s.model_copy(update={"evaluation": s.evaluation.model_copy(update={"samples": options.samples})})
+    s = s.model_copy(update={"evaluation": s.evaluation.model_copy(update={"n_trials": options.samples})})
     tasks = rl_start.tasks("train", options.each, rl_start.RECIPES[options.episodes].kinds)
     played = [one for one in asyncio.run(rl_run.play(start, tasks, s)) if one.episode.steps]
     batches = _batches(played, options.batches)

@@ -36,7 +36,7 @@ TEMPERATURE = 0.7
 COMMON: dict[str, Any] = {
     "steps": 100_000,
     "tasks_per_step": 8,
-    "samples": 8,
+    "group_size": 8,
     "temperature": TEMPERATURE,
     "actor_lr": 1e-4,
     "warmup": 12,
@@ -47,13 +47,13 @@ COMMON: dict[str, Any] = {
 # What long episodes have instead: an episode is a dozen turns and more, so a batch has fewer of them, of as many tasks,
 # and few gradient steps; the score is rewarded as it grows, and steps cost. docs/rl.md tells what others came to.
 LONG: dict[str, Any] = {
-    "samples": 4,
+    "group_size": 4,
     "minibatch": 192,
     "warmup": 6,
     "value_pretraining_tasks": 12,
     "reward_progress": True,
     "step_penalty": 0.6,
-    "alpha": 0.3,
+    "gae_lambda_alpha": 0.3,
     "actor_lr": 5e-5,
     "freeze_vision": True,
 }
@@ -65,7 +65,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "no-bootstrap": ("where steps run out the outcome counts, not V", {"bootstrap": False}),
     "grpo": ("GRPO: advantages relative to the group", {"algorithm": "grpo"}),
 }
-QUICK = {"tasks_per_step": 5, "samples": 2, "value_pretraining_tasks": 2}
+QUICK = {"tasks_per_step": 5, "group_size": 2, "value_pretraining_tasks": 2}
 
 
 def settings(
@@ -201,7 +201,7 @@ class Played(NamedTuple):
 
 
 async def play(model: Path, tasks: Sequence[Task], s: Settings) -> list[JudgedEpisode]:
-    """As evaluation does, `evaluation.samples` times each."""
+    """As evaluation does, `evaluation.n_trials` times each."""
     policy = open_policy(model, s.policy)
     try:
         async with open_environments(s, tasks) as environments:

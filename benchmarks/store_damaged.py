@@ -98,7 +98,9 @@ def _sound(folder: Path) -> Workspace:
 
 def _routed(ws: Workspace, at: Path | None = None) -> dict:
     staged = Workspace(at or ws.root / "staged")
-    settings = Settings().model_copy(update={"routing": Settings().routing.model_copy(update={"broken_limit": 1.0})})
+    settings = Settings().model_copy(
+        update={"routing": Settings().routing.model_copy(update={"max_invalid_fraction": 1.0})}
+    )
     training_stores.build_training_stores(ws, 1, settings, READ, staged, page=False)
     found = {
         table: partitions.read_partition(staged, table, 1, training_stores.ROUTE_STAGE).to_pylist()

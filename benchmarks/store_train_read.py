@@ -158,5 +158,5 @@ def _drawn(ws: Workspace) -> list:
     from flywheel.training import data as dataset
 
     pool = dataset.load_weighted_steps(ws, manifest.read_manifest(ws, ITERATIONS), "ct", {"rollout": 0.02})
-    block = SupervisedSettings(samples=SAMPLES, agent_fraction=1.0)
+    block = SupervisedSettings(num_examples=SAMPLES, agent_fraction=1.0)
     return dataset.draw_mixture(pool, dataset.WeightedSteps([], np.zeros(0, int), np.zeros(0)), block, 0)

@@ -59,7 +59,7 @@ def settings_of(options: argparse.Namespace, seed: int, staleness: int) -> Setti
             "policy": {
                 "max_new_tokens": 24,
                 "timeout_s": 300,
-                "batch": options.environments,
+                "max_num_seqs": options.environments,
                 "device": "cpu",
                 "max_context_tokens": 256,
             },
@@ -68,14 +68,14 @@ def settings_of(options: argparse.Namespace, seed: int, staleness: int) -> Setti
                 "height": SIZE,
                 "pages": options.environments,
                 "timeout_s": 300,
-                "silent_s": 1200,
+                "heartbeat_timeout_s": 1200,
             },
             "rollout": {"max_concurrent": options.environments},
             "rl": {
                 # More than are taken, so that the last ones that count are not short of episodes.
                 "steps": options.steps + staleness + 1,
                 "tasks_per_step": options.batch,
-                "samples": 1,
+                "group_size": 1,
                 "max_staleness": staleness,
                 "temperature": 1.0,
                 "minibatch": options.batch * 4,
@@ -83,9 +83,9 @@ def settings_of(options: argparse.Namespace, seed: int, staleness: int) -> Setti
                 "actor_lr": 5e-4,
                 "critic_lr": 5e-4,
                 "value_pretraining_steps": 0,
-                "curriculum_floor": 1.0,
+                "curriculum_uniform_fraction": 1.0,
                 "positive_nll": 0.0,
-                "max_drift": 10.0,
+                "max_logprob_diff_off_policy": 10.0,
             },
             "evaluation": {"temperature": 1.0},
         }

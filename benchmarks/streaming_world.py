@@ -163,7 +163,7 @@ def start(folder: Path, base: Path, policy: PolicySettings, right: float, seed: 
         side = SIDES[number % 2]
         response = said[side if chance.random() < right else SIDES[1 - number % 2]]
         samples.append(Example(shown[side, chance.randrange(8)], response, None, f"s{number}", 0, "games"))
-    block = SupervisedSettings(lr=3e-3, batch=16, samples=len(samples), freeze_vision=False)
+    block = SupervisedSettings(lr=3e-3, batch=16, num_examples=len(samples), freeze_vision=False)
     dataset = ShuffledDataset(samples, block.batch, seed)
     train_supervised(folder / "base", folder / "start", dataset, settings=block, state_folder=folder / "s")
     return folder / "start"

@@ -91,7 +91,7 @@ class PromotionReview(RunInput):
 def ask_reviewer(ctx: StageContext) -> None:
     """Before the stage `promote`, where the rule is `review` and nobody has decided yet: pause until someone does.
 
-    When promotion.review_timeout_s has passed the old model stays, or FlywheelError is raised (promotion.unanswered).
+    When promotion.review_timeout_s has passed the old model stays, or FlywheelError is raised (promotion.on_timeout).
     """
     rule = ctx.settings.promotion
     if (
@@ -118,7 +118,7 @@ def ask_reviewer(ctx: StageContext) -> None:
     def elsewhere(late: bool) -> dict[str, Any] | None:
         """By `flywheel review` or the explorer; at the deadline, where it is so set, that nobody decided."""
         decided = promotion_review.read_review(ctx.ws, ctx.iteration)
-        if decided is None and late and rule.unanswered == "keep":
+        if decided is None and late and rule.on_timeout == "keep":
             decided = promotion_review.decide_promotion(
                 ctx.ws, ctx.iteration, promote=False, reviewer=_NOBODY, comment=_no_answer_text(rule)
             )
@@ -126,7 +126,7 @@ def ask_reviewer(ctx: StageContext) -> None:
 
     try:
         answer = pause_for_input(
-            form, "promotion", timeout_s=rule.review_timeout_s, unanswered=rule.unanswered, elsewhere=elsewhere
+            form, "promotion", timeout_s=rule.review_timeout_s, unanswered=rule.on_timeout, elsewhere=elsewhere
         )
     except InputTimeout:
         raise FlywheelError(
@@ -163,7 +163,7 @@ def ask_for_route_labels(ctx: StageContext) -> None:
     trajectory of the sample whether it solved its task, then move those that are to be moved.
 
     A form that is sent ends the look, with what it leaves out. When routing.review_timeout_s has passed, what was said
-    so far counts, or FlywheelError is raised (routing.unanswered).
+    so far counts, or FlywheelError is raised (routing.on_timeout).
     """
     if ctx.stage != route_review.GATED_STAGE or not (asked := route_review.open_questions(ctx.ws, ctx.iteration)):
         return
@@ -197,14 +197,14 @@ def _wait_for_labels(ctx: StageContext, asked: Sequence[RouteQuestion], rule: Ro
         nonlocal seen, lacking
         if (now := labels.labels_stamp(ctx.ws)) != seen:  # else the catalogue would be asked all day
             seen, lacking = now, _count_unlabelled(route_review.open_questions(ctx.ws, ctx.iteration))
-        return {"reviewer": _ELSEWHERE} if not lacking or (late and rule.unanswered == "keep") else None
+        return {"reviewer": _ELSEWHERE} if not lacking or (late and rule.on_timeout == "keep") else None
 
     try:
         answer = pause_for_input(
             _route_review_form(asked),
             "routes",
             timeout_s=rule.review_timeout_s,
-            unanswered=rule.unanswered,
+            unanswered=rule.on_timeout,
             elsewhere=elsewhere,
         )
     except InputTimeout as error:

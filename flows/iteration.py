@@ -43,7 +43,7 @@ _LOOK_S = 1.0  # between looks at stages that are processes of their own
 
 
 class StageScheduler:
-    """Run the stages of one iteration, each once what it reads is written, `cluster.stages_at_once` at once.
+    """Run the stages of one iteration, each once what it reads is written, `cluster.max_parallel_stages` at once.
 
     A stage that has nothing beside it runs in this process, as all do where one runs at a time: a process of its own
     takes seconds to begin. Those beside others are processes of their own (`flows/stage_run.py`).
@@ -71,7 +71,7 @@ class StageScheduler:
         try:
             while graph.is_active():
                 ready = sorted((*ready, *graph.get_ready()), key=names.index)
-                if ready and not self._failure and len(self._at_work) < self._now.cluster.stages_at_once:
+                if ready and not self._failure and len(self._at_work) < self._now.cluster.max_parallel_stages:
                     name = ready.pop(0)
                     if self._run_or_ask(name, alone=not ready and not self._at_work):
                         graph.done(name)
@@ -93,7 +93,7 @@ class StageScheduler:
         longest_s = self._now.operations.stage_timeout_s
         longest_s += self._own.promotion.review_timeout_s if name == "promote" else 0
         longest_s += human_input.route_review_wait_s(self._own.routing, name)
-        if alone or self._now.cluster.stages_at_once == 1:
+        if alone or self._now.cluster.max_parallel_stages == 1:
             # The iteration has a heartbeat; ended with its thread, each stage would wait for a second.
             with tags(named.stage_tag(name)), temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
                 flow = stage_flow.with_options(
@@ -160,8 +160,8 @@ def iteration(
     Args:
         workspace: Its folder.
         number: The iteration; left out, the one that is not complete, else the next.
-        settings: Parameters for an iteration that is begun now, by their dotted names, such as {"rollout.samples": 8}.
-        until: The stage after which it waits, such as ingest; left out, it goes on to its end.
+        settings: Parameters for an iteration that is begun now, by their dotted names, such as {"rollout.n_rollouts":
+        8}. until: The stage after which it waits, such as ingest; left out, it goes on to its end.
     """
     return run_with_workspace_lock(
         workspace,

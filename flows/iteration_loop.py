@@ -82,7 +82,7 @@ def run_iterations(
 @contextlib.contextmanager
 def _stage_worker(ws: Workspace, chosen: config.Settings) -> Iterator[None]:
     """Within the block there is one for stages that run beside one another, whoever else is at work on the pool."""
-    if chosen.cluster.stages_at_once == 1:
+    if chosen.cluster.max_parallel_stages == 1:
         yield
         return
     from flows.ops import deployments

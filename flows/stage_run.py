@@ -137,9 +137,9 @@ class StageProcess:
         if run.state.is_final():
             raise self._why(run.state)
         waits = run.state.is_scheduled() or run.state.is_pending()
-        if waits and now - self._asked > self._limits.wait_s:
+        if waits and now - self._asked > self._limits.acquire_timeout_s:
             raise ClusterError(
-                f"no worker took it for {self._limits.wait_s:g} s",
+                f"no worker took it for {self._limits.acquire_timeout_s:g} s",
                 where=f"stage {self.name}",
                 fix=f"start one: `prefect worker start --pool {deployments.work_pool_name(self._ws)}`",
             )
@@ -148,7 +148,7 @@ class StageProcess:
         again = {"where": f"stage {self.name}", "fix": "type the same command: what was finished is kept"}
         if now - self._alive > _DEAD_S:
             raise WorkerLost("its process is gone", **again)
-        if now - self._asked > self._limits.wait_s + 2 * self.longest_s + _DEAD_S:
+        if now - self._asked > self._limits.acquire_timeout_s + 2 * self.longest_s + _DEAD_S:
             raise ClusterError("its process does not end", **again)
         return None
 

@@ -1,10 +1,10 @@
 """Convert between a model's coordinates and fractions of the screen.
 
-- points: cells 0..n-1 of the width and the height (the embedded model: n = 100; UI-TARS's `<point>`, Qwen3-VL: 1000).
+- grid: cells 0..n-1 of the width and the height (the embedded model: n = 100; UI-TARS's `<point>`, Qwen3-VL: 1000).
   A point is the middle of its cell.
-- boxes: thousandths 0..1000 of the width and the height (UI-TARS 1.0).
+- norm1000: thousandths 0..1000 of the width and the height (UI-TARS 1.0).
 - pixels: of the image as the model is shown it, after `smart_resize` (UI-TARS 1.5, Qwen2.5-VL).
-- fractions: 0..1 of the width and the height (ShowUI, Aguvis, OpenCUA's first checkpoints).
+- norm1: 0..1 of the width and the height (ShowUI, Aguvis, OpenCUA's first checkpoints).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Literal
 from flywheel.agent.actions import Point
 from flywheel.utils.errors import BadInput
 
-SpaceKind = Literal["points", "boxes", "pixels", "fractions"]
+SpaceKind = Literal["grid", "norm1000", "pixels", "norm1"]
 
 MAX_RATIO = 200  # of an image's sides, as Qwen2-VL's processor has it
 _PLACES = 4  # of a fraction that is written
@@ -60,12 +60,12 @@ class CoordinateSpace:
 
 def grid_space(coordinates: int) -> CoordinateSpace:
     axis = Axis(coordinates, coordinates - 1, 0.5)
-    return CoordinateSpace("points", axis, axis)
+    return CoordinateSpace("grid", axis, axis)
 
 
 def norm1000_space() -> CoordinateSpace:
     axis = Axis(1000, 1000, 0.0)
-    return CoordinateSpace("boxes", axis, axis)
+    return CoordinateSpace("norm1000", axis, axis)
 
 
 def pixel_space(width: int, height: int) -> CoordinateSpace:
@@ -75,7 +75,7 @@ def pixel_space(width: int, height: int) -> CoordinateSpace:
 
 def norm1_space() -> CoordinateSpace:
     axis = Axis(1, 1 - 10**-_PLACES, 0.0)
-    return CoordinateSpace("fractions", axis, axis)
+    return CoordinateSpace("norm1", axis, axis)
 
 
 def smart_resize(width: int, height: int, factor: int, min_pixels: int, max_pixels: int) -> tuple[int, int]:

@@ -46,14 +46,16 @@ class Grammar:
 
 
 def _space(policy: config.PolicySettings, screen: tuple[int, int] | None) -> CoordinateSpace:
-    if policy.space == "points":
+    if policy.coordinate_format == "grid":
         return coordinates.grid_space(policy.coordinates)
-    if policy.space == "boxes":
+    if policy.coordinate_format == "norm1000":
         return coordinates.norm1000_space()
-    if policy.space == "fractions":
+    if policy.coordinate_format == "norm1":
         return coordinates.norm1_space()
     if screen is None:
-        raise BadInput("a point in pixels has no meaning without the size of the screen", where="policy.space")
+        raise BadInput(
+            "a point in pixels has no meaning without the size of the screen", where="policy.coordinate_format"
+        )
     resized = coordinates.smart_resize(*screen, policy.resize_factor, policy.min_pixels, policy.max_pixels)
     return coordinates.pixel_space(*resized)
 

@@ -122,7 +122,7 @@ def _newest(kept: tuple[str, ...], one: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class HistorySummary:
-    """The oldest `steps` steps of a trajectory in one text of at most `policy.digest_characters`.
+    """The oldest `steps` steps of a trajectory in one text of at most `policy.summary_max_chars`.
 
     by: who wrote it, as the data name them: rules, a language model, or rules in its place and why.
     """
@@ -221,8 +221,8 @@ def open_summarizer(settings: config.Settings) -> Summarizer:
     """The one that `policy.summarizer` names. All callers in a process share a model's answers."""
     policy = settings.policy
     if policy.summarizer == "rules":
-        return RuleSummarizer(policy.digest_characters)
-    return _model_summarizer(settings.language_model, policy.digest_characters)
+        return RuleSummarizer(policy.summary_max_chars)
+    return _model_summarizer(settings.language_model, policy.summary_max_chars)
 
 
 @lru_cache(maxsize=8)
@@ -233,8 +233,8 @@ def _model_summarizer(model: config.LanguageModelSettings, characters: int) -> M
 # Memory M_t = (W_t, E_t) (section 2.1): the last N steps in full, older ones compressed.
 #
 #     W_t   working memory: the last N - 1 steps with their screens (the step being chosen is the N-th)
-#     E_t   episodic memory: a line each for the newest `episodic_steps` of the older steps, and, where
-#           `digest_characters` asks for it, one digest of bounded length for all that is older still
+#     E_t   episodic memory: a line each for the newest `history_n_text` of the older steps, and, where
+#           `summary_max_chars` asks for it, one digest of bounded length for all that is older still
 #
 # A step is summarised when it leaves the working memory and digested once, so that neither the prompt nor the work of a
 # step grows with the trajectory.
@@ -264,7 +264,7 @@ class StepHistory:
     """
 
     def __init__(self, policy: config.PolicySettings, summarizer: Summarizer | None = None) -> None:
-        self._policy, self._summarizer = policy, summarizer or RuleSummarizer(policy.digest_characters)
+        self._policy, self._summarizer = policy, summarizer or RuleSummarizer(policy.summary_max_chars)
         self._steps: list[PastStep] = []
         self.digest = HistorySummary()
 
@@ -279,14 +279,14 @@ class StepHistory:
     def memory(self) -> EpisodeMemory:
         """M_t for the step that comes next. Renews the digest where enough steps wait for it."""
         policy, count = self._policy, len(self._steps)
-        older = count - min(policy.working_steps - 1, count)
-        begin = max(0, older - policy.episodic_steps)
-        digested = policy.digest_characters > 0
+        older = count - min(policy.history_n_images - 1, count)
+        begin = max(0, older - policy.history_n_text)
+        digested = policy.summary_max_chars > 0
         if digested:
             if begin - self.digest.steps >= self._summarizer.every:
                 self.digest = self._summarizer.digest(self.digest, self._steps[self.digest.steps : begin])
             begin = min(self.digest.steps, older)
-        told = self._steps and (policy.working_steps > 1 or policy.functions)
+        told = self._steps and (policy.history_n_images > 1 or policy.functions)
         return EpisodeMemory(
             working=tuple(self._steps[older:]),
             episodic=tuple(summarise_step(step) for step in self._steps[begin:older]),

@@ -177,7 +177,7 @@ def _places(grammar: Grammar) -> dict[str, str]:
 
 
 def _numbers(grammar: Grammar) -> str:
-    if grammar.space.kind == "fractions":
+    if grammar.space.kind == "norm1":
         return "Points are fractions of the screen's width and height, 0 to 1, with four digits."
     if grammar.space.kind == "pixels":
         return "Points are pixels of the screenshot, counted from its upper left corner."
@@ -262,7 +262,7 @@ def _screen_tool(grammar: Grammar) -> tuple[str, str, dict[str, Any], list[str]]
     mobile = grammar.actions == "mobile"
     actions = _TOOL_ACTIONS[grammar.actions]
     size = "{}x{}".format(*grammar.space.size)
-    scale = _numbers(grammar) if grammar.space.kind == "fractions" else f"The screen's resolution is {size}."
+    scale = _numbers(grammar) if grammar.space.kind == "norm1" else f"The screen's resolution is {size}."
     what = "Touch a phone's screen." if mobile else "Use the mouse and the keyboard."
     about = "\n".join(f"* `{action}`: {_ABOUT[action]}." for action in actions)
     options = {
@@ -347,7 +347,7 @@ def _reductions(memory: EpisodeMemory, policy: config.PolicySettings) -> Iterato
     """`memory` with less and less in it, until nothing is left; that at least."""
     if memory.digest:
         yield (memory := replace(memory, digest=""))
-    counted = int(policy.digest_characters > 0)  # what is left out is still counted, where a digest is asked for
+    counted = int(policy.summary_max_chars > 0)  # what is left out is still counted, where a digest is asked for
     while memory.episodic:
         yield (memory := replace(memory, episodic=memory.episodic[1:], before=memory.before + counted))
     while memory.working:

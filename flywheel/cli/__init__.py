@@ -21,6 +21,7 @@ _COMMANDS = (
     workspace.doctor_command,
     workspace.clean_command,
     workspace.settings_command,
+    workspace.migrate_command,
     run.run_command,
     run.stage_command,
     run.review_command,

@@ -57,7 +57,7 @@ def pretrain_command(
 @click.option("--name", help="What callers know the model by; default: the folder's name.")
 @click.option("--key-variable", help="Environment variable with the key that callers must bear; default: a new one.")
 @click.option("--grace", type=click.FloatRange(0), help="Seconds for what is under way at the end; default: 20.")
-@click.option("--set", "assignments", multiple=True, metavar="NAME=VALUE", help="For example policy.batch=32.")
+@click.option("--set", "assignments", multiple=True, metavar="NAME=VALUE", help="For example policy.max_num_seqs=32.")
 @JSON_OPTION
 def serve_command(
     folder: Path, host: str, port: int, name: str, key_variable: str, grace: float, assignments: tuple, as_json: bool
@@ -68,7 +68,9 @@ def serve_command(
 
     values = parse_overrides(assignments)
     if strange := [name for name in values if not name.startswith("policy.")]:
-        raise BadInput(f"not of the policy: {strange[0]}", where="--set", fix="for example --set policy.batch=32")
+        raise BadInput(
+            f"not of the policy: {strange[0]}", where="--set", fix="for example --set policy.max_num_seqs=32"
+        )
     policy = config.parse_settings(
         {"policy": {name[7:]: value for name, value in values.items()}}, where="--set"
     ).policy

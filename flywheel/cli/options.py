@@ -30,7 +30,7 @@ def parse_overrides(assignments: tuple[str, ...]) -> dict:
     for text in assignments:
         name, sign, value = text.partition("=")
         if not sign or not name:
-            raise BadInput(f"not NAME=VALUE: {text}", where="--set", fix="for example --set rollout.samples=8")
+            raise BadInput(f"not NAME=VALUE: {text}", where="--set", fix="for example --set rollout.n_rollouts=8")
         try:
             values[name.strip()] = yaml_text.parse_yaml(value)
         except yaml.YAMLError:

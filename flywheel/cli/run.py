@@ -16,7 +16,7 @@ from flywheel.utils.processes import raise_on_sigterm
 # Commands that turn the flywheel, or look at what it made: run, stage, review, checkup, discard.
 
 
-@click.command(epilog="Example: flywheel run --iterations 2 --set rollout.samples=8")
+@click.command(epilog="Example: flywheel run --iterations 2 --set rollout.n_rollouts=8")
 @WORKSPACE_OPTION
 @click.option("--iterations", "-n", type=click.IntRange(1), help="How many more; default: as params.yaml says.")
 @click.option("--iteration", "-k", type=int, help="This one alone.")

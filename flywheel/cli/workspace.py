@@ -1,4 +1,4 @@
-"""Make, clean, examine and configure a workspace: `init`, `clean`, `doctor`, `settings`."""
+"""Make, clean, examine and configure a workspace: `init`, `clean`, `doctor`, `migrate`, `settings`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from flywheel.config.parameters import ParameterInfo, ParameterSection
 
 
-# Commands for a workspace and the machine under it: init, clean, doctor.
+# Commands for a workspace and the machine under it: init, clean, doctor, migrate.
 
 
 @click.command(epilog="Example: flywheel init my-flywheel && cd my-flywheel && flywheel run")
@@ -85,12 +85,29 @@ def doctor_command(workspace: Path | None, as_json: bool) -> None:
     sys.exit(any(finding.state == "missing" for finding in findings))
 
 
+@click.command(epilog="Example: flywheel migrate")
+@WORKSPACE_OPTION
+def migrate_command(workspace: Path | None) -> None:
+    """Bring a workspace of an earlier version up to date. It may be stopped and typed again at any time."""
+    from flywheel.maintenance import migrate
+
+    ws, changed = Workspace.find(workspace, any_format=True), False
+    for line in migrate.migrate_workspace(ws):
+        click.echo(line)
+        changed = True
+    click.echo(
+        "up to date; `flywheel settings --write` writes the comments of params.yaml anew"
+        if changed
+        else "nothing to do: the workspace is up to date"
+    )
+
+
 # `flywheel settings`: what parameters there are, what they mean, and what they are here.
 
 _WIDTH = 100  # of paragraphs: longer lines are hard to read
 
 
-@click.command(epilog="Example: flywheel settings rl.alpha")
+@click.command(epilog="Example: flywheel settings rl.gae_lambda_alpha")
 @click.argument("name", required=False)
 @WORKSPACE_OPTION
 @JSON_OPTION
@@ -101,10 +118,10 @@ _WIDTH = 100  # of paragraphs: longer lines are hard to read
 def settings_command(name: str | None, workspace: Path | None, as_json: bool, write: bool, yes: bool) -> None:
     """Show parameters: what they are and what they mean.
 
-    Without NAME, all of them and their values here. NAME is one of them (rl.alpha) or a block (rl): its meaning, the
-    values that it takes, its default. Outside a workspace the defaults are shown.
+    Without NAME, all of them and their values here. NAME is one of them (rl.gae_lambda_alpha) or a block (rl): its
+    meaning, the values that it takes, its default. Outside a workspace the defaults are shown.
 
-    To change one, edit params.yaml; for some iterations alone, type `flywheel run --set rl.alpha=2`.
+    To change one, edit params.yaml; for some iterations alone, type `flywheel run --set rl.gae_lambda_alpha=2`.
     """
     from flywheel import config
     from flywheel.config import parameters

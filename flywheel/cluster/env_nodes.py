@@ -50,7 +50,7 @@ def serve_environments_on_nodes(cluster: RayCluster, settings: Settings) -> Iter
     """Within the block environments are on the nodes, and the run and its workers find them; nothing is done where the
     settings do not ask for it.
 
-    Raises ClusterError where no node has the browsers, or none has environments within `cluster.wait_s`.
+    Raises ClusterError where no node has the browsers, or none has environments within `cluster.acquire_timeout_s`.
     """
     if settings.sandbox.backend != "manager" or settings.sandbox.manager != CLUSTER_MANAGER:
         yield
@@ -132,7 +132,7 @@ class _EnvironmentNodes:
 
     def begin(self) -> None:
         """Until a first node has environments; then nodes are looked at until `close`."""
-        wait_s = self._cluster.limits.wait_s
+        wait_s = self._cluster.limits.acquire_timeout_s
         ends, asked = time.monotonic() + wait_s, f"{BROWSERS} {self._browsers}"
         while not self._ledger.nodes:
             if not self._look():
@@ -144,7 +144,7 @@ class _EnvironmentNodes:
                 raise ClusterError(
                     f"no node had environments in {wait_s:g} s: {self._why}",
                     where=f"sandbox.manager: cluster, {asked}",
-                    fix="wait for the other run, add a node with them, or raise cluster.wait_s",
+                    fix="wait for the other run, add a node with them, or raise cluster.acquire_timeout_s",
                 )
             self._cluster.watch()
             time.sleep(0.1)

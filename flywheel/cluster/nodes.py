@@ -180,7 +180,7 @@ _NEWS_S = 1.0  # between two signs of life of a node, at most
 class TrainingTeam:
     """`training/distributed/worker_group.py: RankLauncher` on the nodes of one worker.
 
-    group: what Ray keeps for it, a part a node. wanted: what each part is. silent_s: as `cluster.silent_s`.
+    group: what Ray keeps for it, a part a node. wanted: what each part is. silent_s: as `cluster.heartbeat_timeout_s`.
     """
 
     group: PlacementGroup

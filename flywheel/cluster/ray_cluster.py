@@ -109,7 +109,7 @@ class RayWorkers:
 
     # -- one shard -------------------------------------------------------------------------------------------------
     def _watched(self, worker: Any, shard: str) -> tuple[Path, Any, bool]:
-        silent_s = self._cluster.limits.silent_s
+        silent_s = self._cluster.limits.heartbeat_timeout_s
         try:
             job = worker.do_shard.remote(shard)
             while True:
@@ -175,11 +175,11 @@ class RayWorkers:
                 self._lock.notify()
 
     def _is_hopeless(self) -> None:
-        if self._cluster.silent_s > (limit_s := self._cluster.limits.wait_s):
+        if self._cluster.silent_s > (limit_s := self._cluster.limits.acquire_timeout_s):
             raise ClusterError(
                 f"no worker came for {limit_s:g} s, and none is at work",
                 where=f"stage {self._stage}: {resources.describe_resources(self._wanted)}",
-                fix="add a node with that, or raise cluster.wait_s",
+                fix="add a node with that, or raise cluster.acquire_timeout_s",
             )
 
     def _give(self, worker: Any) -> None:
@@ -199,7 +199,9 @@ class RayWorkers:
         environ = self._cluster.environ
         if len(self._wanted) == 1:
             return self._made.remote(stage, ctx, environ)
-        team = TrainingTeam.reserve(self._wanted, self._cluster.shared, ctx.settings, self._cluster.limits.silent_s)
+        team = TrainingTeam.reserve(
+            self._wanted, self._cluster.shared, ctx.settings, self._cluster.limits.heartbeat_timeout_s
+        )
         worker = self._made.options(scheduling_strategy=team.within(0)).remote(stage, ctx, environ, team)
         self._teams[worker] = team
         return worker

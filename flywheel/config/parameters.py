@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from flywheel.config.renamed import RENAMED
 from flywheel.config.settings import Settings
 from flywheel.utils.errors import BadInput, did_you_mean
 
@@ -76,13 +77,16 @@ def find_parameter_section(name: str) -> ParameterSection:
 
 
 def _suggest_parameter(name: str) -> str:
-    """What was probably meant: `rl.alhpa` is rl.alpha, and so is `alpha`."""
+    """What was probably meant: `rl.alhpa` is rl.gae_lambda_alpha, which was rl.alpha."""
     blocks = [section.name for section in list_parameter_sections() if section.name]
     meant: dict[str, list[str]] = {block: [block] for block in blocks}
     for section in list_parameter_sections():
         for one in section.parameters:
             for said in {one.name, one.name.rpartition(".")[2]}:
                 meant.setdefault(said, []).append(one.name)
+    for old, new in RENAMED.items():
+        for said in {old, old.rpartition(".")[2]}:
+            meant.setdefault(said, []).append(new)
     if near := difflib.get_close_matches(name, meant, 1, cutoff=0.7):
         return f"did you mean {' or '.join(meant[near[0]])}?"
     if (block := name.partition(".")[0]) in blocks:

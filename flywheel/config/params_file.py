@@ -15,8 +15,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from flywheel.config import earlier, parameters
-from flywheel.config import earlier as earlier_names
+from flywheel.config import parameters, renamed
 from flywheel.config.settings import Settings
 from flywheel.utils import yaml_text
 from flywheel.utils.errors import BadInput
@@ -26,10 +25,11 @@ from flywheel.utils.errors import BadInput
 
 @dataclass(frozen=True)
 class SettingsFault:
-    """parameter: dotted; empty where the message itself names several."""
+    """parameter: dotted; empty where the message itself names several. renamed: it, or its value, is an earlier one."""
 
     parameter: str
     message: str
+    renamed: bool = False
 
     @property
     def line(self) -> str:
@@ -46,12 +46,18 @@ class SettingsFault:
 def list_settings_faults(error: ValidationError, settings: type[BaseModel]) -> list[SettingsFault]:
     """The faults, each once: a field of several forms is told in one line."""
     by_name: dict[str, list[str]] = {}
+    earlier: set[str] = set()
     for fault in error.errors():
         path = [str(part) for part in fault["loc"]]
         found = resolve_parameter_path(path, settings)
         name = ".".join(path if found is None else found)
-        by_name.setdefault(name, []).append(_describe_fault(fault, path, settings))
-    return [SettingsFault(name, ", or ".join(dict.fromkeys(messages))) for name, messages in by_name.items()]
+        if said := renamed.describe_renamed(".".join(path), fault["input"]):
+            earlier.add(name)
+        by_name.setdefault(name, []).append(said or _describe_fault(fault, path, settings))
+    return [
+        SettingsFault(name, ", or ".join(dict.fromkeys(messages)), name in earlier)
+        for name, messages in by_name.items()
+    ]
 
 
 def resolve_parameter_path(path: Sequence[str], block: type[BaseModel]) -> list[str] | None:
@@ -73,8 +79,6 @@ def resolve_parameter_path(path: Sequence[str], block: type[BaseModel]) -> list[
 def _describe_fault(fault: dict[str, Any], path: Sequence[str], settings: type[BaseModel]) -> str:
     if fault["type"] != "extra_forbidden":
         return fault["msg"].removeprefix("Value error, ").replace("Input should", "must")
-    if said := earlier.suggest_current_name(".".join(path)):
-        return said
     block: type[BaseModel] = settings
     for part in path[:-1]:
         block = block.model_fields[part].annotation
@@ -91,11 +95,11 @@ _HEAD = """\
 # here. Each iteration keeps its own copy of this file (iterations/NNN/params.yaml), so an edit applies to new ones.
 """
 _WIDTH = 120
+MIGRATE_FIX = "type the new name; `flywheel migrate` does so in the files of a workspace"
 
 
-def load_settings(path: Path, overrides: dict[str, Any] | None = None, *, earlier: bool = False) -> Settings:
-    """Read settings from a YAML file; `overrides` maps dotted names to values ("rl.steps": 3). earlier: also parameters
-    by which earlier versions wrote the file, which are else refused with the name that they have now.
+def load_settings(path: Path, overrides: dict[str, Any] | None = None) -> Settings:
+    """Read settings from a YAML file; `overrides` maps dotted names to values ("rl.steps": 3).
 
     Raises BadInput, naming the parameter, for a missing, empty or cut-off file, bad YAML, an unknown name or a bad
     value; what is wrong with an override is said of `--set`.
@@ -127,9 +131,7 @@ def load_settings(path: Path, overrides: dict[str, Any] | None = None, *, earlie
             if not isinstance(block, dict):
                 raise BadInput(f"{name}: {part} is not a block of settings", where="--set", fix=f"see {path}")
         block[leaf] = value
-    return parse_settings(
-        earlier_names.upgrade_raw_settings(raw) if earlier else raw, where=str(path), overrides=overrides or {}
-    )
+    return parse_settings(raw, where=str(path), overrides=overrides or {})
 
 
 def parse_settings(raw: dict[str, Any], *, where: str, overrides: dict[str, Any] | None = None) -> Settings:
@@ -145,7 +147,7 @@ def parse_settings(raw: dict[str, Any], *, where: str, overrides: dict[str, Any]
         raise BadInput(
             "wrong parameter: " + " | ".join(fault.line for fault in found),
             where="--set" if typed else where,
-            fix="change it and run again",
+            fix=MIGRATE_FIX if any(fault.renamed for fault in found) else "change it and run again",
         ) from None
 
 

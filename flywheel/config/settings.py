@@ -42,18 +42,18 @@ class SettingsBlock(BaseModel):
 
 # Blocks `policy` and `language_model`: the model that acts, and the one that writes for it.
 
-# The coordinate spaces in which the form of actions that policy.template names can be written.
+# The coordinate formats in which the form of actions that policy.template names can be written.
 COORDINATE_SPACES = {
-    "minimal": ("points",),
-    "point": ("points", "pixels", "fractions"),
+    "minimal": ("grid",),
+    "point": ("grid", "pixels", "norm1"),
     "ui_tars_1_5": ("pixels",),
-    "ui_tars_1_0": ("boxes",),
-    "tool_call": ("points", "pixels", "fractions"),
+    "ui_tars_1_0": ("norm1000",),
+    "tool_call": ("grid", "pixels", "norm1"),
 }
 # What goes with answers that are held to their form, by parameter.
-CONSTRAINED_REQUIREMENTS = {
+GUIDED_DECODING_REQUIREMENTS = {
     "template": ("minimal", "point"),
-    "space": ("points", "fractions"),
+    "coordinate_format": ("grid", "norm1"),
     "thinks": (False,),
     "backend": ("transformers",),
 }
@@ -76,20 +76,20 @@ class PolicySettings(SettingsBlock):
     template: Literal["minimal", "point", "ui_tars_1_5", "ui_tars_1_0", "tool_call"] = "minimal"
     """The form in which actions are written, and the prompt that asks for it. minimal is point without a word about
     the actions, for a model that was trained on them."""
-    space: Literal["points", "boxes", "pixels", "fractions"] = "points"
-    """What the model's coordinates mean: points go from 0 to coordinates - 1, boxes from 0 to 1000 (UI-TARS 1.0),
-    pixels are those of the resized screen (UI-TARS 1.5), fractions go from 0 to 1."""
-    constrained: Literal["auto", "always", "never"] = "auto"
+    coordinate_format: Literal["grid", "norm1000", "pixels", "norm1"] = "grid"
+    """What the model's coordinates mean. grid: 0 to coordinates - 1. norm1000: 0 to 1000 (UI-TARS 1.0). pixels: those
+    of the resized screen (UI-TARS 1.5). norm1: 0 to 1."""
+    guided_decoding: Literal["auto", "always", "never"] = "auto"
     """Whether the agent's answers are held to the form of an action: tokens that no readable answer can go on with are
-    never drawn, and RL counts the others alone. auto: where that can be (template minimal and point in points or
-    fractions, without thinks, backend transformers). always: what cannot is refused."""
+    never drawn, and RL counts the others alone. auto: where that can be (template minimal and point in grid or
+    norm1, without thinks, backend transformers). always: what cannot is refused."""
     thinks: bool = False
     """Whether the chat template opens the thinking: what the model writes before </think> is then its thought."""
     coordinates: int = Field(100, ge=10, le=100_000)
-    """Points along each side of the screen, for space points. UI-TARS and Qwen3-VL: 1000."""
+    """Points along each side of the screen, for coordinate_format grid. UI-TARS and Qwen3-VL: 1000."""
     resize_factor: int = Field(28, ge=1, le=1024)
     """The sides of the screen as the model sees it are multiples of this many pixels. The checkpoint says how many;
-    space pixels and the length of prompts depend on it."""
+    coordinate_format pixels and the length of prompts depend on it."""
     min_pixels: int = Field(78_400, ge=1)
     """A screen of fewer pixels is enlarged to this many. The checkpoint says how many."""
     max_pixels: int = Field(12_845_056, ge=1)
@@ -98,14 +98,14 @@ class PolicySettings(SettingsBlock):
     """The set of actions that the prompt offers."""
     functions: bool = False
     """Whether the prompt also offers functions (terminal, Python, files, tools)."""
-    working_steps: int = Field(1, ge=1)
+    history_n_images: int = Field(1, ge=1)
     """The newest steps, this one included, that the prompt shows with their screens."""
-    episodic_steps: int = Field(4, ge=0)
-    """Steps before the working steps that the prompt tells in one line each."""
-    digest_characters: int = Field(0, ge=0)
-    """Characters of a digest: one text that tells all steps that are older still. 0: there is none."""
+    history_n_text: int = Field(4, ge=0)
+    """Steps before these that the prompt tells in one line each."""
+    summary_max_chars: int = Field(0, ge=0)
+    """Characters of a summary: one text that tells all steps that are older still. 0: there is none."""
     summarizer: Literal["rules", "language_model"] = "rules"
-    """Who writes the digest: rules, or the server of the block language_model."""
+    """Who writes the summary: rules, or the server of the block language_model."""
     result_characters: int = Field(2000, ge=0)
     """Characters of a step's result that the prompt shows, at most. Of a longer one the middle is left out."""
     observation_characters: int = Field(2000, ge=32)
@@ -121,9 +121,9 @@ class PolicySettings(SettingsBlock):
     """The weights' type in memory while the model answers."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """The device on which the model answers. auto: the GPU if there is one."""
-    batch: int = Field(16, ge=1)
+    max_num_seqs: int = Field(16, ge=1)
     """Requests that are answered together, at most; by each server where there are several."""
-    queue: int = Field(256, ge=1)
+    max_queue_size: int = Field(256, ge=1)
     """Requests that may wait, for each server where there are several. One more is refused."""
     cache_mb: int = Field(256, ge=0)
     """Memory, in MB, for what several prompts begin with alike (screens, keys and values). 0: nothing is kept."""
@@ -152,11 +152,11 @@ class PolicySettings(SettingsBlock):
     @property
     def holds_form(self) -> bool:
         """Whether the agent's answers are held to the form of an action."""
-        return self.constrained == "always" or (self.constrained == "auto" and not self.unheld())
+        return self.guided_decoding == "always" or (self.guided_decoding == "auto" and not self.unheld())
 
     def unheld(self) -> list[str]:
         """Parameters that answers cannot be held to their form with."""
-        return [name for name, fit in CONSTRAINED_REQUIREMENTS.items() if getattr(self, name) not in fit]
+        return [name for name, fit in GUIDED_DECODING_REQUIREMENTS.items() if getattr(self, name) not in fit]
 
 
 class LanguageModelSettings(SettingsBlock):
@@ -202,11 +202,11 @@ class SandboxSettings(SettingsBlock):
     """Milliseconds that pass on the page's own clock in a step. The clock stands still between steps."""
     timeout_s: float = Field(10.0, gt=0)
     """Seconds until a reset or a step must be done."""
-    wait_s: float = Field(600.0, gt=0)
+    acquire_timeout_s: float = Field(600.0, gt=0)
     """Seconds that an episode waits for a free page."""
     lease_s: float = Field(3600.0, gt=0)
     """Seconds after which a page is taken back from its episode."""
-    silent_s: float = Field(600.0, gt=0)
+    heartbeat_timeout_s: float = Field(600.0, gt=0)
     """Seconds without a step after which a page is taken back. Twice policy.timeout_s or more."""
     idle_s: float = Field(60.0, ge=0)
     """Seconds after which a page or browser that nobody uses is closed."""
@@ -283,7 +283,7 @@ class SynthesisSettings(SettingsBlock):
     )
     """Task templates that only evaluation uses: their names (world/template), or a share of the templates of each
     world that has four or more."""
-    left_out: list[str] = Field([])
+    excluded_templates: list[str] = Field([])
     """Task templates that are not asked at all, by their names (world/template)."""
     manifests: list[str] = Field([])
     """Third-party pages: manifest files, folders of them, or names of shipped ones (`flywheel page list`)."""
@@ -291,25 +291,25 @@ class SynthesisSettings(SettingsBlock):
     """Worlds on computers and phones that others wrote: manifest files. `domains` names them as any other world."""
     train_tasks: int = Field(40, ge=1, le=100_000)
     """Tasks made in each iteration to train on, over all worlds."""
-    repeated: float = Field(0.5, ge=0, le=1)
+    fixed_template_fraction: float = Field(0.5, ge=0, le=1)
     """Share of a world's training tasks that are of the same templates and levels in each iteration, with other
     contents: on these, P(V=1) of two iterations is compared (`p_v1_rise`). The others go through all templates."""
     eval_tasks: int = Field(40, ge=1, le=100_000)
     """Tasks for evaluation, the same in every iteration."""
     levels: list[int] = Field([1, 2], min_length=1)
     """Levels of difficulty that tasks are made of."""
-    opens_at: float = Field(0.0, ge=0, le=1)
+    level_unlock_success: float = Field(0.0, ge=0, le=1)
     """Training tasks of a world begin with the lowest of these levels, and the next one opens once this share of the
     model's trajectories of the highest open one succeed. 0: all levels are open from the first iteration. Evaluation
     has all levels, always. Recordings of levels that are not open wait while there are others."""
-    general_samples: int = Field(1000, ge=0, le=1_000_000)
+    num_grounding_examples: int = Field(1000, ge=0, le=1_000_000)
     """General screens, with something to say of them, that CT and SFT mix with the steps of tasks."""
 
 
 class RolloutSettings(SettingsBlock):
     """How the model plays the iteration's tasks."""
 
-    samples: int = Field(4, ge=1)
+    n_rollouts: int = Field(4, ge=1)
     """Trajectories of each task. SFT takes those that solved it (rejection sampling)."""
     max_concurrent: int = Field(16, ge=1, le=4096)
     """Trajectories that are played at once, at most. No more than sandbox.pages can be, on each node where
@@ -330,7 +330,7 @@ class RoutingSettings(SettingsBlock):
     scorers: dict[str, list[str]] = Field({"default": ["verifier"]})
     """Who judges the trajectories of a domain; default: those of every other domain. A trajectory counts as solved
     where all of them say so."""
-    broken_limit: float = Field(0.5, ge=0, le=1)
+    max_invalid_fraction: float = Field(0.5, ge=0, le=1)
     """The share of an iteration's trajectories that may break a data contract: so many are set aside, each with its
     reason; where it is more, the iteration stops before anything is stored."""
 
@@ -344,16 +344,16 @@ class RoutingSettings(SettingsBlock):
     """How near a score below 1 has to be to its threshold for the trajectory to be doubtful."""
     review_timeout_s: float = Field(86_400.0, gt=0)
     """Seconds that a run waits for what people say of them (`flywheel label`)."""
-    unanswered: Literal["keep", "fail"] = "keep"
+    on_timeout: Literal["keep", "fail"] = "keep"
     """What happens then. keep: what nobody looked at stays where it is, and the turn goes on; fail: the run fails, and
     goes on once all are labelled."""
 
-    duplicates_least: float = Field(0.8, gt=0, le=1)
+    dedup_min_similarity: float = Field(0.8, gt=0, le=1)
     """Share of steps from which on two of the model's trajectories of one task count as near-duplicates. 1: the same
     steps alone."""
-    duplicates_window: int = Field(2, ge=0)
+    dedup_window: int = Field(2, ge=0)
     """Iterations before this one that its trajectories are compared with, besides each other."""
-    duplicates_weigh: Literal["one", "each"] = "one"
+    dedup_weighting: Literal["one", "each"] = "one"
     """What a step of a near-duplicate weighs in training. one: near-duplicates share the weight of one. each: 1."""
 
     @field_validator("scorers")
@@ -407,7 +407,7 @@ class SupervisedSettings(TrainingSettings):
 
     freeze_vision: bool = True
     """Whether the vision tower stays as it is. Each screen is then read once, and a step takes less time."""
-    samples: int = Field(2000, ge=1)
+    num_examples: int = Field(2000, ge=1)
     """Samples trained on in one iteration, general data included."""
     batch: int = Field(16, ge=1)
     """Samples of a gradient step."""
@@ -428,9 +428,9 @@ class CtSettings(SupervisedSettings):
 
     every: int = Field(1, ge=1)
     """CT runs once in this many iterations, beginning with the first. 1: in each."""
-    hands_on: Literal["newest", "last"] = "newest"
-    """What SFT begins from where CT does not run: the newest model, or the last one that CT trained, so that it learns
-    all of its window anew."""
+    sft_init: Literal["latest", "last_ct"] = "latest"
+    """What SFT begins from where CT does not run. latest: the newest model. last_ct: the last one that CT trained, so
+    that SFT learns all of its window anew."""
     rollout_weight: float = Field(0.02, ge=0, le=1)
     """Weight of a step that the model itself played, unverified. A person's step weighs 1."""
 
@@ -444,7 +444,7 @@ class SftSettings(SupervisedSettings):
     """Share of the steps of tasks that are people's demonstrations, of all iterations, beside the model's own."""
     verified_only: bool = True
     """Train on trajectories that solved their task alone. false: on all of the model's, and CT gets none of them."""
-    samples: int = Field(320, ge=1)
+    num_examples: int = Field(320, ge=1)
     batch: int = Field(32, ge=1)
     lr: float = Field(1e-4, gt=0)
     agent_fraction: float = Field(0.6, ge=0, le=1)
@@ -463,8 +463,8 @@ class RlSettings(TrainingSettings):
     """Training steps for each domain."""
     tasks_per_step: int = Field(4, ge=1)
     """Tasks of a training step."""
-    samples: int = Field(4, ge=1)
-    """Episodes of a task. A training step uses tasks_per_step x samples of them."""
+    group_size: int = Field(4, ge=1)
+    """Episodes of a task. A training step uses tasks_per_step x group_size of them."""
     max_staleness: int = Field(1, ge=0)
     """Training steps by which the oldest weights that played an episode may lag. 0: play, then train, by turns."""
     batch_timeout_s: float = Field(3600.0, gt=0)
@@ -504,11 +504,11 @@ class RlSettings(TrainingSettings):
     """Discount of later rewards."""
     lambda_critic: float = Field(1.0, ge=0, le=1)
     """Lambda of generalised advantage estimation (GAE) in the value model's targets."""
-    alpha: float = Field(1.5, gt=0)
-    """Lambda of GAE in the policy's advantages, by the trajectory's length l in tokens: max(0, 1 - 1/(alpha l)). The
-    UI-TARS-2 report has 0.05."""
+    gae_lambda_alpha: float = Field(1.5, gt=0)
+    """Lambda of GAE in the policy's advantages, by the trajectory's length l in tokens: max(0, 1 - 1/(gae_lambda_alpha
+    l)). The UI-TARS-2 report has 0.05."""
     lambda_policy: float | None = Field(None, ge=0, le=1)
-    """A fixed lambda for the policy's advantages. null: by the trajectory's length, with alpha."""
+    """A fixed lambda for the policy's advantages. null: by the trajectory's length, with gae_lambda_alpha."""
     normalise: bool = True
     """Whether the advantages of a step are brought to mean 0 and deviation 1, over all its tokens."""
     bootstrap: bool = True
@@ -534,17 +534,17 @@ class RlSettings(TrainingSettings):
     """Taken from the reward of an episode that uses all of its steps; of a shorter one, its share of them."""
     weight_decay: float = Field(0.0, ge=0)
     beta2: float = Field(0.999, ge=0, lt=1)
-    max_mismatch: float = Field(0.05, gt=0)
+    max_logprob_diff_on_policy: float = Field(0.05, gt=0)
     """The run stops where trainer and policy, with the same weights, disagree on the log-probabilities of tokens by
     more than this, on average."""
-    max_drift: float = Field(0.5, gt=0)
-    """The same limit as max_mismatch for tokens of older weights, which differ for a good reason."""
-    curriculum_floor: float = Field(0.2, gt=0, le=1)
+    max_logprob_diff_off_policy: float = Field(0.5, gt=0)
+    """The same limit as max_logprob_diff_on_policy for tokens of older weights, which differ for a good reason."""
+    curriculum_uniform_fraction: float = Field(0.2, gt=0, le=1)
     """Share of tasks that is drawn evenly. The others come more often the more there is to learn from them. 1: no
     curriculum."""
-    curriculum_memory: float = Field(0.7, ge=0, le=1)
+    curriculum_ema_decay: float = Field(0.7, ge=0, le=1)
     """Weight, from 0 to 1, that a task's earlier outcomes keep when newer ones come."""
-    curriculum_rise: float = Field(0.6, ge=0, le=1)
+    curriculum_level_up_success: float = Field(0.6, ge=0, le=1)
     """Success at a world's level from which on the next level is open."""
 
 
@@ -567,7 +567,7 @@ class MergeSettings(SettingsBlock):
 class EvaluationSettings(SettingsBlock):
     """How models play the tasks that they were not trained on."""
 
-    samples: int = Field(1, ge=1)
+    n_trials: int = Field(1, ge=1)
     """Episodes of each task."""
     temperature: float = Field(0.0, ge=0)
     """Sampling temperature. 0: always the likeliest token."""
@@ -580,23 +580,24 @@ class PromotionSettings(SettingsBlock):
     """Whether the new model takes the place of the best one: both play fresh tasks until it is known. `flywheel bench
     gate` shows how often these rules err."""
 
-    rule: Literal["better", "not_worse", "review", "always"] = "not_worse"
-    """What is promoted. not_worse: what is shown not to be worse by the margin; better: what is shown to be better;
-    review: what a person decides, who is told what not_worse says; always: everything, for experiments."""
+    rule: Literal["superiority", "non_inferiority", "review", "always"] = "non_inferiority"
+    """What is promoted. non_inferiority: what is shown not to be worse by the margin; superiority: what is shown to be
+    better; review: what a person decides, who is told what non_inferiority says; always: everything, for
+    experiments."""
     margin: float = Field(0.1, gt=0, lt=1)
-    """A difference of success that matters: not_worse must not let such a loss pass, better must not miss such a
-    gain."""
-    false_promotion: float = Field(0.05, gt=0, lt=0.5)
-    """Chance, at most, that a model is promoted which is worse by the margin (for better: not better)."""
-    false_refusal: float = Field(0.1, gt=0, lt=0.5)
-    """Chance, at most, that an equal model is called worse (for better: one better by the margin, not better)."""
+    """A difference of success that matters: non_inferiority must not let such a loss pass,
+    superiority must not miss such a gain."""
+    type_i_error: float = Field(0.05, gt=0, lt=0.5)
+    """Chance, at most, that a model is promoted which is worse by the margin (for superiority: not better)."""
+    type_ii_error: float = Field(0.1, gt=0, lt=0.5)
+    """Chance, at most, that an equal model is called worse (for superiority: one better by the margin, not better)."""
     tasks: int = Field(120, ge=1)
     """Fresh tasks played, at most. What is not decided after them is not promoted."""
     tasks_per_look: int = Field(20, ge=1)
     """Tasks played between two looks at the outcome."""
     review_timeout_s: float = Field(86_400.0, gt=0)
     """Seconds that a run waits for a person's decision."""
-    unanswered: Literal["keep", "fail"] = "keep"
+    on_timeout: Literal["keep", "fail"] = "keep"
     """What happens then. keep: the old model stays, the iteration ends, and `reviews` says that nobody decided; fail:
     the run fails, and goes on once it is decided (`flywheel review`)."""
 
@@ -625,8 +626,8 @@ class OperationsSettings(SettingsBlock):
     Two never run at once: the second is skipped."""
     ingest_schedule: str = ""
     """When recordings are taken in, as cron has it ("0 * * * *" is hourly): the next iteration begins with them and
-    waits after the stage `ingest`. Nothing happens while there are fewer new ones than operations.ingest_after (where
-    that is 0, than recording.sessions_per_iteration)."""
+    waits after the stage `ingest`. Nothing happens while there are fewer new ones than
+    operations.trigger_min_recordings (where that is 0, than recording.sessions_per_iteration)."""
     checkup_schedule: str = ""
     """When the newest model plays fresh tasks, as cron has it ("0 5 * * 0" is each Sunday at five):
     `flywheel checkup`, without a person. One that has played them is not asked again."""
@@ -634,18 +635,18 @@ class OperationsSettings(SettingsBlock):
     """Fresh tasks that it plays. There may be fewer, where worlds have no more."""
     timezone: str = "UTC"
     """Of the schedules, such as Europe/Berlin."""
-    ingest_after: int = Field(0, ge=0)
+    trigger_min_recordings: int = Field(0, ge=0)
     """New recordings that are enough to take them in at once, without a schedule. 0: no number is."""
-    iterate_after: int = Field(0, ge=0)
+    trigger_min_demonstrations: int = Field(0, ge=0)
     """Demonstrations that an iteration which waits has taken in, enough to go on with it at once. 0: no number is."""
     restarts: int = Field(3, ge=0)
     """How often a run whose process died is begun again without a person, each time a little later. What was finished
     is not done again."""
     stage_timeout_s: float = Field(14_400.0, gt=0)
     """Seconds that a stage may take. One that takes longer is stopped, and its run fails; what was finished is kept."""
-    stop_not_promoted: int = Field(3, ge=0)
+    halt_after_rejected: int = Field(3, ge=0)
     """Iterations in a row whose model was not promoted after which none is begun without a person. 0: no number is."""
-    stop_unverified: int = Field(2, ge=0)
+    halt_after_empty: int = Field(2, ge=0)
     """Iterations in a row without a trajectory for SFT after which none is begun without a person. 0: no number is."""
     notify_command: str = ""
     """A command that is run, by the shell, where something happens that a person wants to know: an iteration is done,
@@ -688,20 +689,20 @@ class ClusterSettings(SettingsBlock):
     training_nodes: int = Field(1, ge=1, le=64)
     """Nodes that the processes which train one model are shared out over (`ct.processes`, `sft.processes`,
     `rl.processes`), as evenly as may be. For engine ray."""
-    stages_at_once: int = Field(1, ge=1, le=64)
+    max_parallel_stages: int = Field(1, ge=1, le=64)
     """Stages of one iteration that run at the same time, where none reads what another writes: ingest beside
     synthesize, the specialists of RL beside one another. From 2 on those that are beside others are processes of their
     own, which any worker of the workspace's pool begins."""
-    wait_s: float = Field(600.0, gt=0)
+    acquire_timeout_s: float = Field(600.0, gt=0)
     """Seconds that a shard, or a stage beside others, waits for a worker while none is at work anywhere."""
-    silent_s: float = Field(120.0, gt=0)
+    heartbeat_timeout_s: float = Field(120.0, gt=0)
     """Seconds without a sign of life after which a worker counts as lost, and another one does its shard. For engine
     ray."""
 
     @model_validator(mode="after")
     def _one_ray(self) -> ClusterSettings:
-        if self.engine == "ray" and self.stages_at_once > 1 and not self.address:
-            raise ValueError("stages_at_once above 1 needs a cluster that all stages reach: name its address")
+        if self.engine == "ray" and self.max_parallel_stages > 1 and not self.address:
+            raise ValueError("max_parallel_stages above 1 needs a cluster that all stages reach: name its address")
         if self.training_nodes > 1 and not self.address:
             raise ValueError("training_nodes above 1 needs engine ray and a cluster of several nodes: name its address")
         return self
@@ -757,8 +758,8 @@ class Settings(SettingsBlock):
         if self.policy.summarizer == "language_model":
             if not self.language_model.endpoint:
                 raise ValueError("policy.summarizer is language_model, so language_model.endpoint must name a server")
-            if not self.policy.digest_characters:
-                raise ValueError("policy.summarizer is language_model, so policy.digest_characters must be above 0")
+            if not self.policy.summary_max_chars:
+                raise ValueError("policy.summarizer is language_model, so policy.summary_max_chars must be above 0")
         if self.cluster.address and self.cluster.engine != "ray":
             raise ValueError("cluster.address is set, so cluster.engine must be ray")
         if self.cluster.training_nodes > max(self.ct.processes, self.sft.processes, self.rl.processes):
@@ -769,19 +770,21 @@ class Settings(SettingsBlock):
         if self.policy.backend == "openai" and not self.policy.endpoint:
             raise ValueError("policy.backend is openai, so policy.endpoint must name a server")
         spaces = COORDINATE_SPACES[self.policy.template]
-        if self.policy.space not in spaces:
+        if self.policy.coordinate_format not in spaces:
             raise ValueError(
-                f"policy.template {self.policy.template} goes with policy.space {' or '.join(spaces)}, "
-                f"not {self.policy.space}"
+                f"policy.template {self.policy.template} goes with policy.coordinate_format {' or '.join(spaces)}, "
+                f"not {self.policy.coordinate_format}"
             )
-        if self.policy.constrained == "always":
-            self._can_be_constrained()
+        if self.policy.guided_decoding == "always":
+            self._check_guided_decoding()
         if max(self.sandbox.width, self.sandbox.height) > self.policy.max_image_side:
             raise ValueError("sandbox.width and sandbox.height must not be above policy.max_image_side")
         if self.sandbox.pages_min > self.sandbox.pages:
             raise ValueError("sandbox.pages_min must not be above sandbox.pages")
-        if self.sandbox.silent_s < 2 * self.policy.timeout_s:
-            raise ValueError("sandbox.silent_s must be twice policy.timeout_s or more: a session waits for its policy")
+        if self.sandbox.heartbeat_timeout_s < 2 * self.policy.timeout_s:
+            raise ValueError(
+                "sandbox.heartbeat_timeout_s must be twice policy.timeout_s or more: a session waits for its policy"
+            )
         if self.policy.min_pixels > self.policy.max_pixels:
             raise ValueError("policy.min_pixels must not be above policy.max_pixels")
         if self.rl.deterministic and self.rl.max_staleness:
@@ -792,10 +795,10 @@ class Settings(SettingsBlock):
             raise ValueError("policy.max_new_tokens must be under policy.max_context_tokens")
         return self
 
-    def _can_be_constrained(self) -> None:
+    def _check_guided_decoding(self) -> None:
         for name in self.policy.unheld():
             value, fit = (
                 getattr(self.policy, name),
-                " or ".join(str(one).lower() for one in CONSTRAINED_REQUIREMENTS[name]),
+                " or ".join(str(one).lower() for one in GUIDED_DECODING_REQUIREMENTS[name]),
             )
-            raise ValueError(f"policy.constrained always goes with policy.{name} {fit}, not {str(value).lower()}")
+            raise ValueError(f"policy.guided_decoding always goes with policy.{name} {fit}, not {str(value).lower()}")

@@ -5,10 +5,14 @@ A workspace is a folder with `params.yaml` and `dvc.yaml`. Paths that enter data
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from flywheel.utils.errors import BadInput
+
+FORMAT = 3  # of the files of a workspace, in its iterations.yaml: one more for each step of maintenance/migrate.py
+_FORMAT_LINE = re.compile(r"^format: (\d+)$", re.MULTILINE)
 
 
 def iteration_label(iteration: int) -> str:
@@ -21,14 +25,37 @@ class Workspace:
     root: Path
 
     @classmethod
-    def find(cls, folder: Path | str | None = None) -> Workspace:
-        """The workspace at `folder` (default: the current folder). Raises BadInput where there is none."""
+    def find(cls, folder: Path | str | None = None, *, any_format: bool = False) -> Workspace:
+        """The workspace at `folder` (default: the current folder). Raises BadInput where there is none, and where its
+        files are of another version, but with any_format.
+        """
         root = Path(folder or Path.cwd()).resolve()
         if not (root / "params.yaml").is_file() or not (root / "dvc.yaml").is_file():
             raise BadInput(
                 "not a flywheel workspace", where=root, fix="go into one, or make one with `flywheel init DIR`"
             )
-        return cls(root)
+        ws = cls(root)
+        if not any_format and (found := ws.read_format()) != FORMAT:
+            earlier = found < FORMAT
+            raise BadInput(
+                f"the workspace is of {'an earlier' if earlier else 'a later'} version of flywheel",
+                where=root,
+                fix="`flywheel migrate` brings it up to date" if earlier else "update flywheel",
+            )
+        return ws
+
+    def read_format(self) -> int:
+        """Of its files. Without iterations.yaml, which tells it, no version has been at work here."""
+        try:
+            found = _FORMAT_LINE.search(self.iterations_index.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return FORMAT
+        return int(found[1]) if found else 1
+
+    @property
+    def iterations_index(self) -> Path:
+        """Which iteration is the newest, and the format of the files."""
+        return self.root / "iterations.yaml"
 
     # -- settings ---------------------------------------------------------------------------------------------
     @property

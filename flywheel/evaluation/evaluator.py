@@ -46,14 +46,14 @@ async def evaluate_policy(
     run_id: str = "",
     stats: RolloutStats | None = None,
 ) -> list[JudgedEpisode]:
-    """evaluation.samples episodes of each task at evaluation.temperature, judged.
+    """evaluation.n_trials episodes of each task at evaluation.temperature, judged.
 
     The episodes are for the report; they never enter training. `stats` is added to. Raises as `judge` does.
     """
     panel = ScorerSet(settings)
     episodes = await run_rollout(
         tasks,
-        settings.evaluation.samples,
+        settings.evaluation.n_trials,
         policy,
         environments,
         iteration=iteration,

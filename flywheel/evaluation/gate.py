@@ -84,9 +84,9 @@ def _log_mean(logarithms: np.ndarray) -> np.ndarray:
 # The promotion gate: is the merged model to replace its predecessor?
 #
 # Both play the same fresh tasks, a few at a time, until the evidence is enough or the budget is used up: a clear case
-# costs few episodes, a close one many. The rule is told by its errors. For `not_worse`: a model that is worse by
-# `promotion.margin` or more is promoted with a chance of at most `false_promotion`, and an equal one is called worse
-# with a chance of at most `false_refusal`. `better` moves both by the margin: one that is not better, one that is
+# costs few episodes, a close one many. The rule is told by its errors. For `non_inferiority`: a model that is worse by
+# `promotion.margin` or more is promoted with a chance of at most `type_i_error`, and an equal one is called worse
+# with a chance of at most `type_ii_error`. `superiority` moves both by the margin: one that is not better, one that is
 # better by the margin. What neither shows within `promotion.tasks` is not promoted. `evidence` has the mathematics.
 
 _RUNS = 4000  # simulated, for the error rates
@@ -134,11 +134,11 @@ class GateJudgement:
 
 @dataclass(frozen=True)
 class ErrorRates:
-    """false_promotion: chance that a model that is just too bad is promoted. false_refusal: that one which is just
+    """type_i_error: chance that a model that is just too bad is promoted. type_ii_error: that one which is just
     good enough is not, be it called worse or left undecided. tasks: played on average by the latter."""
 
-    false_promotion: float
-    false_refusal: float
+    type_i_error: float
+    type_ii_error: float
     tasks: float
 
 
@@ -176,11 +176,11 @@ def compare_models(old: Sequence[EvalResult], new: Sequence[EvalResult], *, seed
 
 def gate_bounds(rule: PromotionSettings) -> tuple[float, float]:
     """(too bad, good enough): the mean differences that the rule tells apart."""
-    return (0.0, rule.margin) if rule.rule == "better" else (-rule.margin, 0.0)
+    return (0.0, rule.margin) if rule.rule == "superiority" else (-rule.margin, 0.0)
 
 
 def judge_differences(differences: Sequence[float], rule: PromotionSettings) -> GateJudgement:
-    """What the differences say by the rule; `review` is told what `not_worse` says."""
+    """What the differences say by the rule; `review` is told what `non_inferiority` says."""
     bad, good = gate_bounds(rule)
     passing = log_capital_above(differences, bad)
     failing = log_capital_below(differences, good)
@@ -194,16 +194,16 @@ def judge_differences(differences: Sequence[float], rule: PromotionSettings) -> 
 
 def decide_gate(passing: float, failing: float, rule: PromotionSettings) -> Literal["pass", "fail", "undecided"]:
     """The verdict of two bets, by the logarithms of their capitals."""
-    if passing >= -math.log(rule.false_promotion):
+    if passing >= -math.log(rule.type_i_error):
         return "pass"
-    return "fail" if failing >= -math.log(rule.false_refusal) else "undecided"
+    return "fail" if failing >= -math.log(rule.type_ii_error) else "undecided"
 
 
 def count_fewest_tasks(rule: PromotionSettings) -> int:
-    """Tasks after which a model that does on every task what the other does (`better`: solves every one that the
+    """Tasks after which a model that does on every task what the other does (`superiority`: solves every one that the
     other does not) is promoted, no sooner: promotion.tasks must not be less."""
-    best = [0.0, 0.0, 1.0] if rule.rule == "better" else [0.0, 1.0, 0.0]
-    wanted, n = -math.log(rule.false_promotion), 1
+    best = [0.0, 0.0, 1.0] if rule.rule == "superiority" else [0.0, 1.0, 0.0]
+    wanted, n = -math.log(rule.type_i_error), 1
     while log_capitals_of_counts(np.array(best) * n, gate_bounds(rule)[0]) < wanted:
         n += 1
     return n
@@ -224,8 +224,8 @@ def explain_judgement(found: GateJudgement, rule: PromotionSettings, against: st
     """One line for people: what was found, what the rule makes of it, and how often the rule errs."""
     bad, good = gate_bounds(rule)
     said = {
-        "pass": _GOOD_WORDS[rule.rule == "better"],
-        "fail": _BAD_WORDS[rule.rule == "better"],
+        "pass": _GOOD_WORDS[rule.rule == "superiority"],
+        "fail": _BAD_WORDS[rule.rule == "superiority"],
         "undecided": "not decided",
     }
     share = (found.discordance * found.n + 1) / (
@@ -235,8 +235,8 @@ def explain_judgement(found: GateJudgement, rule: PromotionSettings, against: st
     return (
         f"{said[found.verdict].format(margin=f'{rule.margin:g}')} against {against}: success {found.difference:+.3f} "
         f"[{found.low:+.3f}, {found.high:+.3f}] on {found.n} fresh tasks (at most {rule.tasks}); of models like these, "
-        f"which differ on {share:.0%} of tasks, this rule promotes one at {bad:+g} in {rates.false_promotion:.1%} of "
-        f"cases and keeps one at {good:+g} back in {rates.false_refusal:.1%}"
+        f"which differ on {share:.0%} of tasks, this rule promotes one at {bad:+g} in {rates.type_i_error:.1%} of "
+        f"cases and keeps one at {good:+g} back in {rates.type_ii_error:.1%}"
     )
 
 
@@ -255,8 +255,8 @@ def simulate_gate(
     rng = np.random.default_rng(seed)
     steps = np.diff([0, *looks])
     counts = rng.multinomial(steps, [loss, max(1 - gain - loss, 0), gain], size=(runs, len(steps))).cumsum(axis=1)
-    passing = log_capitals_of_counts(counts, bad) >= -math.log(rule.false_promotion)
-    failing = log_capitals_of_counts(counts[..., ::-1], -good) >= -math.log(rule.false_refusal)
+    passing = log_capitals_of_counts(counts, bad) >= -math.log(rule.type_i_error)
+    failing = log_capitals_of_counts(counts[..., ::-1], -good) >= -math.log(rule.type_ii_error)
     never = len(looks)
     first_pass = np.where(passing.any(axis=1), passing.argmax(axis=1), never)
     first_fail = np.where(failing.any(axis=1), failing.argmax(axis=1), never)

@@ -37,8 +37,8 @@ class FlippedTask:
 
 @dataclass(frozen=True)
 class PromotionReport:
-    """reasons: what the rule `not_worse` would say against each model, with its error rates. figures: rows of the table
-    `metrics`, those that decide first. flips: tasks lost, then those gained."""
+    """reasons: what the rule `non_inferiority` would say against each model, with its error rates. figures: rows of the
+    table `metrics`, those that decide first. flips: tasks lost, then those gained."""
 
     iteration: int
     reasons: tuple[str, ...]
@@ -47,7 +47,7 @@ class PromotionReport:
 
     def markdown(self) -> str:
         lines = [f"Promote the merged model of iteration {iteration_label(self.iteration)}?", ""]
-        lines += [f"The rule `not_worse` would say: {reason}." for reason in self.reasons]
+        lines += [f"The rule `non_inferiority` would say: {reason}." for reason in self.reasons]
         lines += ["", "Tasks on which the models differ:", ""] if self.flips else [""]
         lines += [
             f"- {'solved now' if one.gained else '**no longer solved**'}: {one.world}, {one.instruction[:80]} "

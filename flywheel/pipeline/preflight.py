@@ -45,7 +45,7 @@ def run_preflight(ws: Workspace, settings: Settings, iteration: int = 1) -> None
     _check_recording(ws, settings)
     _check_promotion(settings.promotion)
     registry.check_backends(settings, synthesis.check_task_settings(settings, iteration, ws.root))
-    if settings.synthesis.general_samples:
+    if settings.synthesis.num_grounding_examples:
         chromium.find_chromium(settings.sandbox)  # it draws the general screens
     ScorerSet(settings)
     backup.check_remote_url(settings.versioning.remote)

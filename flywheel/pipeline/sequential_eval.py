@@ -28,11 +28,12 @@ from flywheel.utils.files import write_json
 async def play_and_stage(
     ctx: StageContext, name: str, model: Path, tasks: Sequence[Task], environments: EnvProvider, folder: Path
 ) -> dict[str, Any]:
-    """Play evaluation.samples episodes of each task and stage them in the folder; the results, and what went on around.
+    """Play evaluation.n_trials episodes of each task and stage them in the folder; the results, and what went on
+    around.
 
     name: of the player, for those who watch.
     """
-    done, total, stats = 0, len(tasks) * ctx.settings.evaluation.samples, RolloutStats()
+    done, total, stats = 0, len(tasks) * ctx.settings.evaluation.n_trials, RolloutStats()
 
     def count(episode) -> None:
         nonlocal done

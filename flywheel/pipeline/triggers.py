@@ -32,18 +32,19 @@ class DueRun:
 
 
 def due_runs(ws: Workspace, settings: Settings) -> list[DueRun]:
-    """What new recordings and demonstrations ask for (`operations.ingest_after`, `iterate_after`): one run at most."""
+    """What new recordings and demonstrations ask for (`operations.trigger_min_recordings`,
+    `trigger_min_demonstrations`): one run at most."""
     rules = settings.operations
-    if not (rules.ingest_after or rules.iterate_after):
+    if not (rules.trigger_min_recordings or rules.trigger_min_demonstrations):
         return []
     k = iterations.newest_iteration(ws)
     if k == 0 or dvc_files.is_iteration_complete(ws, k):
-        if rules.ingest_after and (new := count_new_recordings(ws, settings)) >= rules.ingest_after:
+        if rules.trigger_min_recordings and (new := count_new_recordings(ws, settings)) >= rules.trigger_min_recordings:
             key = f"{workspace_identity.workspace_name(ws)}:ingest:{iteration_label(k + 1)}"
             return [DueRun(key, {"until": INGEST}, f"{new} new recordings are there")]
         return []
-    waits = rules.iterate_after and dvc_files.recorded_stages(ws, k) == [INGEST]
-    if waits and (taken := _count_demonstrations(ws, k)) >= rules.iterate_after:
+    waits = rules.trigger_min_demonstrations and dvc_files.recorded_stages(ws, k) == [INGEST]
+    if waits and (taken := _count_demonstrations(ws, k)) >= rules.trigger_min_demonstrations:
         words = f"iteration {iteration_label(k)} has taken in {taken} demonstrations"
         return [
             DueRun(
@@ -57,7 +58,7 @@ def due_runs(ws: Workspace, settings: Settings) -> list[DueRun]:
 
 def count_missing_recordings(ws: Workspace, settings: Settings) -> int:
     """How many more new recordings there must be before the next iteration begins with them."""
-    enough = settings.operations.ingest_after or settings.recording.sessions_per_iteration
+    enough = settings.operations.trigger_min_recordings or settings.recording.sessions_per_iteration
     return max(0, enough - count_new_recordings(ws, settings))
 
 
@@ -84,7 +85,7 @@ def _count_demonstrations(ws: Workspace, iteration: int) -> int:
 
 def halt_if_asked(ws: Workspace, rules: OperationsSettings) -> None:
     """Raises Stopped where the last iterations are such that a person should look (`operations.stop_*`)."""
-    longest = max(rules.stop_not_promoted, rules.stop_unverified)
+    longest = max(rules.halt_after_rejected, rules.halt_after_empty)
     if not longest or not iterations.newest_iteration(ws):
         return
     newest = (
@@ -92,8 +93,8 @@ def halt_if_asked(ws: Workspace, rules: OperationsSettings) -> None:
     )
     last = database.query_catalog(ws, newest).to_pylist()
     for parameter, count, bad, words in (
-        ("stop_not_promoted", rules.stop_not_promoted, lambda row: row["promoted"] is False, "were not promoted"),
-        ("stop_unverified", rules.stop_unverified, lambda row: row["to_sft"] == 0, "sent no trajectory to SFT"),
+        ("halt_after_rejected", rules.halt_after_rejected, lambda row: row["promoted"] is False, "were not promoted"),
+        ("halt_after_empty", rules.halt_after_empty, lambda row: row["to_sft"] == 0, "sent no trajectory to SFT"),
     ):
         if count and len(last) >= count and all(map(bad, last[:count])):
             raise LoopHalted(

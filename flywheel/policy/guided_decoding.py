@@ -17,7 +17,7 @@ from flywheel.agent.grammar import Grammar
 from flywheel.agent.parsing.action_builder import DIRECTIONS, MAX_KEYS
 from flywheel.agent.parsing.parser import serialise_action
 from flywheel.agent.prompt import list_action_signatures
-from flywheel.config.settings import CONSTRAINED_REQUIREMENTS
+from flywheel.config.settings import GUIDED_DECODING_REQUIREMENTS
 from flywheel.utils.errors import BadInput, ModelError, PolicyError, first_line
 
 if TYPE_CHECKING:
@@ -52,11 +52,12 @@ JSON: /\{{("[A-Za-z0-9_]{{1,40}}": ("[^"'\\\n\r]{{0,2000}}"|-?[1-9][0-9]{{0,8}}|
 
 def build_lark_grammar(grammar: Grammar, tokens: int) -> str:
     """tokens: of a thought, at most. Raises BadInput for a form that is not written here."""
-    if grammar.form not in CONSTRAINED_REQUIREMENTS["template"] or grammar.thinks:
+    if grammar.form not in GUIDED_DECODING_REQUIREMENTS["template"] or grammar.thinks:
         raise BadInput(
             f"answers of the form {grammar.form} cannot be constrained",
-            where="policy.constrained",
-            fix=f"set it to never, or policy.template to {' or '.join(CONSTRAINED_REQUIREMENTS['template'])}, without policy.thinks",
+            where="policy.guided_decoding",
+            fix=f"set it to never, or policy.template to {' or '.join(GUIDED_DECODING_REQUIREMENTS['template'])}, "
+            "without policy.thinks",
         )
     calls = [_call(line) for line in list_action_signatures(grammar)]
     return _RULES.format(
@@ -92,10 +93,10 @@ def _value(example: str) -> str:
 
 def _number(grammar: Grammar, axis: int) -> str:
     """A coordinate as `call_form.write` writes it, as a regular expression."""
-    if grammar.space.kind == "fractions":
+    if grammar.space.kind == "norm1":
         return r"0\.[0-9]{4}"
     size = grammar.space.size[axis]
-    if grammar.space.kind == "points" and size <= 100:
+    if grammar.space.kind == "grid" and size <= 100:
         return "|".join(f"{number:02d}" for number in range(size))
     return integers_regex(size - 1)
 
@@ -149,7 +150,7 @@ class AnswerState:
         self._ended |= token == self._end_id
         if not self._ended and not self._matcher.consume_token(token):
             said = first_line(self._matcher.get_error())
-            raise PolicyError(f"token {token} is not of the form of answers: {said}", where="policy.constrained")
+            raise PolicyError(f"token {token} is not of the form of answers: {said}", where="policy.guided_decoding")
 
 
 class _NotByteLevel(ModelError):
@@ -174,7 +175,7 @@ class _ByteTokenizer:
             ]
         except (KeyError, TypeError):
             raise _NotByteLevel(
-                "its tokeniser is not of bytes, as Qwen's is", where="policy.constrained", fix="set it to never"
+                "its tokeniser is not of bytes, as Qwen's is", where="policy.guided_decoding", fix="set it to never"
             ) from None
 
     def __call__(self, text: str) -> list[int]:
@@ -196,7 +197,7 @@ class AnswerConstraint:
         self._first = LLMatcher(LLTokenizer(TokenizerWrapper(_ByteTokenizer(encoder))), form, log_level=0)
         if self._first.is_error():
             raise ModelError(
-                f"its answers cannot be constrained: {self._first.get_error()}", where="policy.constrained"
+                f"its answers cannot be constrained: {self._first.get_error()}", where="policy.guided_decoding"
             )
         self._end_id, self._vocabulary = encoder.end_id, vocabulary
 
@@ -224,7 +225,7 @@ def open_constraint(
     try:
         return AnswerConstraint(encoder, model.get_text_config().vocab_size, policy)
     except _NotByteLevel as error:
-        if policy.constrained == "always":
+        if policy.guided_decoding == "always":
             raise
         log.warning("answers are not held to the form of an action: %s", error.what)
         return None

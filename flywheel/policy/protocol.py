@@ -19,9 +19,9 @@ class SamplingParams:
     """temperature 0 is greedy. seed: the sampled tokens depend on it and on the context alone, not on the batch.
 
     ignore_end: go on after the end token, up to max_new_tokens (for benchmarks). action: the answer is to be an action,
-    and is held to its form where the settings say so (`policy.constrained`). session: the trajectory that asks, which
-    changes nothing in the answer: of several servers one answers all requests of a session, since it keeps what they
-    begin with alike; "": any. Raises BadInput for numbers that nothing can be sampled with.
+    and is held to its form where the settings say so (`policy.guided_decoding`). session: the trajectory that asks,
+    which changes nothing in the answer: of several servers one answers all requests of a session, since it keeps what
+    they begin with alike; "": any. Raises BadInput for numbers that nothing can be sampled with.
     """
 
     temperature: float = 1.0

@@ -326,13 +326,13 @@ def merge_weighted_steps(own: WeightedSteps, people: WeightedSteps, share: float
 def draw_mixture(
     agent: WeightedSteps, general: WeightedSteps, settings: SupervisedSettings, seed: int
 ) -> list[ExampleRef]:
-    """settings.samples samples, the share settings.agent_fraction of them from `agent`, the rest general, shuffled.
+    """settings.num_examples examples, the share settings.agent_fraction of them from `agent`, the rest general, shuffled.
 
     Within its source a step comes as often as its weight asks, rounded up or down. Few agent samples are repeated
     settings.max_repeats times on average, no more; general data take the rest. Where one source is empty the other
     fills the mix (an early iteration has no agent data), and the log says so.
     """
-    n = settings.samples
+    n = settings.num_examples
     of_agent = min(round(n * settings.agent_fraction), settings.max_repeats * agent.total)
     if not agent.total or not general.total:
         log.warning("there are no %s samples: the other source fills the mix", "general" if agent.total else "agent")
@@ -489,7 +489,7 @@ def _load_agent_examples(
     said = _load_responses(
         ws, manifest, {(steps[-1].trajectory_id, steps[-1].step) for steps in begun.values()}, tokens
     )
-    wanted = {step.image_sha256 for steps in begun.values() for step in steps[-settings.policy.working_steps :]}
+    wanted = {step.image_sha256 for steps in begun.values() for step in steps[-settings.policy.history_n_images :]}
     images = store_images.copy_images_to_file(ws, manifest.paths(ws, "images"), wanted - {None}, path)
     prompt = _PromptEncoder(encoder, images, settings)
     made = {}
@@ -543,7 +543,7 @@ def _load_histories(
 def _with_digests(trajectory: Trajectory, steps: Sequence[Step], settings: Settings) -> list[Step]:
     """The steps, each with the digest of older ones that its prompt shows, as rollouts store it: a language model that
     writes digests for people's steps is asked here and nowhere else."""
-    if not settings.policy.digest_characters:
+    if not settings.policy.summary_max_chars:
         return list(steps)
     history = PromptHistory(trajectory.instruction, {}, settings.policy, summarizer=open_summarizer(settings))
     told = []

@@ -28,7 +28,7 @@ from flywheel.utils.errors import BadInput
 from flywheel.utils.files import file_lock
 
 _BESIDE = ("ingest", "synthesize")
-_AT_ONCE = {"cluster.stages_at_once": 2}
+_AT_ONCE = {"cluster.max_parallel_stages": 2}
 
 
 @pytest.fixture(scope="module")
@@ -181,7 +181,7 @@ def test_a_killed_run_leaves_no_process_and_is_gone_on_with(served, tmp_path):
     flywheel = Path(sys.executable).with_name("flywheel")
     with (tmp_path / "log").open("wb") as out:
         run = subprocess.Popen(
-            [flywheel, "run", "-w", ws.root, "--set", "cluster.stages_at_once=2"], stdout=out, stderr=out
+            [flywheel, "run", "-w", ws.root, "--set", "cluster.max_parallel_stages=2"], stdout=out, stderr=out
         )
     family: list[psutil.Process] = []
 

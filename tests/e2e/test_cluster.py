@@ -157,7 +157,7 @@ def test_work_goes_on_without_a_node_and_with_a_new_one(ctx, machines, nodes):
 
 
 def test_a_worker_that_hangs_is_replaced(ctx, nodes, monkeypatch):
-    monkeypatch.setattr(nodes, "limits", nodes.limits.model_copy(update={"silent_s": 3.0}))
+    monkeypatch.setattr(nodes, "limits", nodes.limits.model_copy(update={"heartbeat_timeout_s": 3.0}))
     with asked(nodes, ctx, "a") as done:
         until(lambda: len(tries(ctx)) == 1, done)
         os.kill(tries(ctx)[0][2], signal.SIGSTOP)

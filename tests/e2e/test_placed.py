@@ -219,7 +219,10 @@ def test_nothing_is_left_of_a_run_that_is_killed(machines, nodes, tmp_path):
     ("limits", "said"),
     [
         ({}, r"sandbox.manager is cluster, and there is none \(cluster.engine\); set it to ray"),
-        ({"engine": "ray", "address": "a:1", "stages_at_once": 2}, r"do not share \(cluster.stages_at_once\)"),
+        (
+            {"engine": "ray", "address": "a:1", "max_parallel_stages": 2},
+            r"do not share \(cluster.max_parallel_stages\)",
+        ),
     ],
 )
 def test_settings_that_cannot_work_are_refused_before_a_run_begins(limits, said, project):
@@ -242,7 +245,7 @@ def test_without_browsers_to_be_had_no_run_begins(machines, nodes, monkeypatch):
     many = chosen(machines.address, sandbox={"browsers": 3})
     with pytest.raises(ClusterError, match="no node has browsers 3"), placed(nodes, many):
         pass
-    monkeypatch.setattr(nodes, "limits", nodes.limits.model_copy(update={"wait_s": 1.0}))
+    monkeypatch.setattr(nodes, "limits", nodes.limits.model_copy(update={"acquire_timeout_s": 1.0}))
 
     @ray.remote(num_cpus=0, resources={"browsers": 1})
     class Another:

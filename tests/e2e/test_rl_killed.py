@@ -17,7 +17,7 @@ STEPS, BATCH = 3, 4
 RL = {
     "steps": STEPS,
     "tasks_per_step": 2,
-    "samples": 2,
+    "group_size": 2,
     "minibatch": 4,
     "value_pretraining_steps": 2,
     "value_pretraining_tasks": 2,
@@ -63,7 +63,7 @@ def check_that_each_counts_once(folder: Path) -> None:
 
 
 def test_ten_kills_of_a_stream(tmp_path, project):
-    got = runs(tmp_path, project, 1, 10, max_staleness=2, deterministic=False, max_drift=10.0)
+    got = runs(tmp_path, project, 1, 10, max_staleness=2, deterministic=False, max_logprob_diff_off_policy=10.0)
     assert got["kills"] == 10, got
     check_that_each_counts_once(tmp_path / "whole")
     check_that_each_counts_once(tmp_path / "killed")

@@ -137,7 +137,7 @@ def test_at_the_deadline_what_was_said_counts_and_the_turn_goes_on(ws):
 
 def test_or_it_is_an_error_with_a_name_and_the_question_stays_open(ws):
     with pytest.raises(FlywheelError, match="nobody answered in 1 s, and 4 trajectories have no label"):
-        routed_turns.ask(ws, settings_of(ws, review_timeout_s=1, unanswered="fail"))
+        routed_turns.ask(ws, settings_of(ws, review_timeout_s=1, on_timeout="fail"))
     assert routing_decisions.read_decisions(ws, 1) == ()
     assert len(route_review.open_questions(ws, 1)) == 4
 

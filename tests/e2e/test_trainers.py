@@ -162,7 +162,7 @@ def test_nodes_that_stay_busy_are_waited_for_no_longer_than_the_setting_says(roo
     busy = [ray.remote(Busy).options(num_cpus=1).remote() for _ in range(2)]
     try:
         ray.get([one.here.remote() for one in busy])
-        monkeypatch.setattr(nodes, "limits", nodes.limits.model_copy(update={"wait_s": 2.0}))
+        monkeypatch.setattr(nodes, "limits", nodes.limits.model_copy(update={"acquire_timeout_s": 2.0}))
         nodes.alive()
         with pytest.raises(ClusterError, match=r"no worker came for 2 s.*\(stage sft: CPU 1; CPU 1\); add a node"):
             do_shards(nodes, team_stages.SFT, opened(root, machines), ["sft"])

@@ -24,9 +24,9 @@ from flywheel.store.versioning import dvc_files
 _LEAST = (
     "recording.sessions_per_iteration=1",
     "synthesis.train_tasks=8",
-    "ct.samples=12",
-    "sft.samples=12",
-    "synthesis.general_samples=12",
+    "ct.num_examples=12",
+    "sft.num_examples=12",
+    "synthesis.num_grounding_examples=12",
     "synthesis.eval_tasks=4",
     "rl.tasks_per_step=1",
     "rl.value_pretraining_tasks=2",

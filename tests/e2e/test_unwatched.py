@@ -140,7 +140,11 @@ def test_a_run_that_died_is_begun_again_so_often_and_somebody_is_told(served):
             client.set_flow_run_state(run.id, Crashed(message="signal 9"), force=True)
 
     with get_client(sync_client=True) as client:
-        die(client.create_flow_run_from_deployment(found["iteration"], parameters={"settings": {"rollout.samples": 2}}))
+        die(
+            client.create_flow_run_from_deployment(
+                found["iteration"], parameters={"settings": {"rollout.n_rollouts": 2}}
+            )
+        )
     with get_client(sync_client=True) as client:  # one that its deployment kept out, since then
         kept_out = client.create_flow_run_from_deployment(found["iteration"])
         client.set_flow_run_state(kept_out.id, Cancelled(), force=True)
@@ -151,7 +155,7 @@ def test_a_run_that_died_is_begun_again_so_often_and_somebody_is_told(served):
         TriggerWatcher(served, found).restart_dead_runs(rules)
         (run,) = [one for one in of_deployment(found["iteration"]) if one.id not in seen]
         assert f"restart:{again}" in run.tags
-        assert run.parameters["settings"] == {"rollout.samples": 2}
+        assert run.parameters["settings"] == {"rollout.n_rollouts": 2}
         assert run.state_name == "Scheduled"
         die(run)
     watcher.restart_dead_runs(rules)

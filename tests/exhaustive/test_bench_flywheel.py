@@ -65,7 +65,7 @@ def test_no_run_trains_on_what_models_are_measured_on(runs):
         assert not measured & {task_content(task) for n in (1, 2) for task in make_tasks(chosen, n, "train")}
 
 
-@pytest.mark.parametrize("profile", [{}, {"iterations": 3, "ct": {"samples": 90}}])
+@pytest.mark.parametrize("profile", [{}, {"iterations": 3, "ct": {"num_examples": 90}}])
 def test_arms_are_settings_and_one_round_has_the_data_of_all(runs, profile):
     chosen = config.parse_settings(profile, where="test")
     for arm in runs.ARMS:
@@ -77,7 +77,7 @@ def test_arms_are_settings_and_one_round_has_the_data_of_all(runs, profile):
         assert (changed != chosen) == (arm != "whole")
         if arm == "one-round":
             assert changed.iterations == 1
-            assert changed.ct.samples == chosen.ct.samples * chosen.iterations
+            assert changed.ct.num_examples == chosen.ct.num_examples * chosen.iterations
             assert (
                 changed.recording.sessions_per_iteration == chosen.recording.sessions_per_iteration * chosen.iterations
             )

@@ -220,7 +220,7 @@ def test_long_episodes_have_a_table_and_a_start_of_their_own(tmp_path, capsys):
     assert (tmp_path / "curves-long.png").is_file()
     assert not (tmp_path / "table.md").exists()
     chosen, short = (module("rl_run").settings("full", 1, episodes=episodes).rl for episodes in ("long", "short"))
-    assert (chosen.samples, short.samples) == (4, 8)
+    assert (chosen.group_size, short.group_size) == (4, 8)
     assert chosen.lambda_policy is None
 
 

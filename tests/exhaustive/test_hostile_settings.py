@@ -126,7 +126,7 @@ def check_told(error: FlywheelError, name: str) -> None:
 
 @given(st.sampled_from(FIELDS), st.sampled_from(HOSTILE) | st.floats() | st.integers() | st.text(max_size=9))
 @hypothesis_settings(max_examples=600)
-@example("rollout.samples", True)
+@example("rollout.n_rollouts", True)
 @example("rl.zero_stage", True)
 @example("rl.batch_timeout_s", math.inf)
 @example("sandbox.width", 1_000_000)
@@ -183,7 +183,7 @@ def flywheel(*arguments: Any) -> tuple[int, str]:
         ("synthesis.held_out=[shop/serch]", "did you mean search?"),
         ("synthesis.manifests=[nope]", "synthesis.manifests"),
         ("synthesis.train_tasks=2", "synthesis.train_tasks"),
-        ("rollout.samples=true", "rollout.samples"),
+        ("rollout.n_rollouts=true", "rollout.n_rollouts"),
         ("rollout.sampels=3", "did you mean samples?"),
         ("rl.batch_timeout_s=.inf", "rl.batch_timeout_s"),
         ("rl.algorithm=pppo", "there is no algorithm 'pppo' (rl.algorithm); known are grpo, ppo"),
@@ -249,7 +249,7 @@ def test_numbers_are_read_as_people_write_them(tmp_path):
     path = tmp_path / "params.yaml"
     path.write_text("ct: {lr: 5e-4}\nrl: {actor_lr: 1E-4, alpha: 2}\n")
     loaded = config.load_settings(path)
-    assert (loaded.ct.lr, loaded.rl.actor_lr, loaded.rl.alpha) == (5e-4, 1e-4, 2.0)
+    assert (loaded.ct.lr, loaded.rl.actor_lr, loaded.rl.gae_lambda_alpha) == (5e-4, 1e-4, 2.0)
 
 
 def test_an_error_of_a_frozen_file_names_it_and_the_way_out(ws, tmp_path):

@@ -95,7 +95,9 @@ def test_losses_and_gradients_of_parts_add_up_to_the_minibatchs(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_step_makes_likelier_what_was_better(folder, name):
     """Over all tokens, advantage times the change of the log-probability is above 0."""
-    rl = RlSettings(algorithm=name, actor_lr=1e-3, warmup=0, positive_nll=0.0, minibatch=64, max_mismatch=100)
+    rl = RlSettings(
+        algorithm=name, actor_lr=1e-3, warmup=0, positive_nll=0.0, minibatch=64, max_logprob_diff_on_policy=100
+    )
     made, batch = Learner(load_model(folder), rl, 0), made_up(folder, rl)
     assert (made.value is not None) == algorithm.get_algorithm(name).needs_value
     cut, horizon = estimate_step_samples(batch, made, rl)
@@ -119,7 +121,7 @@ def test_a_third_algorithm_trains_by_its_name_alone(folder, tmp_path, monkeypatc
         "algorithm": "rloo",
         "steps": 2,
         "tasks_per_step": 2,
-        "samples": 2,
+        "group_size": 2,
         "actor_lr": 1e-3,
         "max_staleness": 0,
         "format_penalty": 0.1,
@@ -143,7 +145,7 @@ def test_a_third_algorithm_trains_by_its_name_alone(folder, tmp_path, monkeypatc
 
 
 def test_a_frozen_tower_stays_as_it_is_and_reads_each_screen_once(folder):
-    rl = RlSettings(freeze_vision=True, actor_lr=1e-3, warmup=0, epochs=2, max_mismatch=100)
+    rl = RlSettings(freeze_vision=True, actor_lr=1e-3, warmup=0, epochs=2, max_logprob_diff_on_policy=100)
     made, batch = Learner(load_model(folder), rl, 0), made_up(folder, rl)
     before = {name: weights.clone() for name, weights in made.policy.state_dict().items()}
     train_step(made, estimate_step_samples(batch, made, rl)[0], rl, 1)

@@ -23,7 +23,7 @@ from flywheel.utils.files import write_json, write_text
 
 
 def small(tasks: int) -> Settings:
-    few = {"train_tasks": 4, "eval_tasks": 4, "general_samples": 0}
+    few = {"train_tasks": 4, "eval_tasks": 4, "num_grounding_examples": 0}
     return Settings.model_validate(
         {"synthesis": few, "operations": {"checkup_tasks": tasks}, "versioning": {"git": True}}
     )

@@ -86,7 +86,7 @@ def test_outside_a_workspace(tmp_path):
 @pytest.mark.parametrize(
     ("assignment", "said"),
     [
-        ("rollout.samples=none", "rollout.samples"),
+        ("rollout.n_rollouts=none", "rollout.n_rollouts"),
         ("rollout.nothing=1", "rollout.nothing"),
         ("rl.eps_high=-1", "rl.eps_high"),
         ("novalue", "--set"),

@@ -168,7 +168,7 @@ def test_what_breaks_a_row_contract_is_set_aside_and_the_rest_goes_on(many, tmp_
     assert len(broken) == len(offences)
     for name, contract in broken.items():
         offences[contract](ws, name)
-    routed(ws, settings, 1, routing=settings.routing.model_copy(update={"broken_limit": 1.0}))
+    routed(ws, settings, 1, routing=settings.routing.model_copy(update={"max_invalid_fraction": 1.0}))
     reasons = aside(ws)
     assert {name: reasons.get(name, "").split(": ")[:2] for name in broken} == {
         name: ["contract", contract] for name, contract in broken.items()
@@ -185,7 +185,7 @@ def test_a_screen_that_is_not_what_its_name_says_is_no_screen(built, tmp_path, c
     ws = copy(source, tmp_path)
     others = aside(ws)
     images(bytes=content)(ws)
-    routed(ws, settings, 1, routing=settings.routing.model_copy(update={"broken_limit": 1.0}))
+    routed(ws, settings, 1, routing=settings.routing.model_copy(update={"max_invalid_fraction": 1.0}))
     reasons = aside(ws)
     assert reasons["t10000"].startswith("contract: image_there: ")
     assert others.keys() <= reasons.keys()
@@ -247,11 +247,11 @@ def test_too_many_offences_stop_the_iteration_before_anything_is_stored(built, t
     ws = copy(source, tmp_path)
     before = rows(ws, "routes", "route")
     edited("trajectories", "rollout", lambda mine, found: [row.update(reward=7.0) for row in found])(ws)
-    strict = settings.routing.model_copy(update={"broken_limit": 0.6})
+    strict = settings.routing.model_copy(update={"max_invalid_fraction": 0.6})
     with pytest.raises(ContractBroken, match=r"9 of 12 trajectories break a contract, 9 of them reward_in_range"):
         routed(ws, settings, 1, routing=strict)
     assert rows(ws, "routes", "route") == before
-    routed(ws, settings, 1, routing=settings.routing.model_copy(update={"broken_limit": 1.0}))
+    routed(ws, settings, 1, routing=settings.routing.model_copy(update={"max_invalid_fraction": 1.0}))
     assert conserved(ws)
 
 

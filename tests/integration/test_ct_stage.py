@@ -52,7 +52,7 @@ def test_the_newest_model_is_handed_on(three):
 
 def test_the_last_model_of_ct_is_handed_on_where_that_is_asked(three):
     ws, _ = three
-    chosen = {"every": 3, "hands_on": "last"}
+    chosen = {"every": 3, "sft_init": "last_ct"}
     with pytest.raises(BadInput, match="the last model that CT trained is not there"):
         run_stage(ct.STAGE, _ct(three, 3, **chosen))
     made = ws.model(1, "ct")

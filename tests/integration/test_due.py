@@ -43,31 +43,33 @@ def test_new_recordings_are_those_that_no_iteration_took_in(ws):
 
 def test_enough_new_recordings_begin_one_ingest(ws):
     recorded(ws, 4)
-    assert triggers.due_runs(ws, rules(ingest_after=5)) == []
+    assert triggers.due_runs(ws, rules(trigger_min_recordings=5)) == []
     assert triggers.due_runs(ws, rules()) == []
     recorded(ws, 1, first=4)
-    (first,) = triggers.due_runs(ws, rules(ingest_after=5))
+    (first,) = triggers.due_runs(ws, rules(trigger_min_recordings=5))
     assert (first.parameters, first.key) == ({"until": "ingest"}, f"{workspace_identity.workspace_name(ws)}:ingest:004")
     recorded(ws, 1, first=5)
-    assert [one.key for one in triggers.due_runs(ws, rules(ingest_after=5))] == [first.key]  # Prefect begins a key once
+    assert [one.key for one in triggers.due_runs(ws, rules(trigger_min_recordings=5))] == [
+        first.key
+    ]  # Prefect begins a key once
 
 
 def test_how_many_recordings_an_ingest_waits_for(ws):
     recorded(ws, 4)
-    assert triggers.count_missing_recordings(ws, rules(ingest_after=5)) == 1
-    assert triggers.count_missing_recordings(ws, rules(ingest_after=3)) == 0
+    assert triggers.count_missing_recordings(ws, rules(trigger_min_recordings=5)) == 1
+    assert triggers.count_missing_recordings(ws, rules(trigger_min_recordings=3)) == 0
     assert triggers.count_missing_recordings(ws, rules()) == Settings().recording.sessions_per_iteration - 4
 
 
 def test_an_iteration_that_waits_goes_on_once_it_has_taken_in_enough(ws):
-    settings = rules(iterate_after=2, ingest_after=1)
+    settings = rules(trigger_min_demonstrations=2, trigger_min_recordings=1)
     begin_iteration(ws, 4, least_work.frozen(settings, recording={"sessions_per_iteration": 0}))
     assert triggers.due_runs(ws, settings) == []  # begun, and nothing taken in yet
     least_work.run_stage(ws, "ingest", 4)
     synthetic.ingested(ws, 4)  # two demonstrations, and one that was set aside
     assert triggers.due_runs(ws, settings) == []  # not recorded yet
     stage_records.record_stage(ws, "ingest", 4)
-    assert triggers.due_runs(ws, rules(iterate_after=3)) == []
+    assert triggers.due_runs(ws, rules(trigger_min_demonstrations=3)) == []
     (one,) = triggers.due_runs(ws, settings)
     assert one.parameters == {"until": None}
     assert workspace_identity.iteration_run_id(ws, 4) in one.key
@@ -79,12 +81,12 @@ def test_an_iteration_that_waits_goes_on_once_it_has_taken_in_enough(ws):
 def test_iterations_that_were_not_promoted_stop_the_next(ws):
     for k, promoted in ((1, True), (2, False), (3, False)):
         write_json(ws.promotion(k), {**manifest.read_promotion(ws, k), "promoted": promoted})
-    triggers.halt_if_asked(ws, OperationsSettings(stop_not_promoted=3, stop_unverified=0))
-    triggers.halt_if_asked(ws, OperationsSettings(stop_not_promoted=0, stop_unverified=0))
+    triggers.halt_if_asked(ws, OperationsSettings(halt_after_rejected=3, halt_after_empty=0))
+    triggers.halt_if_asked(ws, OperationsSettings(halt_after_rejected=0, halt_after_empty=0))
     with pytest.raises(
-        triggers.LoopHalted, match=r"the last 2 iterations were not promoted.*operations.stop_not_promoted"
+        triggers.LoopHalted, match=r"the last 2 iterations were not promoted.*operations.halt_after_rejected"
     ):
-        triggers.halt_if_asked(ws, OperationsSettings(stop_not_promoted=2, stop_unverified=0))
+        triggers.halt_if_asked(ws, OperationsSettings(halt_after_rejected=2, halt_after_empty=0))
 
 
 def test_before_the_first_iteration_nothing_stops_and_all_recordings_are_new(tmp_path):
@@ -93,7 +95,7 @@ def test_before_the_first_iteration_nothing_stops_and_all_recordings_are_new(tmp
     stage_records.init_dvc_project(ws)
     triggers.halt_if_asked(ws, OperationsSettings())
     recorded(ws, 2)
-    (one,) = triggers.due_runs(ws, rules(ingest_after=2))
+    (one,) = triggers.due_runs(ws, rules(trigger_min_recordings=2))
     assert one.key.endswith(":ingest:001")
 
 

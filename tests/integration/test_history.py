@@ -69,10 +69,10 @@ def same(samples, policy, encoder) -> bool:
 
 MEMORIES = {
     "the default": {},
-    "a digest by rules": {"digest_characters": 120, "episodic_steps": 2},
-    "several turns": {"working_steps": 4, "digest_characters": 120, "max_context_tokens": 900},
-    "too little room": {"working_steps": 4, "digest_characters": 120, "max_context_tokens": 200},
-    "tool calls": {"template": "tool_call", "working_steps": 3, "functions": True, "max_context_tokens": 4000},
+    "a digest by rules": {"summary_max_chars": 120, "history_n_text": 2},
+    "several turns": {"history_n_images": 4, "summary_max_chars": 120, "max_context_tokens": 900},
+    "too little room": {"history_n_images": 4, "summary_max_chars": 120, "max_context_tokens": 200},
+    "tool calls": {"template": "tool_call", "history_n_images": 3, "functions": True, "max_context_tokens": 4000},
 }
 
 
@@ -128,7 +128,7 @@ async def test_a_digest_by_a_model_is_read_from_the_step_and_not_asked_for_again
     """The model's answers are never the same twice, so only what was stored can give the same context."""
     answers = iter(range(1000))
     with Server(lambda asked: said(f"Record {next(answers)}.")) as server:
-        chosen = settings(server, summarizer="language_model", digest_characters=100, episodic_steps=2)
+        chosen = settings(server, summarizer="language_model", summary_max_chars=100, history_n_text=2)
         episodes, policy = await rolled_out(encoder, chosen)
     rows = [row for episode in episodes for row in episode.steps]
     stored = [json.loads(row.memory) for row in rows if row.memory]
@@ -152,7 +152,7 @@ async def test_a_digest_by_a_model_is_read_from_the_step_and_not_asked_for_again
 
 async def test_a_model_that_is_down_does_not_end_an_episode(encoder):
     with Server(lambda asked: (401, "no key")) as server:
-        chosen = settings(server, summarizer="language_model", digest_characters=100)
+        chosen = settings(server, summarizer="language_model", summary_max_chars=100)
         episodes, _ = await rolled_out(encoder, chosen)
     assert {episode.trajectory.steps for episode in episodes} == {STEPS}
     by = {json.loads(row.memory)["by"] for episode in episodes for row in episode.steps if row.memory}

@@ -172,7 +172,7 @@ def test_an_endpoint_that_is_no_address_is_bad_input():
 def test_the_settings_choose_the_summarizer():
     assert open_summarizer(Settings()).name == "rules"
     chosen = Settings(
-        policy=PolicySettings(summarizer="language_model", digest_characters=90),
+        policy=PolicySettings(summarizer="language_model", summary_max_chars=90),
         language_model=LanguageModelSettings(endpoint="http://127.0.0.1:1/v1", model="qwen"),
     )
     assert open_summarizer(chosen).name == "qwen"
@@ -182,10 +182,10 @@ def test_the_settings_choose_the_summarizer():
 @pytest.mark.parametrize(
     ("raw", "what"),
     [
-        ({"policy": {"summarizer": "language_model", "digest_characters": 9}}, r"language_model\.endpoint must name"),
+        ({"policy": {"summarizer": "language_model", "summary_max_chars": 9}}, r"language_model\.endpoint must name"),
         (
             {"policy": {"summarizer": "language_model"}, "language_model": {"endpoint": "http://h/v1", "model": "m"}},
-            r"policy\.digest_characters must be above 0",
+            r"policy\.summary_max_chars must be above 0",
         ),
     ],
 )

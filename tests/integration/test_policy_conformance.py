@@ -140,7 +140,7 @@ async def test_a_deadline_has_a_name(backend, folders):
 
 
 async def test_a_full_queue_has_a_name_and_those_in_it_are_answered(backend, folders):
-    policy = backend.open(folders[0], batch=1, queue=2)
+    policy = backend.open(folders[0], max_num_seqs=1, max_queue_size=2)
     ask = SamplingParams(max_new_tokens=20, seed=1)
     results = await asyncio.gather(*(policy.complete(CONTEXTS[0], ask) for _ in range(12)), return_exceptions=True)
     answered = [result for result in results if not isinstance(result, Exception)]

@@ -44,14 +44,14 @@ def test_rl_publishes_each_version_to_all_its_servers(folders, two, tmp_path, mo
         rl={
             "steps": 3,
             "tasks_per_step": 2,
-            "samples": 2,
+            "group_size": 2,
             "minibatch": 8,
             "value_pretraining_steps": 0,
             "length_buffer": 2,
             "temperature": 1.0,
             "max_staleness": 0,
-            "max_drift": 10.0,
-            "max_mismatch": 1.0,
+            "max_logprob_diff_off_policy": 10.0,
+            "max_logprob_diff_on_policy": 1.0,
         },
     )
     curve = train_rl(

@@ -32,7 +32,7 @@ from flywheel.utils.errors import TrainingError
 RL = {
     "steps": 3,
     "tasks_per_step": 8,
-    "samples": 4,
+    "group_size": 4,
     "minibatch": 16,
     "actor_lr": 2e-3,
     "critic_lr": 2e-3,
@@ -114,7 +114,7 @@ def test_killed_run_goes_on_with_the_same_numbers(sft, tmp_path):
         timed = ("rollout_s", "update_s", "utilisation", "mismatch")
         return [{k: v for k, v in m.items() if k not in timed} for m in metrics]
 
-    few = settings(rl={**RL, "tasks_per_step": 4, "samples": 2, "value_pretraining_steps": 5})
+    few = settings(rl={**RL, "tasks_per_step": 4, "group_size": 2, "value_pretraining_steps": 5})
     whole = train(sft, tmp_path / "whole", few)
     with pytest.raises(Killed):
         train(sft, tmp_path / "killed", few, on_metric=kill)
@@ -150,7 +150,7 @@ def test_every_environment_crashed(sft, tmp_path):
         def __init__(self):
             super().__init__(lambda lease: LampEnv(crash_at=0))
 
-    one_try = settings(rl={**RL, "value_pretraining_tasks": 2, "samples": 1}, rollout={"retries": 0})
+    one_try = settings(rl={**RL, "value_pretraining_tasks": 2, "group_size": 1}, rollout={"retries": 0})
     with pytest.raises(TrainingError, match="every environment crashed"):
         train(sft, tmp_path, one_try, open_environments=Broken.open)
 

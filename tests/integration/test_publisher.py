@@ -116,7 +116,7 @@ async def test_a_server_that_sees_another_file_system_says_so(vllm, folders):
 @pytest.mark.parametrize("backend", ["transformers", "openai"])
 async def test_a_swap_under_load_loses_no_request(backend, server, folders):
     """32 requests, two swaps: each is answered once, by one version, with that version's log-probabilities."""
-    policy = open_policy(folders[0], PolicySettings(backend=backend, endpoint=server.url, batch=8, retries=0))
+    policy = open_policy(folders[0], PolicySettings(backend=backend, endpoint=server.url, max_num_seqs=8, retries=0))
     samplings = [SamplingParams(temperature=1.0, max_new_tokens=6 + n % 9, seed=n) for n in range(32)]
     tasks = [asyncio.create_task(policy.complete(context(n % 5), samplings[n])) for n in range(32)]
     await asyncio.wait(tasks[:4], return_when=asyncio.FIRST_COMPLETED)
@@ -193,7 +193,7 @@ async def test_a_server_that_does_not_name_its_weights_is_asked_nothing_while_it
         body["choices"][0].pop("weight_version")
 
     vllm.server.next = [vllm.server.spoilt(answer) for _ in range(25)]
-    policy = open_policy(folders[0], PolicySettings(backend="openai", endpoint=vllm.server.url, batch=4))
+    policy = open_policy(folders[0], PolicySettings(backend="openai", endpoint=vllm.server.url, max_num_seqs=4))
     tasks = [asyncio.create_task(policy.complete(context(0), SamplingParams(seed=n))) for n in range(24)]
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     await policy.load(folders[1])

@@ -74,7 +74,7 @@ def test_other_worlds_are_asked_for_by_settings():
 
 
 def test_where_levels_open_one_by_one_lower_ones_come_more_often():
-    world = {"synthesis": {"domains": {"games": ["merge"]}, "levels": [1, 2, 3], "opens_at": 0.5}}
+    world = {"synthesis": {"domains": {"games": ["merge"]}, "levels": [1, 2, 3], "level_unlock_success": 0.5}}
     chosen = parse_settings(world | {"merge": {"weights": {"games": 1.0}}}, where="test")
     levels = [task.level for task in islice(recorded_tasks(chosen), 12) if task.template == "reach"]
     assert levels[:6] == [1, 1, 2, 1, 2, 3]

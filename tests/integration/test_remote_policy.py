@@ -168,7 +168,7 @@ async def test_a_slow_server_meets_the_deadline_and_the_others_are_answered(serv
 
 
 async def test_a_full_queue_is_refused_at_once(server):
-    policy = remote(server, batch=2, queue=3, timeout_s=2.0)
+    policy = remote(server, max_num_seqs=2, max_queue_size=3, timeout_s=2.0)
     server.next = [hangs] * 5  # also those who get a place in the last moment
     results = await asyncio.gather(*(policy.complete(context(0), ASK) for _ in range(7)), return_exceptions=True)
     server.next.clear()

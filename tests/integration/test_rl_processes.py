@@ -25,12 +25,12 @@ from flywheel.utils.errors import PolicyError
 RL = {
     "steps": 3,
     "tasks_per_step": 2,
-    "samples": 2,
+    "group_size": 2,
     "minibatch": 8,
     "value_pretraining_steps": 0,
     "length_buffer": 2,
-    "max_drift": 10.0,
-    "max_mismatch": 1.0,
+    "max_logprob_diff_off_policy": 10.0,
+    "max_logprob_diff_on_policy": 1.0,
 }
 POLICY = {"max_new_tokens": 9, "timeout_s": 60}
 

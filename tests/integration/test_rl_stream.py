@@ -32,7 +32,7 @@ from flywheel.utils.errors import BadInput, TrainingError
 RL = {
     "steps": 3,
     "tasks_per_step": 3,
-    "samples": 2,
+    "group_size": 2,
     "minibatch": 8,
     "actor_lr": 1e-3,
     "value_pretraining_steps": 0,
@@ -65,13 +65,13 @@ async def synchronous(model, folder, chosen: config.Settings) -> dict:
     seed = lambda *names: derive_seed(chosen.seed, 1, "games", *names)  # noqa: E731
     encoder, made = Encoder.from_folder(model), Learner(load_model(model), chosen.rl, seed("value"))
     curriculum, tasks = Curriculum(TASKS, chosen.rl, seed("curriculum")), {t.task_id: t for t in TASKS}
-    alone = chosen.policy.model_copy(update={"batch": 1, "cache_mb": 0})
+    alone = chosen.policy.model_copy(update={"max_num_seqs": 1, "cache_mb": 0})
     drawn: Counter[str] = Counter()
     for step in range(chosen.rl.steps):
         policy, episodes, groups = EmbeddedPolicy(save_checkpoint(made.policy, encoder, folder / "w"), alone), [], []
         for _ in range(chosen.rl.tasks_per_step):
             chosen_task, results = curriculum.next(), []
-            for _ in range(chosen.rl.samples):
+            for _ in range(chosen.rl.group_size):
                 ordinal, number = drawn.total(), drawn[chosen_task.task_id]
                 episode = await run_episode(
                     LampEnv(),
@@ -122,7 +122,13 @@ def test_at_staleness_0_the_weights_are_those_of_the_synchronous_loop(fresh, mod
 
 
 def test_staleness_stays_within_its_bound(model, tmp_path):
-    block = {"max_staleness": 2, "steps": 5, "tasks_per_step": 2, "deterministic": False, "max_drift": 10.0}
+    block = {
+        "max_staleness": 2,
+        "steps": 5,
+        "tasks_per_step": 2,
+        "deterministic": False,
+        "max_logprob_diff_off_policy": 10.0,
+    }
     metrics = train(model, tmp_path, block)
     late = [metric["staleness_max"] for metric in metrics]
     assert late[0] == 0
@@ -138,7 +144,7 @@ def test_stop_ends_the_run_as_if_it_were_over(model, tmp_path):
     metrics = train(
         model,
         tmp_path,
-        {"max_staleness": 1, "deterministic": False, "max_drift": 10.0},
+        {"max_staleness": 1, "deterministic": False, "max_logprob_diff_off_policy": 10.0},
         stop=lambda: True,
         on_metric=lambda metric: seen.append(metric["step"]),
     )

@@ -224,7 +224,7 @@ def test_weights_that_cannot_be_taken(server, folder, ask, body, words):
 
 # -- the process ------------------------------------------------------------------------------------------------------
 def test_it_ends_once_what_is_under_way_is_answered(folder):
-    with serving(folder, "--set", "policy.batch=4") as server, ThreadPoolExecutor(4) as threads:
+    with serving(folder, "--set", "policy.max_num_seqs=4") as server, ThreadPoolExecutor(4) as threads:
         body = format_chat_request(context(0), SamplingParams(max_new_tokens=600, ignore_end=True), "small")
         asked = [
             threads.submit(
@@ -268,8 +268,8 @@ def test_a_port_in_use(folder):
         (["{tmp}/nowhere", "--port", 0], "no such model folder"),
         (["{folder}", "--host", "no.such.host.invalid"], "not an address"),
         (["{folder}", "--host", "203.0.113.9", "--port", 0], "cannot serve at 203.0.113.9:0"),
-        (["{folder}", "--set", "rollout.samples=3"], "not of the policy: rollout.samples"),
-        (["{folder}", "--set", "policy.batch=0"], "policy.batch"),
+        (["{folder}", "--set", "rollout.n_rollouts=3"], "not of the policy: rollout.n_rollouts"),
+        (["{folder}", "--set", "policy.max_num_seqs=0"], "policy.max_num_seqs"),
         (["{folder}", "--key-variable", "NO_SUCH_VARIABLE"], "NO_SUCH_VARIABLE"),
     ],
 )

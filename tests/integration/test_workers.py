@@ -151,7 +151,7 @@ def test_the_others_end_with_the_leader(tmp_path, end):
 RL = {
     "steps": 2,
     "tasks_per_step": 3,
-    "samples": 2,
+    "group_size": 2,
     "minibatch": 64,
     "actor_lr": 1e-3,
     "value_pretraining_steps": 4,

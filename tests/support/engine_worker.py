@@ -31,7 +31,7 @@ def main(model: Path, out: Path, engine: str, stage: int) -> None:
         positive_nll=0.1,
         value_pretraining_steps=3,
         max_grad_norm=0.5,
-        max_mismatch=100,
+        max_logprob_diff_on_policy=100,
     )
     if engine == "torch" and "RANK" in os.environ:
         dist.init_process_group("gloo")

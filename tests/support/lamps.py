@@ -30,7 +30,7 @@ def settings(**blocks) -> Settings:
     """Answers are free: these tests train on what a policy says by itself."""
     small = {"policy": {"max_new_tokens": 24, "timeout_s": 30}, "sandbox": {"width": SIZE, "height": SIZE}}
     raw = {**small, **blocks}
-    return Settings.model_validate({**raw, "policy": {"constrained": "never", **raw["policy"]}})
+    return Settings.model_validate({**raw, "policy": {"guided_decoding": "never", **raw["policy"]}})
 
 
 def task(number: int, *, max_steps: int = 3, side: str = "") -> Task:

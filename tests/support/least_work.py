@@ -68,7 +68,7 @@ def created(root: Path, sessions: int = 0) -> Workspace:
 def begun(root: Path, sessions: int = 0) -> Workspace:
     """As `created`; a run until `synthesize` is a matter of seconds, and takes them in."""
     ws = created(root, sessions)
-    few = {**Settings().synthesis.model_dump(), "train_tasks": 4, "eval_tasks": 4, "general_samples": 0}
+    few = {**Settings().synthesis.model_dump(), "train_tasks": 4, "eval_tasks": 4, "num_grounding_examples": 0}
     write_text(
         ws.params, dump_settings(frozen(Settings(), recording={"sessions_per_iteration": sessions}, synthesis=few))
     )

@@ -42,7 +42,7 @@ def kinds(monkeypatch):
 
 
 def chosen(manager: str = "", **more) -> Settings:
-    sandbox = {"backend": "manager" if manager else "local", "manager": manager, "wait_s": 60.0, **more}
+    sandbox = {"backend": "manager" if manager else "local", "manager": manager, "acquire_timeout_s": 60.0, **more}
     return parse_settings({"sandbox": sandbox}, where="test")
 
 

@@ -13,7 +13,7 @@ def waiting(ws: Workspace, seconds: float, unanswered: str = "keep") -> stage.St
     """The stage `promote` of a workspace where a reviewer has to decide within `seconds`."""
     write_text(ws.params, "seed: 7\n")
     write_text(ws.root / "dvc.yaml", "")
-    rule = {"rule": "review", "review_timeout_s": seconds, "unanswered": unanswered}
+    rule = {"rule": "review", "review_timeout_s": seconds, "on_timeout": unanswered}
     chosen = config.parse_settings({"promotion": rule}, where="")
     write_text(ws.frozen_params(1), config.dump_settings(chosen))
     rows = [

@@ -28,7 +28,7 @@ SUPERVISED = {"lr": 3e-3, "batch": 4, "save_every": 2, "processes": 2, "pack_tok
 RL = {
     "steps": 2,
     "tasks_per_step": 2,
-    "samples": 2,
+    "group_size": 2,
     "minibatch": 64,
     "value_pretraining_steps": 2,
     "value_pretraining_tasks": 2,

@@ -20,7 +20,9 @@ async def playing(tmp_path, task, sandbox=None, kinds=("shelves",), film=0) -> A
     async with (
         managers.manager(tmp_path) as it,
         managers.node(it.address, settings=managers.chosen(**sandbox), kinds=kinds, film=film) as one,
-        open_environments(managers.chosen(it.address, **{"wait_s": 30.0, **sandbox}), [task]) as environments,
+        open_environments(
+            managers.chosen(it.address, **{"acquire_timeout_s": 30.0, **sandbox}), [task]
+        ) as environments,
         environments.env(task) as env,
     ):
         await env.reset(task, task.seed)

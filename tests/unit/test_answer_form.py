@@ -29,12 +29,14 @@ from flywheel.training.modeling.policy_forward import PolicyForward
 from flywheel.utils.errors import BadInput, PolicyError
 
 POLICIES = {
-    "minimal": PolicySettings(constrained="always"),
+    "minimal": PolicySettings(guided_decoding="always"),
     "point of 1000, functions": PolicySettings(
-        constrained="always", template="point", coordinates=1000, functions=True
+        guided_decoding="always", template="point", coordinates=1000, functions=True
     ),
-    "fractions, phone": PolicySettings(constrained="always", template="point", space="fractions", actions="mobile"),
-    "game of 37 cells": PolicySettings(constrained="always", template="point", coordinates=37, actions="game"),
+    "fractions, phone": PolicySettings(
+        guided_decoding="always", template="point", coordinate_format="norm1", actions="mobile"
+    ),
+    "game of 37 cells": PolicySettings(guided_decoding="always", template="point", coordinates=37, actions="game"),
 }
 THOUGHT = "I look for the red “mug”, 2 of 3: it's there."
 
@@ -109,7 +111,7 @@ def test_what_is_written_is_of_the_form(encoder, action, name):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, encoder):
     """A model that has learnt nothing: what it writes is noise."""
-    path = tmp_path_factory.mktemp("constrained") / "model"
+    path = tmp_path_factory.mktemp("guided_decoding") / "model"
     save_checkpoint(make_tiny_model(3), encoder, path)
     return path
 
@@ -127,14 +129,14 @@ async def answers(folder, policy, temperature):
 
 
 async def test_noise_becomes_actions_and_the_trainer_counts_as_the_policy_did(folder, encoder):
-    policy = PolicySettings(constrained="always", max_new_tokens=48, max_context_tokens=512, device="cpu")
+    policy = PolicySettings(guided_decoding="always", max_new_tokens=48, max_context_tokens=512, device="cpu")
     contexts, found = await answers(folder, policy, 0.7)
     assert sum(one.finished for one in found) >= 2
     assert not any(isinstance(parse_response(one.text, 100).action, ParseError) for one in found if one.finished)
     # A thought leaves room for an action: what is cut off is text that an action types.
     cut = [one.text for one in found if not one.finished]
     assert [text for text in cut if not re.search(r"\nAction: \w+\(\w+=('[^']*)?$", text)] == []
-    _, free = await answers(folder, policy.model_copy(update={"constrained": "never"}), 0.7)
+    _, free = await answers(folder, policy.model_copy(update={"guided_decoding": "never"}), 0.7)
     assert all(
         isinstance(parse_response(one.text, 100).action, ParseError) for one in free
     )  # so it is the constraint's doing
@@ -168,30 +170,37 @@ async def test_noise_becomes_actions_and_the_trainer_counts_as_the_policy_did(fo
     ("policy", "said"),
     [
         (
-            {"template": "ui_tars_1_0", "space": "boxes"},
-            "policy.constrained always goes with policy.template minimal or point",
+            {"template": "ui_tars_1_0", "coordinate_format": "norm1000"},
+            "policy.guided_decoding always goes with policy.template minimal or point",
         ),
-        ({"template": "point", "space": "pixels"}, "policy.space points or fractions, not pixels"),
+        ({"template": "point", "coordinate_format": "pixels"}, "policy.coordinate_format grid or norm1, not pixels"),
         ({"thinks": True}, "policy.thinks false, not true"),
         ({"backend": "openai", "endpoint": "http://127.0.0.1:1"}, "policy.backend transformers, not openai"),
     ],
 )
 def test_what_cannot_be_constrained_is_refused(policy, said):
     with pytest.raises(BadInput, match=re.escape(said)):
-        parse_settings({"policy": {"constrained": "always", **policy}}, where="params.yaml")
+        parse_settings({"policy": {"guided_decoding": "always", **policy}}, where="params.yaml")
 
 
 def test_answers_are_held_to_their_form_where_that_can_be():
     assert PolicySettings().holds_form
-    assert not PolicySettings(constrained="never").holds_form
-    for other in ({"template": "ui_tars_1_0", "space": "boxes"}, {"thinks": True}, {"backend": "openai"}):
+    assert not PolicySettings(guided_decoding="never").holds_form
+    for other in (
+        {"template": "ui_tars_1_0", "coordinate_format": "norm1000"},
+        {"thinks": True},
+        {"backend": "openai"},
+    ):
         assert not PolicySettings(**other).holds_form
 
 
 async def test_other_answers_than_actions_are_free(folder):
     """`flywheel serve` and the base's questions ask the same policy for texts."""
     policy = PolicySettings(max_new_tokens=40, max_context_tokens=512, device="cpu")
-    opened, free = open_policy(folder, policy), open_policy(folder, policy.model_copy(update={"constrained": "never"}))
+    opened, free = (
+        open_policy(folder, policy),
+        open_policy(folder, policy.model_copy(update={"guided_decoding": "never"})),
+    )
     context = build_context("What does it say?", (), screen("left", 1), policy)
     try:
         assert await opened.complete(context, SamplingParams(0.7, 40, 1)) == await free.complete(

@@ -39,7 +39,7 @@ def test_pixels_are_of_the_resized_image():
 
 def test_a_screen_that_is_resized():
     """1920 x 1080 becomes 1932 x 1092, multiples of 28; the middle of it is the middle."""
-    policy = PolicySettings(template="ui_tars_1_5", space="pixels")
+    policy = PolicySettings(template="ui_tars_1_5", coordinate_format="pixels")
     grammar = Grammar.of(policy, (1920, 1080))
     assert grammar.space.size == (1932, 1092)
     assert serialise_action(Click(Point(0.5, 0.5)), grammar) == "click(start_box='(966,546)')"
@@ -84,9 +84,12 @@ def test_the_settings_name_the_grammar():
     assert Grammar.of(PolicySettings(template="point", coordinates=1000, actions="mobile", functions=True)) == Grammar(
         "point", coordinates.grid_space(1000), "mobile", True
     )
-    assert Grammar.of(PolicySettings(template="ui_tars_1_0", space="boxes")).space == coordinates.norm1000_space()
-    with pytest.raises(BadInput, match=r"policy\.space"):
-        Grammar.of(PolicySettings(template="ui_tars_1_5", space="pixels"))
+    assert (
+        Grammar.of(PolicySettings(template="ui_tars_1_0", coordinate_format="norm1000")).space
+        == coordinates.norm1000_space()
+    )
+    with pytest.raises(BadInput, match=r"policy\.coordinate_format"):
+        Grammar.of(PolicySettings(template="ui_tars_1_5", coordinate_format="pixels"))
 
 
 def test_a_number_is_short_for_the_point_form_with_that_many_cells():

@@ -16,7 +16,9 @@ from flywheel.config import RlSettings
 from flywheel.training.rl.curriculum import Curriculum, PastOutcomes, mixed_group_probability
 from flywheel.utils.errors import TrainingError
 
-RL = RlSettings(samples=4, curriculum_floor=0.2, curriculum_memory=0.7, curriculum_rise=0.6)
+RL = RlSettings(
+    group_size=4, curriculum_uniform_fraction=0.2, curriculum_ema_decay=0.7, curriculum_level_up_success=0.6
+)
 ALWAYS, NEVER, HALF = [True] * 4, [False] * 4, [True, False, True, False]
 
 
@@ -106,7 +108,7 @@ def test_a_task_that_is_solved_again_comes_back():
 def test_levels_open_with_success_and_never_close():
     tasks = [*(make(n) for n in range(3)), *(make(n, level=2) for n in range(3, 6)), make(6, world="merge")]
     curriculum = Curriculum(tasks, RL, seed=0)
-    floor = RL.curriculum_floor / 7
+    floor = RL.curriculum_uniform_fraction / 7
     assert all(curriculum.chances()[f"k{n:03d}"] == pytest.approx(floor) for n in (3, 4, 5))
     assert {row["reason"] for row in curriculum.table() if row["level"] == 2} == {"level not reached"}
     record(curriculum, "k000", ALWAYS)
@@ -172,7 +174,7 @@ OUTCOMES = st.lists(st.tuples(st.integers(0, 8), st.integers(0, 4)), max_size=60
 def test_chances_sum_to_one_and_keep_the_floor_and_no_task_is_forgotten(outcomes, floor, seed):
     """The longest wait is that of the floor's share, times what greedy spreading costs: under 1 + ln(tasks)."""
     tasks = [make(n, "tiles" if n % 2 else "merge", 1 + n % 3) for n in range(9)]
-    curriculum = Curriculum(tasks, RL.model_copy(update={"curriculum_floor": floor}), seed)
+    curriculum = Curriculum(tasks, RL.model_copy(update={"curriculum_uniform_fraction": floor}), seed)
     waited = dict.fromkeys((t.task_id for t in tasks), 0)
     pending = list(outcomes)
     for _ in range(int(4 * 9 / floor)):

@@ -23,7 +23,7 @@ from flywheel.training import data as dataset
 from flywheel.training.data import ExampleRef, MixtureDataset, build_agent_examples, is_trainable
 from flywheel.utils.errors import DataError
 
-SHOWN = {"working_steps": 2, "episodic_steps": 1, "digest_characters": 80, "max_context_tokens": 900}
+SHOWN = {"history_n_images": 2, "history_n_text": 1, "summary_max_chars": 80, "max_context_tokens": 900}
 SETTINGS = lamp_settings(policy=SHOWN)
 SCREENS = {image_digest(png): png for png in (screen(side, n) for side in ("left", "right") for n in range(6))}
 NAMES = sorted(SCREENS)

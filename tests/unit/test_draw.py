@@ -39,7 +39,7 @@ def as_steps(pool: WeightedSteps) -> dict[tuple[str, int], float]:
     seed=st.integers(0, 99),
 )
 def test_mix_holds_its_proportion_and_each_step_its_weight(trajectories, of_general, n, fraction, repeats, seed):
-    block = SupervisedSettings(samples=n, agent_fraction=fraction, max_repeats=repeats)
+    block = SupervisedSettings(num_examples=n, agent_fraction=fraction, max_repeats=repeats)
     agent = pool("agent", [steps for steps, _ in trajectories], [weight for _, weight in trajectories])
     chosen = draw_mixture(agent, general(of_general), block, seed)
     assert chosen == draw_mixture(agent, general(of_general), block, seed)
@@ -57,7 +57,7 @@ def test_mix_holds_its_proportion_and_each_step_its_weight(trajectories, of_gene
 def test_over_many_seeds_steps_come_as_often_as_drawing_one_by_one_has_them():
     """300 samples a seed of 41 steps; a step's mean over 200 seeds against 200 plain weighted draws."""
     agent = pool("agent", [1, 20, 7, 13], [1.0, 0.02, 0.5, 0.02])
-    block = SupervisedSettings(samples=30, agent_fraction=1.0)
+    block = SupervisedSettings(num_examples=30, agent_fraction=1.0)
     times = Counter(
         (one.name, one.number) for seed in range(200) for one in draw_mixture(agent, general(1), block, seed)
     )
@@ -70,7 +70,7 @@ def test_over_many_seeds_steps_come_as_often_as_drawing_one_by_one_has_them():
 
 
 def test_mix_of_one_source_is_filled_by_it_and_said(caplog):
-    block = SupervisedSettings(samples=10, agent_fraction=0.8)
+    block = SupervisedSettings(num_examples=10, agent_fraction=0.8)
     assert all(one.general for one in draw_mixture(NOTHING, general(3), block, 0))
     assert "there are no agent samples" in caplog.text
     alone = draw_mixture(pool("agent", [2, 1]), NOTHING, block, 0)
@@ -81,7 +81,7 @@ def test_mix_of_one_source_is_filled_by_it_and_said(caplog):
 
 def test_what_has_no_step_to_learn_from_is_never_drawn():
     agent = pool("agent", [0, 1, 0])
-    assert set(draw_mixture(agent, NOTHING, SupervisedSettings(samples=9, agent_fraction=1.0), 4)) == {
+    assert set(draw_mixture(agent, NOTHING, SupervisedSettings(num_examples=9, agent_fraction=1.0), 4)) == {
         ExampleRef("agent1", 0, False)
     }
 

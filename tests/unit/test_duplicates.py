@@ -20,7 +20,7 @@ def rows(ws, table: str, k: int = 1, stage: str = "route") -> list[dict]:
 def made(tmp_path):
     """Two iterations whose tasks are played by steps of their own; episodes differ in length alone, and by a step of
     five at most."""
-    ws, settings = synthetic.workspace(tmp_path, routing={"duplicates_least": 0.9})
+    ws, settings = synthetic.workspace(tmp_path, routing={"dedup_min_similarity": 0.9})
     _incoming(ws, settings, 1)
     write_json(ws.promotion(1), {"model": "models/base", "digest": "d1"})
     _incoming(ws, settings, 2)
@@ -59,7 +59,7 @@ def test_samples_of_one_task_with_the_same_steps_weigh_together_as_one(made):
 
 
 def test_it_can_be_switched_off(tmp_path):
-    ws, settings = synthetic.workspace(tmp_path, routing={"duplicates_weigh": "each"})
+    ws, settings = synthetic.workspace(tmp_path, routing={"dedup_weighting": "each"})
     synthetic.incoming(ws, settings, 1, tasks=4, samples=8)
     built(ws, settings)
     assert rows(ws, "duplicates")
@@ -79,7 +79,7 @@ def test_the_next_iteration_knows_the_one_before_by_what_was_kept_of_it(made):
     partitions.write_partition(ws, "steps", 1, "rollout", [])  # of the iteration before, its signatures alone are read
     built(ws, settings, 2)
     assert before & {row["twin"] for row in rows(ws, "duplicates", 2)}
-    alone = settings.model_copy(update={"routing": settings.routing.model_copy(update={"duplicates_window": 0})})
+    alone = settings.model_copy(update={"routing": settings.routing.model_copy(update={"dedup_window": 0})})
     built(ws, alone, 2)
     assert not before & {row["twin"] for row in rows(ws, "duplicates", 2)}
 

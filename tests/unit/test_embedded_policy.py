@@ -62,7 +62,7 @@ async def policy(folders):
 @pytest.fixture
 async def narrow(folders):
     """One request runs, two may wait."""
-    policy = EmbeddedPolicy(folders[0], adapted(batch=1, queue=2))
+    policy = EmbeddedPolicy(folders[0], adapted(max_num_seqs=1, max_queue_size=2))
     yield policy
     await policy.close()
 
@@ -216,7 +216,7 @@ async def test_one_more_than_may_wait_is_refused_at_once(narrow):
     ask = SamplingParams(max_new_tokens=3)
     results = await asyncio.gather(*(narrow.complete(CONTEXTS[n], ask) for n in range(5)), return_exceptions=True)
     assert [type(result).__name__ for result in results] == ["Completion"] * 3 + ["PolicyBusy"] * 2
-    with pytest.raises(PolicyBusy, match=r"2 requests wait already .*policy\.queue"):
+    with pytest.raises(PolicyBusy, match=r"2 requests wait already .*policy\.max_queue_size"):
         raise results[4]
     assert (await narrow.complete(CONTEXTS[4], ask)).token_ids  # there is room again
 
@@ -238,7 +238,7 @@ async def test_samples_of_one_task_share_its_prompt(policy, folders):
 
 async def test_weights_are_swapped_between_requests_and_none_is_lost(folders):
     """The running one ends on the weights it began with; the waiting one gets the new ones, as what comes later."""
-    policy = EmbeddedPolicy(folders[0], adapted(batch=1))
+    policy = EmbeddedPolicy(folders[0], adapted(max_num_seqs=1))
     old, new = checkpoint_digest(folders[0]), checkpoint_digest(folders[1])
     ask = SamplingParams(seed=3, max_new_tokens=24, ignore_end=True)
     alone = await policy.complete(CONTEXTS[0], ask)
@@ -260,7 +260,7 @@ async def test_weights_are_swapped_between_requests_and_none_is_lost(folders):
 async def test_another_tokeniser_comes_with_its_weights(folders, tmp_path):
     """What waits was encoded for the old one: it is encoded again."""
     make(tmp_path / "other", "qwen2_5_vl")
-    policy = EmbeddedPolicy(folders[0], adapted(batch=1))
+    policy = EmbeddedPolicy(folders[0], adapted(max_num_seqs=1))
     long = asyncio.create_task(policy.complete(CONTEXTS[0], SamplingParams(max_new_tokens=LONG, ignore_end=True)))
     await until(lambda: policy.activity().running == 1)
     waiting = asyncio.create_task(policy.complete(CONTEXTS[1], SamplingParams(seed=1, max_new_tokens=5)))

@@ -90,13 +90,13 @@ WORSE = results(*[0] * 40)
 @pytest.mark.parametrize(
     ("new", "rule", "verdict"),
     [
-        (FAR_BETTER, {"rule": "better"}, "pass"),
+        (FAR_BETTER, {"rule": "superiority"}, "pass"),
         (FAR_BETTER, {}, "pass"),
         (OLD, {}, "undecided"),  # alike on 40 tasks: 51 would be needed
         (OLD, {"margin": 0.15}, "pass"),
-        (OLD, {"rule": "better"}, "fail"),  # not better by the margin
+        (OLD, {"rule": "superiority"}, "fail"),  # not better by the margin
         (WORSE, {}, "fail"),
-        (WORSE, {"rule": "better"}, "fail"),
+        (WORSE, {"rule": "superiority"}, "fail"),
         (WORSE, {"rule": "review"}, "fail"),
     ],
 )
@@ -108,11 +108,12 @@ def test_rules(new, rule, verdict):
 
 
 @pytest.mark.parametrize(
-    ("margin", "rule"), [(0.05, "not_worse"), (0.1, "not_worse"), (0.3, "not_worse"), (0.1, "better")]
+    ("margin", "rule"),
+    [(0.05, "non_inferiority"), (0.1, "non_inferiority"), (0.3, "non_inferiority"), (0.1, "superiority")],
 )
 def test_the_fewest_tasks_that_can_promote(margin, rule):
     least = count_fewest_tasks(one := PromotionSettings(rule=rule, margin=margin))
-    outcome = 1.0 if rule == "better" else 0.0
+    outcome = 1.0 if rule == "superiority" else 0.0
     assert judge_differences([outcome] * least, one).verdict == "pass"
     assert judge_differences([outcome] * (least - 1), one).verdict == "undecided"
 
@@ -128,14 +129,14 @@ def test_rounding_decides_nothing(shares, random):
     assert judge_differences(pair_differences(old, new), PromotionSettings()).difference == 0
 
 
-@pytest.mark.parametrize("rule", ["not_worse", "better"])
+@pytest.mark.parametrize("rule", ["non_inferiority", "superiority"])
 @pytest.mark.parametrize("discordance", [0.1, 0.3, 0.6])
 def test_the_errors_are_as_promised(rule, discordance):
     """However often one looks, and however the models differ (1,000 runs)."""
     promised = PromotionSettings(rule=rule, tasks=300, tasks_per_look=10)
     bad, good = gate_bounds(promised)
     promoted, _ = simulate_gate(promised, bad, discordance, seed=1, runs=1000)
-    assert promoted <= promised.false_promotion
+    assert promoted <= promised.type_i_error
     passed, tasks = simulate_gate(promised, good + 0.1, discordance, seed=2, runs=1000)
     assert passed > 0.85
     worse, few = simulate_gate(promised, bad - 0.2, max(discordance, 0.3), seed=3, runs=1000)
@@ -154,8 +155,8 @@ def test_the_reason_tells_both_error_rates():
     judged = judge_differences([0.0] * 30 + [1.0] * 8 + [-1.0] * 2, rule)
     rates = estimate_error_rates(rule, 11 / 42)  # one task more of each kind than was seen
     said = explain_judgement(judged, rule, "the model before it")
-    assert f"promotes one at -0.1 in {rates.false_promotion:.1%}" in said
-    assert f"keeps one at +0 back in {rates.false_refusal:.1%}" in said
+    assert f"promotes one at -0.1 in {rates.type_i_error:.1%}" in said
+    assert f"keeps one at +0 back in {rates.type_ii_error:.1%}" in said
     assert f"on 40 fresh tasks (at most {rule.tasks})" in said
 
 

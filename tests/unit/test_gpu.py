@@ -41,7 +41,7 @@ S = settings()
 
 
 def policy_settings(device: str, **more) -> PolicySettings:
-    return PolicySettings(**{"device": device, "batch": 6, "constrained": "never", "timeout_s": 120} | more)
+    return PolicySettings(**{"device": device, "max_num_seqs": 6, "guided_decoding": "never", "timeout_s": 120} | more)
 
 
 @pytest.fixture(scope="module", params=ARCHITECTURES)

@@ -12,14 +12,14 @@ from flywheel.agent.prompt import Message
 from flywheel.recordings.curate import find_unexecutable_steps
 from flywheel.rollout.episode import run_episode
 
-LONG = {"max_context_tokens": 8000, "max_new_tokens": 64, "working_steps": 2}
+LONG = {"max_context_tokens": 8000, "max_new_tokens": 64, "history_n_images": 2}
 # 64 x 64 is shown to the model as 280 x 280.
-PIXELS = {"space": "pixels", "actions": "computer", **LONG}
+PIXELS = {"coordinate_format": "pixels", "actions": "computer", **LONG}
 CALL = '{"name": "computer_use", "arguments": {"action": "left_click", "coordinate": [70, 140]}}'
 CASES = {
     "ui_tars_1_5": (PIXELS, "Thought: I see it.\nAction: click(start_box='(70,140)')", Point(0.25, 0.5)),
     "ui_tars_1_0": (
-        {"space": "boxes", **LONG},
+        {"coordinate_format": "norm1000", **LONG},
         "Thought: I see it.\nAction: click(start_box='<|box_start|>(250,500)<|box_end|>')",
         Point(0.25, 0.5),
     ),

@@ -13,32 +13,37 @@ from flywheel.utils.errors import BadInput
 
 FORMS = ("minimal", "point", "ui_tars_1_5", "ui_tars_1_0", "tool_call")
 TOGETHER = {
-    ("minimal", "points"),
-    ("point", "points"),
+    ("minimal", "grid"),
+    ("point", "grid"),
     ("point", "pixels"),
-    ("point", "fractions"),
+    ("point", "norm1"),
     ("ui_tars_1_5", "pixels"),
-    ("ui_tars_1_0", "boxes"),
-    ("tool_call", "points"),
+    ("ui_tars_1_0", "norm1000"),
+    ("tool_call", "grid"),
     ("tool_call", "pixels"),
-    ("tool_call", "fractions"),
+    ("tool_call", "norm1"),
 }
 
 
-@pytest.mark.parametrize(("template", "space"), list(product(FORMS, ("points", "boxes", "pixels", "fractions"))))
+@pytest.mark.parametrize(("template", "space"), list(product(FORMS, ("grid", "norm1000", "pixels", "norm1"))))
 def test_a_form_goes_with_its_spaces_alone(template, space):
-    raw = {"policy": {"template": template, "space": space}}
+    raw = {"policy": {"template": template, "coordinate_format": space}}
     if (template, space) in TOGETHER:
         chosen = config.parse_settings(raw, where="params.yaml")
         grammar = Grammar.of_settings(chosen)
         assert (grammar.form, grammar.space.kind) == (template, space)
     else:
-        with pytest.raises(BadInput, match=rf"policy\.template {template} goes with policy\.space .*, not {space}"):
+        with pytest.raises(
+            BadInput, match=rf"policy\.template {template} goes with policy\.coordinate_format .*, not {space}"
+        ):
             config.parse_settings(raw, where="params.yaml")
 
 
 def test_the_pixels_are_those_of_the_sandbox_as_the_model_sees_it():
-    raw = {"policy": {"template": "ui_tars_1_5", "space": "pixels"}, "sandbox": {"width": 1280, "height": 720}}
+    raw = {
+        "policy": {"template": "ui_tars_1_5", "coordinate_format": "pixels"},
+        "sandbox": {"width": 1280, "height": 720},
+    }
     assert Grammar.of_settings(config.parse_settings(raw, where="")).space.size == (1288, 728)
     raw["policy"] |= {"resize_factor": 32, "max_pixels": 500_000}
     assert Grammar.of_settings(config.parse_settings(raw, where="")).space.size == (928, 512)

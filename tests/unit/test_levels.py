@@ -19,7 +19,7 @@ TASK = {level: make_task(catalogue.get_world("merge"), "reach", level, level, "t
 
 def chosen(**synthesis) -> Settings:
     return parse_settings(
-        {"synthesis": {"levels": [1, 2, 3], "opens_at": 0.5, "train_tasks": 60, **synthesis}}, where="test"
+        {"synthesis": {"levels": [1, 2, 3], "level_unlock_success": 0.5, "train_tasks": 60, **synthesis}}, where="test"
     )
 
 
@@ -41,7 +41,7 @@ def test_the_next_level_opens_with_success_on_the_highest(before, outcomes, afte
 
 
 def test_where_all_levels_are_open_the_record_says_so():
-    assert curriculum.raise_open_levels(chosen(opens_at=0), {}, [(TASK[1], False)] * 4) == {"merge": 3}
+    assert curriculum.raise_open_levels(chosen(level_unlock_success=0), {}, [(TASK[1], False)] * 4) == {"merge": 3}
 
 
 def test_a_level_that_is_not_asked_for_never_opens():
@@ -72,8 +72,8 @@ def test_tasks_are_made_of_the_open_levels():
 
 
 def test_by_default_all_levels_are_open_from_the_first_iteration():
-    assert drawn({}, opens_at=0) == drawn({"merge": 3}, opens_at=0)
-    assert {level for slots in drawn({}, opens_at=0).values() for _, level in slots} == {1, 2, 3}
+    assert drawn({}, level_unlock_success=0) == drawn({"merge": 3}, level_unlock_success=0)
+    assert {level for slots in drawn({}, level_unlock_success=0).values() for _, level in slots} == {1, 2, 3}
 
 
 def test_what_is_above_the_open_levels():
@@ -82,7 +82,7 @@ def test_what_is_above_the_open_levels():
 
     assert above({}) == [False, True, True]
     assert above({"merge": 2}) == [False, False, True]
-    assert above({}, opens_at=0) == [False] * 3
+    assert above({}, level_unlock_success=0) == [False] * 3
     assert above({}, levels=[2, 3]) == [False, False, True]
     assert above({}, levels=[9]) == [False, True, True]  # none of them is the world's own
 
@@ -98,7 +98,7 @@ def test_recordings_of_levels_that_are_not_open_come_later(tmp_path, project):
     damaged = tmp_path / "damaged"
     damaged.mkdir()
     assert [later(folder) for folder in (shop, merge, damaged)] == [False, True, False]
-    assert ingest.deferral_rule(ws, chosen(opens_at=0), 2) is None
+    assert ingest.deferral_rule(ws, chosen(level_unlock_success=0), 2) is None
 
 
 def _level(folder):

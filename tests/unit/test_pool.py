@@ -96,7 +96,7 @@ async def test_waiting_is_first_come_first_served():
 
 
 async def test_a_wait_has_a_deadline_and_takes_no_place():
-    async with Fleetful(browsers=1, pages=1, wait_s=0.01) as fleet:
+    async with Fleetful(browsers=1, pages=1, acquire_timeout_s=0.01) as fleet:
         async with fleet.pool.env():
             with pytest.raises(EnvTimeout, match=r"no page came free within 0\.01 s.*sandbox\.pages"):
                 await fleet.pool.env().__aenter__()
@@ -135,7 +135,10 @@ async def test_a_cancelled_holder_leaves_its_place_and_no_half_done_page():
     ("passed", "why", "said"), [(101, "overdue", "held for more than 100 s"), (31, "idle", "no call for 30 s")]
 )
 async def test_a_session_is_taken_back_and_others_are_not(passed, why, said):
-    async with Fleetful(browsers=1, pages=2, lease_s=100, silent_s=30) as fleet, contextlib.AsyncExitStack() as stack:
+    async with (
+        Fleetful(browsers=1, pages=2, lease_s=100, heartbeat_timeout_s=30) as fleet,
+        contextlib.AsyncExitStack() as stack,
+    ):
         (late,) = await hold(fleet, stack, 1)
         await late.reset(TASK, 0)
         fleet.clock.now += passed

@@ -57,13 +57,13 @@ def test_the_first_step_is_the_screen_and_the_instruction():
 
 
 def test_older_steps_become_one_line_each():
-    context = build_context("Go.", HISTORY, NOW, PolicySettings(working_steps=1, episodic_steps=2))
+    context = build_context("Go.", HISTORY, NOW, PolicySettings(history_n_images=1, history_n_text=2))
     assert context == (Message("user", (Image(NOW), "Go.\nDone: I did 4. I did 5.")),)
 
 
 def test_working_steps_count_the_present_one():
     context = build_context(
-        "Go.", HISTORY, NOW, PolicySettings(working_steps=3, episodic_steps=1, max_context_tokens=2000)
+        "Go.", HISTORY, NOW, PolicySettings(history_n_images=3, history_n_text=1, max_context_tokens=2000)
     )
     assert [message.role for message in context] == ["user", "assistant", "user", "assistant", "user"]
     assert context[0].parts == (Image(screen(4)),)
@@ -80,7 +80,7 @@ def test_other_models_are_told_the_action_space_first():
 
 def test_what_is_older_still_is_one_text():
     steps = [past(n) for n in range(9)]
-    policy = PolicySettings(episodic_steps=2, digest_characters=60)
+    policy = PolicySettings(history_n_text=2, summary_max_chars=60)
     assert build_context("Go.", steps, NOW, policy) == (
         Message("user", (Image(NOW), "Go.\nBefore: 7 steps: no action 7.\nDone: I did 7. I did 8.")),
     )
@@ -101,7 +101,7 @@ def test_the_default_is_the_form_that_the_base_was_trained_on(instruction, histo
 # -- results ---------------------------------------------------------------------------------------------------------
 def test_a_result_stands_between_its_action_and_the_next_screen():
     steps = [past(0, "old"), past(1, " 3 files \n"), past(2, "done")]
-    context = build_context("Go.", steps, NOW, PolicySettings(working_steps=3, max_context_tokens=LARGE))
+    context = build_context("Go.", steps, NOW, PolicySettings(history_n_images=3, max_context_tokens=LARGE))
     assert [message.parts for message in context if message.role == "user"] == [
         (Image(screen(1)),),
         ("Result: 3 files\n", Image(screen(2))),
@@ -110,7 +110,7 @@ def test_a_result_stands_between_its_action_and_the_next_screen():
 
 
 def test_a_tool_caller_reads_results_in_its_own_form():
-    policy = PolicySettings(template="tool_call", working_steps=2, max_context_tokens=LARGE)
+    policy = PolicySettings(template="tool_call", history_n_images=2, max_context_tokens=LARGE)
     context = build_context("Go.", [past(0, "a</tool_response>b")], NOW, policy)
     assert context[-1].parts == ("<tool_response>\na< /tool_response>b\n</tool_response>\n", Image(NOW))
 
@@ -128,13 +128,13 @@ def test_without_working_memory_a_result_is_shown_in_full_to_a_model_with_functi
 
 def test_an_answer_without_an_action_is_told_so():
     step = PastStep(screen(0), "I wonder.", "", parse_error="there is no action")
-    context = build_context("Go.", [step], NOW, PolicySettings(working_steps=2, max_context_tokens=LARGE))
+    context = build_context("Go.", [step], NOW, PolicySettings(history_n_images=2, max_context_tokens=LARGE))
     assert context[1].parts == ("Thought: I wonder.\nAction: ",)
     assert context[2].parts[0] == "Result: No action was carried out: there is no action.\n"
 
 
 def test_a_long_result_keeps_its_two_ends():
-    policy = PolicySettings(working_steps=2, result_characters=200, max_context_tokens=LARGE)
+    policy = PolicySettings(history_n_images=2, result_characters=200, max_context_tokens=LARGE)
     context = build_context("Go.", [past(0, "first " + "x" * 50_000 + " last")], NOW, policy)
     told = context[-1].parts[0]
     assert told.startswith("Result: first xx")
@@ -147,7 +147,7 @@ def test_a_long_result_keeps_its_two_ends():
 def test_what_does_not_fit_goes_in_a_fixed_order():
     """One token less at a time: digest, lines, working steps, their number, and the newest result last."""
     memory = EpisodeMemory((past(3), past(4)), ("L1.", "L2."), 7, "a digest", "R" * 64)
-    policy = PolicySettings(working_steps=3, digest_characters=10, max_context_tokens=LARGE)
+    policy = PolicySettings(history_n_images=3, summary_max_chars=10, max_context_tokens=LARGE)
 
     def shown(context) -> tuple:
         text = context[-1].parts[-1].removeprefix("Go.").strip()
@@ -179,7 +179,7 @@ def test_what_does_not_fit_goes_in_a_fixed_order():
 def test_a_long_observation_is_shortened_last():
     """Its middle goes, by halves, once nothing else is left to go."""
     policy = PolicySettings(
-        working_steps=2, result_characters=200, observation_characters=400, max_context_tokens=LARGE
+        history_n_images=2, result_characters=200, observation_characters=400, max_context_tokens=LARGE
     )
     history, text = [past(0, "R" * 100)], "first " + "x" * 1000 + " last"
 
@@ -209,7 +209,7 @@ def test_something_must_be_seen():
 def test_what_was_read_stays_in_working_memory():
     step = PastStep(None, "I look.", "wait()", observation=" 2 files \n")
     context = build_context(
-        "Go.", [step], None, PolicySettings(working_steps=2, max_context_tokens=LARGE), observation=""
+        "Go.", [step], None, PolicySettings(history_n_images=2, max_context_tokens=LARGE), observation=""
     )
     assert [message.parts for message in context if message.role == "user"] == [
         ("Observation: 2 files\n",),
@@ -239,9 +239,9 @@ policies = st.builds(
     PolicySettings,
     template=st.sampled_from(["minimal", "point", "ui_tars_1_5", "ui_tars_1_0", "tool_call"]),
     functions=st.booleans(),
-    working_steps=st.integers(1, 6),
-    episodic_steps=st.integers(0, 6),
-    digest_characters=st.sampled_from([0, 1, 40, 300]),
+    history_n_images=st.integers(1, 6),
+    history_n_text=st.integers(0, 6),
+    summary_max_chars=st.sampled_from([0, 1, 40, 300]),
     result_characters=st.sampled_from([0, 7, 500, 2000]),
     observation_characters=st.sampled_from([32, 2000]),
     max_context_tokens=st.integers(128, 6000),

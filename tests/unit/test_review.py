@@ -37,7 +37,7 @@ def test_nobody_decides_what_is_decided_or_what_no_one_asks(ws):
     dvc_files.dvc_lock_path(ws, 1).unlink()
     write_text(ws.frozen_params(1), config.dump_settings(config.Settings()))
     result = CliRunner().invoke(main, command)
-    assert (result.exit_code, "promotion.rule is not_worse" in result.output) == (2, True)
+    assert (result.exit_code, "promotion.rule is non_inferiority" in result.output) == (2, True)
     assert promotion_review.read_review(ws, 1) is None
 
 

@@ -26,7 +26,7 @@ def test_the_projects_own_settings_are_the_defaults_as_they_are_described(projec
 @pytest.mark.parametrize(
     ("raw", "said"),
     [
-        ({"rollout": {"samples": 0}}, "rollout.samples"),
+        ({"rollout": {"n_rollouts": 0}}, "rollout.n_rollouts"),
         ({"rollout": {"sampels": 4}}, "rollout.sampels"),
         ({"nothing": 1}, "nothing"),
         ({"rl": {"eps_low": 1.0}}, "rl.eps_low"),
@@ -84,8 +84,8 @@ def test_overrides_reach_into_blocks_and_are_checked(tmp_path):
 def test_what_is_written_is_read_as_the_same_settings(seed, samples, share, steps, alpha):
     chosen = parse(
         seed=seed,
-        rollout={"samples": samples},
-        rl={"steps": steps, "alpha": alpha},
+        rollout={"n_rollouts": samples},
+        rl={"steps": steps, "gae_lambda_alpha": alpha},
         merge={"weights": {"games": share, "sites": 1 - share, "control": 0}},
     )
     for form in (config.dump_settings, config.dump_commented_settings):
@@ -100,12 +100,12 @@ def test_the_same_parameters_stand_in_both_forms_of_the_file():
 @pytest.mark.parametrize(
     ("name", "values"),
     [
-        ("rl.alpha", "number, above 0"),
+        ("rl.gae_lambda_alpha", "number, above 0"),
         ("rl.gamma", "number, above 0 and at most 1"),
         ("rl.lambda_policy", "number, 0 to 1, or null"),
         ("ct.processes", "whole number, 1 to 64"),
         ("ct.zero_stage", "one of 1, 2, 3"),
-        ("promotion.rule", "one of better, not_worse, review, always"),
+        ("promotion.rule", "one of superiority, non_inferiority, review, always"),
         ("rl.normalise", "true or false"),
         ("policy.base", "text, not empty"),
         ("synthesis.levels", "list of whole numbers, not empty"),
@@ -130,8 +130,8 @@ def test_every_parameter_and_block_has_a_description_of_its_own():
 
 def test_a_field_that_changes_the_default_alone_keeps_its_description():
     (ct,), (sft,) = (
-        parameters.find_parameter_section("ct.samples").parameters,
-        parameters.find_parameter_section("sft.samples").parameters,
+        parameters.find_parameter_section("ct.num_examples").parameters,
+        parameters.find_parameter_section("sft.num_examples").parameters,
     )
     assert ct.description == sft.description
     assert (ct.default, sft.default) == (2000, 320)
@@ -140,7 +140,7 @@ def test_a_field_that_changes_the_default_alone_keeps_its_description():
 def test_a_comment_names_the_choices_that_the_description_leaves_out():
     (device,), (space,) = (
         parameters.find_parameter_section("rl.device").parameters,
-        parameters.find_parameter_section("policy.space").parameters,
+        parameters.find_parameter_section("policy.coordinate_format").parameters,
     )
     assert device.comment == f"{device.description} One of auto, cpu, cuda."
     assert space.comment == space.description

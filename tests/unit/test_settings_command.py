@@ -41,7 +41,7 @@ def test_a_parameter_is_explained(params):
 
 
 def test_a_value_that_is_not_the_default_says_so(params):
-    assert flywheel("rl.alpha")[1].startswith("rl.alpha: 0.05 (default: 1.5)\n")
+    assert flywheel("rl.gae_lambda_alpha")[1].startswith("rl.gae_lambda_alpha: 0.05 (default: 1.5)\n")
 
 
 def test_a_block_is_explained_with_all_that_is_in_it(params):
@@ -49,7 +49,7 @@ def test_a_block_is_explained_with_all_that_is_in_it(params):
     assert code == 0
     assert output.startswith("evaluation: How models play the tasks that they were not trained on.\n")
     assert [line for line in output.splitlines()[1:] if line.startswith("evaluation.")] == [
-        "evaluation.samples: 1 (the default)",
+        "evaluation.n_trials: 1 (the default)",
         "evaluation.temperature: 0.0 (the default)",
         "evaluation.stages: false (the default)",
     ]
@@ -59,7 +59,7 @@ def test_without_a_name_every_parameter_has_a_line(params):
     code, output = flywheel()
     assert code == 0
     lines = [line.split(maxsplit=1) for line in output.splitlines() if line]
-    assert ["rl.alpha", "0.05 (default: 1.5)"] in lines
+    assert ["rl.gae_lambda_alpha", "0.05 (default: 1.5)"] in lines
     assert ["synthesis.levels", "[1, 2]"] in lines
     assert ["policy.endpoint", "''"] in lines
     told = {name for name, _ in lines}
@@ -73,7 +73,7 @@ def test_programs_are_told_the_same(params):
     found = {one["name"]: one for one in json.loads(output)}
     assert code == 0
     assert len(found) == len(config.RlSettings.model_fields)
-    alpha = found["rl.alpha"]
+    alpha = found["rl.gae_lambda_alpha"]
     assert (alpha["default"], alpha["value"], alpha["changed"]) == (1.5, 0.05, True)
     assert alpha["schema"] == {"type": "number", "exclusiveMinimum": 0}
     assert not found["rl.gamma"]["changed"]
@@ -82,8 +82,8 @@ def test_programs_are_told_the_same(params):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("rl.alhpa", "did you mean rl.alpha?"),
-        ("alpha", "did you mean rl.alpha?"),
+        ("rl.alhpa", "did you mean rl.gae_lambda_alpha?"),
+        ("alpha", "did you mean rl.gae_lambda_alpha?"),
         ("promotoin", "did you mean promotion?"),
         ("temperature", "did you mean rollout.temperature or rl.temperature or evaluation.temperature?"),
         ("rl.zzzzzzzzz", "`flywheel settings rl` tells which there are"),
@@ -101,8 +101,8 @@ def test_a_name_that_there_is_not(params, name, said):
 def test_outside_a_workspace_the_defaults_are_shown(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert flywheel()[1].startswith("no workspace here: these are the defaults\n")
-    assert flywheel("rl.alpha")[1].startswith("rl.alpha: 1.5 (the default)\n")
-    (row,) = json.loads(flywheel("rl.alpha", "--json")[1])
+    assert flywheel("rl.gae_lambda_alpha")[1].startswith("rl.gae_lambda_alpha: 1.5 (the default)\n")
+    (row,) = json.loads(flywheel("rl.gae_lambda_alpha", "--json")[1])
     assert (row["value"], row["changed"]) == (None, None)
     code, output = flywheel("--workspace", str(tmp_path))
     assert code == 2
@@ -111,16 +111,16 @@ def test_outside_a_workspace_the_defaults_are_shown(tmp_path, monkeypatch):
 
 def test_a_file_that_is_wrong_still_has_its_parameters_explained(params):
     params.write_text("rl: {alpha: -1}\n")
-    code, output = flywheel("rl.alpha")
+    code, output = flywheel("rl.gae_lambda_alpha")
     assert code == 2
     assert "Number, above 0." in output
-    assert "wrong parameter: rl.alpha" in output.splitlines()[-1]
+    assert "wrong parameter: rl.gae_lambda_alpha" in output.splitlines()[-1]
 
 
 def test_writing_keeps_values_and_describes_all(params):
     code, _ = flywheel("--write", answer="y\n")
     assert code == 0
-    assert config.load_settings(params) == config.parse_settings({"rl": {"alpha": 0.05}}, where="")
+    assert config.load_settings(params) == config.parse_settings({"rl": {"gae_lambda_alpha": 0.05}}, where="")
     assert params.read_text() == config.dump_commented_settings(config.load_settings(params))
     assert flywheel("--write") == (0, "params.yaml is as it would be written\n")
 

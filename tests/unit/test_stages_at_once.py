@@ -70,7 +70,7 @@ class Told:
             update={"synthesis": own.synthesis.model_copy(update={"domains": {domain: ["all"] for domain in _DOMAINS}})}
         )
         rules = own.operations.model_copy(update={"restarts": 2})
-        limits = own.cluster.model_copy(update={"stages_at_once": at_once})
+        limits = own.cluster.model_copy(update={"max_parallel_stages": at_once})
         now = own.model_copy(update={"cluster": limits, "operations": rules})
         monkeypatch.setattr(iteration_params, "load_iteration_params", lambda *_: own)
         monkeypatch.setattr(stage_records, "is_stage_done", lambda ws, name, k: name in done)

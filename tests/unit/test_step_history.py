@@ -58,21 +58,21 @@ def test_a_middle_that_is_left_out_is_counted(text, characters):
 
 
 @given(st.integers(1, 8), st.integers(0, 8), st.integers(0, 12), st.sampled_from([0, 200]))
-def test_every_step_is_in_one_place(working, episodic, length, digest_characters):
+def test_every_step_is_in_one_place(working, episodic, length, summary_max_chars):
     """The newest in full, then lines, then, where one is asked for, the digest: in order, none twice, none lost."""
-    policy = PolicySettings(working_steps=working, episodic_steps=episodic, digest_characters=digest_characters)
+    policy = PolicySettings(history_n_images=working, history_n_text=episodic, summary_max_chars=summary_max_chars)
     memory = build_memory(HISTORY[:length], policy)
     kept = min(working - 1, length)
     lines = min(episodic, length - kept)
     assert list(memory.working) == HISTORY[length - kept : length]
     assert list(memory.episodic) == [summarise_step(step) for step in HISTORY[length - kept - lines : length - kept]]
-    assert memory.before == (length - kept - lines if digest_characters else 0)
+    assert memory.before == (length - kept - lines if summary_max_chars else 0)
     assert bool(memory.digest) == bool(memory.before)
 
 
 @pytest.mark.parametrize("every", [1, 3, 8])
 def test_a_step_that_waits_for_the_digest_keeps_its_line(every):
-    policy = PolicySettings(working_steps=3, episodic_steps=2, digest_characters=300)
+    policy = PolicySettings(history_n_images=3, history_n_text=2, summary_max_chars=300)
     memories, past_steps, watched = [], None, Watched(300, every)
     past_steps = StepHistory(policy, watched)
     for step in HISTORY[:60]:
@@ -88,7 +88,7 @@ def test_a_step_that_waits_for_the_digest_keeps_its_line(every):
 
 def test_500_steps_keep_a_bounded_prompt_and_bounded_work():
     """Each step is digested once, and the context of the 500th costs as many counts and tokens as that of the 50th."""
-    policy = PolicySettings(working_steps=5, digest_characters=300, max_context_tokens=700, result_characters=400)
+    policy = PolicySettings(history_n_images=5, summary_max_chars=300, max_context_tokens=700, result_characters=400)
     watched, counts, tokens = Watched(300, 1), [], []
     steps = StepHistory(policy, watched)
     for step in HISTORY[:500]:
@@ -109,20 +109,20 @@ def test_500_steps_keep_a_bounded_prompt_and_bounded_work():
 
 
 def test_what_rules_say_of_500_steps():
-    memory = build_memory(HISTORY[:500], PolicySettings(digest_characters=400))
+    memory = build_memory(HISTORY[:500], PolicySettings(summary_max_chars=400))
     assert memory.before == 496
     assert memory.digest == (
         "click 124, type 124, scroll 124, no action 124; "
         "typed 'word 488', 'word 489', 'word 490', 'word 491', 'word 492', 'word 493', 'word 494', 'word 495'; "
         "pages shop/4, shop/5, shop/6, shop/7, shop/8, shop/9, shop/10, shop/0."
     )
-    assert build_memory(HISTORY[:500], PolicySettings(digest_characters=60)).digest == (
+    assert build_memory(HISTORY[:500], PolicySettings(summary_max_chars=60)).digest == (
         "click 124, type 124, scroll 124, no action 124."
     )
 
 
 def test_a_stored_digest_takes_the_place_of_a_new_one():
-    policy = PolicySettings(episodic_steps=2, digest_characters=100)
+    policy = PolicySettings(history_n_text=2, summary_max_chars=100)
     watched = Watched(100, 1)
     past_steps = StepHistory(policy, watched)
     for step in HISTORY[:6]:

@@ -70,7 +70,7 @@ def test_tasks_spread_evenly():
 
 
 def test_the_iterations_go_through_a_worlds_templates():
-    settings = quick(repeated=0)
+    settings = quick(fixed_template_fraction=0)
     drawn = [make_tasks(settings, iteration, "train") for iteration in range(1, 9)]
     control = [[(task.template, task.level) for task in tasks if task.domain == "control"] for tasks in drawn]
     first = [slot for slots in control[:7] for slot in slots]
@@ -169,9 +169,9 @@ def test_every_slot_of_every_world_makes_a_sound_task():
         ({"levels": [9]}, "no level of"),
         ({"domains": {"games": ["nowhere"], "sites": ["shop"], "control": ["control"]}}, "'nowhere'"),
         ({"domains": {"games": ["shop"], "sites": ["shop"], "control": ["control"]}}, "shop twice"),
-        ({"left_out": ["moon/crater"]}, "'moon/crater'.*synthesis.left_out.*write world/template"),
+        ({"excluded_templates": ["moon/crater"]}, "'moon/crater'.*synthesis.excluded_templates.*write world/template"),
         (
-            {"left_out": [f"settings/{name}" for name in catalogue.get_world("settings").templates]},
+            {"excluded_templates": [f"settings/{name}" for name in catalogue.get_world("settings").templates]},
             "no template that is asked",
         ),
         ({"held_out": ["moon/crater"]}, "'moon/crater'.*write world/template"),

@@ -113,7 +113,7 @@ def test_the_ratio_is_against_what_was_sampled(folder, batch):
     doubled = each(
         batch, lambda s: replace(s, version=-1, sampled_logprobs=tuple(v - math.log(2) for v in s.sampled_logprobs))
     )
-    rl = RL.model_copy(update={"max_drift": 1.0})
+    rl = RL.model_copy(update={"max_logprob_diff_off_policy": 1.0})
     figures = update(fresh(folder, rl), doubled, rl)
     assert figures["stale_fraction"] == 1
     assert figures["drift"] == pytest.approx(math.log(2), abs=1e-3)
@@ -121,14 +121,16 @@ def test_the_ratio_is_against_what_was_sampled(folder, batch):
     assert figures["kl"] == pytest.approx(2 - 1 - math.log(2), abs=1e-3)
     assert 0.1 < figures["truncated_fraction"] < 0.9
     assert figures["clip_fraction"] == 0
-    with pytest.raises(TrainingError, match=r"differ from the sampled ones by 0.69.*rl.max_drift"):
+    with pytest.raises(TrainingError, match=r"differ from the sampled ones by 0.69.*rl.max_logprob_diff_off_policy"):
         update(fresh(folder), doubled)
 
 
 def test_one_wrong_step_among_fresh_ones_is_named(folder, batch):
     wrong = replace(batch[2].samples[0], sampled_logprobs=tuple(v - 30 for v in batch[2].samples[0].sampled_logprobs))
     broken = [*batch[:2], replace(batch[2], samples=(wrong, *batch[2].samples[1:])), *batch[3:]]
-    with pytest.raises(TrainingError, match=r"most in trajectory trajectory02, step 0 \(rl.max_mismatch\)"):
+    with pytest.raises(
+        TrainingError, match=r"most in trajectory trajectory02, step 0 \(rl.max_logprob_diff_on_policy\)"
+    ):
         update(fresh(folder), broken)
 
 
@@ -180,7 +182,7 @@ def test_group_relative_advantages_need_no_value_model(folder, batch):
 
 def test_state_holds_all(folder, batch, tmp_path):
     """Two steps are the same as one, a state through a file, and one more: bit for bit."""
-    rl = RL.model_copy(update={"max_mismatch": 100})  # the batch is of the weights before the first step
+    rl = RL.model_copy(update={"max_logprob_diff_on_policy": 100})  # the batch is of the weights before the first step
     straight, first = fresh(folder, rl), fresh(folder, rl)
     update(straight, batch, rl)
     expected = update(straight, batch, rl, seed=2)

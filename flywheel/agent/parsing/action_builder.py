@@ -77,9 +77,9 @@ class CallArguments:
             if not 0 <= number <= axis.size:
                 written = f"{number:g}" if isinstance(number, float) or abs(number) < 1e15 else "a huge number"
                 raise ParseFailure(f"{written} lies outside 0..{axis.last}", place)
-        if self.space.kind != "fractions" and any(0 < number < 1 for number in numbers):
+        if self.space.kind != "norm1" and any(0 < number < 1 for number in numbers):
             raise ambiguous_text(
-                f"{describe_value(value)[:40]} is a fraction of the screen, and policy.space is not", place
+                f"{describe_value(value)[:40]} is a fraction of the screen, and policy.coordinate_format is not", place
             )
         if len(numbers) == 4:
             numbers = [(numbers[0] + numbers[2]) / 2, (numbers[1] + numbers[3]) / 2]

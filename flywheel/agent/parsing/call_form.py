@@ -61,7 +61,7 @@ def parse_plain_call(text: str, start: int, space: CoordinateSpace) -> Action | 
 
 def _point(x: str, y: str, space: CoordinateSpace) -> Point | None:
     if "." in x or "." in y:
-        if space.kind != "fractions":
+        if space.kind != "norm1":
             return None
         column, row = float(x), float(y)
     else:
@@ -411,8 +411,8 @@ def _spot(point: Point, grammar: Grammar) -> str:
             return f"<|box_start|>({x},{y})<|box_end|>"
         case "ui_tars_1_5":
             return f"({x},{y})"
-    if grammar.space.kind == "fractions":
+    if grammar.space.kind == "norm1":
         return f"<point>{x:.4f} {y:.4f}</point>"
     # In a space of two digits numbers are written with both, so that each point takes the same number of tokens.
-    width = 2 if grammar.space.kind == "points" and grammar.space.x.size <= 100 else 1
+    width = 2 if grammar.space.kind == "grid" and grammar.space.x.size <= 100 else 1
     return f"<point>{x:0{width}d} {y:0{width}d}</point>"

@@ -82,9 +82,9 @@ _NOT_IN_IDENTITY = {
     "pages",
     "pages_min",
     "timeout_s",
-    "wait_s",
+    "acquire_timeout_s",
     "lease_s",
-    "silent_s",
+    "heartbeat_timeout_s",
     "idle_s",
     "recycle_after",
     "browser_mb",
@@ -118,7 +118,7 @@ class BrowserBackend:
                 "a browser's settings are those of sandbox", where="sandbox.kinds.browser", fix="set them there"
             )
         chosen = settings.sandbox
-        return EnvLimits(chosen.pages, chosen.timeout_s, chosen.wait_s)
+        return EnvLimits(chosen.pages, chosen.timeout_s, chosen.acquire_timeout_s)
 
     def identity(self, settings: Settings) -> Mapping[str, Any]:
         return settings.sandbox.model_dump(exclude=_NOT_IN_IDENTITY)

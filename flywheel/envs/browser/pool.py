@@ -347,11 +347,11 @@ class PoolWatchdog:
                     fix="lease another environment, or raise sandbox.lease_s",
                 )
                 self._pool.reclaim(lease, "overdue", error)
-            elif not lease.busy and now - lease.used > s.silent_s:
+            elif not lease.busy and now - lease.used > s.heartbeat_timeout_s:
                 error = EnvTimeout(
-                    f"the session was taken back: it got no call for {s.silent_s:g} s",
+                    f"the session was taken back: it got no call for {s.heartbeat_timeout_s:g} s",
                     where=lease.where,
-                    fix="lease another environment, or raise sandbox.silent_s",
+                    fix="lease another environment, or raise sandbox.heartbeat_timeout_s",
                 )
                 self._pool.reclaim(lease, "idle", error)
 
@@ -506,10 +506,10 @@ class BrowserPool:
     # -- leases ---------------------------------------------------------------------------------------------------
     @asynccontextmanager
     async def env(self, record: Path | None = None) -> AsyncIterator[PageLease]:
-        """Lease one page until the block ends, or until sandbox.lease_s or sandbox.silent_s takes it back.
+        """Lease one page until the block ends, or until sandbox.lease_s or sandbox.heartbeat_timeout_s takes it back.
 
         record: a folder for recordings of all episodes of this lease, whatever sandbox.record says. Raises EnvTimeout
-        where no page comes free within sandbox.wait_s, EnvError where no browser starts.
+        where no page comes free within sandbox.acquire_timeout_s, EnvError where no browser starts.
         """
         lease = await self._lease(record)
         try:
@@ -562,11 +562,13 @@ class BrowserPool:
     async def _permit(self) -> None:
         self.waiting += 1
         try:
-            async with asyncio.timeout(self.settings.wait_s):
+            async with asyncio.timeout(self.settings.acquire_timeout_s):
                 await self._permits.acquire()
         except TimeoutError:
             raise EnvTimeout(
-                f"no page came free within {self.settings.wait_s:g} s", where="browser pool", fix="raise sandbox.pages"
+                f"no page came free within {self.settings.acquire_timeout_s:g} s",
+                where="browser pool",
+                fix="raise sandbox.pages",
             ) from None
         finally:
             self.waiting -= 1

@@ -45,19 +45,19 @@ class RemoteEnvs:
     async def env(self, task: Task) -> AsyncIterator[Env]:
         """Lease an environment of the task's back-end until the block ends.
 
-        Raises EnvError where it does not begin, EnvTimeout where none becomes free in `sandbox.wait_s`, BadInput where
-        none ever would.
+        Raises EnvError where it does not begin, EnvTimeout where none becomes free in `sandbox.acquire_timeout_s`,
+        BadInput where none ever would.
         """
         async with AsyncExitStack() as stack:
             try:
-                async with asyncio.timeout(self._settings.sandbox.wait_s) as waiting:
+                async with asyncio.timeout(self._settings.sandbox.acquire_timeout_s) as waiting:
                     env = await self._opened(task.environment, stack)
             except TimeoutError:
                 if not waiting.expired():
                     raise
                 why = self._why or "the nodes do not answer"
                 raise EnvTimeout(
-                    f"no environment in {self._settings.sandbox.wait_s:g} s: {why}", where=self._manager
+                    f"no environment in {self._settings.sandbox.acquire_timeout_s:g} s: {why}", where=self._manager
                 ) from None
             yield env
 
@@ -84,7 +84,7 @@ class RemoteEnvs:
                         await held.enter_async_context(self._holding(lease))
                         remote = _RemoteSession(self._client, lease, limit_s)
                         head, _ = protocol.decode_message(
-                            await remote.call("open", limit_s=self._settings.sandbox.wait_s)
+                            await remote.call("open", limit_s=self._settings.sandbox.acquire_timeout_s)
                         )
                         await stack.enter_async_context(held.pop_all())
                         return next((form for what, form in _ENV_CLASSES.items() if head.get(what)), _RemoteEnv)(remote)
@@ -220,10 +220,10 @@ def check_manager_settings(settings: Settings) -> None:
         _manager_address_and_token(settings)
     elif settings.cluster.engine != "ray":
         raise BadInput("sandbox.manager is cluster, and there is none", where="cluster.engine", fix="set it to ray")
-    elif settings.cluster.stages_at_once > 1:
+    elif settings.cluster.max_parallel_stages > 1:
         raise BadInput(
             "sandbox.manager is cluster, which stages beside one another do not share",
-            where="cluster.stages_at_once",
+            where="cluster.max_parallel_stages",
             fix="set it to 1, or start a manager (`flywheel sandbox serve`)",
         )
 

@@ -45,7 +45,7 @@ def lowest_level(settings: Settings, world: str) -> int:
 
 def is_above_open_level(settings: Settings, opened: Mapping[str, int], task: Task) -> bool:
     """Whether a task is of a level that is not open yet in its world; false where all are open, or no levels known."""
-    if not settings.synthesis.opens_at or task.world not in registry.list_task_suites():
+    if not settings.synthesis.level_unlock_success or task.world not in registry.list_task_suites():
         return False
     return task.level > opened.get(task.world, lowest_level(settings, task.world))
 
@@ -56,8 +56,8 @@ def raise_open_levels(
     """The open levels after an iteration.
 
     before: those that its tasks were made of. outcomes: of each of its judged trajectories, the task and V. The next
-    level opens where at least synthesis.opens_at of the trajectories of the highest open one solved their task; where
-    that is 0 all are open.
+    level opens where at least synthesis.level_unlock_success of the trajectories of the highest open one solved their
+    task; where that is 0 all are open.
     """
     judged: dict[tuple[str, int], list[bool]] = defaultdict(list)
     for task, solved in outcomes:
@@ -65,9 +65,11 @@ def raise_open_levels(
     found = {}
     for world in sorted({world for world, _ in judged} & set(registry.list_task_suites())):
         levels = sorted(set(registry.get_task_suite(world).levels) & set(settings.synthesis.levels))
-        found[world] = before.get(world, lowest_level(settings, world)) if settings.synthesis.opens_at else levels[-1]
+        found[world] = (
+            before.get(world, lowest_level(settings, world)) if settings.synthesis.level_unlock_success else levels[-1]
+        )
         verdicts = judged[world, found[world]]
-        enough = len(verdicts) >= _FEWEST and sum(verdicts) >= settings.synthesis.opens_at * len(verdicts)
+        enough = len(verdicts) >= _FEWEST and sum(verdicts) >= settings.synthesis.level_unlock_success * len(verdicts)
         if enough:
             found[world] = dict(pairwise(levels)).get(found[world], found[world])
     return {**before, **found}

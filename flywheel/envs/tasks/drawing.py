@@ -21,7 +21,7 @@ from flywheel.envs.browser.pages import manifest, packages
 from flywheel.envs.browser.pages.manifest import PAGE_VERIFIER, PageManifest, load_page_manifests
 from flywheel.utils.errors import BadInput, EnvError, did_you_mean, errors_of_setting
 
-# Which templates of a world are asked (`synthesis.left_out`), and of which of them no training task is drawn
+# Which templates of a world are asked (`synthesis.excluded_templates`), and of which of them no training task is drawn
 # (`synthesis.held_out`), so that what a model has learnt can be told from what it has learnt by heart.
 
 _MIN_TEMPLATES = 4  # templates that a world must have before a share of them is held out
@@ -29,7 +29,7 @@ _MIN_TEMPLATES = 4  # templates that a world must have before a share of them is
 
 def list_templates(settings: Settings, world: TaskSuite) -> Mapping[str, TaskTemplate]:
     """The templates of a world that tasks are made of. Raises BadInput for a name that no world has."""
-    out = _templates_of_world(settings.synthesis.left_out, world, "left_out")
+    out = _templates_of_world(settings.synthesis.excluded_templates, world, "excluded_templates")
     return {name: spec for name, spec in world.templates.items() if name not in out}
 
 
@@ -167,15 +167,15 @@ def make_tasks(
 ) -> list[Task]:
     """The tasks of an iteration's split, each with its own content.
 
-    Train tasks are new in each iteration. synthesis.repeated of a world's are of the same templates and levels in each,
-    so that iterations can be compared; the others go on where the iteration before it stopped. Eval tasks are the same
-    in all, and no train task has the content of one (of third-party pages, the seed of one), nor a held-out template.
-    Of a world that has these, every third eval task is of one. root: the workspace, for synthesis.manifests. opened:
-    with synthesis.opens_at, the highest level of training tasks by world; absent: its lowest (`curriculum.py`). Gate
-    tasks are drawn as eval tasks are, anew in each iteration, of contents that no train task of any iteration has
-    (`reserved`); a template without such a content is passed over, and there may be fewer than promotion.tasks. They
-    too are of the split eval. Raises BadInput for an unknown split, a world in two domains, levels that no world has, a
-    held-out template that there is not, or a wrong manifest.
+    Train tasks are new in each iteration. synthesis.fixed_template_fraction of a world's are of the same templates and
+    levels in each, so that iterations can be compared; the others go on where the iteration before it stopped. Eval
+    tasks are the same in all, and no train task has the content of one (of third-party pages, the seed of one), nor a
+    held-out template. Of a world that has these, every third eval task is of one. root: the workspace, for
+    synthesis.manifests. opened: with synthesis.level_unlock_success, the highest level of training tasks by world;
+    absent: its lowest (`curriculum.py`). Gate tasks are drawn as eval tasks are, anew in each iteration, of contents
+    that no train task of any iteration has (`reserved`); a template without such a content is passed over, and there
+    may be fewer than promotion.tasks. They too are of the split eval. Raises BadInput for an unknown split, a world in
+    two domains, levels that no world has, a held-out template that there is not, or a wrong manifest.
     """
     if split not in SPLITS:
         raise BadInput(f"no split is called {split!r}", where="make_tasks", fix=f"use {', '.join(SPLITS)}")
@@ -191,9 +191,17 @@ def make_tasks(
         return task_content(task) not in held and not is_reserved(task)
 
     synthesis, stream = settings.synthesis, f"train {iteration}"
-    above = (opened or {}) if synthesis.opens_at else None
+    above = (opened or {}) if synthesis.level_unlock_success else None
     return _draw(
-        settings, split, stream, synthesis.train_tasks, fit, root, turn, repeated=synthesis.repeated, opened=above
+        settings,
+        split,
+        stream,
+        synthesis.train_tasks,
+        fit,
+        root,
+        turn,
+        repeated=synthesis.fixed_template_fraction,
+        opened=above,
     )
 
 
@@ -364,7 +372,9 @@ def _slots(settings: Settings, world: TaskSuite, split: str, opened: Mapping[str
             )
         if not list_templates(settings, world):
             raise BadInput(
-                f"world {world.name} has no template that is asked", where="synthesis.left_out", fix="name fewer"
+                f"world {world.name} has no template that is asked",
+                where="synthesis.excluded_templates",
+                fix="name fewer",
             )
         raise BadInput(
             f"world {world.name} has no level of {settings.synthesis.levels} to train on",

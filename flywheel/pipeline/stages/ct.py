@@ -18,12 +18,12 @@ from flywheel.utils.files import atomic_folder
 
 
 def _begin(ctx: StageContext) -> Path:
-    if _due(ctx) or ctx.settings.ct.hands_on == "newest":
+    if _due(ctx) or ctx.settings.ct.sft_init == "latest":
         return stage_io.newest_model_folder(ctx)
     last = ctx.ws.model(ctx.iteration - _since(ctx), "ct")
     if not last.is_dir():
         raise BadInput(
-            "the last model that CT trained is not there", where=ctx.ws.relative(last), fix="set ct.hands_on to newest"
+            "the last model that CT trained is not there", where=ctx.ws.relative(last), fix="set ct.sft_init to latest"
         )
     return last
 

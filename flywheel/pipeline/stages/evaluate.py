@@ -135,7 +135,7 @@ def _predecessor(ctx: StageContext, fixed: Mapping[str, tuple[Path, Any]]) -> li
     """Its results on the held-out tasks: played now, or kept from its own evaluation."""
     if _BEFORE in fixed:
         return [gate.EvalResult(**row) for row in fixed[_BEFORE][1]["results"]]
-    tasks, samples = _held_out(ctx), ctx.settings.evaluation.samples
+    tasks, samples = _held_out(ctx), ctx.settings.evaluation.n_trials
     newest = stage_io.read_newest_model(ctx)["digest"]
     if newest == checkpoint_digest(_merged(ctx)):
         return [gate.EvalResult(**row) for row in fixed[_CANDIDATE][1]["results"]]

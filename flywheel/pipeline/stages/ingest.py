@@ -40,9 +40,9 @@ def _sessions(ctx: StageContext) -> list[SessionFolder]:
 
 def deferral_rule(ws: Workspace, settings: Settings, iteration: int) -> selection.DeferSession | None:
     """Of a session's folder: its task is of a level that the iteration's training tasks have not reached
-    (`synthesis.opens_at`). Such recordings wait while there are others: the model learns what it is asked for. None
-    where all levels are open: then no recording need be opened to be chosen."""
-    if not settings.synthesis.opens_at:
+    (`synthesis.level_unlock_success`). Such recordings wait while there are others: the model learns what it is asked
+    for. None where all levels are open: then no recording need be opened to be chosen."""
+    if not settings.synthesis.level_unlock_success:
         return None
     opened = curriculum.read_open_levels(ws, iteration - 1)
 

@@ -40,7 +40,7 @@ def _work(ctx: StageContext, folder: Path) -> dict:
 
 
 def _reviewed(ctx: StageContext, said: str) -> dict:
-    """The decision of a person, with what `not_worse` would have said beside it."""
+    """The decision of a person, with what `non_inferiority` would have said beside it."""
     decided = promotion_review.read_review(ctx.ws, ctx.iteration)
     if decided is None:
         raise FlywheelError(

@@ -27,8 +27,8 @@ from flywheel.training.rl.curriculum import PastOutcomes, describe_curriculum
 
 
 class EpisodeArchive:
-    """A folder of episodes, one file each. Of every `every`-th episode of a task (rl.samples: one a group) the screens
-    are kept too."""
+    """A folder of episodes, one file each. Of every `every`-th episode of a task (rl.group_size: one a group) the
+    screens are kept too."""
 
     def __init__(self, folder: Path, run_id: str, every: int) -> None:
         self._folder, self._run_id, self._every = folder / "episodes", run_id, every
@@ -61,7 +61,7 @@ def _work(ctx: StageContext, folder: Path) -> dict[str, Any]:
     from flywheel.training.rl.run import train_rl  # brings torch, which who only asks for the pipeline does not need
 
     tasks = stage_io.read_stage_tasks(ctx, "synthesize", "train")
-    kept = EpisodeArchive(folder, ctx.run_id, ctx.settings.rl.samples)
+    kept = EpisodeArchive(folder, ctx.run_id, ctx.settings.rl.group_size)
 
     def on_metric(metric: Mapping[str, Any]) -> None:
         if "success" in metric:

@@ -43,7 +43,7 @@ async def _act(
     ctx: StageContext, policy: PolicyBackend, environments: EnvProvider, tasks: list[Task], shard: str, folder: Path
 ) -> dict[str, Any]:
     settings, done, stats = ctx.settings, 0, RolloutStats()
-    total = len(tasks) * settings.rollout.samples
+    total = len(tasks) * settings.rollout.n_rollouts
 
     def count(episode) -> None:
         nonlocal done
@@ -53,7 +53,7 @@ async def _act(
     began = time.monotonic()
     episodes = await run_rollout(
         tasks,
-        settings.rollout.samples,
+        settings.rollout.n_rollouts,
         policy,
         environments,
         iteration=ctx.iteration,

@@ -41,7 +41,7 @@ def _work(ctx: StageContext, folder: Path) -> dict:
         ctx.report("reading the instructions that pages tell")
         tasks = processes.run_until_sigterm(_instruct(ctx, tasks))
     ctx.report(f"{len(tasks)} tasks made; rendering general screens")
-    general = make_grounding_examples(ctx.settings.synthesis.general_samples, ctx.seed("general"), ctx.settings)
+    general = make_grounding_examples(ctx.settings.synthesis.num_grounding_examples, ctx.seed("general"), ctx.settings)
     pictures, rows = {}, []
     for sample in general:
         name = images.image_digest(sample.png)

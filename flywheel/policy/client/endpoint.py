@@ -273,7 +273,7 @@ class PolicyEndpoint(ChatEndpoint):
         return serving_key.find_server_key(self.url) or super().key()
 
     def _limits(self) -> httpx.Limits:
-        return httpx.Limits(max_connections=None, max_keepalive_connections=self._policy.batch)
+        return httpx.Limits(max_connections=None, max_keepalive_connections=self._policy.max_num_seqs)
 
     async def models(self, client: httpx.AsyncClient, timeout_s: float) -> list[ServedModel]:
         """What the server serves. Raises as `call` does."""

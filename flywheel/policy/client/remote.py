@@ -238,9 +238,9 @@ T = TypeVar("T")
 class RemotePolicy:
     """`Policy` over the server or servers that `policy.endpoint` names, answering with the checkpoint in `folder`.
 
-    Opening it publishes that checkpoint where a server has other weights. At most `policy.batch` requests are under
-    way at a server and `policy.queue` wait for it; one more raises PolicyBusy. `policy.timeout_s` is the deadline of an
-    answer: waiting, every try and the pauses between them.
+    Opening it publishes that checkpoint where a server has other weights. At most `policy.max_num_seqs` requests are
+    under way at a server and `policy.max_queue_size` wait for it; one more raises PolicyBusy. `policy.timeout_s` is the
+    deadline of an answer: waiting, every try and the pauses between them.
 
     Raises ModelError for a folder without a tokeniser or weights, PolicyError (with endpoint and what the server
     said) for a server that cannot be reached, has no such model, or cannot take the weights; of several servers, where

@@ -237,7 +237,7 @@ class ServerConnection:
         self._endpoint = PolicyEndpoint(policy)
         self.url = self._endpoint.url
         self._chat = f"{self.url}/chat/completions"
-        self._turns = RequestSlots(policy.batch)
+        self._turns = RequestSlots(policy.max_num_seqs)
         self._client = self._endpoint.client()
         self._given: list[str] = []  # versions that were published from here, in order
         self._has = 0  # which of them is known to answer
@@ -326,18 +326,18 @@ class ServerConnection:
             )
 
     async def _take_turn(self, timeout_s: float) -> None:
-        if not self._turns.free and self._turns.waiting >= self._policy.queue:
+        if not self._turns.free and self._turns.waiting >= self._policy.max_queue_size:
             raise PolicyBusy(
-                f"{self._policy.batch} requests are under way and {self._turns.waiting} wait",
+                f"{self._policy.max_num_seqs} requests are under way and {self._turns.waiting} wait",
                 where=self._chat,
-                fix="ask less at once, or raise policy.batch or policy.queue",
+                fix="ask less at once, or raise policy.max_num_seqs or policy.max_queue_size",
             )
         try:
             async with asyncio.timeout(timeout_s):
                 await self._turns.take()
         except TimeoutError:
             raise PolicyTimeout(
-                f"no turn in {timeout_s:g} s", where=self._chat, fix="raise policy.timeout_s or policy.batch"
+                f"no turn in {timeout_s:g} s", where=self._chat, fix="raise policy.timeout_s or policy.max_num_seqs"
             ) from None
 
     async def _ask(self, context: Context, sampling: SamplingParams, timeout_s: float) -> ChatAnswer:

@@ -159,8 +159,9 @@ class PolicyActivity:
 class EmbeddedPolicy:
     """`Policy` over a checkpoint folder or Hugging Face name. Raises ModelError for one that cannot be loaded.
 
-    At most policy.batch requests run and policy.queue wait. policy.cache_mb bounds what is kept of contexts that may
-    come again: half of it keys and values, a quarter screens as the model sees them, a quarter encoded contexts.
+    At most policy.max_num_seqs requests run and policy.max_queue_size wait. policy.cache_mb bounds what is kept of
+    contexts that may come again: half of it keys and values, a quarter screens as the model sees them, a quarter
+    encoded contexts.
     """
 
     def __init__(self, folder: Path | str, policy: config.PolicySettings) -> None:
@@ -203,8 +204,8 @@ class EmbeddedPolicy:
     async def complete(self, context: Context, sampling: SamplingParams) -> Completion:
         """Answer one context.
 
-        Raises PolicyTimeout after `policy.timeout_s`, PolicyBusy where `policy.queue` requests wait already, BadInput
-        for a broken screen, PolicyError for a prompt that is too long and for a model that fails.
+        Raises PolicyTimeout after `policy.timeout_s`, PolicyBusy where `policy.max_queue_size` requests wait already,
+        BadInput for a broken screen, PolicyError for a prompt that is too long and for a model that fails.
         """
         answer: Future[Completion] = Future()
         with self._seat():
@@ -216,11 +217,11 @@ class EmbeddedPolicy:
         """A caller's place. It is given back when the caller has its answer or has given up."""
         with self._lock:
             self._refuse_if_closed()
-            if self._asked >= self._policy.batch + self._policy.queue:
+            if self._asked >= self._policy.max_num_seqs + self._policy.max_queue_size:
                 raise PolicyBusy(
-                    f"{self._policy.queue} requests wait already",
+                    f"{self._policy.max_queue_size} requests wait already",
                     where=_WHERE,
-                    fix="ask again later, or raise policy.queue",
+                    fix="ask again later, or raise policy.max_queue_size",
                 )
             self._asked += 1
             self._encoding += 1
@@ -293,7 +294,7 @@ class EmbeddedPolicy:
                 f"a prompt of {len(prompt)} tokens and {request.sampling.max_new_tokens} new ones do not fit into "
                 f"the model's {self._loaded.limit}",
                 where=_WHERE,
-                fix="lower policy.working_steps or policy.max_context_tokens",
+                fix="lower policy.history_n_images or policy.max_context_tokens",
             )
         return prompt
 
@@ -346,7 +347,7 @@ class EmbeddedPolicy:
         late = time.monotonic() + (GATHER_S if wait else 0)
         while True:
             left = late - time.monotonic()
-            more = self._encoding > 0 and len(self._waiting) < self._policy.batch and not self._swaps
+            more = self._encoding > 0 and len(self._waiting) < self._policy.max_num_seqs and not self._swaps
             try:
                 message = self._inbox.get(timeout=left) if more and left > 0 else self._inbox.get_nowait()
             except queue.Empty:
@@ -380,7 +381,7 @@ class EmbeddedPolicy:
         """As many as have room in the batch; of long prompts only so many that the batch need not wait for long."""
         newcomers: list[BatchRow] = []
         tokens = 0
-        while self._waiting and len(self._engine.rows) + len(newcomers) < self._policy.batch:
+        while self._waiting and len(self._engine.rows) + len(newcomers) < self._policy.max_num_seqs:
             request = self._waiting[0]
             if request.encoder is not self.encoder:  # the tokeniser has changed with the weights
                 request.encoder = self.encoder

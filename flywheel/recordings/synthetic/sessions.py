@@ -204,7 +204,7 @@ def _slots(settings: Settings, name: str) -> Iterator[tuple[str, int]]:
     }
     learnt = [template for template in levels if levels[template]]
     learnt = random.Random(name).sample(learnt, len(learnt))
-    if settings.synthesis.opens_at:
+    if settings.synthesis.level_unlock_success:
         levels = {name: [one for top in range(len(own)) for one in own[: top + 1]] for name, own in levels.items()}
     for turn in itertools.count():
         for place, template in enumerate(learnt):

@@ -273,7 +273,7 @@ def weigh_duplicates(
     *,
     again: bool = False,
 ) -> None:
-    """Near-duplicates among the model's trajectories that join a store, and those of `duplicates_window` iterations.
+    """Near-duplicates among the model's trajectories that join a store, and those of `dedup_window` iterations.
     Makes the view `weights` (trajectory_id, weight), of those that do not weigh 1; `duplicates` and the tables in
     `KEPT` are written to `staged`.
 
@@ -283,12 +283,12 @@ def weigh_duplicates(
     window, whatever lies before it.
     """
     _write_signatures(ws, iteration, read, connection, staged, again=again)
-    before, since = manifest.read_manifest(ws, iteration - 1), iteration - settings.duplicates_window
+    before, since = manifest.read_manifest(ws, iteration - 1), iteration - settings.dedup_window
     signed = partitions.partition_files(staged, "signatures", iteration, ROUTE_STAGE)
     _create_episodes_view(connection, iteration, since, signed, _checked_files(ws, before, "signatures", since))
     looked = _ScreenComparer(ws, iteration, read, before, since)
-    find_near_duplicates(connection, "FROM episodes", settings.duplicates_least, looked.alike)
-    if settings.duplicates_weigh == "each":
+    find_near_duplicates(connection, "FROM episodes", settings.dedup_min_similarity, looked.alike)
+    if settings.dedup_weighting == "each":
         connection.execute("UPDATE near_duplicates SET weight = 1")
     connection.execute("CREATE OR REPLACE VIEW weights AS SELECT trajectory_id, weight FROM near_duplicates")
     with partitions.open_partition_writer(staged, "duplicates", iteration, ROUTE_STAGE) as writer:

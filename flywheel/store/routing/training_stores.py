@@ -195,7 +195,7 @@ def build_training_stores(
             connection, iteration, sources, _contracts_checked_at_write(ws, iteration, read, staged)
         )
         show(judged)
-        _refuse_too_many_broken(connection, iteration, settings.routing.broken_limit)
+        _refuse_too_many_broken(connection, iteration, settings.routing.max_invalid_fraction)
         near_duplicates.create_task_contents(connection, iteration, _stages(read, "tasks"))
         near_duplicates.quarantine_near_evaluation(connection)
         decide_routes(connection, verified_only=settings.sft.verified_only, band=rule.band, people=people)
@@ -261,7 +261,7 @@ def _refuse_too_many_broken(connection: duckdb.DuckDBPyConnection, iteration: in
         raise ContractBroken(
             f"{broken} of {came} trajectories break a contract, {n} of them {reason.partition(' (')[0]}",
             where=f"data/trajectories/iteration={iteration_label(iteration)}",
-            fix="look at them with `flywheel query`, mend what wrote them, or raise routing.broken_limit",
+            fix="look at them with `flywheel query`, mend what wrote them, or raise routing.max_invalid_fraction",
         )
 
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from flywheel.config.workspace import Workspace, iteration_label
+from flywheel.config.workspace import FORMAT, Workspace, iteration_label
 from flywheel.utils.errors import DataError, FlywheelError
 from flywheel.utils.files import file_lock, write_json, write_text
 
@@ -165,7 +165,8 @@ def write_workspace_dvc_yaml(ws: Workspace, iteration: int) -> None:
 
 def set_newest_iteration(ws: Workspace, iteration: int) -> None:
     """Let the workspace's dvc.yaml stand on the iteration; it is recorded as the iteration's last stage is."""
-    _write_if_changed(ws, "iterations.yaml", f"newest: {[iteration_label(iteration)] if iteration else []}\n")
+    newest = [iteration_label(iteration)] if iteration else []
+    _write_if_changed(ws, ws.iterations_index.name, f"format: {FORMAT}\nnewest: {newest}\n")
     last = read_dvc_lock(dvc_lock_path(ws, iteration)).get(LAST_STAGE) if iteration else None
     if last:
         wanted = f"data/runs/iteration={iteration_label(iteration)}/stage={LAST_STAGE}"

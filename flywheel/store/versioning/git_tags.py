@@ -13,7 +13,10 @@ from flywheel.config.workspace import Workspace, iteration_label
 from flywheel.utils.errors import FlywheelError
 
 # What stands for an iteration in git: everything else is DVC's.
-_TRACKED = ("params.yaml", "dvc.yaml", "dvc.lock", "iterations.yaml", "iterations", "reviews", ".dvc/config")
+_TRACKED = (
+    *("params.yaml", "prefect.yaml", "dvc.yaml", "dvc.lock", "iterations.yaml"),
+    *("iterations", "reviews", ".dvc/config"),
+)
 _DEADLINE_S = 600  # for a workspace on a slow disk
 
 
@@ -26,12 +29,13 @@ def init_git(root: Path) -> None:
 def tag_iteration(ws: Workspace, iteration: int) -> None:
     """Commit the iteration and tag it `iteration-NNN`; a tag that stands is moved only to a newer commit."""
     name = f"iteration-{iteration_label(iteration)}"
-    commit_to_git(
-        ws.root,
-        f"Iteration {iteration_label(iteration)}",
-        tuple(path for path in _TRACKED if (ws.root / path).exists()),
-    )
+    commit_workspace(ws, f"Iteration {iteration_label(iteration)}")
     _git(ws.root, "tag", "--force", name)
+
+
+def commit_workspace(ws: Workspace, message: str) -> None:
+    """Commit what stands for its iterations, if it holds a change."""
+    commit_to_git(ws.root, message, tuple(path for path in _TRACKED if (ws.root / path).exists()))
 
 
 def is_iteration_tagged(ws: Workspace, iteration: int) -> bool:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 from flywheel import config
 from flywheel.config import Settings
+from flywheel.config.params_file import MIGRATE_FIX
 from flywheel.config.workspace import Workspace, iteration_label
 from flywheel.store.versioning import dvc_files
 from flywheel.utils.errors import BadInput, FlywheelError
@@ -25,9 +26,10 @@ def load_iteration_params(ws: Workspace, iteration: int) -> Settings:
             f"iteration {iteration_label(iteration)} has not been begun", where=path, fix="`flywheel run` does"
         )
     try:
-        return config.load_settings(path, earlier=True)
+        return config.load_settings(path)
     except BadInput as error:
-        raise BadInput(error.what, where=error.where, fix=_suggest_fix(ws, iteration)) from None
+        fix = error.fix if error.fix == MIGRATE_FIX else _suggest_fix(ws, iteration)
+        raise BadInput(error.what, where=error.where, fix=fix) from None
 
 
 @contextmanager

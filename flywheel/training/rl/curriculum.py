@@ -79,7 +79,7 @@ class Curriculum:
     """Chooses among tasks of one domain. Not for several threads.
 
     A task counts for its own level; levels of a world above the one that is open are drawn at the floor alone. A level
-    opens once rl.curriculum_rise of the newest episodes of the one below succeed, and never closes.
+    opens once rl.curriculum_level_up_success of the newest episodes of the one below succeed, and never closes.
     """
 
     def __init__(self, tasks: Sequence[Task], rl: RlSettings, seed: int, prior: PastOutcomes | None = None) -> None:
@@ -88,7 +88,7 @@ class Curriculum:
         if not tasks or len(self._tasks) < len(tasks):
             what = "two tasks have the same id" if tasks else "there are no tasks"
             raise TrainingError(what, where="curriculum", fix="check synthesis.domains")
-        prior, group = prior or PastOutcomes(), max(rl.samples, 2)
+        prior, group = prior or PastOutcomes(), max(rl.group_size, 2)
         self._rl, self._group = rl, group
         self._levels: dict[str, list[int]] = defaultdict(list)
         for task in self._tasks.values():
@@ -140,15 +140,15 @@ class Curriculum:
         if not scores:
             return
         won, n = float(sum(successes)), float(len(successes))
-        self._own[task_id].add(won, n, self._rl.curriculum_memory)
-        self._kinds[_task_kind(task)].add(won, n, 1 - (1 - self._rl.curriculum_memory) / 2)
+        self._own[task_id].add(won, n, self._rl.curriculum_ema_decay)
+        self._kinds[_task_kind(task)].add(won, n, 1 - (1 - self._rl.curriculum_ema_decay) / 2)
         self._mixed.add(float(max(scores) > min(scores)), 1.0, 0.9)
         self._rise(task.world)
 
     def chances(self) -> dict[str, float]:
         """By task_id the share of draws that each task has now; they sum to 1, and none is under floor / tasks."""
         weights = {name: self._weight(task) for name, task in self._tasks.items()}
-        total, floor = math.fsum(weights.values()), self._rl.curriculum_floor
+        total, floor = math.fsum(weights.values()), self._rl.curriculum_uniform_fraction
         even = 1 / len(weights)
         return {name: even * floor + (1 - floor) * (w / total if total else even) for name, w in weights.items()}
 
@@ -243,7 +243,7 @@ class Curriculum:
         for level, above in pairwise(levels):
             counts = [count for kind, count in self._kinds.items() if (kind[0], kind[2]) == (world, level)]
             won, n = (math.fsum(getattr(c, name) for c in counts) for name in ("successes", "episodes"))
-            if n >= 1.5 * self._group and won / n >= self._rl.curriculum_rise:
+            if n >= 1.5 * self._group and won / n >= self._rl.curriculum_level_up_success:
                 self._open[world] = max(self._open[world], above)
 
 

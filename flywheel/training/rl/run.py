@@ -77,8 +77,8 @@ _FREE_SETTINGS = {
         "model",
         "key_variable",
         "device",
-        "batch",
-        "queue",
+        "max_num_seqs",
+        "max_queue_size",
         "cache_mb",
         "timeout_s",
         "retries",
@@ -309,9 +309,9 @@ class _RLRun:
 
     async def _for_value(self, policy: PolicyBackend, environments: EnvProvider) -> EpisodeBatch:
         """Episodes for value pretraining."""
-        count = min(self.rl.value_pretraining_tasks, len(self.tasks)) * self.rl.samples
+        count = min(self.rl.value_pretraining_tasks, len(self.tasks)) * self.rl.group_size
         behind = self._plan().batches * self._plan().batch  # numbers that no episode of the run itself comes to
-        plan = RolloutPlan(self.rl.samples, count, 1, 0, self._seed("pretraining"), first=behind)
+        plan = RolloutPlan(self.rl.group_size, count, 1, 0, self._seed("pretraining"), first=behind)
         source = ShuffledTasks(self.tasks, self._seed("pretraining", 0))
         async with self._pool(self._rollout_log("pretraining", source, plan, 0), policy, environments) as pool:
             return await pool.batch()
@@ -391,8 +391,8 @@ class _RLRun:
     def _plan(self) -> RolloutPlan:
         rl = self.rl
         return RolloutPlan(
-            rl.samples,
-            rl.tasks_per_step * rl.samples,
+            rl.group_size,
+            rl.tasks_per_step * rl.group_size,
             rl.steps,
             rl.max_staleness,
             self._seed("train"),
@@ -426,7 +426,7 @@ class _RLRun:
 
     def _answering(self):
         """The policy's settings. What a request is answered together with moves its numbers by rounding."""
-        alone = {"batch": 1, "cache_mb": 0}
+        alone = {"max_num_seqs": 1, "cache_mb": 0}
         return self.settings.policy.model_copy(update=alone if self.rl.deterministic else {})
 
     def _seed(self, *names: object) -> int:

@@ -43,8 +43,9 @@ def train_step(learner: Learner, turns: Sequence[StepSample], rl: RlSettings, se
     tokens that the newest weights sampled), drift (of those that older ones did), stale_fraction (their share),
     grad_norm (mean), learning_rate (the policy's last), tokens (trained).
 
-    Raises TrainingError for an empty batch, a mismatch over rl.max_mismatch (rollout and training disagree on the
-    prompts, the tokens or the weights), a drift over rl.max_drift, and a loss or gradient that is not finite.
+    Raises TrainingError for an empty batch, a mismatch over rl.max_logprob_diff_on_policy (rollout and training
+    disagree on the prompts, the tokens or the weights), a drift over rl.max_logprob_diff_off_policy, and a loss or
+    gradient that is not finite.
     """
     if not turns:
         raise TrainingError("the batch is empty", where="RL")
@@ -88,8 +89,13 @@ def _check_logprob_agreement(turns: Sequence[StepSample], rl: RlSettings) -> dic
         "stale_fraction": sum(len(turn.logprob_diff) for turn in stale) / sum(len(turn.logprob_diff) for turn in turns)
     }
     for name, some, limit, fix in (
-        ("mismatch", fresh, rl.max_mismatch, "rollout and training must use the same prompts and weights"),
-        ("drift", stale, rl.max_drift, "lower rl.max_staleness or the learning rate"),
+        (
+            "mismatch",
+            fresh,
+            rl.max_logprob_diff_on_policy,
+            "rollout and training must use the same prompts and weights",
+        ),
+        ("drift", stale, rl.max_logprob_diff_off_policy, "lower rl.max_staleness or the learning rate"),
     ):
         if some:
             found[name] = float(_concatenate(some, "logprob_diff").mean())

@@ -25,7 +25,7 @@ class Ppo:
                 one.values,
                 gamma=rl.gamma,
                 lambda_critic=rl.lambda_critic,
-                alpha=rl.alpha,
+                alpha=rl.gae_lambda_alpha,
                 lambda_policy=rl.lambda_policy,
                 bootstrap=one.bootstrap,
                 outcome=one.outcome,

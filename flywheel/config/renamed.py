@@ -1,0 +1,142 @@
+"""Declare the settings that have another name or value than in earlier versions, and rename them in a file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import yaml
+
+from flywheel.utils import yaml_text
+from flywheel.utils.errors import BadInput
+
+# Dotted name in earlier versions -> the one that it has now, in the same block.
+RENAMED = {
+    "policy.space": "policy.coordinate_format",
+    "policy.constrained": "policy.guided_decoding",
+    "policy.working_steps": "policy.history_n_images",
+    "policy.episodic_steps": "policy.history_n_text",
+    "policy.digest_characters": "policy.summary_max_chars",
+    "policy.batch": "policy.max_num_seqs",
+    "policy.queue": "policy.max_queue_size",
+    "sandbox.wait_s": "sandbox.acquire_timeout_s",
+    "sandbox.silent_s": "sandbox.heartbeat_timeout_s",
+    "synthesis.left_out": "synthesis.excluded_templates",
+    "synthesis.repeated": "synthesis.fixed_template_fraction",
+    "synthesis.opens_at": "synthesis.level_unlock_success",
+    "synthesis.general_samples": "synthesis.num_grounding_examples",
+    "rollout.samples": "rollout.n_rollouts",
+    "routing.broken_limit": "routing.max_invalid_fraction",
+    "routing.unanswered": "routing.on_timeout",
+    "routing.duplicates_least": "routing.dedup_min_similarity",
+    "routing.duplicates_window": "routing.dedup_window",
+    "routing.duplicates_weigh": "routing.dedup_weighting",
+    "ct.samples": "ct.num_examples",
+    "ct.hands_on": "ct.sft_init",
+    "sft.samples": "sft.num_examples",
+    "rl.samples": "rl.group_size",
+    "rl.alpha": "rl.gae_lambda_alpha",
+    "rl.max_mismatch": "rl.max_logprob_diff_on_policy",
+    "rl.max_drift": "rl.max_logprob_diff_off_policy",
+    "rl.curriculum_floor": "rl.curriculum_uniform_fraction",
+    "rl.curriculum_memory": "rl.curriculum_ema_decay",
+    "rl.curriculum_rise": "rl.curriculum_level_up_success",
+    "evaluation.samples": "evaluation.n_trials",
+    "promotion.false_promotion": "promotion.type_i_error",
+    "promotion.false_refusal": "promotion.type_ii_error",
+    "promotion.unanswered": "promotion.on_timeout",
+    "operations.ingest_after": "operations.trigger_min_recordings",
+    "operations.iterate_after": "operations.trigger_min_demonstrations",
+    "operations.stop_not_promoted": "operations.halt_after_rejected",
+    "operations.stop_unverified": "operations.halt_after_empty",
+    "cluster.stages_at_once": "cluster.max_parallel_stages",
+    "cluster.wait_s": "cluster.acquire_timeout_s",
+    "cluster.silent_s": "cluster.heartbeat_timeout_s",
+}
+# Name of today -> its value in earlier versions -> the one of today.
+RENAMED_VALUES = {
+    "policy.coordinate_format": {"points": "grid", "boxes": "norm1000", "fractions": "norm1"},
+    "ct.sft_init": {"newest": "latest", "last": "last_ct"},
+    "promotion.rule": {"not_worse": "non_inferiority", "better": "superiority"},
+}
+
+
+def describe_renamed(name: str, value: object = None) -> str:
+    """What an earlier name, or the earlier value of a name, is now; empty for others. name: dotted."""
+    if name in RENAMED:
+        return f"it is {RENAMED[name]} now"
+    if isinstance(value, str) and value in (known := RENAMED_VALUES.get(name, {})):
+        return f"{value} is {known[value]} now"
+    return ""
+
+
+def rename_block(block: str, values: Any, where: str = "") -> Any:
+    """The parameters of a block by the names and values of today; what is no mapping comes back as it is.
+
+    Raises BadInput, at `where`, for a parameter that stands there by both names.
+    """
+    if not isinstance(values, dict):
+        return values
+    found: dict[str, Any] = {}
+    for leaf, value in values.items():
+        name = RENAMED.get(f"{block}.{leaf}", f"{block}.{leaf}")
+        new = name.partition(".")[2]
+        if new != leaf and new in values:
+            raise BadInput(f"{block}.{leaf} is {name} now, and both are there", where=where, fix="delete one of them")
+        found[new] = RENAMED_VALUES.get(name, {}).get(value, value) if isinstance(value, str) else value
+    return found
+
+
+def rename_settings(raw: Any, where: str = "") -> Any:
+    """All parameters of a file by the names and values of today. Raises BadInput as `rename_block`."""
+    return {name: rename_block(name, block, where) for name, block in raw.items()} if isinstance(raw, dict) else raw
+
+
+_BLOCK = re.compile(r"^(\w+):")
+_LEAF = re.compile(r"^( +)(\w+):(?:( +)(['\"]?)([\w.-]+)\4(?=\s|$))?")
+
+
+def rename_in_text(text: str, where: str) -> tuple[str, list[str]]:
+    """A file of parameters with the names and values of today, and what was changed, in words.
+
+    Comments and the form of lines stay, but for a file whose blocks are written in one line: of that the values stay.
+    Raises BadInput for bad YAML, and as `rename_block`.
+    """
+    try:
+        before = yaml_text.parse_yaml(text)
+    except yaml.YAMLError as error:
+        raise BadInput(f"not valid YAML: {error}", where=where, fix="mend the file at the line named") from None
+    wanted = rename_settings(before, where)
+    if wanted == before:
+        return text, []
+    lines, block, indent = [], "", ""
+    for line in text.split("\n"):
+        if found := _BLOCK.match(line):
+            block, indent = found[1], ""
+        elif (found := _LEAF.match(line)) and (indent := indent or found[1]) == found[1]:
+            line = _rename_line(line, found, block)
+        lines.append(line)
+    after = "\n".join(lines)
+    if yaml_text.parse_yaml(after) != wanted:
+        head, end = (text.split("\n", 1)[0] + "\n", "...\n") if text.rstrip().endswith("\n...") else ("", "")
+        after = f"{head}{yaml.safe_dump(wanted, sort_keys=False, allow_unicode=True)}{end}"
+    return after, list(_list_changes(before, wanted))
+
+
+def _rename_line(line: str, found: re.Match[str], block: str) -> str:
+    leaf, value = found[2], found[5]
+    name = RENAMED.get(f"{block}.{leaf}", f"{block}.{leaf}")
+    new = RENAMED_VALUES.get(name, {}).get(value, value)
+    told = "" if value is None else f"{found[3]}{found[4]}{new}{found[4]}"
+    return f"{found[1]}{name.partition('.')[2]}:{told}{line[found.end() :]}"
+
+
+def _list_changes(before: dict[str, Any], wanted: dict[str, Any]) -> Iterator[str]:
+    for block, values in before.items():
+        if isinstance(values, dict) and values != wanted[block]:
+            for (old, value), (new, now) in zip(values.items(), wanted[block].items(), strict=True):
+                if old != new:
+                    yield f"{block}.{old} -> {new}"
+                if value != now:
+                    yield f"{block}.{new}: {value} -> {now}"

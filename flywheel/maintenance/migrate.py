@@ -1,0 +1,120 @@
+"""Bring a workspace that an earlier version of flywheel made up to date (`flywheel migrate`).
+
+A step changes one thing wherever it stands in the workspace, what DVC records of it included. It looks at what is
+there, so it may run again at any time: what a killed run has changed is not changed twice. The format, which tells
+other commands that all steps are done, is written last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from flywheel import config
+from flywheel.config import renamed, run_lock
+from flywheel.config.workspace import FORMAT, Workspace
+from flywheel.pipeline import dag
+from flywheel.store.versioning import dvc_files, git_tags
+from flywheel.utils.errors import BadInput
+from flywheel.utils.files import write_text
+
+
+@dataclass(frozen=True)
+class MigrationStep:
+    """what: is changed, in words. apply: changes it, and yields a line for each file that it has changed."""
+
+    what: str
+    apply: Callable[[Workspace], Iterator[str]]
+
+
+def migrate_workspace(ws: Workspace) -> Iterator[str]:
+    """Take each step that is left to take; a line for each file that was changed.
+
+    Raises BadInput where the workspace is of a later version or a file cannot be read, WorkspaceBusy where a run is at
+    work there.
+    """
+    if (found := ws.read_format()) > FORMAT:
+        raise BadInput(
+            f"the workspace has format {found}, and this version knows {FORMAT}", where=ws.root, fix="update flywheel"
+        )
+    with run_lock.hold_workspace(ws):
+        changed = False
+        for step in STEPS:
+            for line in step.apply(ws):
+                changed = True
+                yield line
+        if found != FORMAT:
+            changed = True
+            dvc_files.write_workspace_dvc_yaml(ws, max(_begun(ws), default=0))
+            yield f"{ws.iterations_index.name}: format {found} -> {FORMAT}"
+        if changed and config.load_settings(ws.params).versioning.git:
+            git_tags.commit_workspace(ws, "flywheel migrate")
+
+
+def _places(ws: Workspace) -> Iterator[Workspace]:
+    """The workspace, and what `flywheel rollback` has set aside."""
+    yield ws
+    yield from (Workspace(path) for path in sorted((ws.state / "aside").glob("after-*")))
+
+
+def _begun(ws: Workspace) -> list[int]:
+    folders = (ws.root / "iterations").glob("[0-9]*")
+    return sorted(int(path.name) for path in folders if dag.dvc_yaml_path(ws, int(path.name)).exists())
+
+
+# Settings: the workspace's own, each iteration's copy, and the values that DVC has recorded of the copies.
+
+
+def _rename_settings(ws: Workspace) -> Iterator[str]:
+    yield from _rename_in_file(ws, ws, None)
+    for place in _places(ws):
+        for k in _begun(place):
+            yield from _rename_in_file(ws, place, k)
+            yield from _rename_in_lock(ws, place, k)
+
+
+def _rename_in_file(ws: Workspace, place: Workspace, iteration: int | None) -> Iterator[str]:
+    path = place.params if iteration is None else place.frozen_params(iteration)
+    if not path.exists():
+        return
+    text, changes = renamed.rename_in_text(path.read_text(encoding="utf-8"), ws.relative(path))
+    if changes:
+        write_text(path, text)
+        yield f"{ws.relative(path)}: {', '.join(changes)}"
+
+
+def _rename_in_lock(ws: Workspace, place: Workspace, iteration: int) -> Iterator[str]:
+    path, count = dvc_files.dvc_lock_path(place, iteration), 0
+    entries = dvc_files.read_dvc_lock(path)
+    for entry in entries.values():
+        for blocks in entry.get("params", {}).values():
+            for block, values in blocks.items():
+                now = renamed.rename_block(block, values, ws.relative(path))
+                if now != values:
+                    blocks[block] = dict(sorted(now.items()))
+                    count += 1
+    if count:
+        write_text(path, dvc_files.dump_dvc_lock(entries))
+        yield f"{ws.relative(path)}: {count} blocks of parameters"
+
+
+# prefect.yaml, for those who deploy with Prefect's own command: where its build step lies.
+
+_BUILD_STEPS = {"flows.code.fingerprint": "flows.code_version.code_version_build_step"}
+
+
+def _rename_build_step(ws: Workspace) -> Iterator[str]:
+    path = ws.root / "prefect.yaml"
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    for old, new in _BUILD_STEPS.items():
+        if old in text:
+            text = text.replace(old, new)
+            write_text(path, text)
+            yield f"prefect.yaml: {old} -> {new}"
+
+
+# In their order. Whoever adds one at the end raises `FORMAT` by one (config/workspace.py).
+STEPS = (
+    MigrationStep("names and values of settings", _rename_settings),
+    MigrationStep("the build step of prefect.yaml", _rename_build_step),
+)
