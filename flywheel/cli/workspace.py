@@ -157,7 +157,7 @@ def _list_parameters(sections: tuple[ParameterSection, ...], values: Mapping[str
         if section.name:
             console.print(f"\n[bold]{section.name}[/bold]  [dim]{escape(section.description)}[/dim]", **form)
         for one in section.parameters:
-            console.print(f"{one.name:<34}{_format_value(one, values)}", **form)
+            console.print(f"{one.name:<40}{_format_value(one, values)}", **form)
 
 
 def _explain_parameters(section: ParameterSection, values: Mapping[str, Any] | None, *, of_block: bool) -> None:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from flywheel import config
 from flywheel.config import renamed, run_lock
 from flywheel.config.workspace import FORMAT, Workspace
-from flywheel.pipeline import dag
 from flywheel.store.versioning import dvc_files, git_tags
 from flywheel.utils.errors import BadInput
 from flywheel.utils.files import write_text
@@ -59,7 +58,7 @@ def _places(ws: Workspace) -> Iterator[Workspace]:
 
 def _begun(ws: Workspace) -> list[int]:
     folders = (ws.root / "iterations").glob("[0-9]*")
-    return sorted(int(path.name) for path in folders if dag.dvc_yaml_path(ws, int(path.name)).exists())
+    return sorted(int(path.name) for path in folders if dvc_files.dvc_yaml_path(ws, int(path.name)).exists())
 
 
 # Settings: the workspace's own, each iteration's copy, and the values that DVC has recorded of the copies.

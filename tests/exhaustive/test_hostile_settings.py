@@ -247,7 +247,7 @@ def test_yaml_that_says_two_things_or_nothing_sound_is_one_line(tmp_path, text):
 
 def test_numbers_are_read_as_people_write_them(tmp_path):
     path = tmp_path / "params.yaml"
-    path.write_text("ct: {lr: 5e-4}\nrl: {actor_lr: 1E-4, alpha: 2}\n")
+    path.write_text("ct: {lr: 5e-4}\nrl: {actor_lr: 1E-4, gae_lambda_alpha: 2}\n")
     loaded = config.load_settings(path)
     assert (loaded.ct.lr, loaded.rl.actor_lr, loaded.rl.gae_lambda_alpha) == (5e-4, 1e-4, 2.0)
 

@@ -16,7 +16,7 @@ from flywheel.cli import main
 def params(tmp_path, monkeypatch) -> Path:
     """The params.yaml of a workspace in which the command is typed; what it leaves out has its default."""
     (tmp_path / "dvc.yaml").write_text("stages: {}\n")
-    (tmp_path / "params.yaml").write_text("rl: {alpha: 0.05}  # as in the report\n")
+    (tmp_path / "params.yaml").write_text("rl: {gae_lambda_alpha: 0.05}  # as in the report\n")
     monkeypatch.chdir(tmp_path)
     return tmp_path / "params.yaml"
 
@@ -110,7 +110,7 @@ def test_outside_a_workspace_the_defaults_are_shown(tmp_path, monkeypatch):
 
 
 def test_a_file_that_is_wrong_still_has_its_parameters_explained(params):
-    params.write_text("rl: {alpha: -1}\n")
+    params.write_text("rl: {gae_lambda_alpha: -1}\n")
     code, output = flywheel("rl.gae_lambda_alpha")
     assert code == 2
     assert "Number, above 0." in output
@@ -128,9 +128,9 @@ def test_writing_keeps_values_and_describes_all(params):
 @pytest.mark.parametrize(
     ("before", "words", "answer"),
     [
-        ("rl: {alpha: 0.05}  # mine\n", ["--write"], "n\n"),
-        ("rl: {alpha: 0.05}  # mine\n", ["rl", "--write", "--yes"], ""),
-        ("rl: {alpha: -1}  # mine\n", ["--write", "--yes"], ""),
+        ("rl: {gae_lambda_alpha: 0.05}  # mine\n", ["--write"], "n\n"),
+        ("rl: {gae_lambda_alpha: 0.05}  # mine\n", ["rl", "--write", "--yes"], ""),
+        ("rl: {gae_lambda_alpha: -1}  # mine\n", ["--write", "--yes"], ""),
     ],
     ids=["declined", "a name", "a wrong value"],
 )
