@@ -151,7 +151,7 @@ def _datasketch(made: pa.Table) -> tuple[float, set[tuple[str, str]]]:
     with duckdb.connect() as connection:
         connection.register("made", made)
         coded = pa.concat_tables(episode_similarity.encode_steps(connection, "FROM made"))
-    sequences, ids = StepSequences.of(coded["steps"]), coded["trajectory_id"].to_pylist()
+    sequences, ids = StepSequences.from_lists(coded["steps"]), coded["trajectory_id"].to_pylist()
     lsh, signed = MinHashLSH(threshold=0.6, num_perm=64), {}
     coarse = episode_similarity.coarsen_steps(sequences)
     for row, name in enumerate(ids):

@@ -88,7 +88,7 @@ class _ReportHandler(http.server.SimpleHTTPRequestHandler):
             return None
         if asked := _TRAJECTORY.fullmatch(self.path):
             try:
-                self._catalogue.ask(
+                self._catalogue.run(
                     lambda connection: pages.write_trajectory_page(self._catalogue.ws, asked[1], connection)
                 )
             except FlywheelError as error:

@@ -31,7 +31,7 @@ def status_command(workspace: Path | None, everything: bool, as_json: bool) -> N
             "changed": found.changed,
             "iterations": found.rows,
             "fault": found.fault,
-            "damage": [{**vars(one), "mend": one.mend} for one in found.damage],
+            "damage": [{**vars(one), "mend": one.repair_command} for one in found.damage],
         }
         click.echo(json.dumps(told, default=str, allow_nan=False))
         return

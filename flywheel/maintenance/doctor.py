@@ -143,7 +143,7 @@ def check_recorded_data(root: Path) -> list[Finding]:
     except OSError as error:
         return [Finding("data", "optional", f"not looked at: {error.strerror}", "make the workspace writable")]
     files, faults = partitions.check_all_partitions(ws)
-    found = [Finding("data", "missing", f"{one.path} is {one.change}", one.mend) for one in damage[:5]]
+    found = [Finding("data", "missing", f"{one.path} is {one.change}", one.repair_command) for one in damage[:5]]
     if len(damage) > len(found):
         found.append(Finding("data", "missing", f"and {len(damage) - len(found)} more", "flywheel status"))
     told = {one.path for one in damage}

@@ -92,7 +92,7 @@ def prepare_repair(
             _rewrite_partition(ws, staged, connection, table, iteration, stage, assignments)
     _rescore(ws, staged, iteration, rule, settings, ids)
     training_stores.build_training_stores(
-        ws, iteration, rule.settings(settings), STAGE.partitions(), staged, page=False
+        ws, iteration, rule.apply_to(settings), STAGE.partitions(), staged, page=False
     )
     how = {"table": table, "set": dict(assignments), "where": where, "rows": chosen}
     with training_stores.connect_incoming(ws, iteration, INCOMING, staged) as connection:

@@ -251,7 +251,7 @@ def _check_rule(ws: Workspace, iteration: int, rule: RoutingRule, settings: Sett
     ):
         what = f"iteration {iteration_label(iteration)} is not routed yet"
         raise BadInput(what, where="ITERATION", fix="`flywheel status` says how far it is")
-    if rule.scorers and "screens" in ScorerSet(rule.settings(settings)).needs():
+    if rule.scorers and "screens" in ScorerSet(rule.apply_to(settings)).needs():
         raise BadInput(
             f"a scorer of {', '.join(rule.scorers)} looks at screens: final states and steps alone are judged again",
             where="--scorer",
@@ -261,7 +261,7 @@ def _check_rule(ws: Workspace, iteration: int, rule: RoutingRule, settings: Sett
 
 def _are_scores_current(ws: Workspace, iteration: int, rule: RoutingRule, settings: Settings) -> bool:
     """Whether the scores that are there are those of the rule's scorers, in the versions of today."""
-    panel = ScorerSet(rule.settings(settings))
+    panel = ScorerSet(rule.apply_to(settings))
     sql = """SELECT DISTINCT domain, split_part(scorer, ':', 1) AS scorer, version
         FROM scores JOIN trajectories USING (trajectory_id, iteration)
         WHERE iteration = ? AND scores.stage = 'score' AND scorer <> ''"""

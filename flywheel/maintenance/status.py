@@ -94,10 +94,13 @@ def status_lines(standing: WorkspaceStatus) -> Iterator[tuple[str, str]]:
 def _damage_lines(damage: tuple[backup.DamagedOutput, ...]) -> Iterator[tuple[str, str]]:
     if len(damage) > _SHOWN and not any(one.kept == "cache" for one in damage):
         one = damage[0]
-        yield "red", f"{len(damage)} recorded files and folders are not here ({one.path}, ...): type {one.mend}"
+        yield (
+            "red",
+            f"{len(damage)} recorded files and folders are not here ({one.path}, ...): type {one.repair_command}",
+        )
         return
     for one in damage[:_SHOWN]:
-        yield "red", f"{one.path} is {one.change} since {one.stage} was recorded: type {one.mend}"
+        yield "red", f"{one.path} is {one.change} since {one.stage} was recorded: type {one.repair_command}"
     if len(damage) > _SHOWN:
         yield "red", f"and {len(damage) - _SHOWN} more: `dvc checkout --force` brings all of them back"
 

@@ -38,7 +38,7 @@ def load_images(ws: Workspace, files: Iterable[Path], wanted: Collection[str]) -
 
 
 def copy_images_to_file(ws: Workspace, files: Iterable[Path], wanted: Collection[str], path: Path) -> ImageFile:
-    """Copy screens as `load_images` does, into a file at `path`: memory stays at a row group, however many are wanted."""
+    """Copy screens as `load_images` does, into a file at `path`; memory stays at a row group."""
     places = {}
     path.parent.mkdir(parents=True, exist_ok=True)
     with disk_full_errors(path), path.open("wb") as file:

@@ -32,8 +32,8 @@ class RoutingRule:
     scorers: tuple[str, ...] | None = None
     band: tuple[float, float] | None = None
 
-    def settings(self, own: Settings) -> Settings:
-        """The iteration's parameters with the scorers of this rule."""
+    def apply_to(self, own: Settings) -> Settings:
+        """Give the iteration's parameters the scorers of this rule."""
         if self.scorers is None:
             return own
         routing = own.routing.model_copy(update={"scorers": {"default": list(self.scorers)}})

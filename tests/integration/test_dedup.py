@@ -139,7 +139,7 @@ def test_of_a_small_group_all_pairs_are_looked_at_and_of_a_crowd_those_that_are_
     group = np.repeat([3, 1, 2], [small, crowd, 1])
     done = [[k << 40] * 4 for k in range(small)] + [[k // 2 << 40, 5 << 40, 7 << 40, 9 << 40] for k in range(crowd)]
     pairs = episode_similarity.candidate_pairs(
-        group, StepSequences.of(pa.array([*done, done[0]], pa.list_(pa.uint64())))
+        group, StepSequences.from_lists(pa.array([*done, done[0]], pa.list_(pa.uint64())))
     )
     told = {tuple(pair) for pair in pairs.tolist()}
     assert len(told) == len(pairs)
@@ -212,7 +212,7 @@ def test_similarity_is_levenshteins_and_equal_says_when_it_is_1(words):
         return min(swapped, edits(left[1:], right) + 1, edits(left, right[1:]) + 1)
 
     short = [word[:4] for word in words]
-    sequences = StepSequences.of(pa.array([[k << 40 for k in word] for word in short], pa.list_(pa.uint64())))
+    sequences = StepSequences.from_lists(pa.array([[k << 40 for k in word] for word in short], pa.list_(pa.uint64())))
     pairs = np.array(list(pairwise(range(len(short)))))
     expected = [
         1 - edits(tuple(short[i]), tuple(short[j])) / max(len(short[i]), len(short[j]), 1) for i, j in pairs.tolist()

@@ -100,7 +100,9 @@ def test_what_was_pushed_comes_back_from_the_store_alone(store, ws):
     assert all(name.startswith("mine/files/md5/") for name in store.names())
     assert push(ws) == ([], [])
     lose(ws)
-    assert [one.mend for one in backup.find_damaged_outputs(ws)] == ["`dvc pull`"] * 2  # what `flywheel status` says
+    assert [one.repair_command for one in backup.find_damaged_outputs(ws)] == [
+        "`dvc pull`"
+    ] * 2  # what `flywheel status` says
     assert len(backup.restore_damaged_outputs(ws)) == 2  # what `flywheel run` does first
     assert content(ws) == before
     lose(ws)

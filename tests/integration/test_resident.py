@@ -32,7 +32,7 @@ def test_it_opens_once_and_again_when_something_came_or_changed(ws, opened):
     resident = CatalogConnection(ws)
 
     def known(sql: str = "SELECT trajectory_id FROM routes ORDER BY ALL") -> list[str]:
-        return resident.ask(lambda connection: [*database.run_query(connection, sql).column(0).to_pylist()])
+        return resident.run(lambda connection: [*database.run_query(connection, sql).column(0).to_pylist()])
 
     assert [known(), known()] == [[], []]
     assert len(opened) == 1
@@ -54,7 +54,7 @@ def test_threads_ask_side_by_side_and_times_are_utc_in_each(ws, opened):
     resident = CatalogConnection(ws)
     sql = "SELECT count(*) AS n, max(trajectory_id) AS last, current_setting('TimeZone') AS zone FROM routes"
     with ThreadPoolExecutor(8) as pool:
-        answers = list(pool.map(lambda _: resident.ask(lambda c: database.query_rows(c, sql)), range(64)))
+        answers = list(pool.map(lambda _: resident.run(lambda c: database.query_rows(c, sql)), range(64)))
     assert answers == [[{"n": 2000, "last": "t1999", "zone": "UTC"}]] * 64
     assert len(opened) == 1
 

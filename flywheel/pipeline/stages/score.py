@@ -30,7 +30,7 @@ _AT_ONCE = 64  # trajectories whose screens are in memory
 
 def _judges(ctx: StageContext) -> dict:
     """Who judges, and what they read beside trajectories and tasks."""
-    panel = ScorerSet(routing_decisions.current_routing_rule(ctx.ws, ctx.iteration).settings(ctx.settings))
+    panel = ScorerSet(routing_decisions.current_routing_rule(ctx.ws, ctx.iteration).apply_to(ctx.settings))
     read = [Partition(table, stage) for table in _tables(panel) for stage in _STAGES]
     return {"scorers": panel.versions, "reads": [[repr(one), one.fingerprint(ctx.ws, ctx.iteration)] for one in read]}
 
@@ -55,7 +55,7 @@ def score_trajectories(
 
     which: for these alone.
     """
-    panel = ScorerSet(rule.settings(ctx.settings))
+    panel = ScorerSet(rule.apply_to(ctx.settings))
     for trajectory, case in _cases(ctx, panel, which):
         if case is None:
             yield Verdict(None, None, detail="its task is not in the table tasks").row(trajectory.trajectory_id)

@@ -525,7 +525,7 @@ class CatalogConnection:
         self._seen: frozenset | None = None
         self._connection: duckdb.DuckDBPyConnection | None = None
 
-    def ask(self, work: Callable[[duckdb.DuckDBPyConnection], T]) -> T:
+    def run(self, work: Callable[[duckdb.DuckDBPyConnection], T]) -> T:
         """What `work` makes of a connection to the catalogue as it is now, begun again where a partition is replaced
         meanwhile."""
 
@@ -535,7 +535,7 @@ class CatalogConnection:
 
         return partitions.retry_while_replaced(once)
 
-    def standing(self) -> str:
+    def digest(self) -> str:
         """Names what the catalogue holds now: another name, another partition or promotion."""
         return hashlib.sha256(repr(sorted(filter(None, _partition_stamps(self.ws)))).encode()).hexdigest()[:16]
 

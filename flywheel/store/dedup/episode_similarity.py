@@ -50,7 +50,7 @@ class StepSequences:
     offsets: np.ndarray
 
     @classmethod
-    def of(cls, column: pa.ChunkedArray | pa.Array) -> StepSequences:
+    def from_lists(cls, column: pa.ChunkedArray | pa.Array) -> StepSequences:
         """From a column of lists of codes."""
         lists = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
         offsets = lists.offsets.to_numpy().astype(np.int64)

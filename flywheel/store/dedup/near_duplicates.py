@@ -123,7 +123,7 @@ def _together(connection: duckdb.DuckDBPyConnection, sql: str, by: str) -> Itera
 def _of_one_content(connection: duckdb.DuckDBPyConnection, rows: pa.Table, number: int, least: float) -> int:
     """Rows by content, fate and arguments: which are one, and which of those are near one another. Returns how many
     there are; they are numbered from `number` on."""
-    sequences = StepSequences.of(rows["steps"])
+    sequences = StepSequences.from_lists(rows["steps"])
     content, told = _codes(rows["content"]), rows["told"].to_numpy()
     first, second, count, member = _collapsed(content, told, sequences)
     ones, some = rows.take(pa.array(first)), sequences.take(first)
@@ -147,7 +147,7 @@ def _of_one_content(connection: duckdb.DuckDBPyConnection, rows: pa.Table, numbe
 
 def _of_others(connection: duckdb.DuckDBPyConnection, rows: pa.Table, alike: CompareScreens) -> None:
     """Rows by key: which of them are near one another though they are of two contents."""
-    sequences = StepSequences.of(rows["steps"])
+    sequences = StepSequences.from_lists(rows["steps"])
     pairs = episode_similarity.candidate_pairs(rows["key"].to_numpy(), sequences)
     content, told = _codes(rows["content"]), rows["told"].to_numpy()
     pairs = pairs[(content[pairs[:, 0]] != content[pairs[:, 1]]) & (told[pairs[:, 0]] == told[pairs[:, 1]])]
@@ -287,7 +287,7 @@ def weigh_duplicates(
     signed = partitions.partition_files(staged, "signatures", iteration, ROUTE_STAGE)
     _create_episodes_view(connection, iteration, since, signed, _checked_files(ws, before, "signatures", since))
     looked = _ScreenComparer(ws, iteration, read, before, since)
-    find_near_duplicates(connection, "FROM episodes", settings.dedup_min_similarity, looked.alike)
+    find_near_duplicates(connection, "FROM episodes", settings.dedup_min_similarity, looked.compare)
     if settings.dedup_weighting == "each":
         connection.execute("UPDATE near_duplicates SET weight = 1")
     connection.execute("CREATE OR REPLACE VIEW weights AS SELECT trajectory_id, weight FROM near_duplicates")
@@ -424,7 +424,7 @@ class _ScreenComparer:
         self._own = [path for stage in stages for path in partitions.partition_files(ws, "images", iteration, stage)]
         self._new: dict[str, int] = {}
 
-    def alike(self, pairs: Sequence[tuple[FirstLastScreens, FirstLastScreens]]) -> list[bool]:
+    def compare(self, pairs: Sequence[tuple[FirstLastScreens, FirstLastScreens]]) -> list[bool]:
         wanted = {
             sha for ours, others in pairs for two in zip(ours, others, strict=True) if two[0] != two[1] for sha in two
         }

@@ -198,7 +198,7 @@ class DamagedOutput:
         return int(self.stage.partition("@")[2])
 
     @property
-    def mend(self) -> str:
+    def repair_command(self) -> str:
         """What to type."""
         again = f"`flywheel stage {self.stage.partition('@')[0]} --iteration {self.iteration}`"
         lost = "`dvc remote add --default NAME URL`, where a copy is, then `dvc pull`" if self.complete else again
@@ -258,7 +258,7 @@ def restore_damaged_outputs(ws: Workspace) -> list[DamagedOutput]:
             f"{left[0].path}{others}: {left[0].change} since {left[0].stage} was recorded, and cannot be brought back"
             f"{hindered}",
             where=ws.root,
-            fix=f"type {left[0].mend}, then the same command; nothing was done again",
+            fix=f"type {left[0].repair_command}, then the same command; nothing was done again",
         )
     for damage, _ in found[:_SHOWN]:
         announce("data", f"{damage.path} was {damage.change}: brought back as {damage.stage} recorded it")

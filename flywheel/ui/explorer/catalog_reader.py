@@ -81,7 +81,7 @@ class CatalogReader:
         )
 
     def ask(self, work: Callable[[duckdb.DuckDBPyConnection], T]) -> T:
-        """As `Resident.ask`."""
+        """As `CatalogConnection.run`."""
 
         def timed(connection: duckdb.DuckDBPyConnection) -> T:
             over = threading.Event()
@@ -105,10 +105,10 @@ class CatalogReader:
         if not self._places.acquire(timeout=self._limit_s):
             raise QueryTimeout(f"others' questions were at work for {self._limit_s:g} s", fix="ask again")
         try:
-            return self._resident.ask(timed)
+            return self._resident.run(timed)
         finally:
             self._places.release()
 
     def standing(self) -> str:
         """Changes when a partition or a promotion came, went or was replaced."""
-        return self._resident.standing()
+        return self._resident.digest()

@@ -160,12 +160,12 @@ class SqlAnswerer:
 
     def warm(self) -> None:
         """Opens the catalogue."""
-        self._resident.ask(lambda connection: connection.execute("SELECT 1").fetchall())
+        self._resident.run(lambda connection: connection.execute("SELECT 1").fetchall())
 
     def to(self, sql: str, form: str) -> tuple[dict[str, Any], bytes]:
         """What is told of the result, and the result: `json`, `csv` or `parquet`. Raises BadInput, QueryTimeout."""
         begun = time.monotonic()
-        table, cut, plan = self._resident.ask(lambda connection: self._asked(connection, sql, form))
+        table, cut, plan = self._resident.run(lambda connection: self._asked(connection, sql, form))
         told = {
             "columns": [{"name": field.name, "type": str(field.type)} for field in table.schema],
             "rows": table.num_rows,
