@@ -108,7 +108,7 @@ async def test_of_two_runs_that_begin_at_once_one_process_is_left_to_wait(monkey
         await asyncio.sleep(0)  # the other comes meanwhile
         return begun[-1]
 
-    monkeypatch.setattr(anyio, "open_process", start)
+    monkeypatch.setattr(anyio, "open_process", begin)
     spare = PrewarmedProcess()
     await asyncio.gather(spare.start(), spare.start())
     assert begun == [spare._waits]
