@@ -216,31 +216,14 @@ def session_vocabulary(session: RecordedSession) -> frozenset[str]:
     """Gather the words that stand on the session's screens, in its task, or were typed."""
     texts = [session.task.instruction, catalogue.get_world(session.task.world).title]
     texts += [f"{event.text} {event.key}" for event in session.events]
-    return frozenset(word for text in texts for word in split_words(text)) | frozenset(_INTERFACE)
+    return frozenset(word for text in texts for word in split_words(text)) | _INTERFACE
 
 
-# Words of any graphical interface, which the screen shows as pictures.
-_INTERFACE = (
-    "cart",
-    "checkout",
-    "click",
-    "drag",
-    "press",
-    "tile",
-    "tiles",
-    "switch",
-    "page",
-    "field",
-    "button",
-    "outline",
-    "left",
-    "right",
-    "up",
-    "down",
-    "save",
-    "search",
-    "box",
-    "type",
+# Words of graphical interfaces, which the screen shows as pictures.
+_INTERFACE = frozenset(
+    split_words(
+        "cart checkout click drag press tile tiles switch page field button outline left right up down save search box type"
+    )
 )
 
 
