@@ -45,8 +45,9 @@ def check_code_version(made_with: str | None, by: str = "") -> None:
     by: whose it is, in words; left out, the deployment of the run at work.
     """
     if made_with and _OURS.fullmatch(made_with) and made_with != compute_code_version():
+        own = compute_code_version()
         raise BadInput(
-            f"this worker has other code, flywheel {compute_code_version()}, than {by or 'the deployment'}, {made_with}",
+            f"this worker has other code, flywheel {own}, than {by or 'the deployment'}, {made_with}",
             where=str(_ROOT) if by else f"deployment {deployment.name}",
             fix="give the worker the same code"
             if by

@@ -208,8 +208,9 @@ def _wait_for_labels(ctx: StageContext, asked: Sequence[RouteQuestion], rule: Ro
             elsewhere=elsewhere,
         )
     except InputTimeout as error:
+        lacking = _count_unlabelled(route_review.open_questions(ctx.ws, ctx.iteration))
         raise FlywheelError(
-            f"{error.what}, and {_count_unlabelled(route_review.open_questions(ctx.ws, ctx.iteration))} trajectories have no label",
+            f"{error.what}, and {lacking} trajectories have no label",
             where="routing.review_timeout_s",
             fix="`flywheel label` lists them; then run again",
         ) from None

@@ -40,9 +40,8 @@ def serve_ui(ws: Workspace, port: int, say: Callable[[str], None], other: Worksp
         say(f"Prefect:  {url}")
         say(f"Report:   http://127.0.0.1:{files.server_port}/{ws.report_page.name}")
         say(f"Explorer: {explored.entrance()}")
-        say(
-            f"Log in:   `cat {credentials.credentials_path(ws.state)}` prints USER:PASSWORD; Prefect's page wants the whole line,"
-        )
+        login = credentials.credentials_path(ws.state)
+        say(f"Log in:   `cat {login}` prints USER:PASSWORD; Prefect's page wants the whole line,")
         say("          the explorer's address lets in whoever opens it first")
         say("Ctrl-C ends them.")
         try:
