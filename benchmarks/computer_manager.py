@@ -51,7 +51,8 @@ def _rate(state: Path, sessions: int, seconds: float) -> Iterator[BenchCase]:
         program = Path(__file__).with_name("computer_asking.py")
         ran = subprocess.run(
             [sys.executable, str(program), address, str(sessions), str(seconds)],
-            env={**os.environ, TOKEN_VARIABLE: token}, capture_output=True, text=True, check=True, timeout=seconds + 120,
+            env={**os.environ, TOKEN_VARIABLE: token}, capture_output=True, text=True, check=True,
+            timeout=seconds + 120,
         )  # fmt: skip
         found = json.loads(ran.stdout)
         used_s = sum(psutil.Process(pid()).cpu_times()[:2])

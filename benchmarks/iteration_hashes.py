@@ -28,8 +28,8 @@ PROJECT = Path(__file__).resolve().parent.parent
 BASELINE = "6659744"
 STAGES = ("ingest", "synthesize", "rollout", "score", "route", "ct", "sft")
 LEFT_OUT = ("runs", "metrics", "lineage")
-# checksum: of the source text of a task suite. record: a row as JSON, with its times. logprobs: their last bits depend on
-# which requests share a batch, and so on the clock; the token ids that were sampled are compared.
+# checksum: of the source text of a task suite. record: a row as JSON, with its times. logprobs: their last bits depend
+# on which requests share a batch, and so on the clock; the token ids that were sampled are compared.
 LEFT_OUT_COLUMNS = ("run_id", "checksum", "record", "logprobs")
 DEADLINE_S = 1800
 

@@ -259,7 +259,8 @@ def _picture(out: Path, folder: Path) -> None:
             drawn = draw_lines(series, title=title, x_label="minutes", percent=share)
             charts.append(Chart(title, "", drawn, legend if figure == "success" else ()))
     if charts:
-        page = f'<!doctype html><body style="margin:0">{draw_chart_sheet(charts, [], "RL of a small model in real Chromium")}</body>'
+        sheet = draw_chart_sheet(charts, [], "RL of a small model in real Chromium")
+        page = f'<!doctype html><body style="margin:0">{sheet}</body>'
         out.with_suffix(".html").write_text(page, encoding="utf-8")
         screenshot_page(out.with_suffix(".html"), out.with_suffix(".png"), width=1260)
 

@@ -85,10 +85,8 @@ def status_lines(standing: WorkspaceStatus) -> Iterator[tuple[str, str]]:
     if not standing.changed and not standing.damage:
         yield "", "every stage is recorded in DVC and unchanged"
     if len(standing.looked_at) < len(standing.begun):
-        yield (
-            "",
-            f"looked at is {' and '.join(map(iteration_label, standing.looked_at))}: `flywheel status --all` looks at all",
-        )
+        looked_at = " and ".join(map(iteration_label, standing.looked_at))
+        yield "", f"looked at is {looked_at}: `flywheel status --all` looks at all"
 
 
 def _damage_lines(damage: tuple[backup.DamagedOutput, ...]) -> Iterator[tuple[str, str]]:

@@ -64,7 +64,8 @@ def _output_faults(ws: Workspace, iteration: int, told: set[str]) -> Iterator[st
             if not path.exists():
                 yield f"{out['path']} is missing; {_repair_hint(out['path'])}"
             elif (_dvc_md5(path) if path.is_dir() else _hash_file(path, "md5")) != out["md5"]:
-                yield f"{out['path']} is not as {stage}@{iteration_label(iteration)} recorded it; {_repair_hint(out['path'])}"
+                recorded = f"{stage}@{iteration_label(iteration)}"
+                yield f"{out['path']} is not as {recorded} recorded it; {_repair_hint(out['path'])}"
 
 
 def _promotion_faults(ws: Workspace, iteration: int) -> Iterator[str]:

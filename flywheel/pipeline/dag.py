@@ -31,7 +31,7 @@ _DVC_YAML_HEAD = """\
 
 @cache
 def all_stages() -> tuple[Any, ...]:
-    """All stages (`pipeline/stage.py: Stage`) in their order: as what they read is written, then by name."""
+    """Return all stages (`pipeline/stage.py: Stage`) in their order: as what they read is written, then by name."""
     package = importlib.import_module(_STAGES)  # by its name, as plug-ins are found: the stages stand above this
     modules = (importlib.import_module(f"{_STAGES}.{one.name}") for one in pkgutil.iter_modules(package.__path__))
     declared = {module.STAGE.name: module.STAGE for module in modules if hasattr(module, "STAGE")}
@@ -39,7 +39,7 @@ def all_stages() -> tuple[Any, ...]:
 
 
 def stage_order(domains: Iterable[str], *, closing: bool = False) -> tuple[str, ...]:
-    """Names of the stages of a turn in the order in which they run. closing: and of those after its end."""
+    """Return the names of an iteration's stages in the order in which they run. closing: those after its end too."""
     names = []
     for stage in all_stages():
         if closing or not stage.closing:
@@ -48,7 +48,7 @@ def stage_order(domains: Iterable[str], *, closing: bool = False) -> tuple[str, 
 
 
 def stages_until(name: str | None, domains: Iterable[str]) -> tuple[str, ...]:
-    """The stages of a turn up to this one, or all of them. Raises BadInput where it has none of that name."""
+    """Return the stages of an iteration up to `name`, or all where it is None. Raises BadInput for an unknown one."""
     names = stage_order(domains)
     if name is None:
         return names
@@ -58,7 +58,7 @@ def stages_until(name: str | None, domains: Iterable[str]) -> tuple[str, ...]:
 
 
 def upstream_stages(names: Sequence[str], domains: Sequence[str]) -> dict[str, set[str]]:
-    """Of each of these stages of a turn, those among them that write what it reads: it runs after them."""
+    """Map each of these stages to those among them that write what it reads: it runs after them."""
     declared = {name: find_stage(name) for name in names}
     written = {
         one: name for name, stage in declared.items() for one in _artifacts_of(stage, name, domains, stage.outputs)
@@ -68,7 +68,7 @@ def upstream_stages(names: Sequence[str], domains: Sequence[str]) -> dict[str, s
 
 
 def find_stage(name: str) -> Any:
-    """The stage of that name, such as `rollout` or `rl-games`. Raises BadInput."""
+    """Find the stage of a name such as `rollout` or `rl-games`. Raises BadInput for an unknown one."""
     for stage in all_stages():
         before, domain, _ = stage.name.partition(DOMAIN_PLACEHOLDER)
         if name == stage.name or (domain and name.startswith(before) and name != before):
@@ -78,7 +78,7 @@ def find_stage(name: str) -> Any:
 
 
 def render_dvc_yaml(iteration: int, domains: Sequence[str]) -> str:
-    """DVC's file of an iteration's stages. domains: that it has."""
+    """Render DVC's file of an iteration's stages. domains: those of the iteration."""
     named = [(stage, name) for stage in all_stages() for name in _instances(stage.name, domains)]
     return (
         _DVC_YAML_HEAD + "stages:\n" + "\n".join(_dvc_stage(stage, name, iteration, domains) for stage, name in named)

@@ -20,7 +20,7 @@ from flywheel.utils.progress import announce
 def plan_iterations(
     ws: Workspace, settings: Settings, iterations: int | None = None, iteration: int | None = None
 ) -> list[int]:
-    """The iterations that a run is to make: the one asked for; else those that a killed run still owes, where no number
+    """Plan the iterations of a run: the one asked for; else those that a killed run still owes, where no number
     is asked for; else `iterations` more (default: settings.iterations), of which one that is not complete is the first.
 
     Raises BadInput for an iteration out of order.
@@ -44,7 +44,7 @@ def plan_iterations(
 
 
 def check_iteration(ws: Workspace, settings: Settings, number: int) -> None:
-    """Preflight, with the parameters that the iteration has: its own, where it was begun."""
+    """Run preflight with the parameters that the iteration has: its own, where it was begun."""
     if not ws.frozen_params(number).exists():
         preflight.run_preflight(ws, settings, number)
         return
@@ -88,18 +88,21 @@ def begin_iteration(
 
 
 def record_base_model(ws: Workspace, settings: Settings) -> None:
-    """The model that the workspace begins from, in its manifest."""
+    """Record the model that the workspace begins from in its manifest. Raises ModelError where it cannot be had."""
     first = checkpoint.resolve_checkpoint(settings.policy.base, ws.root)
     manifest.init_first_checkpoint(ws, checkpoint.checkpoint_digest(first), settings.policy.base)
 
 
 def newest_iteration(ws: Workspace) -> int:
-    """The newest iteration that was begun; 0 before the first."""
+    """Return the newest iteration that was begun; 0 before the first."""
     return max(stage_records.list_iterations(ws), default=0)
 
 
 def check_iteration_complete(ws: Workspace, iteration: int) -> bool:
-    """Raises DataError where it was complete once and is not so any more: it is never done again in silence."""
+    """Return whether every stage of an iteration is recorded and unchanged, and its end is over.
+
+    Raises DataError where it was complete once and is not so any more: it is never done again in silence.
+    """
     if iteration > newest_iteration(ws):
         return False
     iteration_params.load_iteration_params(ws, iteration)  # lost or wrong parameters are told first

@@ -119,7 +119,7 @@ class Stage:
     may hold the leavings of a killed try) and returns a small JSON value. finish: turns the shards' results into
     partitions. All of them can be called without Prefect.
 
-    shares: opens what all shards that one process does have in common (`Context.shared`), such as a model. needs: what
+    shares: opens what all shards that one process does have in common (`StageContext.shared`), such as a model. needs: what
     a machine must have on which a shard is done: BROWSERS, TRAINING, both, or nothing (); None: it stays on the machine
     of the run.
     """
@@ -149,7 +149,7 @@ class Stage:
 
 
 def stage_inputs(stage: Stage, ctx: StageContext) -> dict[str, Any]:
-    """All that the stage's result depends on, as JSON values: what its shards are keyed by."""
+    """Collect all that the stage's result depends on, as JSON values: its shards are keyed by them."""
     domains = list(ctx.settings.synthesis.domains)
     own = [ctx.domain] if DOMAIN_PLACEHOLDER in stage.name else domains
     reads = [one for artifact in stage.reads for one in expand_domains(artifact, own)]
@@ -162,19 +162,25 @@ def stage_inputs(stage: Stage, ctx: StageContext) -> dict[str, Any]:
 
 
 def shard_folder(stage: Stage, ctx: StageContext, shard: str) -> Path:
-    """Where a shard works and leaves its result; named by the stage's inputs."""
+    """Return the folder in which a shard works and leaves its result, named by the stage's inputs."""
     return ctx.ws.staging(ctx.iteration, ctx.stage) / ctx.key(stage) / shard
 
 
 def run_shard(stage: Stage, ctx: StageContext, shard: str) -> tuple[Path, Any, bool]:
-    """Do one shard, or take its result if it was finished before. Returns (folder, result, done before)."""
+    """Do one shard, or take its result where it was finished before. Returns (folder, result, done before).
+
+    Raises ShardBusy where another process is still at it after 10 minutes, and what the stage's `work` raises.
+    """
     with InProcessWorker(stage, ctx) as worker:
         return worker.do_shard(shard)
 
 
 class InProcessWorker:
-    """Does shards of one stage in this process, one after the other. What they share is opened at the first that has
-    to be done, stays open until the end of the block, and is opened anew after a shard that failed."""
+    """Do shards of one stage in this process, one after the other.
+
+    What they share is opened at the first that has to be done, stays open until the end of the block, and is opened
+    anew after a shard that failed.
+    """
 
     several = False  # see `flywheel/cluster`
 
@@ -195,8 +201,10 @@ class InProcessWorker:
         self._open.close()
 
     def do_shard(self, shard: str) -> tuple[Path, Any, bool]:
-        """As the function above. One process is at a shard at a time, on whichever machine: who comes second waits,
-        and takes what the first has finished."""
+        """Do one shard as `run_shard` does.
+
+        One process is at a shard at a time, on whichever machine: the second waits, and takes what the first finished.
+        """
         folder = shard_folder(self._stage, self._ctx, shard)
         lock = folder.with_name(f"{shard}.lock")
         with disk_full_errors(folder), file_lock(lock, _BUSY_S, f"at {shard}", ShardBusy):
@@ -232,7 +240,11 @@ def _read_result(folder: Path) -> dict[str, Any] | None:
 
 
 def publish_stage_result(stage: Stage, ctx: StageContext, results: dict[str, tuple[Path, Any]]) -> StageResult:
-    """Make the stage's result visible: its partitions and its metrics, stage seconds included."""
+    """Finish a stage: write its partitions and its metrics, stage seconds included.
+
+    results: by shard, its folder and what `work` returned. Raises FlywheelError where it wrote other tables than it
+    declares.
+    """
     outcome = stage.finish(ctx, results)
     wrote, declared = sorted(one.table for one in outcome.manifests), sorted(filter(_is_table, stage.writes))
     if wrote != declared:
@@ -251,12 +263,12 @@ def _is_table(written: str | Checkpoint | Record) -> bool:
 
 
 def clear_staging(ctx: StageContext) -> None:
-    """Called once the stage's result is recorded: what was staged is no longer needed."""
+    """Remove what a stage has staged; call it once its result is recorded."""
     shutil.rmtree(ctx.ws.staging(ctx.iteration, ctx.stage), ignore_errors=True)
 
 
 def run_stage(stage: Stage, ctx: StageContext) -> StageResult:
-    """The whole stage in this process, one shard after the other."""
+    """Run a whole stage in this process, one shard after the other."""
     results = {}
     shards = stage.plan(ctx)
     with InProcessWorker(stage, ctx) as worker:
@@ -274,7 +286,7 @@ def single_shard_stage(
     finish: Callable[[StageContext, Path, Any], StageResult],
     **declared: Any,
 ) -> Stage:
-    """A stage of one shard, named as the stage. declared: the other fields of `Stage`."""
+    """Declare a stage of one shard, named as the stage. declared: the other fields of `Stage`."""
     return Stage(
         name,
         plan=lambda ctx: (ctx.stage,),

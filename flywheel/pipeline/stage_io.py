@@ -20,34 +20,32 @@ from flywheel.store.partitions import PartitionManifest, table_from_rows
 from flywheel.store.schema import TABLES, empty_table, record_to_row
 from flywheel.utils.files import atomic_file, disk_full_errors
 
-# Reading the partitions of the iteration at hand, as the stages need them.
-
 
 def read_stage_rows(
     ctx: StageContext, table: str, *stages: str, columns: list[str] | None = None
 ) -> list[dict[str, Any]]:
-    """Rows of a table that the named stages of this iteration wrote; `columns`: these alone."""
+    """Read the rows of a table that the named stages of this iteration wrote; `columns`: these alone."""
     parts = (partitions.read_partition(ctx.ws, table, ctx.iteration, stage, columns) for stage in stages)
     return [row for part in parts for row in part.to_pylist()]
 
 
 def read_stage_tasks(ctx: StageContext, stage: str, split: str | None = None) -> dict[str, Task]:
-    """Tasks by id, in the order of the table; `split`: train or eval alone."""
+    """Read tasks by id, in the order of the table; `split`: train or eval alone."""
     found = [task_from_row(row) for row in read_stage_rows(ctx, "tasks", stage)]
     return {task.task_id: task for task in found if split in (None, task.split)}
 
 
 def read_newest_model(ctx: StageContext) -> dict[str, Any]:
-    """The model that the iteration before this one promoted: `model` (folder) and `digest`."""
+    """Read which model the iteration before this one promoted: `model` (folder) and `digest`."""
     return manifest.read_promotion(ctx.ws, ctx.iteration - 1)
 
 
 def newest_model_folder(ctx: StageContext) -> Path:
-    """The folder of that model; a Hugging Face name (the first checkpoint's, perhaps) is fetched where it must be."""
+    """Return the folder of the newest promoted model; a Hugging Face name is fetched where it must be.
+
+    Raises ModelError where it is not there.
+    """
     return checkpoint.resolve_checkpoint(read_newest_model(ctx)["model"], ctx.ws.root)
-
-
-# Rows of a shard on their way to a partition: Parquet files in the shard's staging folder.
 
 
 def write_shard(folder: Path, table: str, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -59,8 +57,10 @@ def write_shard(folder: Path, table: str, rows: Iterable[Mapping[str, Any]]) -> 
 def read_shards(
     results: Mapping[str, tuple[Path, Any]], table: str, key: str | tuple[str, ...] | None = None
 ) -> pa.Table:
-    """The staged rows of all shards; with `key` (a column, or several), the first row of each alone: what shards share,
-    such as screens."""
+    """Read the staged rows of all shards.
+
+    key: a column, or several; of rows with the same key the first alone is read: what shards share, such as screens.
+    """
     found = [pq.ParquetFile(folder / f"{table}.parquet").read() for folder, _ in results.values()]
     return _drop_seen_keys(pa.concat_tables([empty_table(table), *found]), key, set())
 
@@ -68,8 +68,10 @@ def read_shards(
 def gather_shards(
     ctx: StageContext, results: Mapping[str, tuple[Path, Any]], table: str, key: str | tuple[str, ...] | None = None
 ) -> PartitionManifest:
-    """Write the staged rows of all shards to the stage's partition, one shard in memory after the other; `key`: as of
-    `read_shards`."""
+    """Write the staged rows of all shards to the stage's partition, one batch in memory at a time.
+
+    key: as of `read_shards`.
+    """
     seen: set[tuple] = set()
     with partitions.open_partition_writer(ctx.ws, table, ctx.iteration, ctx.stage) as writer:
         for folder, _ in results.values():
