@@ -181,8 +181,9 @@ def _is_review_open(ws: Workspace, iteration: int) -> bool:
 def _draw_sample(connection: duckdb.DuckDBPyConnection, iteration: int, settings: Settings) -> list[dict[str, Any]]:
     """Draw what is reviewed: it follows from what is on disk and the seed, so whoever asks is given the same.
 
-    Returns rows of `trajectory_id`, `domain`, `world`, `instruction`, `destination`, `reason`, `score`, `v` and `drawn`, at
-    most `routing.review`, of an iteration that is routed. Those drawn evenly come first."""
+    Returns rows of `trajectory_id`, `domain`, `world`, `instruction`, `destination`, `reason`, `score`, `v` and
+    `drawn`, at most `routing.review`, of an iteration that is routed. Those drawn evenly come first.
+    """
     rule = settings.routing
     seed = f"{settings.seed}|{iteration}|"
     connection.execute(_CANDIDATES, {"iteration": iteration, "near": rule.review_near, "seed": seed})

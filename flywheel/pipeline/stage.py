@@ -119,9 +119,9 @@ class Stage:
     may hold the leavings of a killed try) and returns a small JSON value. finish: turns the shards' results into
     partitions. All of them can be called without Prefect.
 
-    shares: opens what all shards that one process does have in common (`StageContext.shared`), such as a model. needs: what
-    a machine must have on which a shard is done: BROWSERS, TRAINING, both, or nothing (); None: it stays on the machine
-    of the run.
+    shares: opens what all shards that one process does have in common (`StageContext.shared`), such as a model. needs:
+    what a machine must have on which a shard is done: BROWSERS, TRAINING, both, or nothing (); None: it stays on the
+    machine of the run.
     """
 
     name: str
