@@ -222,7 +222,8 @@ def session_vocabulary(session: RecordedSession) -> frozenset[str]:
 # Words of graphical interfaces, which the screen shows as pictures.
 _INTERFACE = frozenset(
     split_words(
-        "cart checkout click drag press tile tiles switch page field button outline left right up down save search box type"
+        "cart checkout click drag press tile tiles switch page field button outline left right up down save search "
+        "box type"
     )
 )
 
