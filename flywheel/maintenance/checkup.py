@@ -57,7 +57,7 @@ class Checkup:
 
 
 def run_checkup(ws: Workspace, settings: Settings, run_id: str = "") -> Checkup:
-    """Under the workspace's lock. Killed, it goes on where it was.
+    """Evaluate the newest model on fresh tasks, under the workspace's lock. Killed, it goes on where it was.
 
     Raises BadInput where no fresh task is left to be drawn, and as `evaluation.evaluate` does.
     """
@@ -87,7 +87,7 @@ def run_checkup(ws: Workspace, settings: Settings, run_id: str = "") -> Checkup:
 
 
 def origin_iteration(ws: Workspace, k: int) -> int:
-    """The iteration that made the model which is the newest after iteration k; 0 for the first checkpoint."""
+    """Find the iteration that made the model which is the newest after iteration k; 0 for the first checkpoint."""
     newest = manifest.read_promotion(ws, k)["digest"]
     while k and manifest.read_promotion(ws, k - 1)["digest"] == newest:
         k -= 1

@@ -16,14 +16,14 @@ from flywheel.utils.errors import BadInput
 
 @dataclass(frozen=True)
 class DiscardPlan:
-    """What goes. paths: in the order they go."""
+    """List what discarding removes. paths: in the order they go."""
 
     iteration: int
     paths: tuple[Path, ...]
 
 
 def plan_discard(ws: Workspace, iteration: int | None = None) -> DiscardPlan:
-    """What discarding would remove; `iteration` is the newest one by default. Nothing is changed.
+    """Plan what discarding removes; `iteration` is the newest one by default. Nothing is changed.
 
     Raises BadInput where there is none, where it is complete or released, or where a later one stands on it.
     """
@@ -68,7 +68,7 @@ def plan_discard(ws: Workspace, iteration: int | None = None) -> DiscardPlan:
 
 
 def discard_lines(ws: Workspace, chosen: DiscardPlan) -> list[str]:
-    """What goes, for people to read."""
+    """Describe what goes, for people to read."""
     return [ws.relative(path) for path in chosen.paths]
 
 

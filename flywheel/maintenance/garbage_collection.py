@@ -35,7 +35,7 @@ class Prunable:
 def plan_prune(
     ws: Workspace, *, keep: int | None = None, older: timedelta | None = None, training_data: bool = False
 ) -> list[Prunable]:
-    """What goes of the iterations that are complete and neither among the newest `keep` nor younger than `older`.
+    """Plan what goes of the iterations that are complete and neither among the newest `keep` nor younger than `older`.
 
     training_data: also what training reads of them; a run that reads it fetches it from DVC's cache or remote. Raises
     BadInput where neither is given, or training data are asked for while an iteration that reads them is open.

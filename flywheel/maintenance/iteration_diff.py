@@ -67,7 +67,7 @@ def _kinds(connection: duckdb.DuckDBPyConnection, at: dict[str, int]) -> list[Ro
 
 
 def _numbers(connection: duckdb.DuckDBPyConnection, at: dict[str, int]) -> list[Row]:
-    """By iteration: how many have one, the mean, and the quantiles 0, 0.1, 0.5, 0.9, 1."""
+    """Summarise by iteration: how many have one, the mean, and the quantiles 0, 0.1, 0.5, 0.9, 1."""
     told = " UNION ALL ".join(
         f"""SELECT '{name}' AS name, iteration, count({value}) AS n, avg({value}) AS mean,
             quantile_disc({value}, [0, 0.1, 0.5, 0.9, 1]) AS quantiles FROM {_ROUTED.format(**at)} GROUP BY iteration"""
@@ -77,7 +77,7 @@ def _numbers(connection: duckdb.DuckDBPyConnection, at: dict[str, int]) -> list[
 
 
 def _metrics(connection: duckdb.DuckDBPyConnection, at: dict[str, int]) -> list[Row]:
-    """The last point of each; of those that both have, with the difference."""
+    """Compare the last point of each; of those that both have, with the difference."""
     return database.query_rows(
         connection,
         f"""WITH last AS (SELECT iteration, stage, domain, name, arg_max(value, step) AS value FROM metrics

@@ -42,14 +42,14 @@ _DECIDED_STAGES = ("ingest", "rollout", "score", "route")  # whose partitions ma
 
 @dataclass(frozen=True)
 class PendingDecision:
-    """What was decided again of an iteration; its new partitions lie in `staged`."""
+    """Hold what was decided again of an iteration; its new partitions lie in `staged`."""
 
     iteration: int
     decision: RoutingDecision
 
 
 def staged_workspace(ws: Workspace, iteration: int) -> Workspace:
-    """Where an iteration's new partitions are built."""
+    """Return the workspace in which an iteration's new partitions are built."""
     return Workspace(_pending_folder(ws) / iteration_label(iteration))
 
 
@@ -161,7 +161,7 @@ def _pending_plan_path(ws: Workspace) -> Path:
 
 @dataclass(frozen=True)
 class RouteDifference:
-    """What another decision changes. moved: `domain`, `from`, `to`, `trajectories`, `examples` (ids, and the reason now
+    """Describe what another decision changes. moved: `domain`, `from`, `to`, `trajectories`, `examples` (ids, and the reason now
     and then). routed: destination -> trajectories, then. scores: rows that change. stale: recorded stages that read
     what the stores hold now."""
 

@@ -19,7 +19,7 @@ from flywheel.utils.files import write_json
 
 
 def plan_rollback(ws: Workspace, iteration: int) -> list[int]:
-    """The iterations that would be set aside, oldest first. Raises BadInput where it has not been begun."""
+    """List the iterations that would be set aside, oldest first. Raises BadInput where it has not been begun."""
     begun = stage_records.list_iterations(ws)
     if iteration not in (0, *begun):
         known = (
@@ -40,7 +40,7 @@ def roll_back(ws: Workspace, iteration: int) -> Path:
 
 
 def rolled_back_iterations(ws: Workspace) -> dict[int, Path]:
-    """The iterations that something was set aside after, each with what was last."""
+    """Map the iterations that something was set aside after, each with what was last."""
     found = {}
     for path in sorted((ws.state / "aside").glob("after-*-*"), key=lambda one: int(one.name.rpartition("-")[2])):
         found[int(path.name.split("-")[1])] = path

@@ -76,14 +76,14 @@ class RouteQuestion:
 
     @property
     def line(self) -> str:
-        """What it was, where it went, who said what."""
+        """Say in a line what it was, where it went, who said what."""
         said = ", ".join(_verdict_text(one) for one in self.verdicts)
         instruction = " ".join(self.instruction.split())[:120]
         return f"{self.domain}, {self.world}: {instruction}; went to {self.destination} ({said or self.reason})"
 
 
 def open_questions(ws: Workspace, iteration: int) -> list[RouteQuestion]:
-    """What a person is asked about now, in its order; none where the look is not asked for, or has ended."""
+    """List what a person is asked about now, in its order; none where the look is not asked for, or has ended."""
     if not _is_review_open(ws, iteration):
         return []
     with database.connect_catalog(ws, tables_alone=True) as connection:
@@ -109,7 +109,7 @@ def label_trajectory(
 
 
 def label_remaining(ws: Workspace, iteration: int, said: str, *, reviewer: str, comment: str = "") -> int:
-    """The same of all that nobody has labelled. Returns how many. Raises BadInput as `label_trajectory`."""
+    """Keep the same label for all that nobody has labelled. Returns how many. Raises BadInput as `label_trajectory`."""
     with _review_lock(ws):
         open_ones = open_questions(ws, iteration)
         if not open_ones:
@@ -160,7 +160,7 @@ def require_route_review(ws: Workspace, iteration: int, stage: str) -> None:
 
 
 def review_queue(ws: Workspace, iteration: int) -> str:
-    """Of labels that answer what this turn asks: one that was discarded and begun anew asks anew."""
+    """Name the queue of labels that answer what this iteration asks: one that was discarded and begun anew asks anew."""
     return f"routing {workspace_identity.iteration_run_id(ws, iteration)}"
 
 

@@ -62,7 +62,7 @@ def read_workspace_status(ws: Workspace, *, everything: bool = False) -> Workspa
 
 
 def status_lines(standing: WorkspaceStatus) -> Iterator[tuple[str, str]]:
-    """What is to be said of it, as (style, line)."""
+    """Yield what is to be said of it, as (style, line)."""
     if standing.unknown:
         yield "yellow", standing.unknown
         return
