@@ -46,7 +46,7 @@ class QuarantineRepair:
 
 
 def quarantine_reasons(ws: Workspace, iteration: int | None = None) -> list[dict[str, Any]]:
-    """List what was set aside, by iteration, table and reason (what differs from row to row in brackets is left out)."""
+    """List what was set aside, by iteration, table and reason (without what differs from row to row in brackets)."""
     sql = """SELECT iteration, coalesce(of_table, 'trajectories') AS "table", split_part(reason, ' (', 1) AS reason,
             count(*) AS rows, min(trajectory_id) AS first
         FROM quarantine WHERE $k IS NULL OR iteration = $k GROUP BY ALL ORDER BY iteration, rows DESC, reason"""

@@ -161,7 +161,9 @@ def _pending_plan_path(ws: Workspace) -> Path:
 
 @dataclass(frozen=True)
 class RouteDifference:
-    """Describe what another decision changes. moved: `domain`, `from`, `to`, `trajectories`, `examples` (ids, and the reason now
+    """Describe what another decision changes.
+
+    moved: `domain`, `from`, `to`, `trajectories`, `examples` (ids, and the reason now
     and then). routed: destination -> trajectories, then. scores: rows that change. stale: recorded stages that read
     what the stores hold now."""
 

@@ -160,7 +160,7 @@ def require_route_review(ws: Workspace, iteration: int, stage: str) -> None:
 
 
 def review_queue(ws: Workspace, iteration: int) -> str:
-    """Name the queue of labels that answer what this iteration asks: one that was discarded and begun anew asks anew."""
+    """Name the queue of labels that answer this iteration: one that was discarded and begun anew asks anew."""
     return f"routing {workspace_identity.iteration_run_id(ws, iteration)}"
 
 
