@@ -12,8 +12,6 @@ from rich.status import Status
 from rich.table import Table
 
 from flywheel.config.workspace import Workspace, iteration_label
-from flywheel.store.catalog import database
-from flywheel.ui.report import figures
 from flywheel.utils.progress import Announcement
 
 # How a run looks in a terminal: a line a stage, with what it does now while it does it.
@@ -80,6 +78,9 @@ def build_summary_table(ws: Workspace, *, everything: bool = False) -> Table:
 
     everything: of all iterations, not of the newest ten alone.
     """
+    from flywheel.store.catalog import database
+    from flywheel.ui.report import figures
+
     with database.connect_catalog(ws) as connection:
         rows = figures.query_report_iterations(connection)[0 if everything else -_ITERATIONS_SHOWN :]
     domains = figures.list_evaluated_domains(rows)

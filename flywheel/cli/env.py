@@ -295,7 +295,10 @@ _FOLDER_TYPE = click.Path(exists=True, path_type=Path)
 )  # fmt: skip
 @JSON_OPTION
 def osworld_command(tasks: tuple[Path, ...], files: Path | None, kind: str, as_json: bool) -> None:
-    """Which of OSWorld's TASKS, files and folders of them, can be played on this machine, and why the others cannot."""
+    """Tell which of OSWorld's TASKS can be played on this machine, and why the others cannot.
+
+    TASKS are files and folders of them.
+    """
     from flywheel.envs.computer.osworld import suite
 
     paths = [one for path in tasks for one in suite.list_task_files(path)]
@@ -323,7 +326,10 @@ def osworld_command(tasks: tuple[Path, ...], files: Path | None, kind: str, as_j
 )
 @click.argument("options", nargs=-1, type=click.UNPROCESSED)
 def guest_command(options: tuple[str, ...]) -> None:
-    """Act inside of this machine, as a small HTTP server, at a `--port N` with a `--token-file FILE` (or the token in
-    FLYWHEEL_GUEST_TOKEN), or at a `--socket FILE`. Its folder runs by itself wherever there is a Python."""
+    """Act inside of this machine, as a small HTTP server.
+
+    It listens at a `--port N` with a `--token-file FILE` (or the token in FLYWHEEL_GUEST_TOKEN), or at a
+    `--socket FILE`. Its folder runs by itself wherever there is a Python.
+    """
     folder = Path(flywheel.__file__).parent / "envs" / "computer_server"
     os.execv(sys.executable, [sys.executable, str(folder), *options])

@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-import yaml
 
 from flywheel.config.workspace import Workspace
-from flywheel.utils import yaml_text
 from flywheel.utils.errors import BadInput
 
 # What several commands share: options, and values of parameters as they are typed.
@@ -26,6 +24,10 @@ def find_workspace_here(folder: Path | None) -> Workspace | None:
 
 def parse_overrides(assignments: tuple[str, ...]) -> dict:
     """Dotted name -> value of each NAME=VALUE. Raises BadInput."""
+    import yaml
+
+    from flywheel.utils import yaml_text
+
     values = {}
     for text in assignments:
         name, sign, value = text.partition("=")

@@ -175,7 +175,8 @@ def up_command(workspace: Path | None, port: int, foreground: bool) -> None:
     click.echo(f"Report:   {found['report']}")
     click.echo(f"Explorer: {found['explorer']}")
     click.echo(
-        f"Log in:   `cat {credentials.credentials_path(ws.state)}` prints USER:PASSWORD; Prefect's page and the explorer's want the"
+        f"Log in:   `cat {credentials.credentials_path(ws.state)}` prints USER:PASSWORD; "
+        "Prefect's page and the explorer's want the"
     )
     click.echo("          whole line")
     click.echo(f"Log:      {ws.state / 'up.log'}")

@@ -6,9 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from flywheel.config.workspace import Workspace, iteration_label
+from flywheel.store import partitions
 from flywheel.store.catalog import database
 from flywheel.store.versioning import backup, dvc_files, stage_records
 from flywheel.utils.errors import FlywheelError
@@ -44,7 +46,7 @@ def read_workspace_status(ws: Workspace, *, everything: bool = False) -> Workspa
     begun = tuple(stage_records.list_iterations(ws))
     rows, fault = (), ""
     try:
-        rows = tuple(database.result_as_json_rows(database.query_catalog(ws, "FROM iterations")))
+        rows = partitions.retry_while_replaced(partial(_query_iterations, ws))
     except FlywheelError as error:
         fault = str(error)
     if not begun:
@@ -59,6 +61,11 @@ def read_workspace_status(ws: Workspace, *, everything: bool = False) -> Workspa
     return WorkspaceStatus(
         begun, which, rows, fault, "", damage, changed, {k: dvc_files.recorded_stages(ws, k) for k in which}
     )
+
+
+def _query_iterations(ws: Workspace) -> tuple[dict[str, Any], ...]:
+    with database.connect_catalog(ws) as connection:
+        return tuple(database.query_json_rows(connection, "FROM iterations"))
 
 
 def status_lines(standing: WorkspaceStatus) -> Iterator[tuple[str, str]]:

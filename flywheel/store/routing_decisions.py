@@ -10,12 +10,14 @@ import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from flywheel.config import Settings
 from flywheel.config.workspace import Workspace
 from flywheel.utils.errors import DataError
 from flywheel.utils.files import write_json
+
+if TYPE_CHECKING:
+    from flywheel.config import Settings
 
 SOLVED, NOT_SOLVED = "solved", "not solved"  # labels that move a trajectory; `cannot tell` does not
 

@@ -6,7 +6,6 @@ The command turns them into exit codes: `BadInput` is 2, every other `FlywheelEr
 from __future__ import annotations
 
 import contextlib
-import difflib
 from collections.abc import Iterable, Iterator
 
 
@@ -119,6 +118,8 @@ def last_line(text: str) -> str:
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
     """What to say where a name is not known: the one that was probably meant, and all there are."""
+    import difflib  # not at the start of every command
+
     names = list(names)
     near = difflib.get_close_matches(str(name), names, 1)
     return (f"did you mean {near[0]}? " if near else "") + f"known are {', '.join(names)}"

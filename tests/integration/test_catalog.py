@@ -8,6 +8,8 @@ import json
 import shutil
 from pathlib import Path
 
+import duckdb
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import synthetic
@@ -344,3 +346,12 @@ def test_a_recorded_partition_that_is_not_here_is_no_empty_table(broken):
     assert database.query_catalog(broken, "SELECT count(*) AS n FROM sft").to_pylist()[0]["n"] > 0
     dvc_files.add_pruned(broken, 1, [folder])
     assert database.query_catalog(broken, "FROM iterations").num_rows > 0
+
+
+def test_the_catalogs_types_are_those_that_duckdb_has_for_the_schemas():
+    own = (("iteration", pa.int32()), ("stage", pa.string()))
+    with duckdb.connect() as connection:
+        for table, schema in TABLES.items():
+            told = connection.from_arrow(pa.schema([*own, *schema]).empty_table())
+            kinds = dict(zip(told.columns, map(str, told.types), strict=True))
+            assert database._column_types()[table] == kinds, table

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import least_work
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -57,11 +58,17 @@ def one_line(output: str) -> str:
     return lines[0]
 
 
-@pytest.mark.parametrize("command", [name for name in main.commands])
+@pytest.mark.parametrize("command", [*main.table])
 def test_every_command_has_help_with_an_example(command):
     code, output = flywheel(command, "--help")
     assert code == 0
     assert f"flywheel {command}" in output.split("Example:")[1]
+
+
+@pytest.mark.parametrize("command", [*main.table])
+def test_the_table_of_commands_says_what_the_command_says(command):
+    found = main.get_command(click.Context(main), command)
+    assert (found.name, found.get_short_help_str(200)) == (command, main.table[command][1])
 
 
 def test_help_loads_none_of_what_commands_work_with():

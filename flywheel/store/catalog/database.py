@@ -43,6 +43,14 @@ def render_json(result: pa.Table) -> str:
     return json.dumps(rows, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
+def query_json_rows(connection: duckdb.DuckDBPyConnection, select: str) -> list[dict[str, Any]]:
+    """The rows of one SELECT as JSON values, as `result_as_json_rows` gives them of its result."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "result"
+        run_query(connection, f"COPY ({select}) TO {_quote_path(file)} (FORMAT json, ARRAY true)")
+        return json.loads(file.read_text(encoding="utf-8"), parse_constant=lambda _: None)
+
+
 def result_as_json_rows(result: pa.Table) -> list[dict[str, Any]]:
     """Return the rows as JSON values."""
     if not result.num_columns:
@@ -82,7 +90,7 @@ def _render_cell(value: Any) -> str:
 
 def _values_as_text(result: pa.Table, numeric: list[bool]) -> pa.Table:
     """All but numbers as the text that DuckDB makes of it."""
-    if not result.num_columns:
+    if all(number or kind == pa.string() for number, kind in zip(numeric, result.schema.types, strict=True)):
         return result
     with _connect_to_result(result) as connection:
         kept = [
@@ -192,15 +200,39 @@ def _find_missing_partitions(ws: Workspace, without: Set[int]) -> dict[str, Data
 @cache
 def _column_types() -> dict[str, dict[str, str]]:
     """SQL's types of all tables' columns, by table and name; and of steps in their files."""
-    with duckdb.connect() as connection:
-        own = (("iteration", pa.int32()), ("stage", pa.string()))
-        found = {table: _sql_types(connection, pa.schema([*own, *schema])) for table, schema in TABLES.items()}
+    own = (("iteration", pa.int32()), ("stage", pa.string()))
+    found = {table: _sql_types(pa.schema([*own, *schema])) for table, schema in TABLES.items()}
     return found | {f"steps{_IN_FILES}": found["steps"] | {"filename": "VARCHAR", "file_row_number": "BIGINT"}}
 
 
-def _sql_types(connection: duckdb.DuckDBPyConnection, schema: pa.Schema) -> dict[str, str]:
-    relation = connection.from_arrow(schema.empty_table())
-    return {name: str(kind) for name, kind in zip(relation.columns, relation.types, strict=True)}
+# DuckDB would tell them of an Arrow table, or take one in, but imports pandas for it: half a second of each command.
+_SQL_TYPES = {
+    "string": "VARCHAR",
+    "binary": "BLOB",
+    "bool": "BOOLEAN",
+    "int32": "INTEGER",
+    "int64": "BIGINT",
+    "uint64": "UBIGINT",
+    "float": "FLOAT",
+    "double": "DOUBLE",
+    "timestamp[us, tz=UTC]": "TIMESTAMP WITH TIME ZONE",
+}
+
+
+def _sql_types(schema: pa.Schema) -> dict[str, str]:
+    return {field.name: _sql_type(field.type) for field in schema}
+
+
+def _sql_type(kind: pa.DataType) -> str:
+    if pa.types.is_list(kind):
+        return f"{_sql_type(kind.value_type)}[]"
+    if pa.types.is_struct(kind):
+        return f"STRUCT({', '.join(f'{field.name} {_sql_type(field.type)}' for field in kind)})"
+    return _SQL_TYPES[str(kind)]
+
+
+def _sql_literal(value: str | int | None) -> str:
+    return "NULL" if value is None else _quote_path(value) if isinstance(value, str) else str(value)
 
 
 def _create_table_view(
@@ -300,28 +332,23 @@ def _create_fault_view(
 
 
 def _create_promotions(connection: duckdb.DuckDBPyConnection, ws: Workspace) -> None:
-    schema = pa.schema(
-        [
-            ("iteration", pa.int32()),
-            ("model", pa.string()),
-            ("digest", pa.string()),
-            ("promoted", pa.bool_()),
-            ("reason", pa.string()),
-        ]
-    )
+    types = {"iteration": int, "model": str, "digest": str, "promoted": bool, "reason": str}
+    kinds = {name: {int: "INTEGER", str: "VARCHAR", bool: "BOOLEAN"}[kind] for name, kind in types.items()}
     rows = []
     try:
         for path in sorted((ws.root / "iterations").glob("*/promotion.json")):
-            rows.append({"reason": "", **manifest.read_promotion(ws, int(path.parent.name))})
-            rows[-1]["iteration"] = int(path.parent.name)
-        promotions = pa.Table.from_pylist(rows, schema=schema)
-    except (DataError, pa.ArrowException) as error:
-        fault = error if isinstance(error, DataError) else DataError(f"a promotion.json is wrong: {error}", where=path)
-        _create_fault_view(connection, "promotions", _sql_types(connection, schema), fault)
+            iteration = int(path.parent.name)
+            row = {"reason": "", **manifest.read_promotion(ws, iteration), "iteration": iteration}
+            for name, kind in types.items():
+                if not isinstance(row.get(name), kind | None):
+                    raise DataError(f"a promotion.json is wrong: {name} is {row[name]!r}", where=path)
+            rows.append(f"({', '.join(_sql_literal(row.get(name)) for name in types)})")
+    except DataError as fault:
+        _create_fault_view(connection, "promotions", kinds, fault)
         return
-    connection.register("typed", promotions)
-    connection.execute("CREATE TABLE promotions AS FROM typed")
-    connection.unregister("typed")
+    connection.execute(f"CREATE TABLE promotions ({', '.join(f'{name} {kind}' for name, kind in kinds.items())})")
+    if rows:
+        connection.execute(f"INSERT INTO promotions VALUES {', '.join(rows)}")
 
 
 def create_file_view(connection: duckdb.DuckDBPyConnection, view: str, files: Sequence[Path]) -> None:

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from flywheel import config
-from flywheel.config import Settings
-from flywheel.config.params_file import MIGRATE_FIX
 from flywheel.config.workspace import Workspace, iteration_label
 from flywheel.store.versioning import dvc_files
 from flywheel.utils.errors import BadInput, FlywheelError
+
+if TYPE_CHECKING:
+    from flywheel.config import Settings
 
 
 def load_iteration_params(ws: Workspace, iteration: int) -> Settings:
@@ -28,6 +30,8 @@ def load_iteration_params(ws: Workspace, iteration: int) -> Settings:
     try:
         return config.load_settings(path)
     except BadInput as error:
+        from flywheel.config.params_file import MIGRATE_FIX
+
         fix = error.fix if error.fix == MIGRATE_FIX else _suggest_fix(ws, iteration)
         raise BadInput(error.what, where=error.where, fix=fix) from None
 
