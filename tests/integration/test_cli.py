@@ -10,8 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import least_work
 import click
+import least_work
 import pytest
 from click.testing import CliRunner
 

@@ -91,7 +91,7 @@ def _render_cell(value: Any) -> str:
 def _values_as_text(result: pa.Table, numeric: list[bool]) -> pa.Table:
     """All but numbers as the text that DuckDB makes of it."""
     if all(number or kind == pa.string() for number, kind in zip(numeric, result.schema.types, strict=True)):
-        return result
+        return _rename_duplicates(result)
     with _connect_to_result(result) as connection:
         kept = [
             column if number else f"({column})::VARCHAR AS {_quote_name(name)}"
@@ -111,13 +111,18 @@ def _copy_as_text(result: pa.Table, form: str) -> str:
 def _connect_to_result(result: pa.Table) -> duckdb.DuckDBPyConnection:
     connection = duckdb.connect()
     connection.execute("SET TimeZone = 'UTC'")
+    connection.register("result", _rename_duplicates(result))
+    return connection
+
+
+def _rename_duplicates(result: pa.Table) -> pa.Table:
+    """Columns of one name, whatever its case, told apart as DuckDB does."""
     seen: dict[str, int] = {}
     names = []
-    for name in result.column_names:  # DuckDB tells columns of one name apart so, whatever their case
+    for name in result.column_names:
         seen[name.lower()] = seen.get(name.lower(), -1) + 1
         names.append(f"{name}_{seen[name.lower()]}" if seen[name.lower()] else name)
-    connection.register("result", result.rename_columns(names))
-    return connection
+    return result.rename_columns(names)
 
 
 def _result_columns(connection: duckdb.DuckDBPyConnection) -> list[tuple[str, str]]:
