@@ -164,7 +164,8 @@ def _show_stages(console: Console, rows: Sequence[Row]) -> None:
             style = "" if mended else "red"
             console.print(Text(head + _format_reason(row["reason"]), style=style), soft_wrap=True)
         if row["staged"]:
-            said = f"{iteration_label(row['iteration'])} {row['stage']}: {row['staged']} finished shards are kept for the next run"
+            name = f"{iteration_label(row['iteration'])} {row['stage']}"
+            said = f"{name}: {row['staged']} finished shards are kept for the next run"
             console.print(said, highlight=False, soft_wrap=True)
 
 
