@@ -50,14 +50,14 @@ class Told:
                 told.apart.append((name, len(at_work)))
                 self.name = name
 
-            def look(self, client) -> str | None:
+            def poll(self, client) -> str | None:
                 if self.name != at_work[0]:
                     return None
                 if fails.get(self.name):
                     raise fails[self.name].pop(0)
                 return "well"
 
-            def give_up(self, client) -> None:
+            def release(self, client) -> None:
                 at_work.remove(self.name)
                 told.given_up.append(self.name)
 
