@@ -18,13 +18,13 @@ test: setup-test ## set up, then run the tests of every day: unit, integration a
 	$(pytest) -m "unit or integration or smoke"
 
 test-all: setup-test ## all tests, every template and level among them: by night and before a release
-	FLYWHEEL_EVERY_LEVEL=1 $(pytest)
+	FLYWHEEL_NIGHT=1 $(pytest)
 
 test-fast: setup-test ## the unit tests: no process, no browser, no service
 	$(pytest) tests/unit -m "not slow"
 
 test-worlds: setup-test ## every template of every site at each level, and every level of every game, by its expert
-	FLYWHEEL_EVERY_LEVEL=1 $(pytest) tests/exhaustive/test_sites.py tests/exhaustive/test_games.py -k "expert"
+	FLYWHEEL_NIGHT=1 $(pytest) tests/exhaustive/test_sites.py tests/exhaustive/test_games.py -k "expert"
 
 test-deepspeed: setup-test ## the engine tests with DeepSpeed, in an environment of its own (.venv-deepspeed)
 	@scripts/deepspeed

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
@@ -18,20 +19,19 @@ os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
 
 import pytest
 from hypothesis import settings
+from night import NIGHT, examples
 
 from flywheel.config.workspace import Workspace
 from flywheel.envs import isolation
 
 # No deadline for an example: speed is measured in benchmarks/, and these machines are noisy.
-settings.register_profile("flywheel", deadline=None)
-settings.load_profile("flywheel")
+settings.register_profile("day", deadline=None)
+settings.register_profile("night", deadline=None, max_examples=examples(100))
+settings.load_profile("night" if NIGHT else "day")
 
 # A runner that was started in the background ignores Ctrl-C; so would every command that tests send it to.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-
-# `make test-worlds` and `make test-all` play all templates of a site and each game at all of its levels.
-EVERY_LEVEL = bool(os.environ.get("FLYWHEEL_EVERY_LEVEL"))
 
 SHARED = "PYTEST_XDIST_WORKER" in os.environ  # several workers share the tests
 
@@ -174,12 +174,53 @@ def tier(item: pytest.Item) -> str | None:
 # tryfirst: before `-m` chooses by these marks.
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark each test by its tier. Slow files come last, or first where several workers share them: none ends alone."""
+    """Mark each test by its tier, a case marked `exhaustive` (`night.by_day`) by that one; put slow files last.
+
+    Where several workers share them slow files come first, so that none ends alone.
+    """
     rank = {f"test_{name}": place for place, name in enumerate(SLOW)}
     items.sort(key=lambda item: rank.get(item.path.stem, len(rank) if SHARED else -1))
     for item in items:
-        if name := tier(item):
+        if (name := tier(item)) and not item.get_closest_marker("exhaustive"):
             item.add_marker(name)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--cpu", action="store_true", help="print CPU seconds of tests and files, ended children's too")
+
+
+_cpu_before = 0.0
+_cpu_of_tests: Counter[str] = Counter()
+
+
+def _cpu_s() -> float:
+    return sum(os.times()[:4])  # user and system, of this process and of the children it has waited for
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(call: pytest.CallInfo) -> Iterator[None]:
+    """Give each report the CPU seconds since the report before it; fixtures' are among them."""
+    global _cpu_before
+    report = yield
+    if call.when == "setup" and not _cpu_before:
+        _cpu_before = _cpu_s() - call.duration
+    now = _cpu_s()
+    report.cpu_s, _cpu_before = now - _cpu_before, now
+    return report
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    _cpu_of_tests[report.nodeid] += report.cpu_s
+
+
+def pytest_terminal_summary(terminalreporter, config: pytest.Config) -> None:
+    if config.getoption("--cpu"):
+        files: Counter[str] = Counter()
+        for test, seconds in _cpu_of_tests.items():
+            files[test.partition("::")[0]] += seconds
+        terminalreporter.section("CPU seconds")
+        for name, seconds in (*_cpu_of_tests.most_common(60), *files.most_common(), ("in all", files.total())):
+            terminalreporter.write_line(f"{seconds:8.1f} {name}")
 
 
 # Of a unit test, with its fixtures: what it began, or reached, outside of this process.

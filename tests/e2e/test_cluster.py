@@ -137,6 +137,7 @@ def test_rollouts_are_the_same_with_a_node_killed_among_them(workspace, machines
 
 
 # -- nothing lost -----------------------------------------------------------------------------------------------------
+@pytest.mark.smoke
 def test_work_goes_on_without_a_node_and_with_a_new_one(ctx, machines, nodes):
     with asked(nodes, ctx, "abcde") as done:
         until(lambda: len(tries(ctx)) == 3, done)

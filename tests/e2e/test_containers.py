@@ -80,6 +80,7 @@ def test_an_image_that_is_not_there_or_has_no_python_is_told(apart):
     assert f"{apart} runs no Python in {launcher.EMPTY_IMAGE}" in refused(walls=apart, image=launcher.EMPTY_IMAGE)
 
 
+@pytest.mark.smoke
 def test_nothing_is_left_when_who_began_it_is_killed(apart):
     with tempfile.TemporaryDirectory(prefix="fw-") as folder:  # sockets want short paths
         _killed(apart, {**os.environ, "TMPDIR": folder})

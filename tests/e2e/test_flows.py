@@ -74,6 +74,7 @@ def test_shards_on_other_machines_are_asked_for_at_once(ws):
     assert sorted(said) == ["one done", "two done"]
 
 
+@pytest.mark.smoke
 def test_a_bar_shows_how_far_a_stage_is(ws):
     from prefect import flow
     from prefect.artifacts import Artifact
@@ -105,6 +106,7 @@ def test_a_bar_shows_how_far_a_stage_is(ws):
     assert stands_at(100)
 
 
+@pytest.mark.smoke
 def test_history_has_the_runs_of_the_turn_alone(ws, tmp_path):
     """Not those of an iteration of the same number that was begun before, nor of another workspace on the server."""
     from prefect import flow, tags, task

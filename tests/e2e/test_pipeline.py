@@ -25,6 +25,7 @@ from flywheel.utils import files
 from flywheel.utils.errors import BadInput
 
 
+@pytest.mark.smoke
 def test_the_order_follows_from_what_is_read():
     assert dag.stage_order(["games", "web"], closing=True) == (
         "ingest",

@@ -64,6 +64,7 @@ def test_what_cannot_be_used_is_told_in_a_line_without_the_password(cluster, cha
     assert PASSWORD not in str(raised.value)
 
 
+@pytest.mark.smoke
 def test_one_who_may_make_no_tables_is_told(cluster):
     from flows.ops import prefect_server_main
 

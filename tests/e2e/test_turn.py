@@ -112,6 +112,7 @@ def rows(ws: Workspace, sql: str) -> list[dict]:
     return database.query_catalog(ws, sql).to_pylist()
 
 
+@pytest.mark.smoke
 def test_a_killed_rollout_goes_on_and_loses_or_repeats_nothing(turned):
     ws, shards = turned
     assert "rollout-000" in shards
@@ -123,6 +124,7 @@ def test_a_killed_rollout_goes_on_and_loses_or_repeats_nothing(turned):
     assert {row["n"] for row in counted} == {2}
 
 
+@pytest.mark.smoke
 def test_what_comes_in_is_what_lies_in_the_stores(turned):
     ws, _ = turned
     sql = """
@@ -202,6 +204,7 @@ def test_the_specialists_name_what_they_were_trained_on(turned):
     assert {row["m"] for row in models} <= {"models/iteration=001/sft", "models/iteration=001/rl-games"}
 
 
+@pytest.mark.smoke
 def test_nothing_is_left_running(turned):
     ws, _ = turned
     own = []
@@ -214,6 +217,7 @@ def test_nothing_is_left_running(turned):
         assert f"PREFECT_HOME={ws.prefect_home}" not in environment, own[-1]
 
 
+@pytest.mark.smoke
 def test_the_chain_of_manifests_holds(turned):
     ws, _ = turned
     manifest.verify_manifest(ws, 1)

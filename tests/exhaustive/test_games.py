@@ -12,7 +12,7 @@ from functools import cache
 
 import pytest
 import pytest_asyncio
-from conftest import EVERY_LEVEL
+from night import NIGHT
 from pages import Experts, script, spoken_words
 
 from flywheel.agent.actions import Click, Drag, Hotkey, LeftDouble, Point, RightSingle, Scroll, Type, Wait
@@ -88,7 +88,7 @@ async def test_levels_do_not_repeat_and_are_drawn_the_same_again(name):
 async def test_its_expert_knows_a_way_within_the_budget(name):
     world = catalogue.get_world(name)
     for template, level in slots(name):
-        for seed, params in drawn(name, (template, level))[: 4 if EVERY_LEVEL else 1]:
+        for seed, params in drawn(name, (template, level))[: 4 if NIGHT else 1]:
             way = world.module.solve(params)
             assert way, (template, level, seed)
             assert len(way) <= world.budget(template, level), (template, level, seed)
@@ -121,10 +121,11 @@ async def shown(experts, name: str) -> tuple[tuple[str, int], list]:
 
 
 # -- in the browser ----------------------------------------------------------------------------------------------------
+@pytest.mark.smoke
 @every_game
 async def test_its_expert_wins_each_level_and_says_why(experts, name):
     every = slots(name)
-    for slot in every if EVERY_LEVEL else (every[0], every[len(every) // 2]):
+    for slot in every if NIGHT else every[:1]:
         task = task_of(name, slot)
         steps = await experts.demonstrate(task)
         last = steps[-1][2]

@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from hypothesis import example, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from night import examples
 from pydantic import BaseModel
 
 from flywheel import config
@@ -125,7 +126,7 @@ def check_told(error: FlywheelError, name: str) -> None:
 
 
 @given(st.sampled_from(FIELDS), st.sampled_from(HOSTILE) | st.floats() | st.integers() | st.text(max_size=9))
-@hypothesis_settings(max_examples=600)
+@hypothesis_settings(max_examples=examples(120))
 @example("rollout.n_rollouts", True)
 @example("rl.zero_stage", True)
 @example("rl.batch_timeout_s", math.inf)

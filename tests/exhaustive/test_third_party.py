@@ -214,6 +214,7 @@ async def test_every_variant_of_miniwob_opens_with_an_instruction(lease, variant
     assert result.info["score"] == 0
 
 
+@pytest.mark.smoke
 async def test_a_wrong_action_fails_the_task_for_good(lease):
     manifest, env_of = await lease("miniwob")
     async with env_of() as env:

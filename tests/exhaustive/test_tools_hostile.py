@@ -97,6 +97,7 @@ async def test_tools_that_change_are_listed_again():
         assert "no tool 'new-1'; there are: good, bad, new-" in await called(on, "s.new-1")
 
 
+@pytest.mark.smoke
 async def test_a_server_that_does_not_read_is_ended_with_its_session():
     async with computers.terminal(RUN, **tool_servers.bad("deaf")) as on:
         assert (await called(on, "s.good", n="x" * 2**20)).startswith(LATE)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import io
-import os
 import random
 import tarfile
 import zipfile
 
 import computers
 import pytest
+from night import NIGHT
 
 from flywheel.agent.actions import Finished, RunPython, Terminal, Wait, WriteFile
 from flywheel.envs.computer import state
@@ -18,7 +18,6 @@ from flywheel.envs.suites.chores.world import CHORES
 from flywheel.envs.tasks.drawing import make_task
 
 pytestmark = computers.needed
-EVERY_LEVEL = bool(os.environ.get("FLYWHEEL_EVERY_LEVEL"))
 
 
 def chore(name: str, level: int = 1, seed: int = 3):
@@ -29,9 +28,7 @@ def of_families(names) -> list:
     """Each at one level, in turn; at all levels where that is asked for."""
     levels = CHORES.levels
     return [
-        chore(name, level)
-        for n, name in enumerate(names)
-        for level in (levels if EVERY_LEVEL else [levels[n % len(levels)]])
+        chore(name, level) for n, name in enumerate(names) for level in (levels if NIGHT else [levels[n % len(levels)]])
     ]
 
 
@@ -62,7 +59,7 @@ async def test_an_expert_solves_every_family(part):
 async def test_chance_solves_nothing():
     rng = random.Random(5)
     commands = ("ls", "cat *", "rm -rf *", "touch a.txt", "sort *", "mkdir x", "mv * x", "true", "echo 1 > out.txt")
-    tasks = [chore(name, 1 + n % 3, seed=n) for n, name in enumerate(CHORES.families) if EVERY_LEVEL or n % 3 == 0]
+    tasks = [chore(name, 1 + n % 3, seed=n) for n, name in enumerate(CHORES.families) if NIGHT or n % 3 == 0]
     async with (
         open_environments(computers.settings("terminal"), tasks) as environments,
         environments.env(tasks[0]) as env,

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
-
 import computers
 import pytest
+from night import NIGHT
 
 from flywheel.agent.actions import Click, Finished, Hotkey, Point, RunPython, Terminal, Wait
 from flywheel.envs.computer import desktop
@@ -17,16 +16,15 @@ LACKING = desktop.list_missing_packages(
     {desktop.BROWSER_PROGRAM: desktop.BROWSER_PROGRAM, "galculator": "galculator", "gnumeric": "gnumeric"}
 )
 pytestmark = [computers.needed, pytest.mark.skipif(bool(LACKING), reason=f"no errands without {', '.join(LACKING)}")]
-EVERY_LEVEL = bool(os.environ.get("FLYWHEEL_EVERY_LEVEL"))
 
 
 def errand(name: str, level: int = 1, seed: int = 3):
     return make_task(ERRANDS, name, level, seed, "train")
 
 
-@pytest.mark.parametrize("name", [name for name in ERRANDS.families if EVERY_LEVEL or not name.startswith("ask")])
+@pytest.mark.parametrize("name", [name for name in ERRANDS.families if NIGHT or not name.startswith("ask")])
 async def test_an_expert_solves_every_family(name):
-    levels = ERRANDS.levels if EVERY_LEVEL else [1 + list(ERRANDS.families).index(name) % 3]
+    levels = ERRANDS.levels if NIGHT else [1 + list(ERRANDS.families).index(name) % 3]
     tasks = [errand(name, level) for level in levels]
     async with open_environments(settings(), tasks) as environments, environments.env(tasks[0]) as env:
         for task in tasks:

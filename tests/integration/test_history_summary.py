@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from local_server import Server, said
+from night import examples
 from processes import PATIENCE_S
 
 from flywheel.agent.history import (
@@ -75,7 +76,7 @@ texts = st.one_of(st.text(max_size=200), st.sampled_from(["\ud800", "\n\n", "'\"
 steps = st.builds(PastStep, st.none(), texts, texts, texts, st.sampled_from(["", "type", "click"]), texts, texts)
 
 
-@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(10), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(steps, min_size=1, max_size=20))
 def test_any_steps_can_be_digested(summarizer, history):
     digest = folded(summarizer, history)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from night import examples
 from processes import PATIENCE_S
 from safetensors.torch import load_file, save_file
 
@@ -42,7 +43,7 @@ def test_weighted_mean_is_exact(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "out"]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(weights=st.lists(st.integers(0, 8), min_size=1, max_size=4).filter(any), seed=st.integers(0, 10**6))
 def test_equals_the_sum_in_float64(tmp_path_factory, weights, seed):
     folder = tmp_path_factory.mktemp("merge")

@@ -10,7 +10,7 @@ import random
 
 import pytest
 import pytest_asyncio
-from conftest import EVERY_LEVEL
+from night import NIGHT
 from phone_expert import next_phone_step
 
 from flywheel.agent import actions as act
@@ -41,7 +41,7 @@ def task_of(family: str, level: int = 1, seed: int = 5):
 TASKS = [
     task_of(name, level)
     for n, name in enumerate(PHONE_TASK_FAMILIES)
-    for level in (PHONE.levels if EVERY_LEVEL else [PHONE.levels[n % 3]])
+    for level in (PHONE.levels if NIGHT else [PHONE.levels[n % 3]])
 ]
 
 

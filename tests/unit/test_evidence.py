@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from night import examples
 
 from flywheel.evaluation.gate import betting_interval, log_capital_above, log_capital_below, log_capitals_of_counts
 
@@ -36,7 +37,7 @@ def test_known_answers():
     assert math.exp(log_capital_above([0], -0.5)) == pytest.approx(1.5)  # 0 is 0.5 above the mean, and 0.5 the scale
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 @given(differences, st.integers(-9, 9).map(lambda n: Fraction(n, 10)))
 def test_the_definition_in_whatever_order(some, mean):
     got = log_capital_above(some, float(mean))
@@ -51,7 +52,7 @@ def test_counts_say_the_same(counts):
     assert log_capitals_of_counts(np.array(counts), -0.1) == pytest.approx(log_capital_above(some, -0.1), abs=1e-9)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 @given(differences)
 def test_the_interval_is_where_neither_bet_has_won(some):
     low, high = betting_interval(some)

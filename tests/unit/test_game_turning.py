@@ -7,6 +7,7 @@ from itertools import product
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from night import examples
 
 from flywheel.envs.suites.loops.rules import closed, joined
 from flywheel.envs.suites.loops.rules import solve as solve_loops
@@ -72,7 +73,7 @@ def test_pieces_and_places_have_names():
 
 
 @given(boards)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_fewest_turns_is_the_least_of_all_layouts(board):
     fit = [layout for layout in layouts(board) if closed(layout)] if len(layouts(board)) < 5000 else None
     found = fewest_turns(board)
@@ -86,7 +87,7 @@ def test_fewest_turns_is_the_least_of_all_layouts(board):
 
 
 @given(boards)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_connected_layouts_are_all_there_are(board):
     every = layouts(board)
     if len(every) < 3000 and any(map(any, board)):

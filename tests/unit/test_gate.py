@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from night import examples
 
 from flywheel.config import PromotionSettings
 from flywheel.evaluation.gate import (
@@ -118,7 +119,7 @@ def test_the_fewest_tasks_that_can_promote(margin, rule):
     assert judge_differences([outcome] * (least - 1), one).verdict == "undecided"
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 @given(st.lists(st.sampled_from([0, 1 / 3, 2 / 3, 1]), min_size=1, max_size=40), st.randoms())
 def test_rounding_decides_nothing(shares, random):
     """Three episodes a task: thirds that add up to the same in another order are the same difference, namely 0."""

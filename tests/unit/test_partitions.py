@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from night import examples
 
 from flywheel.config.workspace import Workspace
 from flywheel.store import partitions
@@ -34,7 +35,7 @@ def ws(tmp_path) -> Workspace:
 names = st.lists(st.text(min_size=1, max_size=8), unique=True, max_size=30)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=examples(40))
 @given(names)
 def test_what_is_written_is_read_back_sorted(tmp_path, ids):
     ws = Workspace(tmp_path / str(next(numbers)))

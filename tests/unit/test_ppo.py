@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from night import examples
 
 from flywheel.training.modeling.policy_forward import token_logprobs
 from flywheel.training.rl.losses import PolicyTerms, explained_variance, policy_loss, positive_nll, value_loss
@@ -140,7 +141,7 @@ def gradient(rows: list[list[int]], parts, mask, padding: int) -> tuple[float, t
     return float(total.detach()), new.grad, terms
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.integers(2, 7), st.integers(1, 5), st.integers(0, 3), st.integers(0, 10**6), st.data())
 def test_split_order_and_padding_change_nothing(rows, length, padding, seed, data):
     parts, mask = batch(rows, length, seed)

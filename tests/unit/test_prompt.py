@@ -10,6 +10,7 @@ import pytest
 from checkpoints import make
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from night import examples
 from PIL import Image as Picture
 
 from flywheel.agent.history import EpisodeMemory, PastStep, summarise_step
@@ -249,7 +250,7 @@ policies = st.builds(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(
     policies,
     awkward.filter(str.strip),
@@ -278,7 +279,7 @@ def test_the_budget_is_never_exceeded(encoders, policy, instruction, history, se
     assert instruction.strip() in texts(context)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.lists(st.tuples(awkward, st.integers(5, 900), st.integers(5, 900)), min_size=1, max_size=3))
 def test_the_estimate_is_an_upper_bound(encoders, parts):
     messages = [Message("user", (Image(screen(9, w, h)), text)) for text, w, h in parts]

@@ -11,6 +11,7 @@ import pytest
 import soundfile
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from night import examples
 
 from flywheel.config import Settings
 from flywheel.recordings import audio
@@ -74,7 +75,7 @@ def renumbered(parts: list[bytes]) -> bytes:
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(share=st.floats(0, 1, exclude_max=True))
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_a_file_that_is_cut_anywhere_is_refused(whole, place, kind, share):
     data, samples = whole[kind]
     assert fault(place, data[: int(share * len(data))], samples)
@@ -82,7 +83,7 @@ def test_a_file_that_is_cut_anywhere_is_refused(whole, place, kind, share):
 
 @pytest.mark.parametrize("kind", ["opus", "flac"])
 @given(share=st.floats(0, 1, exclude_max=True), flip=st.integers(1, 255))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_a_changed_byte_is_refused_or_changes_nothing(whole, place, kind, share, flip):
     data, samples = whole[kind]
     at = int(share * len(data))
@@ -91,7 +92,7 @@ def test_a_changed_byte_is_refused_or_changes_nothing(whole, place, kind, share,
 
 
 @given(data=st.data())
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_pages_that_are_dropped_doubled_or_swapped_are_refused(whole, place, data):
     original, samples = whole["opus"]
     parts = pages(original)

@@ -9,6 +9,7 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from night import examples
 from routed import route, stores
 
 from flywheel.envs.verdict import Verdict, verdicts_from_rows
@@ -112,7 +113,7 @@ some_scores = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(some_trajectories, some_scores, st.sets(st.text("abc", min_size=1, max_size=6)))
 def test_each_trajectory_has_exactly_one_destination(trajectories, scores, broken):
     written = stores(trajectories, scores, dict.fromkeys(broken, "a contract"))
@@ -138,7 +139,7 @@ def by_the_rule(row: dict, verdict: Verdict | None) -> str:
     return "quarantine" if verdict is None or verdict.v is None else "sft" if verdict.v else "ct"
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(some_trajectories, some_scores)
 def test_the_tables_verdict_is_the_verdict_of_the_rest_of_the_program(trajectories, scores):
     scores = [{**one, "scorer": f"scorer {number:02d}"} for number, one in enumerate(scores)]
@@ -152,7 +153,7 @@ def test_the_tables_verdict_is_the_verdict_of_the_rest_of_the_program(trajectori
         assert (decided["v"], decided["score"]) == (v, None if v is None else verdict.score)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(some_trajectories, some_scores)
 def test_a_lower_threshold_takes_nothing_out_of_sft(trajectories, scores):
     chosen = [

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from lamps import screen, settings, small_model
+from night import examples
 
 from flywheel.agent.prompt import Image, Message, build_context
 from flywheel.policy.encoding import Encoder
@@ -137,7 +138,7 @@ def _line(ids: list[int]) -> TokenSequence:
     return TokenSequence(keys, np.tile(np.arange(len(ids)), (3, 1)), keys, (), keys[-2:])
 
 
-@hypothesis_settings(deadline=None, max_examples=40)
+@hypothesis_settings(deadline=None, max_examples=examples(40))
 @given(st.lists(st.lists(st.integers(0, 1), min_size=2, max_size=30), min_size=1, max_size=8), st.integers(1, 60))
 def test_every_sample_finds_its_own_tokens(rows, limit):
     """Followed along its path through a pack a sample reads its own ids at its own positions, and attention sees just
@@ -164,7 +165,7 @@ def test_every_sample_finds_its_own_tokens(rows, limit):
     assert sorted(seen) == list(range(len(rows)))
 
 
-@hypothesis_settings(deadline=None, max_examples=40)
+@hypothesis_settings(deadline=None, max_examples=examples(40))
 @given(st.lists(st.lists(st.integers(0, 1), min_size=2, max_size=30), min_size=2, max_size=20), st.integers(2, 4))
 def test_shares_are_of_about_equal_size(rows, shares):
     """None has more than an even share and the sequence that it ends with, and two share what there are two of."""

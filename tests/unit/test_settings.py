@@ -7,6 +7,7 @@ import yaml
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from night import examples
 
 from flywheel import config
 from flywheel.config import parameters
@@ -73,7 +74,7 @@ def test_overrides_reach_into_blocks_and_are_checked(tmp_path):
         config.load_settings(path, {"seed.x": 1})
 
 
-@hypothesis_settings(max_examples=25)
+@hypothesis_settings(max_examples=examples(25))
 @given(
     seed=st.integers(0, 2**40),
     samples=st.integers(1, 99),

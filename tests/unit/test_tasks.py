@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from night import examples
 
 from flywheel.config import Settings, SynthesisSettings, parse_settings
 from flywheel.envs.suites import catalogue
@@ -43,7 +44,7 @@ def test_the_same_settings_give_the_same_tasks():
     assert make_tasks(Settings(), 0, "eval") == make_tasks(Settings(), 9, "eval")
 
 
-@hypothesis_settings(max_examples=5, deadline=None)
+@hypothesis_settings(max_examples=examples(5), deadline=None)
 @given(st.integers(0, 10_000), st.integers(0, 50))
 def test_no_train_task_is_an_eval_task_and_iterations_differ(seed, iteration):
     settings = Settings(seed=seed, synthesis=FORTY)
@@ -190,7 +191,7 @@ def test_an_unknown_split_is_refused():
 
 
 # -- gate tasks ------------------------------------------------------------------------------------------------------
-@hypothesis_settings(max_examples=5, deadline=None)
+@hypothesis_settings(max_examples=examples(5), deadline=None)
 @given(st.integers(0, 10_000), st.integers(1, 200))
 def test_no_iteration_trains_on_what_a_gate_asks(seed, iteration):
     """By the content's hash: no history is read, and what one iteration's gate asks another never trains on."""

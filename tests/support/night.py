@@ -1,0 +1,34 @@
+"""What runs by day (`make test`) and what by night (`make test-all`): parts of a matrix, sizes of property tests."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+NIGHT = bool(os.environ.get("FLYWHEEL_NIGHT"))  # `make test-all` and `make test-worlds` set it
+_FACTOR = 5  # examples by night for one by day
+
+
+def examples(day: int) -> int:
+    """`max_examples` of a property test: `day` by day, five times as many by night."""
+    return day * _FACTOR if NIGHT else day
+
+
+def by_day(cases: Iterable[Any], number: int = 1) -> list[Any]:
+    """Return the cases of a parametrization, all but the first `number` marked `exhaustive`. Tuples are spread."""
+    return _marked(cases, number, [], [pytest.mark.exhaustive])
+
+
+def in_smoke(cases: Iterable[Any], number: int = 1) -> list[Any]:
+    """Return the cases of a parametrization, the first `number` marked `smoke`. Tuples are spread."""
+    return _marked(cases, number, [pytest.mark.smoke], [])
+
+
+def _marked(cases: Iterable[Any], number: int, first: list, others: list) -> list[Any]:
+    return [
+        pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=first if place < number else others)
+        for place, case in enumerate(cases)
+    ]
