@@ -26,7 +26,7 @@ from typing import Any
 import flywheel_rl
 
 from flywheel import config
-from flywheel.cli.scaffold import PROFILES
+from flywheel.cli.scaffold import load_profile
 from flywheel.config import Settings
 from flywheel.config.workspace import Workspace
 from flywheel.envs import registry
@@ -95,7 +95,7 @@ def _value(settings: Settings, name: str) -> Any:
 
 def settings_of(profile: str) -> Settings:
     """What a run of a profile is measured by: the profile, with a seed that no run has."""
-    return config.load_settings(PROJECT / "params.yaml", {**PROFILES[profile], "seed": SEED})
+    return config.load_settings(PROJECT / "params.yaml", {**load_profile(profile), "seed": SEED})
 
 
 def measured_tasks(count: int, profile: str = "laptop") -> list[Task]:

@@ -4,108 +4,33 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 from flywheel import config
 from flywheel.config import workspace_identity
 from flywheel.config.workspace import Workspace
 from flywheel.store.versioning import git_tags, stage_records
+from flywheel.utils import yaml_text
 from flywheel.utils.errors import BadInput, errors_of_place
 
 PROJECT_ROOT = Path(__file__).resolve().parent.parent.parent
-
-# Settings that differ from the defaults, by profile. The long ones take more recordings than are shipped;
-# `flywheel init` says how they are made.
-PROFILES: dict[str, dict] = {
-    "laptop": {},
-    # A turn of about two minutes: to try a change, and for continuous integration.
-    "small": {
-        "iterations": 1,
-        "recording.sessions_per_iteration": 2,
-        "synthesis.train_tasks": 10,
-        "synthesis.eval_tasks": 10,
-        "synthesis.num_grounding_examples": 200,
-        "rollout.n_rollouts": 2,
-        "rollout.tasks_per_shard": 4,
-        "ct.num_examples": 200,
-        "sft.num_examples": 200,
-        "rl.steps": 1,
-        "rl.group_size": 2,
-        "rl.value_pretraining_steps": 2,
-        "promotion.margin": 0.2,
-        "promotion.tasks": 40,
-    },
-    # An hour on two cores: the default's tasks, six times, each with twice the recordings and the training.
-    "evening": {
-        "iterations": 6,
-        "recording.sessions_per_iteration": 144,
-        "synthesis.num_grounding_examples": 2000,
-        "synthesis.train_tasks": 60,
-        "ct.num_examples": 4000,
-    },
-    # Two to three hours on two cores: all games and sites, whose levels open with success.
-    "overnight": {
-        "iterations": 6,
-        "recording.sessions_per_iteration": 200,
-        "synthesis.domains": {
-            "games": [
-                "tiles", "shapes", "merge", "double", "gems", "hexes", "lasers", "loops", "maze", "pour", "power",
-                "slide", "snake", "untangle", "wood",
-            ],
-            "sites": ["shop", "settings", "mail", "board", "calendar", "encyclopaedia", "files", "forum"],
-            "control": ["control"],
-        },
-        "synthesis.held_out": 0.2,
-        "synthesis.levels": [1, 2, 3],
-        "synthesis.level_unlock_success": 0.5,
-        "synthesis.train_tasks": 120,
-        "synthesis.eval_tasks": 96,
-        "synthesis.num_grounding_examples": 2000,
-        "ct.num_examples": 6000,
-        "ct.freeze_vision": False,
-        "sft.num_examples": 1600,
-        "rl.tasks_per_step": 6,
-        "evaluation.stages": True,
-        "promotion.tasks": 160,
-    },
-    # Half an hour on two cores: chores in a shell, by functions alone: fifteen families about files, of short answers.
-    # `flywheel init` says how the demonstrations are made that it learns from.
-    "computer": {
-        "iterations": 2,
-        "policy.functions": True,
-        "policy.max_new_tokens": 112,
-        "recording.sessions_per_iteration": 0,
-        "recording.imports_per_iteration": 750,
-        "sandbox.kinds": {"terminal": {"places": 4}},
-        "synthesis.domains": {"computer": ["chores"]},
-        "synthesis.held_out": [],
-        "synthesis.excluded_templates": [
-            f"chores/{family}"
-            for family in (
-                "same", "pack", "clean", "filter", "total", "json", "joined", "setting", "visitors", "slow", "mend",
-                "implement", "serve", "end", "change", "query", "lookup", "note", "ledger",
-            )
-        ],
-        "synthesis.levels": [1],
-        "synthesis.num_grounding_examples": 0,
-        "synthesis.eval_tasks": 60,
-        "ct.agent_fraction": 1.0,
-        "rollout.n_rollouts": 2,
-        "ct.num_examples": 5600,
-        "ct.lr": 0.001,
-        "sft.agent_fraction": 1.0,
-        "evaluation.stages": True,
-        "merge.weights": {"computer": 1.0},
-    },
-}  # fmt: skip
 _GITIGNORE = "/.flywheel/\n/data/\n/episodes/\n/models/iteration=*/\n/report/\n*.duckdb\n"
+
+
+def load_profile(name: str, *, project: Path = PROJECT_ROOT) -> dict[str, Any]:
+    """Read the parameters, by dotted name, in which `configs/NAME.yaml` differs from params.yaml. Raises BadInput."""
+    known = sorted(path.stem for path in (project / "configs").glob("*.yaml"))
+    if known and name not in known:
+        raise BadInput(f"no profile {name}", where="--profile", fix=f"one of: {', '.join(known)}")
+    path = project / "configs" / f"{name}.yaml"
+    return yaml_text.parse_yaml(path.read_text(encoding="utf-8")) if known else {}
 
 
 def create_workspace(folder: Path, profile: str = "laptop", *, project: Path = PROJECT_ROOT) -> Workspace:
     """Make a workspace. Raises BadInput for an unknown profile, or a folder that holds something."""
-    if profile not in PROFILES:
-        raise BadInput(f"no profile {profile}", where="--profile", fix=f"one of: {', '.join(PROFILES)}")
+    overrides = {**load_profile(profile, project=project), "versioning.git": True}
     base, recordings = project / "models" / "base", project / "recordings"
-    for needed in (base, recordings, project / "params.yaml", project / "prefect.yaml"):
+    for needed in (base, recordings, project / "configs", project / "params.yaml", project / "prefect.yaml"):
         if not needed.exists():
             raise BadInput(
                 "the base model, the recordings and prefect.yaml come with the source",
@@ -116,7 +41,6 @@ def create_workspace(folder: Path, profile: str = "laptop", *, project: Path = P
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
             raise BadInput("the folder is not empty", where=folder, fix="name a new one")
-    overrides = {**PROFILES[profile], "versioning.git": True}
     chosen = config.load_settings(project / "params.yaml", overrides)
     (folder / "params.yaml").write_text(config.dump_commented_settings(chosen), encoding="utf-8")
     (folder / ".gitignore").write_text(_GITIGNORE, encoding="utf-8")
