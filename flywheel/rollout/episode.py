@@ -14,12 +14,12 @@ from typing import Any
 
 from flywheel.agent.actions import Action, ParseError
 from flywheel.agent.grammar import NO_SCREEN, Grammar
-from flywheel.agent.history import open_summarizer
 from flywheel.agent.parsing.parser import action_fields, parse_response
 from flywheel.agent.prompt import Context
 from flywheel.config import Settings
 from flywheel.envs import registry
 from flywheel.envs.base import Env, Observation, StepResult, Task
+from flywheel.policy.client.summarizer import open_summarizer
 from flywheel.policy.protocol import Completion, PolicyBackend, SamplingParams
 from flywheel.rollout.history import PromptHistory
 from flywheel.store.trajectory import Step, Trajectory, make_trajectory_id

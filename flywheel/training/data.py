@@ -20,10 +20,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flywheel.agent.history import Summarizer, open_summarizer
+from flywheel.agent.history import Summarizer
 from flywheel.agent.prompt import Context, build_context
 from flywheel.config import PolicySettings, Settings, SupervisedSettings
 from flywheel.config.workspace import Workspace
+from flywheel.policy.client.summarizer import open_summarizer
 from flywheel.policy.encoding import EncodedSequence, Encoder
 from flywheel.rollout.history import PromptHistory
 from flywheel.store import images as store_images

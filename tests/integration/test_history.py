@@ -12,10 +12,10 @@ from lamps import LEFT, LampEnv, Lamps, Scripted, task
 from lamps import settings as lamp_settings
 from local_server import Server, said
 
-from flywheel.agent.history import ModelSummarizer, open_summarizer
 from flywheel.agent.prompt import Image
 from flywheel.envs.base import Observation
 from flywheel.policy.client.language_model import OpenAIChatModel
+from flywheel.policy.client.summarizer import ModelSummarizer, open_summarizer
 from flywheel.policy.encoding import Encoder
 from flywheel.rollout.history import build_step_context
 from flywheel.rollout.pool import run_rollout

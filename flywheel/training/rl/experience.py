@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flywheel.agent.history import open_summarizer
 from flywheel.config import RlSettings, Settings
 from flywheel.envs.base import Task
+from flywheel.policy.client.summarizer import open_summarizer
 from flywheel.policy.encoding import EncodedSequence, Encoder
 from flywheel.rewards.shaping import ShapingConfig, reward_as_earned, reward_at_end, shape_rewards
 from flywheel.rollout.episode import Episode
