@@ -39,7 +39,8 @@ def resolve_checkpoint(base: Path | str, root: Path | None = None) -> Path:
         return Path(snapshot_download(str(base), allow_patterns=_WANTED))
     except Exception as error:  # no network, no such repository, no permission: the hub has a class for each
         raise ModelError(
-            f"no such model folder, and as a Hugging Face name {str(base)!r} cannot be fetched: {summarise_error(error)}",
+            f"no such model folder, and as a Hugging Face name {str(base)!r} cannot be fetched: "
+            f"{summarise_error(error)}",
             where="policy.base",
             fix="give the folder of a checkpoint, or a name that the hub knows",
         ) from None

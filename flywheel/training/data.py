@@ -327,7 +327,7 @@ def merge_weighted_steps(own: WeightedSteps, people: WeightedSteps, share: float
 def draw_mixture(
     agent: WeightedSteps, general: WeightedSteps, settings: SupervisedSettings, seed: int
 ) -> list[ExampleRef]:
-    """settings.num_examples examples, the share settings.agent_fraction of them from `agent`, the rest general, shuffled.
+    """settings.num_examples examples, a share settings.agent_fraction of them from `agent`, the rest general; shuffled.
 
     Within its source a step comes as often as its weight asks, rounded up or down. Few agent samples are repeated
     settings.max_repeats times on average, no more; general data take the rest. Where one source is empty the other

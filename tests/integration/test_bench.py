@@ -26,7 +26,8 @@ SCRIPT = '''
         if "--help" in argv:
             return print("--ours: of one")
         ours = float(argv[argv.index("--ours") + 1]) if argv else 1.0
-        return exit_code([emit_case(compare_with_peer("one", "speed", "things/s", ours=ours, peer=PEER, peer_name="rest", goal=4.0))])
+        case = compare_with_peer("one", "speed", "things/s", ours=ours, peer=PEER, peer_name="rest", goal=4.0)
+        return exit_code([emit_case(case)])
 '''
 
 

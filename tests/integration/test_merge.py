@@ -135,7 +135,8 @@ def test_no_more_than_a_shard_is_in_memory(tmp_path):
     for name in "abc":
         checkpoint(tmp_path / name, *({f"w{n}": torch.full((2_000_000,), float(n))} for n in range(8)))
     script = (
-        "import resource, sys; from pathlib import Path; from flywheel.training.model_merging import merge_checkpoints\n"
+        "import resource, sys; from pathlib import Path\n"
+        "from flywheel.training.model_merging import merge_checkpoints\n"
         "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "root, before = Path(sys.argv[1]), peak()\n"
         "merge_checkpoints([root / n for n in 'abc'], [0.25, 0.25, 0.5], root / 'out'); print(peak() - before)"

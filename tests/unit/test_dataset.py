@@ -293,7 +293,7 @@ def digest(batch, *, contexts: bool = False) -> str:
 def drawn_dataset(stores, encoder, folder, name, **more):
     ws, read = stores
     store, choice = STORES[name]
-    block = SupervisedSettings(samples=30, batch=4, agent_fraction=0.6)
+    block = SupervisedSettings(num_examples=30, batch=4, agent_fraction=0.6)
     seeds = {"mix_seed": 17, "order_seed": 23} | more
     return MixtureDataset.draw(ws, read, store, encoder, SETTINGS, block, folder, **seeds, **choice)
 

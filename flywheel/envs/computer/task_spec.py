@@ -94,9 +94,9 @@ class ComputerTaskSpec(BaseModel):
     is one. allowed: the screen, the functions, or both. hidden: paths of hidden files that the state holds too.
     programs: whether it holds what runs. ports: what it holds of services here, an address's path by the port. packed:
     archives (zip, tar) whose files it holds. probe: commands, each with its words, run once the agent says that it is
-    done; what they print it holds. tools: MCP servers by the names that their tools are called with. checker: a program that
-    judges the end (`checker.py`); values: what was drawn for the task, for it to read. osworld: a task of OSWorld's,
-    with its own set-up and judgement.
+    done; what they print it holds. tools: MCP servers by the names that their tools are called with. checker: a program
+    that judges the end (`checker.py`); values: what was drawn for the task, for it to read. osworld: a task of
+    OSWorld's, with its own set-up and judgement.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True)

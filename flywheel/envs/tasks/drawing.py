@@ -75,7 +75,8 @@ def _split_template_name(name: str, parameter: str) -> tuple[str, str]:
             where=f"synthesis.{parameter}",
             fix=f"of world {world}, {did_you_mean(template, there)}"
             if there
-            else f"write world/template, such as settings/size; of worlds, {did_you_mean(world, registry.list_task_suites())}",
+            else "write world/template, such as settings/size; of worlds, "
+            + did_you_mean(world, registry.list_task_suites()),
         )
     return world, template
 

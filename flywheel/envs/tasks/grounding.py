@@ -26,7 +26,8 @@ SHEET_COLUMNS = 8  # scenes across a sheet
 
 SHEET_STYLE = f"""<!doctype html><style>
 * {{ box-sizing: border-box; margin: 0; }}
-body {{ width: {SHEET_COLUMNS * SCENE_SIDE}px; display: grid; grid: auto-flow {SCENE_SIDE}px / repeat({SHEET_COLUMNS}, {SCENE_SIDE}px); }}
+body {{ width: {SHEET_COLUMNS * SCENE_SIDE}px; display: grid;
+        grid: auto-flow {SCENE_SIDE}px / repeat({SHEET_COLUMNS}, {SCENE_SIDE}px); }}
 section {{ position: relative; width: {SCENE_SIDE}px; height: {SCENE_SIDE}px; overflow: hidden; color: #1b1f27; }}
 section * {{ position: absolute; }}
 section div {{ display: flex; align-items: center; justify-content: center; white-space: nowrap; }}

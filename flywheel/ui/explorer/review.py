@@ -142,7 +142,8 @@ def _draw_query(name: ReviewQueue) -> str:
     # By md5, since DuckDB's own hash may be another one in its next version.
     return f"""
         SELECT iteration, trajectory_id, domain, world, instruction
-        FROM (SELECT *, md5($seed::VARCHAR || trajectory_id) AS key FROM {_queue_source(name)}) ORDER BY {_QUEUES[name][1]}"""
+        FROM (SELECT *, md5($seed::VARCHAR || trajectory_id) AS key FROM {_queue_source(name)})
+        ORDER BY {_QUEUES[name][1]}"""
 
 
 def load_review_item(asking: CatalogReader, tokens: TokenTexts, trajectory_id: str, reviewer: str) -> dict[str, Any]:

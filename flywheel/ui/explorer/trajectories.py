@@ -244,7 +244,8 @@ def _query_lineage(connection: duckdb.DuckDBPyConnection, outcome: Row) -> Row:
             (SELECT min(checkpoint) FROM (
                 SELECT parent AS checkpoint FROM lineage WHERE relation = 'weights of' AND child = $policy
                 UNION ALL SELECT model FROM promotions WHERE digest = $policy)) AS model,
-            (SELECT coalesce(list(checkpoint ORDER BY checkpoint), []) FROM {TRAINED_ON_TABLE} WHERE trajectory_id = $id)
+            (SELECT coalesce(list(checkpoint ORDER BY checkpoint), []) FROM {TRAINED_ON_TABLE}
+             WHERE trajectory_id = $id)
                 AS trained_checkpoints""",
         {"run": outcome["run_id"], "policy": outcome["policy_version"], "id": outcome["trajectory_id"]},
     )

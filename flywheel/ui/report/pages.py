@@ -150,7 +150,8 @@ def list_headline_figures(rows: list[Row]) -> list[Row]:
                     "what": f"Held-out success, {domain}",
                     "before": _format_percent(known[0]["before"]),
                     "value": _format_percent(known[-1]["after"]),
-                    "note": f"95%: {_format_percent(known[-1]['after_low'])} to {_format_percent(known[-1]['after_high'])}",
+                    "note": f"95%: {_format_percent(known[-1]['after_low'])} to "
+                    f"{_format_percent(known[-1]['after_high'])}",
                 }
             )
     spent = sum(row["minutes"] or 0 for row in rows)

@@ -48,8 +48,8 @@ def _query(level: int, rng: random.Random) -> dict[str, Any]:
     who = max(paid, key=paid.__getitem__)
     ask = ("How many orders are there", f"How much did {who} pay for all orders", "Who paid the most for all orders")
     answer = (len(orders), paid[who], who)[level - 1]
-    return {"files": {"orders.sql": orders_sql(people, orders)}, "setup": create_database_command(path), "free": ["orders.sql"],
-            "answer": str(answer), "path": path, "ask": ask[level - 1]}  # fmt: skip
+    return {"files": {"orders.sql": orders_sql(people, orders)}, "setup": create_database_command(path),
+            "free": ["orders.sql"], "answer": str(answer), "path": path, "ask": ask[level - 1]}  # fmt: skip
 
 
 def _play_query(p: ChoreParams) -> ExpertSteps:

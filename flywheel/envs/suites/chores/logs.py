@@ -20,7 +20,8 @@ def _errors(level: int, rng: random.Random) -> dict[str, Any]:
     for n in range(20 + 20 * level):
         service, kind = rng.choice(_SERVICES), rng.choice(_LEVELS)
         lines.append(
-            f"2026-03-0{1 + n // 30} {n % 24:02}:{rng.randrange(60):02} {kind} {service}: {rng.choice(draw_words(rng, 2))}"
+            f"2026-03-0{1 + n // 30} {n % 24:02}:{rng.randrange(60):02} {kind} {service}: "
+            f"{rng.choice(draw_words(rng, 2))}"
         )
         counted[service] += kind == "ERROR"
     most = counted.most_common(2)

@@ -139,7 +139,10 @@ FAMILIES = {
     "remove": ChoreFamily(
         "Remove all files that end in .{kind}, those in folders too.", _remove, _play_remove, step_budgets(6, 6, 8)
     ),
-    "copy": ChoreFamily("Make a copy of the folder {old}, and call it {new}.", _copy, _play_copy, step_budgets(6, 6, 6)),
+    "copy": ChoreFamily(
+        "Make a copy of the folder {old}, and call it {new}.",
+        _copy, _play_copy, step_budgets(6, 6, 6),
+    ),
     "same": ChoreFamily(
         "Of the files that say the same, keep the one whose name comes first and remove the others.",
         _same, _play_same, step_budgets(8, 10, 12),

@@ -108,8 +108,14 @@ def _play_change(p: ChoreParams) -> ExpertSteps:
 
 
 FAMILIES = {
-    "serve": ChoreFamily("Serve {which} over HTTP {where}, and let it run.", _serve, _play_serve, step_budgets(8, 8, 10)),
-    "end": ChoreFamily("End the service that answers at port {port}, and no other.", _end, _play_end, step_budgets(8, 8, 8)),
+    "serve": ChoreFamily(
+        "Serve {which} over HTTP {where}, and let it run.",
+        _serve, _play_serve, step_budgets(8, 8, 10),
+    ),
+    "end": ChoreFamily(
+        "End the service that answers at port {port}, and no other.",
+        _end, _play_end, step_budgets(8, 8, 8),
+    ),
     "change": ChoreFamily(
         "server.py runs and answers by server.conf. Give it {asked}, and let it run with that.",
         _change, _play_change, step_budgets(8, 8, 10),

@@ -175,7 +175,10 @@ FAMILIES = {
         "Write the rows of {path} {ask} into {out}, with its head.", _filter, _play_filter, step_budgets(6, 8, 8)
     ),
     "total": ChoreFamily("{ask} in {path}?", _total, _play_total, step_budgets(6, 6, 8)),
-    "json": ChoreFamily("Write the table {path} as JSON into {out}: {ask}.", _as_json, _play_as_json, step_budgets(6, 6, 8)),
+    "json": ChoreFamily(
+        "Write the table {path} as JSON into {out}: {ask}.",
+        _as_json, _play_as_json, step_budgets(6, 6, 8),
+    ),
     "joined": ChoreFamily(
         "Join {left} and {right} by id into {out}: id, name and city, in the order of {left}, without those that have "
         "no city.",

@@ -137,5 +137,8 @@ FAMILIES = {
         "Put the texts that begin with a number one after the other, by their numbers, into {out}.",
         _join, _play_join, step_budgets(6, 6, 8),
     ),
-    "unique": ChoreFamily("Write {what}{once} into {out}, in alphabetical order.", _unique, _play_unique, step_budgets(6, 6, 8)),
+    "unique": ChoreFamily(
+        "Write {what}{once} into {out}, in alphabetical order.",
+        _unique, _play_unique, step_budgets(6, 6, 8),
+    ),
 }  # fmt: skip

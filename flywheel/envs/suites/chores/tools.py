@@ -97,8 +97,9 @@ def _ledger(level: int, rng: random.Random) -> dict[str, Any]:
     )[level - 1]
     answer = (len(bought), sum(paid.values()), max(paid, key=paid.__getitem__))[level - 1]
     sql = _QUERIES[level - 1].format(thing=things[0])
-    return {"files": {"orders.sql": orders_sql(people, orders)}, "setup": create_database_command(path), "free": ["orders.sql"],
-            "tools": _SQL, "path": path, "sql": sql, "ask": ask, "answer": str(answer)}  # fmt: skip
+    return {"files": {"orders.sql": orders_sql(people, orders)}, "setup": create_database_command(path),
+            "free": ["orders.sql"], "tools": _SQL,
+            "path": path, "sql": sql, "ask": ask, "answer": str(answer)}  # fmt: skip
 
 
 def _play_ledger(p: ChoreParams) -> ExpertSteps:

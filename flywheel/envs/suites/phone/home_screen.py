@@ -27,7 +27,9 @@ _ALL = (
     PhoneApp("mail", "Mail", "#b23c17", "M2 5h20v1l-10 7L2 6zM2 8.5l10 7 10-7V19H2z", 0),
     PhoneApp("calendar", "Calendar", "#1e5fd0", "M4 4h3V2h2v2h6V2h2v2h3v17H4zM6 9v10h12V9zM8 11h3v3H8z", 0),
     PhoneApp("board", "Board", "#7a3fb0", "M3 4h5v16H3zM10 4h5v10h-5zM17 4h4v7h-4z", 0),
-    PhoneApp("encyclopaedia", "Almanac", "#0b7285", "M3 4h8v15H3zM13 4h8v15h-8zM5 7h4v1H5zM5 10h4v1H5zM15 7h4v1h-4z", 0),
+    PhoneApp(
+        "encyclopaedia", "Almanac", "#0b7285", "M3 4h8v15H3zM13 4h8v15h-8zM5 7h4v1H5zM5 10h4v1H5zM15 7h4v1h-4z", 0
+    ),
     PhoneApp("files", "Files", "#8a5a00", "M2 5h8l2 2h10v12H2z", 0),
     PhoneApp("forum", "Forum", "#1f6f3f", "M3 4h18v12H10l-5 5v-5H3z", 1),
     PhoneApp("shop", "Shop", "#a3266b", "M5 7h3a4 4 0 0 1 8 0h3l1 14H4zM10 7h4a2 2 0 0 0-4 0z", 1),
