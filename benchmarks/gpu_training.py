@@ -41,7 +41,9 @@ def sft(place: Place, samples: Sequence[Example], engine: str, layers: int) -> L
     trainer = SupervisedTrainer(model, ShuffledDataset(samples, len(samples), 0), settings, "gpu check")
     config = configuration(place.shape, layers)  # the trainer's own names its attention, of which no model is made anew
     sizes = Parameters.of(config)
-    parts = trainer.reader.parts([trainer.reader.item(one.context, one.response) for one in samples], settings)
+    parts = trainer.reader.split_into_micro_batches(
+        [trainer.reader.encode_example(one.context, one.response) for one in samples], settings
+    )
     trainer.step(0, settings.lr)  # makes the optimiser's state, too
     with timed(place.device) as found:
         trainer.step(0, settings.lr)
@@ -63,7 +65,9 @@ def rl(place: Place, samples: Sequence[Example], layers: int) -> Line:
     learner = Learner(load_model(place.checkpoint(layers), device=place.device.type), chosen, 0)
     config = configuration(place.shape, layers)
     sizes = Parameters.of(config)
-    parts = learner.reader.parts([learner.reader.item(one.context, one.response) for one in samples], chosen)
+    parts = learner.reader.split_into_micro_batches(
+        [learner.reader.encode_example(one.context, one.response) for one in samples], chosen
+    )
     told = (ValueFeatures(),)
     batch = [
         Experience(one.trajectory_id, (one,), (float(n % 2),), told, float(n % 2), bool(n % 2), None, f"task-{n // 2}")

@@ -135,7 +135,7 @@ def measure(folder: Path, rl: config.RlSettings, batch: Sequence[Experience], re
     samples = [sample for experience in batch for sample in experience.samples]
     tokens = sum(len(sample.response) for sample in samples)
     reader = sides["ours"].learner.reader
-    sequences = [reader.item(sample.context, sample.response).sequence for sample in samples]
+    sequences = [reader.encode_example(sample.context, sample.response).sequence for sample in samples]
     read = pack_sequences(sequences, rl.pack_tokens)
     lengths = np.array([len(line) for line in sequences])
     facts = {

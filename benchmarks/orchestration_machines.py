@@ -87,7 +87,7 @@ def do_shards(
     cluster: ClusterBackend, stage: Stage, ctx: StageContext, shards: Sequence[str]
 ) -> dict[str, tuple[Path, Any]]:
     """(folder, result) of each, as many at once as the cluster has room for. The first error ends it."""
-    with cluster.workers(stage, ctx) as workers:
+    with cluster.open_workers(stage, ctx) as workers:
         if not workers.several:
             return {shard: workers.do_shard(shard)[:2] for shard in shards}
         with ThreadPoolExecutor(max(1, len(shards)), "shard") as threads:

@@ -92,9 +92,9 @@ def _gradient(
     tasks = {one.task.task_id: one.task for one in batch}
     found: list[Experience] = build_experiences([one.episode for one in batch], outcomes, tasks, encoder, s)
     turns = [(sample, advantages[one.trajectory_id]) for one in found for sample in one.samples]
-    items = [learner.reader.item(sample.context, sample.response) for sample, _ in turns]
+    items = [learner.reader.encode_example(sample.context, sample.response) for sample, _ in turns]
     weights, total = upper(learner.policy), 0.0
-    for part in learner.reader.parts(items, s.rl, learner.actor.shares):
+    for part in learner.reader.split_into_micro_batches(items, s.rl, learner.actor.shares):
         *_, logprobs = learner.actor.forward(part, s.rl.temperature)
         by = np.concatenate([np.full(len(items[member].response), turns[member][1]) for member in part.members])
         parts = torch.autograd.grad((logprobs * torch.from_numpy(by).to(logprobs)).sum(), weights)

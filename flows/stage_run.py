@@ -55,7 +55,7 @@ def run_stage_tasks(ctx: StageContext) -> str:
     ask_for_route_labels(ctx)
     ask_reviewer(ctx)
     with run_history.without_tags():
-        with cluster.current_cluster().workers(dag.find_stage(ctx.stage), ctx) as workers:
+        with cluster.current_cluster().open_workers(dag.find_stage(ctx.stage), ctx) as workers:
             shards = dag.find_stage(ctx.stage).plan(ctx)
             with run_progress.show_progress_bar(ctx, shards):
                 results = do_shards(ctx, shards, workers)

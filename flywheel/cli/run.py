@@ -107,7 +107,7 @@ def review_command(iteration: int, promote: bool | None, reviewer: str, comment:
         raise BadInput("no decision", where="flywheel review", fix="add --promote or --keep")
     decided = reviews.decide_promotion(ws, iteration, promote=promote, reviewer=reviewer, comment=comment)
     if decided.earlier:
-        click.echo(f"this replaces the decision: {decided.all[-2].words}")
+        click.echo(f"this replaces the decision: {decided.history[-2].words}")
     then = "the run that waits for it goes on" if run_lock.is_workspace_busy(ws) else "type `flywheel run` to go on"
     click.echo(f"kept in {ws.relative(reviews.review_path(ws, iteration))}; {then}")
 

@@ -32,13 +32,13 @@ class StageWorkers(Protocol):
 
 
 class ClusterBackend(Protocol):
-    def workers(self, stage: Stage, ctx: StageContext) -> AbstractContextManager[StageWorkers]: ...
+    def open_workers(self, stage: Stage, ctx: StageContext) -> AbstractContextManager[StageWorkers]: ...
 
 
 class LocalCluster:
     """This process: one shard after the other."""
 
-    def workers(self, stage: Stage, ctx: StageContext) -> AbstractContextManager[StageWorkers]:
+    def open_workers(self, stage: Stage, ctx: StageContext) -> AbstractContextManager[StageWorkers]:
         return InProcessWorker(stage, ctx)
 
 

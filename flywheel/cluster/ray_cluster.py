@@ -48,7 +48,7 @@ class RayWorkers:
     def __init__(
         self, cluster: RayCluster, stage: Stage, ctx: StageContext, wanted: Sequence[resources.Resources]
     ) -> None:
-        """wanted: of each node of a worker, as `needs.of_stage`."""
+        """wanted: of each node of a worker, as `resources.compute_worker_resources`."""
         ctx.key(stage)  # hashed here, once, and sent along
         own = wanted[0]
         special = {name: count for name, count in own.items() if name not in (resources.CPU, resources.GPU)}
@@ -231,7 +231,7 @@ class RayCluster:
         self._life = time.monotonic()
 
     # -- what is done where ---------------------------------------------------------------------------------------
-    def workers(self, stage: Stage, ctx: StageContext) -> AbstractContextManager[RayWorkers | InProcessWorker]:
+    def open_workers(self, stage: Stage, ctx: StageContext) -> AbstractContextManager[RayWorkers | InProcessWorker]:
         """Raises ClusterError where no nodes that are there now could do a shard."""
         if stage.needs is None:
             return InProcessWorker(stage, ctx)

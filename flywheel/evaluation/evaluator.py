@@ -73,7 +73,7 @@ def judge_episode(task: Task, episode: Episode, panel: ScorerSet) -> JudgedEpiso
     if trajectory.final_state in (None, "null"):
         unseen = Verdict(None, task.threshold, detail=f"{trajectory.status}: {trajectory.error or 'no final state'}")
         return JudgedEpisode(task, episode, (unseen,))
-    verdicts = panel.judge(ScoringInput(task, trajectory, episode.steps, episode.images))
+    verdicts = panel.score_trajectory(ScoringInput(task, trajectory, episode.steps, episode.images))
     decided = decide_verdict(verdicts)
     if decided.v is None:
         raise DataError(

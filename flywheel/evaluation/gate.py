@@ -87,7 +87,7 @@ def _log_mean(logarithms: np.ndarray) -> np.ndarray:
 # costs few episodes, a close one many. The rule is told by its errors. For `non_inferiority`: a model that is worse by
 # `promotion.margin` or more is promoted with a chance of at most `type_i_error`, and an equal one is called worse
 # with a chance of at most `type_ii_error`. `superiority` moves both by the margin: one that is not better, one that is
-# better by the margin. What neither shows within `promotion.tasks` is not promoted. `evidence` has the mathematics.
+# better by the margin. What neither shows within `promotion.tasks` is not promoted. The mathematics stand above.
 
 _RUNS = 4000  # simulated, for the error rates
 _DIGITS = 12  # a mean of thirds is rounded: what is left of 1e-18 decides nothing
@@ -95,7 +95,7 @@ _DIGITS = 12  # a mean of thirds is rounded: what is left of 1e-18 decides nothi
 
 @dataclass(frozen=True)
 class EvalResult:
-    """One held-out episode. score: the one that decides, 0..1. v: V = 1 (`reward.verdict`)."""
+    """One held-out episode. score: the one that decides, 0..1. v: V = 1 (`envs.verdict`)."""
 
     task_id: str
     domain: str

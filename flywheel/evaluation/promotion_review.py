@@ -35,7 +35,7 @@ class PromotionDecision:
         return f"{'promote' if self.promote else 'keep'} ({self.reviewer}, {self.at})"
 
     @property
-    def all(self) -> list[PromotionDecision]:
+    def history(self) -> list[PromotionDecision]:
         """Each decision, oldest first; this one is the last."""
         return [*(PromotionDecision(**facts) for facts in self.earlier), self]
 

@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 def list_scorers() -> list[str]:
-    """The scorers there are."""
+    """List the names of all scorers."""
     return sorted(module.name for module in pkgutil.iter_modules(scorers.__path__))
 
 
@@ -38,29 +38,29 @@ class ScorerSet:
         modules = {name: importlib.import_module(f"{scorers.__name__}.{name}") for name in sorted(chosen)}
         return {name: module.open_scorer(self._settings) for name, module in modules.items()}
 
-    def of(self, domain: str) -> tuple[Scorer, ...]:
-        """The scorers of a domain, in the settings' order."""
+    def for_domain(self, domain: str) -> tuple[Scorer, ...]:
+        """Return the scorers of a domain, in the settings' order."""
         chosen = self._of_domain.get(domain, self._of_domain["default"])
         return tuple(self._scorers[name] for name in chosen)
 
     def needs(self, domain: str = "") -> frozenset[Need]:
-        """What the scorers of a domain read of a trajectory; of all domains where none is named."""
-        judges = self.of(domain) if domain else self._scorers.values()
+        """Return what the scorers of a domain read of a trajectory; "": of all domains."""
+        judges = self.for_domain(domain) if domain else self._scorers.values()
         return frozenset(need for scorer in judges for need in scorer.needs)
 
     @property
     def versions(self) -> dict[str, list[list[str]]]:
         """Names and versions by domain, as JSON: what a verdict depends on beside the trajectory."""
         domains = sorted(self._of_domain)
-        return {name: [[scorer.name, scorer.version] for scorer in self.of(name)] for name in domains}
+        return {name: [[scorer.name, scorer.version] for scorer in self.for_domain(name)] for name in domains}
 
-    def judge(self, case: ScoringInput) -> tuple[Verdict, ...]:
-        """What each scorer of the task's domain says; `reward.verdict.decide` says which of them counts.
+    def score_trajectory(self, case: ScoringInput) -> tuple[Verdict, ...]:
+        """Run each scorer of the task's domain; `envs.verdict.decide_verdict` says which of them counts.
 
         Raises BadInput where a scorer does. What else it raises, and a score out of [0, 1], is no score, with the
         reason.
         """
-        return tuple(_run_scorer(scorer, case) for scorer in self.of(case.task.domain))
+        return tuple(_run_scorer(scorer, case) for scorer in self.for_domain(case.task.domain))
 
 
 def _run_scorer(scorer: Scorer, case: ScoringInput) -> Verdict:

@@ -1,4 +1,9 @@
-"""Collect batches of episodes for RL while training goes on (section 2.5.3)."""
+"""Collect batches of episodes for RL while training goes on (section 2.5.3).
+
+On one event loop each episode is a task of its own, in a leased environment. The policy may get new weights while an
+episode is under way; each step keeps the version that sampled it. The rollout log (`rollout_log.py`) decides what
+begins and what is trained on, so a killed pool resumes where it was.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +26,12 @@ from flywheel.rollout.pool import EpisodeSlots, RolloutStats, run_episode_with_r
 from flywheel.rollout.rollout_log import EpisodeOutcome, EpisodeRequest, RolloutLog
 from flywheel.utils.errors import FlywheelError, TrainingError
 
-# How much of the time environments are in use.
-
 
 class OccupancyMeter:
-    """`Environments` over others, which counts what is lent. places: that there are at most. clock: seconds."""
+    """Wraps an `EnvProvider` and measures how much of the time its environments are lent.
+
+    places: environments at most. clock: in seconds.
+    """
 
     def __init__(self, environments: EnvProvider, places: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._environments, self._places, self._clock = environments, places, clock
@@ -41,8 +47,8 @@ class OccupancyMeter:
             finally:
                 self._change(-1)
 
-    def share(self) -> float:
-        """Of the places' time since it was last asked, what environments were lent for: 0 to 1."""
+    def utilisation_since_last_call(self) -> float:
+        """Return the share of the places' time that environments were lent, 0 to 1, since the last call."""
         self._change(0)
         seconds = self._changed - self._began
         share = self._area / (self._places * seconds) if seconds > 0 else 0.0
@@ -55,18 +61,12 @@ class OccupancyMeter:
         self._lent, self._changed = self._lent + by, now
 
 
-# The asynchronous rollout pool (section 2.5.3): training starts when its batch is complete, the rest goes on.
-#
-# One event loop. Each episode is a task of its own, from a leased environment; the policy may get new weights while it
-# is under way, and each of its steps keeps the version that it was sampled with. What is begun and what is trained on
-# is the rollout log's to say (`rollout_log.py`), so a killed pool goes on where it was.
-
 GradeFunction = Callable[[Task, Episode], tuple[float, bool]]
 
 
 @dataclass(frozen=True)
 class EpisodeBatch:
-    """What one training step is made of, in the order of tickets. figures: of the pool, see `Pool.batch`."""
+    """The episodes of one training step, in the order of their requests. figures: see `AsyncRolloutPool.next_batch`."""
 
     step: int
     episodes: tuple[tuple[EpisodeRequest, Episode], ...]
@@ -75,10 +75,14 @@ class EpisodeBatch:
 
 
 class AsyncRolloutPool:
-    """`async with Pool(...) as pool:` then `await pool.batch()`, train, `policy.load`, `pool.advance()`, and again.
+    """Plays episodes all the time, and hands them out in batches.
 
-    grade: an episode's score and whether it is verified. slow: it takes its time, and is called in a thread. where:
-    names the run in errors. on_episode: called with each episode as it ends, crashed ones included.
+        async with AsyncRolloutPool(...) as pool:
+            batch = await pool.next_batch()  # train on it, save, `pool.announce` and `policy.load` the new weights
+            pool.advance()
+
+    grade: returns an episode's score and whether it is verified. slow: call it in a thread. where: names the run in
+    errors. on_episode: called with each episode as it ends, crashed ones included.
     """
 
     def __init__(
@@ -116,18 +120,18 @@ class AsyncRolloutPool:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Episodes under way are given up; on disk they are as if they had not begun."""
+        """Cancel the episodes under way; on disk they are as if they had not begun."""
         self._closed = True
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def begin(self) -> None:
-        """Episodes are begun before the first batch is asked for."""
+        """Begin episodes before the first batch is asked for."""
         self._fill()
 
-    async def batch(self) -> EpisodeBatch:
-        """The episodes of the next training step, as soon as there are enough.
+    async def next_batch(self) -> EpisodeBatch:
+        """Wait for the episodes of the next training step and return them.
 
         Figures: staleness_mean and _max (of the batch's tokens, in training steps), length_consumed and
         length_in_flight (mean steps of the batch's episodes, and of those under way so far), running, accepted
@@ -154,11 +158,11 @@ class AsyncRolloutPool:
         return EpisodeBatch(self.rollout_log.version, episodes, outcomes, figures | self._staleness(read))
 
     def announce(self, weight_version: str, version: int) -> None:
-        """Weights that the policy is about to be given: how many training steps they have had."""
+        """Register weights before the policy loads them. version: training steps that they have had."""
         self._versions[weight_version] = version
 
     def advance(self) -> None:
-        """The batch was trained on and saved, and the policy answers with the new weights."""
+        """Go on to the next step: the batch is trained on and saved, and the policy has the new weights."""
         self.rollout_log.advance()
         self._fill()
 
@@ -183,7 +187,7 @@ class AsyncRolloutPool:
 
     async def _one(self, request: EpisodeRequest) -> None:
         try:
-            async with self._places.one(request.task):
+            async with self._places.acquire(request.task):
                 episode = await run_episode_with_retries(
                     request.task,
                     request.sample,
@@ -267,7 +271,7 @@ class AsyncRolloutPool:
         found = {
             "running": float(len(in_flight)),
             "accepted": float(len(self.rollout_log.finished)),
-            "utilisation": self._environments.share(),
+            "utilisation": self._environments.utilisation_since_last_call(),
             "retries": float(self._stats.retries - self._retried),
             "crashed": float(self._crashed),
         }

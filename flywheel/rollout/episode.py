@@ -26,8 +26,6 @@ from flywheel.store.trajectory import Step, Trajectory, make_trajectory_id
 from flywheel.utils.errors import DataError, EnvTimeout, PolicyTimeout
 from flywheel.utils.files import atomic_file
 
-# One episode: the ReAct loop (section 2.1) of a policy in an environment.
-
 
 @dataclass(frozen=True)
 class Episode:
@@ -49,7 +47,7 @@ class Episode:
 
 
 def derive_seed(*names: object) -> int:
-    """A seed made from names: 0 <= seed < 2**31, the same on every machine."""
+    """Derive a seed from names: 0 <= seed < 2**31, the same on every machine."""
     return int.from_bytes(hashlib.sha256("|".join(map(str, names)).encode()).digest()[:4]) >> 1
 
 
@@ -68,10 +66,11 @@ async def run_episode(
 ) -> Episode:
     """Reset `env` to the task and act until its end or its step budget.
 
-    Text that holds no action is a step with `parse_error`: the environment is not stepped, the budget is. The seed of
-    each sampled step is a function of `seed` (the trajectory's identity where there is none) and the step. on_step:
-    called before each step with its number. Raises EnvError, PolicyError and their time-outs; what the episode's
-    status says is written by `rollout.pool`.
+    Text without an action is a step with `parse_error`: it costs a step of the budget, and the environment is not
+    stepped. sample: number of the episode among those of its task and weights. temperature: of sampling; 0 is greedy.
+    seed: each step's sampling seed is a function of it and the step; None: of the trajectory's identity. on_step:
+    called with the number of each step before it. Raises EnvError, EnvTimeout, PolicyError and PolicyTimeout;
+    `rollout.pool` retries, and records a crash in the episode's status.
     """
     identity = make_trajectory_id(iteration, task.task_id, sample, policy.weight_version)
     recorder, names = _Recorder(task, identity, settings, policy), identity if seed is None else seed
@@ -189,7 +188,7 @@ class _Recorder:
 def build_crashed_episode(
     task: Task, sample: int, version: str, *, iteration: int, error: str, started: datetime, run_id: str = ""
 ) -> Episode:
-    """The episode of an environment that crashed in every try: kept with its error, never scored."""
+    """Build the record of an episode whose environment crashed in every try: kept with its error, never scored."""
     identity = make_trajectory_id(iteration, task.task_id, sample, version)
     trajectory = _build_trajectory(task, identity, sample, version, started, run_id)
     return Episode(replace(trajectory, status="crashed", error=error, steps=0), (), {})
@@ -247,14 +246,15 @@ async def _call_policy(
         raise PolicyTimeout(f"the policy did not answer in {limit:g} s", where="rollout") from None
 
 
-# A finished episode as one file, there whole or not at all: a zip of its steps (JSON) and its screens (PNG).
-
 _TIMES = ("started_at", "ended_at")
 _ROWS, _LAST = "episode.json", "last.png"
 
 
 def write_episode(path: Path, episode: Episode, facts: Mapping[str, Any]) -> None:
-    """facts: JSON values kept beside the episode. Numbers come back as they are, to the last bit."""
+    """Write an episode, all of it or nothing, as one zip file: steps as JSON, screens as PNG.
+
+    facts: JSON values kept beside the episode. Numbers come back as they are, to the last bit.
+    """
     rows = {"facts": facts, "trajectory": vars(episode.trajectory), "steps": [vars(step) for step in episode.steps]}
     rows["last_observation"] = episode.last_observation
     with atomic_file(path) as temporary, zipfile.ZipFile(temporary, "w") as file:  # not compressed: PNGs are
@@ -266,7 +266,7 @@ def write_episode(path: Path, episode: Episode, facts: Mapping[str, Any]) -> Non
 
 
 def read_episode_facts(path: Path) -> dict[str, Any]:
-    """What was kept beside the episode."""
+    """Read the facts alone. Raises DataError for a file that is missing or broken."""
     with _open_episode(path) as file:
         return json.loads(file.read(_ROWS))["facts"]
 

@@ -93,7 +93,7 @@ def build_step_context(
     count: Callable[[Context], int] | None = None,
     summarizer: Summarizer | None = None,
 ) -> Context:
-    """The context that follows the steps `before`: of one step alone. For all steps of a trajectory use a `History`."""
+    """Build the context that follows the steps `before`. For every step of a trajectory, use a `PromptHistory`."""
     history = PromptHistory(instruction, images, policy, count=count, summarizer=summarizer)
     stored = None
     for step in before:

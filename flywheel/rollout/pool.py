@@ -22,16 +22,14 @@ from flywheel.policy.protocol import PolicyBackend
 from flywheel.rollout.episode import Episode, build_crashed_episode, run_episode
 from flywheel.utils.errors import EnvError, EnvTimeout
 
-# The rollout pool: many episodes at once, bounded, each lost environment replaced by a fresh one.
-
 log = logging.getLogger(__name__)
 
 
 class EpisodeSlots:
-    """Room for episodes: at most rollout.max_concurrent at once, and of each kind as many as it has environments. Of
-    leased ones the manager alone knows how many all nodes have: who has no place waits for it there.
+    """Slots for episodes: at most rollout.max_concurrent at once, and of each kind as many as it has environments.
 
-    kinds: of the tasks that are played. count: the most that there can be at once.
+    How many leased environments there are only the manager knows: an episode without one waits there. kinds: of the
+    tasks that are played. count: the most episodes at once.
     """
 
     def __init__(self, settings: Settings, kinds: Iterable[str]) -> None:
@@ -42,8 +40,8 @@ class EpisodeSlots:
         self._of_kind = {name: asyncio.Semaphore(places) for name, places in of_kind.items()}
 
     @asynccontextmanager
-    async def one(self, task: Task) -> AsyncIterator[None]:
-        """First come, first served, of each kind; who waits for its kind keeps no other waiting."""
+    async def acquire(self, task: Task) -> AsyncIterator[None]:
+        """Hold a slot for an episode of the task; first come, first served within a kind."""
         async with self._of_kind[task.environment], self._free:
             yield
 
@@ -84,17 +82,18 @@ async def run_rollout(
     run_id: str = "",
     stats: RolloutStats | None = None,
 ) -> list[Episode]:
-    """`samples` episodes of each task, as many at once as there are `Places`.
+    """Play `samples` episodes of each task, as many at once as there are `EpisodeSlots`; return all of them.
 
-    Returned sorted by trajectory_id, so the order of finishing changes nothing; `on_episode` is called in that order
-    of finishing. A crash of an environment is tried again in a fresh one, rollout.retries times; then the episode's
-    status is `crashed`, with the error. `stats` is added to. Raises PolicyError: without a policy no episode can go on.
+    They are sorted by trajectory_id, so the order of finishing changes nothing; `on_episode` is called with each as it
+    finishes. After a crash an episode starts again in a fresh environment, rollout.retries times; then its status is
+    `crashed`, with the error. temperature: of sampling; 0 is greedy. stats: added to. Raises PolicyError: without a
+    policy no episode can go on.
     """
     stats, before = stats or RolloutStats(), _event_counts(environments)
     places = EpisodeSlots(settings, (task.environment for task in tasks))
 
     async def one(task: Task, sample: int) -> Episode:
-        async with places.one(task):
+        async with places.acquire(task):
             episode = await run_episode_with_retries(
                 task,
                 sample,
@@ -134,9 +133,11 @@ async def run_episode_with_retries(
     seed: int | None = None,
     on_step: Callable[[int], None] = lambda step: None,
 ) -> Episode:
-    """One episode. A crash of its environment, a hang too, is tried again in a fresh one, rollout.retries times; then
-    the episode's status is `crashed`, with the error, and it must not be scored. seed, on_step: as `run_episode` has
-    them; each try begins with step 0. Raises PolicyError."""
+    """Play one episode; after a crash or a hang start it again in a fresh environment, rollout.retries times.
+
+    Then its status is `crashed`, with the error, and it must not be scored. seed, on_step: as in `run_episode`; each
+    try begins with step 0. Raises PolicyError.
+    """
     started, version = datetime.now(UTC), policy.weight_version
     for number in range(settings.rollout.retries + 1):
         if stats is not None:
@@ -180,22 +181,23 @@ def _deadline_error(task: Task, settings: Settings) -> EnvTimeout:
     )
 
 
-# A model and its environments that stay open from one rollout to the next, for callers without an event loop.
-
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class RolloutWorker:
-    """They live on an event loop in a thread of its own, which goes on between two rollouts: browsers are watched over,
-    and what nobody uses is closed."""
+    """A policy and environments that stay open from one rollout to the next, for callers without an event loop.
+
+    They live on an event loop in a thread of its own, which runs between rollouts too: it watches over browsers and
+    closes what is idle.
+    """
 
     policy: PolicyBackend
     environments: EnvProvider
     _loop: BlockingPortal
 
     def run(self, play: Callable[[PolicyBackend, EnvProvider], Coroutine[None, None, T]]) -> T:
-        """Let them play, and wait for the end. Interrupted (Ctrl-C), the episodes are given up."""
+        """Run `play` on the worker's event loop and return its result; an interrupt (Ctrl-C) cancels it."""
         playing = self._loop.start_task_soon(play, self.policy, self.environments)
         try:
             return playing.result()
@@ -206,7 +208,7 @@ class RolloutWorker:
 
 @contextmanager
 def open_rollout_worker(model: Path, tasks: Iterable[Task], settings: Settings, root: Path) -> Iterator[RolloutWorker]:
-    """The model in that folder, and environments of the kinds that these tasks are played in.
+    """Open the model in a folder, and environments of the kinds that the tasks are played in.
 
     root: the folder that relative paths in the settings count from.
     """

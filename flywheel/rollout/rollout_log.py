@@ -25,8 +25,9 @@ from flywheel.utils.files import remove_unfinished
 def compute_capacity(
     *, max_concurrent: int, running: int, max_staleness: int, version: int, batch: int, accepted: int
 ) -> int:
-    """Episodes that may begin now: min(max_concurrent - running, (max_staleness + version + 1) batch - (accepted +
-    running)), and 0 where that is negative.
+    """Return how many episodes may begin now (AReaL 2025, section 5.1).
+
+    min(max_concurrent - running, (max_staleness + version + 1) batch - (accepted + running)); 0 where that is negative.
 
     version: training steps done. accepted: episodes that finished since the run began, those trained on included. One
     that failed is in neither number, so its place is free again.
@@ -37,12 +38,13 @@ def compute_capacity(
 def choose_batch(
     finished: Mapping[int, int], unfinished: Iterable[int], *, version: int, count: int, max_staleness: int
 ) -> list[int] | None:
-    """The `count` finished ones to train on now, or None where training must wait.
+    """Choose the `count` finished episodes to train on now; None where training must wait.
 
     finished: number -> the version that it began with. unfinished: the versions that the others began with. The oldest
     are taken, and only if those that are left can still be trained on in time, `count` at each later version: of all
-    that are left, those due at version d or sooner may be (d - version) count at most. By the rule of `capacity` this
-    holds before anything has begun; where it holds at a version it can be kept at the next, by waiting for the oldest.
+    that are left, those due at version d or sooner may be (d - version) count at most. By the rule of
+    `compute_capacity` this holds before anything has begun; where it holds at a version it can be kept at the next, by
+    waiting for the oldest.
     """
     oldest = sorted(finished, key=lambda number: (finished[number], number))
     taken, left = oldest[:count], [finished[number] for number in oldest[count:]]
@@ -53,9 +55,7 @@ def choose_batch(
     return taken if in_time else None
 
 
-# What the rollout pool has begun, has finished and has given to training: in memory, and on disk so that a process
-# may be killed at any moment.
-#
+# What the pool has begun, finished and given to training lies on disk too, so the process may be killed at any moment.
 # Two things on disk say all. A finished episode is a file, and its rename is its acceptance. `log.jsonl` only grows: a
 # line for each group of episodes when it is drawn, for each episode that failed, for each batch when it is taken. Which
 # batches were trained on is the trainer's to say, whose own checkpoint is replaced whole after each: a batch that was

@@ -44,28 +44,26 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Example:
-    """One step to train on. prompt: encoded, or what encodes it. response: token ids, end token included where it was
-    sampled.
-
-    logprobs: as sampled; None for human steps and general data. trajectory_id, step: where it comes from (general
-    data: sample_id and 0).
-
-    For RL, sampled_logprobs: at the temperature it was sampled at, where the policy said them. version: which step of
-    the trainer the weights came from that sampled it; None: the newest.
-    """
+    """One step to train on."""
 
     prompt: EncodedSequence | Callable[[], EncodedSequence]
+    """Encoded, or the function that encodes it."""
     response: tuple[int, ...]
+    """Token ids [response], the end token included where it was sampled."""
     logprobs: tuple[float, ...] | None
+    """[response], as sampled, at temperature 1; None for human steps and general data."""
     trajectory_id: str
+    """Where it comes from; the sample_id of general data, whose step is 0."""
     step: int
     domain: str
     sampled_logprobs: tuple[float, ...] = ()
+    """For RL: [response], at the temperature it was sampled at, where the policy reports them."""
     version: int | None = None
+    """For RL: how many training steps the weights that sampled it had had; None: the newest weights."""
 
     @property
     def context(self) -> EncodedSequence:
-        """The prompt, encoded. Kept by nobody: pixels are a hundred times the size of the PNG."""
+        """The prompt, encoded at each access and not cached: pixels are a hundred times the size of the PNG."""
         return self.prompt() if callable(self.prompt) else self.prompt
 
 
@@ -79,12 +77,11 @@ def build_agent_examples(
     parse_errors: bool = False,
     summarizer: Summarizer | None = None,
 ) -> list[Example]:
-    """Samples of the trajectories' steps, sorted by (trajectory_id, step).
+    """Build an example of each trainable step of whole trajectories, sorted by (trajectory_id, step).
 
-    images: PNG by sha256. parse_errors: also steps that are not `imitated`; RL needs them. summarizer: as the
-    rollout's, for steps without a stored digest (a human's); rules where there is none. A step without token ids (a
-    human's) is encoded from raw_text.
-    Raises DataError for a step without its screen, or without any observation.
+    images: PNG by sha256. parse_errors: also include steps that are not `is_trainable`, which RL needs. summarizer: as
+    the rollout's, for steps without a stored digest (a human's); None: by rules. A step without token ids (a human's)
+    is encoded from its raw_text. Raises DataError for a step without its screen or any observation.
     """
     steps_of = defaultdict(list)
     for step in steps:
@@ -104,7 +101,7 @@ def build_agent_examples(
 def build_step_example(
     trajectory: Trajectory, step: Step, prompt: EncodedSequence | Callable[[], EncodedSequence], encoder: Encoder
 ) -> Example:
-    """The sample of one step, whose prompt is known."""
+    """Build the example of one step from its prompt. A step without token ids is encoded from its raw_text."""
     return Example(
         prompt,
         step.token_ids or tuple(encoder.encode_text(step.raw_text)),
@@ -125,7 +122,7 @@ def encode_step_prompt(
     settings: PolicySettings,
     summarizer: Summarizer | None = None,
 ) -> EncodedSequence:
-    """The prompt of the last of a trajectory's first steps. The rest is as for `agent_samples`."""
+    """Encode the prompt of the last of `steps`, a trajectory's first ones. The rest as in `build_agent_examples`."""
     history = PromptHistory(trajectory.instruction, images, settings, count=encoder.count, summarizer=summarizer)
     for step in steps[:-1]:
         history.add(step)
@@ -133,7 +130,7 @@ def encode_step_prompt(
 
 
 def is_trainable(step: Step) -> bool:
-    """Whether it is one to learn from: a text that held no action, and a person's slip, stay in the history alone."""
+    """Return whether imitation learns from the step: not from text without an action, nor from a person's slip."""
     return not (step.parse_error or step.slip)
 
 
@@ -147,7 +144,7 @@ def _build_context(history: PromptHistory, step: Step, images: Mapping[str, byte
 def build_general_examples(
     rows: Iterable[Mapping[str, Any]], images: Mapping[str, bytes], encoder: Encoder, settings: PolicySettings
 ) -> list[Example]:
-    """Samples of the table `general`, sorted by sample_id: a screen, a question and the answer's text."""
+    """Build examples of rows of the table `general`, sorted by sample_id: a screen, a question, the answer's text."""
     return [
         Example(
             partial(encode_general_prompt, row, images, encoder, settings),
@@ -242,7 +239,7 @@ class MixtureDataset(ShuffledDataset):
         weights: Mapping[str, float] | None = None,
         demonstrations: float = 0.0,
     ) -> Self:
-        """Draw `training.samples` examples of the store `ct` or `sft` and of the general data, then read them.
+        """Draw `training.num_examples` examples of the store `ct` or `sft` and of the general data, then read them.
 
         weights: of a step in the mix, by its trajectory's source, 1 where it is not named. demonstrations: share of the
         agent's steps that are people's, from the store `ct`, 0 <= demonstrations < 1. folder: screens are copied to it,
@@ -268,7 +265,7 @@ class MixtureDataset(ShuffledDataset):
 
 
 def plan_batches(count: int, batch: int, seed: int) -> list[list[int]]:
-    """Batches of indices, each of `count` examples once, in random order. The same arguments give the same batches.
+    """Cut a random order of `count` indices into batches of size `batch`. Equal arguments give equal batches.
 
     Not sorted by length: lengths go with kinds of examples, and batches of one kind pull the model to and fro.
     """
@@ -283,37 +280,41 @@ _DEMONSTRATIONS = {"recording": 1.0, "import": 1.0}
 
 
 class ExampleRef(NamedTuple):
-    """One sample to be. name: its trajectory_id, or its sample_id where it is general data. number: among the steps of
-    that trajectory that can be learned from, from 0."""
+    """An example that was drawn and not yet read."""
 
     name: str
+    """Its trajectory_id, or the sample_id of general data."""
     number: int
+    """Its number among the trajectory's trainable steps, from 0."""
     general: bool
 
 
 @dataclass(frozen=True)
 class WeightedSteps:
-    """What samples are drawn from: names, how many steps of each can be learned from, and what one of them weighs
-    beside the others. Each [names]; a general sample is one of a single step."""
+    """What examples are drawn from, [names] each; general data count as trajectories of one step."""
 
     names: Sequence[str]
     steps: np.ndarray
+    """Number of trainable steps."""
     weights: np.ndarray
+    """Weight of one of these steps beside those of other names."""
 
     @property
     def total(self) -> int:
-        """How many steps there are."""
+        """Number of steps."""
         return int(self.steps.sum())
 
     @property
     def weight(self) -> float:
-        """Of all of them."""
+        """Sum of the weights of all steps."""
         return float(self.steps @ self.weights)
 
 
 def merge_weighted_steps(own: WeightedSteps, people: WeightedSteps, share: float) -> WeightedSteps:
-    """Both, weighed so that `share`, below 1, of what a mix draws of them is people's; one alone where the other is
-    empty."""
+    """Join the two so that a draw takes the share `share`, 0 < share < 1, of people's steps.
+
+    Where one is empty, return the other as it is.
+    """
     if not own.total or not people.total:
         return own if own.total else people
     weight = share / (1 - share) * own.weight / people.weight
@@ -327,11 +328,11 @@ def merge_weighted_steps(own: WeightedSteps, people: WeightedSteps, share: float
 def draw_mixture(
     agent: WeightedSteps, general: WeightedSteps, settings: SupervisedSettings, seed: int
 ) -> list[ExampleRef]:
-    """settings.num_examples examples, a share settings.agent_fraction of them from `agent`, the rest general; shuffled.
+    """Draw settings.num_examples examples, the share settings.agent_fraction from `agent`, the rest general, shuffled.
 
-    Within its source a step comes as often as its weight asks, rounded up or down. Few agent samples are repeated
-    settings.max_repeats times on average, no more; general data take the rest. Where one source is empty the other
-    fills the mix (an early iteration has no agent data), and the log says so.
+    Within its source a step comes as often as its weight asks, rounded up or down. Few agent steps are repeated
+    settings.max_repeats times on average at most; general data take the rest. Where one source is empty (an early
+    iteration has no agent data) the other fills the mix, and the log says so.
     """
     n = settings.num_examples
     of_agent = min(round(n * settings.agent_fraction), settings.max_repeats * agent.total)
@@ -345,7 +346,7 @@ def draw_mixture(
 
 
 def _draw_systematically(pool: WeightedSteps, n: int, rng: np.random.Generator) -> list[tuple[str, int]]:
-    """n steps by systematic sampling: each comes floor or ceil of n weight / sum of weights times.
+    """Draw n steps by systematic sampling: each comes floor or ceil of n weight / sum of weights times.
 
     On a line each step has a piece as long as its weight, those of a trajectory side by side, the trajectories in
     random order; points at equal distances choose.
@@ -365,8 +366,8 @@ def _draw_systematically(pool: WeightedSteps, n: int, rng: np.random.Generator) 
 
 # ---- reading the training stores
 
-_FILTER_COLUMNS = ("trajectory_id", "parse_error", "slip")  # what `samples.imitated` looks at
-# What neither a prompt shows nor a sample has. What is not named here is read, so that a new column needs no thought.
+_FILTER_COLUMNS = ("trajectory_id", "parse_error", "slip")  # what `is_trainable` reads
+# In neither prompts nor examples. All columns but these are read, so a new one needs no change here.
 _UNUSED_COLUMNS = {
     "raw_text",  # a person's alone
     *("author", "x", "y", "x2", "y2", "prompt_tokens", "logprobs", "weight_version"),
@@ -380,9 +381,10 @@ _TRAJECTORY_COLUMNS = ("trajectory_id", "task_id", "domain", "instruction")
 def load_weighted_steps(
     ws: Workspace, manifest: TrainingManifest, store: str, weights: Mapping[str, float], other: float = 1.0
 ) -> WeightedSteps:
-    """The steps to learn from of the store `ct` or `sft`, as the manifest has it, sorted by trajectory_id.
+    """Count the trainable steps of the store `ct` or `sft` that the manifest names, sorted by trajectory_id.
 
-    weights: of a step, by its trajectory's source; `other` where that is not named. Those of no weight are left out.
+    weights: of a step, by its trajectory's source; `other` where it is not named. Trajectories of weight 0 are left
+    out. Reads a few narrow columns, a row group at a time.
     """
     kept = []
     for rows in partitions.scan_columns(ws, store, manifest.paths(ws, store), ("trajectory_id", "source", "weight")):
@@ -402,11 +404,11 @@ def load_weighted_steps(
 
 
 def _count_steps(ws: Workspace, manifest: TrainingManifest) -> list[pa.Table]:
-    """How many steps there are to learn from, by trajectory, a table each row group."""
+    """Count the trainable steps by trajectory, one table (trajectory_id, steps) a row group."""
     kind = pa.schema([("trajectory_id", pa.string()), ("steps", pa.int64())])
     found = [kind.empty_table()]
     for rows in partitions.scan_columns(ws, "steps", manifest.paths(ws, "steps"), _FILTER_COLUMNS):
-        # As `samples.imitated`, of columns.
+        # `is_trainable`, by columns.
         broken = pc.not_equal(pc.fill_null(rows["parse_error"], ""), "")
         sound = pc.invert(pc.or_(broken, pc.fill_null(rows["slip"], False)))
         counts = rows["trajectory_id"].filter(sound).value_counts()
@@ -415,7 +417,7 @@ def _count_steps(ws: Workspace, manifest: TrainingManifest) -> list[pa.Table]:
 
 
 def load_general_examples(ws: Workspace, manifest: TrainingManifest) -> WeightedSteps:
-    """The newest iteration's general data, sorted by sample_id."""
+    """List the general data of the newest iteration, sorted by sample_id, of equal weight."""
     names = [
         name
         for rows in partitions.scan_columns(ws, "general", _newest_files(ws, manifest, "general"), ("sample_id",))
@@ -425,7 +427,7 @@ def load_general_examples(ws: Workspace, manifest: TrainingManifest) -> Weighted
 
 
 def _newest_files(ws: Workspace, manifest: TrainingManifest, table: str) -> list[Path]:
-    """What the newest iteration's synthesis wrote of a table."""
+    """Return the files of a table that the newest iteration's synthesis wrote."""
     own = (manifest.iteration, "synthesize")
     return [ws.resolve(shard.path) for shard in manifest.shards(table) if (shard.iteration, shard.stage) == own]
 
@@ -438,10 +440,10 @@ def load_examples(
     settings: Settings,
     folder: Path,
 ) -> list[Example]:
-    """The samples that were drawn, in that order. Their rows are held; their screens lie in `folder`, and are read and
-    encoded each time that a prompt is asked for, by whichever process asks.
+    """Read the examples that were drawn, in that order.
 
-    Raises DataError for a damaged file, and for a trajectory, a screen or a text that is missing.
+    Rows are held in memory. Screens are copied to `folder`, and read and encoded each time that a prompt is asked for,
+    by whichever process asks. Raises DataError for a damaged file, and for a missing trajectory, screen or text.
     """
     general = {one for one in drawn if one.general}
     found = _load_general_examples(ws, manifest, general, encoder, settings, folder / "general-screens")
@@ -503,7 +505,7 @@ def _load_agent_examples(
 
 @dataclass(frozen=True)
 class _PromptEncoder:
-    """Encodes the prompt of the last of some steps. It can be handed to another process."""
+    """Encodes the prompt of the last of some steps; can be pickled."""
 
     encoder: Encoder
     images: ImageFile
@@ -530,7 +532,7 @@ def _load_trajectories(ws: Workspace, manifest: TrainingManifest, names: Collect
 def _load_histories(
     ws: Workspace, manifest: TrainingManifest, names: Collection[str]
 ) -> tuple[dict[str, list[Step]], _Responses]:
-    """The steps of trajectories, in order, and apart from them, where there are any, the tokens of each."""
+    """Read the steps of trajectories, in order, and apart from them the tokens of those that have any."""
     found, tokens = defaultdict(list), {}
     files = manifest.paths(ws, "steps")
     for part in partitions.iter_matching_rows(ws, "steps", files, "trajectory_id", names, _STEP_COLUMNS):
@@ -542,8 +544,10 @@ def _load_histories(
 
 
 def _with_digests(trajectory: Trajectory, steps: Sequence[Step], settings: Settings) -> list[Step]:
-    """The steps, each with the digest of older ones that its prompt shows, as rollouts store it: a language model that
-    writes digests for people's steps is asked here and nowhere else."""
+    """Return the steps, each with the digest of older ones that its prompt shows, as rollouts store it.
+
+    Only here is a language model asked to write the digests of people's steps.
+    """
     if not settings.policy.summary_max_chars:
         return list(steps)
     history = PromptHistory(trajectory.instruction, {}, settings.policy, summarizer=open_summarizer(settings))
@@ -559,7 +563,7 @@ def _with_digests(trajectory: Trajectory, steps: Sequence[Step], settings: Setti
 def _load_responses(
     ws: Workspace, manifest: TrainingManifest, wanted: set[tuple[str, int]], tokens: _Responses
 ) -> _Responses:
-    """What was said at steps: their tokens, or where they have none (a person's) their text."""
+    """Return what was said at steps: their tokens, or where they have none (a person's) their text."""
     found = {place: tokens[place] for place in wanted & tokens.keys()}
     names = {name for name, _ in wanted - found.keys()}
     files, columns = manifest.paths(ws, "steps") if names else (), ("step", "raw_text")

@@ -98,13 +98,14 @@ class SupervisedTrainer(TrainState):
         """
         batch = self.dataset.get_batch(number)
         tokens = sum(len(example.response) for example in batch)
-        items = [self.reader.item(example.context, example.response) for example in batch]
+        items = [self.reader.encode_example(example.context, example.response) for example in batch]
 
         def loss_of(part: MicroBatch) -> tuple[Tensor, tuple[float]]:
             _, _, logprobs = self.engine.forward(part, 1.0)
             return -logprobs.sum() / tokens, (float(logprobs.detach().exp().sum()) / tokens,)
 
-        parts = pad_microbatches_across_ranks(self.reader.parts(items, self.settings, self.engine.shares), self.engine)
+        parts = self.reader.split_into_micro_batches(items, self.settings, self.engine.shares)
+        parts = pad_microbatches_across_ranks(parts, self.engine)
         (loss, probability), _ = take_gradient_step(
             self.engine, parts, loss_of, rate, what=f"step {number + 1}", where=self.name
         )

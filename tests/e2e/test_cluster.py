@@ -185,7 +185,7 @@ def test_what_no_node_has_is_refused(ctx, machines, nodes):
         ctx, stage="rl-games", settings=chosen(machines, rl={"device": "cuda", "processes": 2})
     )
     with pytest.raises(ClusterError, match=r"no node has CPU 1, browsers 1, GPU 2 \(stage rl-games\)"):
-        nodes.workers(dag.find_stage("rl-games"), training)
+        nodes.open_workers(dag.find_stage("rl-games"), training)
 
 
 def test_a_node_without_chromium_is_named(machines, nodes, tmp_path):

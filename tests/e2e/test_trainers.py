@@ -150,7 +150,7 @@ def test_nodes_that_are_not_there_are_refused(root, machines, nodes, monkeypatch
     five = ctx.settings.model_copy(update={"sft": SftSettings(**{**team_stages.SUPERVISED, "processes": 5})})
     monkeypatch.setattr(nodes, "limits", nodes.limits.model_copy(update={"training_nodes": 4}))
     with pytest.raises(ClusterError, match=r"there are no 4 nodes that have, one each, CPU 1; CPU 1; CPU 1; CPU 1 \("):
-        nodes.workers(dag.find_stage("sft"), dataclasses.replace(ctx, settings=five))
+        nodes.open_workers(dag.find_stage("sft"), dataclasses.replace(ctx, settings=five))
 
 
 def test_nodes_that_stay_busy_are_waited_for_no_longer_than_the_setting_says(root, machines, nodes, monkeypatch):

@@ -211,5 +211,5 @@ def test_a_promotion_is_decided_from_the_page(browser, served):
     tab.keyboard.press("Enter")
     expect(tab.get_by_text("ada said: keep the old model")).to_be_visible()
     expect(tab.get_by_text(re.compile("Before: ada, promote"))).to_be_visible()
-    assert [one.promote for one in promotion_review.read_review(served.ws, 1).all] == [True, False]
+    assert [one.promote for one in promotion_review.read_review(served.ws, 1).history] == [True, False]
     close(tab)

@@ -233,7 +233,7 @@ def test_a_promotion_is_decided_as_by_the_command(ws):
         for promote, reviewer in ((True, "Ada"), (False, "Bo")):
             body = {"promote": promote, "reviewer": reviewer, "comment": "n is small"}
             assert client.post("/api/promotions/1", json=body).status_code == 200
-        assert [(one.promote, one.reviewer) for one in promotion_review.read_review(ws, 1).all] == [
+        assert [(one.promote, one.reviewer) for one in promotion_review.read_review(ws, 1).history] == [
             (True, "Ada"),
             (False, "Bo"),
         ]
@@ -249,7 +249,7 @@ def test_a_promotion_is_decided_as_by_the_command(ws):
         answer = client.post("/api/promotions/1", json={"promote": True, "reviewer": "Eve"})
         assert (answer.status_code, "is decided already" in answer.json()["error"]) == (400, True)
         assert client.get("/api/promotions").json() == []
-        assert len(promotion_review.read_review(ws, 1).all) == 2
+        assert len(promotion_review.read_review(ws, 1).history) == 2
         assert client.post("/api/promotions/9", json={"promote": True, "reviewer": "Eve"}).status_code == 400
 
 

@@ -142,7 +142,7 @@ async def test_as_many_are_played_at_once_as_all_nodes_have(tmp_path):
         asyncio.timeout(DEADLINE_S),
     ):
         places = EpisodeSlots(run, ["shelves"])
-        async with places.one(task()), environments.env(task()), places.one(task()), environments.env(task()):
+        async with places.acquire(task()), environments.env(task()), places.acquire(task()), environments.env(task()):
             assert {one.node for one in it.ledger.sessions.values()} == {"one", "two"}
 
 

@@ -221,13 +221,13 @@ async def test_a_score_that_the_environment_tells_is_rewarded_as_it_grows_and_to
         chosen = settings(rl={**RL, "reward_progress": progress, "format_penalty": 0.0, "length_buffer": 0})
         _, batch = await collect(sft, chosen, lamps=Lamps(lambda lease: Counted()))
         whole = [one for one in batch if len(one.samples) == 2]
-        assert {one.told for one in whole} == {(ValueFeatures(0.0, 1.0), ValueFeatures(0.25, 0.5))}
+        assert {one.value_features for one in whole} == {(ValueFeatures(0.0, 1.0), ValueFeatures(0.25, 0.5))}
         assert {(one.score, one.later) for one in whole} == {(0.0, 0.0)}
         (rewards[progress],) = {one.rewards for one in whole}
     # Its verifier, which decides, says 0 in the end: what was earned is taken back with the last step.
     assert rewards == {False: (0.0, 0.0), True: (0.25, -0.25)}
     _, batch = await collect(sft)  # an environment that tells nothing before the end
-    assert {told.score for one in batch for told in one.told} == {UNKNOWN_FEATURE}
+    assert {told.score for one in batch for told in one.value_features} == {UNKNOWN_FEATURE}
 
 
 async def test_cut_off_the_policy_ends_in_the_value_of_the_last_screen_and_v_in_the_outcome(sft):

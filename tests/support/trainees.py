@@ -51,7 +51,7 @@ def recorded(folder: Path, rl: RlSettings, made: list[Experience]) -> list[Exper
     reader = PolicyForward(load_model(folder))
 
     def logprobs(sample: Example) -> tuple[float, ...]:
-        (part,) = reader.parts([reader.item(sample.context, sample.response)], rl)
+        (part,) = reader.split_into_micro_batches([reader.encode_example(sample.context, sample.response)], rl)
         with torch.no_grad():
             return tuple(reader(part, rl.temperature)[2].tolist())
 

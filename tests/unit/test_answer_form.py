@@ -145,10 +145,12 @@ async def test_noise_becomes_actions_and_the_trainer_counts_as_the_policy_did(fo
     constraint = AnswerConstraint(encoder, model.config.get_text_config().vocab_size, policy)
     for rl in (RlSettings(), RlSettings(pack_tokens=0, micro_batch=4)):
         reader = PolicyForward(load_model(folder), constraint)
-        items = [reader.item(encoder.encode(c), one.token_ids) for c, one in zip(contexts, found, strict=True)]
-        items.append(reader.item(encoder.encode(contexts[0]), (0,), sampled=False))
+        items = [
+            reader.encode_example(encoder.encode(c), one.token_ids) for c, one in zip(contexts, found, strict=True)
+        ]
+        items.append(reader.encode_example(encoder.encode(contexts[0]), (0,), sampled=False))
         seen = {}
-        for part in reader.parts(items, rl):
+        for part in reader.split_into_micro_batches(items, rl):
             with torch.no_grad():
                 _, entropy, tempered, natural = reader(part, 0.7, 1.0)
             assert torch.isfinite(entropy).all()
@@ -161,7 +163,9 @@ async def test_noise_becomes_actions_and_the_trainer_counts_as_the_policy_did(fo
             np.testing.assert_allclose(seen[number][0], one.sampled_logprobs, atol=2e-4)
             np.testing.assert_allclose(seen[number][1], one.logprobs, atol=2e-4)
     plain = PolicyForward(load_model(folder))
-    (part,) = plain.parts([plain.item(encoder.encode(contexts[0]), found[0].token_ids)], RlSettings())
+    (part,) = plain.split_into_micro_batches(
+        [plain.encode_example(encoder.encode(contexts[0]), found[0].token_ids)], RlSettings()
+    )
     with torch.no_grad():
         assert np.abs(plain(part, 0.7)[2].numpy() - found[0].sampled_logprobs).max() > 1  # else nothing was proved
 

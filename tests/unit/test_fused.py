@@ -138,9 +138,9 @@ def test_packs_by_the_fused_product_are_packs(architecture, tmp_path, monkeypatc
         for module in (monkey_patch, attention, packing):
             monkeypatch.setattr(module, "is_cuda", lambda device, gpu=gpu: gpu)
         reader = PolicyForward(load_model(folder))
-        items = [reader.item(*pair) for pair in pairs]
+        items = [reader.encode_example(*pair) for pair in pairs]
         one_each = rl.model_copy(update={"pack_tokens": 1})
-        parts = [*reader.parts(items, rl), *reader.parts(items, one_each)]
+        parts = [*reader.split_into_micro_batches(items, rl), *reader.split_into_micro_batches(items, one_each)]
         assert {group.causal for part in parts for group in part.plan.groups} == {True, False}
         read = torch.cat([reader(part, 0.5)[2] for part in parts])
         read.sum().backward()

@@ -140,7 +140,7 @@ def test_packs_and_their_gradients(folder):
     found = []
     for device in DEVICES:
         reader = PolicyForward(load_model(folder, device=device))
-        parts = reader.parts([reader.item(*pair) for pair in pairs], rl)
+        parts = reader.split_into_micro_batches([reader.encode_example(*pair) for pair in pairs], rl)
         read = torch.cat([reader(part, 0.5)[2] for part in parts])
         read.sum().backward()
         gradient = {name: p.grad.cpu() for name, p in reader.policy.named_parameters() if p.grad is not None}

@@ -31,8 +31,8 @@ def pairs(encoder: Encoder) -> list[tuple]:
 
 def compared(reader: PolicyForward, plain: torch.nn.Module, encoder: Encoder) -> None:
     """Hidden states and gradients of a pack, and those of the library's model, a sample at a time."""
-    items = [reader.item(*pair) for pair in pairs(encoder)]
-    (part,) = reader.parts(items, settings().rl)
+    items = [reader.encode_example(*pair) for pair in pairs(encoder)]
+    (part,) = reader.split_into_micro_batches(items, settings().rl)
     hidden = reader(part, 1.0)[0]
     wanted = torch.cat([_library(plain, items[member]) for member in part.members])
     torch.testing.assert_close(hidden, wanted, rtol=1e-4, atol=1e-4)
@@ -73,7 +73,9 @@ def test_the_last_layer_computes_what_predicts(tmp_path):
     reader, seen = PolicyForward(load_model(folder)), []
     for layer in reader.policy.base_model.language_model.layers:
         layer.mlp.register_forward_hook(lambda module, given, made: seen.append(made.shape[1]))
-    (part,) = reader.parts([reader.item(*pair) for pair in pairs(Encoder.from_folder(folder))], settings().rl)
+    (part,) = reader.split_into_micro_batches(
+        [reader.encode_example(*pair) for pair in pairs(Encoder.from_folder(folder))], settings().rl
+    )
     reader(part, 1.0)
     assert seen == [part.tokens, len(part.targets)]
 

@@ -96,7 +96,7 @@ def test_two_who_decide_at_once_are_both_kept(ws):
                 range(8),
             )
         )
-    assert sorted(one.reviewer for one in promotion_review.read_review(ws, 1).all) == [f"r{n}" for n in range(8)]
+    assert sorted(one.reviewer for one in promotion_review.read_review(ws, 1).history) == [f"r{n}" for n in range(8)]
 
 
 def test_only_the_newest_iterations_can_wait(ws):

@@ -47,8 +47,8 @@ def samples(encoder: Encoder) -> list[tuple]:
 
 def read(reader: PolicyForward, pairs, rl) -> tuple[dict[int, torch.Tensor], dict[int, torch.Tensor], list]:
     """Log-probabilities at 0.5 and hidden states of each item, with gradient."""
-    items = [reader.item(*pair) for pair in pairs]
-    logprobs, states, parts = {}, {}, reader.parts(items, rl)
+    items = [reader.encode_example(*pair) for pair in pairs]
+    logprobs, states, parts = {}, {}, reader.split_into_micro_batches(items, rl)
     for part in parts:
         hidden, _, found = reader(part, 0.5)
         ends = np.cumsum([len(items[member].response) for member in part.members])[:-1].tolist()
@@ -86,8 +86,8 @@ def test_packed_is_padded_and_its_gradient(folder, limit):
 def test_each_screen_and_each_shared_beginning_is_computed_once(folder):
     encoder = Encoder.from_folder(folder)
     reader = PolicyForward(load_model(folder))
-    items = [reader.item(*pair) for pair in samples(encoder)]
-    (packed,) = reader.parts(items, PACKED)
+    items = [reader.encode_example(*pair) for pair in samples(encoder)]
+    (packed,) = reader.split_into_micro_batches(items, PACKED)
     assert len(packed.screens) == 3  # left, left clicked once, right clicked twice
     assert packed.unshared_tokens == sum(len(item.sequence) for item in items)
     assert packed.tokens < 0.8 * packed.unshared_tokens

@@ -90,7 +90,7 @@ async def test_long_episodes_go_on_with_newer_weights(tmp_path):
     side = {"now": RIGHT}
     policy, lamps = Versioned(lambda context, sampling: side["now"]), Gated()
     async with pool_of(tmp_path, policy, lamps) as pool:
-        waiting = asyncio.create_task(pool.batch())
+        waiting = asyncio.create_task(pool.next_batch())
         for lease in (0, 1, 2):  # tasks 0, 2: right; 1, 3: left
             await lamps.go(lease)
         first = await waiting
@@ -105,7 +105,7 @@ async def test_long_episodes_go_on_with_newer_weights(tmp_path):
         for lease in (1, 3):
             while lease in pool.rollout_log.running:
                 await lamps.go(lease)
-        second = await asyncio.wait_for(pool.batch(), 30)
+        second = await asyncio.wait_for(pool.next_batch(), 30)
     assert [request.ordinal for request, _ in second.episodes] == [1, 3]
     versions = [row.version for row in second.episodes[0][1].steps]
     names = [row.weight_version for row in second.episodes[0][1].steps]
@@ -123,7 +123,7 @@ async def test_at_no_staleness_nothing_begins_before_the_update(tmp_path):
     policy, lamps = Versioned(lambda context, sampling: RIGHT if sampling.seed % 2 else LEFT), Lamps()
     async with pool_of(tmp_path, policy, lamps, plan=RolloutPlan(2, 4, 3, 0, 5)) as pool:
         for step in range(3):
-            batch = await asyncio.wait_for(pool.batch(), 30)
+            batch = await asyncio.wait_for(pool.next_batch(), 30)
             assert [request.ordinal for request, _ in batch.episodes] == list(range(4 * step, 4 * step + 4))
             assert batch.figures["running"] == 0
             assert lamps.leases == 4 * step + 4
@@ -142,10 +142,10 @@ async def test_utilisation_is_the_share_of_time_that_environments_are_lent(tmp_p
         async with occupancy.env(task(0)):
             now[0] += 1
     now[0] += 1
-    assert occupancy.share() == pytest.approx((1 * 2 + 2 * 1) / (4 * 4))
+    assert occupancy.utilisation_since_last_call() == pytest.approx((1 * 2 + 2 * 1) / (4 * 4))
     now[0] += 5
-    assert occupancy.share() == 0
-    assert occupancy.share() == 0  # no time has passed
+    assert occupancy.utilisation_since_last_call() == 0
+    assert occupancy.utilisation_since_last_call() == 0  # no time has passed
 
 
 async def test_a_crash_is_tried_again_and_never_scored(tmp_path):
@@ -162,12 +162,12 @@ async def test_a_crash_is_tried_again_and_never_scored(tmp_path):
     plan = RolloutPlan(1, 1, 2, 0, 5)
     async with pool_of(tmp_path, policy, lamps, plan=plan, chosen=chosen, grade=judge, on_episode=ended.append) as pool:
         with pytest.raises(TrainingError, match=r"every environment crashed: 1 episodes in a row; the last: the page"):
-            await asyncio.wait_for(pool.batch(), 30)
+            await asyncio.wait_for(pool.next_batch(), 30)
     assert judged == []
     assert [e.trajectory.status for e in ended] == ["crashed"]
     # The next start goes on, with a fresh request in the place of the failed one.
     async with pool_of(tmp_path, policy, lamps, plan=plan, chosen=chosen, grade=judge) as pool:
-        batch = await asyncio.wait_for(pool.batch(), 30)
+        batch = await asyncio.wait_for(pool.next_batch(), 30)
     assert [request.ordinal for request, _ in batch.episodes] == [1]
 
 
@@ -176,7 +176,7 @@ async def test_a_failed_place_is_given_to_another(tmp_path):
     chosen = settings(rollout={"retries": 0})
     policy = Versioned(lambda context, sampling: RIGHT if sampling.seed % 2 else LEFT)
     async with pool_of(tmp_path, policy, lamps, plan=RolloutPlan(1, 4, 2, 0, 5), chosen=chosen) as pool:
-        batch = await asyncio.wait_for(pool.batch(), 30)
+        batch = await asyncio.wait_for(pool.next_batch(), 30)
     assert len(batch.episodes) == 4
     assert batch.figures["crashed"] == 2
     assert len({request.ordinal for request, _ in batch.episodes} - {0, 1, 2, 3}) == 2
@@ -187,7 +187,7 @@ async def test_every_environment_crashes(tmp_path):
     chosen = settings(rollout={"retries": 1, "max_concurrent": 3})
     async with pool_of(tmp_path, Versioned(), lamps, plan=RolloutPlan(1, 4, 2, 0, 5), chosen=chosen) as pool:
         with pytest.raises(TrainingError) as caught:
-            await asyncio.wait_for(pool.batch(), 30)
+            await asyncio.wait_for(pool.next_batch(), 30)
     assert "every environment crashed: 3 episodes in a row; the last: the page crashed" in str(caught.value)
     assert "rl games, step 1, episode" in str(caught.value)
     assert "of task lamp00" in str(caught.value)
@@ -200,9 +200,9 @@ async def test_no_batch_within_the_deadline(tmp_path):
     chosen = settings(rl={"batch_timeout_s": 0.2})
     async with pool_of(tmp_path, Versioned(), lamps, chosen=chosen) as pool:
         with pytest.raises(TrainingError, match=r"no batch in 0.2 s: 0 of 2 episodes have finished, 6 are under way"):
-            await pool.batch()
+            await pool.next_batch()
         with pytest.raises(TrainingError, match=r"the oldest is episode 0 of task lamp000 at its step 0 .*step 1"):
-            await pool.batch()
+            await pool.next_batch()
     assert lamps.running == 0  # those under way gave their environments back
 
 
@@ -215,7 +215,7 @@ async def test_a_dead_policy_ends_the_wait(tmp_path):
         with pytest.raises(
             PolicyError, match=r"the server is gone \(http://there, rl games, step 1, episode \d of task lamp00\d"
         ):
-            await asyncio.wait_for(pool.batch(), 30)
+            await asyncio.wait_for(pool.next_batch(), 30)
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ async def test_a_scorer_that_fails_is_named_with_the_trajectory(tmp_path, score,
     policy = Versioned(lambda context, sampling: RIGHT if sampling.seed % 2 else LEFT)
     async with pool_of(tmp_path, policy, Lamps(), grade=lambda task, episode: (score(), True)) as pool:
         with pytest.raises(TrainingError, match=told):
-            await asyncio.wait_for(pool.batch(), 30)
+            await asyncio.wait_for(pool.next_batch(), 30)
 
 
 async def test_a_reward_that_is_no_number_is_named(tmp_path):
@@ -242,7 +242,7 @@ async def test_a_reward_that_is_no_number_is_named(tmp_path):
     policy = Versioned(lambda context, sampling: RIGHT if sampling.seed % 2 else LEFT)
     async with pool_of(tmp_path, policy, Lamps(lambda lease: Unsound())) as pool:
         with pytest.raises(TrainingError, match=r"the environment's rewards sum to nan \(trajectory t"):
-            await asyncio.wait_for(pool.batch(), 30)
+            await asyncio.wait_for(pool.next_batch(), 30)
 
 
 async def test_weights_of_somebody_else_are_refused(tmp_path):
@@ -250,7 +250,7 @@ async def test_weights_of_somebody_else_are_refused(tmp_path):
     async with pool_of(tmp_path, policy, Lamps()) as pool:
         policy.swap("theirs")
         with pytest.raises(TrainingError, match="weights theirs, which this run did not give it"):
-            await asyncio.wait_for(pool.batch(), 30)
+            await asyncio.wait_for(pool.next_batch(), 30)
 
 
 async def test_a_sandbox_that_lends_nothing(tmp_path):
@@ -263,4 +263,4 @@ async def test_a_sandbox_that_lends_nothing(tmp_path):
     chosen = settings(rollout={"retries": 0, "max_concurrent": 2})
     async with pool_of(tmp_path, Versioned(), Empty(), chosen=chosen) as pool:
         with pytest.raises(TrainingError, match="every environment crashed: 2 episodes in a row; the last: no page"):
-            await asyncio.wait_for(pool.batch(), 30)
+            await asyncio.wait_for(pool.next_batch(), 30)

@@ -29,7 +29,7 @@ def steps(count: int, seed: int, *, tell: bool) -> tuple[torch.Tensor, torch.Ten
     for _ in range(count):
         score, left = rng.random(2)
         hidden = torch.from_numpy(rng.normal(size=(4, WIDTH))).float()
-        read.append((ValueFeatures(score, left) if tell else ValueFeatures()).beside(hidden))
+        read.append((ValueFeatures(score, left) if tell else ValueFeatures()).append_to(hidden))
         returns += [left * (1 - score)] * 4
     return torch.cat(read), torch.tensor(returns).float()
 
@@ -51,7 +51,7 @@ def test_what_is_not_known_counts_as_nothing():
     model, hidden = value_model(), torch.ones(3, WIDTH)
     with torch.no_grad():
         model.head[-1].weight.fill_(1.0)
-        unknown = model(ValueFeatures().beside(hidden))
+        unknown = model(ValueFeatures().append_to(hidden))
         model.head[0].weight[:, WIDTH:] = 7.0  # what is read of the two numbers
-    assert torch.equal(unknown, model.evaluate(ValueFeatures().beside(hidden)))
-    assert not torch.equal(unknown, model.evaluate(ValueFeatures(score=0.0).beside(hidden)))
+    assert torch.equal(unknown, model.evaluate(ValueFeatures().append_to(hidden)))
+    assert not torch.equal(unknown, model.evaluate(ValueFeatures(score=0.0).append_to(hidden)))

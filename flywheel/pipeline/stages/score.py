@@ -60,7 +60,7 @@ def score_trajectories(
         if case is None:
             yield Verdict(None, None, detail="its task is not in the table tasks").row(trajectory.trajectory_id)
             continue
-        for verdict in panel.judge(case):
+        for verdict in panel.score_trajectory(case):
             held = verdict if rule.threshold is None else replace(verdict, threshold=rule.threshold)
             yield held.row(trajectory.trajectory_id)
 

@@ -23,10 +23,10 @@ from flywheel.utils.errors import TrainingError
 
 # The gradient steps of every training: plain torch, or DeepSpeed's ZeRO 1 to 3, behind one contract and one loop.
 #
-# CT, SFT, RL's policy and value model, and pretraining all take theirs by `gradient_step`. Several processes
-# (`workers`) share one global batch: each reads its parts of it, and the gradient is the sum over all of them, as the
-# loss is (`ppo.py`: sums over the tokens, divided by their number in the global batch). So how many processes there
-# are, and which engine, changes the losses by rounding alone (tests/integration/test_engines.py).
+# CT, SFT, RL's policy and value model, and pretraining all take theirs by `take_gradient_step`. Several processes
+# (`worker_group.py`) share one global batch: each reads its parts of it, and the gradient is the sum over all of them,
+# as the loss is (`rl/losses.py`: sums over the tokens, divided by their number in the global batch). So how many
+# processes there are, and which engine, changes the losses by rounding alone (tests/integration/test_engines.py).
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -49,7 +49,7 @@ class TrainingEngine(Protocol):
     def forward(self, *inputs: Any) -> Any:
         """The module's forward pass."""
 
-    def add_up(self, losses: Sequence[Callable[[], tuple[Tensor, R]]]) -> list[R]:
+    def accumulate_gradients(self, losses: Sequence[Callable[[], tuple[Tensor, R]]]) -> list[R]:
         """Add the gradients of this process's parts of the loss: each call makes a forward pass. Returns what comes
         with each loss, in their order. The next call is `step`."""
 
@@ -59,7 +59,7 @@ class TrainingEngine(Protocol):
         Returns the norm before the cut.
         """
 
-    def full(self) -> Any:
+    def gather_weights(self) -> Any:
         """A context in which the module holds its whole weights, also where the processes share them out."""
 
     def state_dict(self) -> dict[str, Any]:
@@ -83,9 +83,9 @@ class TorchEngine:
     def forward(self, *inputs: Any) -> Any:
         return self.module(*inputs)
 
-    def add_up(self, losses: Sequence[Callable[[], tuple[Tensor, R]]]) -> list[R]:
+    def accumulate_gradients(self, losses: Sequence[Callable[[], tuple[Tensor, R]]]) -> list[R]:
         if self._beside and len(losses) > 1:
-            return self._add_up_beside(self._beside, losses)
+            return self._accumulate_side_by_side(self._beside, losses)
         results = []
         for part in losses:
             loss, found = part()
@@ -93,7 +93,7 @@ class TorchEngine:
             results.append(found)
         return results
 
-    def _add_up_beside(self, threads: Executor, losses: Sequence[Callable[[], tuple[Tensor, R]]]) -> list[R]:
+    def _accumulate_side_by_side(self, threads: Executor, losses: Sequence[Callable[[], tuple[Tensor, R]]]) -> list[R]:
         """Each part's gradient is kept apart until it is its turn, so that chance does not order the sum."""
         trained, results = self._trained(), []
 
@@ -122,7 +122,7 @@ class TorchEngine:
         return [parameter for parameter in self.module.parameters() if parameter.requires_grad]
 
     @contextmanager
-    def full(self) -> Iterator[None]:
+    def gather_weights(self) -> Iterator[None]:
         yield
 
     def state_dict(self) -> dict[str, Any]:
@@ -133,7 +133,7 @@ class TorchEngine:
 
 
 def open_engine(module: nn.Module, chosen: OptimizerSettings, at_once: int = 1) -> TrainingEngine:
-    """The engine that the settings name. at_once: passes that plain torch makes side by side.
+    """Open the engine that the settings name. at_once: passes that plain torch makes side by side.
 
     Raises TrainingError where DeepSpeed is not installed.
     """
@@ -153,11 +153,11 @@ def take_gradient_step(
     what: str,
     where: str,
 ) -> tuple[list[float], float]:
-    """One gradient step on a batch that the processes share, in as many passes as this one has parts of it.
+    """Take a gradient step on a batch that the processes share, in as many passes as this one has parts of it.
 
-    mine: the parts of this process, each with the weight of its loss (`rounds`; 0: a part that only fills up).
-    loss_of: a part's share of the batch's loss, to be summed over all parts, and figures that add up likewise; called
-    from several threads where the engine makes passes side by side. what, where: how errors name the step.
+    mine: the parts of this process, each with the weight of its loss (`pad_microbatches_across_ranks`; 0: it only fills
+    up). loss_of: a part's share of the batch's loss, to be summed over all parts, and figures that add up likewise;
+    called from several threads where the engine makes passes side by side. what, where: how errors name the step.
 
     Returns ([loss, *figures] of the whole batch, the gradient's norm before it was cut). Raises TrainingError where
     the loss or the norm is not finite; all processes see what one has met.
@@ -168,7 +168,7 @@ def take_gradient_step(
         loss = loss * weight
         return loss, [float(loss.detach()), *figures] if weight else [0.0] * (1 + len(figures))
 
-    found = engine.add_up([partial(weighed, part, weight) for part, weight in mine])
+    found = engine.accumulate_gradients([partial(weighed, part, weight) for part, weight in mine])
     sums = sum_across_ranks([sum(column) for column in zip(*found, strict=True)], engine)
     _check_finite(sums[0], f"the loss of {what}", where)
     norm = engine.step(rate)
@@ -245,7 +245,7 @@ def _sum_gradients_across_ranks(parameters: Sequence[nn.Parameter]) -> None:
         parameter.grad.copy_(piece.view_as(parameter))
 
 
-# DeepSpeed's ZeRO 1 to 3 as an `Engine`: optimiser states, gradients, weights shared out over the processes.
+# DeepSpeed's ZeRO 1 to 3 as a `TrainingEngine`: optimiser states, gradients, weights shared out over the processes.
 #
 # It runs on a CPU too (DS_ACCELERATOR=cpu, gloo), which is how it is tested (`make test-deepspeed`); the first start
 # then compiles for a minute. The optimiser is torch's AdamW: DeepSpeed's own ones compile for another.
@@ -288,7 +288,7 @@ class ZeroEngine:
     def forward(self, *inputs: Any) -> Any:
         return self._engine(*inputs)
 
-    def add_up(self, losses: Sequence[Callable[[], tuple[Tensor, R]]]) -> list[R]:
+    def accumulate_gradients(self, losses: Sequence[Callable[[], tuple[Tensor, R]]]) -> list[R]:
         results = []
         for number, part in enumerate(losses, 1):
             loss, found = part()
@@ -305,7 +305,7 @@ class ZeroEngine:
         return float(self._engine.get_global_grad_norm())
 
     @contextmanager
-    def full(self) -> Iterator[None]:
+    def gather_weights(self) -> Iterator[None]:
         if self.stage < 3:
             yield
             return

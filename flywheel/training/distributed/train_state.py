@@ -40,7 +40,7 @@ class TrainState:
         """Inside of it the modules hold all of their weights, to be saved or published, also under ZeRO 3."""
         with ExitStack() as stack:
             for engine in self._engines.values():
-                stack.enter_context(engine.full())
+                stack.enter_context(engine.gather_weights())
             yield
 
     def state_dict(self) -> dict[str, Any]:

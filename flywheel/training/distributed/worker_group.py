@@ -27,10 +27,7 @@ if TYPE_CHECKING:
     import torch.distributed as dist
 
 
-# The processes of one machine that train together: they are started, told what to do, and heard.
-#
-# What an error of one means for the others, `worker_group.py` knows; how those of several machines come together,
-# `flywheel/cluster/nodes.py`.
+# The processes of one machine; how those of several come together, `flywheel/cluster/nodes.py` knows.
 
 GRACE_S = 10.0  # once one has failed or is to end, for the others
 _STDERR_S = 1.0  # for the last words of a process that has ended: what it has started itself may still hold its stderr
@@ -257,7 +254,7 @@ def _join_process_group(place: dict[str, str], limit: float) -> None:
 #
 # Several are all of them processes of their own: torch.distributed and DeepSpeed join a process for good, and this one
 # has other runs to lead. Between calls they wait, for as long as rollouts take; they end with this process, by whatever
-# it ends. They are all on this machine, but where a cluster has them begun elsewhere (`begun_by`).
+# it ends. They are all on this machine, but where a cluster has them begun elsewhere (`use_launcher`).
 
 T = TypeVar("T")
 

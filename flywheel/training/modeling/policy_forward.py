@@ -59,18 +59,22 @@ MicroBatch = PackedBatch | PaddedBatch  # response tokens of a part: those of it
 
 
 def freeze_vision_tower(policy: PreTrainedModel, chosen: TrainingSettings) -> bool:
-    """Let the vision tower stay as it is, where the settings say so. Returns whether what it makes of a screen may be
-    kept: with ZeRO 3 each of its passes is one of all processes together, so none may have the screen already."""
+    """Freeze the vision tower where the settings say so; return whether its features of a screen may be cached.
+
+    With ZeRO 3 they may not: each pass is one of all processes together, so none may have the screen already.
+    """
     if chosen.freeze_vision:
         policy.base_model.visual.requires_grad_(False)
     return chosen.freeze_vision and not (chosen.engine == "deepspeed" and chosen.zero_stage == 3)
 
 
 class PolicyForward(nn.Module):
-    """Makes `policy` able to read packs, where it is of a family that can. constraint: what the responses were held to
-    as they were sampled; their probabilities are then those among the tokens that it allows. keeps_screens: what the
-    vision tower makes of a screen is kept for the next sample that shows it (`freeze_tower`). at_once: screens that it
-    reads side by side then, each on a core."""
+    """Reads a policy at response tokens; patches `policy` to read packs where its family can.
+
+    constraint: what the responses were held to when they were sampled; probabilities are then among the tokens that it
+    allows. keeps_screens: cache the vision tower's features of a screen for the next example that shows it
+    (`freeze_vision_tower`). at_once: screens that the tower then reads side by side, each on a core.
+    """
 
     def __init__(
         self,
@@ -87,14 +91,20 @@ class PolicyForward(nn.Module):
         if keeps_screens:
             self.vision = VisionEncoder(policy, SCREEN_CACHE_BYTES, at_once, open_pass_pool(at_once), one_by_one=True)
 
-    def item(self, context: EncodedSequence, response: Sequence[int], *, sampled: bool = True) -> EncodedExample:
-        """response: one token at least. sampled: false for a placeholder, whose probability nobody asks for."""
+    def encode_example(
+        self, context: EncodedSequence, response: Sequence[int], *, sampled: bool = True
+    ) -> EncodedExample:
+        """Join a prompt and its response, at least one token. sampled: false for a placeholder, which no constraint
+        held."""
         made = build_token_sequence(self.policy, context, response) if self.reads_packs else None
         held = self._constraint is not None and sampled
         return EncodedExample(context, tuple(response), made, self._constraint.blocked(response) if held else None)
 
-    def parts(self, items: Sequence[EncodedExample], settings: TrainingSettings, shares: int = 1) -> list[MicroBatch]:
-        """All items. shares: about as many parts at least, of about equal size."""
+    def split_into_micro_batches(
+        self, items: Sequence[EncodedExample], settings: TrainingSettings, shares: int = 1
+    ) -> list[MicroBatch]:
+        """Divide all items into packs of settings.pack_tokens, or padded batches of settings.micro_batch, on the
+        policy's device. shares: about as many parts at least, of about equal size."""
         device = next(self.policy.parameters()).device
         found: list[MicroBatch] = []
         if settings.pack_tokens and items and items[0].sequence is not None:
@@ -117,8 +127,11 @@ class PolicyForward(nn.Module):
         return replace(packed, features=tuple(self.vision.features(packed.screens)))
 
     def forward(self, part: MicroBatch, *temperatures: float) -> tuple[Tensor, ...]:
-        """(hidden [tokens, width], entropy [tokens], log-probabilities [tokens] at each temperature): what the response
-        tokens are predicted from, the entropy of the first temperature's distribution, without gradient."""
+        """Return (hidden [tokens, width], entropy [tokens], log-probabilities [tokens] at each temperature).
+
+        hidden: the states that the response tokens are predicted from. entropy: of the distribution at the first
+        temperature, in nats, without gradient.
+        """
         if isinstance(part, PackedBatch):
             hidden = compute_packed_hidden(self.policy.base_model, part)
         else:
@@ -131,9 +144,9 @@ class PolicyForward(nn.Module):
 
 
 def token_logprobs(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Natural log-probability of each target and the entropy of each distribution.
+    """Return the log-probability of each target and the entropy of each distribution, both [...], in nats.
 
-    logits: [..., vocabulary]; targets: [...] ids. Returns two arrays [...]; the entropy carries no gradient.
+    logits: [..., vocabulary]. targets: ids [...]. The entropy carries no gradient.
     """
     logp = torch.log_softmax(logits.float(), dim=-1)
     with torch.no_grad():

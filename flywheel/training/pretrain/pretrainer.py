@@ -180,7 +180,7 @@ def run_pretraining(recipe: Recipe, *, resume: bool = True) -> Path:
         (recipe.out / "state.pt").unlink(missing_ok=True)
     workers = WorkerGroup(partial(Pretrainer, recipe), size, 1, _LIMIT_S, "--processes")
     try:
-        while not workers.call("go_on"):
+        while not workers.call("train_until_evaluation"):
             pass
     finally:
         workers.close()
@@ -243,7 +243,7 @@ class Pretrainer(TrainState):
         self.report = PretrainLog(recipe.out, self.first)
         self._course = self._follow()
 
-    def go_on(self) -> bool:
+    def train_until_evaluation(self) -> bool:
         """Train up to the next evaluation; whether that was the last."""
         return next(self._course, True)
 

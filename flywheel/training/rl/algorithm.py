@@ -45,10 +45,11 @@ class ScoredTrajectory:
 
 
 class Algorithm(Protocol):
-    """whole_groups: a batch has all of a task's trajectories, since they are compared with one another.
+    """What an algorithm decides: advantages and loss.
 
-    needs_value: there is a value model. It is pretrained, read before each step (`Rewarded.values`) and trained on
-    the `returns` of the estimates.
+    whole_groups: a batch has all of a task's trajectories, since they are compared with one another. needs_value: there
+    is a value model. It is pretrained, read before each step (`ScoredTrajectory.values`) and trained on the `returns`
+    of the estimates.
     """
 
     whole_groups: bool

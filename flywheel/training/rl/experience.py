@@ -6,7 +6,7 @@ several weight versions sampled needs nothing more: the surrogate is a sum over 
 its own sampler.
 One forward pass of the policy as it is gives the hidden states that V reads, and the same log-probabilities once more:
 on samples of the newest weights the two must agree (`mismatch`); on older ones they show how far the policy has moved
-on (`drift`), and the step's own move is clipped around them (`ppo.policy_loss`).
+on (`drift`), and the step's own move is clipped around them (`losses.policy_loss`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from flywheel.utils.errors import TrainingError
 
 @dataclass(frozen=True)
 class Experience:
-    """One trajectory. samples, rewards, told: of each step. score, success (V = 1): of its verdict.
+    """One trajectory. samples, rewards, value_features: of each step. score, success (V = 1): of its verdict.
 
     bootstrap_context: what would have come next where a limit cut the trajectory off, else None. later: what of the
     score is not among the rewards then. think_lengths: tokens of each step's thought. interface: its task's.
@@ -45,7 +45,7 @@ class Experience:
     trajectory_id: str
     samples: tuple[Example, ...]
     rewards: tuple[float, ...]
-    told: tuple[ValueFeatures, ...]
+    value_features: tuple[ValueFeatures, ...]
     score: float
     success: bool
     bootstrap_context: EncodedSequence | None
@@ -134,7 +134,7 @@ def _build_experience(
             summarizer=summarizer,
         )
         beyond = encoder.encode(context)
-    # What follows a cut-off trajectory is in the bootstrap (`gae.estimate`), with it an outcome that comes at an end.
+    # What follows a cut-off trajectory is in the bootstrap (`gae.estimate_advantages`), and so is an outcome at an end.
     later = outcome.score if beyond is not None and not settings.rl.reward_progress else 0.0
     scores = [step.state_score for step in episode.steps]
     rewards = shape_rewards(
@@ -182,19 +182,22 @@ def estimate_step_samples(
         raise TrainingError("the batch is empty", where="RL", fix="check the rollout's log for what became of it")
     for experience in batch:
         _check_experience(experience)
-    items = [[learner.reader.item(s.context, s.response) for s in experience.samples] for experience in batch]
+    items = [[learner.reader.encode_example(s.context, s.response) for s in experience.samples] for experience in batch]
     # One placeholder token: V is read where it would be predicted, and it is not fed to the model.
     valued = learner.value is not None
     cut = [number for number, experience in enumerate(batch) if valued and experience.bootstrap_context is not None]
-    beyond = [learner.reader.item(batch[number].bootstrap_context, (0,), sampled=False) for number in cut]
+    beyond = [learner.reader.encode_example(batch[number].bootstrap_context, (0,), sampled=False) for number in cut]
     states = iter(_read_policy(learner, [*(item for some in items for item in some), *beyond], rl))
     mine = [[next(states) for _ in some] for some in items]
     ends = {
-        number: float(_evaluate_value(learner, ValueFeatures(batch[number].score, 0.0).beside(hidden)[0]))
+        number: float(_evaluate_value(learner, ValueFeatures(batch[number].score, 0.0).append_to(hidden)[0]))
         for number, (hidden, _, _) in zip(cut, states, strict=True)
     }
     read = [
-        [told.beside(hidden) if valued else None for told, (hidden, _, _) in zip(one.told, states_of, strict=True)]
+        [
+            told.append_to(hidden) if valued else None
+            for told, (hidden, _, _) in zip(one.value_features, states_of, strict=True)
+        ]
         for one, states_of in zip(batch, mine, strict=True)
     ]
     rewarded = [
@@ -290,7 +293,7 @@ def _read_policy(
     [response], at the sampling temperature and at 1. Several processes read a part each."""
     found = {}
     for part, weight in pad_microbatches_across_ranks(
-        learner.reader.parts(items, rl, learner.actor.size), learner.actor
+        learner.reader.split_into_micro_batches(items, rl, learner.actor.size), learner.actor
     ):
         hidden, _, *logprobs = learner.actor.forward(part, rl.temperature, 1.0)
         ends = np.cumsum([len(items[member].response) for member in part.members])[:-1].tolist()

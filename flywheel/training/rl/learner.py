@@ -40,8 +40,8 @@ class ValueFeatures:
     score: float = UNKNOWN_FEATURE
     left: float = UNKNOWN_FEATURE
 
-    def beside(self, hidden: Tensor) -> Tensor:
-        """What `ValueModel` reads: hidden states [tokens, width] of one step, and this, [tokens, width + 2]."""
+    def append_to(self, hidden: Tensor) -> Tensor:
+        """Append this to hidden states [tokens, width] of one step: `ValueModel` reads these, [tokens, width + 2]."""
         return torch.cat([hidden, hidden.new_tensor(astuple(self)).expand(len(hidden), -1)], dim=-1)
 
 
@@ -60,8 +60,8 @@ class ValueModel(nn.Module):
         nn.init.zeros_(self.head[-1].bias)
 
     def forward(self, read: Tensor) -> Tensor:
-        """read: [..., width + 2], of `Told.beside` on hidden states from which a response token is predicted. Returns
-        values [...]."""
+        """Return values [...]. read: [..., width + 2], of `ValueFeatures.append_to` on hidden states from which a
+        response token is predicted."""
         hidden, told = read.tensor_split([self.norm.normalized_shape[0]], dim=-1)
         return self.head(torch.cat([self.norm(hidden), _FEATURE_SCALE * (told - UNKNOWN_FEATURE)], dim=-1)).squeeze(-1)
 
@@ -69,9 +69,6 @@ class ValueModel(nn.Module):
     def evaluate(self, read: Tensor) -> Tensor:
         """Values without gradient."""
         return self(read)
-
-
-# What RL trains, and all of it that must outlast a kill: policy, value model if any, optimisers, counters.
 
 
 class Learner(TrainState):

@@ -1,26 +1,26 @@
 """RL in real environments for one domain (section 2.5): take a batch, update, publish the weights, repeat.
 
-One step, in order, each line with the file to read:
+One step, in order, each line with the file to read (in flywheel/; without a folder: beside this one):
 
- 1. tasks are drawn by what is still to be learnt of them       curriculum.py
- 2. their episodes stream in, until a batch is whole            rollout/async_pool.py, rollout/rollout_log.py
- 3. an outcome becomes rewards, step by step                    rewards/shaping.py, experience.py (experiences)
- 4. every process of the trainer gets the batch                 parallel/workers.py, trainer.py
- 5. the policy is read: log-probabilities, hidden states        forward/policy_forward.py
- 6. V is read from the hidden states                            learner.py
- 7. whole trajectories get advantages and V's targets           algorithms/ppo.py, gae.py; algorithms/grpo.py, grpo.py
- 8. and are cut into turns, the samples, held against theirs    experience.py (step_samples), trainer.py (_agreement)
- 9. minibatches of turns get the algorithm's loss               trainer.py, algorithms/, losses.py
-10. gradients are added up, cut, and move the policy, then V    parallel/engine.py (gradient_step), zero.py
-11. all of it goes to disk, so that a kill costs one step       training/distributed/train_state.py, learner.py
-12. the new weights are published, and the pool goes on         _Run._step below
+ 1. draw tasks by what is still to be learnt of them          curriculum.py
+ 2. collect their episodes until a batch is whole             rollout/async_pool.py, rollout/rollout_log.py
+ 3. turn each outcome into rewards, step by step              rewards/shaping.py, experience.py: build_experiences
+ 4. send the batch to every training process                  training/distributed/worker_group.py, trainer.py
+ 5. read the policy: log-probabilities, hidden states         training/modeling/policy_forward.py
+ 6. read V from the hidden states                             learner.py: ValueModel
+ 7. give whole trajectories advantages and V's targets        algorithms/ppo.py with gae.py, or algorithms/grpo.py
+ 8. cut them into turns; check log-probabilities              experience.py: estimate_step_samples, trainer.py
+ 9. compute the algorithm's loss on minibatches of turns      trainer.py, algorithms/, losses.py
+10. add up and clip gradients; step the policy, then V        training/distributed/engine.py: take_gradient_step
+11. save all of it, so that a kill costs one step             training/distributed/train_state.py, learner.py
+12. publish the new weights, and let the pool go on           _RLRun._step below
 
-Rollouts stream (`rollout.stream`): while a batch is trained on, in a thread of its own, the event loop goes on acting,
-within rl.max_staleness. At 0 it waits, and the run is the synchronous one.
+Rollouts stream (`rollout/async_pool.py`): the event loop goes on acting while a thread trains on a batch, within
+rl.max_staleness. At 0 it waits, and the run is the synchronous one.
 
-Every step ends in a state on disk that holds all of the trainer, and the pool keeps its own (`rollout/rollout_log.py`),
-so a killed run goes on at the same step with the same batch. Tasks, samples and minibatches are functions of the seed
-and of what was drawn before, and episodes are put in order before anything is computed from them.
+The trainer saves its state at every step, and the pool its own (`rollout/rollout_log.py`), so a killed run resumes at
+the same step with the same batch. Tasks, samples and minibatches are functions of the seed and of what was drawn
+before, and episodes are put in order before anything is computed from them.
 """
 
 from __future__ import annotations
@@ -314,7 +314,7 @@ class _RLRun:
         plan = RolloutPlan(self.rl.group_size, count, 1, 0, self._seed("pretraining"), first=behind)
         source = ShuffledTasks(self.tasks, self._seed("pretraining", 0))
         async with self._pool(self._rollout_log("pretraining", source, plan, 0), policy, environments) as pool:
-            return await pool.batch()
+            return await pool.next_batch()
 
     async def _pretrain(self, batch: EpisodeBatch) -> None:
         with self._named(0, "value pretraining"):
@@ -329,7 +329,7 @@ class _RLRun:
         """One training step. The state is saved before the pool forgets the batch: a kill between them gives the
         batch neither twice nor never."""
         started = time.monotonic()
-        batch = await pool.batch()
+        batch = await pool.next_batch()
         collected = time.monotonic()
         with self._named(batch.step + 1):
             figures = await self._on_thread(self._update, batch)

@@ -25,17 +25,16 @@ from flywheel.training.rl.learner import Learner
 from flywheel.training.rl.losses import PolicyTerms, TokenBatch, explained_variance, value_loss
 from flywheel.utils.errors import TrainingError
 
-# Gradient steps of RL: the policy's by its algorithm's loss, and the value model's, over minibatches of turns.
-
 
 def policy_learning_rate(step: int, rl: RlSettings) -> float:
-    """Learning rate of the policy's gradient step number `step`, from 0: a linear rise over rl.warmup steps."""
+    """Return the learning rate of the policy's gradient step `step`, from 0: a linear rise over rl.warmup steps."""
     return rl.actor_lr * min(1.0, (step + 1) / (rl.warmup + 1))
 
 
 def train_step(learner: Learner, turns: Sequence[StepSample], rl: RlSettings, seed: int) -> dict[str, float]:
-    """rl.epochs passes of the policy and rl.critic_epochs of the value model, where there is one, over the turns;
-    `learner` is then of the next version.
+    """Train the policy for rl.epochs passes over the turns, and V, where there is one, for rl.critic_epochs.
+
+    `learner` is then of the next version. seed: of the minibatches.
 
     Returns token-level means: policy_loss, kl, entropy, clip_fraction, truncated_fraction (importance weights that were
     held), value_loss, explained_variance (of V before the update; of the turns of each interface by itself too, where
@@ -156,7 +155,7 @@ def _update_policy(
         return loss, astuple(terms)
 
     parts = pad_microbatches_across_ranks(
-        learner.reader.parts([turn.item for turn in turns], rl, engine.shares), engine
+        learner.reader.split_into_micro_batches([turn.item for turn in turns], rl, engine.shares), engine
     )
     what = f"the policy in step {learner.version + 1}, gradient step {learner.gradient_steps + 1}"
     (_, *sums), norm = take_gradient_step(engine, parts, loss_of, rate, what=what, where="RL")
@@ -252,9 +251,6 @@ def _measure_value(learner: Learner, held_out: Sequence[StepSample], step: int) 
     values = learner.value.evaluate(read).double().cpu().numpy()
     returns = np.concatenate([turn.returns for turn in held_out])
     return ValuePretraining(step, float(np.mean((values - returns) ** 2) / 2), explained_variance(values, returns))
-
-
-# What each training process of RL does: fit V, take the algorithm's steps, read and write weights and state.
 
 
 class RLTrainer:

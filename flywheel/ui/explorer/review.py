@@ -251,7 +251,7 @@ def submit_promotion_decision(ws: Workspace, iteration: int, decision: Promotion
 def _list_decisions(ws: Workspace, iteration: int) -> list[dict[str, Any]]:
     decided = promotion_review.read_review(ws, iteration)
     return (
-        [{name: getattr(one, name) for name in ("promote", "reviewer", "comment", "at")} for one in decided.all]
+        [{name: getattr(one, name) for name in ("promote", "reviewer", "comment", "at")} for one in decided.history]
         if decided
         else []
     )
