@@ -87,23 +87,18 @@ def _check_logprob_agreement(turns: Sequence[StepSample], rl: RlSettings) -> dic
     found = {
         "stale_fraction": sum(len(turn.logprob_diff) for turn in stale) / sum(len(turn.logprob_diff) for turn in turns)
     }
-    for name, some, limit, fix in (
-        (
-            "mismatch",
-            fresh,
-            rl.max_logprob_diff_on_policy,
-            "rollout and training must use the same prompts and weights",
-        ),
-        ("drift", stale, rl.max_logprob_diff_off_policy, "lower rl.max_staleness or the learning rate"),
+    for name, some, setting, fix in (
+        ("mismatch", fresh, "max_logprob_diff_on_policy", "rollout and training must use the same prompts and weights"),
+        ("drift", stale, "max_logprob_diff_off_policy", "lower rl.max_staleness or the learning rate"),
     ):
         if some:
             found[name] = float(_concatenate(some, "logprob_diff").mean())
-            if not found[name] <= limit:
+            if not found[name] <= getattr(rl, setting):
                 worst = max(some, key=lambda turn: float(turn.logprob_diff.mean())).sample
                 raise TrainingError(
                     f"recomputed log-probabilities differ from the sampled ones by {found[name]:.4f} on average, "
                     f"most in trajectory {worst.trajectory_id}, step {worst.step}",
-                    where=f"rl.max_{name}",
+                    where=f"rl.{setting}",
                     fix=fix,
                 )
     return found
