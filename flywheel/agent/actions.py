@@ -7,8 +7,9 @@ the parser and the serialiser, so nothing behind them depends on it.
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -295,3 +296,26 @@ class ParsedResponse:
 
     thought: str
     action: Action | ParseError
+
+
+# Convert actions to JSON and back.
+
+
+def actions_to_json(actions: Sequence[Action]) -> str:
+    """Write actions as JSON text, which `actions_from_json` reads back."""
+    return json.dumps([[type(action).__name__, dataclasses.asdict(action)] for action in actions])
+
+
+def actions_from_json(text: str) -> list[Action]:
+    """Read what `actions_to_json` wrote. Raises ValueError, KeyError, TypeError or AttributeError for other text."""
+    return [_action(name, fields) for name, fields in json.loads(text)]
+
+
+def _action(name: str, fields: dict[str, Any]) -> Action:
+    kind = {kind.__name__: kind for kind in ACTION_NAMES}.get(name)
+    if kind is None:
+        raise ValueError(f"{name} is no action")
+    values = {key: Point(**value) if isinstance(value, dict) else value for key, value in fields.items()}
+    if "keys" in values:
+        values["keys"] = tuple(values["keys"])
+    return kind(**values)

@@ -66,7 +66,7 @@ def truncate_middle(text: str, characters: int) -> str:
 # Digests: what the steps say that are too old for a line of their own, in one text of bounded length (section 2.1).
 #
 # `RuleSummarizer` writes it by rules (counts of actions, the pages visited, the words typed);
-# `policy/client/summarizer.py` asks a language model.
+# `policy/client/language_model.py` asks a language model.
 
 RULES = "rules"
 _KEPT = 8  # newest pages and typed texts that a counts remembers

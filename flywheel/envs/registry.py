@@ -21,8 +21,7 @@ from flywheel.config import Settings, params_file
 from flywheel.config.settings import SettingsBlock
 from flywheel.envs.base import Env, Task, TaskSuite
 from flywheel.envs.verdict import Verifier
-from flywheel.utils.diagnostics import Finding
-from flywheel.utils.errors import BadInput, EnvTimeout, did_you_mean
+from flywheel.utils.errors import BadInput, EnvTimeout, Finding, did_you_mean
 
 _SETTINGS_KEY = "sandbox.kinds"
 _PLUGIN_PACKAGE = f"{__package__}.backends"  # imported by name: back-ends import this module

@@ -11,8 +11,7 @@ from importlib import metadata
 from pathlib import Path
 
 from flywheel.config import Settings
-from flywheel.utils.diagnostics import Finding, run_diagnostic
-from flywheel.utils.errors import FlywheelError
+from flywheel.utils.errors import Finding, FlywheelError, run_diagnostic
 
 _PACKAGES = {
     "prefect": "",

@@ -19,7 +19,7 @@ from flywheel.agent.prompt import Context
 from flywheel.config import Settings
 from flywheel.envs import registry
 from flywheel.envs.base import Env, Observation, StepResult, Task
-from flywheel.policy.client.summarizer import open_summarizer
+from flywheel.policy.client.language_model import open_summarizer
 from flywheel.policy.protocol import Completion, PolicyBackend, SamplingParams
 from flywheel.rollout.history import PromptHistory
 from flywheel.store.trajectory import Step, Trajectory, make_trajectory_id

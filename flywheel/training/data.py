@@ -24,7 +24,7 @@ from flywheel.agent.history import Summarizer
 from flywheel.agent.prompt import Context, build_context
 from flywheel.config import PolicySettings, Settings, SupervisedSettings
 from flywheel.config.workspace import Workspace
-from flywheel.policy.client.summarizer import open_summarizer
+from flywheel.policy.client.language_model import open_summarizer
 from flywheel.policy.encoding import EncodedSequence, Encoder
 from flywheel.rollout.history import PromptHistory
 from flywheel.store import images as store_images

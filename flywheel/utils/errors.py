@@ -6,7 +6,8 @@ The command turns them into exit codes: `BadInput` is 2, every other `FlywheelEr
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 
 
 class FlywheelError(Exception):
@@ -144,3 +145,24 @@ def errors_of_place(place: object) -> Iterator[None]:
         yield
     except OSError as error:
         raise BadInput(f"nothing can be made here: {error.strerror}", where=place, fix="name another place") from error
+
+
+# What `flywheel doctor` finds.
+
+
+@dataclass(frozen=True)
+class Finding:
+    """state: ok, missing (something does not work without it) or optional (not there, and not needed here)."""
+
+    name: str
+    state: str
+    detail: str
+    fix: str = ""
+
+
+def run_diagnostic(name: str, look: Callable[[], str]) -> Finding:
+    """What `look` tells is ok; what it raises is missing."""
+    try:
+        return Finding(name, "ok", look())
+    except FlywheelError as error:
+        return Finding(name, "missing", error.what, error.fix)

@@ -14,8 +14,7 @@ from local_server import Server, said
 
 from flywheel.agent.prompt import Image
 from flywheel.envs.base import Observation
-from flywheel.policy.client.language_model import OpenAIChatModel
-from flywheel.policy.client.summarizer import ModelSummarizer, open_summarizer
+from flywheel.policy.client.language_model import ModelSummarizer, OpenAIChatModel, open_summarizer
 from flywheel.policy.encoding import Encoder
 from flywheel.rollout.history import build_step_context
 from flywheel.rollout.pool import run_rollout

@@ -15,8 +15,7 @@ from processes import PATIENCE_S
 
 from flywheel.agent.history import HistorySummary, PastStep, RuleSummarizer, StepCounts
 from flywheel.config import LanguageModelSettings, PolicySettings, Settings, parse_settings
-from flywheel.policy.client.language_model import OpenAIChatModel
-from flywheel.policy.client.summarizer import ModelSummarizer, open_summarizer
+from flywheel.policy.client.language_model import ModelSummarizer, OpenAIChatModel, open_summarizer
 from flywheel.utils.errors import BadInput
 
 CHARACTERS = 120

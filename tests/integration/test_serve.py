@@ -20,7 +20,7 @@ from flywheel.policy.chat_api import format_chat_request, png_data_url
 from flywheel.policy.checkpoint import checkpoint_digest
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.protocol import SamplingParams
-from flywheel.policy.server import app, key_file
+from flywheel.policy.server import app, process
 
 
 @pytest.fixture(scope="module")
@@ -284,14 +284,12 @@ def test_a_key_is_made_for_each_server_and_its_user_alone_finds_it(folder, monke
     monkeypatch.setenv("OPENAI_API_KEY", "of another server")
     with serving(folder) as server:
         port = httpx.URL(server.url).port
-        path = key_file.server_key_path(port)
+        path = process.server_key_path(port)
         assert path.stat().st_mode & 0o777 == 0o600
         assert (
-            key_file.find_server_key(server.url)
-            == key_file.find_server_key(f"http://localhost:{port}/v1")
-            == server.key
+            process.find_server_key(server.url) == process.find_server_key(f"http://localhost:{port}/v1") == server.key
         )
-        assert key_file.find_server_key(f"http://example.org:{port}/v1") == ""
+        assert process.find_server_key(f"http://example.org:{port}/v1") == ""
         ask = {"json": BODY, "timeout": 60}
         for headers, status in (
             ({}, 401),
@@ -303,7 +301,7 @@ def test_a_key_is_made_for_each_server_and_its_user_alone_finds_it(folder, monke
         server.process.kill()
         server.process.wait(PATIENCE_S)
         assert path.exists()
-        assert key_file.find_server_key(server.url) == ""
+        assert process.find_server_key(server.url) == ""
     path.unlink()
 
 

@@ -19,8 +19,7 @@ from flywheel.config import Settings
 from flywheel.envs.base import Observation, StepResult, Task, TaskSuite, TaskTemplate
 from flywheel.envs.registry import BackendSettings, EnvLimits, parse_backend_settings
 from flywheel.envs.verdict import Verdict, Verifier, apply_verifier
-from flywheel.utils.diagnostics import Finding, run_diagnostic
-from flywheel.utils.errors import BadInput, EnvError
+from flywheel.utils.errors import BadInput, EnvError, Finding, run_diagnostic
 
 _THINGS = ("box", "cup", "key", "map", "pen")
 

@@ -8,7 +8,7 @@ import pytest
 from action_specimens import action as draw
 
 from flywheel.agent import actions as act
-from flywheel.agent.action_json import actions_from_json, actions_to_json
+from flywheel.agent.actions import actions_from_json, actions_to_json
 from flywheel.envs.browser.driver.input import InputDriver
 
 NONE_OF_ITS = [

@@ -25,8 +25,7 @@ from flywheel.envs.suites import catalogue, verifiers
 from flywheel.envs.tasks.drawing import make_task
 from flywheel.envs.verdict import Verifier
 from flywheel.utils import child_processes
-from flywheel.utils.diagnostics import Finding, run_diagnostic
-from flywheel.utils.errors import BadInput, FlywheelError
+from flywheel.utils.errors import BadInput, Finding, FlywheelError, run_diagnostic
 
 
 def examine_browsers(settings: Settings, task: Task) -> Iterator[Finding]:

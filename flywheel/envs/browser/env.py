@@ -12,8 +12,7 @@ from typing import Any
 from urllib.parse import urljoin
 
 from flywheel.agent import actions as act
-from flywheel.agent.action_json import actions_from_json, actions_to_json
-from flywheel.agent.actions import Action, CallUser, Finished
+from flywheel.agent.actions import Action, CallUser, Finished, actions_from_json, actions_to_json
 from flywheel.config import SandboxSettings
 from flywheel.envs.base import Gesture, LatestPicture, Observation, StepResult, Task
 from flywheel.envs.browser.driver.cdp import CdpCommandError

@@ -19,8 +19,7 @@ from flywheel.envs.computer.task_suites import ManifestSuite
 from flywheel.envs.registry import EnvLimits, EnvPool, parse_backend_settings
 from flywheel.envs.suite_manifests import register_external_suite
 from flywheel.envs.verdict import Verifier
-from flywheel.utils.diagnostics import Finding, run_diagnostic
-from flywheel.utils.errors import BadInput, EnvError, did_you_mean
+from flywheel.utils.errors import BadInput, EnvError, Finding, did_you_mean, run_diagnostic
 
 # Settings that change how long an episode takes, and not what happens in it.
 _NOT_IN_IDENTITY = {"places", "timeout_s", "open_s", "warm"}

@@ -18,8 +18,7 @@ from flywheel.envs.phone.android_env import AndroidEnv, AndroidPhone
 from flywheel.envs.phone.android_suite import AndroidSuite
 from flywheel.envs.registry import BackendSettings, EnvLimits, EnvPool, parse_backend_settings
 from flywheel.envs.verdict import Verifier
-from flywheel.utils.diagnostics import Finding, run_diagnostic
-from flywheel.utils.errors import BadInput, EnvError, EnvTimeout
+from flywheel.utils.errors import BadInput, EnvError, EnvTimeout, Finding, run_diagnostic
 
 _BACKEND_NAME, _INSTALL_COMMAND = "android", "pip install 'flywheel[phone]'"
 ANDROID_SUITES: dict[str, AndroidSuite] = {}

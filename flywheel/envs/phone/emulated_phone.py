@@ -29,8 +29,7 @@ from flywheel.envs.suites.phone.world import PHONE
 from flywheel.envs.suites.server import SuiteSession, WorldServer, WorldSession
 from flywheel.envs.suites.site import site_address
 from flywheel.envs.verdict import Verifier
-from flywheel.utils.diagnostics import Finding, run_diagnostic
-from flywheel.utils.errors import BadInput
+from flywheel.utils.errors import BadInput, Finding, run_diagnostic
 
 # Serves the emulated phone: its home screen, and each application as a session of its site at an address of its own.
 #

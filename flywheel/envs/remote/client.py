@@ -14,8 +14,7 @@ from typing import Any
 
 import aiohttp
 
-from flywheel.agent.action_json import actions_to_json
-from flywheel.agent.actions import Action
+from flywheel.agent.actions import Action, actions_to_json
 from flywheel.config import Settings
 from flywheel.envs import registry
 from flywheel.envs.base import Env, StepResult, Task

@@ -13,8 +13,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from flywheel.agent.action_json import actions_from_json
-from flywheel.agent.actions import ACTION_NAMES, Action
+from flywheel.agent.actions import ACTION_NAMES, Action, actions_from_json
 from flywheel.envs.base import Checkpointable, Env, PartialCheckpointable, StepResult, Task
 from flywheel.envs.registry import EnvPool
 from flywheel.envs.remote import protocol

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import httpx
 
 from flywheel import config
-from flywheel.policy.server import key_file as serving_key
+from flywheel.policy.server import process as serving_key
 from flywheel.utils.errors import BadInput, FlywheelError, PolicyBusy, PolicyError, PolicyTimeout, first_line
 
 # Calls to an OpenAI-compatible server: deadlines, tries, and a named error for all that can go wrong on the way.

@@ -2,8 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
+import logging
+import threading
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, Protocol
 
+from flywheel import config
+from flywheel.agent.history import (
+    RULES,
+    HistorySummary,
+    PastStep,
+    RuleSummarizer,
+    Summarizer,
+    collapse_whitespace,
+    summarise_step,
+    truncate_end,
+)
 from flywheel.config import LanguageModelSettings
 from flywheel.policy.client.endpoint import ChatEndpoint, EndpointErrors
 from flywheel.utils import processes
@@ -76,3 +92,83 @@ class OpenAIChatModel:
         if not isinstance(text, str):
             raise LanguageModelError("the answer holds no text", where=self._url)
         return text
+
+
+# Summarise the older steps of an episode by a language model (section 2.1).
+#
+# The model is given the digest so far and the steps that have aged since, never the whole trajectory.
+
+log = logging.getLogger(__name__)
+
+_LINE_CHARACTERS = 400  # of each step that a language model is told
+_CACHE = 4096  # digests that a process keeps
+
+
+class ModelSummarizer:
+    """By a language model, which is asked once for each `every` steps of a trajectory.
+
+    Answers are kept by what was asked, so samples of one task that began alike read the same digest. Where the model
+    fails, or answers nothing, the rules take its place for this digest: the log and `by` say so, and it is asked
+    again when the next steps have aged. What was shown is stored with the step, so training never asks for it again.
+    """
+
+    every = 8
+
+    def __init__(self, model: ChatModel, characters: int) -> None:
+        self.name, self._model, self._characters = model.name, model, characters
+        self._rules = RuleSummarizer(characters)
+        self._known: dict[str, str] = {}
+        self._lock = threading.Lock()
+
+    def digest(self, before: HistorySummary, aged: Sequence[PastStep]) -> HistorySummary:
+        """Blocks while the model answers, `language_model.timeout_s` at most."""
+        ruled = self._rules.digest(before, aged)
+        try:
+            text = self._ask(before, aged)
+        except LanguageModelError as error:
+            log.warning("a digest of %d steps is by rules: %s", ruled.steps, error)
+            return HistorySummary(
+                ruled.steps, ruled.text, f"{RULES}, since {self.name} failed: {error.what}", ruled.counts
+            )
+        return HistorySummary(ruled.steps, text, self.name, ruled.counts)
+
+    def _ask(self, before: HistorySummary, aged: Sequence[PastStep]) -> str:
+        system = _SYSTEM.format(characters=self._characters)
+        lines = (f"{before.steps + n}. {summarise_step(step, _LINE_CHARACTERS)}" for n, step in enumerate(aged, 1))
+        user = _USER.format(steps=before.steps, record=before.text or "Nothing yet.", lines="\n".join(lines))
+        key = hashlib.sha256(f"{system}\0{user}".encode("utf-8", "replace")).hexdigest()
+        with self._lock:
+            if key in self._known:
+                return self._known[key]
+        text = truncate_end(collapse_whitespace(self._model.complete(system, user)), self._characters)
+        if not text:
+            raise LanguageModelError("the language model answered nothing", where="memory")
+        with self._lock:
+            if len(self._known) >= _CACHE:
+                self._known.pop(next(iter(self._known)))
+            return self._known.setdefault(key, text)  # the first of two answers that came at once is everyone's
+
+
+_SYSTEM = """You keep the record of a GUI agent's work, which it reads instead of its older steps. Write the new \
+record: the old one and the steps since, as one paragraph of plain text, at most {characters} characters. Keep what \
+later steps may need: values that were read, text that was typed, pages that were visited, what failed, what is done. \
+Leave out what no longer matters. Answer with the record alone."""
+
+_USER = """Record of steps 1 to {steps}:
+{record}
+
+Steps since:
+{lines}"""
+
+
+def open_summarizer(settings: config.Settings) -> Summarizer:
+    """The one that `policy.summarizer` names. All callers in a process share a model's answers."""
+    policy = settings.policy
+    if policy.summarizer == "rules":
+        return RuleSummarizer(policy.summary_max_chars)
+    return _model_summarizer(settings.language_model, policy.summary_max_chars)
+
+
+@lru_cache(maxsize=8)
+def _model_summarizer(model: config.LanguageModelSettings, characters: int) -> ModelSummarizer:
+    return ModelSummarizer(OpenAIChatModel(model), characters)

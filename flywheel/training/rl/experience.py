@@ -20,7 +20,7 @@ from torch import Tensor
 
 from flywheel.config import RlSettings, Settings
 from flywheel.envs.base import Task
-from flywheel.policy.client.summarizer import open_summarizer
+from flywheel.policy.client.language_model import open_summarizer
 from flywheel.policy.encoding import EncodedSequence, Encoder
 from flywheel.rewards.shaping import ShapingConfig, reward_as_earned, reward_at_end, shape_rewards
 from flywheel.rollout.episode import Episode
