@@ -91,6 +91,6 @@ def _stage_worker(ws: Workspace, chosen: config.Settings) -> Iterator[None]:
     with (
         (ws.state / "worker.log").open("ab") as out,
         run_worker(deployments.work_pool_name(ws), out) as worker,
-        run_periodically(worker.begin_again, _LOOK_S),
+        run_periodically(worker.restart_if_dead, _LOOK_S),
     ):
         yield

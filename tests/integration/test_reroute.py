@@ -149,7 +149,7 @@ def test_a_scorer_judges_stored_trajectories_anew(recorded, monkeypatch):
     assert sorted(by_stage, key=lambda row: row["trajectory_id"]) == rows(recorded, "scores", 2, "score")
 
 
-@pytest.mark.parametrize("after", ["write_again", "chain", "renew"])
+@pytest.mark.parametrize("after", ["rewrite_manifest", "relink_manifest", "update_lock_entries"])
 def test_a_write_that_is_killed_is_gone_on_with(ws, monkeypatch, after):
 
     def killed(*arguments):
@@ -157,7 +157,7 @@ def test_a_write_that_is_killed_is_gone_on_with(ws, monkeypatch, after):
 
     found = reroute.prepare_reroute(ws, 1, RoutingRule(threshold=0.4))
     with monkeypatch.context() as patch:
-        patch.setattr(reroute.dvc_files if after == "renew" else manifest, after, killed)
+        patch.setattr(reroute.dvc_files if after == "update_lock_entries" else manifest, after, killed)
         with pytest.raises(KeyboardInterrupt):
             reroute.apply_reroute(ws, [found], RoutingRule(threshold=0.4))
     assert reroute.resume_pending_decisions(ws) == [1]

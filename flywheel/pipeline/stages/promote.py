@@ -73,7 +73,7 @@ def _finish(ctx: StageContext, folder: Path, result: dict) -> StageResult:
             "comment": one.comment,
             "at": datetime.fromisoformat(one.at),
         }
-        for one in (decided.all if decided else ())
+        for one in (decided.history if decided else ())
     ]
     figures = (metrics.metric_row("promoted", result["promoted"]),)
     summary = {"promoted": "yes" if result["promoted"] else "no", "because": result["reason"]}
