@@ -131,7 +131,9 @@ def test_nothing_held_out_leaves_all_templates_to_training():
 def test_templates_that_are_left_out_are_asked_by_nobody(held):
     out = {"shop": ["open", "buy"], "control": ["slider"], "settings": ["two"]}
     settings = quick(
-        held_out=held, left_out=[f"{world}/{name}" for world, names in out.items() for name in names], train_tasks=80
+        held_out=held,
+        excluded_templates=[f"{world}/{name}" for world, names in out.items() for name in names],
+        train_tasks=80,
     )
     for split in ("train", "eval"):
         drawn = {(task.world, task.template) for task in make_tasks(settings, 0, split)}
