@@ -104,7 +104,7 @@ async def test_a_drained_node_ends_with_its_last_session(tmp_path):
     async with (
         manager(tmp_path) as it,
         node(it.address) as one,
-        open_environments(chosen(it.address, wait_s=0.3), [task()]) as environments,
+        open_environments(chosen(it.address, acquire_timeout_s=0.3), [task()]) as environments,
     ):
         await until(lambda: it.ledger.nodes, "the node has not registered")
         async with environments.env(task()) as env:
