@@ -274,7 +274,9 @@ def _are_scores_current(ws: Workspace, iteration: int, rule: RoutingRule, settin
         there.setdefault(domain, set()).add((scorer, version))
     if rule.scorers is None and not routing_decisions.current_routing_rule(ws, iteration).scorers:
         return True  # they were given by the scorers of then, which are asked for again by name alone
-    return all(found == {(one.name, one.version) for one in panel.for_domain(domain)} for domain, found in there.items())
+    return all(
+        found == {(one.name, one.version) for one in panel.for_domain(domain)} for domain, found in there.items()
+    )
 
 
 def _create_judgements(connection: duckdb.DuckDBPyConnection, iteration: int, rule: RoutingRule, *, held: bool) -> int:

@@ -60,7 +60,8 @@ def created(root: Path, sessions: int = 0) -> Workspace:
     source = root.with_name(f"{root.name}-source")
     (source / "recordings").mkdir(parents=True)
     shipped = sorted(path for path in (workspaces.PROJECT_ROOT / "recordings").iterdir() if path.is_dir())[:sessions]
-    for path in (*shipped, *(workspaces.PROJECT_ROOT / name for name in ("models", "configs", "params.yaml", "prefect.yaml"))):
+    names = ("models", "configs", "params.yaml", "prefect.yaml")
+    for path in (*shipped, *(workspaces.PROJECT_ROOT / name for name in names)):
         (source / path.relative_to(workspaces.PROJECT_ROOT)).symlink_to(path)
     return workspaces.create_workspace(root, "small", project=source)
 
