@@ -288,7 +288,7 @@ def test_init_refuses_a_folder_that_holds_something(tmp_path):
 def test_init_says_how_many_recordings_the_profile_lacks(tmp_path, profile, wanted):
     code, output = flywheel("init", tmp_path / "new", "--profile", profile)
     assert code == 0
-    assert ("recording.synthetic.make_" in output) == bool(wanted)
+    assert ("flywheel.recordings.synthetic." in output) == bool(wanted)
     if wanted:
         assert wanted in output
 
