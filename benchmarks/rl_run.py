@@ -45,7 +45,8 @@ COMMON: dict[str, Any] = {
     "max_staleness": 1,
 }
 # What long episodes have instead: an episode is a dozen turns and more, so a batch has fewer of them, of as many tasks,
-# and few gradient steps; the score is rewarded as it grows, and steps cost. docs/rl.md tells what others came to.
+# and few gradient steps; the score is rewarded as it grows, and steps cost. docs/measurements/rl.md has what others
+# came to.
 LONG: dict[str, Any] = {
     "group_size": 4,
     "minibatch": 192,

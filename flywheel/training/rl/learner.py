@@ -25,7 +25,7 @@ from flywheel.training.rl.algorithm import Algorithm
 #
 # Beside the hidden states it is told what the policy is not: the score of the state, and how much of the step budget is
 # left (an asymmetric critic: Pinto et al. 2018; of time limits: Pardo et al. 2018). Of long episodes the hidden states
-# alone say next to nothing; docs/rl.md has the figures.
+# alone say next to nothing (docs/measurements/rl.md).
 
 UNKNOWN_FEATURE = 0.5
 """Stands for a number that is not known."""
