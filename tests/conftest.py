@@ -265,20 +265,20 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def three(shared: Path) -> Path:
-    """A workspace with iterations 1 to 3 of `past`, complete; to be copied."""
-    import past
+def three_iterations(shared: Path) -> Path:
+    """A workspace with iterations 1 to 3 of `made_workspaces`, complete; to be copied."""
+    import made_workspaces
 
-    return past.once(shared, "three", lambda folder: past.made(folder, 3))
+    return made_workspaces.once(shared, "three", lambda folder: made_workspaces.made(folder, 3))
 
 
 @pytest.fixture(scope="session")
-def turned(shared: Path) -> Path:
-    """A workspace with iteration 1 of `least_work`, complete; to be copied."""
-    import least_work
-    import past
+def one_iteration(shared: Path) -> Path:
+    """A workspace with iteration 1 of `minimal_iterations`, complete; to be copied."""
+    import made_workspaces
+    import minimal_iterations
 
-    return past.once(shared, "turned", least_work.turned)
+    return made_workspaces.once(shared, "turned", minimal_iterations.turned)
 
 
 @pytest.fixture
@@ -288,7 +288,7 @@ def ws(tmp_path: Path) -> Workspace:
 
 
 @pytest.fixture(params=["apart", "beside"])
-def kept(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def isolation_mode(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Servers of pages are kept apart from this machine, or are not."""
     if request.param == "beside":
         monkeypatch.setattr(isolation, "explain_missing_bwrap", lambda: "the test says so")
@@ -328,7 +328,7 @@ def browser():
 
 
 @pytest.fixture(scope="module")
-def cluster():
+def postgres_server():
     """A PostgreSQL of the module's own."""
     from postgres import postgres
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
-import least_work
+import minimal_iterations
 import psutil
 import pytest
 from processes import PATIENCE_S
@@ -32,10 +32,10 @@ _AT_ONCE = {"cluster.max_parallel_stages": 2}
 
 
 @pytest.fixture(scope="module")
-def served(cluster, tmp_path_factory):
+def served(postgres_server, tmp_path_factory):
     """A workspace with a recording to take in, its server, and this process as its client."""
-    ws = least_work.begun(tmp_path_factory.mktemp("apart") / "beside", sessions=1)
-    named = {"PREFECT_SERVER_DATABASE_CONNECTION_URL": cluster.new("apart")}
+    ws = minimal_iterations.begun(tmp_path_factory.mktemp("apart") / "beside", sessions=1)
+    named = {"PREFECT_SERVER_DATABASE_CONNECTION_URL": postgres_server.new("apart")}
     with mock.patch.dict(os.environ, named), open_prefect_server(ws):
         from prefect.context import refresh_global_settings_context
 
@@ -110,23 +110,25 @@ def both_at_work(cluster, ws: Workspace) -> Iterator[None]:
     assert stage_records.unfinished_stages(ws, _BESIDE, 1) == []
 
 
-def test_two_workers_run_two_stages_at_the_same_time_with_the_rows_of_one_after_another(cluster, served, tmp_path):
+def test_two_workers_run_two_stages_at_the_same_time_with_the_rows_of_one_after_another(
+    postgres_server, served, tmp_path
+):
     """Though the process of one is killed, which is begun again."""
     from flows.iteration import iteration
 
-    with two_workers(served) as workers, both_at_work(cluster, served):
+    with two_workers(served) as workers, both_at_work(postgres_server, served):
         for process in psutil.Process(workers[0].pid).children(recursive=True):
             with contextlib.suppress(psutil.NoSuchProcess):
                 if "worker" not in process.cmdline():
                     process.kill()
         until(lambda: at_work(served) != [*_BESIDE], "one is gone")
         until(lambda: at_work(served) == [*_BESIDE], "it is at work again")
-    other = least_work.begun(tmp_path / "one-after-another", sessions=1)
+    other = minimal_iterations.begun(tmp_path / "one-after-another", sessions=1)
     iteration(str(other.root), until="synthesize")
     assert rows(served) == rows(other)
 
 
-def test_its_history_is_that_of_any_iteration(cluster, served):
+def test_its_history_is_that_of_any_iteration(postgres_server, served):
     told = {row["stage"]: row for row in run_history.query_stage_history(served, [1])}
     found = {name: [one["state"] for one in run_history.query_stage_attempts(served, 1, name)[0]] for name in _BESIDE}
     assert sorted(map(len, found.values())) == [1, 2]
@@ -136,7 +138,9 @@ def test_its_history_is_that_of_any_iteration(cluster, served):
         assert {f"finish {name}", f"version {name}"} < {
             one["task"] for one in run_history.query_stage_attempts(served, 1, name)[1]
         }
-    runs = cluster.run("select name, tags::text, parent_task_run_id from flow_run where name like '001 %'", "apart")
+    runs = postgres_server.run(
+        "select name, tags::text, parent_task_run_id from flow_run where name like '001 %'", "apart"
+    )
     for run in runs:
         if "one-after-another" not in run["tags"] and "beside" in run["tags"]:
             assert f"stage:{run['name'].removeprefix('001 ')}" in run["tags"]
@@ -177,7 +181,7 @@ def test_the_error_of_its_process_is_the_iterations(served, made_with, said):
 def test_a_killed_run_leaves_no_process_and_is_gone_on_with(served, tmp_path):
     from flows.iteration import iteration
 
-    ws = least_work.begun(tmp_path / "killed", sessions=1)
+    ws = minimal_iterations.begun(tmp_path / "killed", sessions=1)
     flywheel = Path(sys.executable).with_name("flywheel")
     with (tmp_path / "log").open("wb") as out:
         run = subprocess.Popen(

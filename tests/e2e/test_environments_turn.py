@@ -9,11 +9,11 @@ import shutil
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-import lamps
+import lamp_env
 import pytest
 import yaml
-from lamps import Lamps, score_lamp, small_model
-from shelves import STORE, Shelves
+from lamp_env import Lamps, score_lamp, small_model
+from text_env import STORE, Shelves
 
 from flywheel.agent.prompt import build_context
 from flywheel.config import Settings, SupervisedSettings, parse_settings
@@ -142,7 +142,7 @@ def test_a_whole_turn(shelves, base, tmp_path):
 
 
 class LampKind(Shelves):
-    """The lamps of `lamps.py`, which are pictures, as a kind of their own."""
+    """The lamps of `lamp_env.py`, which are pictures, as a kind of their own."""
 
     def limits(self, settings):
         return EnvLimits(places=2, call_s=30, open_s=30)
@@ -161,7 +161,7 @@ def test_rl_of_two_kinds_at_once(shelves, base, tmp_path, monkeypatch):
     pictures = LampKind("lamps")
     monkeypatch.setitem(BACKENDS, "lamps", pictures)
     tasks = [store_task(number, task_id=f"store{number}") for number in range(4)]
-    tasks += [replace(lamps.task(number, max_steps=2), environment="lamps", domain="stores") for number in range(4)]
+    tasks += [replace(lamp_env.task(number, max_steps=2), environment="lamps", domain="stores") for number in range(4)]
     played = []
     result = train_rl(
         base,

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from unittest import mock
 
-import least_work
+import minimal_iterations
 import pytest
 from processes import PATIENCE_S
 
@@ -21,7 +21,7 @@ from flywheel.store.versioning import stage_records
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
     """A workspace, a server, and this process as its client."""
-    ws = least_work.begun(tmp_path_factory.mktemp("own") / "night")
+    ws = minimal_iterations.begun(tmp_path_factory.mktemp("own") / "night")
     with mock.patch.dict(os.environ, PWD=str(ws.root)), open_prefect_server(ws):
         from prefect.context import refresh_global_settings_context
 

@@ -6,11 +6,11 @@ import json
 import sys
 from pathlib import Path
 
-import least_work
+import minimal_iterations
 import pytest
 import synthetic
 import yaml
-from opened import watching
+from opened_files import watching
 
 from flywheel.config import Settings, load_settings
 from flywheel.config.workspace import Workspace
@@ -149,7 +149,7 @@ _PERHAPS = {"language_model"}  # read where a model writes, which is not so here
 
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory) -> Workspace:
-    ws = least_work.created(tmp_path_factory.mktemp("declared") / "ws", sessions=1)
+    ws = minimal_iterations.created(tmp_path_factory.mktemp("declared") / "ws", sessions=1)
     small = {
         "recording.processes": 1,
         "recording.sessions_per_iteration": 1,

@@ -194,7 +194,7 @@ def test_nothing_is_left_of_a_run_that_is_killed(machines, nodes, tmp_path):
     import ray
 
     place = tmp_path / "place"
-    program = Path(__file__).parents[1] / "support" / "placed_run.py"
+    program = Path(__file__).parents[1] / "support" / "placed_rollout.py"
     path = {"PYTHONPATH": os.pathsep.join(sys.path)}  # it imports this file
     run = subprocess.Popen([sys.executable, program, machines.address, place], env=os.environ | path)
     try:

@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 from unittest import mock
 
-import least_work
+import minimal_iterations
 import pytest
 from postgres import PASSWORD
 from processes import PATIENCE_S
@@ -23,10 +23,10 @@ _VARIABLE = "PREFECT_SERVER_DATABASE_CONNECTION_URL"
 
 
 @pytest.fixture(scope="module")
-def served(cluster, tmp_path_factory):
+def served(postgres_server, tmp_path_factory):
     """A workspace whose server works on a database of its own, and this process as its client."""
-    ws = least_work.begun(tmp_path_factory.mktemp("postgres") / "small")
-    with mock.patch.dict(os.environ, {_VARIABLE: cluster.new("served")}), open_prefect_server(ws):
+    ws = minimal_iterations.begun(tmp_path_factory.mktemp("postgres") / "small")
+    with mock.patch.dict(os.environ, {_VARIABLE: postgres_server.new("served")}), open_prefect_server(ws):
         from prefect.context import refresh_global_settings_context
 
         refresh_global_settings_context()
@@ -55,29 +55,29 @@ def named(url: str):
     ],
     ids=["password", "database", "port", "driver", "number", "words"],
 )
-def test_what_cannot_be_used_is_told_in_a_line_without_the_password(cluster, change, words):
+def test_what_cannot_be_used_is_told_in_a_line_without_the_password(postgres_server, change, words):
     from flows.ops import prefect_server_main
 
-    with named(change(cluster.url("postgres"))), pytest.raises(BadInput, match=words) as raised:
+    with named(change(postgres_server.url("postgres"))), pytest.raises(BadInput, match=words) as raised:
         prefect_server_main.prepare_database()
     assert _VARIABLE in str(raised.value)
     assert PASSWORD not in str(raised.value)
 
 
 @pytest.mark.smoke
-def test_one_who_may_make_no_tables_is_told(cluster):
+def test_one_who_may_make_no_tables_is_told(postgres_server):
     from flows.ops import prefect_server_main
 
-    cluster.run("create role reader login password 'reads-alone'")
-    url = cluster.new("not_theirs").replace(f"flywheel:{PASSWORD}", "reader:reads-alone")
+    postgres_server.run("create role reader login password 'reads-alone'")
+    url = postgres_server.new("not_theirs").replace(f"flywheel:{PASSWORD}", "reader:reads-alone")
     with named(url), pytest.raises(BadInput, match="permission denied"):
         prefect_server_main.prepare_database()
 
 
 @pytest.mark.parametrize("command", ["run", "up"])
-def test_a_command_ends_before_anything_begins(cluster, tmp_path, command):
-    ws = least_work.begun(tmp_path / "small")
-    wrong = {**os.environ, _VARIABLE: cluster.url("postgres", f"{PASSWORD}-wrong")}
+def test_a_command_ends_before_anything_begins(postgres_server, tmp_path, command):
+    ws = minimal_iterations.begun(tmp_path / "small")
+    wrong = {**os.environ, _VARIABLE: postgres_server.url("postgres", f"{PASSWORD}-wrong")}
     wrong.pop("PREFECT_API_URL", None)
     flywheel = Path(sys.executable).with_name("flywheel")
     done = subprocess.run(
@@ -90,19 +90,19 @@ def test_a_command_ends_before_anything_begins(cluster, tmp_path, command):
     assert not [text for text in (done.stdout, done.stderr, *logs) if PASSWORD in text]
 
 
-def test_an_iteration_and_its_history_are_kept_there(cluster, served):
+def test_an_iteration_and_its_history_are_kept_there(postgres_server, served):
     from flows.iteration import iteration
     from flywheel.store.catalog import run_history
 
     iteration(str(served.root), until="synthesize")
-    states = {run["name"]: run["state_name"] for run in cluster.run("select * from flow_run", "served")}
+    states = {run["name"]: run["state_name"] for run in postgres_server.run("select * from flow_run", "served")}
     assert states == {"iteration 001": "Completed", "001 ingest": "Completed", "001 synthesize": "Completed"}
     assert not (served.prefect_home / "prefect.db").exists()
     told = {row["stage"]: row["state"] for row in run_history.query_stage_history(served, [1])}
     assert {told["ingest"], told["synthesize"]} == {"Completed"}
 
 
-def test_a_database_that_is_begun_again_is_not_noticed(cluster, served):
+def test_a_database_that_is_begun_again_is_not_noticed(postgres_server, served):
     from prefect.client.orchestration import get_client
 
     found, began = [], threading.Event()
@@ -110,7 +110,7 @@ def test_a_database_that_is_begun_again_is_not_noticed(cluster, served):
     def ask() -> None:
         with get_client(sync_client=True) as client:
             client.read_work_pools()  # who never had an answer does not ask again
-            cluster.stop()
+            postgres_server.stop()
             began.set()
             found.extend(client.read_flow_runs())
 
@@ -118,7 +118,7 @@ def test_a_database_that_is_begun_again_is_not_noticed(cluster, served):
     asking.start()
     assert began.wait(PATIENCE_S)
     asking.join(1.0)  # it has had its refusal, or is about to
-    cluster.start()
+    postgres_server.start()
     asking.join(PATIENCE_S)
     assert not asking.is_alive()
     assert {run.name for run in found} == {"iteration 001", "001 ingest", "001 synthesize"}

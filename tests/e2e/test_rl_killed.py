@@ -9,7 +9,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import torch
-from lamps import small_model
+from lamp_env import small_model
 from processes import PATIENCE_S
 from safetensors.torch import load_file
 

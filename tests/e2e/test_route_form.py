@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import routed_turns
-from past import flywheel
+import routed_iterations
+from made_workspaces import flywheel
 from processes import PATIENCE_S
 
 from flywheel.config.workspace import Workspace
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("prefect")
 
 @pytest.fixture(scope="module")
 def once(tmp_path_factory) -> Path:
-    return routed_turns.routed(tmp_path_factory.mktemp("routed") / "ws", review=4).root
+    return routed_iterations.routed(tmp_path_factory.mktemp("routed") / "ws", review=4).root
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def waiting_flow(ws: Workspace):
 
     def run() -> None:
         try:
-            routed_turns.ask(ws, settings_of(ws))
+            routed_iterations.ask(ws, settings_of(ws))
         except BaseException as error:
             failures.append(error)
 
@@ -129,15 +129,15 @@ def test_a_run_that_waits_sees_labels_of_the_command(ws):
 def test_at_the_deadline_what_was_said_counts_and_the_turn_goes_on(ws):
     first = route_review.open_questions(ws, 1)[0]
     route_review.label_trajectory(ws, 1, first.trajectory_id, opposite(first), reviewer="Bo")
-    routed_turns.ask(ws, settings_of(ws, review_timeout_s=1))
+    routed_iterations.ask(ws, settings_of(ws, review_timeout_s=1))
     assert ended(ws) == "nobody labelled 3 of 4 in 1 s"
     assert store_of(ws, first.trajectory_id) == ("ct" if first.v else "sft")
-    routed_turns.ask(ws, settings_of(ws))  # it is not asked for again
+    routed_iterations.ask(ws, settings_of(ws))  # it is not asked for again
 
 
 def test_or_it_is_an_error_with_a_name_and_the_question_stays_open(ws):
     with pytest.raises(FlywheelError, match="nobody answered in 1 s, and 4 trajectories have no label"):
-        routed_turns.ask(ws, settings_of(ws, review_timeout_s=1, on_timeout="fail"))
+        routed_iterations.ask(ws, settings_of(ws, review_timeout_s=1, on_timeout="fail"))
     assert routing_decisions.read_decisions(ws, 1) == ()
     assert len(route_review.open_questions(ws, 1)) == 4
 
@@ -146,8 +146,8 @@ def test_a_flow_that_is_killed_while_it_waits_is_gone_on_with(ws, prefect):
     from prefect.client.orchestration import get_client
 
     first, second = route_review.open_questions(ws, 1)[:2]
-    paths = [str(Path(routed_turns.__file__).parent), str(Path(__file__).resolve().parents[2])]
-    command = [sys.executable, routed_turns.__file__, str(ws.root)]
+    paths = [str(Path(routed_iterations.__file__).parent), str(Path(__file__).resolve().parents[2])]
+    command = [sys.executable, routed_iterations.__file__, str(ws.root)]
     with get_client(sync_client=True) as client:
         before = {run.id for run in client.read_flow_runs(limit=50)}
         process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)})

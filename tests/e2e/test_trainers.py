@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 import team_stages
-from lamps import small_model
+from lamp_env import small_model
+from made_experience import needs_deepspeed
 from processes import PATIENCE_S, alive, gone
 from safetensors.torch import load_file
-from trainees import needs_deepspeed
 
 from flywheel import cluster, config
 from flywheel.cluster import resources

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import least_work
+import minimal_iterations
 import pytest
 import yaml
 from manifest_pages import COUNTER, lay
@@ -84,7 +84,7 @@ def with_a_domain_of_its_own(ws: Workspace) -> None:
 @pytest.fixture(scope="module")
 def turned(tmp_path_factory) -> tuple[Workspace, list[str]]:
     """A workspace after one iteration that was interrupted three times; and the shards that were finished by then."""
-    ws = least_work.created(tmp_path_factory.mktemp("turn") / "flywheel", sessions=1)
+    ws = minimal_iterations.created(tmp_path_factory.mktemp("turn") / "flywheel", sessions=1)
     with_a_domain_of_its_own(ws)
 
     for number, words, code in ((signal.SIGINT, "stopped;", 130), (signal.SIGTERM, "stopped by SIGTERM;", 143)):

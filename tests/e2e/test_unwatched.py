@@ -14,7 +14,7 @@ from unittest import mock
 from zoneinfo import ZoneInfo
 
 import httpx
-import least_work
+import minimal_iterations
 import psutil
 import pytest
 from processes import PATIENCE_S
@@ -193,7 +193,7 @@ def test_what_a_worker_was_about_to_begin_died_with_it_and_what_is_to_come_stays
 @pytest.fixture
 def small(tmp_path) -> Workspace:
     """A workspace in which a run until `synthesize` is a matter of seconds."""
-    return least_work.begun(tmp_path / "small")
+    return minimal_iterations.begun(tmp_path / "small")
 
 
 def test_what_is_up_outlives_its_parts_and_leaves_nothing_behind(small, tmp_path, monkeypatch):

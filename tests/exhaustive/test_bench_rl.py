@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from lamps import small_model
+from lamp_env import small_model
 
 from flywheel.cli import bench
 from flywheel.envs.tasks.drawing import task_content

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import least_work
+import minimal_iterations
 import pytest
 import yaml
 from click.testing import CliRunner
@@ -30,7 +30,7 @@ from flywheel.utils.errors import BadInput, FlywheelError
 @pytest.fixture(scope="module")
 def ws(tmp_path_factory) -> Workspace:
     """A workspace of the small profile in which nothing has run; no test here may change it."""
-    return least_work.created(tmp_path_factory.mktemp("hostile") / "ws", sessions=2)
+    return minimal_iterations.created(tmp_path_factory.mktemp("hostile") / "ws", sessions=2)
 
 
 def fields(block: type[BaseModel], before: str = "") -> Iterator[str]:

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 from algorithms import Rloo
-from lamps import Lamps, settings, small_model, task
+from lamp_env import Lamps, settings, small_model, task
+from made_experience import made_up
 from safetensors.torch import load_file
-from trainees import made_up
 
 from flywheel.config import RlSettings
 from flywheel.policy.model import load_model

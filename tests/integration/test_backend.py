@@ -1,6 +1,6 @@
 """The server of a page by itself: started, kept apart, read for the reward, ended with all that it started.
 
-Those with `kept` run twice: under bubblewrap, where the machine has it, and without.
+Those with `isolation_mode` run twice: under bubblewrap, where the machine has it, and without.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ async def asked(backend, address):
     ],
     ids=["ends", "waits", "setup", "slow setup"],
 )
-async def test_a_server_that_does_not_come_up_is_told_in_one_line(tmp_path, kept, server, error, part):
+async def test_a_server_that_does_not_come_up_is_told_in_one_line(tmp_path, isolation_mode, server, error, part):
     with pytest.raises(error) as caught:
         async with started(lay(tmp_path, server)):
             pass
@@ -93,7 +93,7 @@ async def test_a_server_that_does_not_come_up_is_told_in_one_line(tmp_path, kept
     assert not processes(NAP)
 
 
-async def test_it_sees_its_own_folder_and_nothing_of_ours(tmp_path, kept, monkeypatch):
+async def test_it_sees_its_own_folder_and_nothing_of_ours(tmp_path, isolation_mode, monkeypatch):
     """Under bubblewrap neither files nor ports of this machine; in both ways nothing of our environment."""
     monkeypatch.setenv("FLYWHEEL_TEST_KEY", "secret")
     (tmp_path / "secret.txt").write_text("secret")
@@ -105,11 +105,11 @@ async def test_it_sees_its_own_folder_and_nothing_of_ours(tmp_path, kept, monkey
     assert "FLYWHEEL_TEST_KEY" not in ours["environment"]
     assert "SHOP" in ours["environment"]
     assert (own["port"], own["file"], own["write"]) == (True, True, True)
-    if kept == "apart":
+    if isolation_mode == "apart":
         assert (ours["port"], ours["file"], ours["write"]) == (False, False, False)
 
 
-async def test_what_a_server_started_ends_with_it(tmp_path, kept):
+async def test_what_a_server_started_ends_with_it(tmp_path, isolation_mode):
     async with started(lay(tmp_path)) as backend:
         await asked(backend, "/fork")
         await until(lambda: processes(f"600.{backend.port}"))  # forked, and then begun
@@ -148,9 +148,9 @@ asyncio.run(main())
 """
 
 
-async def test_nothing_outlives_a_process_that_is_killed(tmp_path, kept):
+async def test_nothing_outlives_a_process_that_is_killed(tmp_path, isolation_mode):
     lay(tmp_path)
-    command = [sys.executable, "-c", _HOLDER, str(tmp_path / "page.yaml"), kept]
+    command = [sys.executable, "-c", _HOLDER, str(tmp_path / "page.yaml"), isolation_mode]
     holder = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)  # noqa: ASYNC220
     try:
         said, port = (await asyncio.to_thread(holder.stdout.readline)).split()
@@ -237,14 +237,14 @@ async def test_what_cannot_be_read_is_told_by_its_field(tmp_path, reading, part)
     assert "page.yaml: reward: " in str(caught.value)
 
 
-async def test_what_the_policy_left_in_the_folder_is_no_part_of_a_command(tmp_path, kept):
+async def test_what_the_policy_left_in_the_folder_is_no_part_of_a_command(tmp_path, isolation_mode):
     """A policy that can write files, or run code, could else plant a module, and so the reward."""
     reward = {"command": ["python", "-c", "import json; print(json.dumps(0))"]}
     async with started(lay(tmp_path, reward=reward, end=None, state={})) as backend:
         for folder in (backend.folder, backend.folder.parent / "home"):
             (folder / "json.py").write_text("print(1); raise SystemExit")
         assert await backend.read() == {"reward": 0}
-        if kept == "apart":
+        if isolation_mode == "apart":
             status, _ = await backend.output(["touch", "planted"])
             assert status != 0
             assert not (backend.folder / "planted").exists()

@@ -7,9 +7,9 @@ import json
 import shutil
 from types import SimpleNamespace
 
-import least_work
+import minimal_iterations
 import pytest
-from past import flywheel
+from made_workspaces import flywheel
 
 from flywheel.config import Settings, dump_settings
 from flywheel.config.workspace import Workspace
@@ -32,7 +32,7 @@ def small(tasks: int) -> Settings:
 @pytest.fixture(scope="module")
 def played(tmp_path_factory) -> Workspace:
     """A workspace of its own whose base model has played three fresh tasks, in a real browser."""
-    ws = least_work.created(tmp_path_factory.mktemp("checkup") / "night")
+    ws = minimal_iterations.created(tmp_path_factory.mktemp("checkup") / "night")
     write_text(ws.params, dump_settings(small(3)))
     git_tags.commit_to_git(ws.root, "Few tasks", ("params.yaml",))
     code, said = flywheel(ws, "checkup")

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import click
-import least_work
+import minimal_iterations
 import pytest
 from click.testing import CliRunner
 
@@ -41,7 +41,7 @@ def flywheel(*arguments, cwd=None):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory) -> Workspace:
-    return least_work.created(tmp_path_factory.mktemp("made") / "flywheel", sessions=2)
+    return minimal_iterations.created(tmp_path_factory.mktemp("made") / "flywheel", sessions=2)
 
 
 @pytest.fixture

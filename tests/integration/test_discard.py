@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 
-import least_work
+import minimal_iterations
 import pytest
 from click.testing import CliRunner
 
@@ -17,12 +17,12 @@ from flywheel.store.versioning import stage_records
 from flywheel.utils.errors import BadInput, FlywheelError
 from flywheel.utils.files import write_text
 
-SETTINGS = least_work.frozen(Settings(), recording={"sessions_per_iteration": 0})
+SETTINGS = minimal_iterations.frozen(Settings(), recording={"sessions_per_iteration": 0})
 
 
 @pytest.fixture
-def ws(turned, tmp_path) -> Workspace:
-    return Workspace(shutil.copytree(turned, tmp_path / "ws", symlinks=True))
+def ws(one_iteration, tmp_path) -> Workspace:
+    return Workspace(shutil.copytree(one_iteration, tmp_path / "ws", symlinks=True))
 
 
 def content(ws: Workspace) -> dict[str, bytes]:
@@ -35,7 +35,7 @@ def begin(ws: Workspace) -> None:
     """Iteration 2, left in the middle."""
     begin_iteration(ws, 2, SETTINGS)
     for stage in ("ingest", "synthesize", "rollout", "ct"):
-        least_work.run_stage(ws, stage, 2)
+        minimal_iterations.run_stage(ws, stage, 2)
         if stage != "ct":
             stage_records.record_stage(ws, stage, 2)
     write_text(ws.staging(2, "ct") / "key" / "ct" / "state.pt", "half a training")
@@ -97,7 +97,7 @@ def test_a_complete_iteration_is_never_discarded(ws):
 def test_a_decided_iteration_is_not_discarded(ws):
     begin_iteration(ws, 2, SETTINGS)
     for stage in ("merge", "evaluate", "promote"):
-        least_work.run_stage(ws, stage, 2)
+        minimal_iterations.run_stage(ws, stage, 2)
     stage_records.record_stage(ws, "promote", 2)
     with pytest.raises(BadInput, match="002 is released"):
         discard.plan_discard(ws)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 
-import least_work
+import minimal_iterations
 import pytest
 import synthetic
 
@@ -18,8 +18,8 @@ from flywheel.utils.files import write_json, write_text
 
 
 @pytest.fixture
-def ws(three, tmp_path) -> Workspace:
-    return Workspace(shutil.copytree(three, tmp_path / "ws", symlinks=True))
+def ws(three_iterations, tmp_path) -> Workspace:
+    return Workspace(shutil.copytree(three_iterations, tmp_path / "ws", symlinks=True))
 
 
 def rules(**operations) -> Settings:
@@ -63,9 +63,9 @@ def test_how_many_recordings_an_ingest_waits_for(ws):
 
 def test_an_iteration_that_waits_goes_on_once_it_has_taken_in_enough(ws):
     settings = rules(trigger_min_demonstrations=2, trigger_min_recordings=1)
-    begin_iteration(ws, 4, least_work.frozen(settings, recording={"sessions_per_iteration": 0}))
+    begin_iteration(ws, 4, minimal_iterations.frozen(settings, recording={"sessions_per_iteration": 0}))
     assert triggers.due_runs(ws, settings) == []  # begun, and nothing taken in yet
-    least_work.run_stage(ws, "ingest", 4)
+    minimal_iterations.run_stage(ws, "ingest", 4)
     synthetic.ingested(ws, 4)  # two demonstrations, and one that was set aside
     assert triggers.due_runs(ws, settings) == []  # not recorded yet
     stage_records.record_stage(ws, "ingest", 4)
@@ -73,7 +73,7 @@ def test_an_iteration_that_waits_goes_on_once_it_has_taken_in_enough(ws):
     (one,) = triggers.due_runs(ws, settings)
     assert one.parameters == {"until": None}
     assert workspace_identity.iteration_run_id(ws, 4) in one.key
-    least_work.run_stage(ws, "synthesize", 4)
+    minimal_iterations.run_stage(ws, "synthesize", 4)
     stage_records.record_stage(ws, "synthesize", 4)
     assert triggers.due_runs(ws, settings) == []  # it goes on
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import engine_worker
 import pytest
-from lamps import small_model
-from trainees import DEEPSPEED, needs_deepspeed
+from lamp_env import small_model
+from made_experience import DEEPSPEED, needs_deepspeed
 
 from flywheel.config import RlSettings
 from flywheel.policy.model import load_model

@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 from pages import script, task_of
 from processes import descendants, gone
-from routed import route
+from routed_rows import route
 
 from flywheel.agent.actions import Wait
 from flywheel.config import RolloutSettings, SandboxSettings, Settings

@@ -7,7 +7,7 @@ import json
 
 import httpx
 import pytest
-from explored import SCRIPT, explorer, rollouts
+from explorer_store import SCRIPT, explorer, rollouts
 from PIL import Image
 from synthetic_rows import image_row
 

@@ -6,7 +6,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from explored import rollouts
+from explorer_store import rollouts
 from processes import PATIENCE_S
 
 from flywheel.ui.explorer import catalog_reader as explorer_asking

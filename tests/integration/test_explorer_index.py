@@ -8,7 +8,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from explored import explorer
+from explorer_store import explorer
 from processes import PATIENCE_S
 from synthetic_rows import step, task, trajectory
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from explored import explorer, held_out, rollouts
+from explorer_store import explorer, held_out, rollouts
 
 from flywheel.config.workspace import Workspace
 from flywheel.store import metrics

@@ -8,7 +8,7 @@ import json
 import re
 
 import pytest
-from explored import explorer, held_out, rollouts
+from explorer_store import explorer, held_out, rollouts
 from explorer_tabs import SIZES, open_page, serious
 from playwright.sync_api import Page, expect
 from waiting import until

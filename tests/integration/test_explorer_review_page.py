@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from explored import SCRIPT, explorer, rollouts
+from explorer_store import SCRIPT, explorer, rollouts
 from explorer_tabs import SIZES, open_page, serious
 from playwright.sync_api import Page, expect
 from reviews import waiting

@@ -8,8 +8,8 @@ from datetime import datetime
 
 import httpx
 import pytest
-import routed_turns
-from explored import explorer, rollouts
+import routed_iterations
+from explorer_store import explorer, rollouts
 from reviews import waiting
 
 from flywheel.evaluation import promotion_review
@@ -257,7 +257,7 @@ def test_a_promotion_is_decided_as_by_the_command(ws):
 
 
 def test_what_is_asked_before_training_is_a_queue_of_its_own_and_a_label_is_the_answer(ws):
-    asked = routed_turns.routed(ws.root / "asked", review=3)
+    asked = routed_iterations.routed(ws.root / "asked", review=3)
     found = [one.trajectory_id for one in route_review.open_questions(asked, 1)]
     with explorer(asked) as (_, client):
         assert names(client, queue="routing") == found

@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 import soundfile
-from explored import explorer
+from explorer_store import explorer
 from explorer_tabs import open_page
 from playwright.sync_api import expect
 from synthetic_rows import image_row, step, task, trajectory

@@ -10,7 +10,7 @@ import hostile_sql
 import pyarrow.parquet as pq
 import pytest
 import pytest_asyncio
-from explored import rollouts
+from explorer_store import rollouts
 
 from flywheel.config.workspace import Workspace
 from flywheel.ui.explorer import sql as explorer_sql

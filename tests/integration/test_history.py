@@ -8,8 +8,8 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from lamps import LEFT, LampEnv, Lamps, Scripted, task
-from lamps import settings as lamp_settings
+from lamp_env import LEFT, LampEnv, Lamps, Scripted, task
+from lamp_env import settings as lamp_settings
 from local_server import Server, said
 
 from flywheel.agent.prompt import Image

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import synthetic
 import yaml
-from past import flywheel
+from made_workspaces import flywheel
 
 from flywheel.config import Settings, run_lock
 from flywheel.config.workspace import Workspace, iteration_label

@@ -15,7 +15,7 @@ import aiohttp
 import managers
 import pytest
 from managers import DEADLINE_S, SECRET, chosen, manager, node, task, until
-from shelves import Shelf, Shelves
+from text_env import Shelf, Shelves
 
 from flywheel.agent.actions import Type
 from flywheel.envs.registry import BACKENDS

@@ -54,8 +54,8 @@ def aged(ws: Workspace) -> Workspace:
 
 
 @pytest.fixture
-def old(turned: Path, tmp_path: Path) -> Workspace:
-    return aged(Workspace(shutil.copytree(turned, tmp_path / "ws", symlinks=True)))
+def old(one_iteration: Path, tmp_path: Path) -> Workspace:
+    return aged(Workspace(shutil.copytree(one_iteration, tmp_path / "ws", symlinks=True)))
 
 
 def flywheel(ws: Workspace, *words: str) -> tuple[int, str]:
@@ -78,16 +78,16 @@ def test_other_commands_say_what_to_type(old, words):
     assert "`flywheel migrate`" in output
 
 
-def test_what_was_recorded_stands_by_the_names_of_today(old, turned):
+def test_what_was_recorded_stands_by_the_names_of_today(old, one_iteration):
     code, output = flywheel(old, "migrate")
     assert code == 0
     for said in ("params.yaml: policy.space -> ", "iterations/001/params.yaml: ", "001/dvc.lock: ", "format 1 -> "):
         assert said in output
     assert iteration_params.load_iteration_params(old, 1) == iteration_params.load_iteration_params(
-        Workspace(turned), 1
+        Workspace(one_iteration), 1
     )
     assert is_clean(old)
-    assert list(verify.find_faults(old)) == list(verify.find_faults(Workspace(turned)))
+    assert list(verify.find_faults(old)) == list(verify.find_faults(Workspace(one_iteration)))
     assert flywheel(old, "status")[0] == 0
 
 
@@ -98,7 +98,7 @@ def test_a_second_time_there_is_nothing_to_do(old):
     assert before == {path: path.read_bytes() for path in before}
 
 
-def test_a_killed_one_goes_on(old, turned):
+def test_a_killed_one_goes_on(old, one_iteration):
     """Killed after each file in turn."""
     for written in range(1, 9):
         lines = migrate.migrate_workspace(old)
@@ -110,7 +110,7 @@ def test_a_killed_one_goes_on(old, turned):
         lines.close()
     assert old.read_format() == FORMAT
     assert iteration_params.load_iteration_params(old, 1) == iteration_params.load_iteration_params(
-        Workspace(turned), 1
+        Workspace(one_iteration), 1
     )
     assert is_clean(old)
 

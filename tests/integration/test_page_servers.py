@@ -1,6 +1,6 @@
 """Pages with a server of their own for each session: started, logged into, verified over its state, ended.
 
-Those with `kept` run twice: under bubblewrap, where the machine has it, and without.
+Those with `isolation_mode` run twice: under bubblewrap, where the machine has it, and without.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ async def play(env, manifest, *actions, seed=1):
 
 
 # -- a session ---
-async def test_a_server_is_logged_into_played_and_verified(tmp_path, pool, kept):
+async def test_a_server_is_logged_into_played_and_verified(tmp_path, pool, isolation_mode):
     manifest = lay(tmp_path)
     async with serving(pool, manifest), pool.env() as env:
         first, mug, last = await play(env, manifest, MUG, MUG, seed=3)
@@ -71,7 +71,7 @@ async def test_a_server_is_logged_into_played_and_verified(tmp_path, pool, kept)
         assert (over.terminated, over.reward) == (True, 0.0)
 
 
-async def test_sessions_at_once_have_servers_of_their_own(tmp_path, pool, kept):
+async def test_sessions_at_once_have_servers_of_their_own(tmp_path, pool, isolation_mode):
     manifest = lay(tmp_path)
     async with serving(pool, manifest), pool.env() as one, pool.env() as other, pool.env() as third:
         ends = await asyncio.gather(
@@ -120,7 +120,7 @@ async def test_cookies_and_headers_are_sent(tmp_path, pool, how):
         assert (await play(env, manifest))[0].info["state"]["reward"] == 1
 
 
-async def test_a_server_that_dies_in_play_is_an_error_with_its_last_words(tmp_path, pool, kept):
+async def test_a_server_that_dies_in_play_is_an_error_with_its_last_words(tmp_path, pool, isolation_mode):
     manifest = lay(tmp_path)
     async with serving(pool, manifest), pool.env() as env:
         await play(env, manifest)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image as Picture
-from served import checkpoints, context, serving
+from policy_servers import checkpoints, context, serving
 
 from flywheel.agent.prompt import Context, Image, Message
 from flywheel.config import PolicySettings

@@ -6,9 +6,9 @@ import asyncio
 import json
 
 import pytest
-from heard import told
-from lamps import small_model
-from served import Misbehaving, breaks, context, half, hangs, says
+from lamp_env import small_model
+from policy_servers import Misbehaving, breaks, context, half, hangs, says
+from progress_lines import told
 
 from flywheel import config
 from flywheel.config import PolicySettings

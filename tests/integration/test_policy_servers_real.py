@@ -6,10 +6,10 @@ import asyncio
 
 import httpx
 import pytest
-from heard import told
-from lamps import Lamps, score_lamp, settings, small_model, task
+from lamp_env import Lamps, score_lamp, settings, small_model, task
+from policy_servers import serving
 from processes import PATIENCE_S
-from served import serving
+from progress_lines import told
 
 from flywheel.policy import open_policy
 from flywheel.policy.checkpoint import checkpoint_digest

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from lamps import LEFT, RIGHT, LampEnv, Lamps, score_lamp, screen, settings, small_model, task
+from lamp_env import LEFT, RIGHT, LampEnv, Lamps, score_lamp, screen, settings, small_model, task
 from safetensors.torch import load_file
 
 from flywheel.agent.prompt import build_context

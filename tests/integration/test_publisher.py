@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import pytest
 import torch
-from served import Misbehaving, checkpoints, context, says, serving
+from policy_servers import Misbehaving, checkpoints, context, says, serving
 
 from flywheel.config import PolicySettings
 from flywheel.policy import open_policy

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import least_work
+import minimal_iterations
 import pytest
 from processes import PATIENCE_S
 
@@ -24,13 +24,13 @@ from flywheel.utils.files import write_json
 from flywheel.utils.progress import replace_listener
 
 DVC = str(Path(sys.executable).with_name("dvc"))
-SETTINGS = least_work.frozen(Settings(), recording={"sessions_per_iteration": 0})
+SETTINGS = minimal_iterations.frozen(Settings(), recording={"sessions_per_iteration": 0})
 
 
 @pytest.fixture(scope="module")
-def committed(turned, tmp_path_factory) -> Path:
+def committed(one_iteration, tmp_path_factory) -> Path:
     """With iteration 1 in git."""
-    root = Path(shutil.copytree(turned, tmp_path_factory.mktemp("recovery") / "ws", symlinks=True))
+    root = Path(shutil.copytree(one_iteration, tmp_path_factory.mktemp("recovery") / "ws", symlinks=True))
     git = ["git", "-C", str(root), "-c", "user.name=a", "-c", "user.email=a@b"]
     subprocess.run([*git, "add", "--all"], check=True)
     subprocess.run([*git, "commit", "-qm", "iteration 1"], check=True)
@@ -81,7 +81,7 @@ def test_a_damaged_file_of_a_complete_iteration_comes_back_and_nothing_is_done_a
 def test_an_iteration_that_goes_on_does_not_repeat_what_it_has_recorded(ws):
     begin_iteration(ws, 2, SETTINGS)
     for stage in ("ingest", "synthesize", "rollout"):
-        least_work.run_stage(ws, stage, 2)
+        minimal_iterations.run_stage(ws, stage, 2)
         stage_records.record_stage(ws, stage, 2)
     before = whole(ws)
     shutil.rmtree(ws.partition("steps", 2, "rollout"))
@@ -91,8 +91,8 @@ def test_an_iteration_that_goes_on_does_not_repeat_what_it_has_recorded(ws):
     assert whole(ws) == before
 
 
-def test_a_file_of_an_earlier_iteration_that_training_reads_comes_back(three, tmp_path):
-    ws = Workspace(shutil.copytree(three, tmp_path / "ws", symlinks=True))
+def test_a_file_of_an_earlier_iteration_that_training_reads_comes_back(three_iterations, tmp_path):
+    ws = Workspace(shutil.copytree(three_iterations, tmp_path / "ws", symlinks=True))
     before = whole(ws)
     next(ws.partition("ct", 1, "route").glob("*.parquet")).unlink()
     assert [damage.path for damage in backup.restore_damaged_outputs(ws)] == ["data/ct/iteration=001/stage=route"]
@@ -161,7 +161,7 @@ def test_a_stage_whose_inputs_changed_is_not_taken_back(ws):
 def test_a_lost_small_file_of_an_open_iteration_is_told_with_the_stage_that_makes_it(ws):
     begin_iteration(ws, 2, SETTINGS)
     for stage in ("ingest", "synthesize", "rollout", "score", "route"):
-        least_work.run_stage(ws, stage, 2)
+        minimal_iterations.run_stage(ws, stage, 2)
         stage_records.record_stage(ws, stage, 2)
     ws.manifest(2).unlink()
     with pytest.raises(DataError, match="flywheel stage route --iteration 2"):

@@ -10,8 +10,8 @@ import time
 
 import pytest
 import yaml
-from lamps import Lamps, settings, small_model, task
-from served import Misbehaving, breaks, context, half, hangs, says, serving
+from lamp_env import Lamps, settings, small_model, task
+from policy_servers import Misbehaving, breaks, context, half, hangs, says, serving
 
 from flywheel.config import PolicySettings, parse_settings
 from flywheel.maintenance import doctor

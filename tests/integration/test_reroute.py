@@ -7,9 +7,9 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-import past
+import made_workspaces
 import pytest
-from past import flywheel
+from made_workspaces import flywheel
 
 from flywheel.config import Settings
 from flywheel.config.workspace import Workspace
@@ -23,9 +23,9 @@ from flywheel.store.versioning import stage_records
 
 
 @pytest.fixture(scope="module")
-def halves(three, tmp_path_factory) -> Path:
+def halves(three_iterations, tmp_path_factory) -> Path:
     """Where the scores of what failed in iteration 1 are one half; not to be changed."""
-    ws = Workspace(shutil.copytree(three, tmp_path_factory.mktemp("halves") / "ws", symlinks=True))
+    ws = Workspace(shutil.copytree(three_iterations, tmp_path_factory.mktemp("halves") / "ws", symlinks=True))
     half(ws, 1)
     return ws.root
 
@@ -38,15 +38,15 @@ def ws(halves, tmp_path) -> Workspace:
 @pytest.fixture
 def still(halves) -> Iterator[Workspace]:
     """What all share; nothing in it may change."""
-    ws, before = Workspace(halves), past.content(Workspace(halves))
+    ws, before = Workspace(halves), made_workspaces.content(Workspace(halves))
     yield ws
-    assert past.content(ws) == before
+    assert made_workspaces.content(ws) == before
 
 
 @pytest.fixture
-def recorded(three, tmp_path) -> Workspace:
+def recorded(three_iterations, tmp_path) -> Workspace:
     """As they were made: all is recorded."""
-    return Workspace(shutil.copytree(three, tmp_path / "ws", symlinks=True))
+    return Workspace(shutil.copytree(three_iterations, tmp_path / "ws", symlinks=True))
 
 
 def rows(ws: Workspace, table: str, k: int, stage: str = "route") -> list[dict]:
@@ -214,16 +214,16 @@ def test_a_mended_row_is_judged_and_routed_again(ws, monkeypatch):
 
     monkeypatch.setattr(module.VerifierScorer, "score", lambda self, case: Score(1.0))
     assert "t10001" in {row["trajectory_id"] for row in rows(ws, "quarantine", 1)}
-    before = past.content(ws)
+    before = made_workspaces.content(ws)
     mend = ["quarantine", 1, "--where", "status = 'crashed'", "--set", "status='completed'", "--set", "error=NULL"]
     code, told = flywheel(ws, *mend)
     assert (code, "1 to sft: verified: score 1.00" in told) == (0, True)
-    assert past.content(ws) == before
+    assert made_workspaces.content(ws) == before
     assert flywheel(ws, *mend, "--write")[0] == 0
     assert "t10001" in {row["trajectory_id"] for row in rows(ws, "sft", 1)}
     assert "t10001" not in {row["trajectory_id"] for row in rows(ws, "quarantine", 1)}
     untouched = {path for path in before if "/stage=synthesize/" in path or "iteration=002" in path}
-    assert {path: before[path] for path in untouched} == {path: past.content(ws)[path] for path in untouched}
+    assert {path: before[path] for path in untouched} == {path: made_workspaces.content(ws)[path] for path in untouched}
     (decision,) = routing_decisions.read_decisions(ws, 1)
     assert decision.mended["rows"] == 1
     links = {(row["child"], row["parent"]) for row in rows(ws, "lineage", 1) if row["relation"] == "mended by"}

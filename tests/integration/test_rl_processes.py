@@ -11,9 +11,9 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
-from lamps import Lamps, settings, small_model, task
+from lamp_env import Lamps, settings, small_model, task
 from pages import task_of
-from served import serving
+from policy_servers import serving
 
 from flywheel.envs.browser.events import Stepped
 from flywheel.envs.browser.pool import open_browser_pool

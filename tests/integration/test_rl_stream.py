@@ -9,7 +9,7 @@ from multiprocessing import get_context
 
 import pytest
 import torch
-from lamps import LampEnv, Lamps, settings, small_model, task
+from lamp_env import LampEnv, Lamps, settings, small_model, task
 from safetensors.torch import load_file
 
 from flywheel import config

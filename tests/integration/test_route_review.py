@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 import synthetic
-from past import flywheel
-from routed_turns import routed
+from made_workspaces import flywheel
+from routed_iterations import routed
 
 from flywheel import config
 from flywheel.config import run_lock

@@ -11,9 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 from click.testing import CliRunner
-from lamps import small_model
+from lamp_env import small_model
+from policy_servers import BODY, COMMAND, context, screen, serving
 from processes import PATIENCE_S
-from served import BODY, COMMAND, context, screen, serving
 
 from flywheel.cli import main
 from flywheel.policy.chat_api import format_chat_request, png_data_url

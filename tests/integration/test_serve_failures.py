@@ -13,9 +13,9 @@ from contextlib import asynccontextmanager
 import httpx
 import pytest
 import uvicorn
-from lamps import small_model
+from lamp_env import small_model
+from policy_servers import BODY
 from processes import PATIENCE_S
-from served import BODY
 
 from flywheel.config import PolicySettings
 from flywheel.policy.encoding import Encoder

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from lamps import LEFT, RIGHT, screen, settings, small_model
+from lamp_env import LEFT, RIGHT, screen, settings, small_model
+from made_experience import needs_deepspeed, response_logprobs
 from safetensors.torch import load_file
-from trainees import needs_deepspeed, response_logprobs
 
 from flywheel.agent.prompt import build_context
 from flywheel.config import SupervisedSettings

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
-import past
+import made_workspaces
 import pytest
-from past import flywheel
+from made_workspaces import flywheel
 
 from flywheel.config import Settings
 from flywheel.config.workspace import Workspace
@@ -24,37 +24,37 @@ from flywheel.utils.files import write_json, write_text
 
 
 @pytest.fixture
-def ws(three, tmp_path) -> Workspace:
-    return Workspace(shutil.copytree(three, tmp_path / "ws", symlinks=True))
+def ws(three_iterations, tmp_path) -> Workspace:
+    return Workspace(shutil.copytree(three_iterations, tmp_path / "ws", symlinks=True))
 
 
 @pytest.fixture(scope="module")
-def shared_one(three, tmp_path_factory) -> Workspace:
-    return Workspace(shutil.copytree(three, tmp_path_factory.mktemp("shared") / "ws", symlinks=True))
+def shared_one(three_iterations, tmp_path_factory) -> Workspace:
+    return Workspace(shutil.copytree(three_iterations, tmp_path_factory.mktemp("shared") / "ws", symlinks=True))
 
 
 @pytest.fixture
 def still(shared_one) -> Iterator[Workspace]:
     """What several tests share; nothing in it may change."""
-    before = past.content(shared_one)
+    before = made_workspaces.content(shared_one)
     yield shared_one
-    assert past.content(shared_one) == before
+    assert made_workspaces.content(shared_one) == before
 
 
 # -- rollback ---------------------------------------------------------------------------------------------------
 
 
 def test_an_iteration_is_the_newest_again_and_all_comes_back(ws):
-    before = past.content(ws)
+    before = made_workspaces.content(ws)
     code, told = flywheel(ws, "rollback", 1)
     assert code == 0
     assert "flywheel rollback --undo" in told
     assert stage_records.list_iterations(ws) == [1]
-    assert past.content(ws) == {path: content for path, content in before.items() if not _later(path, 1)}
+    assert made_workspaces.content(ws) == {path: content for path, content in before.items() if not _later(path, 1)}
     assert database.query_catalog(ws, "SELECT max(iteration) AS k FROM trajectories").to_pylist() == [{"k": 1}]
     assert stage_records.changed_stages(ws) == {}
     assert flywheel(ws, "rollback", "--undo")[0] == 0
-    assert past.content(ws) == before
+    assert made_workspaces.content(ws) == before
     assert stage_records.list_iterations(ws) == [1, 2, 3]
     assert stage_records.changed_stages(ws) == {}
 
@@ -64,22 +64,22 @@ def _later(path: str, k: int) -> bool:
 
 
 def test_a_next_iteration_begins_where_it_went_back_to(ws):
-    before = past.content(ws)
+    before = made_workspaces.content(ws)
     rollback.roll_back(ws, 2)
-    past.turn(ws, Settings.model_validate({"recording": {"sessions_per_iteration": 0}}), 3)
+    made_workspaces.turn(ws, Settings.model_validate({"recording": {"sessions_per_iteration": 0}}), 3)
     code, told = flywheel(ws, "rollback", "--undo")
     assert (code, "nothing was set aside after iteration 003" in told, "after 002" in told) == (2, True, True)
     rollback.roll_back(ws, 2)
     assert rollback.rolled_back_iterations(ws)[2].name == "after-002-2"
     shutil.rmtree(rollback.rolled_back_iterations(ws)[2])
     rollback.undo_rollback(ws)
-    assert past.content(ws) == before
+    assert made_workspaces.content(ws) == before
 
 
 @pytest.mark.parametrize("back", [False, True])
 @pytest.mark.parametrize("moves", [0, 1, 7, 25])
 def test_a_move_that_is_killed_is_gone_on_with_and_loses_nothing(ws, monkeypatch, back, moves):
-    before = past.content(ws)
+    before = made_workspaces.content(ws)
     if back:
         rollback.roll_back(ws, 1)
     move, done = rollback._move_path, []
@@ -98,7 +98,7 @@ def test_a_move_that_is_killed_is_gone_on_with_and_loses_nothing(ws, monkeypatch
     assert stage_records.list_iterations(ws) == ([1, 2, 3] if back else [1])
     if not back:
         rollback.undo_rollback(ws)
-    assert past.content(ws) == before
+    assert made_workspaces.content(ws) == before
 
 
 @pytest.mark.parametrize(
@@ -197,12 +197,12 @@ def test_what_is_missing_is_told_in_one_line_each(ws):
 
 
 def test_what_goes_is_shown_first_and_is_never_what_is_needed(ws):
-    before = past.content(ws)
+    before = made_workspaces.content(ws)
     code, told = flywheel(ws, "prune", "--keep", 1)
     assert code == 0
-    assert past.content(ws) == before
+    assert made_workspaces.content(ws) == before
     assert flywheel(ws, "prune", "--keep", 1, "--write")[0] == 0
-    gone = before.keys() - past.content(ws).keys()
+    gone = before.keys() - made_workspaces.content(ws).keys()
     assert gone
     assert {line.partition("  ")[0] for line in told.splitlines() if "=" in line} == {
         path.rpartition("/")[0] for path in gone
@@ -237,13 +237,15 @@ def test_a_rule_of_days_and_one_of_number_both_spare(still):
 
 def test_training_data_go_when_asked_for_and_come_back_for_a_run_that_reads_them(ws):
     assert garbage_collection.plan_prune(ws, keep=1, training_data=True) != garbage_collection.plan_prune(ws, keep=1)
-    before = past.content(ws)
+    before = made_workspaces.content(ws)
     garbage_collection.prune_outputs(ws, garbage_collection.plan_prune(ws, keep=1, training_data=True))
     assert not ws.partition("steps", 1, "rollout").exists()
     assert list(verify.find_faults(ws)) == []
     backup.restore_damaged_outputs(ws)
     manifest.verify_manifest(ws, 3)
-    assert all(past.content(ws)[path] == before[path] for path in before if "table=steps/iteration=001" in path)
+    assert all(
+        made_workspaces.content(ws)[path] == before[path] for path in before if "table=steps/iteration=001" in path
+    )
 
 
 def test_garbage_of_the_cache_is_what_nothing_names(ws):
@@ -270,8 +272,8 @@ def test_a_fresh_clone_fetches_what_was_pushed_is_mended_compared_and_gone_back_
     copy = tmp_path / "copy"
     assert backup.push_iterations(ws, str(copy)) == [1, 2, 3]
     assert backup.push_iterations(ws, str(copy)) == []
-    before = past.content(ws)
-    past.commit(ws, "with its remote")
+    before = made_workspaces.content(ws)
+    made_workspaces.commit(ws, "with its remote")
     subprocess.run(["git", "clone", "-q", str(ws.root), str(tmp_path / "clone")], check=True)
     clone = Workspace(tmp_path / "clone")
     assert not clone.data.exists()
@@ -280,19 +282,19 @@ def test_a_fresh_clone_fetches_what_was_pushed_is_mended_compared_and_gone_back_
     for k in (1, 2):
         with dvc_files.open_dvc(clone) as repo:
             repo.pull(targets=[str(clone.iteration(k) / "dvc.yaml")])
-    assert past.content(clone) == before
+    assert made_workspaces.content(clone) == before
     path = next(clone.partition("steps", 3, "rollout").glob("*.parquet"))
     _flip(path)
     shutil.rmtree(clone.model(3, "merged"))
     assert len(list(verify.find_faults(clone, [3]))) >= 2
     backup.restore_damaged_outputs(clone)
     assert list(verify.find_faults(clone)) == []
-    assert past.content(clone) == before
+    assert made_workspaces.content(clone) == before
     assert flywheel(clone, "diff", 2, 3)[0] == 0
     assert flywheel(clone, "rollback", 2)[0] == 0
     assert stage_records.changed_stages(clone) == {}
     assert flywheel(clone, "rollback", "--undo")[0] == 0
-    assert past.content(clone) == before
+    assert made_workspaces.content(clone) == before
 
 
 def test_a_remote_that_cannot_be_reached_is_told_and_pushed_to_later(ws, tmp_path):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 from fsspec.implementations.memory import MemoryFileSystem
-from least_work import frozen, run_stage
+from minimal_iterations import frozen, run_stage
 from processes import PATIENCE_S
 from ruamel.yaml import YAML
 
@@ -42,8 +42,8 @@ def ws(tmp_path: Path) -> Workspace:
 
 
 @pytest.fixture
-def done(turned: Path, tmp_path: Path) -> Workspace:
-    return Workspace(shutil.copytree(turned, tmp_path / "ws", symlinks=True))
+def done(one_iteration: Path, tmp_path: Path) -> Workspace:
+    return Workspace(shutil.copytree(one_iteration, tmp_path / "ws", symlinks=True))
 
 
 def test_a_fresh_workspace_is_clean(ws):

@@ -17,8 +17,8 @@ import pytest
 from aiohttp import web
 from anyio.from_thread import start_blocking_portal
 from processes import PATIENCE_S
-from shelves import Shelf, Shelves
-from watched import log_in, logged_in, playing, told
+from text_env import Shelf, Shelves
+from watched_sessions import log_in, logged_in, playing, told
 
 from flywheel.agent.actions import Type
 from flywheel.envs.base import Observation, StepResult, Streams

@@ -12,7 +12,7 @@ import pytest
 from aiohttp import WSMsgType
 from anyio.from_thread import start_blocking_portal
 from processes import PATIENCE_S
-from watched import compose, enter, logged_in, playing, told
+from watched_sessions import compose, enter, logged_in, playing, told
 
 from flywheel.agent.actions import ReadFile, Terminal, Wait
 

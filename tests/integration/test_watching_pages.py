@@ -15,7 +15,7 @@ from aiohttp import WSMsgType, web
 from anyio.from_thread import start_blocking_portal
 from PIL import Image
 from processes import PATIENCE_S
-from watched import compose, enter, logged_in, playing, told
+from watched_sessions import compose, enter, logged_in, playing, told
 
 from flywheel.agent.actions import Click, Drag, Hotkey, Point, Scroll, Type, Wait
 from flywheel.envs import registry as kinds

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from lamps import Lamps, settings, small_model, task
+from lamp_env import Lamps, settings, small_model, task
+from made_experience import needs_deepspeed
 from processes import PATIENCE_S, alive
 from safetensors.torch import load_file
-from trainees import needs_deepspeed
 from worker_members import Kept, Member
 
 from flywheel.rewards.scorers import verifier

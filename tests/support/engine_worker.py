@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from trainees import made_up
+from made_experience import made_up
 
 from flywheel.config import RlSettings
 from flywheel.policy.model import load_model

@@ -14,7 +14,7 @@ import sys
 import traceback
 from pathlib import Path
 
-from lamps import LampEnv, Lamps, settings, task
+from lamp_env import LampEnv, Lamps, settings, task
 
 from flywheel.rewards.scorers import verifier
 from flywheel.rollout.rollout_log import RolloutLog

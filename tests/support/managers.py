@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 from aiohttp import web
 from processes import PATIENCE_S
-from shelves import STORE, Shelves
+from text_env import STORE, Shelves
 
 from flywheel.agent.actions import Click, Point, Type
 from flywheel.config import Settings, parse_settings

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import least_work
+import minimal_iterations
 import yaml
 
 from flywheel import config
@@ -34,7 +34,7 @@ _CHANGES = {"started_at", "ended_at", "url", "logprobs"}
 
 def synthesized(root: Path, sandbox: dict[str, Any]) -> Workspace:
     """With the tasks of iteration 1. sandbox: of the block `sandbox`, other values."""
-    ws = least_work.created(root)
+    ws = minimal_iterations.created(root)
     changes = _SMALL | {f"sandbox.{name}": value for name, value in sandbox.items()}
     ws.params.write_text(yaml.safe_dump(config.load_settings(ws.params, changes).model_dump(mode="json")))
     manifest.init_first_checkpoint(ws, "base", "models/base")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lamps import LEFT, RIGHT, Lamps, screen, settings, task
+from lamp_env import LEFT, RIGHT, Lamps, screen, settings, task
 
 from flywheel.agent.prompt import build_context
 from flywheel.config import SupervisedSettings

@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from lamps import screen
+from lamp_env import screen
 
 from flywheel.agent import actions as act
 from flywheel.agent import coordinates

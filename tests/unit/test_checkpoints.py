@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 from checkpoints import ARCHITECTURES, ID, make
+from made_experience import response_logprobs
 from PIL import Image as Picture
-from trainees import response_logprobs
 
 from flywheel.agent.prompt import Image, Message
 from flywheel.config import PolicySettings

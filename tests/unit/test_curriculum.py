@@ -10,7 +10,7 @@ from fractions import Fraction
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lamps import task as lamp
+from lamp_env import task as lamp
 
 from flywheel.config import RlSettings
 from flywheel.training.rl.curriculum import Curriculum, PastOutcomes, mixed_group_probability

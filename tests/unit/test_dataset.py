@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from lamps import LEFT, RIGHT, screen
-from lamps import settings as lamp_settings
+from lamp_env import LEFT, RIGHT, screen
+from lamp_env import settings as lamp_settings
 
 from flywheel.config import SupervisedSettings
 from flywheel.policy.encoding import Encoder

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 from checkpoints import make
+from policy_servers import context as screen_and_text
 from processes import PATIENCE_S
-from served import context as screen_and_text
 
 from flywheel.agent.prompt import Image, Message
 from flywheel.config import PolicySettings

@@ -1,6 +1,6 @@
 """Environments of any kind: one that is registered and nothing more is checked, drawn from, played, scored, trained on.
 
-The kind is that of `shelves.py`: text alone, no checkpoints. No browser is to be had in these tests.
+The kind is that of `text_env.py`: text alone, no checkpoints. No browser is to be had in these tests.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 from fake_env import FakeEnv
-from lamps import Lamps, Scripted
-from shelves import STORE, Shelf, ShelfSettings, Shelves
+from lamp_env import Lamps, Scripted
+from text_env import STORE, Shelf, ShelfSettings, Shelves
 
 from flywheel.agent.actions import Click, Point, Type
 from flywheel.agent.prompt import Image
@@ -111,7 +111,7 @@ def test_a_kind_is_found_by_its_name(shelves):
 
 
 def test_a_kind_is_one_file(tmp_path, monkeypatch):
-    source = (Path(__file__).parents[1] / "support" / "shelves.py").read_text()
+    source = (Path(__file__).parents[1] / "support" / "text_env.py").read_text()
     registered = "from flywheel.envs.registry import BACKENDS\nBACKENDS['cupboards'] = Shelves('cupboards')\n"
     (tmp_path / "cupboards.py").write_text(source + registered)
     monkeypatch.setattr(backends, "__path__", [*backends.__path__, str(tmp_path)])

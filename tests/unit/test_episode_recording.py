@@ -7,8 +7,8 @@ import io
 import json
 
 import pytest
+from fake_browsers import Fleetful
 from fake_env import fake_task
-from fleets import Fleetful
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageSequence

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from checkpoints import ARCHITECTURES, make
-from lamps import screen, settings
+from lamp_env import screen, settings
 from test_engine import Checkpoint, png
 from torch.nn.attention.varlen import varlen_attn
 

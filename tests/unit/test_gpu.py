@@ -11,9 +11,9 @@ import asyncio
 import pytest
 import torch
 from checkpoints import ARCHITECTURES, make
-from lamps import LEFT, RIGHT, screen, settings, small_model
+from lamp_env import LEFT, RIGHT, screen, settings, small_model
+from made_experience import made_up
 from test_engine import asked
-from trainees import made_up
 
 from flywheel.agent.prompt import build_context
 from flywheel.config import PolicySettings, RlSettings, SftSettings

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from lamps import LampEnv, Scripted, settings, task
+from lamp_env import LampEnv, Scripted, settings, task
 
 from flywheel.agent.actions import Click, Point
 from flywheel.agent.grammar import Grammar

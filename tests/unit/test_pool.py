@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-import lamps
+import lamp_env
 import pytest
+from fake_browsers import TASK, Fleetful, hold, settle
 from fake_env import fake_task
-from fleets import TASK, Fleetful, hold, settle
-from lamps import LEFT, Scripted
+from lamp_env import LEFT, Scripted
 
 from flywheel.agent.actions import Finished, Wait
 from flywheel.envs.browser import events as ev
@@ -300,7 +300,7 @@ async def test_the_rollout_counts_what_happened_in_the_pool():
             Killer(lambda c, s: LEFT),
             EnvRouter({"browser": fleet.pool}),
             iteration=0,
-            settings=lamps.settings(),
+            settings=lamp_env.settings(),
             temperature=1.0,
             stats=stats,
         )

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 
 import pytest
-from fleets import TASK, Fleetful, hold, settle
+from fake_browsers import TASK, Fleetful, hold, settle
 
 from flywheel.agent.actions import Wait
 from flywheel.envs.browser import events as ev

@@ -7,7 +7,7 @@ import copy
 import pytest
 import torch
 from checkpoints import ARCHITECTURES, config, make
-from lamps import screen, settings
+from lamp_env import screen, settings
 from transformers import AutoModelForImageTextToText
 from transformers.models.qwen3_vl import Qwen3VLConfig
 from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLTextRMSNorm

@@ -7,7 +7,7 @@ import hashlib
 import json
 
 import pytest
-from lamps import LEFT, RIGHT, LampEnv, Lamps, Scripted, screen, settings, task
+from lamp_env import LEFT, RIGHT, LampEnv, Lamps, Scripted, screen, settings, task
 
 from flywheel.agent.prompt import Image
 from flywheel.rollout.episode import run_episode

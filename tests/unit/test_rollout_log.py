@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from lamps import task
+from lamp_env import task
 from night import examples
 
 from flywheel.rollout.episode import Episode, read_episode, read_episode_facts, write_episode

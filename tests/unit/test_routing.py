@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from night import examples
-from routed import route, stores
+from routed_rows import route, stores
 
 from flywheel.envs.verdict import Verdict, verdicts_from_rows
 from flywheel.store import lineage

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from lamps import LEFT, RIGHT, Lamps, Scripted, screen, task
-from lamps import settings as lamp_settings
+from lamp_env import LEFT, RIGHT, Lamps, Scripted, screen, task
+from lamp_env import settings as lamp_settings
 
 from flywheel.policy.encoding import Encoder
 from flywheel.rollout.pool import run_rollout

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import synthetic
 import synthetic_rows
-from routed import route
+from routed_rows import route
 
 from flywheel.config import Settings
 from flywheel.pipeline.artifacts import Partition

@@ -9,7 +9,7 @@ from checkpoints import make
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from lamps import screen, settings, small_model
+from lamp_env import screen, settings, small_model
 from night import examples
 
 from flywheel.agent.prompt import Image, Message, build_context

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 import synthetic
 import synthetic_rows
-from lamps import LEFT, LampEnv, Lamps, Scripted, settings, small_model, task
+from lamp_env import LEFT, LampEnv, Lamps, Scripted, settings, small_model, task
 
 from flywheel.pipeline import stage_io
 from flywheel.pipeline.stage import StageContext, run_stage, shard_folder

@@ -7,7 +7,7 @@ import math
 from contextlib import asynccontextmanager
 
 import pytest
-from lamps import LEFT, RIGHT, LampEnv, Lamps, Scripted, settings, task
+from lamp_env import LEFT, RIGHT, LampEnv, Lamps, Scripted, settings, task
 
 from flywheel.rollout.async_pool import AsyncRolloutPool, OccupancyMeter
 from flywheel.rollout.rollout_log import RolloutLog, RolloutPlan

@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from lamps import small_model
-from trainees import made_up
+from lamp_env import small_model
+from made_experience import made_up
 
 from flywheel.config import RlSettings
 from flywheel.policy.model import load_model

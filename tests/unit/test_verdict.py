@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from routed import route
+from routed_rows import route
 
 from flywheel.config import SandboxSettings, Settings
 from flywheel.envs.browser.driver.page import SessionNotes

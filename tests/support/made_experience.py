@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from lamps import LEFT, RIGHT, screen, settings
+from lamp_env import LEFT, RIGHT, screen, settings
 
 from flywheel.agent.prompt import build_context
 from flywheel.config import RlSettings
