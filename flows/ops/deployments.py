@@ -31,7 +31,7 @@ _ONE_AT_A_TIME = ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyL
 
 
 def work_pool_name(ws: Workspace) -> str:
-    """The workspace's own pool: its worker runs nothing of another workspace, which may be on another machine."""
+    """Return the name of the workspace's own pool: its worker runs nothing of another workspace."""
     return workspace_identity.workspace_name(ws)
 
 
@@ -92,7 +92,7 @@ def deploy_stages(ws: Workspace) -> None:
 
 
 def stage_deployment_name(ws: Workspace) -> str:
-    """By which an iteration asks for a stage."""
+    """Return the name of the deployment by which an iteration starts a stage of its workspace."""
     return f"stage-apart/{workspace_identity.workspace_name(ws)}-stage"
 
 

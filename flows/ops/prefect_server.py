@@ -2,7 +2,7 @@
 
 Whoever reaches it may decide a promotion, so it asks for the workspace's secret (`flywheel/utils/credentials.py`),
 answers to its own host alone (`flows/ops/prefect_server_main.py`), and no other origin may read what it says.
-`configure` must run before anything imports prefect: the library reads its settings from the environment.
+`configure_prefect` must run before anything imports prefect: the library reads its settings from the environment.
 """
 
 from __future__ import annotations
@@ -69,12 +69,12 @@ def configure_prefect(ws: Workspace, url: str = "") -> None:
 
 @contextlib.contextmanager
 def open_prefect_server(ws: Workspace, port: int = 0, meanwhile: Callable[[], None] | None = None) -> Iterator[str]:
-    """A server for the workspace's runs: the one that PREFECT_API_URL names, else the workspace's own where it runs,
-    else one that is started, begun again where it ends before us, and ended with us. Yields its address.
+    """Yield the address of a server for the workspace's runs: the one of PREFECT_API_URL, else the workspace's own.
 
-    meanwhile: what is done while it starts; the first start of a workspace takes twenty seconds.
-    port: 0 takes a free one. Raises BadInput where it is taken, PREFECT_API_URL does not answer, or the database cannot
-    be used; FlywheelError where the server does not answer within START_DEADLINE_S.
+    The own one is used where it runs already; else it is started, restarted where it ends early, and ended with the
+    block. port: 0 takes a free one. meanwhile: called while it starts; a workspace's first start takes twenty seconds.
+    Raises BadInput where the port is taken, PREFECT_API_URL does not answer, or the database cannot be used;
+    FlywheelError where the server does not answer within START_DEADLINE_S.
     """
     configure_prefect(ws)
     url = find_external_server()

@@ -1,6 +1,7 @@
 """Supervise server, worker and deployments of one workspace (`flywheel up`) until told to end.
 
-`python -m flows.ops.supervisor WORKSPACE PORT`. What dies is begun again; what data or a dead run ask for is begun.
+`python -m flows.ops.supervisor WORKSPACE PORT`. It restarts what dies, and starts the runs that new data or a dead run
+ask for.
 """
 
 from __future__ import annotations
@@ -38,9 +39,10 @@ _START_S = 180.0
 
 
 def start_supervisor(ws: Workspace, port: int) -> dict:
-    """Start the keeper in the background; what it says of itself once all of it answers. One that is up stays.
+    """Start the supervisor in the background, and return what it reports of itself once all of it answers.
 
-    Raises FlywheelError, with the last line of its log, where it does not come up.
+    port: of Prefect's server. One that runs already stays. Raises BadInput or FlywheelError, with the last line of its
+    log, where it does not start.
     """
     if found := find_supervisor(ws):
         return found
@@ -69,8 +71,10 @@ def start_supervisor(ws: Workspace, port: int) -> dict:
 
 
 def stop_supervisor(ws: Workspace) -> bool:
-    """End the keeper, and with it server, worker and the run at work; whether there was one. What a run had finished is
-    kept. Raises FlywheelError where it does not end."""
+    """End the supervisor, and with it server, worker and the current run; return whether one ran.
+
+    What the run had finished is kept. Raises FlywheelError where it does not end.
+    """
     found = find_supervisor(ws)
     if not found:
         return False
@@ -97,8 +101,10 @@ def find_supervisor(ws: Workspace) -> dict:
 
 
 def supervise(ws: Workspace, port: int) -> None:
-    """Until SIGTERM or Ctrl-C, or the workspace is gone. Raises BadInput where a port is taken, or a schedule cannot be
-    read."""
+    """Run the supervisor in this process until SIGTERM or Ctrl-C, or until the workspace is removed.
+
+    port: of Prefect's server. Raises BadInput where it is taken, or a schedule cannot be read.
+    """
     over = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: over.set())

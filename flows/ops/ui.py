@@ -24,10 +24,10 @@ _TRAJECTORY = re.compile(r"/trajectories/([\w-]+)\.html")
 
 
 def serve_ui(ws: Workspace, port: int, say: Callable[[str], None], other: Workspace | None = None) -> None:
-    """Serve until Ctrl-C or SIGTERM. The report is on the port after Prefect's, the explorer on the one after that.
-    other: a workspace that the explorer lays over this one.
+    """Serve Prefect's pages, the report and the explorer until Ctrl-C or SIGTERM.
 
-    Raises BadInput where one is taken.
+    port: of Prefect's pages; the report has the next one, the explorer the one after. say: prints a line for the user.
+    other: a workspace that the explorer shows for comparison. Raises BadInput where a port is taken.
     """
     stop = threading.Event()
     with (

@@ -93,7 +93,10 @@ def _call_each(processes: list[psutil.Process], act: Callable[[psutil.Process], 
 
 @contextlib.contextmanager
 def run_worker(pool: str, out: IO[bytes] | None = None) -> Iterator[WorkerProcess]:
-    """A worker of the pool, for as long as the block goes on. out: where it and its runs write; as this process."""
+    """Run a worker of the work pool named `pool` for as long as the block lasts.
+
+    out: where it and its runs write; by default where this process does.
+    """
     worker = WorkerProcess(pool, out)
     try:
         yield worker

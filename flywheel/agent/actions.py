@@ -188,17 +188,24 @@ class ToolCall:
 
     @classmethod
     def of(cls, tool: str, arguments: Mapping[str, Any]) -> ToolCall:
+        """Make a call of the tool named `tool` from a mapping of its arguments.
+
+        arguments: JSON values, nested 32 deep at most. Raises ValueError or TypeError for others.
+        """
         return cls(tool, canonical_json(arguments))
 
 
 def canonical_json(value: Any) -> str:
-    """JSON in one form. Raises ValueError or TypeError for what JSON cannot hold (infinity, objects)."""
+    """Write `value` as JSON in one form: keys sorted, no spaces, no lone surrogates.
+
+    Raises ValueError or TypeError for what JSON cannot hold (infinity, objects).
+    """
     text = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return replace_surrogates(text)
 
 
 def replace_surrogates(text: str) -> str:
-    """The text with lone surrogates, which no file and no message can carry, replaced by U+FFFD."""
+    """Replace the lone surrogates of `text`, which no file and no message can carry, by U+FFFD."""
     if text.isascii():
         return text
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -54,7 +54,7 @@ class CoordinateSpace:
         return self.x.size, self.y.size
 
     def snap(self, point: Point) -> Point:
-        """The point that reading back what is written of `point` gives."""
+        """Return the point that is read back after `point` was written: in most spaces the middle of a cell."""
         return Point(self.x.read(self.x.write(point.x)), self.y.read(self.y.write(point.y)))
 
 

@@ -17,11 +17,11 @@ Form = Literal["minimal", "point", "ui_tars_1_5", "ui_tars_1_0", "tool_call"]
 
 @dataclass(frozen=True)
 class Grammar:
-    """How a model writes its actions.
+    """Say how a model writes its actions.
 
     form: as `policy.template`; minimal is written as point. space: what its numbers mean. actions: the action space
-    that its prompt tells. functions: whether that holds the SDK functions; any grammar reads every action. thinks:
-    the prompt itself opens the thinking, so that a model's text is thought until it says `</think>`.
+    that its prompt lists. functions: whether that holds the SDK functions; any grammar reads every action. thinks: the
+    prompt itself opens the thinking, so that a model's text is thought until `</think>`.
     """
 
     form: Form
@@ -32,16 +32,17 @@ class Grammar:
 
     @classmethod
     def of(cls, policy: config.PolicySettings, screen: tuple[int, int] | None = None) -> Grammar:
-        """The grammar that the settings name.
+        """Make the grammar that the settings name.
 
-        screen: width and height of the screens that the model is shown, in pixels. Only the pixels space depends on
-        it; raises BadInput where that space is set and there is none, or one that cannot be resized.
+        policy: block `policy`. screen: width and height of the screens that the model is shown, in pixels. Only the
+        pixels space depends on it; raises BadInput where that space is set and there is no screen, or one that cannot
+        be resized.
         """
         return cls(policy.template, _space(policy, screen), policy.actions, policy.functions, policy.thinks)
 
     @classmethod
     def of_settings(cls, settings: config.Settings) -> Grammar:
-        """The grammar of a workspace, whose screens are the sandbox's."""
+        """Make the grammar of a workspace, whose screens have the sandbox's size."""
         return cls.of(settings.policy, (settings.sandbox.width, settings.sandbox.height))
 
 
@@ -61,12 +62,13 @@ def _space(policy: config.PolicySettings, screen: tuple[int, int] | None) -> Coo
 
 
 def as_grammar(grammar: Grammar | int) -> Grammar:
-    """A plain number stands for the point form with that many cells an axis: the embedded model's grammar."""
+    """Return `grammar`; a plain number n stands for the embedded model's: the point form with n cells an axis."""
     return grammar if isinstance(grammar, Grammar) else _cells(grammar)
 
 
 def grammar_without_thinking(grammar: Grammar | int) -> Grammar:
-    """The same for a step that a person did, whose text has no thinking that a prompt opened."""
+    """Return `grammar` (or that of a plain number, as `as_grammar`) for steps that a person did: no prompt opened a
+    thinking."""
     return replace(as_grammar(grammar), thinks=False)
 
 
@@ -76,6 +78,10 @@ def _cells(number: int) -> Grammar:
 
 
 def format_response(thought: str, action: str) -> str:
-    """A step as the model writes it; `action` is serialised. A tool call carries its own mark."""
+    """Write a step as the model writes it: `Thought: ` and the thought, then the action.
+
+    thought: may be "". action: as `serialise_action` writes it; a tool call carries a mark of its own and gets no
+    `Action: ` before it.
+    """
     label = "" if action.startswith("<tool_call>") else "Action: "
     return f"Thought: {thought}\n{label}{action}"

@@ -33,7 +33,10 @@ class PastStep:
 
 
 def summarise_step(step: PastStep, characters: int = SUMMARY_CHARACTERS) -> str:
-    """A step in one line, by rule: its thought, or where there is none its action; then what a tool returned."""
+    """Summarise a step in one line, by rule: its thought, or else its action, then what a tool returned.
+
+    step: one that is past. characters: most that the line may have.
+    """
     text = collapse_whitespace(step.thought or step.action or "No action.")
     if step.tool_result:
         text += " -> " + collapse_whitespace(step.tool_result)
@@ -46,16 +49,20 @@ def format_outcome(step: PastStep) -> str:
 
 
 def collapse_whitespace(text: str) -> str:
+    """Replace each stretch of white space in `text` by one space, and strip its ends."""
     return " ".join(text.split())
 
 
 def truncate_end(text: str, characters: int) -> str:
-    """The text, its end left out where it has more characters."""
+    """Cut the end of `text` off where it has more than so many `characters`; "..." stands in its place."""
     return text if len(text) <= characters else text[: max(0, characters - 3)].rstrip() + "..."[:characters]
 
 
 def truncate_middle(text: str, characters: int) -> str:
-    """The text, its middle left out where it has more characters: a tool's last lines say as much as its first."""
+    """Cut the middle of `text` out where it has more than so many `characters`.
+
+    A tool's last lines say as much as its first.
+    """
     if len(text) <= characters:
         return text
     mark = f"\n[{len(text) - characters} characters left out]\n"
@@ -124,22 +131,30 @@ class HistorySummary:
     counts: StepCounts = field(default=StepCounts(), repr=False)
 
     def stored(self, since: Sequence[PastStep], steps: int, text: str, by: str) -> HistorySummary:
-        """A digest that was stored with a step, where this one and the steps `since` are what came before."""
+        """Make the digest that was stored with a step.
+
+        since: the steps between this digest and that step. steps, text, by: as stored: how many steps it covers, its
+        text, its author.
+        """
         return HistorySummary(steps, text, by, self.counts.with_steps(since))
 
 
 class Summarizer(Protocol):
-    """every: so many steps must wait for the digest before it is renewed. A step that waits keeps its line."""
+    """Make digests of old steps. every: so many steps must wait before the digest is renewed; each keeps its line
+    meanwhile."""
 
     name: str
     every: int
 
     def digest(self, before: HistorySummary, aged: Sequence[PastStep]) -> HistorySummary:
-        """`before` and the steps that follow it, as one. Equal arguments give equal digests within a process."""
+        """Join a digest and the steps that follow it into one digest; equal arguments give equal ones within a process.
+
+        before: the digest so far. aged: the steps after it that are too old for a line of their own.
+        """
 
 
 class RuleSummarizer:
-    """By rules: free, so the digest is renewed at each step."""
+    """Make digests by rules: free, so the digest is renewed at each step."""
 
     name, every = RULES, 1
 
@@ -147,6 +162,7 @@ class RuleSummarizer:
         self._characters = characters
 
     def digest(self, before: HistorySummary, aged: Sequence[PastStep]) -> HistorySummary:
+        """Count what was done in the steps of `before` and in `aged`, and say it in one text."""
         counts = before.counts.with_steps(aged)
         return HistorySummary(before.steps + len(aged), counts.text(self._characters), self.name, counts)
 
@@ -190,10 +206,14 @@ class StepHistory:
         self.digest = HistorySummary()
 
     def add(self, step: PastStep) -> None:
+        """Append a step that was taken."""
         self._steps.append(step)
 
     def recall(self, steps: int, text: str, by: str) -> None:
-        """Take a digest of the first `steps` steps as it was stored, where that is newer than the one at hand."""
+        """Take over a digest that was stored, where it covers more steps than the present one.
+
+        steps: how many it covers. text, by: as stored: its text, its author.
+        """
         if self.digest.steps < steps <= len(self._steps):
             self.digest = self.digest.stored(self._steps[self.digest.steps : steps], steps, text, by)
 

@@ -141,7 +141,7 @@ def format_instructions(grammar: Grammar) -> str:
 
 
 def list_action_signatures(grammar: Grammar) -> list[str]:
-    """The calls of the grammar's action space, an example each, some with a word about it behind `  #`."""
+    """List the calls of the grammar's action space, an example each, some with a comment behind `  #`."""
     names = ACTION_SPACES[grammar.actions] + (SDK_FUNCTIONS if grammar.functions else ())
     return [_LINES[name].format(**_places(grammar)) for name in names]
 
@@ -294,13 +294,15 @@ def build_context(
     *,
     observation: str | None = None,
 ) -> Context:
-    """The context of one step, of at most `policy.max_context_tokens`.
+    """Build the context of one step, of at most `policy.max_context_tokens`.
 
-    history: the past steps, or the memory that a `StepHistory` made of them. screenshot: None where there is none to
-    see. observation: what is there to read; None where the screen is all. count: tokens of a context (an Encoder's);
-    without it an upper bound is taken. What does not fit goes in this order: the digest's text (how many steps there
-    were is still said), the lines of episodic memory, the steps of working memory, the oldest first; then how many
-    steps there were; then the newest result is shortened, and last the observation. Instruction and screen always stay.
+    instruction: the task. history: the past steps, or the memory that a `StepHistory` made of them. screenshot: PNG;
+    None where there is none to see. policy: block `policy`. count: tokens of a context (an Encoder's); without it an
+    upper bound is taken. observation: text that is there to read; None where the screen is all.
+
+    What does not fit goes in this order: the digest's text (how many steps there were is still said), the lines of
+    episodic memory, the steps of working memory, the oldest first; then how many steps there were; then the newest
+    result is shortened, and last the observation. Instruction and screen always stay.
 
     Raises BadInput for an empty instruction, where there is nothing to see nor to read, for a screen that cannot be
     used, and where instruction and screen do not fit by themselves.

@@ -16,19 +16,20 @@ _WHERE = "policy context"
 
 
 def screenshot_size(data: bytes, max_side: int = MAX_SIDE) -> tuple[int, int]:
-    """(width, height) in pixels, from the file's header alone.
+    """Read (width, height) in pixels from the header of a picture.
 
-    Raises BadInput for an empty file, for one that is no image, for a side over `max_side` and for a picture
-    narrower than 1 : 200.
+    data: the file's bytes. max_side: longest side that is allowed, in pixels. Raises BadInput for an empty file, one
+    that is no image, a longer side, and a picture narrower than 1 : 200.
     """
     with _opened(data, max_side) as picture:
         return picture.size
 
 
 def decode_screenshot(data: bytes, max_side: int = MAX_SIDE) -> Picture.Image:
-    """The picture in RGB, 8 bits a channel. What is transparent lies on white, as on a browser's page.
+    """Decode a picture to RGB, 8 bits a channel. What is transparent lies on white, as on a browser's page.
 
-    Raises BadInput as `size_of` does, and for a file that is cut off or broken further in.
+    data: the file's bytes. max_side: longest side that is allowed, in pixels. Raises BadInput for a file that is empty,
+    no image, cut off or broken, a longer side, and a picture narrower than 1 : 200.
     """
     picture = _opened(data, max_side)
     try:

@@ -1,7 +1,6 @@
-"""Where the shards of a stage are done: in this process, or on the nodes of a Ray cluster (block `cluster`).
+"""Choose where the shards of a stage run: in this process, or on the nodes of a Ray cluster (block `cluster`).
 
-What a shard is, and how its result is kept, `flywheel/pipeline/stage.py` knows alone: whoever does a shard calls it
-there.
+What a shard is, and how its result is stored, `flywheel/pipeline/stage.py` alone knows: every worker calls it there.
 """
 
 from __future__ import annotations
@@ -19,26 +18,35 @@ from flywheel.pipeline.stage import InProcessWorker, Stage, StageContext
 
 
 class StageWorkers(Protocol):
-    """Do the shards of one stage of one iteration, until the block ends.
+    """Run the shards of one stage of one iteration, for as long as its context lasts.
 
-    several: shards may be asked for at once, each in a thread of its own.
+    several: whether `do_shard` may be called for several shards at once, each from a thread of its own.
     """
 
     several: bool
 
     def do_shard(self, shard: str) -> tuple[Path, Any, bool]:
-        """(folder, result, done before), as `pipeline/stage.py: run_shard`. Raises what the shard's work raises, and
-        ClusterError."""
+        """Run one shard, or take its stored result where it was done before.
+
+        shard: its name, one of those that the stage lists. Returns the folder it wrote to, its result, and whether it
+        had been done before. Raises what the shard's own work raises, and ClusterError for a node or worker that is
+        lost.
+        """
 
 
 class ClusterBackend(Protocol):
-    def open_workers(self, stage: Stage, ctx: StageContext) -> AbstractContextManager[StageWorkers]: ...
+    """Where stages run: in this process, or on a cluster."""
+
+    def open_workers(self, stage: Stage, ctx: StageContext) -> AbstractContextManager[StageWorkers]:
+        """Open the workers that run the shards of `stage` as `ctx` says; they are closed at the end of the block."""
 
 
 class LocalCluster:
-    """This process: one shard after the other."""
+    """Run stages in this process, one shard after the other."""
 
     def open_workers(self, stage: Stage, ctx: StageContext) -> AbstractContextManager[StageWorkers]:
+        """Open a worker that runs the shards of `stage` in this process, with the settings and the iteration of
+        `ctx`."""
         return InProcessWorker(stage, ctx)
 
 
@@ -46,15 +54,16 @@ _current: ContextVar[ClusterBackend] = ContextVar("cluster", default=LocalCluste
 
 
 def current_cluster() -> ClusterBackend:
-    """The cluster of the innermost `open_cluster`; this process where there is none."""
+    """Return the cluster of the innermost `open_cluster`; this process where there is none."""
     return _current.get()
 
 
 @contextlib.contextmanager
 def open_cluster(ws: Workspace, settings: Settings) -> Iterator[ClusterBackend]:
-    """The cluster that the settings name, looked at before anything is done on it.
+    """Open the cluster that `cluster.engine` and `sandbox.manager` name, check its nodes, and make it the current one.
 
-    Raises BadInput for settings that cannot work, ClusterError where a node cannot take part.
+    ws: its folder is shared with the nodes. Yields the cluster; it is closed at the end of the block. Raises BadInput
+    for settings that cannot work, ClusterError where a node cannot take part.
     """
     if settings.sandbox.backend == "manager":
         from flywheel.envs.remote import client  # its HTTP client takes a sixth of a second to load
@@ -73,8 +82,11 @@ def open_cluster(ws: Workspace, settings: Settings) -> Iterator[ClusterBackend]:
 
 @contextlib.contextmanager
 def _open_ray(ws: Workspace, settings: Settings) -> Iterator[ClusterBackend]:
-    """Raises BadInput as `connect_to_ray`, ClusterError for a node with a fault, and where no environments come up on
-    the nodes that are to have them."""
+    """Connect to Ray, check its nodes, and start the environments that they are to serve.
+
+    Raises BadInput for settings that cannot work, ClusterError for a node with a fault, or one whose environments do
+    not start.
+    """
     from flywheel.cluster.connection import connect_to_ray
 
     with connect_to_ray(settings) as head:

@@ -98,10 +98,10 @@ def _fits(wanted: Resources, node: Resources) -> bool:
 
 @contextlib.contextmanager
 def hold_gpu(ctx: StageContext, limits: ClusterSettings, seconds: float) -> Iterator[None]:
-    """Within the block no other stage of the workspace has this machine's GPUs; nothing happens where the stage takes
-    none, or where Ray gives them out.
+    """Hold this machine's GPUs, so that no other stage of the workspace uses them within the block.
 
-    Raises ClusterError where another stage has had them for so many seconds.
+    limits: block `cluster`. seconds: how long to wait for them. Does nothing where the stage needs no GPU, or where Ray
+    assigns them. Raises ClusterError where another stage still has them after `seconds`.
     """
     if limits.engine == "ray" or not count_gpus(dag.find_stage(ctx.stage), ctx, _has_gpu):
         yield

@@ -1,10 +1,10 @@
-"""Keep what the models that a candidate is compared with solve of the held-out tasks.
+"""Store what the models that a candidate is compared with solve of the held-out tasks.
 
 `iterations/NNN/held_out.json` says what the models of an evaluation did on the held-out tasks that are the same in all
 iterations: {"about": key, "models": {digest: {task_id: share of its episodes that were solved}}}. The next iteration
-takes it up, so that only the new model has to play them; the key names the settings under which it was measured.
-The best model so far is the promoted one with the highest success there; the newest of those that are equal. Which
-one that is rests on few tasks and may be a matter of luck, but the comparison with it does not: it is made on others.
+reads it, so that only the new model has to play them; the key names the settings under which it was measured. The best
+model so far is the promoted one with the highest success there; the newest of those that are equal. Which one that is
+rests on few tasks and may be a matter of luck, but the comparison with it does not: it is made on others.
 """
 
 from __future__ import annotations
@@ -27,22 +27,31 @@ SolvedShares = dict[str, float]  # task_id -> share of the episodes that were so
 
 
 def held_out_key(settings: Settings, task_ids: Sequence[str]) -> str:
-    """Names all that an outcome on the held-out tasks depends on besides the model."""
+    """Hash all that an outcome on the held-out tasks depends on besides the model: 16 hexadecimal digits.
+
+    settings: seed and the blocks policy, language_model, sandbox and evaluation count. task_ids: the held-out tasks, in
+    any order.
+    """
     blocks = (settings.policy, settings.language_model, settings.sandbox, settings.evaluation)
     said = [settings.seed, [block.model_dump(mode="json") for block in blocks], sorted(task_ids)]
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def read_comparable_outcomes(ws: Workspace, iteration: int, about: str) -> dict[str, SolvedShares]:
-    """What an iteration's evaluation knew of models, by digest; nothing where it was measured in another way.
+    """Read the outcomes that an iteration's evaluation recorded, if they were measured in the same way.
 
-    about: the key. Raises DataError for a file that cannot be read.
+    about: key of the present measure (`held_out_key`). Returns, by digest of a model, the share of solved episodes by
+    task; {} where the key differs or nothing was recorded. Raises DataError for a file that cannot be read.
     """
     return read_outcomes(ws, iteration) if _load_outcomes(ws, ws.held_out(iteration))["about"] == about else {}
 
 
 def read_outcomes(ws: Workspace, iteration: int) -> dict[str, SolvedShares]:
-    """The same of an iteration that has been evaluated, by its own measure. Raises DataError."""
+    """Read the outcomes that an evaluated iteration recorded, however they were measured.
+
+    Returns, by digest of a model, the share of solved episodes by task. Raises DataError for a file that is missing or
+    cannot be read.
+    """
     return _load_outcomes(ws, ws.held_out(iteration))["models"]
 
 
@@ -57,11 +66,19 @@ def _load_outcomes(ws: Workspace, path: Path) -> dict[str, Any]:
 
 
 def write_outcomes(ws: Workspace, iteration: int, about: str, models: Mapping[str, SolvedShares]) -> None:
+    """Write an iteration's `held_out.json`.
+
+    about: key of how it was measured (`held_out_key`). models: by digest of a model, the share of solved episodes by
+    task, in [0, 1]. Raises DiskFull.
+    """
     write_json(ws.held_out(iteration), {"about": about, "models": dict(models)})
 
 
 def solved_share_by_task(results: Sequence[EvalResult]) -> SolvedShares:
-    """Results of one model by task."""
+    """Compute the share of solved episodes of each task, in [0, 1], by task id.
+
+    results: of one model, any number of episodes a task.
+    """
     by_task: dict[str, list[bool]] = defaultdict(list)
     for result in results:
         by_task[result.task_id].append(result.v)
@@ -69,21 +86,28 @@ def solved_share_by_task(results: Sequence[EvalResult]) -> SolvedShares:
 
 
 def mean_success(outcome: SolvedShares) -> float:
-    """Mean over tasks, each task the same weight."""
+    """Compute the mean success over tasks, each of the same weight; 0 where there are none. outcome: share solved by
+    task."""
     return math.fsum(outcome.values()) / len(outcome) if outcome else 0.0
 
 
 def get_best_model(promotion: Mapping[str, Any]) -> dict[str, Any]:
-    """The best model so far, `model` and `digest`, by the promotion of the iteration before; the newest one where
-    none was named yet."""
+    """Return the best model so far as {"model", "digest"}.
+
+    promotion: what the iteration before recorded of its promotion. Where it names no best model, the newest one counts.
+    """
     return dict(promotion.get("best") or {name: promotion[name] for name in ("model", "digest")})
 
 
 def choose_best_model(
     before: Mapping[str, Any], newest: Mapping[str, Any], promoted: bool, outcomes: Mapping[str, SolvedShares]
 ) -> dict[str, Any]:
-    """The best model after a promotion was decided. before: the promotion of the iteration before; newest: the model
-    that this one made, `model` and `digest`."""
+    """Choose the best model after a promotion was decided, as {"model", "digest"}.
+
+    before: what the iteration before recorded of its promotion. newest: the model that this iteration made, with
+    `model` and `digest`. promoted: whether it was. outcomes: by digest, the share of solved episodes by task; a
+    promoted model whose success, or whose rival's, is not among them is taken as the best.
+    """
     old = get_best_model(before)
     mine, theirs = outcomes.get(newest["digest"]), outcomes.get(old["digest"])
     if promoted and (theirs is None or mine is None or round(mean_success(mine) - mean_success(theirs), 12) >= 0):

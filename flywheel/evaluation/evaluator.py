@@ -46,9 +46,12 @@ async def evaluate_policy(
     run_id: str = "",
     stats: RolloutStats | None = None,
 ) -> list[JudgedEpisode]:
-    """evaluation.n_trials episodes of each task at evaluation.temperature, judged.
+    """Play `evaluation.n_trials` episodes of each task at `evaluation.temperature`, and judge them.
 
-    The episodes are for the report; they never enter training. `stats` is added to. Raises as `judge` does.
+    policy: answers with the model to be measured. tasks: held-out or fresh ones. environments: lends an environment for
+    each. iteration, run_id: stand in the episodes' rows. on_episode: called with each as it ends. stats: counters that
+    are added to. Returns the judged episodes, which are for the report and never enter training. Raises DataError where
+    a scorer failed that a verdict depends on.
     """
     panel = ScorerSet(settings)
     episodes = await run_rollout(
@@ -68,7 +71,11 @@ async def evaluate_policy(
 
 
 def judge_episode(task: Task, episode: Episode, panel: ScorerSet) -> JudgedEpisode:
-    """Raises DataError where a scorer failed and V hangs on it: a model is not measured by what nobody judged."""
+    """Score one episode by all scorers of `panel`; an episode without a final state has no verdict and is not scored.
+
+    task: the one that was played. Raises DataError where the scorer that decides failed: a model is not measured by
+    what nobody judged.
+    """
     trajectory = episode.trajectory
     if trajectory.final_state in (None, "null"):
         unseen = Verdict(None, task.threshold, detail=f"{trajectory.status}: {trajectory.error or 'no final state'}")

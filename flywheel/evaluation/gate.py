@@ -143,9 +143,10 @@ class ErrorRates:
 
 
 def pair_differences(old: Sequence[EvalResult], new: Sequence[EvalResult]) -> list[float]:
-    """Differences of P(V=1), new - old, one a task, by task id.
+    """Compute the difference in success, new - old, of each task, sorted by task id: [tasks], each in [-1, 1].
 
-    Raises DataError where the two were not evaluated on the same tasks.
+    old, new: results of the two models, one or several episodes a task. Raises DataError where the two were not
+    evaluated on the same tasks.
     """
     before, after = _by_task(old), _by_task(new)
     if before.keys() != after.keys() or not before:
@@ -159,10 +160,11 @@ def pair_differences(old: Sequence[EvalResult], new: Sequence[EvalResult]) -> li
 
 
 def compare_models(old: Sequence[EvalResult], new: Sequence[EvalResult], *, seed: int = 0) -> Comparison:
-    """Compare on P(V=1), paired by task, for a number of tasks that was fixed before.
+    """Compare two models' success, paired by task, for a number of tasks that was fixed beforehand.
 
-    One episode a task: Newcombe's paired interval; several: a bootstrap over tasks (`seed`). Raises DataError as
-    `paired` does.
+    old, new: results of each, one or several episodes a task. With one episode a task the interval is Newcombe's (1998,
+    method 10), else a bootstrap over tasks, drawn with `seed`. Returns the mean difference new - old, its 95% interval
+    and the number of tasks. Raises DataError where the two were not evaluated on the same tasks.
     """
     differences, before = pair_differences(old, new), _by_task(old)
     if all(value in (-1, 0, 1) for value in differences) and all(_mean(runs) in (0, 1) for runs in before.values()):
@@ -175,12 +177,16 @@ def compare_models(old: Sequence[EvalResult], new: Sequence[EvalResult], *, seed
 
 
 def gate_bounds(rule: PromotionSettings) -> tuple[float, float]:
-    """(too bad, good enough): the mean differences that the rule tells apart."""
+    """Return (too bad, good enough): the mean differences that the rule tells apart. rule: block `promotion`."""
     return (0.0, rule.margin) if rule.rule == "superiority" else (-rule.margin, 0.0)
 
 
 def judge_differences(differences: Sequence[float], rule: PromotionSettings) -> GateJudgement:
-    """What the differences say by the rule; `review` is told what `non_inferiority` says."""
+    """Decide by the promotion rule what paired differences say.
+
+    differences: new - old of each task, [tasks], each in [-1, 1], in the order played. rule: block `promotion`; under
+    `rule: review` the decision is the one of `non_inferiority`, for a person to read.
+    """
     bad, good = gate_bounds(rule)
     passing = log_capital_above(differences, bad)
     failing = log_capital_below(differences, good)
@@ -200,8 +206,11 @@ def decide_gate(passing: float, failing: float, rule: PromotionSettings) -> Lite
 
 
 def count_fewest_tasks(rule: PromotionSettings) -> int:
-    """Tasks after which a model that does on every task what the other does (`superiority`: solves every one that the
-    other does not) is promoted, no sooner: promotion.tasks must not be less."""
+    """Count the tasks after which the best possible result is promoted; `promotion.tasks` must not be less.
+
+    rule: block `promotion`. The best result is that both models do the same on every task; under `superiority`, that
+    the new one solves every task that the old one does not.
+    """
     best = [0.0, 0.0, 1.0] if rule.rule == "superiority" else [0.0, 1.0, 0.0]
     wanted, n = -math.log(rule.type_i_error), 1
     while log_capitals_of_counts(np.array(best) * n, gate_bounds(rule)[0]) < wanted:
@@ -283,7 +292,10 @@ _BASELINE_NAMES = {"before": "the model before it", "best": "the best model so f
 
 
 def build_gate_metrics(rival: str, judged: GateJudgement) -> list[dict[str, Any]]:
-    """Rows of the table `metrics` that `judgements` makes a judgement of again."""
+    """Build the rows of the table `metrics` that hold a judgement; `parse_gate_metrics` reads it back.
+
+    rival: whom the new model was compared with: `before`, the one before it, or `best`. judged: what came of it.
+    """
     end = _METRIC_SUFFIX[rival]
     interval = {"low": judged.low, "high": judged.high, "n": judged.n}
     return [
@@ -295,7 +307,11 @@ def build_gate_metrics(rival: str, judged: GateJudgement) -> list[dict[str, Any]
 
 
 def parse_gate_metrics(rows: Iterable[Mapping[str, Any]], rule: PromotionSettings) -> dict[str, GateJudgement]:
-    """What `figures` told of each rival; none of one that was not played against."""
+    """Read judgements back from rows of the table `metrics`, by rival (`before`, `best`); none of a rival not played
+    against.
+
+    rows: of one iteration. rule: block `promotion`, by which the decision is made again.
+    """
     told = {row["name"]: row for row in rows if row["domain"] == metrics.ALL_DOMAINS}
     found = {}
     for rival, end in _METRIC_SUFFIX.items():
@@ -318,7 +334,10 @@ def parse_gate_metrics(rows: Iterable[Mapping[str, Any]], rule: PromotionSetting
 
 
 def explain_gate_metrics(rows: Iterable[Mapping[str, Any]], rule: PromotionSettings) -> list[str]:
-    """A line for each rival: what was found, what the rule makes of it, how often it errs."""
+    """Explain each judgement in a line: what was found, what the rule makes of it, how often it errs.
+
+    rows: of the table `metrics`, of one iteration. rule: block `promotion`.
+    """
     return [
         explain_judgement(found, rule, _BASELINE_NAMES[rival])
         for rival, found in parse_gate_metrics(rows, rule).items()

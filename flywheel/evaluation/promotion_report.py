@@ -87,7 +87,10 @@ def _format_difference(row: Row | None) -> str:
 
 
 def build_promotion_report(ws: Workspace, iteration: int, rule: PromotionSettings) -> PromotionReport:
-    """The case of an iteration that is evaluated. Raises DataError."""
+    """Collect what a decision about the promotion of an evaluated iteration rests on.
+
+    rule: block `promotion`. Raises DataError where the stage `evaluate` has left no metrics.
+    """
     metrics = partitions.read_partition(ws, "metrics", iteration, "evaluate")
     figures = [row for row in metrics.to_pylist() if row["step"] == 0]
     figures.sort(key=lambda row: (not row["name"].startswith(_FIRST), row["domain"] != "all"))

@@ -41,11 +41,15 @@ class PromotionDecision:
 
 
 def review_path(ws: Workspace, iteration: int) -> Path:
+    """Return the path of the file with a person's decision about the promotion of `iteration`."""
     return ws.iteration(iteration) / "review.json"
 
 
 def read_review(ws: Workspace, iteration: int) -> PromotionDecision | None:
-    """The decision, or None where nobody has decided. Raises DataError for a file that is not one."""
+    """Read a person's decision about the promotion of `iteration`; None where nobody has decided.
+
+    Raises DataError for a file that holds no decision.
+    """
     file = review_path(ws, iteration)
     if not file.is_file():
         return None
@@ -59,7 +63,7 @@ def read_review(ws: Workspace, iteration: int) -> PromotionDecision | None:
 
 
 def find_review_obstacle(ws: Workspace, iteration: int) -> BadInput | None:
-    """Why nobody can decide the iteration's promotion, or None where somebody can."""
+    """Return the error that says why nobody can decide the promotion of `iteration` now, or None where somebody can."""
     if dvc_files.is_promotion_decided(ws, iteration):
         return BadInput(
             f"the promotion of iteration {iteration_label(iteration)} is decided already",
@@ -80,7 +84,8 @@ def find_review_obstacle(ws: Workspace, iteration: int) -> BadInput | None:
 
 
 def list_pending_reviews(ws: Workspace) -> list[int]:
-    """Iterations whose promotion a person can decide now, oldest first. Those before one that is decided are too."""
+    """List the iterations whose promotion a person can decide now, oldest first, earlier ones than a decided one
+    too."""
     found: list[int] = []
     folders = (path.name for path in (ws.root / "iterations").glob("[0-9]*"))
     for k in sorted((int(name) for name in folders if name.isdigit()), reverse=True):
@@ -92,8 +97,11 @@ def list_pending_reviews(ws: Workspace) -> list[int]:
 
 
 def decide_promotion(ws: Workspace, iteration: int, *, promote: bool, reviewer: str, comment: str) -> PromotionDecision:
-    """Decide a promotion now; a decision that stood before is kept beside it. Raises BadInput where nobody is asked, or
-    not any more; DataError where the file is not a review."""
+    """Record a person's decision about the promotion of `iteration`; an earlier decision stays in the same file.
+
+    promote: yes or no. reviewer: the person's name. comment: why; may be "". Raises BadInput where no decision is open,
+    or a name or comment is empty or too long; DataError where the file holds no decision, or is locked for too long.
+    """
     if not reviewer.strip():
         raise BadInput("the reviewer has no name", fix="give yours")
     for name, said, most in (("name", reviewer, MAX_REVIEWER_LENGTH), ("comment", comment, MAX_COMMENT_LENGTH)):

@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 def open_policy(folder: Path | str, policy: config.PolicySettings) -> PolicyBackend:
-    """The back-end that the settings name, answering with the checkpoint in `folder`.
+    """Open the back-end that the settings name, answering with the checkpoint in `folder`.
 
-    Raises ModelError for a folder that cannot be loaded, PolicyError for a server that does not answer or cannot
-    take the checkpoint's weights.
+    policy: block `policy`. Raises ModelError for a folder that cannot be loaded, PolicyError for a server that does not
+    answer or cannot take the checkpoint's weights.
     """
     if policy.backend == "openai":
         from flywheel.policy.client.remote import RemotePolicy

@@ -116,11 +116,12 @@ class _RequestBody(_Part):
 
 
 def format_chat_request(context: Context, sampling: SamplingParams, model: str) -> dict[str, Any]:
-    """The request for one completion with its token ids and log-probabilities.
+    """Build the request for one completion with its token ids and log-probabilities.
 
-    The neutral values are spoken out because a server may have others as its defaults (vLLM takes those of the
-    checkpoint's generation_config.json), and training assumes the model's own distribution. Control tokens that text
-    spells are broken up, as `Encoder` does it.
+    context: the prompt. sampling: temperature, limit and seed. model: its name at the server. Neutral values are
+    spelled out because a server may have other defaults (vLLM takes those of the checkpoint's generation_config.json),
+    and training assumes the model's own distribution. Control tokens that text spells are broken up, as `Encoder` does
+    it.
     """
     messages = [
         {
@@ -153,10 +154,11 @@ def format_chat_request(context: Context, sampling: SamplingParams, model: str) 
 
 
 def parse_chat_request(raw: bytes, *, max_new_tokens: int, seed: Callable[[], int]) -> ChatRequest:
-    """A request's body, read and checked. `max_new_tokens` and `seed` stand in for what it leaves out.
+    """Parse and check the body of a request.
 
-    Raises BadInput that names the field: for what is not JSON, a missing or wrong field, a field that would change
-    the answer and is not honoured here, a field that nobody knows, and a picture that is not a data: URL.
+    raw: JSON, as received. max_new_tokens, seed: stand in for what it leaves out. Raises BadInput that names the field:
+    for what is not JSON, a missing or wrong field, a field that would change the answer and is not honoured here, an
+    unknown field, and a picture that is not a data: URL.
     """
     try:
         body = json.loads(raw)
@@ -282,7 +284,11 @@ def format_chat_answer(
     prompt_ids: Sequence[int],
     spell: Callable[[int], str],
 ) -> dict[str, Any]:
-    """The body of an answer. head: id, created and model. spell: the text of one token."""
+    """Build the body of an answer.
+
+    head: id, created and model. asked: the request. completions: one for each choice asked for. prompt_ids: token ids
+    of the prompt. spell: returns the text of one token.
+    """
     choices = []
     for index, completion in enumerate(completions):
         choice = {"index": index, "message": {"role": "assistant", "content": completion.text}}
@@ -300,7 +306,11 @@ def format_chat_chunks(
     prompt_ids: Sequence[int],
     spell: Callable[[int], str],
 ) -> Iterator[dict[str, Any]]:
-    """The same answer as a stream's chunks. The text of a choice comes in one piece: it is about a dozen tokens."""
+    """Yield an answer as the chunks of a stream; a choice's text comes in one piece, about a dozen tokens.
+
+    head: id, created and model. asked: the request. completions: one for each choice asked for. prompt_ids: token ids
+    of the prompt. spell: returns the text of one token.
+    """
     head = {**head, "object": "chat.completion.chunk"}
     for index, completion in enumerate(completions):
         delta = {"role": "assistant", "content": completion.text}
@@ -333,7 +343,11 @@ def _usage(completions: Sequence[Completion]) -> dict[str, int]:
 
 
 def parse_chat_answer(body: Any, *, where: str) -> ChatAnswer:
-    """The one completion of an answer. Raises PolicyError that names what is missing or cannot be true."""
+    """Parse the one completion of an answer, with its token ids and log-probabilities.
+
+    body: JSON, as the server sent it. where: the server, for messages. Raises PolicyError that names what is missing or
+    cannot be true.
+    """
     try:
         (choice,) = body["choices"]
         ids, text, reason = choice.get("token_ids"), choice["message"]["content"], choice["finish_reason"]

@@ -24,11 +24,11 @@ _COPY = "copy the whole checkpoint"
 
 
 def resolve_checkpoint(base: Path | str, root: Path | None = None) -> Path:
-    """The folder of a checkpoint: `base`, seen from `root`, or the snapshot of the Hugging Face repository so named.
+    """Return the folder of a checkpoint: of a path, or the snapshot of a Hugging Face repository.
 
-    A name is looked up in the hub's cache on this machine and fetched where it is not there. What begins with the
-    name of a folder that is there (`models/none`) is a path. Raises ModelError where there is neither a folder nor
-    such a repository within reach.
+    base: a path, or a repository's name, which is looked up in the hub's cache on this machine and fetched where it is
+    not there. What begins with the name of a folder that is there (`models/none`) is a path. root: the folder that
+    relative paths count from. Raises ModelError where there is neither a folder nor such a repository within reach.
     """
     folder = (root or Path()) / base
     if folder.exists() or folder.parent.exists() or not _HUB_NAME.fullmatch(str(base)):
@@ -47,11 +47,11 @@ def resolve_checkpoint(base: Path | str, root: Path | None = None) -> Path:
 
 
 def check_checkpoint(folder: Path | str, *, weights: bool = True) -> dict[str, Any]:
-    """The checkpoint's config.json, once the folder is seen to be whole. Reads no weights, only their headers.
+    """Check that a checkpoint's folder is whole, from headers alone, and return its config.json.
 
-    weights: false where the tokeniser and the image settings are all that is wanted. Raises ModelError for a folder
-    without configuration, weights, tokeniser or image settings, for a model of another family, for a missing shard,
-    and for a weights file that is cut off.
+    weights: False checks tokeniser and image settings only. Raises ModelError for a folder without configuration,
+    weights, tokeniser or image settings, for a model of another family, for a missing shard, and for a weights file
+    that is cut off.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -76,12 +76,12 @@ def check_checkpoint(folder: Path | str, *, weights: bool = True) -> dict[str, A
 
 
 def checkpoint_digest(folder: Path | str) -> str:
-    """Name of the weights in `folder`: the first 16 hex digits of the SHA-256 over its safetensors files."""
+    """Name the weights in `folder`: the first 16 hexadecimal digits of the SHA-256 over its safetensors files."""
     return cached_sha256(*weight_files(folder))[:16]
 
 
 def weight_files(folder: Path | str) -> list[Path]:
-    """The safetensors files of a checkpoint, sorted by name: those of its index, where it has one.
+    """List the safetensors files of the checkpoint in `folder`, sorted by name: those of its index, where it has one.
 
     Raises ModelError where there are none, or where the index names a shard that is not there.
     """
@@ -108,7 +108,7 @@ def has_tokenizer(folder: Path) -> bool:
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
-    """A JSON object. Raises ModelError naming the file."""
+    """Read the JSON object in the file `path`. Raises ModelError naming the file where there is none."""
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, OSError) as error:
@@ -148,6 +148,6 @@ def _check_header(file: Path) -> int:
 
 
 def summarise_error(error: Exception) -> str:
-    """The first line of a library's error, cut to a length that can be read."""
+    """Return the first line of a library's error, cut to a length that can be read."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     return (lines[0].strip() if lines else type(error).__name__)[:300]

@@ -25,12 +25,16 @@ _MOST = 8  # parts of a batch: the smaller they are, the less of what its sample
 
 
 def is_small_model(model: nn.Module) -> bool:
+    """Tell whether `model` is so small that a pass over a few rows gains nothing by a second core."""
     return sum(weight.numel() for weight in model.parameters()) < _SMALL
 
 
 def count_parallel_passes(model: nn.Module) -> int:
-    """How many passes over a batch's parts are best made side by side, each on one core, by the calling thread's share
-    of the cores; 1: one after the other, each on all of them."""
+    """Count how many passes over parts of a batch are best made side by side, each on one core; 1: one after the other.
+
+    model: on whose device they run; on a GPU, and for a large model, it is 1. The count is the calling thread's share
+    of the cores.
+    """
     on_cpu = next(model.parameters()).device.type == "cpu"
     return min(torch.get_num_threads(), _MOST) if on_cpu and is_small_model(model) else 1
 
@@ -45,7 +49,7 @@ def use_one_core_in_thread() -> None:
 
 
 def open_pass_pool(count: int) -> ThreadPoolExecutor | None:
-    """`count` threads of one core each; None for one, since the caller's own will do.
+    """Open a pool of `count` threads with one core each; None for one, since the caller's own thread will do.
 
     Setting the number of threads in one thread also sets it for all that begin later. So these begin at once, and the
     number is put back.
@@ -75,24 +79,28 @@ WINDOW_ATTENTION = "flywheel_flash_tower"
 
 
 def is_cuda(device: torch.device) -> bool:
+    """Tell whether `device` is an NVIDIA GPU."""
     return device.type == "cuda"
 
 
 def supports_flash_attention(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether torch's flash kernels run there."""
+    """Tell whether torch's flash attention kernels run on `device` in `dtype`: on a GPU, in bfloat16 or float16."""
     return is_cuda(device) and dtype in (torch.bfloat16, torch.float16)
 
 
 def enable_tf32(device: torch.device) -> None:
-    """From here on this process multiplies float32 matrices on a GPU by its tensor cores: TF32, whose factors have 10
-    bits and whose sums have 23. Training is three times as fast, and log-probabilities move by a seventeenth of what
-    bfloat16 moves them (docs/scaling.md). NVIDIA_TF32_OVERRIDE=0 forbids it."""
+    """Let this process multiply float32 matrices on a GPU in TF32 (factors of 10 bits, sums of 23). device: none but a
+    GPU.
+
+    Training is three times as fast, and log-probabilities move by a seventeenth of what bfloat16 moves them
+    (docs/scaling.md). NVIDIA_TF32_OVERRIDE=0 forbids it.
+    """
     if is_cuda(device):
         torch.backends.cuda.matmul.allow_tf32 = True  # torch fails where a library asks for it the new way as well
 
 
 def install_window_attention(model: PreTrainedModel) -> None:
-    """Make a model of the Qwen-VL family attend in the windows of its screens by `attend_in_windows`."""
+    """Replace the vision attention of a Qwen-VL `model` by one that works window by window (`attend_in_windows`)."""
     model.set_attn_implementation({"vision_config": WINDOW_ATTENTION})
 
 

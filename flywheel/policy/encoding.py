@@ -87,7 +87,7 @@ class PatchExtractor:
 
 @dataclass(frozen=True)
 class EncodedSequence:
-    """One sequence. input_ids, mm_token_type_ids: int64 [tokens]; 1 marks an image token.
+    """Hold one sequence. input_ids, mm_token_type_ids: int64 [tokens]; 1 marks an image token.
 
     pixel_values: float32 [patches of all images, channels x 2 x patch x patch]; image_grid_thw: int64 [images, 3].
     """
@@ -101,7 +101,7 @@ class EncodedSequence:
         return len(self.input_ids)
 
     def extended(self, token_ids: Sequence[int]) -> EncodedSequence:
-        """This prompt followed by a response's tokens, as sampled."""
+        """Return this prompt followed by a response. token_ids: [response tokens], as sampled."""
         extra = np.asarray(token_ids, dtype=np.int64)
         return replace(
             self,
@@ -120,7 +120,7 @@ def break_control_tokens(text: str) -> str:
 
 
 class Encoder:
-    """A checkpoint's tokeniser and image processor.
+    """Encode by a checkpoint's tokeniser and image processor.
 
     image_id: the token that stands for a piece of a screen; end_id: the one that ends a response. max_image_side:
     screens with a longer side, in pixels, are refused (policy.max_image_side).
@@ -142,7 +142,8 @@ class Encoder:
 
     @classmethod
     def new(cls, tokenizer: PreTrainedTokenizerBase, side: int = 224) -> Encoder:
-        """For a new model whose screens have `side` x `side` pixels, in patches of 16, merged 2 x 2."""
+        """Make the encoder of a new model. tokenizer: its own. side: of its square screens, in pixels; patches of
+        16, merged 2 x 2."""
         area = {"shortest_edge": side * side, "longest_edge": side * side}
         half = [0.5, 0.5, 0.5]
         images = Qwen2VLImageProcessorPil(
@@ -152,10 +153,11 @@ class Encoder:
 
     @classmethod
     def from_folder(cls, folder: Path | str, *, max_image_side: int = screenshots.MAX_SIDE) -> Encoder:
-        """Of any checkpoint of the Qwen-VL family, by its path alone; its weights are not read.
+        """Load the encoder of a checkpoint of the Qwen-VL family; its weights are not read.
 
-        Raises ModelError where the tokeniser or the image processor's settings are missing or broken, or do not
-        belong to the model that config.json describes.
+        folder: the checkpoint's. max_image_side: screens with a longer side, in pixels, are refused. Raises ModelError
+        where the tokeniser or the image processor's settings are missing or broken, or do not belong to the model that
+        config.json describes.
         """
         folder = Path(folder)
         checkpoint.check_checkpoint(folder, weights=False)
@@ -180,11 +182,12 @@ class Encoder:
         return made
 
     def save(self, folder: Path | str) -> None:
+        """Write tokeniser and image processor to the folder `folder`."""
         self.tokenizer.save_pretrained(folder)
         self.images.save_pretrained(folder)
 
     def encode(self, context: Context) -> EncodedSequence:
-        """The context as a prompt that ends where the assistant begins. Raises BadInput for a broken screen."""
+        """Encode `context` as a prompt that ends where the assistant begins. Raises BadInput for a broken screen."""
         pixels, grid = self.patches(
             [screenshots.decode_screenshot(image.png, self.max_image_side) for image in _images(context)]
         )
@@ -192,15 +195,15 @@ class Encoder:
         return EncodedSequence(input_ids, (input_ids == self.image_id).astype(np.int64), pixels, grid)
 
     def prompt_ids(self, context: Context) -> list[int]:
-        """encode(context).input_ids, without decoding a pixel.
+        """Return the token ids of `context`, [tokens], as `encode` has them, without decoding a pixel.
 
-        Raises BadInput for a screen that `screens.size_of` refuses.
+        Raises BadInput for a screen that is empty, no image or too large.
         """
         sizes = [screenshots.screenshot_size(image.png, self.max_image_side) for image in _images(context)]
         return self._prompt(context, [self.images.get_number_of_image_patches(h, w) for w, h in sizes])
 
     def count(self, context: Context) -> int:
-        """Tokens of the encoded context, as the budget `policy.max_context_tokens` counts them."""
+        """Count the tokens of `context` once encoded, as the budget `policy.max_context_tokens` counts them."""
         return len(self.prompt_ids(context))
 
     def _try(self, folder: Path) -> None:
@@ -231,15 +234,19 @@ class Encoder:
         return [piece for token in ids for piece in [token] * (next(blocks) if token == self.image_id else 1)]
 
     def patches(self, pictures: Sequence[Picture.Image]) -> tuple[np.ndarray, np.ndarray]:
-        """Pictures to (pixel_values, image_grid_thw), resized to the model's size."""
+        """Resize pictures to the model's size and cut them into patches.
+
+        pictures: RGB. Returns pixel_values (float32 [patches of all, channels x 2 x patch x patch]) and image_grid_thw
+        (int64 [pictures, 3]).
+        """
         return self._pixels.patches(pictures)
 
     def encode_text(self, text: str) -> list[int]:
-        """A response: its tokens and the end token."""
+        """Encode a response: the tokens of `text`, then the end token."""
         return [*self.tokenizer(break_control_tokens(text), add_special_tokens=False)["input_ids"], self.end_id]
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """The text of a response, without the end token and other control tokens."""
+        """Decode a response to text, without the end token and other control tokens. token_ids: [response tokens]."""
         return self.tokenizer.decode(list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
 
@@ -305,10 +312,11 @@ def _check_match(
 
 
 def collate_sequences(items: Sequence[EncodedSequence], side: Literal["left", "right"]) -> dict[str, torch.Tensor]:
-    """Pad sequences into one batch for the model: left for generation, right for training.
+    """Pad sequences into one batch for the model.
 
-    Returns input_ids, attention_mask, mm_token_type_ids: int64 [batch, longest]; and, where there are images,
-    pixel_values and image_grid_thw of all of them in order. Padding is id 0 and masked.
+    items: of any lengths. side: left for generation, right for training. Returns input_ids, attention_mask,
+    mm_token_type_ids: int64 [batch, longest]; and, where there are images, pixel_values and image_grid_thw of all of
+    them in order. Padding is id 0 and masked.
     """
     longest = max(len(item) for item in items)
     ids = np.zeros((len(items), longest), dtype=np.int64)

@@ -126,7 +126,8 @@ _LONGEST = Drag(Point(0.5, 0.5), Point(0.5, 0.5))  # of the actions whose length
 
 
 class AnswerState:
-    """One answer, as far as it is written. end_id: the token that ends it. vocabulary: the width of the logits."""
+    """Follow one answer as far as it is written. end_id: the token that ends it. vocabulary: the width of the
+    logits."""
 
     def __init__(self, matcher: LLMatcher, end_id: int, vocabulary: int) -> None:
         self._matcher, self._end_id, self._vocabulary = matcher, end_id, vocabulary
@@ -145,8 +146,11 @@ class AnswerState:
         return blocked
 
     def add(self, token: int) -> None:
-        """The answer goes on with a token. Raises PolicyError where its form does not: a matcher that met an error is
-        stopped too, which would look like a whole action, and the answer would be cut there in silence."""
+        """Append a token to the answer. Raises PolicyError where its form does not allow the token.
+
+        A matcher that met an error is stopped too, which would look like a whole action, and the answer would be cut
+        there in silence.
+        """
         self._ended |= token == self._end_id
         if not self._ended and not self._matcher.consume_token(token):
             said = first_line(self._matcher.get_error())
@@ -205,7 +209,10 @@ class AnswerConstraint:
         return AnswerState(self._first.deep_copy(), self._end_id, self._vocabulary)
 
     def blocked(self, response: Sequence[int]) -> np.ndarray:
-        """Which tokens could not come at each place of a response, as bits: uint8 [response, vocabulary / 8]."""
+        """Compute which tokens could not come at each place of a response, as bits: uint8 [response, vocabulary / 8].
+
+        response: token ids, [response].
+        """
         state, rows = self.begin(), []
         for token in response:
             rows.append(np.packbits(state.blocked()))
@@ -216,9 +223,11 @@ class AnswerConstraint:
 def open_constraint(
     encoder: Encoder, model: PretrainedConfig, policy: config.PolicySettings
 ) -> AnswerConstraint | None:
-    """None where answers are not held to a form; where that is for the tokeniser alone, the log says so.
+    """Open the constraint that answers are held to; None where the settings hold them to none.
 
-    model: the checkpoint's configuration. Raises as `Constraint` does, where the settings insist on it.
+    encoder: of the checkpoint. model: its configuration. policy: block `policy`. Where the tokeniser alone stands in
+    the way, logs that and returns None, or raises ModelError where `policy.guided_decoding` is always. Raises BadInput
+    for a form that cannot be written.
     """
     if not policy.holds_form:
         return None

@@ -80,7 +80,7 @@ CHAT_TEMPLATE = (
 
 
 def train_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
-    """Train on `texts`; the same texts give the same tokeniser. Special tokens have the first ids, in order."""
+    """Train a tokeniser on `texts`; the same texts give the same one. Special tokens have the first ids, in order."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
@@ -176,7 +176,7 @@ def tiny_config() -> Qwen3VLConfig:
 
 
 def make_tiny_model(seed: int) -> Qwen3VLForConditionalGeneration:
-    """A tiny model, freshly initialised, in float32. The same seed gives the same weights."""
+    """Make a tiny Qwen3-VL with random weights, in float32; the same `seed` gives the same weights."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = Qwen3VLForConditionalGeneration(tiny_config())
@@ -224,11 +224,11 @@ def _sine_positions(side: int, width: int) -> torch.Tensor:
 def load_model(
     folder: Path | str, *, dtype: Literal["float32", "bfloat16"] = "float32", device: str = "cpu"
 ) -> PreTrainedModel:
-    """The checkpoint in `folder`, in evaluation mode, in the type and on the device asked for, whatever is on disk.
+    """Load the checkpoint in `folder`, in evaluation mode.
 
-    device: cpu, cuda, or auto (cuda if there is one). Training wants float32: its weights, and log-probabilities to
-    1e-4. Raises ModelError, in one line, for a folder that is not a model of the Qwen-VL family, or whose weights are
-    cut off, incomplete or of other shapes.
+    dtype: of the weights in memory, whatever is on disk; training wants float32: its weights, and log-probabilities to
+    1e-4. device: cpu, cuda, or auto (cuda if there is one). Raises ModelError, in one line, for a folder that is not a
+    model of the Qwen-VL family, or whose weights are cut off, incomplete or of other shapes.
     """
     place = resolve_device(device)
     checkpoint.check_checkpoint(folder)
@@ -266,9 +266,10 @@ def resolve_device(name: str) -> torch.device:
 def save_checkpoint(
     model: PreTrainedModel, encoder: Encoder, folder: Path | str, *, dtype: torch.dtype = torch.float32
 ) -> Path:
-    """Write weights, tokeniser and image processor to `folder`, whole or not at all.
+    """Write weights, tokeniser and image processor to `folder`, whole or not at all; returns the folder.
 
-    A folder that is there already is replaced. `dtype` is that of the file; loading gives float32 again.
+    model: the network. encoder: its tokeniser and image processor. folder: replaced where it is there. dtype: of the
+    file; loading gives float32 again.
     """
     folder = Path(folder)
     with atomic_folder(folder) as staged:

@@ -61,7 +61,7 @@ class Completion:
 
 
 class PolicyBackend(Protocol):
-    """Requests may come singly and at once; the back-end batches them.
+    """Answer contexts with a model. Requests may come singly and at once; the back-end batches them.
 
     Raises BadInput for a request that cannot be answered as it is, PolicyTimeout after its deadline, PolicyBusy where
     too many wait, PolicyError for the rest. One request's error leaves the others alone.
@@ -71,12 +71,13 @@ class PolicyBackend(Protocol):
     def weight_version(self) -> str:
         """Name of the weights that answer now (a checkpoint's digest)."""
 
-    async def complete(self, context: Context, sampling: SamplingParams) -> Completion: ...
+    async def complete(self, context: Context, sampling: SamplingParams) -> Completion:
+        """Answer one context. sampling: temperature, limit and seed. Raises as the class says."""
 
     async def load(self, checkpoint: Path) -> None:
-        """Swap the weights; requests under way finish on the ones they began with, waiting ones get the new ones.
+        """Swap the weights; running requests end on those they began with, waiting ones get the new ones.
 
-        Raises ModelError for a folder that cannot be loaded; the old weights then go on answering.
+        checkpoint: its folder. Raises ModelError for one that cannot be loaded; the old weights then go on answering.
         """
 
     async def close(self) -> None: ...

@@ -262,9 +262,10 @@ _MARGIN_S = 1  # resampled with each block on both sides: at its very ends, a bl
 
 
 def read_audio(path: Path) -> np.ndarray:
-    """A sound file (FLAC, Opus, WAV) as float32 mono at `RATE`, in [-1, 1].
+    """Read the sound file `path` (FLAC, Opus, WAV) as float32 mono [n] at `SAMPLE_RATE`, in [-1, 1].
 
-    Raises DataError for a file that is missing, is not sound, is damaged or cut off (`container.check`), or is empty.
+    Raises DataError for a file that is missing, is not sound, is damaged or cut off, has too few samples a second, or
+    is empty.
     """
     check_sound_file(path)
     try:
@@ -342,11 +343,12 @@ def speech_segments(
     shortest_s: float = 0.2,
     longest_s: float = 20.0,
 ) -> list[tuple[float, float]]:
-    """Voice activity: (start, end) in seconds of each utterance, in order, not overlapping.
+    """Find the utterances: (start, end) in seconds of each, in order, not overlapping.
 
-    A frame is speech where its level is well over the noise floor of the recording (a low percentile of the levels)
-    and not far under its loud parts. Pauses shorter than `pause_s` do not end an utterance; sounds shorter than
-    `shortest_s` (a click of the mouse) are none; a longer one than `longest_s` is cut at its quietest place.
+    samples: float32 mono [n] in [-1, 1], `rate` a second. A frame is speech where its level is well over the noise
+    floor of the recording (a low percentile of the levels) and not far under its loud parts. Pauses shorter than
+    `pause_s` do not end an utterance; sounds shorter than `shortest_s` (a click of the mouse) are none; one longer than
+    `longest_s` is cut at its quietest place.
     """
     size = round(_FRAME_S * rate)
     count = len(samples) // size

@@ -84,7 +84,7 @@ def find_idle_steps(steps: Sequence[Step]) -> list[int]:
 def recording_fingerprint(task: Mapping[str, Any], steps: Sequence[Step]) -> str:
     """Hash a task's content with the actions: the same for two recordings of one task, whoever made them.
 
-    task: row of the table `tasks`.
+    task: row of the table `tasks`. steps: of the recording, in order; only their actions count.
     """
     content = [task["world"], task["template"], task["params"], [step.action for step in steps]]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()

@@ -60,7 +60,7 @@ def ingest_sessions(
 
 
 class AsrWorkerPool:
-    """Takes in one lot of recordings after the other; the recognizers, slow to open, are opened once for all."""
+    """Ingest one batch of recordings after the other; the recognizers, slow to open, are opened once for all."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -71,7 +71,11 @@ class AsrWorkerPool:
         )
 
     def ingest(self, folders: Sequence[Path], iteration: int) -> list[IngestedSession]:
-        """Ingest sessions as `ingest_sessions` does, but for duplicates, which stay as they are."""
+        """Ingest sessions as `ingest_sessions` does, but do not look for duplicates.
+
+        folders: of recorded sessions or imported demonstrations. iteration: stands in their rows. Returns one result a
+        folder, in order.
+        """
         silent = {folder for folder in folders if demonstration.is_demonstration(folder)}
         heard = iter(self._listened([folder for folder in folders if folder not in silent], iteration))
         return [
@@ -107,7 +111,7 @@ class AsrWorkerPool:
 
 
 def speech_bytes(folder: Path) -> int:
-    """Return the size of a session's sound in bytes; 0 where there is none."""
+    """Return the size of the sound of the session in `folder`, in bytes; 0 where there is none."""
     return sum(path.stat().st_size for path in folder.glob("speech.*"))
 
 
@@ -255,5 +259,8 @@ def mark_duplicates(ingested: Sequence[IngestedSession], seen: Mapping[str, str]
 
 
 def duplicate_review(trajectory_id: str, reason: str) -> dict[str, Any]:
-    """Make the row of `reviews` of a duplicate."""
+    """Build the row of `reviews` that takes a duplicate out of training.
+
+    trajectory_id: of the duplicate. reason: what it repeats, in words.
+    """
     return review_row(trajectory_id, Curation((reason,)))

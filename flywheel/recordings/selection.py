@@ -38,12 +38,13 @@ DeferSession = Callable[[Path], bool]  # of a session's folder: it comes after a
 def choose_sessions(
     ws: Workspace, iteration: int, folder: str, limit: int, imports: int = 0, later: DeferSession | None = None
 ) -> list[SessionFolder]:
-    """Choose the next `limit` recorded sessions, and the next `imports` imported ones, by name, that no earlier
-    iteration used; a choice once made stands.
+    """Choose the recorded sessions that an iteration ingests, by name, none that an earlier iteration used.
 
-    A session that was set aside (a damaged one) and is mended since is chosen again. Until the stage `ingest` is
-    recorded, what was chosen is taken as it lies there now, so that it can be mended. Raises BadInput where the folder
-    is missing (and sessions are wanted), DataError where a session that was chosen is gone.
+    folder: of the recordings, seen from the workspace. limit, imports: how many recorded and imported sessions at most.
+    later: true for sessions that come after all others, where there are more than `limit`. A choice once made stands; a
+    damaged session that was set aside and is mended since is chosen again, and until the stage `ingest` is recorded,
+    chosen sessions are taken as they lie there now, so that they can be mended. Raises BadInput where the folder is
+    missing (and sessions are wanted), DataError where a session that was chosen is gone.
     """
     path = _path(ws, iteration)
     if not path.exists():

@@ -313,7 +313,8 @@ def _sha256(path: Path) -> str:
 
 
 def load_session_meta(folder: Path) -> tuple[SessionMeta, Task]:
-    """Read `session.json` alone. Raises DataError where it is missing or does not hold."""
+    """Read `session.json` of the session in `folder`, and its task. Raises DataError where it is missing or not
+    valid."""
     path = folder / "session.json"
     try:
         meta = SessionMeta.model_validate_json(path.read_text(encoding="utf-8"))
@@ -391,7 +392,8 @@ def write_session(
 ) -> None:
     """Write a session folder; the screens get the numbers 0, 1, ... in their order.
 
-    folder: must not exist. samples: (n,) float32 mono in [-1, 1], `rate` of them a second.
+    folder: must not exist. meta: facts of the session; the sound's checksum is filled in. events: input, by time.
+    samples: float32 mono [n] in [-1, 1], `rate` of them a second.
     """
     import soundfile
 

@@ -22,7 +22,7 @@ def list_scorers() -> list[str]:
 
 
 class ScorerSet:
-    """The scorers of every domain. Raises BadInput for one that there is not."""
+    """Hold the scorers of every domain. Raises BadInput for a name that no scorer has."""
 
     def __init__(self, settings: Settings) -> None:
         self._of_domain = settings.routing.scorers
@@ -55,10 +55,11 @@ class ScorerSet:
         return {name: [[scorer.name, scorer.version] for scorer in self.for_domain(name)] for name in domains}
 
     def score_trajectory(self, case: ScoringInput) -> tuple[Verdict, ...]:
-        """Run each scorer of the task's domain; `envs.verdict.decide_verdict` says which of them counts.
+        """Run each scorer of the task's domain on a finished trajectory; `decide_verdict` says which of the verdicts
+        counts.
 
-        Raises BadInput where a scorer does. What else it raises, and a score out of [0, 1], is no score, with the
-        reason.
+        case: the trajectory with what scorers read of it. Raises BadInput where a scorer does. A scorer that raises
+        anything else, or gives a score out of [0, 1], yields a verdict without a score, with the reason.
         """
         return tuple(_run_scorer(scorer, case) for scorer in self.for_domain(case.task.domain))
 

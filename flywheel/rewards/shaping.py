@@ -30,16 +30,20 @@ def length_penalty(length: int, shaping: ShapingConfig) -> float:
 
 
 def reward_at_end(outcome: float, steps: int) -> tuple[float, ...]:
-    """The outcome, all of it with the last step."""
+    """Give the whole outcome with the last step: one reward a step, [steps].
+
+    outcome: score of the episode. steps: how many it has.
+    """
     return (*(0.0 for _ in range(steps - 1)), outcome) if steps else ()
 
 
 def reward_as_earned(outcome: float, scores: Sequence[float | None]) -> tuple[float, ...]:
-    """The outcome step by step: what each step added to the score, and the last one what is missing to the outcome.
+    """Split the outcome over the steps by what each added to the score; the last gets what is missing to the outcome.
 
-    scores: of the state that each step was chosen on; None, where none is known, is the one before it. The sum is the
-    outcome less the first score, which is the same for all trajectories of a task, so no policy is preferred that the
-    outcome alone would not prefer (potential-based shaping, Ng et al. 1999, at gamma 1).
+    outcome: score of the episode. scores: [steps], of the state that each step was chosen on; None, where none is
+    known, is the one before it. Returns [steps]. The sum is the outcome less the first score, which is the same for all
+    trajectories of a task, so no policy is preferred that the outcome alone would not prefer (potential-based shaping,
+    Ng et al. 1999, at gamma 1).
     """
     known: list[float] = []
     for score in scores:
@@ -54,10 +58,11 @@ def shape_rewards(
     shaping: ShapingConfig,
     budget: int = 0,
 ) -> tuple[float, ...]:
-    """Reward of each step of one trajectory; each is put on the last token of its step.
+    """Compute the reward of each step of one trajectory, [steps]; it is put on the last token of its step.
 
-    outcome: what of the verifier's score comes with each step. lengths: response tokens of each step.
-    parse_errors: whether each step's text held no valid action. budget: steps that the task allows; 0 is none.
+    outcome: [steps], what of the verifier's score comes with each step. lengths: [steps], response tokens.
+    parse_errors: [steps], whether each step's text held no valid action. shaping: penalties. budget: steps that the
+    task allows; 0: no step penalty. Format, length and step penalties as in section 2.5.4 of the UI-TARS-2 report.
     """
     step = shaping.step_penalty / budget if budget else 0.0
     return tuple(

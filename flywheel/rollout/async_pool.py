@@ -75,7 +75,7 @@ class EpisodeBatch:
 
 
 class AsyncRolloutPool:
-    """Plays episodes all the time, and hands them out in batches.
+    """Play episodes all the time, and hand them out in batches.
 
         async with AsyncRolloutPool(...) as pool:
             batch = await pool.next_batch()  # train on it, save, `pool.announce` and `policy.load` the new weights
@@ -158,7 +158,10 @@ class AsyncRolloutPool:
         return EpisodeBatch(self.rollout_log.version, episodes, outcomes, figures | self._staleness(read))
 
     def announce(self, weight_version: str, version: int) -> None:
-        """Register weights before the policy loads them. version: training steps that they have had."""
+        """Register weights before the policy loads them.
+
+        weight_version: their name, as the policy reports it. version: training steps that they have had.
+        """
         self._versions[weight_version] = version
 
     def advance(self) -> None:

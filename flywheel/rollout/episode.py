@@ -251,9 +251,9 @@ _ROWS, _LAST = "episode.json", "last.png"
 
 
 def write_episode(path: Path, episode: Episode, facts: Mapping[str, Any]) -> None:
-    """Write an episode, all of it or nothing, as one zip file: steps as JSON, screens as PNG.
+    """Write an episode to the zip file `path`, whole or not at all: steps as JSON, screens as PNG.
 
-    facts: JSON values kept beside the episode. Numbers come back as they are, to the last bit.
+    facts: JSON values stored beside the episode. Numbers come back as they are, to the last bit.
     """
     rows = {"facts": facts, "trajectory": vars(episode.trajectory), "steps": [vars(step) for step in episode.steps]}
     rows["last_observation"] = episode.last_observation
@@ -272,7 +272,8 @@ def read_episode_facts(path: Path) -> dict[str, Any]:
 
 
 def read_episode(path: Path) -> Episode:
-    """Read an episode back, equal to what was written. Raises DataError for a file that is missing or broken."""
+    """Read the episode in the zip file `path`, equal to what was written. Raises DataError for a missing or broken
+    file."""
     from flywheel.store.schema import record_from_row  # with it comes pyarrow, which whoever only plays does not need
 
     with _open_episode(path) as file:

@@ -16,7 +16,7 @@ from flywheel.store.trajectory import Step
 
 
 class PromptHistory:
-    """One trajectory, step by step: for each its context, then the step itself.
+    """Follow one trajectory step by step: for each its context, then the step itself.
 
     images: PNG by sha256; may grow while the trajectory does. count: tokens of a context (`Encoder.count`), for the
     budget. summarizer: of what is too old for a line; rules where there is none.
@@ -35,16 +35,20 @@ class PromptHistory:
         self._past = StepHistory(policy, summarizer)
 
     def context(self, screen: bytes | None, stored: str | None = None, *, observation: str | None = None) -> Context:
-        """What the policy is shown at the next step: the instruction, M_t, what is seen (as `build_context` takes it).
+        """Build what the policy is shown at the next step: the instruction, M_t (section 2.1), and what is seen.
 
-        stored: the step's `memory`, where it has been taken: the digest is then the one that was shown. May
-        wait for a language model; raises BadInput as `build_context` does.
+        screen: PNG; None where there is none. stored: the step's `memory`, if it has been taken: its digest is then
+        used again. observation: text to read, if any. May wait for a language model; raises BadInput as `build_context`
+        does.
         """
         memory = self.memory(stored)
         return build_context(self._instruction, memory, screen, self._policy, self._count, observation=observation)
 
     def memory(self, stored: str | None = None) -> EpisodeMemory:
-        """M_t of the step that comes next, as its context shows it. stored: as above."""
+        """Return M_t (section 2.1) of the next step, as its context shows it.
+
+        stored: the step's `memory`, if it has been taken: its digest is then used again.
+        """
         if stored:
             self._past.recall(**json.loads(stored))
         return self._past.memory()
@@ -59,7 +63,7 @@ class PromptHistory:
         return written.encode("utf-8", "replace").decode()  # Parquet takes no half of a surrogate pair
 
     def add(self, step: Step) -> None:
-        """The step that was taken."""
+        """Append the step that was taken."""
         action = step.action or ""
         self._past.add(
             PastStep(
@@ -93,7 +97,12 @@ def build_step_context(
     count: Callable[[Context], int] | None = None,
     summarizer: Summarizer | None = None,
 ) -> Context:
-    """Build the context that follows the steps `before`. For every step of a trajectory, use a `PromptHistory`."""
+    """Build the context that follows the steps `before`. For every step of a trajectory, use a `PromptHistory`.
+
+    instruction: the task. images: PNG by sha256, of those steps. screen: PNG that is seen now; None where there is
+    none. policy: block `policy`. observation: text to read, if any. count: tokens of a context (`Encoder.count`).
+    summarizer: of what is too old for a line; rules where there is none.
+    """
     history = PromptHistory(instruction, images, policy, count=count, summarizer=summarizer)
     stored = None
     for step in before:

@@ -48,7 +48,7 @@ class EpisodeSlots:
 
 @dataclass
 class RolloutStats:
-    """What happened around the episodes of one rollout or of several: it is kept with the run.
+    """Count what happened around the episodes of one rollout or of several.
 
     retries: episodes begun again after their environment failed. The others are the environments' own count, 0 where
     they keep none: crashes, sessions that were taken back, resets and steps that were answered, those of lost episodes
@@ -61,7 +61,7 @@ class RolloutStats:
     answers: int = 0
 
     def add(self, before: Mapping[str, int], after: Mapping[str, int]) -> None:
-        """Add what the counts of events grew by."""
+        """Add the growth of the environments' counts. before, after: number of events by name, at two moments."""
         for name, event in (("crashes", "Crashed"), ("reclaimed", "Reclaimed"), ("answers", "Stepped")):
             setattr(self, name, getattr(self, name) + after.get(event, 0) - before.get(event, 0))
 
@@ -82,12 +82,13 @@ async def run_rollout(
     run_id: str = "",
     stats: RolloutStats | None = None,
 ) -> list[Episode]:
-    """Play `samples` episodes of each task, as many at once as there are `EpisodeSlots`; return all of them.
+    """Play `samples` episodes of each task, as many at once as there are `EpisodeSlots`; return them by trajectory_id.
 
-    They are sorted by trajectory_id, so the order of finishing changes nothing; `on_episode` is called with each as it
-    finishes. After a crash an episode starts again in a fresh environment, rollout.retries times; then its status is
-    `crashed`, with the error. temperature: of sampling; 0 is greedy. stats: added to. Raises PolicyError: without a
-    policy no episode can go on.
+    tasks: of any environment kinds. policy: answers with the model. environments: lends an environment for each task.
+    iteration, run_id: stand in the episodes' rows. temperature: of sampling; 0 is greedy. on_episode: called with each
+    as it ends. stats: counters that are added to. After a crash an episode starts again in a fresh environment,
+    rollout.retries times; then its status is `crashed`, with the error. Raises PolicyError: without a policy no episode
+    can go on.
     """
     stats, before = stats or RolloutStats(), _event_counts(environments)
     places = EpisodeSlots(settings, (task.environment for task in tasks))
@@ -186,7 +187,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class RolloutWorker:
-    """A policy and environments that stay open from one rollout to the next, for callers without an event loop.
+    """Keep a policy and environments open from one rollout to the next, for callers without an event loop.
 
     They live on an event loop in a thread of its own, which runs between rollouts too: it watches over browsers and
     closes what is idle.
@@ -210,7 +211,8 @@ class RolloutWorker:
 def open_rollout_worker(model: Path, tasks: Iterable[Task], settings: Settings, root: Path) -> Iterator[RolloutWorker]:
     """Open the model in a folder, and environments of the kinds that the tasks are played in.
 
-    root: the folder that relative paths in the settings count from.
+    model: the checkpoint's folder. root: the folder that relative paths in the settings count from. Yields a worker,
+    closed at the end of the block. Raises as `open_policy` does, and EnvError where an environment cannot be opened.
     """
     with (
         start_blocking_portal() as loop,

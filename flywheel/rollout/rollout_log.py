@@ -112,9 +112,10 @@ class EpisodeOutcome:
 
 
 class RolloutLog:
-    """Not for several threads. key: names the run's inputs; what another run left in `folder` is thrown away.
+    """Log the episodes of one run in `folder`. Not for several threads.
 
-    version: training steps done, as the trainer's checkpoint says. tasks: by task_id.
+    key: names the run's inputs; what another run left in `folder` is deleted. version: training steps done, as the
+    trainer's checkpoint says. tasks: by task_id.
     """
 
     def __init__(
@@ -144,7 +145,10 @@ class RolloutLog:
 
     # -- admission ------------------------------------------------------------------------------------------------
     def admit(self, max_concurrent: int) -> EpisodeRequest | None:
-        """The next episode to begin, or None while there is no room for one."""
+        """Return the next episode to begin, and note that it runs; None while there is no room for one.
+
+        max_concurrent: most episodes that may run at once. The staleness of what it will be trained on is bounded too.
+        """
         opened = next((n for group in self._unrecorded for n in self._of(group) if self._is_open(n)), None)
         ordinal = len(self._groups) * self.plan.samples if opened is None else opened
         begun = self._begun()
@@ -187,7 +191,10 @@ class RolloutLog:
 
     # -- how an episode ends --------------------------------------------------------------------------------------
     def accept(self, request: EpisodeRequest, episode: Episode, score: float, success: bool) -> None:
-        """It finished: kept on disk until it has been trained on."""
+        """Record that an episode has finished; it stays on disk until it has been trained on.
+
+        request: as `admit` gave it. score: in [0, 1]. success: whether it is verified.
+        """
         outcome = EpisodeOutcome(self.running[request.ordinal], score, success)
         facts = {"start": outcome.start, "score": score, "success": success}
         write_episode(self._file(request.ordinal), episode, facts)
@@ -195,7 +202,10 @@ class RolloutLog:
         self._settle(request.ordinal, outcome)
 
     def fail(self, request: EpisodeRequest, error: str) -> None:
-        """Its environment crashed in every try: its place is free again."""
+        """Record that an episode's environment crashed in every try; its place is free again.
+
+        request: as `admit` gave it. error: the last one, in a line.
+        """
         self._write({"failed": request.ordinal, "error": error})
         del self.running[request.ordinal]
         self._settle(request.ordinal, None)
@@ -222,6 +232,7 @@ class RolloutLog:
         return [self._ticket(ordinal) for ordinal in self.taken]
 
     def read(self, request: EpisodeRequest) -> Episode:
+        """Read the finished episode of a request. Raises DataError where its file is broken."""
         return read_episode(self._file(request.ordinal))
 
     def advance(self) -> None:

@@ -32,9 +32,10 @@ _GUARD_SCRIPT = (
 
 
 def limit_command(command: Sequence[str], megabytes: int, more: str = "", redirect: str = "") -> list[str]:
-    """A command that takes so much memory of its own at most, dumps no core, and ends with this process.
+    """Wrap a command so that its memory is limited, it dumps no core, and it ends with this process.
 
-    more: other limits, in the words of a shell. redirect: where its descriptors lead.
+    command: program and arguments. megabytes: most private memory (`ulimit -d`). more: further limits, as shell code
+    that ends in `;`. redirect: redirections, as shell code. Returns the command to run.
     """
     # The shell sets the limits and is replaced.
     shell = f'ulimit -c 0; ulimit -d "$0"; {more} exec "$@" {redirect}'
@@ -79,23 +80,28 @@ class ProcessGuard:
 
 
 def kill_process_group(leader: int) -> None:
+    """Kill (SIGKILL) all processes of a group that is ours. leader: its process id, which is the group's."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, signal.SIGKILL)
 
 
 def kill_marked_processes(mark: str) -> None:
+    """Kill (SIGKILL) all processes whose environment holds the text `mark`."""
     for pid in list_marked_processes(mark):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
 
 
 async def wait_group_gone(leader: int) -> None:
-    """Whoever is left of the group is dying, and has its folder open until then."""
+    """Kill what is left of the process group of `leader` (a process id) until none is there.
+
+    A dying process has its folder open until then.
+    """
     await _kill_until_gone(lambda: list_process_group(leader), lambda: kill_process_group(leader))
 
 
 async def wait_marked_gone(mark: str) -> None:
-    """The same of those whose environment holds a text."""
+    """Kill the processes whose environment holds the text `mark` until none is there."""
     await _kill_until_gone(lambda: list_marked_processes(mark), lambda: kill_marked_processes(mark))
 
 
@@ -108,7 +114,7 @@ async def _kill_until_gone(left: Callable[[], list[int]], kill: Callable[[], Non
 
 
 async def reap_process(process: subprocess.Popen) -> None:
-    """A process that was killed is reaped; one that the kernel cannot end within the deadline is left to it."""
+    """Wait for a killed `process` and reap it; one that the kernel cannot end within the deadline is left to it."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_END_TIMEOUT_S):
             while process.poll() is None:  # noqa: ASYNC110 (the kernel tells nobody)
@@ -116,7 +122,7 @@ async def reap_process(process: subprocess.Popen) -> None:
 
 
 def list_process_group(leader: int) -> list[int]:
-    """Process ids of a process group, but for those that are dead and wait to be reaped."""
+    """List the process ids of the group of `leader` (a process id), without dead ones that wait to be reaped."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError, ValueError, IndexError):
@@ -225,11 +231,11 @@ class ProcessMemory:
 
 
 def measure_memory(pids: Iterable[int], *, one_mb: float = 0, all_mb: float = 0) -> dict[int, list[ProcessMemory]]:
-    """Each process of `pids` with all below it.
+    """Measure the memory of each process of `pids` and of all its descendants, by pid.
 
-    one_mb, all_mb: of a family of which no process maps more than the one, and all together no more than the other, it
-    is enough to know that. To learn the share of what several map, the kernel goes through all their pages: up to a
-    tenth of a second a browser, which waits meanwhile.
+    one_mb, all_mb: megabytes. Where no process of a family maps more than `one_mb`, and all together no more than
+    `all_mb`, the mapped sizes are enough. Else the kernel is asked for the share of pages that several map, which takes
+    up to a tenth of a second for a browser, and the browser waits meanwhile.
     """
     children: dict[int, list[int]] = {}
     for folder in _PROC.glob("[0-9]*"):

@@ -17,7 +17,10 @@ def _z(confidence: float) -> float:
 
 
 def wilson_interval(successes: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Wilson's score interval of a proportion; (0, 1) where n is 0."""
+    """Compute Wilson's score interval of a proportion (Wilson 1927), as (low, high); (0, 1) where n is 0.
+
+    successes: how many of the `n` trials succeeded. confidence: coverage, in (0, 1).
+    """
     if n == 0:
         return 0.0, 1.0
     z, p = _z(confidence), successes / n
@@ -31,10 +34,11 @@ def wilson_interval(successes: int, n: int, confidence: float = 0.95) -> tuple[f
 def newcombe_paired_interval(
     both: int, gained: int, lost: int, neither: int, confidence: float = 0.95
 ) -> tuple[float, float]:
-    """Interval of a paired difference of proportions, new - old (Newcombe 1998, Statistics in Medicine 17, method 10).
+    """Compute the interval of a paired difference of proportions, new - old, as (low, high).
 
-    Pairs of outcomes: success in both, only in the new, only in the old, in neither. Unlike a bootstrap it keeps a
-    width where no pair differs, and covers well for few pairs.
+    both, gained, lost, neither: numbers of pairs with success in both, only in the new, only in the old, in neither.
+    confidence: coverage, in (0, 1). Newcombe 1998, Statistics in Medicine 17, method 10: unlike a bootstrap it keeps a
+    width where no pair differs, and covers well for few pairs. (-1, 1) where there are no pairs.
     """
     n = both + gained + lost + neither
     if n == 0:
@@ -60,7 +64,13 @@ def _spread(one: float, other: float, phi: float) -> float:
 def bootstrap_mean_interval(
     values: Sequence[float], *, seed: int, confidence: float = 0.95, resamples: int = 10_000
 ) -> tuple[float, float]:
-    """Percentile bootstrap interval of the mean, seeded; for graded scores or several episodes a task."""
+    """Compute the percentile bootstrap interval of a mean, as (low, high).
+
+    For graded scores, or several episodes a task.
+
+    values: [n]. seed: of the draws. confidence: coverage, in (0, 1). resamples: how many draws of n values. Infinite
+    where there are no values.
+    """
     data = np.asarray(values, dtype=np.float64)
     if len(data) == 0:
         return -math.inf, math.inf

@@ -17,9 +17,9 @@ USER = "flywheel"
 
 
 def workspace_credentials(folder: Path) -> str:
-    """`flywheel:...`, user and password of a workspace's servers; made at the first call. folder: `.flywheel`.
+    """Return `flywheel:...`, user and password of a workspace's servers; made at the first call.
 
-    One that others could have read is replaced.
+    folder: the workspace's `.flywheel`. A password that others could have read is replaced.
     """
     path = credentials_path(folder)
     with contextlib.suppress(FileNotFoundError):
@@ -32,11 +32,15 @@ def workspace_credentials(folder: Path) -> str:
 
 
 def credentials_path(folder: Path) -> Path:
+    """Return the path of the file with user and password. folder: the workspace's `.flywheel`."""
     return folder / "auth"
 
 
 def write_private_file(path: Path, text: str, *, over: bool = True) -> None:
-    """Whole or not at all, and at no moment readable by others. Raises FileExistsError where `over` is not allowed."""
+    """Write `text` to `path`, whole or not at all, at no moment readable by other users.
+
+    over: replace a file that is there; else raises FileExistsError for it.
+    """
     with atomic_file(path, over=over) as temporary:
         temporary.touch(0o600)
         temporary.write_text(text, encoding="utf-8")
@@ -48,4 +52,5 @@ def basic_auth_header(secret: str) -> str:
 
 
 def is_valid_basic_auth(secret: str, header: str) -> bool:
+    """Check an Authorization header in constant time. secret: `user:password`. header: its value, `Basic ...`."""
     return hmac.compare_digest(header.encode(), basic_auth_header(secret).encode())

@@ -1,4 +1,4 @@
-"""Named errors. Each says what went wrong, where, and how to mend it, in one line.
+"""Define the errors: each says in one line what went wrong, where, and how to fix it.
 
 The command turns them into exit codes: `BadInput` is 2, every other `FlywheelError` is 1.
 """
@@ -108,17 +108,17 @@ class DiskFull(FlywheelError):
 
 
 def first_line(text: str) -> str:
-    """The first line of what someone else said, at most 200 characters of it; "" where there is none."""
+    """Return the first line of a text from outside, at most 200 characters of it; "" where `text` is empty."""
     return (text.strip().splitlines() or [""])[0][:200]
 
 
 def last_line(text: str) -> str:
-    """As `first_line`, of the last one: a traceback has its reason there."""
+    """Return the last line of `text`, at most 200 characters of it: a traceback has its reason there."""
     return (text.strip().splitlines() or [""])[-1].strip()[:200]
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """What to say where a name is not known: the one that was probably meant, and all there are."""
+    """Suggest what an unknown name was meant to be: the nearest of `names`, if one is near, and all of them."""
     import difflib  # not at the start of every command
 
     names = list(names)
@@ -128,7 +128,10 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
 
 @contextlib.contextmanager
 def errors_of_setting(name: str) -> Iterator[None]:
-    """Bad input found within the block is of this parameter: its name stands in the message."""
+    """Name a parameter in the errors of bad input that are raised within the block.
+
+    name: dotted, as in `params.yaml`. Raises the same kind of BadInput again, with the name in its place.
+    """
     try:
         yield
     except BadInput as error:
@@ -140,7 +143,10 @@ def errors_of_setting(name: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def errors_of_place(place: object) -> Iterator[None]:
-    """What is made within the block lies where the user said: if the system refuses it, the place is bad input."""
+    """Turn the system's refusal of a path that the user named into bad input. place: the path, for the message.
+
+    Raises BadInput for an OSError of the block.
+    """
     try:
         yield
     except OSError as error:
@@ -161,7 +167,10 @@ class Finding:
 
 
 def run_diagnostic(name: str, look: Callable[[], str]) -> Finding:
-    """What `look` tells is ok; what it raises is missing."""
+    """Run one check of the machine. name: of what is looked for. look: returns what it found, as a line, or raises.
+
+    Returns a finding `ok`, or `missing` with what a FlywheelError says and how to fix it.
+    """
     try:
         return Finding(name, "ok", look())
     except FlywheelError as error:

@@ -1,7 +1,7 @@
 """Write files and folders whole or not at all: under a hidden name beside their place, then renamed.
 
 Nothing is flushed to the disk first (no fsync). A killed process leaves what was there before; after a loss of power a
-file may be cut off, which DVC's checksums tell of data and models, and of the rest a reader.
+file may be cut off, which DVC's checksums detect in data and models, and readers in the rest.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ _FULL_BYTES = 2**20
 
 @contextmanager
 def atomic_file(path: Path, *, over: bool = True) -> Iterator[Path]:
-    """Inside of it a path to write to; it takes the place of `path` at the end, and is removed where that fails.
+    """Yield a temporary path to write to, which replaces `path` at the end of the block, or is removed where that
+    fails.
 
-    Missing folders are made. With over=False raises FileExistsError at the end where `path` is there by then.
+    Missing folders are made. over: False raises FileExistsError at the end where `path` is there by then.
     """
     temporary = _temporary_path(path)
     try:
@@ -42,8 +43,10 @@ def atomic_file(path: Path, *, over: bool = True) -> Iterator[Path]:
 
 @contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
-    """Inside of it an empty folder; it takes the place of `path`, and of all in it, at the end, and is removed where
-    that fails."""
+    """Yield an empty temporary folder to fill; at the end of the block it replaces the folder `path` with all in it.
+
+    It is removed where the block fails.
+    """
     temporary = _temporary_path(path)
     temporary.mkdir()
     try:
@@ -57,9 +60,10 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def file_lock(path: Path, seconds: float, what: str, kind: type[FlywheelError] = DataError) -> Iterator[None]:
-    """Hold a lock that one process has at a time. seconds: how long to wait for it. what: it is held for, in words.
+    """Hold a lock file that one process has at a time.
 
-    Raises an error of the kind where the wait is over.
+    path: the file; its folder is made. seconds: how long to wait for it. what: what another holder is doing, for the
+    message, after "another process has been". kind: of the error. Raises `kind` where the wait is over.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + seconds
@@ -78,7 +82,10 @@ def file_lock(path: Path, seconds: float, what: str, kind: type[FlywheelError] =
 
 
 def remove_unfinished(folder: Path, name: str = "*") -> None:
-    """Remove what killed processes left of files and folders of that name. For who alone writes them."""
+    """Remove what killed processes left of unfinished files and folders. Call it only where no one else writes them.
+
+    folder: where they lie. name: of the finished file, or a pattern.
+    """
     for path in folder.glob(f".{name}.*.part"):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
@@ -90,26 +97,26 @@ def _temporary_path(path: Path) -> Path:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file whole or not at all. Raises DiskFull."""
+    """Write `text` to the file `path` in UTF-8, whole or not at all. Raises DiskFull."""
     with disk_full_errors(path), atomic_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write JSON for people (indented, sorted), whole or not at all. Raises DiskFull."""
+    """Write `value` to the file `path` as JSON for people (indented, sorted), whole or not at all. Raises DiskFull."""
     write_text(path, json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
 
 
 def sha256_file(path: Path) -> str:
-    """Read now: for who wants to know whether the file is as it was."""
+    """Hash the contents of the file `path` as they are now; see `cached_sha256` for files that stay as they are."""
     return _sha256((path,))
 
 
 def cached_sha256(*paths: Path) -> str:
-    """Of the contents, one after the other; read at most once in a process while the files stay as they are.
+    """Hash the contents of `paths`, one after the other; read once in a process while the files stay as they are.
 
-    That they do is taken from what DVC takes it from: inode, size and times. A file that changed within the last
-    moments before it is read may change again unseen (clocks of file systems are coarse), and is read each time.
+    Whether they do is judged as DVC judges it: by inode, size and times. A file that changed within the last moments
+    before it is read may change again unseen (clocks of file systems are coarse), and is read each time.
     """
     signature = _signature(paths)
     if _cache.get(paths, ("", ""))[0] == signature:
@@ -121,7 +128,8 @@ def cached_sha256(*paths: Path) -> str:
 
 
 def remember_sha256(path: Path, sha256: str) -> None:
-    """Of a file that this process has just written."""
+    """Remember the hash of a file that this process has just written, for `cached_sha256`. sha256: of the file
+    `path`."""
     _cache[path,] = _signature((path,)), sha256
 
 

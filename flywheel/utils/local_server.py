@@ -28,10 +28,10 @@ def bind_free_port() -> socket.socket:
 
 
 def bind_local_port(port: int) -> socket.socket:
-    """A socket at a port of 127.0.0.1; 0 takes a free one. Raises BadInput where somebody listens there.
+    """Bind a socket to a port of 127.0.0.1. port: 0 takes a free one. Raises BadInput where it is in use.
 
-    The protocol is named so that asyncio turns Nagle's algorithm off on what it accepts: with it, each answer of a
-    head and a body waits 40 ms for the other side's delayed acknowledgement.
+    The protocol is named so that asyncio turns Nagle's algorithm off on what it accepts: with it, each answer of a head
+    and a body waits 40 ms for the other side's delayed acknowledgement.
     """
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     if port:
@@ -45,7 +45,11 @@ def bind_local_port(port: int) -> socket.socket:
 
 @contextlib.contextmanager
 def errors_of_port(port: int, host: str = "127.0.0.1", more: str = "") -> Iterator[None]:
-    """The port is taken within the block: if somebody else has it, it is bad input. more: what else may be typed."""
+    """Turn "address in use" within the block into bad input.
+
+    port, host: where the block binds. more: what else the user may type, for the message. Raises BadInput where another
+    program has the port.
+    """
     try:
         yield
     except OSError as error:
@@ -92,7 +96,7 @@ def _own_host_where_local(application: ASGIApp, listeners: Sequence[socket.socke
 
 
 class LocalServer:
-    """One uvicorn server in the running loop. grace_s: what answers still have when it is told to stop."""
+    """Run one uvicorn server in the running loop. grace_s: seconds that answers still have when it is told to stop."""
 
     def __init__(self, application: ASGIApp, listeners: Sequence[socket.socket], grace_s: int = 1) -> None:
         self._listeners = list(listeners)
@@ -108,9 +112,10 @@ class LocalServer:
         )
 
     async def start(self, where: str = "", error: type[FlywheelError] = EnvError) -> asyncio.Task[None]:
-        """Returns once it answers: the task that ends with the server.
+        """Start the server and return, once it answers, the task that ends with it.
 
-        Raises `error`, naming `where`, if it ended, or has not begun to answer after `_START_S`.
+        where: what is served, for the message. error: kind of error. Raises `error` where the server ended, or does not
+        answer within `_START_S`.
         """
         self._running = asyncio.create_task(self._server.serve(sockets=self._listeners))
         try:

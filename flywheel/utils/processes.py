@@ -41,8 +41,8 @@ def exit_with_parent() -> None:
 def limit_malloc_arenas(count: int = 2) -> None:
     """Let `count` heaps serve all threads, where the C library can.
 
-    Each thread has a heap of its own otherwise, which keeps what it freed: 300 MB in forty threads that answer
-    questions.
+    Otherwise each thread has a heap of its own, which does not give back what it freed: 300 MB for forty threads that
+    answer questions.
     """
     import ctypes
 
@@ -66,9 +66,9 @@ def trim_heap() -> None:
 
 @contextlib.contextmanager
 def run_periodically(look: Callable[[], object], every_s: float) -> Iterator[None]:
-    """Call `look` in a daemon thread, in the caller's context, `every_s` seconds after its last end.
+    """Call `look` in a daemon thread, in the caller's context, `every_s` seconds after the end of its last call.
 
-    It stops at the end of the block, which waits up to 10 seconds for a call that is at work.
+    It stops at the end of the block, which waits up to 10 seconds for a call that has begun.
     """
     over = threading.Event()
 
@@ -86,7 +86,7 @@ def run_periodically(look: Callable[[], object], every_s: float) -> Iterator[Non
 
 
 def terminate_process(process: subprocess.Popen) -> None:
-    """End a process by SIGTERM; by SIGKILL where that does not end it in 10 seconds."""
+    """End `process` by SIGTERM; by SIGKILL where that does not end it in 10 seconds."""
     import subprocess
 
     if process.poll() is None:
@@ -143,11 +143,11 @@ def raise_on_sigterm() -> Iterator[None]:
 
 
 def run_until_sigterm(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine as `asyncio.run` does, and end it in order on SIGTERM.
+    """Run a coroutine as `asyncio.run` does, but end it in order on SIGTERM. Returns what `work` returns.
 
-    The main task is cancelled; when the loop is over the handler that had the signal before is called, so that nothing
-    is raised within the loop. A second SIGTERM calls that handler at once. Outside the main thread, or where the
-    signal had no handler, it is `asyncio.run`.
+    The main task is cancelled; once the loop is over, the handler that the signal had before is called, so that nothing
+    is raised within the loop. A second SIGTERM calls that handler at once. Outside the main thread, or where the signal
+    had no handler, it is `asyncio.run`.
     """
     import asyncio
 

@@ -12,7 +12,7 @@ _listener: ContextVar[Listener] = ContextVar("listener", default=lambda stage, l
 
 
 def report_progress(stage: str, line: str) -> None:
-    """Tell the listener one short line about a stage; a few times a second at most. The next one may replace it."""
+    """Pass one short line about a stage to the listener; a few times a second at most. The next line may replace it."""
     _listener.get()(stage, line)
 
 
@@ -28,7 +28,10 @@ class ShardProgress(str):
 
 
 def report_shard_progress(stage: str, line: str, shard: str, share: float) -> None:
-    """As `report`, and how much of the shard is done, for who adds them up."""
+    """Pass a line about a shard to the listener, and how much of the shard is done.
+
+    stage, shard: their names. line: short; the next one may replace it. share: in [0, 1].
+    """
     part = ShardProgress(
         line
     )  # its own fields are set after it is made, as pickle does: lines come from other processes too
@@ -37,13 +40,14 @@ def report_shard_progress(stage: str, line: str, shard: str, share: float) -> No
 
 
 def announce(stage: str, line: str) -> None:
-    """As `report`, of a line that matters: something to do, a decision taken, a file brought back."""
+    """Pass a line that matters to the listener, of the stage named `stage`: something to do, a decision, a file
+    restored."""
     _listener.get()(stage, Announcement(line))
 
 
 @contextmanager
 def add_listener(listener: Listener) -> Iterator[None]:
-    """Within the block, `listener` hears it too, after the one that listens already."""
+    """Call `listener(stage, line)` for each line within the block, after the listener that is there already."""
     before = _listener.get()
 
     def both(stage: str, line: str) -> None:
@@ -56,7 +60,7 @@ def add_listener(listener: Listener) -> Iterator[None]:
 
 @contextmanager
 def replace_listener(listener: Listener) -> Iterator[None]:
-    """Within the block, `report` calls `listener(stage, line)`."""
+    """Call `listener(stage, line)` for each line within the block, instead of the listener that is there."""
     token = _listener.set(listener)
     try:
         yield

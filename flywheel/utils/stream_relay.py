@@ -1,7 +1,7 @@
-"""Copy bytes between a port and a socket file; also runs as a program of its own.
+"""Relay bytes between a port and a socket file; also runs as a program of its own.
 
-Run inside of that network as a program, it opens the socket file, starts the server and ends with it:
-`stream_relay.py SOCKET PORT COMMAND ...`. It needs nothing but Python.
+As a program it makes a server reachable whose network has no way out: it listens at the socket file, starts the server
+and ends with it: `stream_relay.py SOCKET PORT COMMAND ...`. It needs nothing but Python.
 """
 
 from __future__ import annotations
@@ -20,7 +20,11 @@ _CHUNK = 2**16
 async def relay_connection(
     connect: Callable[[], Awaitable[Streams]], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> None:
-    """Join what was accepted with a connection of our own, until that ends: nobody reads what is still sent then."""
+    """Relay bytes between an accepted connection and a new one, until the new one ends.
+
+    connect: opens the new connection. reader, writer: of the accepted one; closed at the end, and at once where
+    `connect` raises OSError. What the accepted side still sends after the end is dropped.
+    """
     try:
         theirs, ours = await connect()
     except OSError:

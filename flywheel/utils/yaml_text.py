@@ -10,13 +10,16 @@ import yaml
 
 
 def format_yaml_inline(value: Any) -> str:
-    """A value as it is typed: `[1, 2]`, `0.5`, `''`."""
+    """Format `value` in one line as it is typed in YAML: `[1, 2]`, `0.5`, `''`."""
     text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=math.inf)
     return text.removesuffix("\n").removesuffix("\n...")
 
 
 def parse_yaml(text: str) -> Any:
-    """The one document in `text`; None where there is none. Raises yaml.YAMLError."""
+    """Parse the one document in `text`; None where there is none.
+
+    Raises yaml.YAMLError, also for a name that stands twice.
+    """
     try:
         return yaml.load(text, _Loader)
     except RecursionError:

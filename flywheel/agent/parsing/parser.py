@@ -233,11 +233,11 @@ _MOST_ACTIONS = 8  # that are looked at behind the first
 
 
 def parse_response(text: str, grammar: Grammar | int) -> ParsedResponse:
-    """Read one model output. A plain number as the grammar: `grammar.as_grammar`.
+    """Parse one model output into a thought and an action.
 
-    What stands before the end of thinking is thought. Behind it the action is the first, as `marks.find` has it. A box
-    gives its centre. Several actions give the first, unless `finished` or `call_user`, which stand alone, is among
-    them.
+    text: as sampled. grammar: or a plain number, as `as_grammar` takes it. What stands before the end of thinking is
+    thought; the first action behind it counts, unless `finished` or `call_user`, which stand alone, is among several. A
+    box gives its centre. Never raises: a text without an action has the reason as its error.
     """
     grammar = as_grammar(grammar)
     if not grammar.thinks:
@@ -392,7 +392,10 @@ def _without_label(thought: str) -> str:
 
 
 def serialise_action(action: Action, grammar: Grammar | int) -> str:
-    """The action in the grammar's one form; `parse` reads it back, points snapped. Raises TypeError for no action."""
+    """Write an action in the grammar's one form; `parse_response` reads it back, with points snapped to the grid.
+
+    grammar: or a plain number, as `as_grammar` takes it. Raises TypeError for what is no action.
+    """
     grammar = as_grammar(grammar)
     format_action = tool_form.format_tool_call if grammar.form == "tool_call" else call_form.format_call
     return format_action(action, grammar)
@@ -407,7 +410,11 @@ def snap_point(point: Point, grammar: Grammar | int) -> Point:
 
 
 def action_fields(action: Action, grammar: Grammar) -> dict[str, Any]:
-    """The fields of a `Step` that say what was done."""
+    """Build the fields of a `Step` that say what was done: action (its text), action_type, x, y, x2, y2 where it has
+    points.
+
+    action: its points are fractions of the screen. grammar: in which the text is written.
+    """
     fields: dict[str, Any] = {"action": serialise_action(action, grammar), "action_type": ACTION_NAMES[type(action)]}
     if isinstance(action, Drag):
         start, end = action.start_point, action.end_point

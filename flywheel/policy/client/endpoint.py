@@ -309,9 +309,10 @@ class PolicyEndpoint(ChatEndpoint):
 
 
 def describe_policy_server(policy: config.PolicySettings) -> str:
-    """What answers at the one server of policy.endpoint, in one line. Raises as `PolicyEndpoint.find` does.
+    """Ask the one server of `policy.endpoint` what it serves, and say it in one line.
 
-    Must not be called from a running event loop.
+    policy: block `policy`. Raises PolicyError where it does not answer or has no such model. Must not be called from a
+    running event loop.
     """
     endpoint = PolicyEndpoint(policy)
 

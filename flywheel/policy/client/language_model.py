@@ -35,12 +35,15 @@ class LanguageModelTimeout(LanguageModelError):
 
 
 class ChatModel(Protocol):
-    """name: the model, as it is written into the data."""
+    """Answer a prompt with a text. name: of the model, as it is written into the data."""
 
     name: str
 
     def complete(self, system: str, user: str) -> str:
-        """The answer's text. Raises LanguageModelError, LanguageModelTimeout."""
+        """Return the model's answer. system, user: texts of the two messages.
+
+        Raises LanguageModelTimeout after the deadline, LanguageModelError for a server that fails.
+        """
 
 
 _ERRORS = EndpointErrors(
@@ -54,7 +57,7 @@ _ERRORS = EndpointErrors(
 
 
 class OpenAIChatModel:
-    """Chat completions of a server such as `vllm serve`. Temperature 0, so that a stage run again says the same.
+    """Ask a server of chat completions such as `vllm serve`, at temperature 0, so that a stage run again says the same.
 
     Raises BadInput for an endpoint that is not an address.
     """
@@ -65,8 +68,12 @@ class OpenAIChatModel:
         self._url = f"{self._endpoint.url}/chat/completions"
 
     def complete(self, system: str, user: str) -> str:
-        """`language_model.timeout_s` is the deadline, every try included. Must not be called from a running event
-        loop, which it would block."""
+        """Return the model's answer. system, user: texts of the two messages.
+
+        `language_model.timeout_s` is the deadline, all tries included. Must not be called from a running event loop,
+        which it would block. Raises LanguageModelTimeout after the deadline, LanguageModelError for a server that
+        fails.
+        """
         return self._text(processes.run_until_sigterm(self._ask(self._body(system, user))))
 
     async def _ask(self, body: dict) -> Any:
@@ -162,7 +169,7 @@ Steps since:
 
 
 def open_summarizer(settings: config.Settings) -> Summarizer:
-    """The one that `policy.summarizer` names. All callers in a process share a model's answers."""
+    """Open the summarizer that `policy.summarizer` names. All callers in a process share a model's answers."""
     policy = settings.policy
     if policy.summarizer == "rules":
         return RuleSummarizer(policy.summary_max_chars)

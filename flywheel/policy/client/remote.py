@@ -271,7 +271,7 @@ class RemotePolicy:
         return self._weights.encoder
 
     async def complete(self, context: Context, sampling: SamplingParams) -> Completion:
-        """Answer one context.
+        """Answer one context. sampling: temperature, limit and seed.
 
         Raises PolicyBusy (queue full, here or at the server), PolicyTimeout, BadInput for what the server finds wrong
         with this request, and PolicyError for a server that fails or whose answer cannot be used; of several servers,
@@ -280,7 +280,10 @@ class RemotePolicy:
         return await asyncio.wrap_future(self._submit(self._servers.complete(context, sampling)))
 
     async def load(self, checkpoint: Path) -> None:
-        """Publish a checkpoint; requests under way end on the weights they began with."""
+        """Publish a checkpoint to the servers; requests that are running end on the weights they began with.
+
+        checkpoint: its folder. Raises ModelError for one that cannot be loaded, PolicyError where no server takes it.
+        """
         await asyncio.wrap_future(self._submit(self._load(Path(checkpoint))))
 
     async def close(self) -> None:

@@ -204,7 +204,11 @@ class EncodedPrompt:
 
 
 def make_prompt(model: PreTrainedModel, encoded: EncodedSequence, end_id: int, keys: Sequence[bytes]) -> EncodedPrompt:
-    """keys: one a screen; equal keys mean equal screens. Of `model` only the rule for positions is used."""
+    """Prepare an encoded prompt for the engine: positions, screens and the places where its prefix may be cut.
+
+    model: only its rule for positions is used. encoded: the prompt. end_id: token that ends a message. keys: one a
+    screen; equal keys mean equal screens.
+    """
     ids, kinds = torch.from_numpy(encoded.input_ids), torch.from_numpy(encoded.mm_token_type_ids)
     grid = torch.from_numpy(encoded.image_grid_thw) if len(encoded.image_grid_thw) else None
     positions, _ = model.base_model.get_rope_index(ids[None], kinds[None], image_grid_thw=grid)
@@ -313,7 +317,7 @@ ScreenFeatures = tuple[Tensor, ...]  # [tokens, size]: at the input, then what d
 
 
 class VisionEncoder:
-    """The vision tower of a model, and the features of the screens seen last, up to `limit` bytes."""
+    """Run the vision tower of a model, and cache the features of the newest screens, up to `limit` bytes."""
 
     def __init__(
         self,
@@ -337,7 +341,7 @@ class VisionEncoder:
         self.encoded = self.shared = 0  # screens, since the start
 
     def features(self, screens: Sequence[EncodedScreen]) -> list[ScreenFeatures]:
-        """In the order of `screens`; equal screens are encoded once."""
+        """Compute the features of `screens`, in their order; equal screens are encoded once."""
         unique = {screen.key: screen for screen in screens}
         known = {key: found for key in unique if (found := self._held.get(key)) is not None}
         new = [screen for key, screen in unique.items() if key not in known]
@@ -383,6 +387,6 @@ def _split_screens(screens: Sequence[EncodedScreen], limit: int, threads: int) -
 
 
 def to_encoder_outputs(features: Sequence[ScreenFeatures]) -> dict[str, Any]:
-    """The form in which the library's models take features that are ready (`mm_encoder_outputs`)."""
+    """Put the screens' features into the form in which the library's models take ready ones (`mm_encoder_outputs`)."""
     first, *deeper = zip(*features, strict=True)
     return {"image": SimpleNamespace(pooler_output=list(first), deepstack_features=[list(level) for level in deeper])}

@@ -157,9 +157,9 @@ class PolicyActivity:
 
 
 class EmbeddedPolicy:
-    """`Policy` over a checkpoint folder or Hugging Face name. Raises ModelError for one that cannot be loaded.
+    """Answer with a checkpoint in this process (a `PolicyBackend`). Raises ModelError for one that cannot be loaded.
 
-    At most policy.max_num_seqs requests run and policy.max_queue_size wait. policy.cache_mb bounds what is kept of
+    At most policy.max_num_seqs requests run and policy.max_queue_size wait. policy.cache_mb bounds what is cached of
     contexts that may come again: half of it keys and values, a quarter screens as the model sees them, a quarter
     encoded contexts.
     """
@@ -202,7 +202,7 @@ class EmbeddedPolicy:
         )
 
     async def complete(self, context: Context, sampling: SamplingParams) -> Completion:
-        """Answer one context.
+        """Answer one context. sampling: temperature, limit and seed.
 
         Raises PolicyTimeout after `policy.timeout_s`, PolicyBusy where `policy.max_queue_size` requests wait already,
         BadInput for a broken screen, PolicyError for a prompt that is too long and for a model that fails.
@@ -240,10 +240,10 @@ class EmbeddedPolicy:
             raise PolicyTimeout(f"no {what} in {limit:g} s", where=_WHERE, fix=fix) from None
 
     async def load(self, checkpoint: Path) -> None:
-        """Swap the weights once the batch has ended; what waits goes on with the new ones.
+        """Swap the weights once the running batch has ended; waiting requests get the new ones.
 
-        Raises ModelError for a folder that cannot be loaded, PolicyTimeout after `LOAD_S`; either way the old weights
-        go on answering.
+        checkpoint: its folder. Raises ModelError for one that cannot be loaded, PolicyTimeout after `LOAD_S`; either
+        way the old weights go on answering.
         """
         folder, answer = Path(checkpoint), Future[None]()
         version = await asyncio.to_thread(_checked, folder)

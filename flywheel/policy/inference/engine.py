@@ -68,7 +68,11 @@ def sample_tokens(
 def generate_responses(
     model: PreTrainedModel, end_id: int, prompts: Sequence[EncodedSequence], samplings: Sequence[SamplingParams]
 ) -> list[SampledResponse]:
-    """One response to each prompt, all in one batch. The same as the policy samples; raises what the model raises."""
+    """Sample one response to each prompt, all in one batch, as the policy samples.
+
+    end_id: token that ends a response. prompts: encoded. samplings: temperature, limit and seed of each, as many as
+    prompts. Returns them in order; raises what the model raises.
+    """
     from flywheel.policy.inference.cache import make_prompt
 
     engine = InferenceEngine(model, end_id)

@@ -45,7 +45,7 @@ def hold_server_key(port: int, key: str) -> Iterator[Path]:
 
 
 def find_server_key(url: str) -> str:
-    """The key of the server that this user runs at an address of this machine; empty where there is none."""
+    """Return the key of the server that this user runs at `url`, an address of this machine; "" where there is none."""
     parts = urlsplit(url)
     try:
         if parts.hostname != "localhost" and not ipaddress.ip_address(parts.hostname or "").is_loopback:
@@ -85,12 +85,12 @@ def serve_policy(
     say: Callable[[ServerReady], None],
     grace_s: float = GRACE_S,
 ) -> None:
-    """Serve a checkpoint until SIGTERM or Ctrl-C; returns once nothing of it is left.
+    """Serve a checkpoint until SIGTERM or Ctrl-C; returns once nothing of it runs any more.
 
-    folder: or a Hugging Face name. port 0 takes a free one. key: that callers must bear.
-
-    Raises BadInput for an address that cannot be used and ModelError for a folder that is no checkpoint, before
-    anything answers.
+    folder: of the checkpoint, or a Hugging Face name. policy: block `policy`. host, port: address; port 0 takes a free
+    one. name: of the model, for callers. key: that callers must send. say: called with the address once the server
+    answers. grace_s: seconds that running answers have at the end. Raises BadInput for an address that cannot be used
+    and ModelError for a folder that is no checkpoint, before anything answers.
     """
     with _listener(host, port) as listener:
         asyncio.run(_serve(listener, checkpoint.resolve_checkpoint(folder), policy, name, key, say, grace_s))

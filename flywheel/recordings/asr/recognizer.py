@@ -39,31 +39,36 @@ class Transcript:
 
 
 class Recognizer(Protocol):
-    """name: as it is written into the table `thoughts`. whole: it wants a recording as a whole, not by utterances."""
+    """Recognize speech. name: as it is written into the data. whole: it takes a recording as a whole, not by
+    utterances."""
 
     name: str
     whole: bool
 
     def recognize(self, samples: np.ndarray, rate: int, deadline_s: float = 60.0) -> Transcript:
-        """The words of one utterance, or of a whole recording.
+        """Recognize the words of one utterance, or of a whole recording.
 
-        samples: float32 mono (n,), in [-1, 1], at `rate` = 16,000 a second; BadInput for anything else.
-        Words are lower case without punctuation; times are within the audio and do not decrease.
-        Raises RecognitionTimeout where `deadline_s` seconds have passed.
+        samples: float32 mono [n], in [-1, 1], at `rate` = 16,000 a second; BadInput for anything else. deadline_s:
+        seconds. Words are lower case without punctuation; times are within the audio and do not decrease. Raises
+        RecognitionTimeout after `deadline_s`.
         """
 
 
 def locate_whisper_checkpoint(settings: RecordingSettings, folder: Path) -> RecordingSettings:
-    """The same settings with the full path of a checkpoint that lies at a path relative to `folder`.
+    """Return the settings with the Whisper checkpoint's full path, where it is a path relative to `folder`.
 
-    Without this it would depend on the directory that a process was started in. A published model's name stays.
+    settings: block `recording`. Else it would depend on the directory that a process was started in. A published
+    model's name stays.
     """
     path = folder / Path(settings.whisper_model).expanduser()
     return settings.model_copy(update={"whisper_model": str(path)}) if path.is_file() else settings
 
 
 def open_recognizer(settings: RecordingSettings) -> Recognizer:
-    """The recognizer that the settings name, its model loaded. Raises BadInput where the model is not there."""
+    """Open the recognizer that the settings name, its model loaded.
+
+    settings: block `recording`. Raises BadInput where the model is not there.
+    """
     # A back-end's libraries are loaded only where it is used: whisper's take seconds.
     if settings.recognizer == "whisper":
         from flywheel.recordings.asr.whisper import Whisper

@@ -125,7 +125,11 @@ def _package() -> ModuleType:
 
 
 def find_whisper_checkpoint(model: str | Path) -> Path:
-    """The checkpoint's file. One of a known name must have the checksum that it was published with. Raises BadInput."""
+    """Return the file of a Whisper checkpoint.
+
+    model: a path, or the name of a published one in the cache, whose checksum must be the published one. Raises
+    BadInput where there is none, or it is damaged.
+    """
     whisper, model = _package(), str(model)
     path = Path(model).expanduser()
     if path.is_file():

@@ -381,7 +381,7 @@ async def make_sessions(folder: Path, count: int, settings: Settings, first: int
 
 
 def sessions_match_settings(folder: Path, settings: Settings) -> bool:
-    """Whether the sessions that were made in the folder are the first of those that these settings ask for."""
+    """Tell whether the sessions in `folder` are the first of those that these settings ask for."""
     told = folder / "truth.json"
     names = json.loads(told.read_text(encoding="utf-8")) if told.is_file() else {}
     made = {_task_id(folder / name) for name in names}

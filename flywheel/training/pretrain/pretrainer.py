@@ -1,9 +1,9 @@
-"""Pretraining of the base: a tiny model learns from general screens to see, to read and to point.
+"""Pretrain the base: a tiny model learns from synthetic screens to see, to read and to point.
 
-The recipe, found by measurement: weights drawn wide (`policy.model`), points in two digits, aids beside the
-answers' loss (`objectives`), a dense description of each screen among its questions, all questions of a screen in
-one sequence (`question_batch`), AdamW at 1e-3 with a warm-up and a cool-down, and an average of the weights over time
-as the result. A base that sees learns to copy out of texts in a run of its own (`copying`).
+The recipe, found by measurement: weights drawn wide (`policy.model`), points in two digits, auxiliary losses beside the
+answers' loss (`objectives`), a dense description of each screen among its questions, all questions of a screen in one
+sequence (`question_batch`), AdamW at 1e-3 with a warm-up and a cool-down, and an average of the weights over time as
+the result. A base that sees learns to copy out of texts in a run of its own (`copying`).
 """
 
 from __future__ import annotations
@@ -158,12 +158,14 @@ class Recipe:
 
 
 def run_pretraining(recipe: Recipe, *, resume: bool = True) -> Path:
-    """Train and return the checkpoint `out`/base (bfloat16 on disk), written at each evaluation and at the end.
+    """Pretrain a base model and return its checkpoint's folder, `out`/base (bfloat16 on disk).
 
-    Resumable: `out`/state.pt holds weights, optimiser and counters. `out`/log.jsonl takes a line each
-    `report_every` steps and each evaluation. Stops after `steps` steps, or `seconds` of this call.
-    Raises TrainingError for a loss that is not finite, ModelError for a `start` that is not a model, BadInput for a
-    number of processes that does not share the batches evenly, and for a state that an earlier version left.
+    recipe: sizes, losses, limits and folder of the run. resume: go on from `out`/state.pt (weights, optimiser,
+    counters) where it is there; False begins anew. The checkpoint is written at each evaluation and at the end;
+    `out`/log.jsonl gets a line each `report_every` steps and each evaluation. Stops after `steps` steps, or `seconds`
+    of this call. Raises TrainingError for a loss that is not finite, ModelError for a `start` that is not a model,
+    BadInput for settings that exclude one another, a number of processes that does not divide the batches, and a state
+    that an earlier version wrote.
     """
     size = recipe.optimizer.processes
     if recipe.copying and (recipe.seeing or not recipe.start):
