@@ -1,7 +1,7 @@
 """Evaluate the newest model on fresh tasks, between iterations.
 
 `iterations/NNN/checkup.json`, of the iteration that made the model, has a row an episode: git keeps it, the view
-`checkups` shows it. A model that was looked at in the same way before is not looked at again.
+`checkups` shows it. A model that was evaluated in the same way before is not evaluated again.
 """
 
 from __future__ import annotations
@@ -57,9 +57,11 @@ class Checkup:
 
 
 def run_checkup(ws: Workspace, settings: Settings, run_id: str = "") -> Checkup:
-    """Evaluate the newest model on fresh tasks, under the workspace's lock. Killed, it goes on where it was.
+    """Evaluate the newest model on fresh tasks, under the workspace's lock; after a kill the next call goes on.
 
-    Raises BadInput where no fresh task is left to be drawn, and as `evaluation.evaluate` does.
+    run_id: of the Prefect run, for the episodes' rows. Returns its rows; those of before, where the model was evaluated
+    in the same way. Raises BadInput where no fresh task is left to be drawn, DataError where a scorer failed that a
+    verdict depends on.
     """
     recover_workspace(ws)
     iterations.record_base_model(ws, settings)

@@ -1,6 +1,6 @@
 """Discard an iteration that is not complete, so that the next run begins it anew.
 
-Its folder `iterations/NNN` goes last: by it a removal that was interrupted is found, and typed again it ends.
+Its folder `iterations/NNN` goes last: an interrupted removal is found by it, and the next call ends it.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ class DiscardPlan:
 
 
 def plan_discard(ws: Workspace, iteration: int | None = None) -> DiscardPlan:
-    """Plan what discarding removes; `iteration` is the newest one by default. Nothing is changed.
+    """Plan what discarding an iteration removes. Nothing is changed.
 
-    Raises BadInput where there is none, where it is complete or released, or where a later one stands on it.
+    iteration: by default the newest one. Raises BadInput where there is none, where it is complete or released, or
+    where a later one stands on it.
     """
     begun = _begun_iterations(ws)
     if not begun:
@@ -68,12 +69,15 @@ def plan_discard(ws: Workspace, iteration: int | None = None) -> DiscardPlan:
 
 
 def discard_lines(ws: Workspace, chosen: DiscardPlan) -> list[str]:
-    """Describe what goes, for people to read."""
+    """List the paths that go, relative to the workspace. chosen: what `plan_discard` planned."""
     return [ws.relative(path) for path in chosen.paths]
 
 
 def discard_iteration(ws: Workspace, chosen: DiscardPlan) -> None:
-    """Remove it, under the workspace's lock. What DVC's cache holds of it stays there, named by nothing."""
+    """Remove an iteration, under the workspace's lock; its files in DVC's cache stay, without a name.
+
+    chosen: what `plan_discard` planned.
+    """
     last = ws.iteration(chosen.iteration)
     for path in (path for path in chosen.paths if path != last):
         shutil.rmtree(path) if path.is_dir() else path.unlink()

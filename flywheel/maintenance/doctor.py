@@ -31,7 +31,10 @@ _CHROMIUM_TIMEOUT_S = 60.0
 
 
 def diagnose_installation(root: Path) -> list[Finding]:
-    """Look at everything; nothing is changed."""
+    """Check the installation and the workspace; nothing is changed. root: the workspace's folder.
+
+    Returns a finding for each thing that was looked for, with what to type where it is missing.
+    """
     findings = [_python()]
     findings += [_package(name, extra) for name, extra in _PACKAGES.items()]
     findings += [run_diagnostic("Chromium", _chromium), *_environments(_settings(root), root)]

@@ -35,10 +35,12 @@ class Prunable:
 def plan_prune(
     ws: Workspace, *, keep: int | None = None, older: timedelta | None = None, training_data: bool = False
 ) -> list[Prunable]:
-    """Plan what goes of the iterations that are complete and neither among the newest `keep` nor younger than `older`.
+    """List the outputs that may go, of complete iterations that are not among the newest `keep` nor younger than
+    `older`.
 
     training_data: also what training reads of them; a run that reads it fetches it from DVC's cache or remote. Raises
-    BadInput where neither is given, or training data are asked for while an iteration that reads them is open.
+    BadInput where neither `keep` nor `older` is given, or training data are asked for while an open iteration reads
+    them.
     """
     if keep is None and older is None:
         raise BadInput("no rule", where="flywheel prune", fix="give --keep N, or --older-than DAYS, or both")
@@ -64,7 +66,10 @@ def plan_prune(
 
 
 def prune_outputs(ws: Workspace, chosen: list[Prunable]) -> None:
-    """Remove it, under the workspace's lock. It is noted first, so a removal that was interrupted is not damage."""
+    """Remove outputs, under the workspace's lock. chosen: what `plan_prune` listed.
+
+    They are noted first, so that an interrupted removal does not count as damage.
+    """
     for k in sorted({one.iteration for one in chosen}):
         dvc_files.add_pruned(ws, k, [one.path for one in chosen if one.iteration == k])
     for one in chosen:
@@ -72,8 +77,11 @@ def prune_outputs(ws: Workspace, chosen: list[Prunable]) -> None:
 
 
 def unreferenced_cache_files(ws: Workspace, spared: Collection[str] = ()) -> list[tuple[Path, int]]:
-    """Files of DVC's cache, with their bytes, that no iteration names which is here or set aside; what was pruned of
-    them does not count, nor do the paths in `spared`. Versions that git's history alone names are garbage too."""
+    """List the files of DVC's cache, with their bytes, that no iteration names which is here or set aside.
+
+    spared: paths that go too, as if they were pruned already. Versions that git's history alone names are listed as
+    well.
+    """
     cache = ws.root / ".dvc" / "cache" / "files" / "md5"
     used: set[str] = set()
     for place in (ws, *(Workspace(path) for path in (ws.state / "aside").glob("after-*"))):

@@ -23,8 +23,11 @@ _ROUTED = "trajectories t JOIN routes r USING (trajectory_id, iteration) WHERE i
 
 
 def compare_iterations(ws: Workspace, before: int, after: int) -> dict[str, Any]:
-    """`rows` by table and stage, `kinds` and `numbers` of the trajectories routed, `metrics` (single figures),
-    `held_out` and `templates` (tasks gained and lost). Raises BadInput for an iteration that has not been begun."""
+    """Compare the iterations numbered `before` and `after`.
+
+    Returns `rows` by table and stage, `kinds` and `numbers` of the routed trajectories, `metrics` (single figures),
+    `held_out` and `templates` (tasks gained and lost). Raises BadInput for an iteration that has not been begun.
+    """
     begun = stage_records.list_iterations(ws)
     for k in (before, after):
         if k not in begun:

@@ -1,8 +1,8 @@
 """Bring a workspace that an earlier version of flywheel made up to date (`flywheel migrate`).
 
-A step changes one thing wherever it stands in the workspace, what DVC records of it included. It looks at what is
-there, so it may run again at any time: what a killed run has changed is not changed twice. The format, which tells
-other commands that all steps are done, is written last.
+A step changes one thing wherever it stands in the workspace, in what DVC records of it too. It looks at what is there,
+so it may run again at any time: what a killed run has changed is not changed twice. The format, which tells other
+commands that all steps are done, is written last.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class MigrationStep:
 
 
 def migrate_workspace(ws: Workspace) -> Iterator[str]:
-    """Take each step that is left to take; a line for each file that was changed.
+    """Run each migration step that is left, and yield a line for each file that was changed.
 
-    Raises BadInput where the workspace is of a later version or a file cannot be read, WorkspaceBusy where a run is at
-    work there.
+    Raises BadInput where the workspace is of a later version or a file cannot be read, WorkspaceBusy where a run holds
+    it.
     """
     if (found := ws.read_format()) > FORMAT:
         raise BadInput(

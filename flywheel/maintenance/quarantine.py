@@ -1,8 +1,8 @@
 """List quarantined rows, repair them by SQL expressions, and route them again.
 
-A row is mended in the partition that the stage wrote it to: files without such a row are taken as they are. Then the
-scorers judge its trajectory, and all contracts and the routing are gone through as by the stage `route`. The row as it
-was stays in DVC's cache and in git's history of `dvc.lock`.
+A row is repaired in the partition that the stage wrote it to: files without such a row are linked as they are. Then the
+scorers judge its trajectory, and all contracts and the routing run as in the stage `route`. The row as it was stays in
+DVC's cache and in git's history of `dvc.lock`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,10 @@ class QuarantineRepair:
 
 
 def quarantine_reasons(ws: Workspace, iteration: int | None = None) -> list[dict[str, Any]]:
-    """List what was set aside, by iteration, table and reason (without what differs from row to row in brackets)."""
+    """Count quarantined rows by iteration, table and reason (without what differs from row to row, in brackets).
+
+    iteration: the only one to look at; default: all.
+    """
     sql = """SELECT iteration, coalesce(of_table, 'trajectories') AS "table", split_part(reason, ' (', 1) AS reason,
             count(*) AS rows, min(trajectory_id) AS first
         FROM quarantine WHERE $k IS NULL OR iteration = $k GROUP BY ALL ORDER BY iteration, rows DESC, reason"""
@@ -57,7 +60,10 @@ def quarantine_reasons(ws: Workspace, iteration: int | None = None) -> list[dict
 def quarantined_trajectories(
     ws: Workspace, iteration: int, where: str = "true", limit: int = 20
 ) -> list[dict[str, Any]]:
-    """Trajectories that were set aside, with the reason. where: SQL on their columns, `reason` and `detail`."""
+    """List the iteration's quarantined trajectories with the reason, `limit` at most, by id.
+
+    where: SQL condition on their columns, `reason` and `detail`. Raises BadInput for wrong SQL.
+    """
     with database.connect_catalog(ws) as connection:
         _create_quarantine_views(connection, iteration)
         return database.query_rows(
@@ -68,10 +74,11 @@ def quarantined_trajectories(
 def prepare_repair(
     ws: Workspace, iteration: int, assignments: Mapping[str, str], where: str, table: str = "trajectories"
 ) -> QuarantineRepair:
-    """Mend rows of what was set aside, beside the data, and route the iteration again.
+    """Repair quarantined rows in a copy beside the data, and route the iteration again there.
 
-    assignments: column -> SQL expression, on columns of the table, and `reason` and `detail` of why it was set aside.
-    where: SQL on the same, which rows. Raises BadInput for SQL that cannot be used, and where no row is chosen.
+    assignments: column -> SQL expression, on columns of the table, and `reason` and `detail` of why it was quarantined.
+    where: SQL condition on the same, which rows. table: whose rows. Returns what would change, for `apply_repair`.
+    Raises BadInput for SQL that cannot be used, and where no row is chosen.
     """
     if table not in _REPAIRABLE:
         raise BadInput(f"no row of {table} can be mended", where="--table", fix=f"one of: {', '.join(_REPAIRABLE)}")
@@ -102,6 +109,7 @@ def prepare_repair(
 
 
 def apply_repair(ws: Workspace, mended: QuarantineRepair) -> None:
+    """Make a repair the workspace's, as one more routing decision. mended: what `prepare_repair` returned."""
     rule = routing_decisions.current_routing_rule(ws, mended.difference.iteration)
     reroute.apply_decisions(ws, [reroute.make_pending_decision(ws, mended.difference, rule, mended.how)])
 

@@ -1,4 +1,4 @@
-"""Recover a workspace before a run: end what another command left half done, restore damaged files."""
+"""Recover a workspace before a run: finish what another command left half done, restore damaged files."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from flywheel.store.versioning import backup
 
 
 def recover_workspace(ws: Workspace) -> None:
-    """End pending routing decisions and rollbacks, and restore recorded files that are damaged or missing.
+    """Finish pending routing decisions and rollbacks, and restore recorded files that are damaged or missing.
 
-    Holds nothing itself: call it under the workspace's lock, before anything else.
+    It takes no lock: call it under the workspace's lock, before anything else.
     """
     reroute.resume_pending_decisions(ws)
     rollback.resume_rollback(ws)

@@ -54,7 +54,7 @@ def staged_workspace(ws: Workspace, iteration: int) -> Workspace:
 
 
 def settle_pending_decisions(ws: Workspace) -> None:
-    """Finish what is to be carried out, and remove what is not. Under the workspace's lock."""
+    """Finish the pending decisions that had begun to be applied, and remove the others. Under the workspace's lock."""
     resume_pending_decisions(ws)
     shutil.rmtree(_pending_folder(ws), ignore_errors=True)
 
@@ -92,7 +92,8 @@ def apply_decisions(ws: Workspace, decided: Iterable[PendingDecision]) -> None:
 
 
 def resume_pending_decisions(ws: Workspace) -> list[int]:
-    """Go on with what was being carried out; returns its iterations, none where there is nothing. Under the lock."""
+    """Finish the pending decisions that had begun to be applied, and return their iterations. Under the workspace's
+    lock."""
     try:
         plan = json.loads(_pending_plan_path(ws).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -181,8 +182,11 @@ class RouteDifference:
 
 
 def prepare_reroute(ws: Workspace, iteration: int, rule: RoutingRule) -> RouteDifference:
-    """Decide an iteration again by the rule; what it gives is built beside the data (`again.staged`), which stay as
-    they are. Raises BadInput where it is not routed yet, or the rule cannot be followed."""
+    """Route an iteration again by other rules, in a copy beside the data (`staged_workspace`); nothing is changed.
+
+    rule: threshold, scorers and band of doubt; what is None stays. Returns what would change, for `apply_reroute`.
+    Raises BadInput where the iteration is not routed yet, or the rule cannot be followed.
+    """
     settings = iteration_params.load_iteration_params(ws, iteration)
     _check_rule(ws, iteration, rule, settings)
     staged = staged_workspace(ws, iteration)
@@ -241,7 +245,10 @@ def make_pending_decision(
 
 
 def apply_reroute(ws: Workspace, found: Iterable[RouteDifference], rule: RoutingRule) -> None:
-    """Make what was prepared the workspace's, where it changes anything."""
+    """Make prepared routes the workspace's, where they change anything.
+
+    found: what `prepare_reroute` returned, one an iteration. rule: the same.
+    """
     if decided := [make_pending_decision(ws, one, rule) for one in found if one.routes or one.scores]:
         apply_decisions(ws, decided)
 

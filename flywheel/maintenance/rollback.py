@@ -1,8 +1,8 @@
 """Roll back to an earlier iteration: set aside, whole, what came after it, or bring that back.
 
-It is moved, not copied, to `.flywheel/aside/after-NNN-1` (NNN: the iteration gone back to), the newest first, and the
-folder `iterations/NNN` of each last; going on with a move that was interrupted needs no more than what lies there. It
-comes back in the same way, the oldest first.
+Folders are moved, not copied, to `.flywheel/aside/after-NNN-1` (NNN: the iteration gone back to), the newest first, and
+`iterations/NNN` of each last; an interrupted move needs nothing else to go on. They come back in the same way, the
+oldest first.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ from flywheel.utils.files import write_json
 
 
 def plan_rollback(ws: Workspace, iteration: int) -> list[int]:
-    """List the iterations that would be set aside, oldest first. Raises BadInput where it has not been begun."""
+    """List the iterations that rolling back to `iteration` would set aside, oldest first.
+
+    iteration: 0 sets all aside. Raises BadInput where it has not been begun.
+    """
     begun = stage_records.list_iterations(ws)
     if iteration not in (0, *begun):
         known = (
@@ -30,7 +33,7 @@ def plan_rollback(ws: Workspace, iteration: int) -> list[int]:
 
 
 def roll_back(ws: Workspace, iteration: int) -> Path:
-    """Set aside what came after; returns where to. Under the workspace's lock."""
+    """Set aside what came after `iteration`; returns the folder. Under the workspace's lock."""
     aside = ws.state / "aside"
     number = 1 + max((int(path.name.rpartition("-")[2]) for path in aside.glob("after-*-*")), default=0)
     folder = aside / f"after-{iteration_label(iteration)}-{number}"
@@ -48,9 +51,9 @@ def rolled_back_iterations(ws: Workspace) -> dict[int, Path]:
 
 
 def undo_rollback(ws: Workspace) -> int:
-    """Bring back what was set aside after the newest iteration; returns that. Under the workspace's lock.
+    """Bring back what was set aside after the newest iteration; returns the number of that. Under the workspace's lock.
 
-    Raises BadInput where there is nothing.
+    Raises BadInput where nothing was set aside.
     """
     there, now = rolled_back_iterations(ws), max(stage_records.list_iterations(ws), default=0)
     if now not in there:
@@ -62,7 +65,7 @@ def undo_rollback(ws: Workspace) -> int:
 
 
 def resume_rollback(ws: Workspace) -> None:
-    """End a move that was interrupted. Under the workspace's lock."""
+    """Finish a rollback, or its undoing, that was interrupted. Under the workspace's lock."""
     try:
         going = json.loads(_journal_path(ws).read_text(encoding="utf-8"))
     except FileNotFoundError:

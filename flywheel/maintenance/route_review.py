@@ -1,9 +1,9 @@
-"""Ask people about a sample of an iteration's routes before it trains (`routing.review`), and apply what they say.
+"""Ask people about a sample of an iteration's routes before it trains (`routing.review`), and apply their answers.
 
-What is said is a label as any other, a line in `reviews/<reviewer>.jsonl`, whose queue names the turn that asked: the
-newest one of a trajectory counts, earlier ones stay. Once the look has ended, what was asked and said is a decision of
-the iteration (`store/routing_decisions.py`), carried out as `flywheel reroute` is: routes, stores, lineage, manifest.
-None counts after that.
+An answer is a label as any other, a line in `reviews/<reviewer>.jsonl`, whose queue names the iteration that asked: the
+newest one of a trajectory counts, earlier ones stay. Once the review has ended, questions and answers are a decision of
+the iteration (`store/routing_decisions.py`), applied as `flywheel reroute` does it: routes, stores, lineage, manifest.
+Later labels do not count for it.
 """
 
 from __future__ import annotations
@@ -83,7 +83,10 @@ class RouteQuestion:
 
 
 def open_questions(ws: Workspace, iteration: int) -> list[RouteQuestion]:
-    """List what a person is asked about now, in its order; none where the look is not asked for, or has ended."""
+    """List the trajectories that a person is asked about now, with their scores and the newest labels.
+
+    iteration: whose routes are reviewed. Empty where no review is asked for, or it has ended.
+    """
     if not _is_review_open(ws, iteration):
         return []
     with database.connect_catalog(ws, tables_alone=True) as connection:
@@ -100,8 +103,11 @@ def open_questions(ws: Workspace, iteration: int) -> list[RouteQuestion]:
 def label_trajectory(
     ws: Workspace, iteration: int, trajectory_id: str, said: str, *, reviewer: str, comment: str = ""
 ) -> None:
-    """Keep what somebody says of one that is asked about; one who said something before keeps that line too. Raises
-    BadInput where nobody asks, or not any more."""
+    """Record a person's label of a trajectory that is asked about; earlier labels stay in the file.
+
+    iteration, trajectory_id: of the question. said: the label, one of `labels.LABELS`. reviewer: the person's name.
+    comment: may be "". Raises BadInput where that question is not open.
+    """
     with _review_lock(ws):
         if trajectory_id not in {one.trajectory_id for one in open_questions(ws, iteration)}:
             raise _not_asked_error(ws, iteration, trajectory_id)
@@ -109,7 +115,11 @@ def label_trajectory(
 
 
 def label_remaining(ws: Workspace, iteration: int, said: str, *, reviewer: str, comment: str = "") -> int:
-    """Keep the same label for all that nobody has labelled. Returns how many. Raises BadInput as `label_trajectory`."""
+    """Record the same label for all trajectories that are asked about and have none; returns how many.
+
+    iteration: whose routes are reviewed. said: the label, one of `labels.LABELS`. reviewer: the person's name. comment:
+    may be "". Raises BadInput where no question is open.
+    """
     with _review_lock(ws):
         open_ones = open_questions(ws, iteration)
         if not open_ones:
@@ -121,9 +131,10 @@ def label_remaining(ws: Workspace, iteration: int, said: str, *, reviewer: str, 
 
 
 def end_route_review(ws: Workspace, iteration: int, why: str) -> reroute.RouteDifference | None:
-    """End the look with what was said so far, and move what is to be moved. Under the workspace's lock.
+    """End the review of an iteration's routes with the labels so far, and move what they move. Under the workspace's
+    lock.
 
-    why: in words, kept with the decision. Returns what moved; None where there is nothing to end.
+    why: in words, stored with the decision. Returns what moved; None where no review is open.
     """
     with _review_lock(ws):
         reroute.settle_pending_decisions(ws)
@@ -144,8 +155,11 @@ def end_route_review(ws: Workspace, iteration: int, why: str) -> reroute.RouteDi
 
 
 def require_route_review(ws: Workspace, iteration: int, stage: str) -> None:
-    """Before a stage is run by itself. Raises FlywheelError where it would train on what somebody is to look at
-    first. All labelled, the look ends here."""
+    """Check, before a stage runs by itself, that it does not train on routes that a person has yet to review.
+
+    iteration, stage: about to run; only the stage after routing is held back. Ends the review where all is labelled.
+    Raises FlywheelError where labels are missing.
+    """
     if stage != GATED_STAGE or not (found := open_questions(ws, iteration)):
         return
     if lacking := sum(one.label is None for one in found):

@@ -1,6 +1,4 @@
-"""Report the state of a workspace (`flywheel status`): what is damaged is shown with its repair, and hides nothing
-else.
-"""
+"""Report the state of a workspace (`flywheel status`); damage is shown with its repair and hides nothing else."""
 
 from __future__ import annotations
 
@@ -38,9 +36,9 @@ class WorkspaceStatus:
 
 
 def read_workspace_status(ws: Workspace, *, everything: bool = False) -> WorkspaceStatus:
-    """Compares the files of the iterations at work with what is recorded, or those of all.
+    """Compare the files of the open iterations with what is recorded of them.
 
-    Raises DataError where DVC's file of an iteration is lost.
+    everything: of all iterations. Raises DataError where DVC's file of an iteration is lost.
     """
     backup.check_iterations_recorded(ws)
     begun = tuple(stage_records.list_iterations(ws))
@@ -69,7 +67,10 @@ def _query_iterations(ws: Workspace) -> tuple[dict[str, Any], ...]:
 
 
 def status_lines(standing: WorkspaceStatus) -> Iterator[tuple[str, str]]:
-    """Yield what is to be said of it, as (style, line)."""
+    """Yield the report as (style, line); a style is a colour's name, "" for none.
+
+    standing: what `read_workspace_status` returned.
+    """
     if standing.unknown:
         yield "yellow", standing.unknown
         return

@@ -1,7 +1,7 @@
 """Verify every file of a workspace against its hash, reading all bytes.
 
-Of a partition say its own list and the manifest what each file is; of all that a stage recorded, models too, DVC's
-lock says it. A folder is named there by the hash of the list of its files, which is made anew here.
+The hash of a partition's files stands in its own list and in the manifest; that of all else that a stage recorded,
+models too, in DVC's lock. A folder is named there by the hash of the list of its files, which is computed anew here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from flywheel.utils.errors import BadInput, DataError, FlywheelError
 
 
 def find_faults(ws: Workspace, iterations: Iterable[int] | None = None) -> Iterator[str]:
-    """A line for each fault of the iterations, or of all. Raises BadInput for one that has not been begun."""
+    """Yield a line for each fault. iterations: to look at; default: all. Raises BadInput for one that has not been
+    begun."""
     begun = stage_records.list_iterations(ws)
     which = begun if iterations is None else list(iterations)
     if unknown := [k for k in which if k not in begun]:

@@ -17,12 +17,12 @@ from flywheel.utils.files import disk_full_errors
 
 
 def image_digest(png: bytes) -> str:
-    """Return the name of an image: the sha256 of its bytes, in hex."""
+    """Return the name of an image: the sha256 of the bytes `png`, in hexadecimal."""
     return hashlib.sha256(png).hexdigest()
 
 
 def image_rows(screens: Mapping[str, bytes]) -> Iterator[dict[str, Any]]:
-    """Rows of `images` for PNG files, or other pictures, by sha256."""
+    """Yield rows of the table `images`. screens: PNG files, or other pictures, by sha256."""
     for name, png in screens.items():
         with Image.open(io.BytesIO(png)) as picture:
             width, height, form = *picture.size, picture.format.lower()
@@ -30,7 +30,7 @@ def image_rows(screens: Mapping[str, bytes]) -> Iterator[dict[str, Any]]:
 
 
 def load_images(ws: Workspace, files: Iterable[Path], wanted: Collection[str]) -> dict[str, bytes]:
-    """The wanted screens, by sha256, from Parquet files of the table `images`.
+    """Load the `wanted` screens, by sha256, from Parquet `files` of the table `images`.
 
     Raises DataError where one is in none of them. Memory stays at what is wanted.
     """
@@ -38,7 +38,11 @@ def load_images(ws: Workspace, files: Iterable[Path], wanted: Collection[str]) -
 
 
 def copy_images_to_file(ws: Workspace, files: Iterable[Path], wanted: Collection[str], path: Path) -> ImageFile:
-    """Copy screens as `load_images` does, into a file at `path`; memory stays at a row group."""
+    """Copy the `wanted` screens (by sha256) from Parquet `files` of the table `images` into one file at `path`.
+
+    Returns that file with the place of each screen. Memory stays at a row group. Raises DataError where a screen is in
+    none of the files, DiskFull.
+    """
     places = {}
     path.parent.mkdir(parents=True, exist_ok=True)
     with disk_full_errors(path), path.open("wb") as file:

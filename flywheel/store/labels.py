@@ -2,7 +2,7 @@
 
 Labels come at any time, for closed iterations too, so they are no partition that a stage writes and DVC records. Each
 reviewer has a file of their own that only grows: two never write the same one, and git joins them. The catalogue reads
-them when it is asked (`history`); the view `labels` has those that count.
+them with each query (`label_history_sql`); the view `labels` has those that count.
 """
 
 from __future__ import annotations
@@ -53,12 +53,13 @@ def labels_folder(ws: Workspace) -> Path:
 
 
 def labels_stamp(ws: Workspace) -> list[tuple[str, int]]:
-    """Another one where a label was added since."""
+    """Return a value that changes whenever a label is added."""
     return sorted((path.name, path.stat().st_size) for path in labels_folder(ws).glob("*.jsonl"))
 
 
 def normalise_reviewer(name: str) -> str:
-    """The name as it is kept: in small letters. It names a file, so its alphabet is small. Raises BadInput."""
+    """Return a reviewer's name in small letters. It names a file, so its alphabet is small. Raises BadInput for
+    other names."""
     name = name.strip().lower()
     if not _REVIEWER.fullmatch(name):
         raise BadInput(
@@ -69,7 +70,11 @@ def normalise_reviewer(name: str) -> str:
 
 
 def append_label(ws: Workspace, label: Label) -> None:
-    """Add a line to the reviewer's file, whole or not at all. Raises BadInput by name, DiskFull."""
+    """Append a label to its reviewer's file, whole or not at all.
+
+    label: its reviewer may be in capitals. Raises BadInput naming the field that is wrong, DiskFull, and DataError
+    where the line was not written whole.
+    """
     label = replace(label, reviewer=normalise_reviewer(label.reviewer))
     path = labels_folder(ws) / f"{label.reviewer}.jsonl"
     _check_label(label)
@@ -102,8 +107,11 @@ def _check_label(label: Label) -> None:
 
 
 def label_history_sql(ws: Workspace) -> str:
-    """SQL that gives all labels, earlier ones too, as they stand in the files when it runs: `iteration`, the fields of
-    `Label`, and their place, `file` and `line`. A damaged line is told as a damaged file is."""
+    """Return SQL that gives all labels, earlier ones too: `iteration`, the fields of `Label`, and their place, `file`,
+    `line`.
+
+    The files are read when it runs; a damaged line is an error as a damaged file is.
+    """
     pattern = str(labels_folder(ws) / "*.jsonl").replace("'", "''")
     facts = f"{{'what': 'a label cannot be read', 'where': file || ', line ' || line, 'fix': '{_FIX_DAMAGED_LINE}'}}"
     damaged = f"error('{DAMAGED_FILE_MARK}' || to_json({facts})::VARCHAR)"

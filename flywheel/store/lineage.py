@@ -1,4 +1,4 @@
-"""Make the rows of the table `lineage`: what came from what, by name.
+"""Build the rows of the table `lineage`: what came from what, by name.
 
 Kinds and how they are named: `trajectory` (trajectory_id), `task` (task_id), `run` (Prefect's run id), `import` (data
 set and id there), `weights` (the digest that stands in `policy_version`), `checkpoint` (folder relative to the
@@ -34,8 +34,11 @@ _OF_A_TRAJECTORY = (
 
 
 def routed_links_sql(iteration: int, version: int = 0) -> str:
-    """SQL of the links of the trajectories of `incoming`, once they are `decided`: to their task, the weights that
-    acted, their run, the store that they joined."""
+    """Return SQL of the links of routed trajectories to task, weights, run and store.
+
+    It reads `incoming` and `decided`, which must be there when it runs. iteration: whose stores they join. version: of
+    the stores; 0 as they were first routed.
+    """
     links = [
         f"""SELECT trajectory_id AS child, 'trajectory' AS child_kind, {column} AS parent, '{kind}' AS parent_kind,
             '{relation}' AS relation FROM incoming WHERE {column} <> ''"""
@@ -45,7 +48,11 @@ def routed_links_sql(iteration: int, version: int = 0) -> str:
 
 
 def rerouted_links_sql(iteration: int, version: int, destinations: Iterable[str]) -> str:
-    """SQL of the links that a new version of an iteration's stores brings: what each holds, and the version before."""
+    """Return SQL of the links that a new version of an iteration's stores brings: what each holds, and the version
+    before.
+
+    version: the new one. destinations: names of the stores. It reads `decided`, which must be there when it runs.
+    """
     links = [
         f"""SELECT '{dataset_name(store, iteration, version)}', 'dataset',
             '{dataset_name(store, iteration, version - 1)}', 'dataset', 'decided again from'"""
@@ -60,7 +67,10 @@ def _holds_links_sql(iteration: int, version: int) -> str:
 
 
 def repaired_links(trajectories: Iterable[str], iteration: int, version: int) -> list[Row]:
-    """Links of trajectories of which a row was mended, to the decision that says how."""
+    """Build links from trajectories of which a row was repaired to the decision that says how.
+
+    trajectories: their ids. iteration, version: of the decision.
+    """
     name = dataset_name("decision", iteration, version)
     return [_link(one, "trajectory", name, "decision", "mended by") for one in trajectories]
 
@@ -75,12 +85,13 @@ def checkpoint_links(
     earlier: Mapping[int, str] | None = None,
     run_id: str = "",
 ) -> list[Row]:
-    """Links of a checkpoint (folder relative to the workspace; `digest` is its weight version).
+    """Build the links of a checkpoint.
 
-    parents: checkpoints that it began from or merges. datasets: stores that it may have drawn from
-    (`dataset()`). trajectories: those whose steps it was trained on, where the trainer names them: they win
-    over `datasets` in the view `trajectory_lineage`. earlier: digests of the weights that acted while it was trained,
-    by step (RL), which no folder keeps.
+    checkpoint: folder relative to the workspace. digest: of its weights. parents: checkpoints that it began from or
+    merges. datasets: stores that it may have drawn from (`dataset_name`). trajectories: those whose steps it was
+    trained on, where the trainer names them: they win over `datasets` in the view `trajectory_lineage`. earlier:
+    digests, by step, of the weights that acted while it was trained (RL), which no folder has. run_id: of the Prefect
+    run that made it; "" if none.
     """
     rows = [_link(digest, "weights", checkpoint, "checkpoint", "weights of")]
     rows += [
@@ -107,7 +118,10 @@ def _link(child: str, child_kind: str, parent: str, parent_kind: str, relation: 
 
 
 def find_weights_names(ws: Workspace, iteration: int, stage: str, checkpoint: str) -> list[str]:
-    """The name that lineage has for the weights of a checkpoint: reading the file itself takes long."""
+    """Find the digests that lineage names for the weights of a checkpoint, without reading the weights.
+
+    iteration, stage: which made it. checkpoint: folder relative to the workspace. Empty where lineage has none.
+    """
     if not ws.partition("lineage", iteration, stage).is_dir():
         return []
     links = partitions.read_partition(ws, "lineage", iteration, stage, ["child", "parent", "relation"]).to_pylist()

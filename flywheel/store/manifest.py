@@ -37,9 +37,12 @@ class ManifestFile:
 
 @dataclass(frozen=True)
 class TrainingManifest:
-    """An iteration's manifest with those before it. ct: every iteration's, it only grows. sft: of the newest `window`
-    iterations. data: every iteration's tables that the stores point into. sessions: recordings taken in so far.
-    previous: sha256 of the manifest before. versions: of stores that were decided again, by iteration."""
+    """Name what training may read: an iteration's manifest with those before it.
+
+    ct: every iteration's, it only grows. sft: of the newest `window` iterations. data: every iteration's tables that
+    the stores point into. sessions: recordings ingested so far. previous: sha256 of the manifest before. versions: of
+    stores that were routed again, by iteration.
+    """
 
     iteration: int
     previous: str
@@ -50,12 +53,13 @@ class TrainingManifest:
     versions: Mapping[int, int] = field(default_factory=dict)
 
     def datasets(self, store: str) -> list[str]:
-        """Names in lineage of the iterations' `ct` or `sft` that may be read, oldest first."""
+        """Name, as lineage does, the iterations' partitions of `store` (`ct` or `sft`) that may be read, oldest
+        first."""
         which = sorted({shard.iteration for shard in self.shards(store)})
         return [dataset_name(store, k, self.versions.get(k, 0)) for k in which]
 
     def shards(self, table: str) -> tuple[ManifestFile, ...]:
-        """Files of a table, oldest iteration first: `ct` or `sft`, or what they point into."""
+        """List the files of a table, oldest iteration first: of `ct` or `sft`, or of one that they point into."""
         if table in ("ct", "sft"):
             return getattr(self, table)
         return tuple(shard for shard in self.data if shard.table == table)
@@ -64,13 +68,15 @@ class TrainingManifest:
         return (*self.ct, *self.sft, *self.data)
 
     def paths(self, ws: Workspace, table: str) -> list[Path]:
+        """List the absolute paths of the files of `table`, oldest iteration first, as `shards` does."""
         return [ws.resolve(shard.path) for shard in self.shards(table)]
 
 
 def init_manifests(ws: Workspace, iterations: Iterable[int] = ()) -> None:
-    """Write the empty stores of iteration 0, of which no model is measured. Existing files are kept.
+    """Write the empty stores of iteration 0, of which no model is measured. Existing files stay.
 
-    iterations: those that are there; one made before models' outcomes and open levels were kept knows of none.
+    iterations: those that are there; one of an early version, which recorded no outcomes and open levels, gets empty
+    ones.
     """
     if not ws.manifest(0).exists():
         write_json(ws.manifest(0), _as_json(0, "", 0, (), ()))
@@ -82,7 +88,7 @@ def init_manifests(ws: Workspace, iterations: Iterable[int] = ()) -> None:
 
 
 def init_first_checkpoint(ws: Workspace, digest: str, model: str = "models/base") -> None:
-    """Begin with iteration 0: empty stores, and the first checkpoint as the promoted model. Existing files are kept.
+    """Write iteration 0: empty stores, and the first checkpoint as the promoted model. Existing files stay.
 
     digest: sha256 of its weights. model: its folder, relative to the workspace.
     """
@@ -113,9 +119,9 @@ def write_manifest(
 
 
 def rewrite_manifest(ws: Workspace, iteration: int) -> None:
-    """Write an iteration's manifest again once its partitions were decided anew: what it names besides stays.
+    """Write an iteration's manifest again after its partitions were routed again; all else that it names stays.
 
-    Raises DataError as `write_manifest`.
+    Raises DataError where a predecessor's manifest is missing, changed or not readable.
     """
     raw = read_own_manifest(ws, iteration)
     named = dict.fromkeys((shard["table"], shard["stage"]) for shard in raw["shards"])
@@ -125,7 +131,7 @@ def rewrite_manifest(ws: Workspace, iteration: int) -> None:
 
 
 def relink_manifest(ws: Workspace, iteration: int) -> bool:
-    """Let an iteration's manifest name the one before it as that is now. Returns whether it had named another."""
+    """Let an iteration's manifest chain to the one before it as that is now; returns whether this changed it."""
     raw, previous = read_own_manifest(ws, iteration), sha256_file(ws.manifest(iteration - 1))
     if raw["previous"] == previous:
         return False
@@ -134,7 +140,7 @@ def relink_manifest(ws: Workspace, iteration: int) -> bool:
 
 
 def read_own_manifest(ws: Workspace, iteration: int) -> dict[str, Any]:
-    """Read an iteration's manifest alone. Raises DataError for one that is of an earlier version, or none."""
+    """Read an iteration's manifest alone. Raises DataError where there is none, or it is of an earlier version."""
     raw, _ = _read_json_object(
         ws, ws.manifest(iteration), fix="run the iteration before it, or fetch it with `git checkout`"
     )
@@ -182,7 +188,11 @@ def read_manifest(ws: Workspace, iteration: int) -> TrainingManifest:
 
 
 def read_promotion(ws: Workspace, iteration: int) -> dict[str, Any]:
-    """Read `promotion.json`: at least `model` (folder relative to the workspace) and `digest` (of its weights)."""
+    """Read an iteration's `promotion.json`: at least `model` (folder relative to the workspace) and `digest` of its
+    weights.
+
+    Raises DataError where it is missing or lacks one of them.
+    """
     path = ws.promotion(iteration)
     raw, _ = _read_json_object(ws, path, fix=f"run the iteration {iteration_label(iteration)} to its end first")
     for key in ("model", "digest"):

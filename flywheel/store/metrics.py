@@ -1,9 +1,9 @@
-"""Name the figures of the table `metrics` and make its rows.
+"""Name the figures of the table `metrics` and build its rows.
 
-One word a thing, so that a query or a picture works for every stage. `domain` is a name of
-`synthesis.domains`, a world as `domain/world`, the tasks of one interface as `domain/gui` (sdk, both), or
-`ALL`. `step` counts optimiser or PPO steps along a curve and is 0 for a single figure. Other names may be
-written: they appear in `learning_curves` and in the report under their own name.
+One name a figure, so that a query or a picture works for every stage. `domain` is a name of `synthesis.domains`, a
+world as `domain/world`, the tasks of one interface as `domain/gui` (sdk, both), or `ALL_DOMAINS`. `step` counts
+optimiser or PPO steps along a curve and is 0 for a single figure. Other names may be written: they appear in
+`learning_curves` and in the report under their own name.
 """
 
 from __future__ import annotations
@@ -137,8 +137,10 @@ def metric_row(
     high: float | None = None,
     n: int | None = None,
 ) -> dict[str, Any]:
-    """One row of the table `metrics`. A value that is not finite is written as null, so that SQL can
-    average.
+    """Build one row of the table `metrics`.
+
+    name: of the figure. value: written as null where it is not finite, so that SQL can average. domain: by default all.
+    step: of a curve; 0 for a single figure. low, high: ends of its confidence interval. n: cases that it rests on.
     """
     value = float(value)
     return {
@@ -155,7 +157,10 @@ def metric_row(
 def fraction_metric_row(
     name: str, successes: int, n: int, *, domain: str = ALL_DOMAINS, step: int = 0
 ) -> dict[str, Any]:
-    """A fraction of `n` cases with its 95% Wilson interval; null where there is no case."""
+    """Build a row of `metrics` for the fraction successes / n, with its 95% Wilson interval; null where n is 0.
+
+    name: of the figure. domain: by default all. step: of a curve; 0 for a single figure.
+    """
     low, high = wilson_interval(successes, n) if n else (None, None)
     value = successes / n if n else math.nan
     return metric_row(name, value, domain=domain, step=step, low=low, high=high, n=n)

@@ -71,10 +71,10 @@ def write_part_list(folder: Path, table: str, parts: list[ListedFile]) -> None:
 
 
 def read_part_list(folder: Path) -> list[ListedFile] | None:
-    """Read the list of a partition's files, in their order; None where there is no partition.
+    """Read the list of the files of the partition in `folder`, in order; None where there is no partition.
 
     A partition without a list, of an earlier version, has all files named `part-NNNNN.parquet`. Raises DataError for a
-    list that is damaged.
+    damaged list.
     """
     path = folder / PARTS_FILE
     try:
@@ -136,14 +136,17 @@ def check_part_file_bytes(path: Path, of: ListedFile) -> None:
 
 
 def missing_part_error(path: Path) -> PartMissing:
-    """Make the error of a file that is not there."""
+    """Make the error of a partition's file `path` that is not there."""
     error = damaged_file_error(path, "a file of the partition is missing", PartMissing)
     error.folder = path.parent
     return error
 
 
 def damaged_file_error(path: Path, what: str, kind: type[E] = DataError) -> E:
-    """Make the error of a table's file, with the command that brings it back. kind: its class."""
+    """Make the error of a damaged table file, with the command that restores it.
+
+    path: the file. what: is wrong, in words. kind: class of the error.
+    """
     where = "/".join(path.parts[-5:])  # from the workspace: data/<table>/iteration=NNN/stage=<stage>/<file>
     return kind(
         what,
@@ -153,7 +156,7 @@ def damaged_file_error(path: Path, what: str, kind: type[E] = DataError) -> E:
 
 
 def exception_first_line(error: Exception) -> str:
-    """Return the first line of an exception's message, or its class."""
+    """Return the first line of the message of `error`, or the name of its class where it has none."""
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
@@ -215,7 +218,7 @@ _LOCK_S = 600.0
 
 
 class PartitionWriter:
-    """Takes batches, and makes files of them under hidden names. Nothing is visible before `publish`."""
+    """Write batches to files under hidden names; nothing is visible before `publish`."""
 
     def __init__(self, folder: Path, table: str) -> None:
         self.folder, self.table, self.schema = folder, table, TABLES[table]
@@ -224,7 +227,8 @@ class PartitionWriter:
         self._files: list[tuple[Path, int, str, tuple[str, ...]]] = []
 
     def write(self, data: pa.Table | pa.RecordBatch | Iterable[Mapping[str, Any]]) -> None:
-        """Take rows. Raises DataError where they do not fit the table's schema, naming the column."""
+        """Append rows. data: tables of the schema, or mappings. Raises DataError naming the column that does not fit
+        the schema."""
         if isinstance(data, pa.RecordBatch):
             data = pa.Table.from_batches([data])
         if not isinstance(data, pa.Table):
@@ -271,7 +275,8 @@ class PartitionWriter:
         self._files.append((path, run.num_rows, sink.sha.hexdigest(), check_contracts_at_write(self.table, run)))
 
     def take_file(self, path: Path, of: ListedFile) -> None:
-        """Take a file as it is, from a partition on the same disk."""
+        """Append a file as it is, by a hard link. path: in a partition on the same disk. of: its entry in that
+        partition's list."""
         self.folder.mkdir(parents=True, exist_ok=True)
         hidden = self.folder / f".{len(self._files):05d}.part"
         hidden.unlink(missing_ok=True)
@@ -301,10 +306,10 @@ class PartitionWriter:
 
 @contextmanager
 def open_partition_writer(ws: Workspace, table: str, iteration: int, stage: str) -> Iterator[PartitionWriter]:
-    """A writer of the partition, which takes the place of the one before at the end, and of nothing where that fails.
+    """Yield a writer of a partition, which replaces the old one at the end of the block, unless the block fails.
 
-    One process writes a partition at a time; another one waits. Raises DiskFull, and DataError where the other takes
-    more than ten minutes.
+    table, iteration, stage: name the partition. One process writes a partition at a time; another one waits. Raises
+    DiskFull, and DataError where the wait takes more than ten minutes.
     """
     folder = ws.partition(table, iteration, stage)
     with lock_partition(folder, _LOCK_S), disk_full_errors(folder):
@@ -327,9 +332,9 @@ def lock_partition(folder: Path, seconds: float) -> AbstractContextManager[None]
 
 
 def table_from_rows(table: str, rows: Iterable[Mapping[str, Any]], first: int = 0) -> pa.Table:
-    """Rows (mappings; missing columns are null) as a table of the schema. first: the number of the first row.
+    """Make a table of the schema from `rows`, mappings; columns that are missing are null.
 
-    Raises DataError naming the column.
+    table: its name. first: number of the first row, for messages. Raises DataError naming the column that does not fit.
     """
     schema = TABLES[table]
     rows = list(rows)
@@ -353,7 +358,7 @@ def _refuse_nulls(table: str, data: pa.Table) -> None:
 
 
 def is_sorted(data: pa.Table, keys: tuple[str, ...]) -> bool:
-    """Whether the rows ascend by the keys; where a key is null it is not known, and False."""
+    """Tell whether the rows of `data` ascend by the columns `keys`; False where a key is null."""
     if data.num_rows < 2:
         return True
     equal = None  # rows that are as the one before them, by the keys so far
@@ -420,10 +425,10 @@ class PartitionManifest:
 def write_partition(
     ws: Workspace, table: str, iteration: int, stage: str, data: pa.Table | Iterable[Mapping]
 ) -> PartitionManifest:
-    """Replace a partition by `data`, sorted and compressed; zero rows give one typed file of none.
+    """Replace a partition by `data`, sorted and compressed; no rows give one file without rows.
 
-    data: a table of the schema, or rows as mappings. Raises DataError where the data do not fit the schema, DiskFull
-    where there is no space.
+    table, iteration, stage: name the partition. data: a table of the schema, or rows as mappings. Returns its list.
+    Raises DataError where the data do not fit the schema, DiskFull where there is no space.
     """
     with open_partition_writer(ws, table, iteration, stage) as writer:
         writer.write(data)
@@ -431,7 +436,8 @@ def write_partition(
 
 
 def partition_files(ws: Workspace, table: str, iteration: int, stage: str) -> list[Path]:
-    """List the partition's files. Raises DataError where it is missing or its list is damaged."""
+    """List the files of a partition. table, iteration, stage: name it. Raises DataError where it is missing or
+    damaged."""
     folder = ws.partition(table, iteration, stage)
     found = read_part_list(folder)
     if found is None:
@@ -440,7 +446,7 @@ def partition_files(ws: Workspace, table: str, iteration: int, stage: str) -> li
 
 
 def table_files(ws: Workspace, table: str, without: Set[int] = frozenset()) -> list[Path]:
-    """List the files of all partitions of a table, oldest iteration first, but those of the iterations `without`.
+    """List the files of all partitions of a table, oldest iteration first. without: iterations to leave out.
 
     Raises DataError for a damaged list.
     """
@@ -451,8 +457,10 @@ def table_files(ws: Workspace, table: str, without: Set[int] = frozenset()) -> l
 
 
 def read_partition(ws: Workspace, table: str, iteration: int, stage: str, columns: list[str] | None = None) -> pa.Table:
-    """Read the partition's rows. columns: those to read; default: all. Raises DataError where it is missing, damaged,
-    or of another schema.
+    """Read the rows of a partition.
+
+    table, iteration, stage: name it. columns: to read; default: all. Raises DataError where it is missing, damaged, or
+    of another schema.
     """
 
     def once() -> pa.Table:
@@ -463,7 +471,7 @@ def read_partition(ws: Workspace, table: str, iteration: int, stage: str, column
 
 
 def retry_while_replaced(read: Callable[[], T]) -> T:
-    """Return what `read` gives, and read again where a partition was replaced meanwhile.
+    """Return what `read` returns; call it again where a partition was replaced meanwhile.
 
     A reader that was too slow for its writer several times holds the writer off. Raises PartMissing where a file is
     lost for good.
@@ -487,10 +495,10 @@ def retry_while_replaced(read: Callable[[], T]) -> T:
 
 
 def read_partition_file(ws: Workspace, table: str, path: Path, columns: list[str] | None = None) -> pa.Table:
-    """Read one Parquet file of a table, held against its partition's list, its checksums and the schema.
+    """Read one Parquet file of a table, and check it against its partition's list, its checksums and the schema.
 
-    columns: those to read; default: all. A whole reading hashes all of the file; one of some columns looks at its size,
-    its footer, and the checksums of the pages that it reads. Raises DataError where it is damaged.
+    path: of the file. columns: to read; default: all, which hashes the whole file; else its size, its footer and the
+    checksums of the pages read are checked. Raises DataError where it is damaged.
     """
     with open_partition_file(table, path, wholly=columns is None) as file:
         try:
@@ -501,9 +509,10 @@ def read_partition_file(ws: Workspace, table: str, path: Path, columns: list[str
 
 
 def open_partition_file(table: str, path: Path, *, wholly: bool = False) -> pq.ParquetFile:
-    """Open a file of a table to read row groups of; its pages' checksums are looked at as they are read.
+    """Open a file of a table to read row groups of; its pages' checksums are checked as they are read.
 
-    wholly: all of its bytes are looked at now. Raises DataError where it is damaged, or is not one of the table's.
+    path: of the file. wholly: check all of its bytes now. Raises DataError where it is damaged, or not one of the
+    table's.
     """
     own = {part.name: part for part in read_part_list(path.parent) or ()}.get(path.name)
     if own is None:
@@ -543,8 +552,9 @@ def conform_to_schema(ws: Workspace, table: str, path: Path, data: pa.Table, col
 
 
 def find_part_file_fault(path: Path, *, wholly: bool = True) -> DataError | None:
-    """Say what is wrong with a table's Parquet file; None where it can be read. wholly: look at its rows, not its
-    footer alone.
+    """Return the error that says what is wrong with the table file `path`; None where it can be read.
+
+    wholly: check its rows, not its footer alone.
     """
     try:
         with open_partition_file(path.parts[-4], path, wholly=wholly) as file:
@@ -558,7 +568,10 @@ def find_part_file_fault(path: Path, *, wholly: bool = True) -> DataError | None
 
 
 def verify_partition(ws: Workspace, table: str, iteration: int, stage: str) -> None:
-    """Hold all bytes of the partition against its list, and its columns against the schema. Raises DataError."""
+    """Check all bytes of a partition against its list, and its columns against the schema.
+
+    table, iteration, stage: name it. Raises DataError for the first fault.
+    """
 
     def once() -> None:
         for path in partition_files(ws, table, iteration, stage):
@@ -569,16 +582,19 @@ def verify_partition(ws: Workspace, table: str, iteration: int, stage: str) -> N
 
 
 def contracts_checked_at_write(ws: Workspace, table: str, iteration: int, stage: str) -> set[str]:
-    """Name the contracts that all rows of the partition were seen to keep when they were written.
+    """Name the contracts that all rows of a partition were checked for when they were written.
 
-    They still hold of rows whose bytes are as the list has them (`verify_partition`).
+    table, iteration, stage: name it. They still hold where its bytes are as listed (`verify_partition`).
     """
     found = read_part_list(ws.partition(table, iteration, stage)) or ()
     return set.intersection(*(set(part.kept) for part in found)) if found else set()
 
 
 def adopt_partition(ws: Workspace, staged: Workspace, table: str, iteration: int, stage: str) -> PartitionManifest:
-    """Make a partition of another workspace this one's too; where it lies stays as it is."""
+    """Link a partition of the workspace `staged` into this one; it stays there too. Returns its list.
+
+    table, iteration, stage: name it. Raises DataError where it is missing there, DiskFull.
+    """
     with open_partition_writer(ws, table, iteration, stage) as writer:
         link_partition_files(staged, writer, table, iteration, stage)
     return partition_manifest(ws, table, iteration, stage)
@@ -587,14 +603,18 @@ def adopt_partition(ws: Workspace, staged: Workspace, table: str, iteration: int
 def link_partition_files(
     ws: Workspace, writer: PartitionWriter, table: str, iteration: int, stage: str, only: Path | None = None
 ) -> None:
-    """Take the files of a partition, or `only` one of them, into another one as they are; they are not written anew."""
+    """Append the files of a partition to `writer` by hard links.
+
+    table, iteration, stage: name the partition. only: the one file to take; default: all. Raises DataError where the
+    partition is missing.
+    """
     folder = ws.partition(table, iteration, stage)
     for path in partition_files(ws, table, iteration, stage) if only is None else [only]:
         writer.take_file(path, next(part for part in read_part_list(folder) if part.name == path.name))
 
 
 def check_all_partitions(ws: Workspace, *, wholly: bool = False) -> tuple[int, list[DataError]]:
-    """Count the files of all tables' partitions, and find what is wrong with them. wholly: with their bytes too."""
+    """Count the files of all tables' partitions, and list what is wrong with them. wholly: check all their bytes."""
     count, faults = 0, []
     for table in TABLES:
         for folder in sorted((ws.data / table).glob("iteration=*/stage=*")):
@@ -609,7 +629,10 @@ def check_all_partitions(ws: Workspace, *, wholly: bool = False) -> tuple[int, l
 
 
 def partition_manifest(ws: Workspace, table: str, iteration: int, stage: str) -> PartitionManifest:
-    """Read what the partition's list says; no file is opened. It has no parts where there is no such partition."""
+    """Read what a partition's list says of its files, without opening them; no files where there is no such partition.
+
+    table, iteration, stage: name it.
+    """
     folder = ws.partition(table, iteration, stage)
     found = read_part_list(folder) or ()
     return PartitionManifest(
@@ -626,10 +649,10 @@ _SCAN_ROWS = 2**17  # rows of a scan, of which few columns are read
 def find_rows(
     ws: Workspace, table: str, files: Iterable[Path], key: str, wanted: Collection[str], columns: Collection[str]
 ) -> pa.Table:
-    """Find the rows whose `key` is one of the wanted, in the files' order: the key and these columns, in the table's
-    order.
+    """Find the rows of `files` whose `key` is among the wanted, in the files' order.
 
-    key: a column of text by which the table is sorted. Raises DataError for a damaged file.
+    table: theirs. key: a column of text by which the table is sorted. wanted: its values. columns: to return besides
+    the key, in the table's order. Raises DataError for a damaged file.
     """
     names = _in_table_order(table, {key, *columns})
     nothing = pa.schema([TABLES[table].field(name) for name in names]).empty_table()
@@ -639,7 +662,11 @@ def find_rows(
 def iter_matching_rows(
     ws: Workspace, table: str, files: Iterable[Path], key: str, wanted: Collection[str], columns: Collection[str]
 ) -> Iterator[pa.Table]:
-    """Find rows as `find_rows` does, a table for each row group that has some."""
+    """Yield the rows of `files` whose `key` is among the wanted, a table for each row group that has some.
+
+    table: theirs. key: a column of text by which the table is sorted. wanted: its values. columns: to return besides
+    the key, in the table's order. Raises DataError for a damaged file.
+    """
     names, values = _in_table_order(table, {key, *columns}), sorted(wanted)
     accepted = pa.array(values, pa.string())
     for path in files if values else ():
@@ -655,7 +682,8 @@ def iter_matching_rows(
 
 
 def scan_columns(ws: Workspace, table: str, files: Iterable[Path], columns: Collection[str]) -> Iterator[pa.Table]:
-    """Read these columns of all rows, some at a time. Raises DataError for a damaged file."""
+    """Yield the `columns` of all rows of `files`, some rows at a time. table: theirs. Raises DataError for a damaged
+    file."""
     names = _in_table_order(table, columns)
     for path in files:
         with open_partition_file(table, path) as file, _name_damaged_file(path):

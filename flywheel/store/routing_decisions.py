@@ -1,6 +1,6 @@
 """Read and write the routing decisions made after an iteration was routed (`decisions.json`).
 
-The stages `score` and `route` go by the last one, so whoever runs them again gets what stands there. The n-th decision
+The stages `score` and `route` follow the last one, so running them again gives what stands there. The n-th decision
 makes version n of the iteration's stores, which lineage calls `sft@001.n`.
 """
 
@@ -24,10 +24,10 @@ SOLVED, NOT_SOLVED = "solved", "not solved"  # labels that move a trajectory; `c
 
 @dataclass(frozen=True)
 class RoutingRule:
-    """By what trajectories are decided; what is None is as the iteration's own parameters and tasks say.
+    """Say how trajectories are routed; what is None is as the iteration's own parameters and tasks say.
 
     threshold: every score is held against it. scorers: who judges, in all domains. band: a score from its low end on
-    and below its high end is doubted, and its trajectory set aside.
+    and below its high end is doubted, and its trajectory quarantined.
     """
 
     threshold: float | None = None
@@ -35,7 +35,7 @@ class RoutingRule:
     band: tuple[float, float] | None = None
 
     def apply_to(self, own: Settings) -> Settings:
-        """Give the iteration's parameters the scorers of this rule."""
+        """Return the iteration's parameters with the scorers of this rule. own: the parameters."""
         if self.scorers is None:
             return own
         routing = own.routing.model_copy(update={"scorers": {"default": list(self.scorers)}})
@@ -65,13 +65,16 @@ def decisions_path(ws: Workspace, iteration: int) -> Path:
 
 
 def init_decisions(ws: Workspace, iteration: int) -> None:
-    """None so far. An existing file is kept."""
+    """Write an empty list of decisions for `iteration`. An existing file stays."""
     if not decisions_path(ws, iteration).exists():
         write_decisions(ws, iteration, ())
 
 
 def read_decisions(ws: Workspace, iteration: int) -> tuple[RoutingDecision, ...]:
-    """Oldest first; none where the iteration is of a version that knew of none. Raises DataError."""
+    """Read the iteration's decisions, oldest first; none where it is of a version that recorded none.
+
+    Raises DataError for a damaged file.
+    """
     try:
         raw = json.loads(decisions_path(ws, iteration).read_text(encoding="utf-8"))["decisions"]
         return tuple(parse_decision(one) for one in raw)
@@ -83,23 +86,24 @@ def read_decisions(ws: Workspace, iteration: int) -> tuple[RoutingDecision, ...]
 
 
 def write_decisions(ws: Workspace, iteration: int, decided: tuple[RoutingDecision, ...]) -> None:
+    """Replace the decisions of `iteration` by `decided`, oldest first."""
     write_json(decisions_path(ws, iteration), {"decisions": [asdict(one) for one in decided]})
 
 
 def parse_decision(raw: dict[str, Any]) -> RoutingDecision:
-    """From JSON. Raises KeyError or TypeError."""
+    """Make a decision of the JSON object `raw`. Raises KeyError or TypeError where it is none."""
     rule = {name: tuple(value) if isinstance(value, list) else value for name, value in raw["rule"].items()}
     values = {name: tuple(value) if isinstance(value, list) else value for name, value in raw.items()}
     return RoutingDecision(**{**values, "rule": RoutingRule(**rule)})
 
 
 def current_routing_rule(ws: Workspace, iteration: int) -> RoutingRule:
-    """By what the iteration is decided now."""
+    """Return the rule of the iteration's last routing decision; an empty one where there is none."""
     return next((one.rule for one in reversed(read_decisions(ws, iteration))), RoutingRule())
 
 
 def store_version(ws: Workspace, iteration: int) -> int:
-    """Of its stores; 0: as they were first decided."""
+    """Return the version of the stores of `iteration`: how many decisions it had; 0 as they were first routed."""
     return len(read_decisions(ws, iteration))
 
 
@@ -112,7 +116,10 @@ class HumanVerdict:
 
 
 def human_verdicts(decided: Iterable[RoutingDecision]) -> dict[str, HumanVerdict]:
-    """trajectory_id -> what a person said of it before its iteration trained; it stands whatever rule comes later."""
+    """Collect, by trajectory_id, what a person said before the iteration trained; it holds whatever rule comes later.
+
+    decided: the iteration's decisions, oldest first.
+    """
     return {
         row["trajectory_id"]: HumanVerdict(row["label"] == SOLVED, row["reviewer"])
         for one in decided

@@ -281,13 +281,16 @@ for _name in TABLES:
 
 
 def record_to_row(table: str, record: Any) -> dict[str, Any]:
-    """The row of a table that a record (`trajectory.Step`) stands for: its fields that are columns."""
+    """Return the row of `table` for a record such as `trajectory.Step`: its fields that are columns."""
     return {name: getattr(record, name) for name in TABLES[table].names}
 
 
 def record_from_row(table: str, kind: type[T], row: Mapping[str, Any]) -> T:
-    """Back from a row. Columns that it lacks are None, lists become tuples; what is no column (`iteration`) and no
-    field of the record is left out."""
+    """Make a record of class `kind` from a row of `table`.
+
+    row: columns that it lacks are None, lists become tuples; what is neither a column nor a field is left out
+    (`iteration`).
+    """
     columns, others = _names(table, kind)
     values = {name: row.get(name) for name in columns} | {name: row[name] for name in others if name in row}
     return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
@@ -301,5 +304,5 @@ def _names(table: str, kind: type) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def empty_table(table: str) -> pa.Table:
-    """Make a typed table of no rows: how an empty partition is stored."""
+    """Make a table of the schema of `table` without rows, as an empty partition is stored."""
     return TABLES[table].empty_table()

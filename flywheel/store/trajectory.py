@@ -112,11 +112,15 @@ class Trajectory:
 
 
 def make_trajectory_id(iteration: int, task_id: str, sample: int, policy_version: str) -> str:
-    """Identity is content: a resumed run makes the same names, so it neither loses nor repeats a trajectory."""
+    """Name a trajectory by its content, so that a resumed run makes the same names and neither loses nor repeats one.
+
+    iteration, task_id: played. sample: number of the attempt at the task. policy_version: digest of the weights.
+    """
     text = f"{iteration}|{task_id}|{sample}|{policy_version}"
     return "t" + hashlib.sha256(text.encode()).hexdigest()[:19]
 
 
 def session_trajectory_id(iteration: int, task_id: str, session: str) -> str:
-    """The trajectory that a person's session becomes in an iteration. session: its folder's name."""
+    """Name the trajectory that a person's session becomes in an iteration. task_id: of its task. session: its
+    folder's name."""
     return make_trajectory_id(iteration, task_id, 0, f"human-{session}")

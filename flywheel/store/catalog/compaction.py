@@ -3,7 +3,8 @@
 `.flywheel/closed/001-010/<table>.parquet` has the rows of ten iterations; ten such folders become one of a hundred, so
 their number hardly grows. All of it is made from the partitions, may be deleted, and is made again when an iteration
 ends. An iteration counts as closed while its folders in `data`, its dvc.lock and its promotion are as they were when it
-was put in: `partitions.write` touches them. A file that something else changes in place is told by `flywheel verify`.
+was compacted: `partitions.write_partition` touches them. `flywheel verify` finds a file that something else changed in
+place.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def find_compacted_iterations(ws: Workspace, without: Set[int] = frozenset()) ->
 
 
 def compact_iterations(ws: Workspace) -> None:
-    """Put in what was completed since, or changed, and put small folders together. Under the workspace's lock."""
+    """Compact iterations that were completed or changed since, and join small folders. Under the workspace's lock."""
     remove_unfinished(ws.state / "closed")
     seen = find_compacted_iterations(ws).iterations
     for k in stage_records.list_iterations(ws):

@@ -44,7 +44,10 @@ def render_json(result: pa.Table) -> str:
 
 
 def query_json_rows(connection: duckdb.DuckDBPyConnection, select: str) -> list[dict[str, Any]]:
-    """The rows of one SELECT as JSON values, as `result_as_json_rows` gives them of its result."""
+    """Run one SELECT and return its rows as JSON values; numbers that are not finite are null.
+
+    connection: to the catalogue. select: SQL. Raises BadInput for wrong SQL, DataError for a damaged file.
+    """
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "result"
         run_query(connection, f"COPY ({select}) TO {_quote_path(file)} (FORMAT json, ARRAY true)")
@@ -52,14 +55,14 @@ def query_json_rows(connection: duckdb.DuckDBPyConnection, select: str) -> list[
 
 
 def result_as_json_rows(result: pa.Table) -> list[dict[str, Any]]:
-    """Return the rows as JSON values."""
+    """Return the rows of a query's result as JSON values; numbers that are not finite are null. result: any table."""
     if not result.num_columns:
         return []
     return json.loads(_copy_as_text(result, "FORMAT json, ARRAY true"), parse_constant=lambda _: None)
 
 
 def table_from_mappings(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """Make a table of rows of the same columns, to be shown."""
+    """Make a table of `rows` that have the same columns, to be shown."""
     return pa.Table.from_pylist([dict(row) for row in rows])
 
 
@@ -418,9 +421,11 @@ def _open_connection(
 
 
 def write_catalog_file(ws: Workspace, path: Path) -> None:
-    """Write a DuckDB file of the same views and macros, and no rows: whoever has DuckDB opens it, read only.
+    """Write a DuckDB file of the catalogue's views and macros, without rows, for whoever opens it read only.
 
-    It names the files that exist now, by absolute paths: once a partition is replaced, queries of its table fail.
+    path: replaced where it is such a file. It names the data files that exist now, by absolute paths: once a partition
+    is replaced, queries of its table fail. Raises BadInput where the path cannot be written, or holds a file of another
+    kind.
     """
     if path.exists() and not _is_database(path):
         raise BadInput("there is a file that is no catalogue", where=path, fix="name another place")
@@ -451,7 +456,10 @@ def catalog_views_sql(of: str = ".sql") -> str:
 
 
 def query_catalog(ws: Workspace, sql: str) -> pa.Table:
-    """Run one statement. Raises BadInput, in one line, for wrong SQL; DataError for a damaged file."""
+    """Run the statement `sql` on the catalogue and return its rows.
+
+    Raises BadInput, in one line, for wrong SQL; DataError for a damaged file.
+    """
 
     def once() -> pa.Table:
         with connect_catalog(ws) as connection:
@@ -461,7 +469,11 @@ def query_catalog(ws: Workspace, sql: str) -> pa.Table:
 
 
 def run_query(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Any = None) -> pa.Table:
-    """Run one statement on an open connection. Raises as `query_catalog`."""
+    """Run the statement `sql` on an open connection to the catalogue and return its rows.
+
+    parameters: of the statement, by place or name. Raises BadInput, in one line, for wrong or empty SQL; DataError for
+    a damaged file.
+    """
     try:
         result = connection.execute(sql, parameters)
         if result is None:  # nothing but blanks and comments
@@ -472,7 +484,10 @@ def run_query(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Any =
 
 
 def explain_duckdb_error(connection: duckdb.DuckDBPyConnection, error: duckdb.Error) -> FlywheelError:
-    """Turn DuckDB's error into BadInput, in one line, for wrong SQL, or DataError for a damaged file."""
+    """Turn DuckDB's error into BadInput, in one line, for wrong SQL, or DataError for a damaged file.
+
+    connection: on which it was raised; it is asked which file is damaged.
+    """
     if isinstance(error, _OF_THE_QUERY):
         return _wrong_query_error(error)
     return _find_damaged_file(connection, error) or _wrong_query_error(error)
@@ -510,13 +525,19 @@ def _find_damaged_file(connection: duckdb.DuckDBPyConnection, error: duckdb.Erro
 
 
 def query_rows(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Any = None) -> list[dict[str, Any]]:
-    """Run one statement on an open connection; a mapping a row. Raises as `query_catalog`."""
+    """Run the statement `sql` on an open connection to the catalogue and return a mapping for each row.
+
+    parameters: of the statement, by place or name. Raises BadInput, in one line, for wrong or empty SQL; DataError for
+    a damaged file.
+    """
     return run_query(connection, sql, parameters).to_pylist(maps_as_pydicts="strict")
 
 
 def render_result(result: pa.Table, format: ResultFormat = "table", output: Path | None = None) -> str:
-    """Render a result as text; with `output` write it to that file, and return how much that was. Parquet needs
-    `output`.
+    """Render a query's result as text, or write it to the file `output` and return a line that says how many rows it
+    has.
+
+    format: Parquet needs `output`. Raises BadInput where that is missing or cannot be written.
     """
     if format == "parquet":
         if output is None:
@@ -546,8 +567,10 @@ T = TypeVar("T")
 
 
 class CatalogConnection:
-    """One connection for many questions, from any thread. Opening a catalogue reads footers of each table and binds all
-    views; here that is done again only after a partition or a promotion came, went or was replaced.
+    """Hold one connection for many questions, from any thread.
+
+    Opening a catalogue reads footers of each table and binds all views; here that is done again only after a partition
+    or a promotion came, went or was replaced.
     """
 
     def __init__(self, ws: Workspace, prepare: Callable[[duckdb.DuckDBPyConnection], object] = lambda _: None) -> None:
@@ -558,8 +581,10 @@ class CatalogConnection:
         self._connection: duckdb.DuckDBPyConnection | None = None
 
     def run(self, work: Callable[[duckdb.DuckDBPyConnection], T]) -> T:
-        """What `work` makes of a connection to the catalogue as it is now, begun again where a partition is replaced
-        meanwhile."""
+        """Return what `work` makes of a connection to the catalogue as it is now.
+
+        `work` is called again where a partition is replaced meanwhile.
+        """
 
         def once() -> T:
             with self._cursor() as cursor:

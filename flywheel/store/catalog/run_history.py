@@ -1,8 +1,8 @@
 """Query what ran in some iterations: states, durations, failures, what was read and written.
 
-The catalogue's own views (`catalog_history.sql`), over the partitions of these iterations alone: what is asked of one
-costs the same however many there are. One that is not complete has no table `runs` yet: what is told of it is what
-Prefect said when its last run ended, what DVC recorded, and the shards that lie finished on disk.
+The catalogue's own views (`catalog_history.sql`), over the partitions of these iterations alone: a question about one
+costs the same however many there are. One that is not complete has no table `runs` yet: for it there is what Prefect
+reported when its last run ended, what DVC recorded, and the shards that lie finished on disk.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _TASKS = f"""
 
 
 def query_iteration_history(ws: Workspace, which: Sequence[int]) -> list[Row]:
-    """A row an iteration."""
+    """Return a row for each iteration of `which`: its state, stages, attempts and durations in seconds."""
     with closing(_connect(ws, which)) as connection:
         known = {row["iteration"]: row for row in database.query_rows(connection, _ITERATIONS)}
     found, at_work = [], _at_work(ws)
@@ -68,7 +68,8 @@ def query_iteration_history(ws: Workspace, which: Sequence[int]) -> list[Row]:
 
 
 def query_stage_history(ws: Workspace, which: Sequence[int], name: str = "") -> list[Row]:
-    """A row a stage of these iterations in the order they run, of the stage `name` alone where one is given."""
+    """Return a row for each stage of the iterations `which`, in the order they run. name: the only stage wanted; "":
+    all."""
     earlier = {k for one in which for k in range(max(1, one - _BEFORE), one + 1)}
     with closing(_connect(ws, sorted(earlier))) as connection:
         known = {(row["iteration"], row["stage"]): row for row in database.query_rows(connection, _STAGES)}
@@ -81,14 +82,14 @@ def query_stage_history(ws: Workspace, which: Sequence[int], name: str = "") -> 
 
 
 def query_failures(ws: Workspace, which: Sequence[int], stage: str = "") -> list[Row]:
-    """Rows of the view `failures`."""
+    """Return the rows of the view `failures` of the iterations `which`. stage: the only one wanted; "": all."""
     asked = "FROM failures WHERE $stage IN ('', stage)"
     with closing(_connect(ws, which)) as connection:
         return database.query_rows(connection, asked, {"stage": stage})
 
 
 def query_stage_attempts(ws: Workspace, iteration: int, stage: str) -> tuple[list[Row], list[Row]]:
-    """The tries of a stage, and their tasks."""
+    """Return the attempts of an iteration's stage, and their tasks: two lists of rows. stage: its name."""
     key = {"iteration": iteration, "stage": stage}
     with closing(_connect(ws, [iteration])) as connection:
         return database.query_rows(connection, f"{_TRIES} ORDER BY try", key), database.query_rows(
@@ -97,8 +98,11 @@ def query_stage_attempts(ws: Workspace, iteration: int, stage: str) -> tuple[lis
 
 
 def query_stage_artifacts(ws: Workspace, iteration: int, stage: str) -> list[Row]:
-    """Rows of the view `stage_artifacts`, with what is known of them where they lie: rows, and the sha256 of the files
-    (of a checkpoint the name of its weights, which is the head of theirs). None of what is not here any more."""
+    """Return the rows of the view `stage_artifacts` of an iteration's stage, with `rows` and `sha256` where the files
+    are here.
+
+    stage: its name. sha256: of each file; of a checkpoint the digest of its weights.
+    """
     with closing(_connect(ws, [iteration])) as connection:
         every = database.query_rows(connection, "FROM stage_artifacts")
     makers = {row["path"]: row["stage"] for row in every if row["kind"] == "checkpoint" and row["role"] == "output"}
@@ -117,13 +121,13 @@ def query_stage_artifacts(ws: Workspace, iteration: int, stage: str) -> list[Row
 
 
 def read_run_history(ws: Workspace, iteration: int) -> list[Row]:
-    """What Prefect told of the iteration's runs when the last of them ended, as JSON values."""
+    """Return what Prefect reported of the iteration's runs when the last of them ended, as JSON values."""
     path = ws.run_history(iteration)
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
 
 
 def run_history_rows(runs: Iterable[Row]) -> list[Row]:
-    """Rows of the table `runs`, of what was told."""
+    """Build rows of the table `runs` from `runs`, as Prefect reported them."""
     times = ("started_at", "ended_at")
     return [
         {**row, **{name: datetime.fromisoformat(row[name]) if row[name] else None for name in times}} for row in runs

@@ -235,8 +235,11 @@ _ROWS_AT_ONCE = 20_000
 
 
 def create_task_contents(connection: duckdb.DuckDBPyConnection, iteration: int, stages: Sequence[str]) -> None:
-    """Make the table `contents` (task_id, content, near): what each of an iteration's tasks asks, and why it is near
-    one for evaluation, where it is. stages: whose rows of `tasks` are meant."""
+    """Create the table `contents` (task_id, content, near) of an iteration's tasks.
+
+    content: hash of what the task asks. near: why it is near an evaluation task; NULL where it is not. connection: to
+    the catalogue; the table is made there. stages: whose rows of `tasks` are meant.
+    """
     own = f"SELECT {', '.join(fingerprints.TASK_COLUMNS)} FROM tasks WHERE iteration = {int(iteration)}"
     own += f" AND stage IN ({_quote_texts(stages)})"
     connection.execute("CREATE OR REPLACE TABLE contents (task_id VARCHAR, content VARCHAR, near VARCHAR)")
@@ -253,9 +256,10 @@ def create_task_contents(connection: duckdb.DuckDBPyConnection, iteration: int, 
 
 
 def quarantine_near_evaluation(connection: duckdb.DuckDBPyConnection) -> None:
-    """Add to `broken` the trajectories whose task is near one for evaluation, but not one itself: that is a contract.
+    """Add to the table `broken` the trajectories whose task is near an evaluation task, and not one itself (a
+    contract).
 
-    connection: as `judging.judge` and `ask` leave it.
+    connection: with the tables that `check_row_contracts` and `create_task_contents` create.
     """
     connection.execute(
         f"""INSERT INTO broken SELECT DISTINCT trajectory_id, 'near_evaluation: {_PROMISE} (' || near || ')'
@@ -273,14 +277,13 @@ def weigh_duplicates(
     *,
     again: bool = False,
 ) -> None:
-    """Near-duplicates among the model's trajectories that join a store, and those of `dedup_window` iterations.
-    Makes the view `weights` (trajectory_id, weight), of those that do not weigh 1; `duplicates` and the tables in
-    `KEPT` are written to `staged`.
+    """Find near-duplicates of the model's trajectories that join a store, in `dedup_window` iterations, and weigh them.
 
     read: (table, stage) of what came in. connection: with the tables or views `incoming` and `decided`, and `contents`
-    (`ask`). again: the signatures that the workspace has are taken as they are; the tasks and the steps of these are
-    not read. People's demonstrations are not looked at: each is wanted. The cost is that of this iteration and the
-    window, whatever lies before it.
+    (`create_task_contents`); gets the view `weights` (trajectory_id, weight) of those that do not weigh 1. settings:
+    block `routing`. staged: `duplicates` and `SIGNATURE_TABLES` are written there. again: use the signatures that the
+    workspace has, and read no tasks and steps. People's demonstrations are left out: each is wanted. The cost is that
+    of this iteration and the window, whatever lies before it.
     """
     _write_signatures(ws, iteration, read, connection, staged, again=again)
     before, since = manifest.read_manifest(ws, iteration - 1), iteration - settings.dedup_window

@@ -77,7 +77,7 @@ class Demonstration:
 
 
 def demonstration_folder_name(dataset: str, id_: str) -> str:
-    """Name a demonstration's folder. Ids of data sets may hold what a file name may not."""
+    """Name the folder of the demonstration `id_` of the data set `dataset`; ids may hold what a file name may not."""
     return f"{dataset}-{hashlib.sha256(id_.encode()).hexdigest()[:16]}"
 
 
@@ -90,8 +90,10 @@ class RefusedRecord:
 
 
 def save_demonstration(one: Demonstration, recordings: Path) -> bool:
-    """Put it into the recordings folder; False where it lies there already. Raises OSError for a screen that is no
-    picture."""
+    """Save the demonstration `one` in the folder `recordings`; returns False where it lies there already.
+
+    Raises OSError for a screen that is no picture, DiskFull.
+    """
     folder = recordings / one.name
     if folder.exists():
         return False
@@ -112,7 +114,10 @@ def is_demonstration(folder: Path) -> bool:
 
 
 def load_demonstration(folder: Path) -> tuple[Demonstration, list[dict[str, Any]]]:
-    """It, without its screens, and these as rows of `images`. Raises DataError for what is damaged."""
+    """Load the demonstration in `folder`, without its screens, and these as rows of `images`.
+
+    Raises DataError for damaged files, and for a folder of another version.
+    """
     path = folder / DEMONSTRATION_FILE
     try:
         told = json.loads(path.read_text(encoding="utf-8"))

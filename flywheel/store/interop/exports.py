@@ -46,10 +46,10 @@ class ExportedStep:
 
 
 def read_store_steps(ws: Workspace, store: str, iteration: int) -> Iterator[ExportedStep]:
-    """Read every step of the store `ct` or `sft` as the iteration's manifest has it.
+    """Yield every step of the store `ct` or `sft` as the iteration's manifest names it.
 
-    They come oldest iteration first, then by (trajectory_id, step). Raises BadInput for another store, DataError for
-    what is missing or damaged.
+    store: its name. They come oldest iteration first, then by (trajectory_id, step). Raises BadInput for another store,
+    DataError for what is missing or damaged.
     """
     if store not in ("ct", "sft"):
         raise BadInput(f"no training store is called {store}", where="export", fix="ct or sft")
@@ -123,9 +123,10 @@ Not held: {lost}.
 def write_hugging_face(
     steps: Iterable[ExportedStep], folder: Path, title: str, bytes_per_file: int = PARQUET_FILE_BYTES
 ) -> int:
-    """Write steps to `folder/data/train-00000.parquet` and on, with a card. Returns how many.
+    """Write steps as a Hugging Face data set: `folder/data/train-00000.parquet` and on, with a card; returns how many.
 
-    The folder appears when all of it is there.
+    title: of the card. bytes_per_file: size in memory after which the next file begins. The folder appears when all of
+    it is there.
     """
     schema = EXPORT_SCHEMA.with_metadata({"huggingface": json.dumps(_FEATURES)})
     count, number, size, writer = 0, 0, 0, None
@@ -178,7 +179,10 @@ _IMAGE_FORMATS = {b"\x89PNG": "png", b"\xff\xd8\xff": "jpg", b"RIFF": "webp"}
 
 
 def write_webdataset(steps: Iterable[ExportedStep], folder: Path, bytes_per_file: int = TAR_FILE_BYTES) -> int:
-    """Write steps to `folder/00000.tar` and on. Returns how many. The folder appears when all of it is there."""
+    """Write steps as a WebDataset: `folder/00000.tar` and on; returns how many.
+
+    bytes_per_file: size after which the next file begins. The folder appears when all of it is there.
+    """
     count, number, size, tar = 0, 0, 0, None
     with atomic_folder(folder) as temporary:
         try:

@@ -46,10 +46,11 @@ _NEEDED = (
 
 
 def read_mind2web(paths: Sequence[Path], licence: str = LICENCE) -> Iterator[Demonstration | RefusedRecord]:
-    """Each task as a demonstration, or why it is none; one in memory at a time. paths: the Parquet files of a split; a
-    task's rows may lie in two of them. Files whose names begin with `test` are for evaluation.
+    """Yield each task of Multimodal-Mind2Web as a demonstration, or why it is none; one in memory at a time.
 
-    Raises BadInput for a missing file, DataError for one that is not of this format.
+    paths: the Parquet files of a split; a task's rows may lie in two of them. Files whose names begin with `test` are
+    for evaluation. licence: stands with each demonstration. Raises BadInput for a missing file, DataError for one that
+    is not of this format.
     """
     places: dict[str, list[tuple[Path, int]]] = {}
     for path in paths:

@@ -81,14 +81,14 @@ def decide_routes(
     band: tuple[float, float] | None = None,
     people: Mapping[str, HumanVerdict] | None = None,
 ) -> None:
-    """Make the temporary table `decided`, with the columns of `routes`, one row for each trajectory of `incoming`.
+    """Create the temporary table `decided`, with the columns of `routes`: one row for each trajectory of `incoming`.
 
     connection: with the tables or views `incoming` (rows of `trajectories`), `judgements` (rows of `scores`, one or
     several a trajectory, each with its threshold) and `broken` (trajectory_id, reason: of the row contracts).
-    verified_only: False where SFT takes what failed too, as `sft.verified_only`. Demonstrations of people go to CT:
-    they are data for continual training (section 2.4), not the newest model's. band: scores from its low end on and
-    below its high end are doubted. people: what they say of single trajectories goes before what scorers say; V
-    stays the scorers', so that both can be held against each other.
+    verified_only: False where SFT takes what failed too (`sft.verified_only`). band: scores from its low end on and
+    below its high end are doubted. people: by trajectory_id, a person's verdict, which goes before the scorers'; V
+    stays the scorers', so that both can be compared. Demonstrations of people go to CT: they are data for continual
+    training (section 2.4).
     """
     said = people or {}
     columns = {
@@ -104,9 +104,10 @@ def decide_routes(
 
 
 def training_stores_sql(iteration: int, version: int = 0) -> dict[str, str]:
-    """Return SQL of the rows of each store's table, in the table's order, for once routes are `decided`.
+    """Return, by table, SQL of the rows of an iteration's stores, in the table's order.
 
-    The near-duplicates must have `weights` (trajectory_id, weight); `quarantine` is made by `quarantine_rows`.
+    It reads `incoming`, `decided` (`decide_routes`) and `weights` (`weigh_duplicates`), which must be there when it
+    runs. version: of the stores; 0 as they were first routed. `quarantine` is left to `quarantine_rows`.
     """
     joined = """SELECT trajectory_id, task_id, domain, source, d.score, steps, policy_version,
             coalesce(weight, 1.0) AS weight
@@ -171,15 +172,13 @@ def build_training_stores(
     *,
     page: bool = True,
 ) -> BuiltStores:
-    """Route the trajectories that came in, and write the stores to `staged`, from where `publish_training_stores` takes
-    them.
+    """Route an iteration's incoming trajectories, and write the stores to `staged`; `publish_training_stores` takes
+    them over.
 
-    Written are `routes`, `sft`, `ct`, `quarantine`, `lineage`, `duplicates` and what later iterations need to find
-    those.
-
-    read: (table, stage) of all that came in; what `staged` has of it is taken from there. page: whether what the
-    contracts found is shown as a page. Raises DataError for a damaged partition or where nothing came in,
-    ContractBroken where too many rows break a contract, or the stores one that spans tables.
+    read: (table, stage) of all that came in; what `staged` has of it is read there. page: show what the contracts found
+    as a page. Written are `routes`, `sft`, `ct`, `quarantine`, `lineage`, `duplicates` and what later iterations need
+    to find those. Raises DataError for a damaged partition or where nothing came in, ContractBroken where too many rows
+    break a contract, or the stores one that spans tables.
     """
     sources = _stages(read, "trajectories")
     for table, stage in read:
@@ -210,7 +209,12 @@ def build_training_stores(
 def connect_incoming(
     ws: Workspace, iteration: int, sources: Sequence[str], staged: Workspace | None = None
 ) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Open the catalogue in bounded memory, with the view `incoming`: trajectories of the stages `sources`."""
+    """Open the catalogue in bounded memory, with the view `incoming`: an iteration's trajectories of the stages
+    `sources`.
+
+    staged: a workspace whose partitions are seen in place of the own ones. The connection is closed at the end of the
+    block.
+    """
     with database.connect_catalog(ws, staged, tables_alone=True) as connection:
         connection.execute(f"SET memory_limit = '{_MEMORY}'")
         connection.execute("SET temp_directory = $folder", {"folder": str(ws.state / "duckdb")})
@@ -239,7 +243,7 @@ def _contracts_checked_at_write(
 def publish_training_stores(
     ws: Workspace, iteration: int, staged: Workspace
 ) -> tuple[partitions.PartitionManifest, ...]:
-    """Make the staged stores the workspace's."""
+    """Link the stores of an iteration from the workspace `staged` into this one; returns the lists of their files."""
     return tuple(partitions.adopt_partition(ws, staged, table, iteration, ROUTE_STAGE) for table in WRITTEN_TABLES)
 
 
@@ -268,8 +272,10 @@ def _refuse_too_many_broken(connection: duckdb.DuckDBPyConnection, iteration: in
 def write_training_stores(
     connection: duckdb.DuckDBPyConnection, staged: Workspace, iteration: int, stores: Mapping[str, str]
 ) -> None:
-    """Write what was decided to `staged`. stores: table -> SQL of its rows; `quarantine` besides, with the rows of
-    `orphans`.
+    """Write an iteration's stores to the workspace `staged`.
+
+    connection: with the tables that `decide_routes` and `weigh_duplicates` create, and `orphans`. stores: table -> SQL
+    of its rows. `quarantine` is written besides, with the rows of `orphans`. Raises DiskFull.
     """
     for table, sql in stores.items():
         with partitions.open_partition_writer(staged, table, iteration, ROUTE_STAGE) as writer:
@@ -284,13 +290,15 @@ def write_training_stores(
 
 
 def iter_batches(connection: duckdb.DuckDBPyConnection, sql: str) -> Iterator[pa.Table]:
-    """Run a query whose result is never in memory as a whole; a table a batch."""
+    """Run the query `sql` on `connection` and yield its rows, some at a time, so that they are never in memory as a
+    whole."""
     for batch in connection.execute(sql).to_arrow_reader(_ROWS_AT_ONCE):
         yield pa.Table.from_batches([batch])
 
 
 def count_routed(connection: duckdb.DuckDBPyConnection) -> BuiltStores:
-    """Count where the trajectories went, once it is decided."""
+    """Count where the trajectories went, and why to quarantine. connection: with the tables `incoming`, `decided`,
+    `orphans`."""
     routed = dict.fromkeys(DESTINATIONS, 0)
     rows = []
     counted = connection.execute(

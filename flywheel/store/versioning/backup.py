@@ -1,4 +1,4 @@
-"""Push recorded data to the remote, and bring back what is damaged or missing."""
+"""Push recorded data to the remote, and restore what is damaged or missing."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ REMOTE_NAME = "flywheel"
 
 
 def check_remote_url(url: str) -> None:
-    """Check that DVC as it is installed knows this kind of store; nothing is asked of the store. Raises BadInput."""
+    """Check that the installed DVC supports the kind of store at `url`; the store is not contacted. Raises BadInput."""
     scheme, separator, rest = url.partition("://")
     if not separator:
         return
@@ -121,7 +121,7 @@ def check_remote_url(url: str) -> None:
 
 
 def configure_remote(ws: Workspace, url: str) -> None:
-    """Make this remote DVC's default; "" leaves all as it is."""
+    """Make the remote at `url` DVC's default; "" changes nothing."""
     if not url:
         return
     url = url if "://" in url else str(ws.resolve(str(Path(url).expanduser())).resolve())
@@ -210,9 +210,9 @@ class DamagedOutput:
 
 
 def find_damaged_outputs(ws: Workspace, which: Iterable[int] | None = None) -> list[DamagedOutput]:
-    """Find every recorded output that is not so on disk, in the order of the stages.
+    """Find every recorded output whose file on disk differs, in the order of the stages.
 
-    which: iterations to look at; default: all. A stage whose own inputs changed is left out: it waits to be done again;
+    which: iterations to look at; default: all. A stage whose own inputs changed is left out: it waits to be run again;
     so is what was pruned.
     """
     check_iterations_recorded(ws)
@@ -225,9 +225,9 @@ def find_damaged_outputs(ws: Workspace, which: Iterable[int] | None = None) -> l
 
 
 def restore_damaged_outputs(ws: Workspace) -> list[DamagedOutput]:
-    """Bring back what is damaged of the iterations that a run reads. Returns what was.
+    """Restore damaged outputs of the iterations that a run reads; returns those.
 
-    Raises DataError that says what to type where it cannot be.
+    Raises DataError that says what to type where one cannot be restored.
     """
     check_iterations_recorded(ws)
     which = _needed_iterations(ws)

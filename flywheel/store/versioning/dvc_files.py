@@ -34,7 +34,7 @@ def dvc_lock_path(ws: Workspace, iteration: int) -> Path:
 
 
 def recorded_stages(ws: Workspace, iteration: int) -> list[str]:
-    """Name the iteration's stages that are recorded. Only names are read: DVC tells of a damaged file."""
+    """Name the iteration's stages that are recorded; their files are not checked."""
     try:
         return _ENTRY.findall(dvc_lock_path(ws, iteration).read_text(encoding="utf-8", errors="replace"))
     except FileNotFoundError:
@@ -51,7 +51,7 @@ def recorded_partitions(ws: Workspace, iteration: int) -> set[tuple[str, str]]:
 
 
 def is_iteration_complete(ws: Workspace, iteration: int) -> bool:
-    """Tell whether the iteration was brought to its end once, whatever became of its files since."""
+    """Tell whether the iteration was completed once, whatever became of its files since."""
     return LAST_STAGE in recorded_stages(ws, iteration)
 
 
@@ -69,7 +69,7 @@ def add_lock_entries(ws: Workspace, iteration: int, stages: Iterable[Any]) -> No
 
 
 def recorded_outputs(ws: Workspace, iteration: int) -> dict[str, dict[str, Any]]:
-    """Return what is recorded of each output (`md5`, `size`), by path."""
+    """Return what is recorded of each output of `iteration` (`md5`, `size`), by path."""
     return {
         out["path"]: out
         for entry in read_dvc_lock(dvc_lock_path(ws, iteration)).values()
@@ -78,9 +78,9 @@ def recorded_outputs(ws: Workspace, iteration: int) -> dict[str, dict[str, Any]]
 
 
 def update_lock_entries(ws: Workspace, iteration: int, files: Mapping[str, tuple[str, Mapping[str, Any]]]) -> None:
-    """Let the entries name files and folders as they are now.
+    """Replace what the dvc.lock of `iteration` records of some files and folders.
 
-    files: path -> (md5 that was recorded, what is recorded from now on); what is recorded of one otherwise stays.
+    files: path -> (md5 that was recorded, what to record now); one that is recorded with another md5 stays.
     """
     entries = read_dvc_lock(dvc_lock_path(ws, iteration))
     for entry in entries.values():
@@ -99,7 +99,7 @@ def read_dvc_lock(file: Path) -> dict[str, Any]:
 
 
 def dump_dvc_lock(entries: Mapping[str, Any]) -> str:
-    """Render a dvc.lock of these entries."""
+    """Render a dvc.lock. entries: name of a stage -> what is recorded."""
     stream = io.StringIO()
     _yaml().dump({"schema": "2.0", "stages": dict(entries)}, stream)
     return stream.getvalue()
@@ -117,7 +117,10 @@ def _yaml() -> Any:
 
 
 def read_pruned(ws: Workspace, iteration: int) -> frozenset[str]:
-    """Read the paths of outputs, relative to the workspace, that were pruned. Raises DataError for a damaged list."""
+    """Read the paths, relative to the workspace, of outputs of `iteration` that were pruned.
+
+    Raises DataError for a damaged list.
+    """
     path = ws.iteration(iteration) / "pruned.json"
     try:
         return frozenset(json.loads(path.read_text(encoding="utf-8"))["paths"])
@@ -129,7 +132,7 @@ def read_pruned(ws: Workspace, iteration: int) -> frozenset[str]:
 
 
 def add_pruned(ws: Workspace, iteration: int, paths: Iterable[str]) -> None:
-    """Add paths of outputs, relative to the workspace, to those that were pruned."""
+    """Add `paths` of outputs, relative to the workspace, to those of `iteration` that were pruned."""
     every = sorted(read_pruned(ws, iteration) | set(paths))
     write_json(ws.iteration(iteration) / "pruned.json", {"paths": every})
 
@@ -156,7 +159,7 @@ stages:
 
 
 def write_workspace_dvc_yaml(ws: Workspace, iteration: int) -> None:
-    """Write the workspace's dvc.yaml, and let it stand on the iteration; 0: on none."""
+    """Write the workspace's dvc.yaml, which depends on the end of `iteration`; 0: on none."""
     path = ws.root / "dvc.yaml"
     if not path.exists() or path.read_text(encoding="utf-8") != WORKSPACE_DVC_YAML:
         write_text(path, WORKSPACE_DVC_YAML)
@@ -164,7 +167,7 @@ def write_workspace_dvc_yaml(ws: Workspace, iteration: int) -> None:
 
 
 def set_newest_iteration(ws: Workspace, iteration: int) -> None:
-    """Let the workspace's dvc.yaml stand on the iteration; it is recorded as the iteration's last stage is."""
+    """Let the workspace's dvc.yaml depend on the end of `iteration`, as recorded with its last stage."""
     newest = [iteration_label(iteration)] if iteration else []
     _write_if_changed(ws, ws.iterations_index.name, f"format: {FORMAT}\nnewest: {newest}\n")
     last = read_dvc_lock(dvc_lock_path(ws, iteration)).get(LAST_STAGE) if iteration else None

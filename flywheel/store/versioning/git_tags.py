@@ -21,7 +21,7 @@ _DEADLINE_S = 600  # for a workspace on a slow disk
 
 
 def init_git(root: Path) -> None:
-    """Make the folder a git repository and commit what is in it."""
+    """Make the folder `root` a git repository and commit what is in it."""
     _git(root, "init", "--quiet", "--initial-branch=main")
     commit_to_git(root, "A flywheel workspace", ("--all",))
 
@@ -34,7 +34,7 @@ def tag_iteration(ws: Workspace, iteration: int) -> None:
 
 
 def commit_workspace(ws: Workspace, message: str) -> None:
-    """Commit what stands for its iterations, if it holds a change."""
+    """Commit the workspace's tracked files if they hold a change. message: of the commit."""
     commit_to_git(ws.root, message, tuple(path for path in _TRACKED if (ws.root / path).exists()))
 
 
@@ -61,7 +61,7 @@ def is_tracked_by_git(root: Path, path: str) -> bool:
 
 
 def commit_to_git(root: Path, message: str, paths: tuple[str, ...]) -> None:
-    """Commit the paths if they hold a change."""
+    """Commit `paths` in the repository at `root` if they hold a change. message: of the commit."""
     _git(root, "add", *paths)
     if _git(root, "status", "--porcelain", "--untracked-files=no"):
         _git(root, "commit", "--quiet", "-m", message)

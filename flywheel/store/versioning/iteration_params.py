@@ -1,6 +1,6 @@
 """Load the parameters that an iteration began with, from its own file.
 
-What is wrong with them is mended there, or not at all: every error that speaks of one names that file.
+They can be corrected only there, so every error that names one names that file.
 """
 
 from __future__ import annotations
@@ -38,7 +38,10 @@ def load_iteration_params(ws: Workspace, iteration: int) -> Settings:
 
 @contextmanager
 def name_params_file_in_errors(ws: Workspace, iteration: int) -> Iterator[None]:
-    """Let an error within the block that speaks of a parameter name the iteration's file, since it comes from there."""
+    """Name the iteration's own file in every error within the block that names a parameter, since it comes from there.
+
+    Raises the same kind of error again, with the file in its place.
+    """
     try:
         yield
     except FlywheelError as error:

@@ -1,7 +1,7 @@
 """Record an iteration's stages in DVC, tell what changed since, and check data out.
 
-Each iteration has a dvc.yaml of its own, made from what the stages declare (`flywheel/pipeline/dag.py`), and a
-dvc.lock beside it: what is done here costs the same, whichever the iteration's number.
+Each iteration has a dvc.yaml of its own, made from what the stages declare (`flywheel/pipeline/dag.py`), and a dvc.lock
+beside it: what is done here costs the same, whichever the iteration's number.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def stage_address(ws: Workspace, stage: str, iteration: int) -> str:
 
 
 def init_dvc_project(ws: Workspace) -> None:
-    """Make the folder a DVC project of this version. What runs have made is kept; git's index is not touched."""
+    """Make the folder a DVC project of this version. What runs have made stays; git's index is not touched."""
     dvc = ws.root / ".dvc"
     if not (dvc / "config").exists():
         write_text(dvc / "config", _CONFIG + ("" if _in_git(ws.root) else "    no_scm = true\n"))
@@ -83,22 +83,22 @@ def list_iterations(ws: Workspace) -> list[int]:
 
 
 def active_iterations(ws: Workspace) -> list[int]:
-    """List the newest iteration, and the one that it stands on while it is not complete."""
+    """List the newest iteration, and, while it is not complete, the one before it."""
     begun = list_iterations(ws)
     return begun[-1:] if not begun or dvc_files.is_iteration_complete(ws, begun[-1]) else begun[-2:]
 
 
 def forget_iteration(ws: Workspace, iteration: int) -> None:
-    """Take the newest iteration's stages and what is recorded of them away. Nothing happens where there are none."""
+    """Remove the newest iteration's stages and their records from DVC; nothing happens where there are none."""
     dvc_files.dvc_lock_path(ws, iteration).unlink(missing_ok=True)
     dvc_files.dvc_yaml_path(ws, iteration).unlink(missing_ok=True)
     dvc_files.set_newest_iteration(ws, max(list_iterations(ws), default=0))
 
 
 def record_stage(ws: Workspace, stage: str, iteration: int) -> None:
-    """Record a stage's inputs, parameters and outputs as they are now (`dvc commit --force`).
+    """Record the inputs, parameters and outputs of a stage of `iteration` as they are now (`dvc commit --force`).
 
-    Raises VersioningError naming what is missing.
+    stage: its name. Raises VersioningError naming what is missing.
     """
     name = stage_address(ws, stage, iteration)
     with dvc_files.open_dvc(ws) as repo:
@@ -122,7 +122,10 @@ def record_stage(ws: Workspace, stage: str, iteration: int) -> None:
 
 
 def rerecord_changed(ws: Workspace, iteration: int, names: Collection[str]) -> int:
-    """Record those of the named stages anew that differ from their record, by a new declaration. Returns how many."""
+    """Record stages again whose declaration changed; returns how many.
+
+    iteration: whose stages. names: those that may be recorded again; those that do not differ from their record stay.
+    """
     with dvc_files.open_dvc(ws) as repo, repo.lock:
         other = [stage for stage in load_dvc_stages(repo, ws, iteration) if stage.name in names and _changes(ws, stage)]
         for stage in other:
@@ -133,19 +136,21 @@ def rerecord_changed(ws: Workspace, iteration: int, names: Collection[str]) -> i
 
 
 def is_stage_done(ws: Workspace, stage: str, iteration: int) -> bool:
-    """Tell whether the stage is recorded, and its command, parameters, inputs and outputs are as they were then."""
+    """Tell whether a stage of `iteration` is recorded, and its command, parameters, inputs and outputs are unchanged
+    since."""
     return not unfinished_stages(ws, (stage,), iteration)
 
 
 def unfinished_stages(ws: Workspace, names: Iterable[str], iteration: int) -> list[str]:
-    """Name those of the stages that are not done, in their order; one look at DVC for all of them."""
+    """Name those of the stages `names` of `iteration` that are not recorded or changed since, in order, by one look
+    at DVC."""
     names = [stage_address(ws, name, iteration).partition("@")[0] for name in names]
     with dvc_files.open_dvc(ws) as repo, repo.lock:
         return [stage.name for stage in load_dvc_stages(repo, ws, iteration, names) if _changes(ws, stage)]
 
 
 def changed_stages(ws: Workspace, which: Iterable[int] | None = None) -> dict[str, dict[str, str]]:
-    """Find stages that changed since they were recorded: `{"merge@001": {path: what happened to it}}`; empty is clean.
+    """Find stages that changed since they were recorded: `{"merge@001": {path: what happened to it}}`; empty if none.
 
     which: iterations to look at; default: all.
     """

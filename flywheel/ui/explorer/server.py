@@ -36,8 +36,11 @@ class ExplorerServer:
 
 @contextlib.contextmanager
 def serve_explorer(ws: Workspace, port: int, other: Workspace | None = None) -> Iterator[ExplorerServer]:
-    """Serve the workspace's explorer within the block; 0: at any free port. other: a workspace whose iterations are
-    laid over those of this one. Raises BadInput where the port is taken."""
+    """Serve the workspace's explorer within the block. port: 0 takes a free one.
+
+    other: a workspace whose iterations are shown for comparison. Yields the server. Raises BadInput where the port is
+    taken.
+    """
     processes.limit_malloc_arenas()
     listener = bind_local_port(port)
     port = listener.getsockname()[1]

@@ -43,7 +43,8 @@ def tone_class(name: str) -> str:
 
 
 def tone_stylesheet(*, dark: bool = True) -> str:
-    """The classes. dark: those of dark pages too, for a page that follows the reader's choice."""
+    """Return the style sheet of the charts' colour classes. dark: include those of dark pages, for a page that
+    follows the reader's choice."""
     light = "".join(f".tone-{name}{{--tone:{colour}}}" for name, (colour, _) in _TONES.items())
     if not dark:
         return light

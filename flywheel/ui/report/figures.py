@@ -21,7 +21,10 @@ _LINKS = "SELECT DISTINCT child, parent FROM lineage WHERE relation = $relation 
 
 
 def query_report_iterations(connection: duckdb.DuckDBPyConnection) -> list[Row]:
-    """Rows of the view `iterations`, each with `success`: domain -> (before, after), and why it was promoted."""
+    """Query the view `iterations`, each row with `success` (by domain) and the promotion's `reason`.
+
+    connection: to the catalogue.
+    """
     found = database.query_rows(
         connection, "SELECT i.*, p.reason FROM iterations i LEFT JOIN promotions p USING (iteration) ORDER BY iteration"
     )
@@ -34,7 +37,7 @@ def query_report_iterations(connection: duckdb.DuckDBPyConnection) -> list[Row]:
 
 
 def list_evaluated_domains(rows: list[Row]) -> list[str]:
-    """Domains that were evaluated, in a steady order, without `all`."""
+    """List the domains that were evaluated, sorted, without `all`. rows: as `query_report_iterations` returns them."""
     return sorted({name for row in rows for name in row["success"]} - {ALL_DOMAINS})
 
 

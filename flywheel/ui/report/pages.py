@@ -30,9 +30,9 @@ _ITERATIONS_SHOWN = 10  # iterations
 
 
 def write_report(ws: Workspace, *, everything: bool = False) -> Path:
-    """Write the page and return its path. A workspace where nothing has run yet gets a page that says so.
+    """Write the report's page and return its path. A workspace where nothing has run yet gets a page that says so.
 
-    It shows the newest ten iterations, and those before them in the figures of the whole; everything: all of them.
+    everything: show all iterations, not the newest ten, with earlier ones in the curves alone.
     """
     with database.connect_catalog(ws) as connection:
         rows = report_figures.query_report_iterations(connection)
@@ -189,7 +189,7 @@ def _templates() -> Environment:
 def write_trajectory_page(
     ws: Workspace, trajectory_id: str, connection: duckdb.DuckDBPyConnection | None = None
 ) -> Path:
-    """Write `report/trajectories/<id>.html` and return its path. Raises BadInput for an unknown trajectory.
+    """Write `report/trajectories/<trajectory_id>.html` and return its path. Raises BadInput for an unknown trajectory.
 
     connection: to the catalogue, where one is open already.
     """
@@ -263,5 +263,5 @@ def screenshot_page(
 
 
 def screenshot_report(ws: Workspace, output: Path) -> Path:
-    """The top of the report, as it stands in the README."""
+    """Save the top of the report as a PNG at `output`, as the README shows it; returns that path."""
     return screenshot_page(ws.report_page, output, width=1280, height=1500)

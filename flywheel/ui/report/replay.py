@@ -98,7 +98,7 @@ def build_frame(row: dict[str, Any], said: Sequence[dict[str, Any]] = ()) -> Rep
 
 
 def describe_action(row: dict[str, Any]) -> str:
-    """An action in a few words: `click at 24%, 67%`, `type "blue mug"`."""
+    """Describe an action in a few words: `click at 24%, 67%`, `type "blue mug"`. row: of the table `steps`."""
     kind = (row["action_type"] or "no action").replace("_", " ")
     quoted = _QUOTED.search(row["action"] or "")
     text = quoted.group(1).replace("\\n", " ⏎").replace("\\'", "'") if quoted else ""
@@ -114,8 +114,10 @@ def describe_action(row: dict[str, Any]) -> str:
 
 
 def draw_action_overlay(row: dict[str, Any], width: int, height: int) -> str:
-    """The action drawn on its screen, as SVG in the screen's pixels: a marker for a click, an arrow for a drag or a
-    scroll, a badge for what is typed, pressed or said.
+    """Draw an action over its screen, as SVG: a marker for a click, an arrow for a drag or a scroll, a badge for text
+    or keys.
+
+    row: of the table `steps`. width, height: of the screen, in pixels.
     """
     kind = row["action_type"]
     unit = width / 100

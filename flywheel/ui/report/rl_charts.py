@@ -177,7 +177,8 @@ def query_sampled_less(connection: duckdb.DuckDBPyConnection) -> list[dict[str, 
 
 
 def draw_rl_sheet(rows: Sequence[Row], title: str) -> str:
-    """All of it as one SVG that needs nothing else, for a page that has no styles of its own."""
+    """Draw all training curves of RL as one SVG that needs no style sheet. rows: of the table `metrics`. title:
+    above them."""
     return _sheet(draw_rl_panels(rows), draw_world_success(rows), title)
 
 
