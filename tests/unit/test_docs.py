@@ -9,8 +9,10 @@ from functools import cache
 from pathlib import Path
 
 import click
+from pydantic import BaseModel
 
 from flywheel.cli import main
+from flywheel.config import Settings
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 PAGES = sorted((*PROJECT.glob("*.md"), *(PROJECT / "docs").rglob("*.md")))
@@ -21,6 +23,8 @@ NOT_OURS = {"node_modules", "__pycache__", "site-packages", "static", "results"}
 _FENCE = re.compile(r"^```.*?^```[^\n]*$", re.DOTALL | re.MULTILINE)
 _CODE = re.compile(r"`[^`]+`")
 _LINK = re.compile(r"\]\(<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\)")
+_FILE = re.compile(r"[\w-]+(?:/[\w-]+)+\.(?:py|sql)")
+_PARAMETER = re.compile(r"([a-z]+)(?:\.(?!json$|pt$)[a-z]\w*)+(?=$|:| )")
 _QUOTED_WORD = re.compile(r"\"[^\"]*\"|'[^']*'")
 _QUOTED_PAGE = re.compile(r"\bdocs/[\w./-]+\.md(?:#[\w-]+)?")
 
@@ -87,6 +91,40 @@ def test_pages_that_code_names_are_there():
                     wrong.append(f"{path.relative_to(PROJECT)}: {match.group()} {why}")
     assert found > 5
     assert not wrong, "\n".join(wrong)
+
+
+def test_files_and_parameters_that_pages_name_are_there():
+    wrong, found, blocks = [], 0, set(Settings.model_fields)
+    files = [path.as_posix() for folder in QUOTING for path in (PROJECT / folder).rglob("*.*")]
+    for page in PAGES:
+        if page.name in {"CHANGELOG.md", "CONTRIBUTING.md"}:  # of files as they were; of files that a reader writes
+            continue
+        for span in _CODE.findall(_FENCE.sub(_blank, page.read_text(encoding="utf-8"))):
+            name = " ".join(span[1:-1].split())
+            if _FILE.fullmatch(name):
+                found += 1
+                if not any(path.endswith(f"/{name}") for path in files):
+                    wrong.append(f"{page.relative_to(PROJECT)}: {name}: no such file")
+            elif (parameter := _PARAMETER.match(name)) and parameter.group(1) in blocks:
+                found += 1
+                module = f"/{parameter.group(0).replace('.', '/')}.py"
+                if not is_parameter(parameter.group(0).split(".")) and not any(path.endswith(module) for path in files):
+                    wrong.append(f"{page.relative_to(PROJECT)}: {parameter.group(0)}: no such parameter")
+    assert found > 200
+    assert not wrong, "\n".join(wrong)
+
+
+def is_parameter(names: list[str]) -> bool:
+    """Return whether settings have a field by these names; below a mapping every name is one."""
+    block = Settings
+    for name in names:
+        field = block.model_fields.get(name)
+        if field is None:
+            return False
+        if not (isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)):
+            return True
+        block = field.annotation
+    return True
 
 
 def test_anchors_are_those_of_github(tmp_path):
