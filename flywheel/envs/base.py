@@ -86,13 +86,15 @@ class StepResult:
 
 
 class Env(Protocol):
-    """One session. Every call has a deadline and raises EnvError (a crash) or EnvTimeout; then only `close` is left."""
+    """Play one session. Every call has a deadline and raises EnvError (a crash) or EnvTimeout; then only `close` is
+    left."""
 
     async def reset(self, task: Task, seed: int) -> StepResult:
         """Begin a fresh session of the task. The same task and seed give the same observations."""
 
     async def step(self, action: Action) -> StepResult:
-        """Carry out one action. One that this back-end has not, or outside the screen, is a no-op with a `note`."""
+        """Carry out one action. One that this back-end has not, or outside the screen, does nothing and leaves a
+        `note`."""
 
     async def close(self) -> None:
         """Free everything; may be called twice."""
@@ -106,7 +108,7 @@ class Checkpointable(Protocol):
         """Save the state for `restore`."""
 
     async def restore(self, checkpoint: bytes) -> StepResult:
-        """Go back to a checkpoint of this task: what follows is the same as what followed it."""
+        """Restore a checkpoint of this task: what follows is the same as what followed when it was saved."""
 
 
 @runtime_checkable
@@ -120,7 +122,7 @@ class PartialCheckpointable(Protocol):
         """Save the part that `restore_partial` takes. What runs goes on."""
 
     async def restore_partial(self, kept: bytes) -> StepResult:
-        """Go on from what `save_partial` gave for this task."""
+        """Begin a fresh session of this task with the part that was saved. kept: as `save_partial` gave it."""
 
 
 class TaskTemplate(BaseModel):
@@ -138,10 +140,10 @@ class TaskTemplate(BaseModel):
 
 
 class TaskSuite(BaseModel, ABC):
-    """Where tasks of one back-end are drawn from.
+    """Draw tasks of one back-end.
 
-    environment: the back-end. domain: where it is listed; `synthesis.domains` may put it into another. checksum: of
-    all that its tasks depend on. once: each template and level is one task, the same for all seeds.
+    environment: the back-end. domain: where it is listed; `synthesis.domains` may put it into another. checksum: of all
+    that its tasks depend on. once: each template and level is one task, the same for all seeds.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -209,9 +211,10 @@ class Gesture:
 
     @classmethod
     def from_json(cls, said: Mapping[str, Any]) -> Gesture:
-        """Parse a JSON object: `do` is the kind, `x` and `y` (shares of the screen) the place, the rest as above.
+        """Parse a JSON object: `do` is the kind, `x` and `y` (shares of the screen) the place, other keys are named as
+        the fields.
 
-        Raises ValueError for what is no gesture.
+        said: the object. Values out of bounds are clipped. Raises ValueError for what is no gesture.
         """
         kind = said.get("do")
         if kind in _GESTURES_WITH_POINT:
@@ -248,7 +251,7 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 @runtime_checkable
 class MachineAccess(Protocol):
-    """An `Env` of a machine with terminals, files and services, and maybe a screen.
+    """Reach into an `Env` of a machine with terminals, files and services, and maybe a screen.
 
     All methods raise EnvError where what is asked for is not there.
     """
@@ -263,26 +266,29 @@ class MachineAccess(Protocol):
         """Connect to the agent's terminal: its output, and keys for the program that runs (`terminal_relay.py`)."""
 
     async def shell(self, rows: int, columns: int) -> Streams:
-        """Start a shell of the watcher's own in the same machine, spoken to as `terminal`."""
+        """Start a shell of the watcher's own in the same machine, spoken to as `terminal`. rows, columns: of its
+        screen."""
 
     async def list_folder(self, path: str) -> Mapping[str, Any]:
-        """List a folder below the home: `entries` with `name`, `kind` and `bytes`, and how many `more`."""
+        """List the folder `path` below the home: `entries` with `name`, `kind` and `bytes`, and how many `more`."""
 
     async def read_file(self, path: str, most: int) -> bytes:
-        """Read a file; of one longer than `most` bytes, more than `most` bytes that are not all of it."""
+        """Read the file `path` below the home; where it is longer than `most` bytes, its beginning of more than
+        `most` bytes."""
 
     async def write_file(self, path: str, content: bytes) -> None:
-        """Write a file, new or over the one that is there."""
+        """Write `content` to the file `path` below the home, new or over the one that is there."""
 
 
 class LatestPicture:
-    """Hold the newest picture (PNG or JPEG) for one watcher; those that it was too slow for are left out."""
+    """Hold the newest picture (PNG or JPEG) for one watcher; those that it was too slow for are dropped."""
 
     def __init__(self) -> None:
         self._newest: bytes | None = None
         self._changed = asyncio.Event()
 
     def put(self, picture: bytes) -> None:
+        """Replace the picture by a newer one and wake the watcher. picture: PNG or JPEG."""
         self._newest = picture
         self._changed.set()
 
@@ -295,7 +301,7 @@ class LatestPicture:
 
 @runtime_checkable
 class LiveView(Protocol):
-    """An `Env` whose picture can be followed, and which a person's mouse and keys can reach."""
+    """Follow the picture of an `Env`, and let a person's mouse and keys reach it."""
 
     touch: bool  # it has fingers for a mouse
 
@@ -303,7 +309,7 @@ class LiveView(Protocol):
         """Follow the picture as it changes, until the block ends. While nobody watches, it costs nothing."""
 
     async def apply_gestures(self, gestures: Sequence[Gesture], ms: float) -> list[str]:
-        """Carry out a person's gestures, then let `ms` of the environment's time pass; gives notes for the person.
+        """Carry out a person's gestures, then let `ms` of the environment's time pass; returns notes for the person.
 
         Call it neither during a step nor in a task that may be cancelled: the environment would be broken. Raises
         EnvError.

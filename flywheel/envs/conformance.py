@@ -137,7 +137,10 @@ async def compare_seeds(
     task: Task,
     look: Callable[[Env], Awaitable[None]] | None = None,
 ) -> SeedComparison:
-    """Play a task with its own seed and with others. look: called with the env after the last step of the first."""
+    """Play a task with its own seed, then the same actions with others, and say where they part.
+
+    make_env: opens an environment. look: called with the env after the last step of the first.
+    """
     seeds = [task.seed + step for step in range(N_OTHER_SEEDS + 1)]
     task = dataclasses.replace(task, max_steps=10_000)
     async with make_env() as env:
@@ -187,7 +190,7 @@ async def _explore_at_random(env: Env, task: Task) -> list[tuple[Action, StepRes
 
 
 def draw_random_action(rng: random.Random) -> Action:
-    """An action by chance: clicks mostly."""
+    """Draw a random action, mostly clicks. rng: of all that is drawn."""
     points = [Point(rng.random(), rng.random()) for _ in range(2)]
     others = (Drag(*points), Hotkey((rng.choice(_RANDOM_KEYS),)), Type("12"), Wait())
     return Click(points[0]) if rng.random() < _SHARE_OF_CLICKS else rng.choice(others)
@@ -285,10 +288,10 @@ class NotReproducible(EnvError):
 
 @dataclass(frozen=True)
 class ConformanceCase:
-    """What is checked.
+    """Say what is checked.
 
-    seeded: another seed gives another task. able: types of actions of other environments that it can do. moves: what
-    is played, for environments in which clicks and keys are no-ops.
+    seeded: another seed gives another task. able: types of actions of other environments that it can do. moves: what is
+    played, for environments in which clicks and keys are no-ops.
     """
 
     make_env: MakeEnv
@@ -299,7 +302,7 @@ class ConformanceCase:
     moves: Sequence[Action] = _DEFAULT_MOVES
 
     def require(self, holds: bool, otherwise: str) -> None:
-        """Raise EnvError that says `otherwise` where something does not hold."""
+        """Raise EnvError that says `otherwise` unless `holds`."""
         if not holds:
             raise EnvError(otherwise, where=f"check of world {self.task.world}, task {self.task.task_id}")
 

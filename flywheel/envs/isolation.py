@@ -59,7 +59,10 @@ def explain_missing_bwrap() -> str:
 def wrap_in_bwrap(
     command: Sequence[str], working: Path, writable: Iterable[Path] = (), readable: Iterable[Path] = ()
 ) -> list[str]:
-    """The command under bubblewrap: no network but its own, no process but its own, no file but these."""
+    """Wrap a command in bubblewrap: no network and no process but its own, no file but the system's programs and these.
+
+    working: folder that it starts in. writable, readable: paths that it may write, or only read.
+    """
     words = ["bwrap", *_UNSHARE_FLAGS]
     for path in (*SYSTEM_FOLDERS, *ETC_FILES, *readable, sys.base_prefix):
         words += ["--ro-bind-try", str(path), str(path)]
@@ -69,7 +72,7 @@ def wrap_in_bwrap(
 
 
 def list_program_folders(program: Path) -> list[Path]:
-    """The folders that a program needs to run: its environment's and its Python's, where it is one of Python."""
+    """List the folders that a program needs to run: its environment's and its Python's, where it is one of Python."""
     bin_folder = program.parent
     settings = bin_folder.parent / "pyvenv.cfg"
     if not settings.is_file():

@@ -104,6 +104,6 @@ _ALIASES = {
 
 
 def find_key(name: str) -> Key | None:
-    """The key called `name`, in lower case or not: `left`, `ctrl`, `a`, `+`. None for a key there is not."""
+    """Find the key called `name`, in lower case or not: `left`, `ctrl`, `a`, `+`. None for a key there is not."""
     name = name.strip() or name
     return KEYS.get(_ALIASES.get(name.lower(), name.lower() if len(name) == 1 else ""))

@@ -156,9 +156,10 @@ def parse_backend_settings(settings: Settings, name: str, form: type[B]) -> B:
 async def open_env_pools(
     settings: Settings, names: Iterable[str], root: Path | None = None
 ) -> AsyncIterator[dict[str, EnvPool]]:
-    """Open the pools of these back-ends on this machine, by name.
+    """Open the pools of the back-ends `names` on this machine, by name.
 
-    Raises EnvTimeout where one does not open within its deadline, or does not close.
+    root: the folder that relative paths in the settings count from; None: the current one. Raises EnvTimeout where one
+    does not open, or close, within its deadline.
     """
     async with AsyncExitStack() as stack:
         yield {name: await stack.enter_async_context(_open_env_pool(name, settings, root)) for name in sorted(names)}

@@ -15,7 +15,7 @@ from flywheel.utils.errors import EnvError
 
 
 class EnvProvider(Protocol):
-    """Lends environments to tasks of any back-end; it may have `counts` of events, by the name of their class."""
+    """Lend environments to tasks of any back-end; it may have `counts` of events, by the name of their class."""
 
     def env(self, task: Task) -> AbstractAsyncContextManager[Env]:
         """Lend an environment of the task's back-end until the block ends. Raises EnvError where there is none."""

@@ -19,7 +19,8 @@ PlaceholderChoices = Mapping[str, Sequence[Mapping[str, str] | str]]  # of each 
 
 
 def draw_placeholders(choices: PlaceholderChoices, rng: random.Random) -> dict[str, str]:
-    """Draw a text for each placeholder. A choice is a text, or a mapping of placeholders of its own to texts."""
+    """Draw a text for each placeholder. choices: texts, or mappings of placeholders of their own to texts. rng: of
+    the draw."""
     values: dict[str, str] = {}
     for name, of in choices.items():
         one = rng.choice(of)
@@ -28,7 +29,7 @@ def draw_placeholders(choices: PlaceholderChoices, rng: random.Random) -> dict[s
 
 
 def fill_placeholders(value: Any, values: Mapping[str, str]) -> Any:
-    """Fill in the placeholders of all texts in JSON values, names included."""
+    """Replace `{name}` by its text in all texts of the JSON value `value`, keys included. values: texts by name."""
     if isinstance(value, str):
         for name, text in values.items():
             value = value.replace(f"{{{name}}}", text)
@@ -64,7 +65,10 @@ def load_external_suites(settings: Settings, root: Path) -> None:
 
 
 def register_external_suite(own: dict[str, TaskSuite], world: TaskSuite, path: Path) -> TaskSuite:
-    """Add a suite to those that a back-end has by manifests, `own`. Raises BadInput where its name is taken."""
+    """Add a suite to those that a back-end has loaded from manifests, and return it.
+
+    own: the back-end's, by name. world: the suite. path: its manifest. Raises BadInput where its name is taken.
+    """
     if world.name not in own and world.name in registry.list_task_suites():
         raise BadInput(f"a world is called {world.name} already", where=path, fix="rename this one")
     own[world.name] = world
@@ -72,7 +76,7 @@ def register_external_suite(own: dict[str, TaskSuite], world: TaskSuite, path: P
 
 
 def validate_suite_manifest(path: Path, form: type[ManifestForm]) -> ManifestForm:
-    """Parse a manifest in a back-end's form. Raises BadInput that names the field."""
+    """Parse the manifest in the file `path` as the model class `form`. Raises BadInput that names the field."""
     try:
         return form.model_validate({name: value for name, value in _read_yaml_mapping(path).items() if name != "kind"})
     except ValidationError as error:

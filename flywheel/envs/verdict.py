@@ -21,7 +21,11 @@ Verifier = Callable[[Mapping[str, Any], Mapping[str, Any]], float]
 def apply_verifier(
     verifier: Verifier, name: str, params: Mapping[str, Any], state: Mapping[str, Any], where: str
 ) -> float:
-    """The score of a final state, 0 to 1. Raises DataError for a state that lacks what the verifier reads."""
+    """Score a final state by a verifier, in [0, 1].
+
+    name: of the verifier, for messages. params: of the task. state: that it reads. where: the trajectory, for messages.
+    Raises DataError for a state that lacks what the verifier reads, or a score out of [0, 1].
+    """
     try:
         value = float(verifier(params, state))
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, ZeroDivisionError) as error:
@@ -48,10 +52,10 @@ def apply_verifier(
 
 @dataclass(frozen=True)
 class Verdict:
-    """What one scorer says of one trajectory.
+    """Hold what one scorer says of one trajectory.
 
-    score: in [0, 1]; None where the scorer gave none, and then `detail` says why. scorer, version: who said it.
-    detail: in words, what it adds to its score.
+    score: in [0, 1]; None where the scorer gave none, and then `detail` says why. scorer, version: who said it. detail:
+    in words, what it adds to its score.
     """
 
     score: float | None
@@ -68,12 +72,12 @@ class Verdict:
         return self.score >= self.threshold
 
     def row(self, trajectory_id: str) -> dict[str, Any]:
-        """As a row of the table `scores`."""
+        """Make a row of the table `scores` for the trajectory `trajectory_id`."""
         return {"trajectory_id": trajectory_id, **asdict(self), "v": self.v}
 
 
 def decide_verdict(verdicts: Iterable[Verdict]) -> Verdict:
-    """The one that counts, of all that judge a trajectory; one without a score where there are none."""
+    """Choose the verdict that counts, of all `verdicts` on a trajectory; one without a score where there are none."""
     return min(verdicts, key=_verdict_rank, default=Verdict(None, None, detail="no score"))
 
 
@@ -83,7 +87,8 @@ def _verdict_rank(verdict: Verdict) -> tuple[int, float]:
 
 
 def verdicts_from_rows(rows: Iterable[Mapping[str, Any]]) -> dict[str, Verdict]:
-    """Rows of the table `scores`, by trajectory: what was decided of each. Columns that a row lacks are empty."""
+    """Return the deciding verdict of each trajectory. rows: of the table `scores`; columns that a row lacks are
+    empty."""
     by_trajectory: dict[str, list[Verdict]] = defaultdict(list)
     for row in rows:
         texts = {name: row.get(name) or "" for name in ("scorer", "version", "detail")}

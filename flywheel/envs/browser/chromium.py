@@ -73,9 +73,9 @@ _executables_without_sandbox: set[Path] = set()  # executables that did not star
 
 
 def explain_missing_chromium_sandbox(executable: Path, settings: SandboxSettings) -> str:
-    """Explain why a browser starts without its sandbox; "": it starts with it, as far as is known.
+    """Explain why the browser `executable` starts without its sandbox; "": it starts with it, as far as is known.
 
-    Raises EnvError where it is required and cannot be.
+    Raises EnvError where `sandbox.chromium_sandbox` requires it and it cannot be.
     """
     if settings.chromium_sandbox == "off":
         return "sandbox.chromium_sandbox is off"
@@ -86,12 +86,12 @@ def explain_missing_chromium_sandbox(executable: Path, settings: SandboxSettings
 
 
 def record_chromium_sandbox_failure(executable: Path) -> None:
-    """Record that a browser started without its sandbox and did not with it."""
+    """Record that the browser `executable` started without its sandbox and did not with it."""
     _executables_without_sandbox.add(executable)
 
 
 def suggest_chromium_sandbox_fix(why: str) -> str:
-    """Suggest what to type against it."""
+    """Suggest what to type where the sandbox is missing. why: as `explain_missing_chromium_sandbox` says it."""
     return _SANDBOX_FIXES.get(why, "set it to auto, or to required")
 
 

@@ -363,10 +363,11 @@ class PageCheck:
 async def check_page(
     manifest: PageManifest, task: Task, settings: Settings, picture: Path | None, say: ReportLine, *, check: bool = True
 ) -> PageCheck:
-    """Try one task of a manifest. picture: a file for the first screen.
+    """Try one task of a manifest, and return what is wrong with its page.
 
-    Raises BadInput where there is nothing to try (packages not fetched, a first page that is not there), EnvError
-    where no browser starts; whatever the page does is told in the PageCheck.
+    picture: a file for the first screen; None: it is not saved. say: called with each finding's title and text. check:
+    run the conformance suite too. Raises BadInput where there is nothing to try (packages not fetched, a first page
+    that is not there), EnvError where no browser starts; whatever the page does is in the result.
     """
     trial = PageCheck()
     async with ManifestPages({manifest.name: manifest}) as pages, BrowserPool(settings.sandbox, pages) as pool:

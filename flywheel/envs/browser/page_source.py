@@ -76,7 +76,10 @@ class PageSource(Protocol):
 
 
 def is_within_prefixes(url: str, allowed: tuple[str, ...]) -> bool:
-    """Whether an address lies under one of the prefixes. An origin without a path is its origin and no longer name."""
+    """Tell whether an address lies under one of the prefixes `allowed`.
+
+    url: the address. A prefix without a path is that origin, not a longer name that begins like it.
+    """
     for prefix in allowed:
         scheme, _, rest = prefix.partition("://")
         whole = prefix if "/" in rest else f"{scheme}://{rest}/"
@@ -86,7 +89,7 @@ def is_within_prefixes(url: str, allowed: tuple[str, ...]) -> bool:
 
 
 def list_allowed_origins(allowed: tuple[str, ...]) -> frozenset[Origin]:
-    """Hosts and ports of prefixes of addresses."""
+    """List hosts and ports of the address prefixes `allowed`."""
     parts = [urlsplit(prefix) for prefix in allowed]
     found = {(one.netloc.rpartition("@")[2], one.hostname, one.port or _PORTS.get(one.scheme, 0)) for one in parts}
     return frozenset((f"[{host}]" if netloc.startswith("[") else host, port) for netloc, host, port in found if host)

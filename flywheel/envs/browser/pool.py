@@ -450,13 +450,13 @@ _MB = 2**20
 
 
 class BrowserPool:
-    """`async with BrowserPool(settings.sandbox, source) as pool:`, then `async with pool.env() as env:`.
+    """Lease pages of browsers: `async with BrowserPool(settings.sandbox, source) as pool:`, then `pool.env()`.
 
     A crash costs the sessions that were on it, at once and by a named error; the next lease gets a fresh page.
 
-    events: what happens here (`events.py`). root: the folder that sandbox.record_folder counts from; None: the current
-    one. touch: its pages are phones. launch, make_env and clock are there for tests of failures: they start a browser,
-    make a tab's environment, and tell the time in seconds. Raises BadInput where no Chromium is installed.
+    events: of the pool (`events.py`). root: the folder that sandbox.record_folder counts from; None: the current one.
+    touch: its pages are phones. launch, make_env and clock are there for tests of failures: they start a browser, make
+    a tab's environment, and give the time in seconds. Raises BadInput where no Chromium is installed.
     """
 
     def __init__(
@@ -526,18 +526,25 @@ class BrowserPool:
         return await read_pool_status(self)
 
     def reclaim(self, lease: PageLease, why: str, error: EnvError) -> None:
-        """Take a session back from its holder, who gets `error`. why: overdue or idle."""
+        """Take a session back from its holder, whose calls then raise `error`. why: overdue or idle."""
         self._end(lease, error, Reclaimed(**_event_fields(lease), why=why))
 
     # -- what a lease tells ---------------------------------------------------------------------------------------
     def lost(self, lease: PageLease, error: EnvError) -> None:
-        """End a session whose page crashed, hangs, or died with its browser."""
+        """End a session whose page crashed, hangs, or died with its browser. error: what its holder's calls then
+        raise."""
         self._end(lease, error, Crashed(**_event_fields(lease), error=str(error)))
 
     def stepped(self, event: Stepped) -> None:
+        """Publish the event of a step that a lease has done."""
         self.events.publish(event)
 
     def save_recording(self, film: episode_recorder.EpisodeRecording, folder: Path) -> asyncio.Task[Path | None]:
+        """Write an episode's recording to a file in `folder`, in the background; the task returns its path, None if it
+        failed.
+
+        film: what was recorded. The oldest recordings there make room where all are above `sandbox.record_mb` together.
+        """
         return self._writers.begin(
             asyncio.to_thread(episode_recorder.write_recording, film, folder, self.settings.record_mb * _MB)
         )

@@ -40,8 +40,11 @@ class ComputerPool:
 
 
 class ComputerBackend:
-    """name: as it is registered. form: its settings. apps: Debian's packages of applications of its tasks, by their
-    programs. own: worlds by manifests, by name."""
+    """Implement the back-end of computers.
+
+    name: as it is registered. form: class of its settings. apps: Debian packages of its tasks' applications, by
+    program. own: suites loaded from manifests, by name.
+    """
 
     def __init__(self, name: str, form: type[TerminalSettings], apps: Mapping[str, str]) -> None:
         self._name, self._form, self._apps = name, form, apps
@@ -54,12 +57,16 @@ class ComputerBackend:
         return [*shipped, *self.own]
 
     def suite(self, name: str) -> TaskSuite:
+        """Return the task suite called `name`."""
         return self.own.get(name) or task_suites.SHIPPED_COMPUTER_SUITES[name]
 
     def load(self, path: Path) -> TaskSuite:
+        """Load the manifest at `path` as a task suite of this back-end, and return it. Raises BadInput for a wrong
+        one."""
         return register_external_suite(self.own, task_suites.load_computer_suite(path, self._name), path)
 
     def verifier(self, task: Task) -> Verifier:
+        """Return the verifier that `task` names. Raises BadInput where there is none of that name."""
         found = task_suites.COMPUTER_VERIFIERS.get(task.verifier)
         if found is None:
             fix = did_you_mean(task.verifier, task_suites.COMPUTER_VERIFIERS)
@@ -67,12 +74,15 @@ class ComputerBackend:
         return found
 
     def limits(self, settings: Settings) -> EnvLimits:
+        """Return how many environments may be open at once, and their deadlines, by the settings."""
         return self._chosen(settings).limits
 
     def identity(self, settings: Settings) -> Mapping[str, Any]:
+        """Return those of its settings that an episode's course depends on."""
         return self._chosen(settings).model_dump(exclude=_NOT_IN_IDENTITY)
 
     def check(self, settings: Settings) -> None:
+        """Check its settings and what this machine needs for them. Raises BadInput."""
         chosen = self._chosen(settings)
         for world in self.own.values():
             if world.judging_s > chosen.timeout_s:
@@ -87,6 +97,7 @@ class ComputerBackend:
             raise BadInput(error.what, where=f"sandbox.kinds.{self._name}", fix=error.fix) from None
 
     def diagnose(self, settings: Settings) -> Iterable[Finding]:
+        """Say, for `flywheel doctor`, whether this machine has what it needs."""
         yield run_diagnostic(self._name, lambda: self._look(self._chosen(settings)))
         for world in self.own.values():
             if isinstance(world, OsworldSuite):
@@ -94,6 +105,11 @@ class ComputerBackend:
 
     @asynccontextmanager
     async def open(self, settings: Settings, root: Path | None) -> AsyncIterator[EnvPool]:
+        """Open a pool of its environments until the block ends.
+
+        root: the folder that relative paths in the settings count from; None: the current one. Raises EnvError where
+        none can be opened.
+        """
         chosen = self._chosen(settings)
         async with WarmPool(lambda: Computer.start(chosen), chosen.warm) as warm:
             yield ComputerPool(self, warm, chosen.timeout_s)

@@ -87,7 +87,7 @@ async def run_task_checker(checker: Checker, home: MachineHome, most: int, told:
 
 
 def decode_files(files: Mapping[str, str]) -> dict[str, bytes]:
-    """Raises EnvError where one is not base64."""
+    """Decode files by name from base64. files: by name. Raises EnvError where one is not base64."""
     try:
         return {name: base64.b64decode(text, validate=True) for name, text in files.items()}
     except ValueError as error:
@@ -105,8 +105,13 @@ async def run_checker(
     files: Mapping[str, bytes],
     bound: Mapping[str, Path] | None = None,
 ) -> CheckerVerdict:
-    """As `check`, for any program. name: what errors call it. words: that start it. files: what lies beside it, in
-    PLACE. bound: more places in there, and what of this machine is seen there."""
+    """Run a program that judges a copy of the home, without network, and return its verdict.
+
+    name: what errors call it. words: the command that starts it. chosen: its limits. home: of the machine. most: bytes
+    of the home that are copied. told: JSON values that it reads from standard input, beside the place of the home.
+    files: by name, what lies beside it in CHECKER_FOLDER. bound: more paths in there -> paths of this machine that are
+    seen there, read only. Raises CheckerFailed where it judges nothing, EnvError without bubblewrap.
+    """
     if why := isolation.explain_missing_bwrap():
         raise EnvError(f"no checker without bubblewrap: {why}", fix="apt-get install bubblewrap")
     folder = Path(tempfile.mkdtemp(prefix="flywheel-checker-"))

@@ -154,8 +154,11 @@ class ActionOutcome:
 
 
 class Computer:
-    """Made by `Computer.start`. desktop: None where it has no screen. functions: of its machine. text: what was
-    to be read last, its tools included."""
+    """Hold one computer, made by `Computer.start`.
+
+    desktop: None where it has no screen. functions: of its machine. text: what there was to read last, its tools
+    included.
+    """
 
     def __init__(self, machine: Machine, desktop: Desktop | None, chosen: TerminalSettings) -> None:
         self.machine, self.desktop, self._chosen = machine, desktop, chosen
@@ -167,7 +170,8 @@ class Computer:
 
     @classmethod
     async def start(cls, chosen: TerminalSettings) -> Computer:
-        """A fresh one; with a screen where the settings have one. Raises EnvError where it does not start."""
+        """Start a fresh computer. chosen: its settings; with a screen where they have one. Raises EnvError where it
+        does not start."""
         if not isinstance(chosen, ComputerSettings):
             made = cls(await Machine.start(chosen.machine, TOOL_READABLE_FOLDERS), None, chosen)
         else:
@@ -177,7 +181,10 @@ class Computer:
         return made
 
     async def begin(self, given: ComputerTaskSpec, limit_s: float) -> ActionOutcome:
-        """Its files, its set-up commands, its applications; what is seen then. Raises EnvError where one fails."""
+        """Set up a task: its site, files, set-up commands and applications; returns what is seen then.
+
+        given: the task's spec. limit_s: seconds for each set-up command. Raises EnvError where one fails.
+        """
         await self.serve(given)
         for path, text in given.files.items():
             await self.machine.put(path, text.encode("utf-8", "replace"))
@@ -192,7 +199,7 @@ class Computer:
         return await self.opened()
 
     async def serve(self, given: ComputerTaskSpec) -> None:
-        """Its task's site, before anything else."""
+        """Start the web site of a task, if it has one, and remember the task. given: its spec."""
         self._given = given
         if given.site:
             self.site = TaskSite(given.site)
@@ -237,7 +244,11 @@ class Computer:
         return await self.seen(note, result, screenshot)
 
     async def seen(self, note: str = "", result: str = "", screenshot: bytes | None = None) -> ActionOutcome:
-        """What came of an action, with what is seen then. screenshot: where it was taken already."""
+        """Return the outcome of an action, with what is seen now.
+
+        note: why nothing was done, "" if it was. result: text that the action returned. screenshot: PNG, where it was
+        taken already.
+        """
         if self._gui and screenshot is None:
             screenshot = await self.desktop.screenshot()
         tools = self._tools.told if self._tools is not None else ""

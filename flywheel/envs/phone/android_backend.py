@@ -73,33 +73,43 @@ class AndroidPool:
 
 
 class AndroidBackend:
+    """Implement the back-end of real phones and emulators."""
+
     def suites(self) -> Iterable[str]:
         return list(ANDROID_SUITES)
 
     def suite(self, name: str) -> TaskSuite:
+        """Return the task suite called `name`."""
         return ANDROID_SUITES[name]
 
     def load(self, path: Path) -> TaskSuite:
+        """Load the manifest at `path` as a task suite of this back-end, and return it. Raises BadInput for a wrong
+        one."""
         return suite_manifests.register_external_suite(ANDROID_SUITES, android_suite.load_android_suite(path), path)
 
     def verifier(self, task: Task) -> Verifier:
+        """Return the verifier that `task` names. Raises BadInput where there is none of that name."""
         if task.verifier != android_suite.ANDROID_VERIFIER:
             raise BadInput(f"no verifier is called {task.verifier!r}", where=task.task_id, fix="draw the task again")
         return android_suite.score_shown_state
 
     def limits(self, settings: Settings) -> EnvLimits:
+        """Return how many environments may be open at once, and their deadlines, by the settings."""
         chosen = parse_backend_settings(settings, _BACKEND_NAME, AndroidSettings)
         return EnvLimits(max(len(chosen.serials), 1), chosen.timeout_s, chosen.open_s)
 
     def identity(self, settings: Settings) -> Mapping[str, Any]:
+        """Return those of its settings that an episode's course depends on."""
         return {"settle_ms": parse_backend_settings(settings, _BACKEND_NAME, AndroidSettings).settle_ms}
 
     def check(self, settings: Settings) -> None:
+        """Check its settings and what this machine needs for them. Raises BadInput."""
         parse_backend_settings(settings, _BACKEND_NAME, AndroidSettings)
         if why := android_env.explain_missing_adb():
             raise BadInput(why, where=f"sandbox.kinds.{_BACKEND_NAME}", fix=_INSTALL_COMMAND)
 
     def diagnose(self, settings: Settings) -> Iterable[Finding]:
+        """Say, for `flywheel doctor`, whether this machine has what it needs."""
         return (
             run_diagnostic(
                 _BACKEND_NAME, lambda: self._look(parse_backend_settings(settings, _BACKEND_NAME, AndroidSettings))
@@ -108,6 +118,11 @@ class AndroidBackend:
 
     @asynccontextmanager
     async def open(self, settings: Settings, root: Path | None) -> AsyncIterator[EnvPool]:
+        """Open a pool of its environments until the block ends.
+
+        root: the folder that relative paths in the settings count from; None: the current one. Raises EnvError where
+        none can be opened.
+        """
         yield AndroidPool(parse_backend_settings(settings, _BACKEND_NAME, AndroidSettings))
 
     def _look(self, chosen: AndroidSettings) -> str:

@@ -141,35 +141,48 @@ class PhoneSettings(BackendSettings):
 
 
 class PhoneBackend:
+    """Implement the back-end of the emulated phone."""
+
     def suites(self) -> Iterable[str]:
         return [PHONE.name]
 
     def suite(self, name: str) -> TaskSuite:
+        """Return the phone's one task suite, whatever `name`."""
         return PHONE
 
     def verifier(self, task: Task) -> Verifier:
+        """Return the verifier that `task` names. Raises BadInput where there is none of that name."""
         found = PHONE.verifier(task.verifier)
         if found is None:
             raise BadInput(f"no verifier is called {task.verifier!r}", where=task.task_id, fix="draw the task again")
         return found
 
     def limits(self, settings: Settings) -> EnvLimits:
+        """Return how many environments may be open at once, and their deadlines, by the settings."""
         return parse_backend_settings(settings, _BACKEND_NAME, PhoneSettings).limits
 
     def identity(self, settings: Settings) -> Mapping[str, Any]:
+        """Return those of its settings that an episode's course depends on."""
         return phone_browser_settings(settings).model_dump(include=_IN_IDENTITY)
 
     def check(self, settings: Settings) -> None:
+        """Check its settings and what this machine needs for them. Raises BadInput."""
         parse_backend_settings(settings, _BACKEND_NAME, PhoneSettings)
         chromium.find_chromium(settings.sandbox)
 
     def diagnose(self, settings: Settings) -> Iterable[Finding]:
+        """Say, for `flywheel doctor`, whether this machine has what it needs."""
         return (
             run_diagnostic(_BACKEND_NAME, lambda: f"phones are shown by {chromium.find_chromium(settings.sandbox)}"),
         )
 
     @asynccontextmanager
     async def open(self, settings: Settings, root: Path | None) -> AsyncIterator[EnvPool]:
+        """Open a pool of its environments until the block ends.
+
+        root: the folder that relative paths in the settings count from; None: the current one. Raises EnvError where
+        none can be opened.
+        """
         async with (
             PhoneServer() as source,
             BrowserPool(phone_browser_settings(settings), source, root, touch=True) as pool,

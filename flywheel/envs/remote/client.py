@@ -214,7 +214,7 @@ _ENV_CLASSES = {
 
 
 def check_manager_settings(settings: Settings) -> None:
-    """Check what can be known before a run begins. Raises BadInput."""
+    """Check what of the manager's settings can be checked before a run begins. Raises BadInput."""
     if settings.sandbox.manager != CLUSTER_MANAGER:
         _manager_address_and_token(settings)
     elif settings.cluster.engine != "ray":

@@ -77,7 +77,7 @@ class LeasePolicy:
 
 
 class LeaseLedger:
-    """Nodes and sessions, in memory and in a SQLite file from which a manager that was killed goes on.
+    """Keep nodes and sessions, in memory and in a SQLite file from which a manager that was killed goes on.
 
     What a crash may not lose (a lease, its end, a node) is written before it is answered. When a session was last heard
     of is not: after a start all count as just heard of.
@@ -101,7 +101,11 @@ class LeaseLedger:
             raise DataError(f"not a manager's file: {error}", where=path, fix="name another --state") from None
 
     def register(self, node: str, boot: str, address: str, places: Mapping[str, tuple[int, str]]) -> None:
-        """Add a node that has started, or that this manager does not know. What it had before its start is gone."""
+        """Add a node that has started, or that this manager does not know. Its sessions of before its start are ended.
+
+        node: its name. boot: changes with each start. address: where players reach it. places: back-end -> (how many
+        environments, hash of its settings).
+        """
         known = self.nodes.get(node)
         if known is not None and known.boot != boot:
             self._end([one for one in self.sessions.values() if one.node == node], "the node began anew")
@@ -111,9 +115,9 @@ class LeaseLedger:
         self._keep_node(new)
 
     def beat(self, node: str, boot: str, has: Iterable[str]) -> list[str]:
-        """Hear of a node that has these sessions; gives those that are over.
+        """Hear of a node; returns those of its sessions that are over.
 
-        Raises KeyError for a node that has to register.
+        boot: as registered. has: sessions that it plays. Raises KeyError for a node that has to register.
         """
         known = self.nodes[node]
         if known.boot != boot:
@@ -122,9 +126,10 @@ class LeaseLedger:
         return [one for one in has if one not in self.sessions or self.sessions[one].node != node]
 
     def lease(self, user: str, kind: str, identity: str) -> tuple[LeasedSession, NodeRecord]:
-        """Lease a session on the node that has the most room. identity: the hash of the back-end's settings.
+        """Lease a session of the back-end `kind` to `user`, on the node that has the most room.
 
-        Raises NoCapacity, and BadInput where waiting would not help: all nodes with the back-end have other settings.
+        identity: the hash of the back-end's settings. Raises NoCapacity, and BadInput where waiting would not help: all
+        nodes with the back-end have other settings.
         """
         if self._terms.per_user and self._by_user[user] >= self._terms.per_user:
             raise NoCapacity(f"{user} has {self._terms.per_user} sessions, which is as many as a user may have")
@@ -153,14 +158,14 @@ class LeaseLedger:
         return session, node
 
     def release(self, session: str) -> bool:
-        """End a session; gives whether it was there."""
+        """End a session; returns whether it was there."""
         found = self.sessions.get(session)
         if found is not None:
             self._end([found], "released")
         return found is not None
 
     def heard(self, sessions: Iterable[str]) -> list[str]:
-        """Hear of the users of these sessions; gives those that are over."""
+        """Hear of the users of these sessions; returns those that are over."""
         over, now = [], self._clock()
         for one in sessions:
             if (found := self.sessions.get(one)) is not None:
@@ -181,7 +186,10 @@ class LeaseLedger:
         return found | self._end(late, "overdue") | self._end(silent, "nobody is heard of")
 
     def drain(self, node: str, draining: bool = True) -> None:
-        """Lease nothing on a node any more; its sessions go on. Raises KeyError where there is no such node."""
+        """Stop leasing on a node, or, with `draining` False, lease on it again; its sessions go on.
+
+        Raises KeyError where there is no such node.
+        """
         self.nodes[node].draining = draining
         self._keep_node(self.nodes[node])
 
@@ -234,7 +242,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 def manager_application(ledger: LeaseLedger, token: str) -> web.Application:
     """Make the manager's HTTP application, which closes the ledger at its end.
 
-    token: of nodes and players alike, as a bearer's. Answers that are no success have `error`; 409: try again later.
+    token: that nodes and players send as a bearer's. Answers that are no success have `error`; 409: try again later.
     """
     manager = _ManagerHandlers(ledger, token)
 

@@ -1,7 +1,7 @@
 """Serve this machine's environments to whoever has a lease that the manager signed.
 
-What the manager does not know of any more is ended at the next beat. Without a manager sessions go on until their
-leases end.
+A session that the manager does not know any more is ended at the next heartbeat. Without a manager sessions go on until
+their leases end.
 """
 
 from __future__ import annotations
@@ -157,9 +157,10 @@ async def _post_to_manager(client: aiohttp.ClientSession, path: str, body: Mappi
 async def open_node(
     name: str, token: str, settings: Settings, names: Iterable[str], root: Path | None = None, film: int = 0
 ) -> AsyncIterator[tuple[EnvNode, dict[str, tuple[int, str]]]]:
-    """Open a node with these back-ends; gives it, and its places and the identity of its settings by back-end.
+    """Open a node; yields it, and by back-end how many environments it has and the hash of its settings.
 
-    root: the folder that relative paths in the settings count from. film: as of `EnvNode`.
+    name: of the node. token: the manager's. names: back-ends that it plays. root: the folder that relative paths in the
+    settings count from. film: bytes of each session's episode that are kept; 0 is none.
     """
     names = list(names)
     found = {one: registry.find_backend(one) for one in names}
@@ -179,9 +180,9 @@ _MAX_WAITING_CONNECTIONS = 2048  # connections that wait to be taken
 
 @asynccontextmanager
 async def serve_application(application: web.Application, host: str, port: int = 0) -> AsyncIterator[str]:
-    """Serve an application until the block ends; gives its address. port: 0 takes a free one.
+    """Serve an application until the block ends; yields its address.
 
-    Raises BadInput where the port is in use.
+    host, port: where it listens; port 0 takes a free one. Raises BadInput where the port is in use.
     """
     runner = web.AppRunner(application, access_log=None)
     await runner.setup()
@@ -205,9 +206,9 @@ async def run_node(
 ) -> None:
     """Run a node until it was drained.
 
-    opening: `open_node(...)`. token: the manager's. manager: its address. address: where players find the node; empty:
-    where it listens. ready: is called with the address. Raises BadInput where the manager refuses the node or the port
-    is in use, and what `opening` raises.
+    opening: `open_node(...)`. token: the manager's. manager: its address. host, port: where the node listens; port 0
+    takes a free one. address: where players find it; empty: where it listens. ready: called with the address. Raises
+    BadInput where the manager refuses the node or the port is in use, and what `opening` raises.
     """
     async with opening as (made, places), serve_application(made.application(), host, port) as own:
         empty = asyncio.Event()

@@ -52,7 +52,10 @@ def icon_names() -> tuple[str, ...]:
 
 
 def draw_colour_noun_pairs(rng: random.Random, count: int, level: int, nouns: tuple[str, ...]) -> list[tuple[str, str]]:
-    """`count` different (colour, noun) pairs; from level 3 on they share colours and nouns."""
+    """Draw `count` different (colour, noun) pairs; from level 3 on they share colours and nouns.
+
+    rng: of all that is drawn. nouns: to choose from.
+    """
     colours, pool = list(vocabulary.COLOURS), list(nouns)
     if level >= 3 and rng.random() < 0.5:
         colours = rng.sample(colours, max(2, count // 2))
@@ -490,9 +493,10 @@ SCENE_KINDS: dict[str, Callable[[int, int, random.Random, int], DrawnScene]] = {
 
 
 def draw_scene(kind: str, level: int, rng: random.Random, coordinates: int, count: int | None = None) -> Scene:
-    """A scene of `kind` (a key of KINDS); levels 1 to LEVELS hold more, and more alike, elements.
+    """Draw a scene of `kind` (a key of SCENE_KINDS); levels 1 to SCENE_LEVELS hold more, and more alike, elements.
 
-    count: of the elements, at most, in place of the level's own; some kinds hold fewer, or a number of their own.
+    rng: of all that is drawn. coordinates: cells an axis of the answers' points. count: most elements, in place of the
+    level's own number; some kinds hold fewer, or a number of their own.
     """
     drawn = SCENE_KINDS[kind](level, count or rng.randint(*ELEMENT_COUNTS[level - 1]), rng, coordinates)
     shown = tuple((item.name, item.box) for item in drawn.shown or drawn.items)

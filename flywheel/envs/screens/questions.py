@@ -92,6 +92,7 @@ def _type(rng: random.Random, named: list[tuple[str, SceneItem]], coordinates: i
 
 
 def ask_typing(text: str, rng: random.Random, coordinates: int) -> SceneQuestion:
+    """Ask to type `text`; wording drawn by `rng`. coordinates: cells an axis of the answer's grammar."""
     said = rng.choice((f"Type {text}.", f"Enter {text}.", f'Type "{text}".', f"Write {text}."))
     return SceneQuestion("type", said, format_answer(f"I type {text}.", Type(text), coordinates), copied=text)
 

@@ -21,7 +21,7 @@ SCENE_LEVELS = 4
 
 @dataclass(frozen=True)
 class SceneBox:
-    """In pixels of the scene."""
+    """Hold a rectangle in pixels of the scene."""
 
     x: float
     y: float
@@ -33,9 +33,11 @@ class SceneBox:
         return Point((self.x + self.w / 2) / SCENE_SIDE, (self.y + self.h / 2) / SCENE_SIDE)
 
     def holds(self, point: Point) -> bool:
+        """Tell whether `point` (fractions of the screen) lies in the box."""
         return self.x <= point.x * SCENE_SIDE <= self.x + self.w and self.y <= point.y * SCENE_SIDE <= self.y + self.h
 
     def overlaps(self, other: SceneBox, gap: float = 4) -> bool:
+        """Tell whether the box `other` is nearer than `gap` pixels in both directions."""
         return (
             self.x < other.x + other.w + gap
             and other.x < self.x + self.w + gap
@@ -189,19 +191,23 @@ def format_section(rng: random.Random, body: str) -> str:
 
 
 def vary_colour(name: str, rng: random.Random) -> str:
-    """The named colour, a little off, so that no exact value is learnt."""
+    """Return the colour called `name`, as #rrggbb, varied a little by `rng`, so that no exact value is learnt."""
     value = vocabulary.COLOURS[name]
     channels = (int(value[i : i + 2], 16) + rng.randint(-12, 12) for i in (1, 3, 5))
     return "#" + "".join(f"{min(255, max(0, channel)):02x}" for channel in channels)
 
 
 def text_colour(on: str) -> str:
-    """The colour of text and icons on a ground of the colour `on`."""
+    """Return the colour of text and icons on a ground of the colour `on`."""
     return "#222222" if on in ("yellow", "white", "pink") else "#ffffff"
 
 
 def scatter_boxes(rng: random.Random, sizes: list[tuple[float, float]]) -> dict[int, SceneBox]:
-    """Places that do not overlap, by the number of the size; what finds none is left out."""
+    """Place rectangles so that they do not overlap; returns boxes by the index of their size, without those that find
+    no place.
+
+    rng: of the places. sizes: (width, height) in pixels.
+    """
     placed: dict[int, SceneBox] = {}
     for number, (w, h) in enumerate(sizes):
         for _ in range(60):

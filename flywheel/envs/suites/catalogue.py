@@ -1,9 +1,9 @@
-"""The worlds there are: their manifests, checked, and a checksum of their sources.
+"""List the suites of the package: their manifests, checked, and a checksum of their sources.
 
-A world is a folder with `manifest.json`, pages, and `world.py`, which has `draw(template, level, rng)` (the params of
-a task) and `next_step(task, state, rng)` (what an expert does). A site's `world.py` has `start`, `view`, `act` too,
-a game's has `solve(params)`: what shows that its levels can be won. A world of small pages (kind `page`) is one HTML
-page with its state in it, as a game, and declares its templates in Python (`TEMPLATES`), as a site.
+A suite is a folder with `manifest.json`, pages, and `world.py`, which has `draw(template, level, rng)` (the params of a
+task) and `next_step(task, state, rng)` (what an expert does). A site's `world.py` has `start`, `view`, `act` too, a
+game's has `solve(params)`: what shows that its levels can be won. A suite of small pages (kind `page`) is one HTML page
+with its state in it, as a game, and declares its templates in Python (`TEMPLATES`), as a site.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _SOURCES = {".html", ".js", ".css", ".json", ".py", ".svg"}
 
 
 class BrowserWorld(TaskSuite):
-    """One world's manifest, played in a browser. version rises when the meaning of its state changes.
+    """Hold one suite's manifest, played in a browser. version rises when the meaning of its state changes.
 
-    checksum: sha256 of the world's sources and of the shared ones.
+    checksum: sha256 of the suite's sources and of the shared ones.
     """
 
     environment: ClassVar[str] = "browser"
@@ -43,7 +43,10 @@ class BrowserWorld(TaskSuite):
     language: str = "en"
 
     def draw(self, template: str, level: int, seed: int) -> dict[str, Any]:
-        """The params of one seed, as a task of it has them. Raises BadInput for a level that the world has not."""
+        """Draw the params of a task, the same for the same `template`, `level` and `seed`.
+
+        Raises BadInput for a template or level that the suite has not.
+        """
         self.budget(template, level)
         return self.play.draw(template, level, random.Random(f"{self.name} {template} {level} {seed}"))
 
@@ -59,7 +62,7 @@ class BrowserWorld(TaskSuite):
         return self.module if site is None else site.speaking(self.language)
 
     def verifier(self, name: str) -> Callable[[Mapping[str, Any], Mapping[str, Any]], float] | None:
-        """A function of the world's own by name, or of a site's small edition; None where there is none."""
+        """Find a function of the suite's own by name, or of a site's small edition; None where there is none."""
         play = self.play
         return getattr(play, name, None) or getattr(getattr(play, "small", None), name, None) if name else None
 
@@ -106,7 +109,7 @@ def _declared(folder: Path, language: str) -> dict[str, dict[str, Any]]:
 
 @functools.cache
 def get_world(name: str) -> BrowserWorld:
-    """A world of the package by name. Raises BadInput for an unknown one."""
+    """Find a suite of the package by name. Raises BadInput for an unknown one."""
     if name not in list_worlds():
         raise BadInput(f"no world is called {name!r}", where="synthesis.domains", fix=did_you_mean(name, list_worlds()))
     return load_world(*_places()[name])

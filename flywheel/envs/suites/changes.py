@@ -1,8 +1,8 @@
-"""What was changed in a site's records, against what was asked: how the verifiers of sites see side effects.
+"""Compare what was changed in a site's records with what was asked: how the verifiers of sites see side effects.
 
-Records are JSON values: collections (id -> fields) and single values. A change is a leaf that differs from the start.
-A key that begins with an underscore is bookkeeping (counters, what was read) and never counts. The id of something
-new means nothing: a new entry of a collection is known by its content.
+Records are JSON values: collections (id -> fields) and single values. A change is a leaf that differs from the start. A
+key that begins with an underscore is bookkeeping (counters, what was read) and never counts. The id of something new
+means nothing: a new entry of a collection is known by its content.
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ _NUMBER = re.compile(r"[^\d.\-]*(-?\d[\d,]*(?:\.\d+)?)\s*[^\d]*")
 def share_of_changes(
     start: Mapping[str, Any], goal: Mapping[str, Any], now: Mapping[str, Any], ignore: Iterable[str] = ()
 ) -> float:
-    """Changes asked for and made, over all that were asked for or made: 1 where exactly those.
+    """Count changes that were asked for and made, over all that were asked for or made: 1 where they are the same, or
+    none.
 
-    ignore: patterns of paths that do not count, such as "mails/*/unread". 1 too where nothing was asked and made.
+    start, goal, now: records at the start, as they shall be, and as they are. ignore: patterns of paths that do not
+    count, such as "mails/*/unread".
     """
     trees = _apart((start, goal, now))
     before, asked_for, made = (_leaves(one, trees[0]) for one in trees)
@@ -44,7 +46,11 @@ def share_of_changes(
 def share_of_values(
     start: Mapping[str, Any], goal: Mapping[str, Any], now: Mapping[str, Any], absent: Any = None
 ) -> float:
-    """The same of single values, where something is asked: a key that is not there has the value `absent`."""
+    """Count, as `share_of_changes` does, changes of single values; something must be asked or made.
+
+    start, goal, now: values at the start, as they shall be, and as they are. absent: the value of a key that is not
+    there.
+    """
     keys = {*start, *goal, *now}
     asked = {key for key in keys if goal.get(key, absent) != start.get(key, absent)}
     made = {key for key in keys if now.get(key, absent) != start.get(key, absent)}

@@ -1,4 +1,4 @@
-"""Fields of a posted form, read and checked on the server: a site never trusts what a browser sent."""
+"""Read and check the fields of a posted form on the server: a site never trusts what a browser sent."""
 
 from __future__ import annotations
 
@@ -50,11 +50,12 @@ def read_form(form: Mapping[str, str], fields: Iterable[Field]) -> dict[str, str
 
 
 def email(value: str) -> str:
+    """Check that `value` is an e-mail address; returns what is wrong, "" if nothing."""
     return "" if _EMAIL.fullmatch(value) else "Enter an e-mail address, such as ann@example.com."
 
 
 def day(value: str) -> str:
-    """A day as 2026-01-31."""
+    """Check that `value` is a day as 2026-01-31; returns what is wrong, "" if nothing."""
     try:
         return "" if date.fromisoformat(value).isoformat() == value else "Enter a day as 2026-01-31."
     except ValueError:
@@ -62,19 +63,19 @@ def day(value: str) -> str:
 
 
 def clock(value: str) -> str:
-    """A time of day as 09:30."""
+    """Check that `value` is a time of day as 09:30; returns what is wrong, "" if nothing."""
     return "" if re.fullmatch(r"([01]\d|2[0-3]):[0-5]\d", value) else "Enter a time as 09:30."
 
 
 def digits(count: int) -> Check:
-    """Exactly `count` ASCII digits: a postcode, a card number."""
+    """Make a check for exactly `count` ASCII digits: a postcode, a card number."""
     return lambda value: (
         "" if re.fullmatch(rf"[0-9]{{{count}}}", value) else ("Enter {count} digits.", {"count": count})
     )
 
 
 def whole_number(low: int, high: int) -> Check:
-    """A whole number from low to high."""
+    """Make a check for a whole number from `low` to `high`."""
 
     def check(value: str) -> Wrong:
         right = re.fullmatch(r"-?[0-9]{1,9}", value) and low <= int(value) <= high
@@ -84,5 +85,6 @@ def whole_number(low: int, high: int) -> Check:
 
 
 def one_of(options: Iterable[str]) -> Check:
+    """Make a check for one of the `options`."""
     known = frozenset(options)
     return lambda value: "" if value in known else "Choose one of the options."

@@ -1,4 +1,4 @@
-"""Levels of a world: drawn from a seed, told apart by content, drawn again until one is fit to be played."""
+"""Draw levels of a game from a seed, tell them apart by content, and draw again until one is fit to be played."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TRIES = 2000
 
 
 def first_winnable(make: Callable[[], T | None], what: str, tries: int = _TRIES) -> T:
-    """What `make` gives, the first time that it is not None. A search that reaches its limit counts as None.
+    """Call `make` until it returns something, and return that; a search that reaches its limit counts as None.
 
     what: the level, for the error. Raises DataError where `tries` calls give nothing.
     """

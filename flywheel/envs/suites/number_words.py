@@ -1,4 +1,4 @@
-"""Numbers as one says them in English: how many, and which one."""
+"""Spell numbers as one says them in English: how many, and which one."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _ORDINALS = (
 
 
 def cardinal(number: int) -> str:
-    """A number from 0 to 999, without "and": three hundred five."""
+    """Spell a number from 0 to 999, without "and": three hundred five."""
     if number < 20:
         return _UNITS[number]
     if number < 100:
@@ -52,7 +52,7 @@ def cardinal(number: int) -> str:
 
 
 def ordinal(number: int) -> str:
-    """A place from 1 to 99: first, twenty third."""
+    """Spell the place `number`, from 1 to 99: first, twenty third."""
     if number <= 12:
         return _ORDINALS[number - 1]
     if number < 20:

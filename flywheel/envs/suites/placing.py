@@ -1,4 +1,4 @@
-"""Pieces placed on a board from a tray of three, where full lines clear: what such games share.
+"""Solve games in which pieces from a tray of three are placed on a board where full lines clear: what they share.
 
 `shared/placing.js` has the same rules. A game says which cells its board has, which of them make a line, and where on
 the screen a cell is.
@@ -39,7 +39,7 @@ class Placement(NamedTuple):
 
 
 class Level:
-    """A board and its pieces. params: `filled` (cells), `pieces` (shape: offsets, colour), `target` (lines)."""
+    """Hold a board and its pieces. params: `filled` (cells), `pieces` (shape: offsets, colour), `target` (lines)."""
 
     def __init__(self, cells: Sequence[Cell], lines: Sequence[Sequence[Cell]], params: Mapping[str, Any]) -> None:
         self.cells = list(cells)
@@ -53,6 +53,7 @@ class Level:
         self.start = PlacingState(self.mask(map(tuple, params["filled"])), tray, len(tray), 0)
 
     def mask(self, cells: Any) -> int:
+        """Return the bits of `cells`."""
         return sum(self._bit[cell] for cell in cells)
 
     def _placements(self, shape: Sequence[Sequence[int]]) -> list[Placement]:
@@ -65,7 +66,7 @@ class Level:
         return found
 
     def moves(self, state: PlacingState) -> Iterator[tuple[tuple[int, Cell], PlacingState]]:
-        """Each (piece, the cell of its first square) that fits, with the state after it."""
+        """Yield each (piece, the cell of its first square) that fits, with the state after it."""
         filled, dealt = state.filled, state.dealt
         for piece in state.tray:
             tray = tuple(number for number in state.tray if number != piece)
@@ -83,17 +84,21 @@ class Level:
                 yield (piece, cell), PlacingState(after & ~gone, tray, dealt, lines)
 
     def won(self, state: PlacingState) -> bool:
+        """Tell whether `state` has cleared the target's lines."""
         return state.lines >= self.target
 
     def value(self, state: PlacingState) -> float:
-        """How promising a state is: lines cleared, lines nearly full, room left."""
+        """Estimate how promising a state is: lines cleared, lines nearly full, room left."""
         near = 0.0
         for line in self._lines:
             near += ((state.filled & line).bit_count() / line.bit_count()) ** 4
         return 3 * state.lines + near - 0.12 * state.filled.bit_count()
 
     def solve(self, state: PlacingState | None = None, widths: Sequence[int] = _WIDTHS) -> Way | None:
-        """Placements that clear the target's lines from `state` (the start where None); None where none are found."""
+        """Find placements that clear the target's lines from `state` (the start where None); None where none are found.
+
+        widths: of the beam search, tried in order.
+        """
         for width in widths:
             way = beam(self.start if state is None else state, self.moves, self.won, self.value, width)
             if way is not None:
@@ -102,7 +107,7 @@ class Level:
 
 
 def deal(shapes: Sequence[Sequence[Cell]], count: int, rng: random.Random) -> list[dict[str, Any]]:
-    """`count` pieces drawn from `shapes`; the three of a tray differ in colour."""
+    """Draw `count` pieces from `shapes`; the three of a tray differ in colour. rng: of the draw."""
     pieces: list[dict[str, Any]] = []
     while len(pieces) < count:
         for colour in rng.sample(_COLOURS, TRAY):
@@ -113,7 +118,10 @@ def deal(shapes: Sequence[Sequence[Cell]], count: int, rng: random.Random) -> li
 def attempt(
     make: Callable[[Mapping[str, Any]], Level], params: dict[str, Any], fewest: int, most: int, thought: bool
 ) -> dict[str, Any] | None:
-    """The params where the level is won in `fewest` to `most` placements; thought: not by the best one each time."""
+    """Return `params` where the level is won in `fewest` to `most` placements, else None.
+
+    make: a level of params. thought: it must not be won by taking the best placement each time.
+    """
     level = make(params)
     if thought:
         greedy = level.solve(widths=(1,))
@@ -138,7 +146,12 @@ def step(
     plans: Plans,
     centre: Callable[[Cell], tuple[float, float]],
 ) -> tuple[str, Action] | None:
-    """The next placement: a piece is dragged from its place in the tray. centre: of a cell, in the board's units."""
+    """Choose the next placement, a drag of a piece from its place in the tray; None at the end or where no way is
+    found.
+
+    task, state: being played. rng: of the wording. level: of the task. plans: ways found so far. centre: of a cell, in
+    the board's units.
+    """
     if state["terminated"]:
         return None
     now = read(level, state)

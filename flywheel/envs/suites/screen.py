@@ -1,4 +1,4 @@
-"""What the expert of a site sees, and how its hands move: an element is clicked where it is, or scrolled to first.
+"""See the screen as the expert of a site does, and move its hands: click an element where it is, or scroll to it first.
 
 An expert is a function of what is on the screen alone, so it also mends what somebody else left half done.
 """
@@ -19,7 +19,7 @@ _SCROLL = ("I scroll.", "It is further away, I scroll.", "I look for it.")
 
 
 class Screen:
-    """The screen that a state describes. records: of the session; page, query: the page shown last."""
+    """Read the screen that a state describes. records: of the session; page, query: the page shown last."""
 
     def __init__(self, state: Mapping[str, Any], rng: random.Random, t: Messages) -> None:
         self.records: Mapping[str, Any] = state["records"]
@@ -31,40 +31,42 @@ class Screen:
         self._beyond = {element["name"]: element for element in state.get("beyond", ())}
 
     def has(self, name: str) -> bool:
-        """Whether the page holds an element, in the viewport or beyond it."""
+        """Tell whether the page holds the element `name`, in the viewport or beyond it."""
         return name in self._seen or name in self._beyond
 
     def value(self, name: str) -> str:
-        """What a field holds; "" where it is not in the viewport."""
+        """Return what the field `name` holds; "" where it is not in the viewport."""
         return self._seen.get(name, {}).get("value", "")
 
     def checked(self, name: str) -> bool:
-        """Whether a box or an option of a few is ticked; False where it is not in the viewport."""
+        """Tell whether the check box or option `name` is ticked; False where it is not in the viewport."""
         return self._seen.get(name, {}).get("checked", False)
 
     def in_view(self, name: str) -> bool:
-        """Whether an element could be clicked without scrolling."""
+        """Tell whether the element `name` could be clicked without scrolling."""
         element = self._seen.get(name)
         return element is not None and 0 <= element["y"] + element["h"] / 2 < 1
 
     def above(self, name: str) -> bool:
-        """Whether one would have to scroll up to it."""
+        """Tell whether one would have to scroll up to the element `name`."""
         element = self._seen.get(name)
         y = self._beyond[name]["y"] if element is None and name in self._beyond else element and element["y"]
         return y is not None and y < 0
 
     def middle(self, name: str) -> float:
-        """How far down an element's middle is, as a share of the viewport; below 0 and over 1 beyond it."""
+        """Return how far down the middle of the element `name` is, as a share of the viewport; below 0 and over 1
+        beyond it."""
         one = self._seen.get(name) or self._beyond[name]
         return one["y"] + one.get("h", 0) / 2
 
     def order(self, prefix: str) -> list[str]:
-        """Names of the page's elements that begin so, from the top to the bottom."""
+        """List the names of the page's elements that begin with `prefix`, from the top to the bottom."""
         places = {name: one["y"] for name, one in {**self._beyond, **self._seen}.items() if name.startswith(prefix)}
         return sorted(places, key=places.__getitem__)
 
     def click(self, name: str, *said: str) -> Move:
-        """Click an element, or scroll towards it. said: ways to say so. Raises DataError where the page has none."""
+        """Click the element `name`, or scroll towards it. said: thoughts to choose from. Raises DataError where
+        there is none."""
         element = self._seen.get(name)
         if element is not None:
             x, y = element["x"] + element["w"] / 2, element["y"] + element["h"] / 2
@@ -80,7 +82,7 @@ class Screen:
         return self.say(*_SCROLL), Scroll(Point(0.5, 0.5), direction)
 
     def seen(self, name: str) -> Move | None:
-        """Scroll until an element is in the viewport, to be read; None where it is."""
+        """Scroll until the element `name` is in the viewport, to be read; None where it is."""
         return None if self.in_view(name) else self.click(name)
 
     def fill(
@@ -88,8 +90,8 @@ class Screen:
     ) -> Move:
         """Fill in a form, field by field, then click `submit` ("": Enter, in the last text field).
 
-        A text goes into a text field; of a `<select>`, it is the value of the option; True and False tick a box or
-        not. said: ways to say what is done, by field and for `submit`.
+        values: by field; a text goes into a text field, or is the value of an option of a `<select>`; True and False
+        tick a box or not. said: thoughts to choose from, by field and for `submit`.
         """
         said = said or {}
         names = list(values)
@@ -132,8 +134,9 @@ class Screen:
         return self.say(*(said or ("I type it.", "Now I type it."))), Type(text)
 
     def answer(self, text: str, *said: str) -> Move:
-        """Say the answer: the end of the episode."""
+        """End the episode with the answer `text`. said: thoughts to choose from."""
         return self.say(*(said or ("Here is the answer.", "I have the answer."))), Finished(text)
 
     def say(self, *variants: str) -> str:
+        """Choose one of the `variants` of a thought."""
         return self._rng.choice(variants)

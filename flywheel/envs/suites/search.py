@@ -20,7 +20,7 @@ class SearchLimit(DataError):
 
 
 def shortest(start: Hashable, moves: Moves, done: Callable[[Any], bool], limit: int = 200_000) -> Way | None:
-    """A way of fewest moves from `start` to a state that is `done` (breadth first); None where there is none.
+    """Find a way of fewest moves from `start` to a state that is `done` (breadth first); None where there is none.
 
     moves(state): the (move, next state) pairs there are; states are hashable. limit: states looked at. Raises
     SearchLimit beyond it.
@@ -47,10 +47,12 @@ def best_first(
     limit: int = 100_000,
     weight: float = 1.0,
 ) -> Way | None:
-    """A way found by looking first at the states with the least (moves made + weight x left(state)) (A*).
+    """Find a way from `start` to a state that is `done`, cheapest (moves made + weight x left) first (A*); None if
+    none.
 
-    left: how many moves may be left. Where it never says too many and weight is 1, the way is a shortest one; a larger
-    weight looks at fewer states. limit: states looked at. Raises SearchLimit beyond it.
+    moves(state): the (move, next state) pairs there are. left: how many moves may be left. Where it never says too many
+    and weight is 1, the way is a shortest one; a larger weight looks at fewer states. limit: states looked at. Raises
+    SearchLimit beyond it.
     """
     order = itertools.count()  # equal states in the order they were found: the same answer each time
     heap = [(weight * left(start), next(order), 0, start)]
@@ -82,10 +84,11 @@ def beam(
     width: int,
     most: int = 1000,
 ) -> Way | None:
-    """A way found by keeping, after each move, the `width` states of highest value; None where they lead nowhere.
+    """Find a way from `start` to a state that is `done`, following the `width` states of highest value (beam search).
 
-    For long games that every move brings nearer to their end, and in which no search sees all: it may miss a way.
-    most: moves, after which it gives up.
+    moves(state): the (move, next state) pairs there are. value: of a state. most: moves, after which it gives up.
+    Returns None where they lead nowhere: it may miss a way. For long games that every move brings nearer to their end,
+    and in which no search sees all.
     """
     if done(start):
         return []
@@ -114,7 +117,7 @@ def _trace(came: dict[Any, tuple[Any, Any] | None], state: Any) -> Way:
 
 
 class Plans:
-    """Ways that an expert has found and goes along: a state on one needs no search of its own.
+    """Remember ways that an expert has found: a state on one needs no search of its own.
 
     It changes nothing of what is played where `solve` is a function of (task, state) alone. A way is followed only as
     long as the states come as foreseen.
@@ -125,7 +128,7 @@ class Plans:
         self._moves: OrderedDict[Hashable, Any] = OrderedDict()
 
     def move(self, task_id: str, state: Hashable, solve: Callable[[Any], Way | None]) -> Any | None:
-        """The next move from `state`; None where `solve` finds no way, or an empty one."""
+        """Return the next move of the task `task_id` from `state`; None where `solve` finds no way, or an empty one."""
         key = (task_id, state)
         if key not in self._moves:
             way = solve(state)

@@ -1,4 +1,4 @@
-"""Serves the worlds on 127.0.0.1: games and small pages as one page each, sites as pages with state on the server.
+"""Serve the suites on 127.0.0.1: games and small pages as one page each, sites as pages with state on the server.
 
 A session lives under an unguessable path `/s/<token>/`. The state that a verifier reads stays in this process: no
 address gives it out, so an agent cannot reach it from the screen.
@@ -48,7 +48,7 @@ class SuiteSession:
 
 
 class WorldServer:
-    """`async with WorldServer() as server:` serves until the block ends; one is enough for a process."""
+    """Serve until the block ends: `async with WorldServer() as server:`; one is enough for a process."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -69,11 +69,13 @@ class WorldServer:
 
     # -- sessions -------------------------------------------------------------------------------------------------
     def open(self, task: Task, seed: int) -> WorldSession:
-        """A fresh session of the task (`sandbox.sessions.PageSource`). Raises BadInput for an unknown world."""
+        """Open a fresh session of the task, a `PageSession`. seed: of the page's chance. Raises BadInput for an
+        unknown suite."""
         return WorldSession(self, self.new_session(task, seed), task)
 
     def new_session(self, task: Task, seed: int) -> str:
-        """Address of a fresh session of the task. Raises BadInput for an unknown world."""
+        """Begin a fresh session of the task and return its address. seed: of its chance. Raises BadInput for an
+        unknown suite."""
         world = catalogue.get_world(task.world)
         session = SuiteSession(world, task, seed)
         if world.kind == "site":
@@ -83,16 +85,19 @@ class WorldServer:
         return f"{self.url}/s/{token}/"
 
     def state(self, url: str) -> dict[str, Any]:
-        """What happened in a site's session so far (a copy); a game's state lives in its page: {}."""
+        """Return a copy of the state of the site's session at `url`; {} of a game, whose state lives in its page."""
         return changes.copy_records(self._session(url).state)
 
     def set_state(self, url: str, state: dict[str, Any]) -> None:
+        """Replace the state of the site's session at `url` by `state`."""
         self._session(url).state = state
 
     def kind(self, url: str) -> str:
+        """Return the kind of the suite whose session is at `url`: game, page or site."""
         return self._session(url).world.kind
 
     def end_session(self, url: str) -> None:
+        """End the session at `url`; nothing happens where there is none."""
         self._sessions.pop(_token(url), None)
 
     def _session(self, url: str) -> SuiteSession:
@@ -167,7 +172,7 @@ class WorldServer:
 
 
 class WorldSession:
-    """A session of a world as a browser sees it (`sandbox.sessions.PageSession`)."""
+    """Hold a session of a suite as a browser sees it (a `PageSession`)."""
 
     viewport: tuple[int, int] | None = None
     step_ms: int | None = None
@@ -180,15 +185,18 @@ class WorldSession:
         self.restorable = server.kind(url) == "game"  # all of it is the page's state; a site has half-filled forms
 
     def state(self, seen: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the state that the verifier reads: the server's, or that of the page in `seen`."""
         return self._server.state(self.url) or seen["game"] or {}
 
     def score(self, state: Mapping[str, Any]) -> float:
+        """Score `state` by the task's verifier, in [0, 1]."""
         return verifiers.score_state(self._task, state)
 
     def save_server_state(self) -> bytes:
         return json.dumps(self._server.state(self.url)).encode()
 
     def restore_server_state(self, kept: bytes) -> None:
+        """Restore the server's state from the bytes `kept`, as `save_server_state` gave them."""
         self._server.set_state(self.url, json.loads(kept))
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""A site: pages, forms and task templates, over records that live on the server.
+"""Define a site: pages, forms and task templates, over records that live on the server.
 
     site = Site(Path(__file__).parent, data=make_records)
 
@@ -10,8 +10,8 @@
 
     SITE = site
 
-A form answers by a redirect, also where it is refused: what was typed and what is wrong wait in the session's state
-for the page of the form, so that going back in the browser never sends anything twice.
+A form answers by a redirect, also where it is refused: what was typed and what is wrong wait in the session's state for
+the page of the form, so that going back in the browser never sends anything twice.
 """
 
 from __future__ import annotations
@@ -45,19 +45,20 @@ _QUERY = 300  # characters of a query value that are read
 
 @dataclass(frozen=True)
 class Page:
-    """A page to show: a Jinja template of the site, and what it needs."""
+    """Name a page to show: a Jinja template of the site, and the values that it needs."""
 
     template: str
     values: Mapping[str, Any]
 
     @classmethod
     def of(cls, template: str, **values: Any) -> Page:
+        """Make a page of the template called `template` with these `values`."""
         return cls(template, values)
 
 
 @dataclass(frozen=True)
 class Visit:
-    """One request of one session. records: of the session; pages read them, forms change them in place."""
+    """Hold one request of one session. records: of the session; pages read them, forms change them in place."""
 
     records: Records
     state: dict[str, Any]
@@ -67,25 +68,25 @@ class Visit:
     t: messages.Messages  # visit.t("Text with {name}", name=...) in the session's language
 
     def read(self, *fields: Field) -> dict[str, str]:
-        """The form's values, checked. Raises Invalid."""
+        """Return the checked values of the form's `fields`. Raises Invalid."""
         return forms.read_form(self.form, fields)
 
     def number(self, name: str, default: int, low: int, high: int) -> int:
-        """A whole number of the query, such as the page of a list; the default where it is none, clipped."""
+        """Return the whole number `name` of the query, clipped to `low` and `high`; `default` where it is none."""
         text = self.query.get(name, "")
         return min(max(int(text), low), high) if re.fullmatch(r"-?[0-9]{1,9}", text) else default
 
     def option(self, name: str, options: Sequence[str]) -> str:
-        """A value of the query, or the first option where it is none of them."""
+        """Return the value `name` of the query, or the first of the `options` where it is none of them."""
         value = self.query.get(name, "")
         return value if value in options else options[0]
 
     def said(self, wrong: forms.Wrong) -> str:
-        """What is wrong with a field, in the session's language."""
+        """Say what is wrong with a field, in the session's language."""
         return self.t(wrong) if isinstance(wrong, str) else self.t(wrong[0], **wrong[1])
 
     def notice(self, text: str, **values: Any) -> None:
-        """Said once, on the page shown next."""
+        """Show a notice on the next page, once. text: with placeholders for `values`."""
         self.state["notice"] = self.t(text, **values)
 
 
@@ -118,11 +119,12 @@ class Site:
         return _registrar(self._pages, route)
 
     def form(self, route: str) -> Callable[[Handler], Handler]:
-        """Register what a form is posted to."""
+        """Register what a form is posted to. `<name>` in the `route` stands for one part of the path."""
         return _registrar(self._forms, route)
 
     def offer(self, tasks: Iterable[SiteTask]) -> Site:
-        """Add task templates. Raises ValueError for a name that is taken."""
+        """Add task templates and return the site. tasks: with names of their own. Raises ValueError for a name that
+        is taken."""
         for task in tasks:
             if task.name in self.tasks:
                 raise ValueError(f"{self.folder.name} has two task templates called {task.name}")
@@ -130,7 +132,7 @@ class Site:
         return self
 
     def speaking(self, language: str) -> Site:
-        """The same site in another language, one object for each."""
+        """Return the same site in another language, one object for each."""
         if language == self.language:
             return self
         if language not in self._editions:
@@ -147,14 +149,15 @@ class Site:
         }
 
     def score(self, params: Mapping[str, Any], state: Mapping[str, Any]) -> float:
-        """The verifier of all task templates: `world:score`."""
+        """Score `state` against what the task's `params` ask for: the verifier of all task templates, `world:score`."""
         start, asked = self._fresh(params["seed"]), json.dumps(params, sort_keys=True)
         return self.tasks[params["task"]].score(start, self._wanted(asked), state)
 
     def draw(self, template: str, level: int, rng: random.Random) -> dict[str, Any]:
-        """The params of a task: the seed of the session's records, what the template drew, and the instruction.
+        """Draw the params of a task: the seed of the session's records, what the template drew, and the instruction.
 
-        Raises BadInput where the records never hold anything that could be asked for.
+        template, level: of the task. rng: of all that is drawn. Raises BadInput where the records never hold anything
+        that could be asked for.
         """
         if self.small and template not in self.tasks:
             return self.small.draw(template, level, rng)
@@ -166,7 +169,10 @@ class Site:
         )
 
     def draw_on(self, seed: int, template: str, level: int, rng: random.Random) -> dict[str, Any]:
-        """The params of a task on the records of this seed. Raises Redraw where they hold nothing to ask for."""
+        """Draw the params of a task of `template` and `level` on the records of `seed`.
+
+        Raises Redraw where they hold nothing to ask for.
+        """
         drawn = self.tasks[template].params(self._fresh(seed), level, rng, self.t)
         return {**drawn, "task": template, "seed": seed}
 
@@ -182,7 +188,7 @@ class Site:
         return wanted
 
     def records(self, params: Mapping[str, Any]) -> Records:
-        """The records that a session of these params starts with, to be changed at will."""
+        """Return the records that a session of these params starts with, to be changed at will."""
         return changes.copy_records(self._fresh(params["seed"]))
 
     def _fresh(self, seed: int) -> Records:
@@ -190,13 +196,16 @@ class Site:
         return _made(self.data, self.folder.name, self.language, seed)
 
     def start(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """The state of a fresh session: JSON values alone."""
+        """Make the state of a fresh session of the task with these `params`: JSON values alone."""
         if self.small and "seed" not in params:
             return self.small.start(params)
         return {"records": self.records(params), "page": "", "query": {}, "notice": "", "refused": None}
 
     def view(self, state: dict[str, Any], path: str, query: Mapping[str, str]) -> tuple[str, dict[str, Any]] | None:
-        """A page: its template and the values it needs; None where there is no such page."""
+        """Return the template and values of the page at `path`; None where there is no such page.
+
+        state: of the session; notices are taken from it. query: of the request.
+        """
         if "records" not in state:
             return self.small.view(state, path, query)
         short = {name[:_QUERY]: value[:_QUERY] for name, value in query.items()}
@@ -221,7 +230,10 @@ class Site:
         return page.template, shown | dict(self.common(visit)) | dict(page.values)
 
     def act(self, state: dict[str, Any], path: str, form: Mapping[str, str]) -> str | None:
-        """A posted form: the page to show next; None where there is no such form. A refused one changes nothing."""
+        """Handle a form posted to `path`; returns the page to show next, None where there is no such form.
+
+        state: of the session, changed in place; a refused form changes no records. form: its values by field.
+        """
         if "records" not in state:
             return self.small.act(state, path, form)
         visit = self._visit(state, path, {}, form)
@@ -237,7 +249,11 @@ class Site:
             return site_address(back, **query)
 
     def next_step(self, task: Task, state: Mapping[str, Any], rng: random.Random) -> tuple[str, Action] | None:
-        """What an expert does on the screen; None where nothing is left to do."""
+        """Return thought and action of an expert on the screen that `state` describes; None where nothing is left to
+        do.
+
+        task: being played. rng: of the wording.
+        """
         if "records" not in state:
             return self.small.next_step(task, state, rng)
         return self.tasks[task.template].steps(Screen(state, rng, self.t), task.params)
@@ -263,7 +279,7 @@ def _made(data: Callable[[random.Random, str], Records], site: str, language: st
 
 
 def site_address(path: str, **query: object) -> str:
-    """A path with a query, as links and redirects need it; empty values are left out."""
+    """Join a path and a query, as links and redirects need it; empty values are left out."""
     kept = {name: value for name, value in query.items() if value not in ("", None)}
     return f"{path}?{urlencode(kept)}" if kept else path
 

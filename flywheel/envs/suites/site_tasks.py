@@ -1,4 +1,4 @@
-"""Task templates of a site: what is asked, how it is verified, how an expert does it; declared beside the pages.
+"""Define task templates of a site: what is asked, how it is verified, how an expert does it; declared beside the pages.
 
 A task is verified on the server's records (exactly the asked change), on the page reached, on an answer given by
 `finished(content='...')`, or on several of these. The expected records are made by the template's own `change`, so a
@@ -23,7 +23,8 @@ Wanted = tuple[dict[str, Any], tuple[str, Mapping[str, str]] | None, Answer | No
 
 @dataclass(frozen=True)
 class Draw:
-    """What a template draws from: a fresh session's records (a copy), seeded chance, the level, a language's texts."""
+    """Hold what a template draws from: a fresh session's records (a copy), seeded chance, the level, a language's
+    texts."""
 
     records: dict[str, Any]
     rng: random.Random
@@ -31,7 +32,7 @@ class Draw:
     t: Messages
 
     def pick(self, collection: str, fits: Callable[[dict[str, Any]], Any] = lambda entry: True) -> tuple[str, Any]:
-        """Key and fields of one entry of a collection that fits. Raises Redraw where none does."""
+        """Pick an entry of a collection that `fits`; returns its key and fields. Raises Redraw where none does."""
         fitting = [(key, entry) for key, entry in self.records[collection].items() if fits(entry)]
         if not fitting:
             raise Redraw
@@ -77,7 +78,10 @@ class SiteTask:
         return {level: steps + (steps // 3 if steps >= 10 else 0) for level, steps in self.levels.items()}
 
     def params(self, records: dict[str, Any], level: int, rng: random.Random, t: Messages) -> dict[str, Any]:
-        """What is drawn from these records, with the instruction. Raises Redraw where it would be done already."""
+        """Draw the params of a task on `records`, with the instruction in the language of `t`.
+
+        level: of the task. rng: of all that is drawn. Raises Redraw where the task would be done already.
+        """
         drawn = self.draw(Draw(changes.copy_records(records), rng, level, t))
         if self.score(records, self.wanted(records, drawn), {"records": records, "page": "", "query": {}}) == 1:
             raise Redraw
@@ -85,7 +89,7 @@ class SiteTask:
         return {**drawn, "instruction": text.format(**drawn)}
 
     def wanted(self, start: dict[str, Any], params: Mapping[str, Any]) -> Wanted:
-        """What is asked for: the records as they shall be, the page to be on, the answer (None: any)."""
+        """Return what is asked for: the records as they shall be, the page to be on, the answer (None: any)."""
         goal = start
         if self.change is not None:
             goal = changes.copy_records(start)
@@ -94,7 +98,10 @@ class SiteTask:
         return goal, page, None if self.answer is None else self.answer(start, dict(params))
 
     def score(self, start: dict[str, Any], wanted: Wanted, state: Mapping[str, Any]) -> float:
-        """0 to 1; 1 where exactly what was asked is so. start: the records that the session began with, fresh."""
+        """Score a session, 0 to 1; 1 where exactly what was asked holds.
+
+        start: the records that it began with. wanted: as the method of that name gives it. state: of the session now.
+        """
         goal, page, answer = wanted
         value = changes.share_of_changes(start, goal, state["records"], self.ignore)
         if page is not None and not _is_on(state, *page):

@@ -1,4 +1,4 @@
-"""What oracles share: finding places on the screen, acting there, and speaking of it."""
+"""Find places on the screen, act there and speak of it: what oracles share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from flywheel.utils.errors import DataError
 
 
 def where(state: Mapping[str, Any], name: str) -> Point:
-    """Centre of a named element, as fractions of the viewport. Raises DataError where it is not on the screen."""
+    """Return the centre of the element `name`, as fractions of the viewport. Raises DataError where `state` does not
+    show it."""
     for element in state["elements"]:
         if element["name"] == name:
             x, y = element["x"] + element["w"] / 2, element["y"] + element["h"] / 2
@@ -21,40 +22,44 @@ def where(state: Mapping[str, Any], name: str) -> Point:
 
 
 def shown(state: Mapping[str, Any], name: str) -> bool:
+    """Tell whether the screen that `state` describes shows the element `name`."""
     return any(element["name"] == name for element in state["elements"])
 
 
 def click(state: Mapping[str, Any], name: str) -> Action:
+    """Click the element `name`. Raises DataError where `state` does not show it."""
     return Click(where(state, name))
 
 
 def spot(state: Mapping[str, Any], x: float, y: float) -> Point:
-    """The point (x, y) of a game's board, in its units, as fractions of the viewport."""
+    """Return the point (x, y) of a game's board, in its units, as fractions of the viewport. state: with the board's
+    frame."""
     frame = state["frame"]
     return _inside(frame["x"] + x / frame["cols"] * frame["w"], frame["y"] + y / frame["rows"] * frame["h"])
 
 
 def click_at(state: Mapping[str, Any], x: float, y: float) -> Action:
+    """Click the point (x, y) of a game's board, in its units. state: with the board's frame."""
     return Click(spot(state, x, y))
 
 
 def click_cell(state: Mapping[str, Any], col: int, row: int) -> Action:
-    """A click in the middle of a cell of a game's board."""
+    """Click the middle of the cell (col, row) of a game's board. state: with the board's frame."""
     return click_at(state, col + 0.5, row + 0.5)
 
 
 def drag(state: Mapping[str, Any], start: tuple[float, float], end: tuple[float, float]) -> Action:
-    """A drag between two places of a game's board, in its units."""
+    """Drag from `start` to `end` on a game's board, (x, y) in its units each. state: with the board's frame."""
     return Drag(spot(state, *start), spot(state, *end))
 
 
 def press(key: str) -> Action:
-    """One key, such as left, up, space, a."""
+    """Press one key, such as left, up, space, a."""
     return Hotkey((key,))
 
 
 def say(rng: random.Random, *variants: str) -> str:
-    """One of several ways to say the same."""
+    """Choose one of several `variants` of a thought by `rng`."""
     return rng.choice(variants)
 
 

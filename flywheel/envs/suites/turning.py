@@ -1,7 +1,7 @@
-"""Boards of pieces that turn in their cells, and how to turn them so that every end meets one of a neighbour's.
+"""Turn pieces in their cells so that every end meets one of a neighbour's: solvers of such boards.
 
-A piece is the sum of the sides that its ends point to; a board is rows of pieces, 0 for an empty cell. Solvers of the
-games whose pieces are turned by clicks, a quarter clockwise each.
+A piece is the sum of the sides that its ends point to; a board is rows of pieces, 0 for an empty cell. A click turns a
+piece a quarter clockwise.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Cell = tuple[int, int]  # column, row
 
 
 def turned(piece: int, times: int = 1) -> int:
-    """The piece after quarter turns clockwise."""
+    """Return the piece after so many quarter turns (`times`) clockwise."""
     for _ in range(times % 4):
         piece = (piece << 1 & 15) | piece >> 3
     return piece
@@ -30,22 +30,24 @@ def turns(piece: int, wanted: int) -> int:
 
 
 def ways_to_lie(piece: int) -> tuple[int, ...]:
-    """What a piece can be turned to, fewest turns first."""
+    """List what a piece can be turned to, fewest turns first."""
     return tuple(dict.fromkeys(turned(piece, times) for times in range(4)))
 
 
 def replaced(board: Board, cell: Cell, piece: int) -> Board:
+    """Return `board` with `piece` in the `cell` (x, y)."""
     x, y = cell
     row = (*board[y][:x], piece, *board[y][x + 1 :])
     return (*board[:y], row, *board[y + 1 :])
 
 
 def total_turns(board: Board, layout: Board) -> int:
+    """Count the quarter turns that take `board` to `layout`."""
     return sum(turns(a, b) for row, wanted in zip(board, layout, strict=True) for a, b in zip(row, wanted, strict=True))
 
 
 def fewest_turns(board: Board) -> Board | None:
-    """The layout without an open end that takes the fewest turns; None where there is none.
+    """Find the layout of `board` without an open end that takes the fewest turns; None where there is none.
 
     Exact: cells are laid one by one, and of all layouts so far only the cheapest is kept for each set of ends that wait
     for what comes next (one bit for each column, one for the cell to the right).
@@ -85,7 +87,10 @@ def fewest_turns(board: Board) -> Board | None:
 
 
 def connected_layouts(board: Board, limit: int = 3000) -> Iterator[Board]:
-    """Every layout without an open end in which all pieces hang together. Raises SearchLimit after `limit` guesses."""
+    """Yield every layout of `board` without an open end in which all pieces hang together.
+
+    Raises SearchLimit after `limit` guesses.
+    """
     rows, cols = len(board), len(board[0])
     cells = [(x, y) for y in range(rows) for x in range(cols)]
     guesses = 0
@@ -151,12 +156,12 @@ _NAMES = {1: "end", 3: "bend", 5: "straight piece", 7: "fork", 15: "cross"}
 
 
 def side_name(piece: int) -> str:
-    """What one would call a piece, however it lies."""
+    """Name the kind of a piece, however it lies."""
     return _NAMES[min(ways_to_lie(piece))]
 
 
 def side_words(cell: Cell, cols: int, rows: int) -> str:
-    """Where on the board a cell is, in words."""
+    """Say in words where on a board of `cols` x `rows` a cell is."""
     column = ("left", "middle", "right")[3 * cell[0] // cols]
     row = ("upper", "middle", "lower")[3 * cell[1] // rows]
     if row == column:

@@ -1,5 +1,7 @@
-"""The verifiers of the worlds' tasks: `state:score`, what any game says of itself, or the name of a function of the
-world's own Python (`shop_cart` or `world:score`)."""
+"""Find the verifier of a suite's task: `state:score`, a game's own score, or a function of the suite's Python.
+
+Such a function is named as `shop_cart` or `world:score`.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ def score_state(task: Task, state: Mapping[str, Any]) -> float:
 
 
 def find_verifier(task: Task) -> Verifier:
-    """The task's verifier. Raises BadInput where there is none of that name."""
+    """Return the task's verifier. Raises BadInput where there is none of that name."""
     if task.verifier == "state:score":
         return game_score
     found = catalogue.get_world(task.world).verifier(task.verifier.removeprefix("world:"))

@@ -22,7 +22,7 @@ _FEWEST = 4  # trajectories of a level that must have been judged before it open
 
 
 def read_open_levels(ws: Workspace, iteration: int) -> dict[str, int]:
-    """The highest open level by world, after an iteration. Raises DataError for a file that cannot be read."""
+    """Read the highest open level of each suite after an iteration. Raises DataError for a file that cannot be read."""
     path = ws.levels(iteration)
     try:
         found = json.loads(path.read_text(encoding="utf-8"))["open"]
@@ -34,6 +34,7 @@ def read_open_levels(ws: Workspace, iteration: int) -> dict[str, int]:
 
 
 def write_open_levels(ws: Workspace, iteration: int, found: Mapping[str, int]) -> None:
+    """Write the highest open level of each suite after `iteration`. found: level by suite."""
     write_json(ws.levels(iteration), {"open": dict(sorted(found.items()))})
 
 
@@ -44,7 +45,11 @@ def lowest_level(settings: Settings, world: str) -> int:
 
 
 def is_above_open_level(settings: Settings, opened: Mapping[str, int], task: Task) -> bool:
-    """Whether a task is of a level that is not open yet in its world; false where all are open, or no levels known."""
+    """Tell whether a task is of a level that is not open yet in its suite; False where all are open, or it has no
+    levels.
+
+    opened: highest open level by suite; absent: its lowest.
+    """
     if not settings.synthesis.level_unlock_success or task.world not in registry.list_task_suites():
         return False
     return task.level > opened.get(task.world, lowest_level(settings, task.world))
@@ -53,7 +58,7 @@ def is_above_open_level(settings: Settings, opened: Mapping[str, int], task: Tas
 def raise_open_levels(
     settings: Settings, before: Mapping[str, int], outcomes: Iterable[tuple[Task, bool]]
 ) -> dict[str, int]:
-    """The open levels after an iteration.
+    """Return the open levels after an iteration.
 
     before: those that its tasks were made of. outcomes: of each of its judged trajectories, the task and V. The next
     level opens where at least synthesis.level_unlock_success of the trajectories of the highest open one solved their

@@ -28,16 +28,16 @@ _MIN_TEMPLATES = 4  # templates that a world must have before a share of them is
 
 
 def list_templates(settings: Settings, world: TaskSuite) -> Mapping[str, TaskTemplate]:
-    """The templates of a world that tasks are made of. Raises BadInput for a name that no world has."""
+    """List the templates of the suite `world` that tasks are made of. Raises BadInput for a name that no suite has."""
     out = _templates_of_world(settings.synthesis.excluded_templates, world, "excluded_templates")
     return {name: spec for name, spec in world.templates.items() if name not in out}
 
 
 def held_out_templates(settings: Settings, world: TaskSuite) -> frozenset[str]:
-    """The templates of a world that evaluation alone draws: those named, or a share of those that have one of the
-    levels asked for, which is the same for all seeds.
+    """Return the templates of the suite `world` that evaluation alone draws.
 
-    Raises BadInput for a name that no world has.
+    They are those named, or a share of those that have one of the levels asked for, the same for all seeds. Raises
+    BadInput for a name that no suite has.
     """
     chosen = settings.synthesis.held_out
     if not isinstance(chosen, float | int):
@@ -54,7 +54,7 @@ def held_out_templates(settings: Settings, world: TaskSuite) -> frozenset[str]:
 
 
 def is_held_out(settings: Settings, task: Task) -> bool:
-    """Whether the task's template is one that no training task has. A third-party page's template is its own."""
+    """Tell whether no training task has the task's template. A third-party page's template is its own."""
     return task.world in registry.list_task_suites() and task.template in held_out_templates(
         settings, registry.get_task_suite(task.world)
     )
@@ -88,9 +88,10 @@ def _split_template_name(name: str, parameter: str) -> tuple[str, str]:
 
 
 def make_page_task(manifest: PageManifest, variant: str, seed: int, split: str, domain: str = "") -> Task:
-    """One task of a manifest. Its instruction is "" where the page tells it. Raises BadInput for unfetched packages.
+    """Make one task of a manifest. Its instruction is "" where the page gives it.
 
-    domain: by default the one that the manifest names.
+    variant: of the page. seed: any integer. split: train or eval. domain: by default the one that the manifest names.
+    Raises BadInput for packages that are not fetched.
     """
     params = {"variant": variant, "seed": seed}
     identity = json.dumps([manifest.name, variant, manifest.level, seed])
@@ -112,7 +113,7 @@ def make_page_task(manifest: PageManifest, variant: str, seed: int, split: str, 
 
 
 def page_checksum(manifest: PageManifest) -> str:
-    """sha256 of what a task was made for: the manifest, and the files of its page where they are ours to serve."""
+    """Hash (sha256) what a task was made for: the manifest, and the files of its page where they are ours to serve."""
     if manifest.url or manifest.server:
         files = packages.hash_served_folder(manifest.template) if manifest.template else ""
     else:
@@ -124,7 +125,7 @@ def page_checksum(manifest: PageManifest) -> str:
 async def fetch_page_instructions(
     tasks: Iterable[Task], lease: Callable[[Task], AbstractAsyncContextManager[Any]]
 ) -> list[Task]:
-    """The tasks, with the instructions that their pages tell. lease: `Environments.env`.
+    """Return the tasks with the instructions that their pages give. lease: lends an environment (`EnvProvider.env`).
 
     Raises EnvError where a page cannot be opened or read.
     """
@@ -166,17 +167,20 @@ Turn = tuple[TaskSuite | PageManifest, list[Slot]]  # what is drawn from, and wh
 def make_tasks(
     settings: Settings, iteration: int, split: str, root: Path | None = None, opened: Mapping[str, int] | None = None
 ) -> list[Task]:
-    """The tasks of an iteration's split, each with its own content.
+    """Make the tasks of an iteration's split, each with its own content.
 
-    Train tasks are new in each iteration. synthesis.fixed_template_fraction of a world's are of the same templates and
+    split: train, eval or gate. root: the workspace, for synthesis.manifests. opened: with
+    synthesis.level_unlock_success, the highest level of training tasks by suite; absent: its lowest (`curriculum.py`).
+
+    Train tasks are new in each iteration. synthesis.fixed_template_fraction of a suite's are of the same templates and
     levels in each, so that iterations can be compared; the others go on where the iteration before it stopped. Eval
     tasks are the same in all, and no train task has the content of one (of third-party pages, the seed of one), nor a
-    held-out template. Of a world that has these, every third eval task is of one. root: the workspace, for
-    synthesis.manifests. opened: with synthesis.level_unlock_success, the highest level of training tasks by world;
-    absent: its lowest (`curriculum.py`). Gate tasks are drawn as eval tasks are, anew in each iteration, of contents
-    that no train task of any iteration has (`reserved`); a template without such a content is passed over, and there
-    may be fewer than promotion.tasks. They too are of the split eval. Raises BadInput for an unknown split, a world in
-    two domains, levels that no world has, a held-out template that there is not, or a wrong manifest.
+    held-out template. Of a suite that has these, every third eval task is of one. Gate tasks are drawn as eval tasks
+    are, anew in each iteration, of contents that no train task of any iteration has (`is_reserved`); a template without
+    such a content is passed over, and there may be fewer than promotion.tasks. They too are of the split eval.
+
+    Raises BadInput for an unknown split, a suite in two domains, levels that no suite has, a held-out template that
+    there is not, or a wrong manifest.
     """
     if split not in SPLITS:
         raise BadInput(f"no split is called {split!r}", where="make_tasks", fix=f"use {', '.join(SPLITS)}")
@@ -207,8 +211,11 @@ def make_tasks(
 
 
 def fresh_tasks(settings: Settings, iteration: int, count: int, root: Path | None = None) -> list[Task]:
-    """Tasks that had no part in making or choosing an iteration's model: drawn as its gate tasks are, none with the
-    content of one of these or of an eval task. There may be fewer than `count`."""
+    """Draw at most `count` tasks that had no part in making or choosing an iteration's model.
+
+    They are drawn as its gate tasks are, none with the content of one of these or of an eval task. root: the workspace,
+    for synthesis.manifests.
+    """
     looked_at = {
         task_content(task) for split in ("eval", "gate") for task in make_tasks(settings, iteration, split, root)
     }
@@ -417,10 +424,11 @@ def make_task(
     domain: str = "",
     threshold: float = 1.0,
 ) -> Task:
-    """One task. Its id is its content: world, template, level, seed, params.
+    """Make one task. Its id is its content: suite, template, level, seed, params.
 
-    seed: any integer. domain: by default the one that the world is listed in. threshold: of a template that names none;
-    a manifest says itself what success is. Raises BadInput for a template or a level that the world has not.
+    world: a suite, or the manifest of a third-party page. template: for a page, its variant. seed: any integer. split:
+    train or eval. domain: by default the one that the suite is listed in. threshold: of a template that names none; a
+    manifest says itself what success is. Raises BadInput for a template or a level that the suite has not.
     """
     if isinstance(world, PageManifest):
         return make_page_task(world, template, seed, split, domain)
@@ -447,17 +455,17 @@ def make_task(
 
 
 def task_content(task: Task) -> str:
-    """What the agent meets, without the seed: two tasks of equal content are the same task."""
+    """Return what the agent meets, without the seed: two tasks of equal content are the same task."""
     return json.dumps([task.world, task.template, task.level, task.params], sort_keys=True)
 
 
 def task_to_row(task: Task) -> dict[str, Any]:
-    """A row of the table `tasks`."""
+    """Make a row of the table `tasks` of `task`."""
     return {**vars(task), "params": json.dumps(task.params, sort_keys=True)}
 
 
 def task_from_row(row: Mapping[str, Any]) -> Task:
-    """Back from a row of the table `tasks` (further columns, such as iteration, are ignored)."""
+    """Make a task of a row of the table `tasks`; further columns, such as iteration, are ignored."""
     older = set() if row.get("environment") else {"environment"}  # a column that earlier versions had not
     fields = {name: row[name] for name in Task.__dataclass_fields__.keys() - older}
     return Task(**{**fields, "params": json.loads(row["params"])})
@@ -472,9 +480,10 @@ def _seed(split: str, key: str) -> int:
 
 
 def check_task_settings(settings: Settings, iteration: int, root: Path) -> frozenset[str]:
-    """Draw the iteration's tasks, less the instructions that pages tell. Returns the kinds of their environments.
+    """Draw the iteration's tasks as a check, less the instructions that pages give; returns the back-ends that they
+    need.
 
-    Raises BadInput naming the parameter.
+    root: the workspace. Raises BadInput naming the parameter.
     """
     chosen = settings.synthesis
     with errors_of_setting("synthesis.worlds"):

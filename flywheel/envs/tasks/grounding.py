@@ -36,7 +36,7 @@ svg {{ display: block; overflow: visible; }}
 
 
 class SceneRenderer:
-    """A browser that draws scenes. Must be used on one thread that runs no event loop.
+    """Draw scenes in a browser. Must be used on one thread that runs no event loop.
 
     Raises EnvError where the browser cannot be started or dies.
     """
@@ -65,7 +65,7 @@ class SceneRenderer:
         self._playwright.stop()
 
     def draw(self, scenes: Sequence[Scene]) -> np.ndarray:
-        """uint8 [scenes, SIDE, SIDE, 3]."""
+        """Draw the scenes: uint8 [scenes, SCENE_SIDE, SCENE_SIDE, 3]."""
         sheet = SHEET_COLUMNS * SHEET_COLUMNS
         parts = [self._sheet(scenes[start : start + sheet]) for start in range(0, len(scenes), sheet)]
         return np.concatenate(parts) if parts else np.zeros((0, SCENE_SIDE, SCENE_SIDE, 3), dtype=np.uint8)
@@ -100,9 +100,9 @@ class GroundingExample:
 
 
 def make_grounding_examples(n: int, seed: int, settings: Settings) -> list[GroundingExample]:
-    """`n` samples, of every kind of scene and every level in turn, three questions a screen at most.
+    """Make `n` examples, of every kind of scene and every level in turn, three questions a screen at most.
 
-    The same arguments give the same samples. Raises EnvError where Chromium fails, BadInput where there is none.
+    seed: the same arguments give the same examples. Raises EnvError where Chromium fails, BadInput where there is none.
     """
     rng = random.Random(f"general {seed}")
     kinds, per_screen = list(layouts.SCENE_KINDS), 3
@@ -129,7 +129,7 @@ def _screens(drawn: list[layouts.Scene], executable: str) -> list[bytes]:
 
 
 def encode_png(pixels: np.ndarray) -> bytes:
-    """uint8 [height, width, 3] as a PNG."""
+    """Encode `pixels`, uint8 [height, width, 3], as a PNG."""
     out = io.BytesIO()
     Picture.fromarray(pixels).save(out, format="PNG", compress_level=1)
     return out.getvalue()

@@ -120,7 +120,7 @@ class _EndedAtStart(EnvError):
 
 
 class Chromium:
-    """A running browser. `died` is set as soon as it is gone, by whatever cause."""
+    """Hold a running browser. `died` is set as soon as it is gone, by whatever cause."""
 
     def __init__(
         self,
@@ -143,7 +143,8 @@ class Chromium:
 
     @classmethod
     async def start(cls, executable: Path, settings: SandboxSettings, touch: bool = False) -> Chromium:
-        """Start a browser. touch: its tabs are phones. Raises EnvError where none comes up within a minute."""
+        """Start the browser `executable`. touch: its tabs are phones. Raises EnvError where it is not up within a
+        minute."""
         wanted = settings.frames != "screenshot" and _takes_begin_frames.get(executable, True)
         browser = await cls._launch(executable, settings, wanted)
         try:
@@ -239,7 +240,10 @@ class Chromium:
         return not self.died.is_set()
 
     async def open_tab(self, width: int, height: int) -> BrowserTab:
-        """Open a tab, ready for a session. Raises EnvError where the browser is gone; the caller keeps the deadline."""
+        """Open a tab of `width` x `height` pixels, ready for a session.
+
+        Raises EnvError where the browser is gone; the caller keeps the deadline.
+        """
         if not self.alive:
             raise EnvError("the browser is gone", where=f"process {self.pid}")
         tab = BrowserTab(

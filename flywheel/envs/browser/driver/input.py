@@ -29,7 +29,7 @@ _DRAG_START_S = 1.0  # for the browser to say what is dragged, once the page let
 
 
 class MouseGrip:
-    """A button of the mouse that is held down on a page, and what of the page hangs on it.
+    """Hold a button of the mouse down on a page, with what of the page is dragged by it.
 
     Where the browser makes a drag of HTML of it (`draggable`, a link, a picture, selected text), no move of the mouse
     reaches the page any more: the browser hands us what is dragged, and we say where it is and that it is dropped.
@@ -40,23 +40,26 @@ class MouseGrip:
         self._inside = False  # a drag of HTML has entered the page
 
     async def press(self, at: PixelPoint) -> None:
+        """Move the mouse to a point and press the button. at: pixels of the viewport."""
         self.page.dragged = None
         await self.page.deliver(self._mouse("mouseMoved", at))
         await self._mouse("mousePressed", at)
 
     async def move(self, at: PixelPoint) -> None:
+        """Move the mouse, or what is dragged, to a point. at: pixels of the viewport."""
         if self.page.dragged is None:
             await self.page.deliver(self._mouse("mouseMoved", at))
         else:
             await self._tell("dragOver" if self._inside else "dragEnter", at)
 
     async def heed(self, seen: Mapping[str, Any]) -> None:
-        """Wait for the browser to say what is dragged, where `seen`, after a move, tells of a drag of HTML."""
+        """Wait for the browser to say what is dragged, where `seen`, after a move, reports a drag of HTML."""
         if seen.get("dragging") and self.page.dragged is None:
             with contextlib.suppress(TimeoutError):  # nothing to drag, or a frame that was taken away
                 await self.page.until(lambda: self.page.dragged is not None, _DRAG_START_S)
 
     async def release(self, at: PixelPoint) -> None:
+        """Release the button at a point, and drop there what is dragged. at: pixels of the viewport."""
         if self.page.dragged is None:
             await self._mouse("mouseReleased", at)
             return
@@ -66,7 +69,8 @@ class MouseGrip:
         self.page.dragged = None
 
     def let_go(self, at: PixelPoint) -> None:
-        """Release the button where another page is seen: this one must not be left with it held."""
+        """Release the button once another page is shown: this one must not be left with it held. at: pixels of the
+        viewport."""
         if self.page.gone:
             return
         if self.page.dragged is None:
@@ -526,7 +530,7 @@ class TouchDriver(InputDriver):
 
 
 class FingerGrip:
-    """One that stays on the screen, and is moved by a person: `MouseGrip` for phones. began: when, in seconds."""
+    """Hold a finger of a person on the screen: `MouseGrip` for phones. began: when, in seconds."""
 
     def __init__(
         self,
@@ -537,18 +541,22 @@ class FingerGrip:
         self.page, self._touch, self._ahead = page, touch, began - time.time()
 
     async def press(self, at: PixelPoint) -> None:
+        """Put the finger down at a point. at: pixels of the viewport."""
         await self._told("touchStart", at)
 
     async def move(self, at: PixelPoint) -> None:
+        """Move the finger to a point. at: pixels of the viewport."""
         await self._told("touchMove", at)
 
     async def heed(self, seen: Mapping[str, Any]) -> None:
-        """Do nothing: nothing hangs on a finger."""
+        """Do nothing, whatever was `seen`: a finger drags no HTML."""
 
     async def release(self, at: PixelPoint) -> None:
+        """Lift the finger where it is; `at` is ignored."""
         await self._told("touchEnd", None)
 
     def let_go(self, at: PixelPoint) -> None:
+        """Cancel the touch once another page is shown; `at` is ignored."""
         if not self.page.gone:
             self._touch(self.page, "touchCancel", None, time.time() + self._ahead)
 

@@ -175,7 +175,7 @@ class BrowserTab:
         files: Path | None = None,
         entry: LoginSteps | None = None,
     ) -> dict[str, Any]:
-        """Begin a fresh session at `url`: storage, clock and chance are new, time stands still. Gives what is seen.
+        """Begin a fresh session at `url` and return what is seen: storage, clock and chance are new, time stands still.
 
         seed: of the page's chance. allowed: prefixes of addresses that navigation may not leave. prepare: JavaScript
         run after the load; a promise that it returns is waited for, and page time passes meanwhile. read: JavaScript
@@ -195,7 +195,10 @@ class BrowserTab:
         return await self.observe(0) if seen is None else seen
 
     async def prepare(self, viewport: tuple[int, int] | None = None) -> None:
-        """Have an empty page in a context of its own, which the next session begins in: a process is started for it."""
+        """Open an empty page in a context of its own, in which the next session begins: a process is started for it.
+
+        viewport: width and height in pixels; None: the tab's.
+        """
         if self._preparing is not None:
             await asyncio.gather(self._preparing, return_exceptions=True)
         size, pages = viewport or self._default_size, self.stack.pages
@@ -282,7 +285,7 @@ class BrowserTab:
 
     # -- what an environment does ---------------------------------------------------------------------------------
     async def do(self, action: Action, ms: float = _ACTION_MS) -> str:
-        """Carry out one action on what is seen, page or dialog; "" or why nothing was done.
+        """Carry out one action on what is seen, page or dialog; returns "" or why nothing was done.
 
         ms: page time that it may take: a drag takes some, all other actions take none.
         """
@@ -291,7 +294,7 @@ class BrowserTab:
         return await self.dialogs.through(self._perform(action, ms)) or ""
 
     async def observe(self, ms: float) -> dict[str, Any]:
-        """Let what was begun finish, pass `ms` of page time, and tell what is seen: `url`, `elements`, `game`.
+        """Let what was begun finish, pass `ms` of page time, and return what is seen: `url`, `elements`, `game`.
 
         Of a dialog: `url`, its own `elements`, and `dialog`; `game` is None. No time passes while one is open.
         """
@@ -303,7 +306,11 @@ class BrowserTab:
         return seen | {"elements": [*seen["elements"], *self.bar.elements]} if self.bar.open(self.page) else seen
 
     async def look(self, ms: float) -> dict[str, Any]:
-        """Observe where no dialog is open; a page that left the allowed addresses is brought back."""
+        """Observe where no dialog is open, after `ms` of page time; a page that left the allowed addresses is brought
+        back.
+
+        Raises EnvError where it cannot be brought back, or the tab is gone.
+        """
         while True:
             page = self.page
             try:
@@ -358,14 +365,14 @@ class BrowserTab:
         return await self.dialogs.screenshot(self.screen, self.size) if self.dialogs.open else self.screen
 
     async def advance(self, ms: float) -> dict[str, Any]:
-        """Pass `ms` of page time, far faster than it is real; gives what is seen at the end."""
+        """Pass `ms` of page time, far faster than it is real, and return what is seen at the end."""
         while ms > _CHUNK_MS:
             await self.observe(_CHUNK_MS)
             ms -= _CHUNK_MS
         return await self.observe(ms)
 
     async def evaluate(self, expression: str) -> Any:
-        """Evaluate JavaScript in the page that is seen; None where it opens a dialog.
+        """Evaluate the JavaScript `expression` in the page that is seen; None where it opens a dialog.
 
         Raises EnvError where a dialog is open, or the script fails.
         """
@@ -388,7 +395,8 @@ class BrowserTab:
         return kept | {"cookies": cookies} | own
 
     async def load_state(self, kept: Mapping[str, Any]) -> bool:
-        """Bring back what `save_state` gave, in a session just opened at the same address; False where it cannot be."""
+        """Restore a state in a session just opened at the same address; returns False where it cannot be. kept: by
+        `save_state`."""
         self.hands.clipboard = kept["clipboard"]
         await self.set_zoom(kept["zoom"])
         await self.context.set_cookies(kept["cookies"])
@@ -406,7 +414,7 @@ class BrowserTab:
         return ""
 
     async def find(self, go: int) -> None:
-        """Open the bar that finds text, or go to the next (1) or previous (-1) place of the last one."""
+        """Open the bar that finds text, or go to the next (`go` 1) or previous (-1) match of the last search."""
         await self.bar.press(self.page, go, self.size)
 
     async def set_zoom(self, zoom: float) -> None:
@@ -560,11 +568,13 @@ class BrowserTab:
         return context.id
 
     def attached(self, session: str, info: Mapping[str, Any]) -> None:
-        """Take a target of this context, which waits to be told to run."""
+        """Take over a target of this context, which waits to be told to run. session: of the protocol. info: of the
+        target."""
         if not self.pickers.overlay.attached(session, info):
             self.stack.attached(session, info)
 
     def detached(self, session: str) -> None:
+        """Drop the page of a protocol session that has ended; without a page left the tab is dead."""
         self.pickers.overlay.detached(session)
         if self.stack.detached(session) is not None:
             if self.stack.pages:

@@ -261,7 +261,7 @@ PackageName = Annotated[str, StringConstraints(pattern=_PACKAGE_PATTERN)]
 
 
 class PageManifest(ManifestPart):
-    """One page and its tasks. What is left out has the default beside it."""
+    """Describe one page and its tasks. What is left out has the default beside it."""
 
     name: Name  # the tasks' `world`
     title: str = Field(min_length=1)
@@ -410,12 +410,12 @@ class PageManifest(ManifestPart):
         return self.path.parent / self.server.folder if self.server and self.server.folder else None
 
     def instruct(self, variant: str) -> str:
-        """The instruction where it is a text; "" where it is read after the reset."""
+        """Return the instruction of `variant` where the manifest gives a text; "" where it is read after the reset."""
         return self.instruction.replace("{variant}", variant) if isinstance(self.instruction, str) else ""
 
 
 def load_page_manifest(path: Path) -> PageManifest:
-    """Read and check one manifest. Raises BadInput that names file, field and what to write."""
+    """Read and check the manifest in the file `path`. Raises BadInput that names file, field and what to write."""
     raw = parse_manifest_file(path)
     if "path" in raw:
         raise BadInput("the manifest has no field path", where=path, fix="take it out")
@@ -454,10 +454,10 @@ def find_page_manifest(name: str) -> Path:
 
 
 def load_page_manifests(entries: Sequence[str], root: Path) -> dict[str, PageManifest]:
-    """Load every manifest that `synthesis.manifests` names, by name: files, folders of files, names of shipped ones.
+    """Load every manifest that `synthesis.manifests` names, by name.
 
-    root: what relative paths are relative to. Raises BadInput for an entry that is none of these, a folder without
-    manifests, or a name that two manifests have.
+    entries: files, folders of files, names of shipped ones. root: the folder that relative paths count from. Raises
+    BadInput for an entry that is none of these, a folder without manifests, or a name that two manifests have.
     """
     found: dict[str, PageManifest] = {}
     for entry in entries:
@@ -470,7 +470,8 @@ def load_page_manifests(entries: Sequence[str], root: Path) -> dict[str, PageMan
 
 
 def check_start_page(manifest: PageManifest, served: Path) -> None:
-    """Check a first page. Raises BadInput where it is not among what is served, or lies outside of it."""
+    """Check that the first page of each variant of `manifest` is among what is served. served: the folder. Raises
+    BadInput."""
     for variant in manifest.variants:
         start = urlsplit(manifest.start.replace("{variant}", variant)).path.lstrip("/")
         if ".." in PurePosixPath(start).parts:

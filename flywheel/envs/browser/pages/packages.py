@@ -34,7 +34,7 @@ def packages_cache() -> Path:
 
 
 def find_served_folder(manifest: PageManifest) -> Path:
-    """Find the folder that a manifest's page is made of: its own, an installed package's, or one in the cache.
+    """Find the folder that a manifest's page is served from: its own, an installed package's, or one in the cache.
 
     Raises BadInput where its packages are not fetched, or are not those whose checksum the manifest gives.
     """
@@ -61,7 +61,7 @@ def find_served_folder(manifest: PageManifest) -> Path:
 
 
 def has_page_files(manifest: PageManifest) -> bool:
-    """Tell whether the files of its page are here (True where they are not ours to serve)."""
+    """Tell whether the files of the page of `manifest` are here; True where another server has them."""
     try:
         return bool(manifest.url or manifest.server) or find_served_folder(manifest).is_dir()
     except BadInput:
@@ -69,10 +69,10 @@ def has_page_files(manifest: PageManifest) -> bool:
 
 
 def fetch_page_packages(manifest: PageManifest) -> tuple[Path, str]:
-    """Fetch a manifest's packages into the cache; gives the folder that is served, and its checksum.
+    """Fetch a manifest's packages into the cache; returns the folder that is served, and its checksum.
 
-    Raises BadInput for a manifest without packages or with another checksum, EnvError where a registry does not give
-    a package (not there, not reachable, not within FETCH_S).
+    Raises BadInput for a manifest without packages or with another checksum, EnvError where a registry does not give a
+    package (not there, not reachable, not within FETCH_S).
     """
     if not manifest.package:
         raise BadInput("the manifest names no package", where=manifest.path, fix="there is nothing to fetch")
@@ -256,7 +256,7 @@ class ServerPrograms:
 
 
 def has_server_programs(manifest: PageManifest) -> bool:
-    """Tell whether the programs of its server are here (True where it has none)."""
+    """Tell whether the programs of the server of `manifest` are here; True where it has none."""
     try:
         return manifest.server is None or bool(ServerPrograms(manifest))
     except BadInput:
@@ -274,7 +274,10 @@ def server_venv(manifest: PageManifest) -> Path | None:
 
 
 def install_server_packages(manifest: PageManifest) -> Path:
-    """Make the environment of a manifest's server. Raises EnvError where PyPI does not give the packages."""
+    """Install the Python packages of a manifest's server into an environment of its own; returns its folder.
+
+    Raises BadInput where its server names none, EnvError where PyPI does not give them.
+    """
     own = server_venv(manifest)
     if own is None:
         raise BadInput("its server names no packages", where=manifest.path, fix="there is nothing to fetch")

@@ -259,7 +259,10 @@ class PageStateReader:
 
 
 def score_page_reward(params: Mapping[str, Any], state: Mapping[str, Any]) -> float:
-    """The verifier of all manifests: the way from `floor` to `success` that the reward has gone."""
+    """Score a manifest's task: how far the reward went from `floor` to `success`, in [0, 1].
+
+    params: not read. state: with `reward`, `floor` and `success`.
+    """
     done = (state["reward"] - state["floor"]) / (state["success"] - state["floor"])
     return min(max(float(done), 0.0), 1.0)
 
@@ -333,7 +336,7 @@ class ManifestSession:
 
 
 class ManifestPages:
-    """The pages of some manifests: `async with ManifestPages(manifests) as pages:`, a PageSource.
+    """Serve the pages of some manifests: `async with ManifestPages(manifests) as pages:`, a PageSource.
 
     Raises BadInput where a package is not fetched, a first page or a server's program is not there.
     """
@@ -368,14 +371,16 @@ class ManifestPages:
         return max((1.5 * one.server.start_s for one in self._manifests.values() if one.server), default=0.0)
 
     def knows(self, task: Task) -> bool:
+        """Tell whether `task` is of one of these manifests."""
         return task.world in self._manifests
 
     def missed(self, name: str) -> list[str]:
-        """The newest paths that a manifest's page asked us for and that are not there."""
+        """List the newest paths that the page of the manifest called `name` asked us for and that are not there."""
         return list(self._served[name].missed) if name in self._served else []
 
     def open(self, task: Task, seed: int) -> ManifestSession:
-        """Open a session of a task. Raises BadInput for a task of no manifest, or of a variant that it has not."""
+        """Open a session of a task. seed: of its reset. Raises BadInput for a task of no manifest, or of an unknown
+        variant."""
         manifest = self._manifests.get(task.world)
         if manifest is None:
             raise BadInput(f"no manifest is called {task.world!r}", where=task.task_id, fix="see synthesis.manifests")

@@ -30,10 +30,11 @@ _PASSWORD = "password"  # of OSWorld's user; there is nothing here that asks for
 
 
 async def run_osworld_steps(computer: Computer, steps: list[dict[str, Any]], *, after: bool = False) -> None:
-    """Do them in their order. after: the agent has been there: what it has changed may keep a step from being done,
-    which is then passed over, as OSWorld does.
+    """Run the set-up steps of an OSWorld task in their order on a computer.
 
-    Raises EnvError for a step that cannot be done before.
+    computer: fresh, or after the episode. steps: as the task's JSON has them. after: the agent has been there: what it
+    has changed may make a step impossible, which is then skipped, as OSWorld does. Else raises EnvError for a step that
+    cannot be done.
     """
     for number, step in enumerate(steps):
         try:
@@ -141,9 +142,10 @@ _JUDGE_PROGRAM = f"{_PACKAGE_IN_CHECKER}/{_PACKAGE.name}/{Path(__file__).with_na
 
 
 async def evaluate_osworld_task(computer: Computer, task: OsworldTask, gave_up: bool) -> CheckerVerdict:
-    """gave_up: the agent has said that it cannot be done.
+    """Judge an OSWorld task after the episode, by its metrics.
 
-    Raises CheckerFailed where nothing could be judged, EnvError where the machine is gone.
+    computer: as the agent left it. task: as converted. gave_up: the agent has said that it cannot be done. Raises
+    CheckerFailed where nothing could be judged, EnvError where the machine is gone.
     """
     if not task.metrics:
         return CheckerVerdict(score=float(gave_up), reason="it cannot be done, and that is to be said")

@@ -7,7 +7,7 @@ osworld:
   files: cache                       # what the tasks download
   max_steps: 15
 
-What cannot be played here is left out by its name, and told.
+What cannot be played here is left out, and reported by name.
 """
 
 from __future__ import annotations
@@ -53,8 +53,11 @@ class OsworldFiles(BaseModel):
 
 
 class OsworldSuite(TaskSuite):
-    """Each template is one task. tasks: its params. left_out: why each of the others is not played here. reasons: how
-    many for each. judging_s: seconds that judging one may take."""
+    """Hold a suite of which each template is one task.
+
+    tasks: params by template. left_out: by template, why others are not played here. reasons: how many for each.
+    judging_s: seconds that judging one may take.
+    """
 
     once: ClassVar[bool] = True
     tasks: dict[str, dict[str, Any]]
@@ -63,6 +66,8 @@ class OsworldSuite(TaskSuite):
     judging_s: float
 
     def draw(self, template: str, level: int, seed: int) -> dict[str, Any]:
+        """Return the params of the task that `template` is; `level` must be its one level, and `seed` changes
+        nothing."""
         self.budget(template, level)
         return self.tasks[template]
 
@@ -85,7 +90,11 @@ _OSWORLD_SUITES = {one.environment: one for one in (TerminalOsworldSuite, Comput
 
 
 def load_osworld_suite(manifest: Path, name: str, domain: str, said: OsworldFiles, kind: str) -> OsworldSuite:
-    """Raises BadInput where a task file is wrong, or none can be played."""
+    """Load the OSWorld task files that a manifest names as a suite.
+
+    manifest: its file. name, domain: of the suite. said: its block `osworld`. kind: terminal or computer. Raises
+    BadInput where a task file is wrong, or none can be played.
+    """
     folder = _path_beside(manifest, said.files) if said.files else None
     paths = list(_manifest_paths(manifest, said.tasks))
     tasks, left_out, reasons = read_task_files(paths, folder, kind == "computer", said)
@@ -114,9 +123,12 @@ def load_osworld_suite(manifest: Path, name: str, domain: str, said: OsworldFile
 def read_task_files(
     paths: list[Path], copies: Path | None, screen: bool, said: OsworldFiles
 ) -> tuple[dict[str, dict[str, Any]], dict[str, str], dict[str, int]]:
-    """Params of those that can be played, why the others cannot, and how many for which reason, the commonest first.
+    """Read OSWorld task files: params of those that can be played, why the others cannot, and counts by reason.
 
-    Raises BadInput for a file that is no task, or a wrong one."""
+    paths: the files. copies: folder of what they download; None if there is none. screen: whether the machine has one.
+    said: the manifest's block `osworld`. Tasks are named folder_file; the commonest reason comes first. Raises BadInput
+    for a file that is no task, or a wrong one.
+    """
     tasks: dict[str, dict[str, Any]] = {}
     left_out: dict[str, str] = {}
     reasons: Counter[str] = Counter()
@@ -141,12 +153,12 @@ def read_task_files(
 
 
 def list_task_files(path: Path) -> list[Path]:
-    """The task files of a folder and of those in it, or the file itself."""
+    """List the JSON files in the folder `path` and below, or `path` itself where it is a file."""
     return sorted(path.rglob("*.json")) if path.is_dir() else [path]
 
 
 def score_osworld_state(_: Mapping[str, Any], state: Mapping[str, Any]) -> float:
-    """The verifier: what was judged at the end; 0 before."""
+    """Return the score that judging put into `state` at the end; 0 before."""
     return state["checked"]["score"] if "checked" in state else 0.0
 
 

@@ -37,22 +37,26 @@ class ChoreFamily:
 
 
 class ChoreFamilySuite(TaskSuite):
-    """Of families, each a template of its own name; a subclass says what they are and where they are played."""
+    """Hold families of tasks, each a template of its own name; a subclass says what they are and where they are
+    played."""
 
     families: ClassVar[Mapping[str, ChoreFamily]]
 
     def draw(self, template: str, level: int, seed: int) -> dict[str, Any]:
+        """Draw the params of a task of the family `template`, the same for the same `level` and `seed`."""
         self.budget(template, level)
         family = self.families[template]
         return family.draw(level, random.Random(f"{self.name} {family.alike or template} {level} {seed}"))
 
     def play(self, template: str, params: ChoreParams) -> ExpertSteps:
-        """What an expert does: a thought and an action at each step."""
+        """Yield what an expert does in a task of the family `template`: a thought and an action at each step.
+        params: as drawn."""
         return self.families[template].play(params)
 
     @classmethod
     def made(cls, name: str) -> Self:
-        """Under that name; its checksum is of the files of this folder, since a task is what they draw."""
+        """Make the suite under the name `name`; its checksum is of the files of this folder, since a task is what
+        they draw."""
         digest = hashlib.sha256()
         for path in sorted(Path(__file__).parent.glob("*.py")):
             digest.update(path.read_bytes())

@@ -12,10 +12,11 @@ CHORES_VERIFIER = "as_wanted"
 
 
 def score_chore_state(params: Mapping[str, Any], state: Mapping[str, Any]) -> float:
-    """1 where every part of what is wanted holds and nothing that was there is spoilt. Else half of the share of parts
-    that hold, less those that are spoilt: 0.5 at most, so that no threshold above takes a half for a whole.
+    """Score the end of a chore: 1 where all that is wanted holds and nothing that was there is spoilt.
 
-    Where a checker judges, its score at most, and 0 before the end; what may be spoilt is its own matter.
+    params: of the task. state: what was seen from outside of the machine. Else half of the share of parts that hold,
+    less those that are spoilt: 0.5 at most, so that no threshold above takes a half for a whole. Where a checker
+    judges, its score at most, and 0 before the end; what may be spoilt is its own matter.
     """
     parts = list(_part_results(params, state))
     if "checker" in params:

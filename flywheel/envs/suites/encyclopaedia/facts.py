@@ -1,4 +1,4 @@
-"""The articles of the encyclopaedia: elements, countries, cities and discoverers, with their attributes and links.
+"""Read the articles of the encyclopaedia: elements, countries, cities and discoverers, with their attributes and links.
 
 Facts come from facts.json, which `extract.py` made from two packages; its `sources` name them and their licences.
 """
@@ -38,7 +38,8 @@ def slug(name: str) -> str:
 
 @dataclass(frozen=True)
 class Article:
-    """One page. links: label -> slugs of other articles; facts: what is asked for and sorted by, None: not known."""
+    """Hold one page. links: label -> slugs of other articles; facts: what is asked for and sorted by, None: not
+    known."""
 
     slug: str
     title: str
@@ -49,7 +50,7 @@ class Article:
     texts: Mapping[str, str]
 
     def link(self, label: str) -> str:
-        """The only link under a label."""
+        """Return the slug of the only link under `label`."""
         (one,) = self.links[label]
         return one
 
@@ -75,6 +76,7 @@ def articles() -> dict[str, Article]:
 
 
 def of_kind(kind: str) -> list[Article]:
+    """List the articles of a `kind`, one of KINDS."""
     return [one for one in articles().values() if one.kind == kind]
 
 

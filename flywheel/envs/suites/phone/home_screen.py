@@ -41,7 +41,7 @@ PHONE_APPS: dict[str, PhoneApp] = {app.site: app for app in _ALL}
 
 
 def find_phone_app(name: str) -> PhoneApp | None:
-    """The application of a name, in whatever case; its site's name will do. None: there is none."""
+    """Find the phone's application called `name`, in whatever case; its site's name will do. None: there is none."""
     asked = name.strip().casefold()
     return next((app for app in _ALL if asked in (app.name.casefold(), app.site)), None)
 
