@@ -24,7 +24,7 @@ _FENCE = re.compile(r"^```.*?^```[^\n]*$", re.DOTALL | re.MULTILINE)
 _CODE = re.compile(r"`[^`]+`")
 _LINK = re.compile(r"\]\(<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\)")
 _FILE = re.compile(r"[\w-]+(?:/[\w-]+)+\.(?:py|sql)")
-_PARAMETER = re.compile(r"([a-z]+)(?:\.(?!json$|pt$)[a-z]\w*)+(?=$|:| )")
+_PARAMETER = re.compile(r"([a-z]+)(?:\.(?!json$|pt$|py$)[a-z]\w*)+(?=$|:| )")
 _QUOTED_WORD = re.compile(r"\"[^\"]*\"|'[^']*'")
 _QUOTED_PAGE = re.compile(r"\bdocs/[\w./-]+\.md(?:#[\w-]+)?")
 
