@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 from flywheel.cli import main
 from flywheel.config import Settings
+from flywheel.store.schema import TABLES
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 PAGES = sorted((*PROJECT.glob("*.md"), *(PROJECT / "docs").rglob("*.md")))
@@ -112,6 +113,18 @@ def test_files_and_parameters_that_pages_name_are_there():
                     wrong.append(f"{page.relative_to(PROJECT)}: {parameter.group(0)}: no such parameter")
     assert found > 200
     assert not wrong, "\n".join(wrong)
+
+
+def test_the_glossary_is_sorted_and_says_where_each_term_is_defined():
+    text = (PROJECT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| **")]
+    terms = [row[0].strip("*").casefold() for row in rows]
+    assert len(terms) > 50
+    assert terms == sorted(set(terms))
+    for row in rows:
+        assert re.search(r"\]\(|`", row[2]), f"{row[0]} says not where it is defined"
+        for table in re.findall(r"table `(\w+)`", row[2]):
+            assert table in {*TABLES, "promotions"}, f"{row[0]}: no table {table}"
 
 
 def is_parameter(names: list[str]) -> bool:
