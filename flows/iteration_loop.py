@@ -38,10 +38,10 @@ def run_iterations(
 ) -> RunOutcome:
     """Run `iterations` more (default: as the settings say), or the one `iteration` asked for.
 
-    overrides: parameters for iterations that are begun now, by their dotted names. A run that was killed is gone on
-    with first, to the iteration it had been asked to reach. Recorded files that are damaged or missing are brought back
-    before anything else. Raises BadInput for an iteration out of order or parameters that cannot work, before anything
-    is frozen; FlywheelError where another run is at work here.
+    overrides: parameters for iterations that are begun now, by their dotted names. A run that was killed is resumed
+    first, to the iteration it had been asked to reach. Recorded files that are damaged or missing are restored before
+    anything else. Raises BadInput for an iteration out of order or parameters that cannot work, before anything is
+    frozen; FlywheelError where another run holds the workspace.
     """
     with run_lock.hold_workspace(ws):
         chosen = config.load_settings(ws.params, dict(overrides))

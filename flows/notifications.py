@@ -18,7 +18,10 @@ log = logging.getLogger(__name__)
 
 
 def notify(ws: Workspace, rules: OperationsSettings, event: Event, text: str) -> None:
-    """Tell whoever is to be told. That it could not be told is said where the run's progress is, and stops nothing."""
+    """Notify people of an event; a failure to do so is reported with the run's progress and stops nothing.
+
+    rules: block `operations`, which names the command and the block. event: its name. text: what happened.
+    """
     if rules.notify_command:
         _run_command(ws, rules.notify_command, event, text)
     if rules.notify_block:

@@ -34,7 +34,7 @@ from flywheel.utils.progress import announce
 
 
 def workspace_tag(ws: Workspace) -> str:
-    """Of all runs of a workspace."""
+    """Return the tag of all runs of a workspace."""
     return f"workspace:{workspace_identity.workspace_name(ws)}"
 
 
@@ -44,10 +44,12 @@ def iteration_attempt_tag(ws: Workspace, iteration: int) -> str:
 
 
 def iteration_run_tags(ws: Workspace, number: int) -> list[str]:
+    """Return the tags of the runs of the iteration `number`: the workspace's, the iteration's, the attempt's."""
     return [workspace_tag(ws), f"iteration:{iteration_label(number)}", iteration_attempt_tag(ws, number)]
 
 
 def stage_tag(name: str) -> str:
+    """Return the tag of the runs of the stage `name`."""
     return f"stage:{name}"
 
 
@@ -68,13 +70,12 @@ _KILLED = "its process was killed, and the next run went on from here; last hear
 def mark_killed_runs(
     ws: Workspace, *, older_than_s: float = 0, worker: bool = True, client: SyncPrefectClient | None = None
 ) -> list[FlowRun]:
-    """Runs of this workspace that the server believes running, though no run is at work here, and their tasks become
-    Crashed. Returns these flow runs.
+    """Set to Crashed the flow runs that the server believes running though no run is at work here, and their tasks.
 
-    Called under the workspace's lock, or while nobody has held it for `older_than_s` seconds: whatever says Running for
-    longer belongs to a process that was killed. The run that calls is left out. Prefect dates the state by now; when
-    they were last heard of is in its message, and in the table `runs`. worker: whether one may be about to begin a run.
-    client: one that is begun; else one is.
+    Returns these flow runs. Called under the workspace's lock, or while nobody has held it for `older_than_s` seconds:
+    whatever says Running for longer belongs to a process that was killed. The calling run is left out. Prefect dates
+    the state by now; when they were last heard of is in its message, and in the table `runs`. worker: whether one may
+    be about to begin a run. client: an open one; by default one is opened.
     """
     unfinished = {"any_": [StateType.SCHEDULED, StateType.RUNNING, StateType.PENDING, StateType.PAUSED]}
     states = FlowRunFilter(state=FlowRunFilterState(type=unfinished), tags=FlowRunFilterTags(all_=[workspace_tag(ws)]))
@@ -111,10 +112,11 @@ def _last_heard_of(client: SyncPrefectClient, run: FlowRun, tasks: Sequence[Task
 
 
 def read_run_rows(ws: Workspace, iteration: int, *, ends: str = "", error: str = "") -> list[dict[str, Any]]:
-    """Rows of the table `runs`, times as ISO 8601: each flow run and task run of an iteration, earlier tries too.
+    """Return rows of the table `runs`, times as ISO 8601: each flow run and task run of an iteration, earlier attempts
+    too.
 
-    ends: the run that asks as its last act; it counts as completed now, or as failed with this `error`. Where it is
-    completed so are its tasks, and the server is given half a minute to hear of their ends.
+    ends: id of the run that asks as its last act; it counts as completed now, or as failed with this `error`. Where it
+    is completed so are its tasks, and the server is given half a minute to hear of their ends.
     """
     own = FlowRunFilter(tags=FlowRunFilterTags(all_=[iteration_attempt_tag(ws, iteration)]))
     with get_client(sync_client=True) as client:

@@ -48,7 +48,10 @@ def do_shard(ctx: StageContext, shard: str, workers: StageWorkers) -> tuple[Path
 
 
 def do_shards(ctx: StageContext, shards: Sequence[str], workers: StageWorkers) -> dict[str, tuple[Path, Any]]:
-    """All of a stage: one after the other in this process, at once where they are done on other machines."""
+    """Do all shards of a stage: one after the other in this process, at once where they are done on other machines.
+
+    shards: their names. workers: who does them. Returns, by shard, its folder and result.
+    """
     if not workers.several:
         return {shard: do_shard(ctx, shard, workers) for shard in shards}
     asked = {shard: do_shard.submit(ctx, shard, workers) for shard in shards}
@@ -57,7 +60,8 @@ def do_shards(ctx: StageContext, shards: Sequence[str], workers: StageWorkers) -
 
 @task(task_run_name="finish {ctx.stage}", cache_policy=NO_CACHE)
 def finish_stage(ctx: StageContext, results: dict[str, tuple[Path, Any]]) -> StageResult:
-    """Write the stage's partitions and metrics, and show them as Prefect artifacts."""
+    """Write the stage's partitions and metrics, and publish them as Prefect artifacts. results: by shard, its folder
+    and result."""
     outcome = stage.publish_stage_result(dag.find_stage(ctx.stage), ctx, results)
     if TaskRunContext.get() is not None:
         artifacts.publish_stage_artifacts(ctx, outcome)
@@ -66,13 +70,13 @@ def finish_stage(ctx: StageContext, results: dict[str, tuple[Path, Any]]) -> Sta
 
 @task(task_run_name="version {ctx.stage}", cache_policy=NO_CACHE)
 def record_version(ctx: StageContext) -> None:
-    """`dvc commit` of the stage's outputs; then what was staged for it is cleared."""
+    """Record the stage's outputs in DVC (`dvc commit`), then remove what was staged for it."""
     stage_records.record_stage(ctx.ws, ctx.stage, ctx.iteration)
     stage.clear_staging(ctx)
 
 
 @task(task_run_name="report", cache_policy=NO_CACHE)
 def publish_report(ctx: StageContext) -> None:
-    """Write the report's page and say on the run's page where it is."""
+    """Write the report's page, and say on the run's page where it is."""
     pages.write_report(ctx.ws)
     artifacts.publish_report_artifact(ctx)

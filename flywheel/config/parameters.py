@@ -18,7 +18,7 @@ from flywheel.utils.errors import BadInput, did_you_mean
 
 @dataclass(frozen=True)
 class ParameterInfo:
-    """name: dotted. schema: JSON Schema of its values. default: as JSON has it."""
+    """Describe one parameter. name: dotted. schema: JSON Schema of its values. default: as JSON has it."""
 
     name: str
     description: str
@@ -39,7 +39,7 @@ class ParameterInfo:
         return f"{self.description} One of {', '.join(choices)}."
 
     def value(self, values: Mapping[str, Any]) -> Any:
-        """Its value in settings that were dumped."""
+        """Return its value in `values`, settings that were dumped."""
         found: Any = values
         for part in self.name.split("."):
             found = found[part]
@@ -66,7 +66,7 @@ def list_parameter_sections() -> tuple[ParameterSection, ...]:
 
 
 def find_parameter_section(name: str) -> ParameterSection:
-    """The block of that name, or the block of the one parameter of that name with it alone. Raises BadInput."""
+    """Find the block called `name`, or the block of the one parameter of that name with it alone. Raises BadInput."""
     for section in list_parameter_sections():
         if name and section.name == name:
             return section

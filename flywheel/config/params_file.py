@@ -44,7 +44,10 @@ class SettingsFault:
 
 
 def list_settings_faults(error: ValidationError, settings: type[BaseModel]) -> list[SettingsFault]:
-    """The faults, each once: a field of several forms is told in one line."""
+    """List the faults of a validation error, each once: a field of several forms gets one line.
+
+    error: pydantic's. settings: the class that was validated.
+    """
     by_name: dict[str, list[str]] = {}
     earlier: set[str] = set()
     for fault in error.errors():

@@ -72,9 +72,9 @@ def describe_renamed(name: str, value: object = None) -> str:
 
 
 def rename_block(block: str, values: Any, where: str = "") -> Any:
-    """The parameters of a block by the names and values of today; what is no mapping comes back as it is.
+    """Return the parameters of a block by the present names and values; what is no mapping comes back as it is.
 
-    Raises BadInput, at `where`, for a parameter that stands there by both names.
+    block: its name. where: the file, for messages. Raises BadInput for a parameter that stands there by both names.
     """
     if not isinstance(values, dict):
         return values
@@ -98,10 +98,11 @@ _LEAF = re.compile(r"^( +)(\w+):(?:( +)(['\"]?)([\w.-]+)\4(?=\s|$))?")
 
 
 def rename_in_text(text: str, where: str) -> tuple[str, list[str]]:
-    """A file of parameters with the names and values of today, and what was changed, in words.
+    """Rename settings in a file's text; returns the text and what was changed, in words.
 
-    Comments and the form of lines stay, but for a file whose blocks are written in one line: of that the values stay.
-    Raises BadInput for bad YAML, and as `rename_block`.
+    text: YAML of the file. where: the file, for messages. Comments and line form stay, but for a file whose blocks are
+    written in one line: of that the values stay. Raises BadInput for bad YAML, and for a parameter that stands there by
+    both names.
     """
     try:
         before = yaml_text.parse_yaml(text)

@@ -22,7 +22,7 @@ class WorkspaceBusy(FlywheelError):
 
 @contextlib.contextmanager
 def hold_workspace(ws: Workspace) -> Iterator[None]:
-    """Raises AtWork naming the process that holds it."""
+    """Hold the workspace for a run within the block. Raises WorkspaceBusy naming the process that holds it."""
     with hold_exclusively(
         _lock_path(ws), "another run is at work here", fix="wait for it, or end it with Ctrl-C in its terminal"
     ):
@@ -35,18 +35,19 @@ def hold_workspace(ws: Workspace) -> Iterator[None]:
 
 @contextlib.contextmanager
 def hold_workspace_reentrant(ws: Workspace) -> Iterator[None]:
-    """As `hold`; within a block of this process that holds it, nothing happens."""
+    """Hold the workspace as `hold_workspace` does; nothing happens within a block of this process that holds it
+    already."""
     with contextlib.nullcontext() if ws.root in _held_here else hold_workspace(ws):
         yield
 
 
 def is_workspace_busy(ws: Workspace) -> bool:
-    """Whether a run is at work here now."""
+    """Tell whether a run holds the workspace now."""
     return is_lock_held(_lock_path(ws))
 
 
 def workspace_holder(ws: Workspace) -> int | None:
-    """The process of the run that is at work here now."""
+    """Return the process id of the run that holds the workspace now; None where there is none."""
     if not is_workspace_busy(ws):
         return None
     try:
@@ -57,7 +58,11 @@ def workspace_holder(ws: Workspace) -> int | None:
 
 @contextlib.contextmanager
 def hold_exclusively(path: Path, otherwise: str, fix: str) -> Iterator[None]:
-    """Hold the lock of a file, which has the process's number. Raises AtWork, in words that begin with `otherwise`."""
+    """Hold the lock of a file within the block; the file gets the process's id.
+
+    path: the file. otherwise: first words of the message where another process has it. fix: its last ones. Raises
+    WorkspaceBusy.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     until = time.monotonic() + _PROBED_S
     with path.open("a+") as file:
@@ -74,7 +79,7 @@ def hold_exclusively(path: Path, otherwise: str, fix: str) -> Iterator[None]:
 
 
 def is_lock_held(path: Path) -> bool:
-    """Whether a process holds the lock of a file now."""
+    """Tell whether a process holds the lock of the file `path` now."""
     try:
         with path.open("a+") as file:
             return not _try_lock(file)

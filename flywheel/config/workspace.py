@@ -16,7 +16,7 @@ _FORMAT_LINE = re.compile(r"^format: (\d+)$", re.MULTILINE)
 
 
 def iteration_label(iteration: int) -> str:
-    """`7` -> `007`: how an iteration is written in paths, tags and stage names."""
+    """Write an iteration as it stands in paths, tags and stage names: `7` -> `007`."""
     return f"{iteration:03d}"
 
 
@@ -26,8 +26,9 @@ class Workspace:
 
     @classmethod
     def find(cls, folder: Path | str | None = None, *, any_format: bool = False) -> Workspace:
-        """The workspace at `folder` (default: the current folder). Raises BadInput where there is none, and where its
-        files are of another version, but with any_format.
+        """Find the workspace in `folder` (default: the current folder).
+
+        any_format: accept files of another version. Raises BadInput where there is none, or it is of another version.
         """
         root = Path(folder or Path.cwd()).resolve()
         if not (root / "params.yaml").is_file() or not (root / "dvc.yaml").is_file():
@@ -64,30 +65,32 @@ class Workspace:
 
     # -- one iteration: its parameters, manifest and promotion, small files for people and for DVC -----------------
     def iteration(self, iteration: int) -> Path:
+        """Return the folder of `iteration`: its parameters, records and DVC files."""
         return self.root / "iterations" / iteration_label(iteration)
 
     def frozen_params(self, iteration: int) -> Path:
-        """The iteration's own copy of its parameters, so that a later edit does not mark it changed."""
+        """Return the path of the iteration's own copy of its parameters, so that a later edit does not mark it
+        changed."""
         return self.iteration(iteration) / "params.yaml"
 
     def manifest(self, iteration: int) -> Path:
-        """Cumulative manifest of the training stores, chained from iteration to iteration."""
+        """Return the path of the manifest of the training stores, chained from iteration to iteration."""
         return self.iteration(iteration) / "manifest.json"
 
     def promotion(self, iteration: int) -> Path:
-        """Which model is the newest after this iteration."""
+        """Return the path of the file that says which model is the newest after this iteration."""
         return self.iteration(iteration) / "promotion.json"
 
     def held_out(self, iteration: int) -> Path:
-        """What the models of this iteration's evaluation did on the held-out tasks."""
+        """Return the path of the outcomes of this iteration's evaluation on the held-out tasks, by model."""
         return self.iteration(iteration) / "held_out.json"
 
     def checkup(self, iteration: int) -> Path:
-        """What the model that this iteration made did on fresh tasks, where it was looked at since."""
+        """Return the path of the check-up of the model that this iteration made, on fresh tasks."""
         return self.iteration(iteration) / "checkup.json"
 
     def levels(self, iteration: int) -> Path:
-        """Which levels of the worlds are open to the next iteration's training tasks."""
+        """Return the path of the levels that are open to the next iteration's training tasks."""
         return self.iteration(iteration) / "levels.json"
 
     # -- datasets and models -----------------------------------------------------------------------------------
@@ -96,11 +99,11 @@ class Workspace:
         return self.root / "data"
 
     def partition(self, table: str, iteration: int, stage: str) -> Path:
-        """Folder that holds the Parquet files of one table, written by one stage of one iteration."""
+        """Return the folder of the Parquet files of one table, written by one stage of one iteration."""
         return self.data / table / f"iteration={iteration_label(iteration)}" / f"stage={stage}"
 
     def model(self, iteration: int, name: str) -> Path:
-        """`name`: ct, sft, rl-<domain> or merged."""
+        """Return the folder of a model of `iteration`. name: ct, sft, rl-<domain> or merged."""
         return self.root / "models" / f"iteration={iteration_label(iteration)}" / name
 
     # -- private state: never part of a dataset ---------------------------------------------------------------------
@@ -109,7 +112,8 @@ class Workspace:
         return self.root / ".flywheel"
 
     def staging(self, iteration: int, stage: str) -> Path:
-        """Finished shards of a stage that is not complete: what a killed run goes on from."""
+        """Return the folder of finished shards of a stage of `iteration` that is not complete: a killed run goes on
+        from it."""
         return self.state / "staging" / f"iteration={iteration_label(iteration)}" / stage
 
     @property
@@ -122,11 +126,13 @@ class Workspace:
         return self.state / "run.json"
 
     def closing(self, iteration: int) -> Path:
-        """Is there from when an iteration's last stage begins until it is reported, tagged and copied to the remote."""
+        """Return the path of a mark: it exists from when an iteration's last stage begins until it is reported,
+        tagged and pushed."""
         return self.state / "closing" / iteration_label(iteration)
 
     def run_history(self, iteration: int) -> Path:
-        """Flow and task runs as the orchestrator told them, until the stage `runs` makes a table of them."""
+        """Return the path of what the orchestrator reported of the runs of `iteration`, until the stage `runs` makes
+        a table of it."""
         return self.state / "runs" / f"{iteration_label(iteration)}.json"
 
     @property
@@ -138,9 +144,9 @@ class Workspace:
         return self.report / "index.html"
 
     def relative(self, path: Path) -> str:
-        """A path as it is written into datasets: relative, with forward slashes."""
+        """Return a path as it is written into datasets: relative to the workspace, with forward slashes."""
         return path.resolve().relative_to(self.root).as_posix()
 
     def resolve(self, path: str) -> Path:
-        """A path read from a dataset or a setting. Absolute paths are kept."""
+        """Return the path of one read from a dataset or a setting: relative to the workspace, or absolute as it is."""
         return self.root / path

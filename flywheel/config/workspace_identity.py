@@ -12,8 +12,10 @@ from flywheel.utils.files import write_json
 
 
 def workspace_name(ws: Workspace) -> str:
-    """`night-3fa9c1`: its folder's name and six digits, made at the first call. A copy elsewhere gets a name of its
-    own."""
+    """Return the workspace's name, such as `night-3fa9c1`: its folder's name and six digits, made at the first call.
+
+    A copy elsewhere gets a name of its own.
+    """
     path, root = ws.state / "identity.json", str(ws.root.resolve())
     try:
         known = json.loads(path.read_text(encoding="utf-8"))
@@ -27,12 +29,13 @@ def workspace_name(ws: Workspace) -> str:
 
 
 def folder_slug(folder: Path) -> str:
-    """Its name in small letters, digits and hyphens."""
+    """Return the name of `folder` in small letters, digits and hyphens."""
     return (re.sub(r"[^a-z0-9]+", "-", folder.name.lower()).strip("-") or "workspace")[:40]
 
 
 def iteration_run_id(ws: Workspace, iteration: int) -> str:
-    """`003-9c41d2`: of the turn that makes this iteration here, however often it is gone on with."""
+    """Return the id of the attempt that makes this iteration here, such as `003-9c41d2`, however often it is
+    resumed."""
     path = _iteration_run_path(ws, iteration)
     if not path.is_file():
         renew_iteration_run_id(ws, iteration)
@@ -40,7 +43,7 @@ def iteration_run_id(ws: Workspace, iteration: int) -> str:
 
 
 def renew_iteration_run_id(ws: Workspace, iteration: int) -> None:
-    """The iteration is begun: what was made under its number before is another turn."""
+    """Give the iteration, which begins, a new id: what was made under its number before is another attempt."""
     write_json(_iteration_run_path(ws, iteration), secrets.token_hex(3))
 
 

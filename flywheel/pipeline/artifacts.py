@@ -21,36 +21,38 @@ DOMAIN_PLACEHOLDER = "{domain}"
 
 @dataclass(frozen=True)
 class Partition:
-    """The rows of a table that one stage wrote in this iteration."""
+    """Name the rows of a table that one stage wrote in this iteration."""
 
     table: str
     stage: str
 
     def path(self, ws: Workspace, iteration: int) -> Path:
+        """Return the partition's folder in `iteration`."""
         return ws.partition(self.table, iteration, self.stage)
 
     def fingerprint(self, ws: Workspace, iteration: int) -> Any:
-        """sha256 of each of its files."""
+        """Return the sha256 of each of its files in `iteration`."""
         return [part.sha256 for part in partition_manifest(ws, self.table, iteration, self.stage).parts]
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A model of this iteration: its folder is named as the stage that made it, or as what it is."""
+    """Name a model of this iteration: its folder is named as the stage that made it, or as what it is."""
 
     name: str
 
     def path(self, ws: Workspace, iteration: int) -> Path:
+        """Return the checkpoint's folder in `iteration`."""
         return ws.model(iteration, self.name)
 
     def fingerprint(self, ws: Workspace, iteration: int) -> Any:
-        """The digest of its weights."""
+        """Return the digest of its weights in `iteration`."""
         return checkpoint.checkpoint_digest(self.path(ws, iteration))
 
 
 @dataclass(frozen=True)
 class Record:
-    """A small JSON file of an iteration, which git keeps. previous: that of the iteration before.
+    """Name a small JSON file of an iteration, which git keeps. previous: that of the iteration before.
 
     What a record names by hash (the files of a manifest, the model of a promotion) is read with it.
     """
@@ -59,12 +61,14 @@ class Record:
     previous: bool = False
 
     def path(self, ws: Workspace, iteration: int) -> Path:
-        """iteration: of the record itself."""
+        """Return the file's path. iteration: of the record itself."""
         return ws.iteration(iteration) / f"{self.name}.json"
 
     def fingerprint(self, ws: Workspace, iteration: int) -> Any:
-        """sha256 of the file; "" where it is not there (iterations of earlier versions have no `decisions`).
-        iteration: the one that reads it."""
+        """Return the sha256 of the file; "" where it is not there (iterations of earlier versions have no `decisions`).
+
+        iteration: the one that reads it.
+        """
         path = self.path(ws, iteration - 1 if self.previous else iteration)
         return sha256_file(path) if path.exists() else ""
 

@@ -48,7 +48,10 @@ def stage_order(domains: Iterable[str], *, closing: bool = False) -> tuple[str, 
 
 
 def stages_until(name: str | None, domains: Iterable[str]) -> tuple[str, ...]:
-    """Return the stages of an iteration up to `name`, or all where it is None. Raises BadInput for an unknown one."""
+    """Return the stages of an iteration up to `name`, or all where it is None. Raises BadInput for an unknown one.
+
+    domains: of the iteration; a stage that is there once a domain is repeated for each.
+    """
     names = stage_order(domains)
     if name is None:
         return names
@@ -58,7 +61,10 @@ def stages_until(name: str | None, domains: Iterable[str]) -> tuple[str, ...]:
 
 
 def upstream_stages(names: Sequence[str], domains: Sequence[str]) -> dict[str, set[str]]:
-    """Map each of these stages to those among them that write what it reads: it runs after them."""
+    """Map each of the stages `names` to those among them that write what it reads: it runs after them.
+
+    domains: of the iteration.
+    """
     declared = {name: find_stage(name) for name in names}
     written = {
         one: name for name, stage in declared.items() for one in _artifacts_of(stage, name, domains, stage.outputs)

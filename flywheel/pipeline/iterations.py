@@ -44,7 +44,10 @@ def plan_iterations(
 
 
 def check_iteration(ws: Workspace, settings: Settings, number: int) -> None:
-    """Run preflight with the parameters that the iteration has: its own, where it was begun."""
+    """Check that the iteration `number` can run, by its own parameters where it was begun, else by `settings`.
+
+    Raises BadInput, ModelError, DiskFull or PolicyError, as `run_preflight` does.
+    """
     if not ws.frozen_params(number).exists():
         preflight.run_preflight(ws, settings, number)
         return

@@ -30,7 +30,7 @@ _LOOK_S = 10
 
 
 def run_preflight(ws: Workspace, settings: Settings, iteration: int = 1) -> None:
-    """Whether `iteration` can be run with these settings. Nothing is written.
+    """Check that `iteration` can be run with these settings. Nothing is written.
 
     Raises BadInput, ModelError, DiskFull, PolicyError (no server answers, or one that cannot be used), and says how to
     mend it.

@@ -28,10 +28,10 @@ from flywheel.utils.files import write_json
 async def play_and_stage(
     ctx: StageContext, name: str, model: Path, tasks: Sequence[Task], environments: EnvProvider, folder: Path
 ) -> dict[str, Any]:
-    """Play evaluation.n_trials episodes of each task and stage them in the folder; the results, and what went on
-    around.
+    """Play evaluation.n_trials episodes of each task and stage them in `folder`.
 
-    name: of the player, for those who watch.
+    name: of the player, for progress lines. model: its checkpoint. tasks: fresh ones. environments: lends an
+    environment for each. Returns `results`, a row an episode, and `around`, the counts of crashes and retries.
     """
     done, total, stats = 0, len(tasks) * ctx.settings.evaluation.n_trials, RolloutStats()
 
@@ -68,10 +68,11 @@ Results = Mapping[str, Sequence[Mapping[str, Any]]]  # player -> rows of EvalRes
 async def run_sequential_eval(
     ctx: StageContext, candidate: Path, rivals: Mapping[str, Path], folder: Path
 ) -> dict[str, Any]:
-    """Let the candidate and its rivals play fresh tasks until the gate knows of each rival, or no task is left.
+    """Let the candidate and its rivals play fresh tasks until the gate decides on each rival, or no task is left.
 
-    rivals: name (`before`, `best`) -> model. Each look lies in a folder of its own, so a killed run takes up what it
-    has played. Returns the names of the looks, and each player's results; the candidate's by the name `after`.
+    candidate: its model. rivals: name (`before`, `best`) -> model. folder: each look lies in a folder of its own, so a
+    killed run resumes from what it has played. Returns the names of the looks, and each player's results; the
+    candidate's under the name `after`.
     """
     rule, players = ctx.settings.promotion, {"after": candidate, **rivals}
     results: dict[str, list[dict]] = {name: [] for name in players}
@@ -93,12 +94,15 @@ async def run_sequential_eval(
 
 
 def read_looks(folder: Path, names: Iterable[str]) -> Looks:
-    """The looks of a competition, as `shards.read_shards` wants them."""
+    """Read the looks called `names` in `folder`, as `read_shards` takes them."""
     return {name: (folder / name, _read_look_result(folder / name)) for name in names}
 
 
 def judge_results(results: Results, rule: PromotionSettings) -> dict[str, GateJudgement]:
-    """What the fresh tasks say of the candidate against each rival; nothing where none were played."""
+    """Judge the candidate against each rival by the fresh tasks; empty where none were played.
+
+    results: rows of episodes by player; the candidate is `after`. rule: block `promotion`.
+    """
     played = {name: [EvalResult(**row) for row in rows] for name, rows in results.items()}
     new = played.pop("after", [])
     return {name: judge_differences(pair_differences(old, new), rule) for name, old in played.items()}
@@ -131,7 +135,7 @@ def _draw_gate_tasks(ctx: StageContext) -> list[Task]:
 
 
 def demonstrated_tasks(ws: Workspace, iteration: int) -> list[Task]:
-    """Tasks of the recordings that training has taken in so far: people record what they like."""
+    """List the tasks of the recordings that training has taken in up to `iteration`: people record what they like."""
     shards = manifest.read_manifest(ws, iteration).shards("tasks")
     paths = [ws.resolve(shard.path) for shard in shards if shard.stage == "ingest"]
     return [

@@ -37,7 +37,7 @@ _BUSY_S = 600.0
 
 @dataclass(frozen=True)
 class StageContext:
-    """One stage of one iteration in a workspace, with the iteration's own frozen settings.
+    """Hold one stage of one iteration in a workspace, with the iteration's own frozen settings.
 
     stage: its name, with the domain in it where it has one. run_id: the flow run that pays for this; empty outside
     Prefect. shared: what the stage's `shares` has opened in this process, while it does shards.
@@ -53,23 +53,30 @@ class StageContext:
 
     @classmethod
     def open(cls, ws: Workspace, iteration: int, stage: str, run_id: str = "") -> StageContext:
-        """Of an iteration that has begun, with the worlds known that its settings name by manifests.
+        """Open the context of a stage of an iteration that has begun, and load the suites that its settings name by
+        manifests.
 
-        Raises BadInput where it has not been begun, or a manifest cannot be used."""
+        run_id: of the Prefect run; "" outside of one. Raises BadInput where it has not been begun, or a manifest cannot
+        be used.
+        """
         settings = iteration_params.load_iteration_params(ws, iteration)
         suite_manifests.load_external_suites(settings, ws.root)
         return cls(ws, settings, iteration, stage, run_id)
 
     def report(self, line: str) -> None:
-        """Say how far it is, in a short line."""
+        """Report how far the stage is, in a short line."""
         progress.report_progress(self.stage, line)
 
     def report_part(self, line: str, done: int, total: int, shard: str = "") -> None:
-        """The same, of a shard that is done in parts. shard: left out, the only one of its stage."""
+        """Report how far a shard is that is done in parts.
+
+        line: short. done, total: parts. shard: its name; "" for the only one of its stage.
+        """
         progress.report_shard_progress(self.stage, line, shard or self.stage, done / max(1, total))
 
     def write(self, table: str, rows: Any) -> PartitionManifest:
-        """Write the partition of `table` that this stage owns."""
+        """Write the partition of `table` that this stage owns. rows: mappings, or a table of the schema. Raises
+        DataError, DiskFull."""
         return write_partition(self.ws, table, self.iteration, self.stage, rows)
 
     @property
@@ -78,14 +85,15 @@ class StageContext:
         return self.stage.partition("-")[2]
 
     def key(self, stage: Stage) -> str:
-        """12 hex digits that name the stage's inputs. They are hashed once: nothing changes them while it runs."""
+        """Return 12 hexadecimal digits that name the stage's inputs. They are hashed once: nothing changes them
+        while it runs."""
         if stage.name not in self._keys:
             text = json.dumps(stage_inputs(stage, self), sort_keys=True, default=str)
             self._keys[stage.name] = hashlib.sha256(text.encode()).hexdigest()[:12]
         return self._keys[stage.name]
 
     def seed(self, *names: object) -> int:
-        """A seed for one use: a function of the settings' seed, the iteration and the names. 0 <= seed < 2**31."""
+        """Derive a seed for one use from the settings' seed, the iteration and the names. 0 <= seed < 2**31."""
         text = "|".join(map(str, (self.settings.seed, self.iteration, *names)))
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4]) >> 1
 
@@ -143,7 +151,7 @@ class Stage:
         return tuple(Partition(one, self.name) if isinstance(one, str) else one for one in (*self.writes, "metrics"))
 
     def partitions(self, *tables: str) -> list[tuple[str, str]]:
-        """(table, stage) of what it reads, of these tables or of all."""
+        """List (table, stage) of the partitions that it reads, of these tables or of all."""
         read = (one for one in self.reads if isinstance(one, Partition))
         return [(one.table, one.stage) for one in read if not tables or one.table in tables]
 
@@ -286,7 +294,11 @@ def single_shard_stage(
     finish: Callable[[StageContext, Path, Any], StageResult],
     **declared: Any,
 ) -> Stage:
-    """Declare a stage of one shard, named as the stage. declared: the other fields of `Stage`."""
+    """Declare a stage of one shard, which is named as the stage.
+
+    name: of the stage. work: does the shard in a folder and returns a small JSON value. finish: turns folder and value
+    into partitions. declared: the other fields of `Stage`.
+    """
     return Stage(
         name,
         plan=lambda ctx: (ctx.stage,),

@@ -24,13 +24,14 @@ from flywheel.utils.files import atomic_file, disk_full_errors
 def read_stage_rows(
     ctx: StageContext, table: str, *stages: str, columns: list[str] | None = None
 ) -> list[dict[str, Any]]:
-    """Read the rows of a table that the named stages of this iteration wrote; `columns`: these alone."""
+    """Read the rows of a table that the named stages of this iteration wrote. columns: to read; default: all."""
     parts = (partitions.read_partition(ctx.ws, table, ctx.iteration, stage, columns) for stage in stages)
     return [row for part in parts for row in part.to_pylist()]
 
 
 def read_stage_tasks(ctx: StageContext, stage: str, split: str | None = None) -> dict[str, Task]:
-    """Read tasks by id, in the order of the table; `split`: train or eval alone."""
+    """Read the tasks that `stage` wrote, by id, in the order of the table. split: train or eval alone; default:
+    both."""
     found = [task_from_row(row) for row in read_stage_rows(ctx, "tasks", stage)]
     return {task.task_id: task for task in found if split in (None, task.split)}
 
@@ -49,7 +50,10 @@ def newest_model_folder(ctx: StageContext) -> Path:
 
 
 def write_shard(folder: Path, table: str, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Stage rows of a table. The shard's result, written after it, makes them count."""
+    """Stage rows of a table in the shard's `folder`. They count once the shard's result is written after them.
+
+    table: its name. rows: mappings. Raises DataError for a row that does not fit the table, DiskFull.
+    """
     with disk_full_errors(folder), atomic_file(folder / f"{table}.parquet") as path:
         pq.write_table(table_from_rows(table, rows), path, compression="zstd")
 
@@ -57,9 +61,10 @@ def write_shard(folder: Path, table: str, rows: Iterable[Mapping[str, Any]]) -> 
 def read_shards(
     results: Mapping[str, tuple[Path, Any]], table: str, key: str | tuple[str, ...] | None = None
 ) -> pa.Table:
-    """Read the staged rows of all shards.
+    """Read the staged rows of a table of all shards.
 
-    key: a column, or several; of rows with the same key the first alone is read: what shards share, such as screens.
+    results: by shard, its folder and result. table: its name. key: a column, or several; of rows with the same key the
+    first alone is read: what shards share, such as screens.
     """
     found = [pq.ParquetFile(folder / f"{table}.parquet").read() for folder, _ in results.values()]
     return _drop_seen_keys(pa.concat_tables([empty_table(table), *found]), key, set())
@@ -68,9 +73,10 @@ def read_shards(
 def gather_shards(
     ctx: StageContext, results: Mapping[str, tuple[Path, Any]], table: str, key: str | tuple[str, ...] | None = None
 ) -> PartitionManifest:
-    """Write the staged rows of all shards to the stage's partition, one batch in memory at a time.
+    """Write the staged rows of a table of all shards to the stage's partition, one batch in memory at a time.
 
-    key: as of `read_shards`.
+    results: by shard, its folder and result. table: its name. key: a column, or several; of rows with the same key the
+    first alone is written. Raises DiskFull.
     """
     seen: set[tuple] = set()
     with partitions.open_partition_writer(ctx.ws, table, ctx.iteration, ctx.stage) as writer:
@@ -90,7 +96,7 @@ def _drop_seen_keys(rows: pa.Table, key: str | tuple[str, ...] | None, seen: set
 
 
 def write_episode_shard(folder: Path, episodes: Iterable[Episode]) -> None:
-    """Stage episodes as rows of trajectories, steps and images."""
+    """Stage episodes in the shard's `folder` as rows of trajectories, steps and images. Raises DiskFull."""
     episodes = list(episodes)
     write_shard(folder, "trajectories", (record_to_row("trajectories", episode.trajectory) for episode in episodes))
     write_shard(folder, "steps", (record_to_row("steps", step) for episode in episodes for step in episode.steps))

@@ -22,10 +22,11 @@ def train_checkpoint(
     weights: dict[str, float] | None = None,
     demonstrations: float = 0.0,
 ) -> dict[str, Any]:
-    """Train `begin` on the store's steps mixed with general data; the checkpoint is named as the stage.
+    """Train a checkpoint on a store's steps mixed with general data; the result is named as the stage.
 
-    weights: of the trajectories' steps in the mix, by source. demonstrations: share of the steps that are people's,
-    from the store `ct`. Returns figures and ids as JSON values.
+    store_name: ct or sft. begin: folder of the checkpoint. folder: of the shard, for the state and the screens.
+    settings: block `ct` or `sft`. weights: of the trajectories' steps in the mix, by source. demonstrations: share of
+    the steps that are people's, from the store `ct`. Returns figures and ids as JSON values.
     """
     # They bring torch, which who only asks for the pipeline does not need.
     from flywheel.policy.encoding import Encoder
@@ -68,7 +69,10 @@ def train_checkpoint(
 
 
 def write_training_record(ctx: StageContext, result: dict[str, Any], datasets: Sequence[str]) -> StageResult:
-    """The loss curve, the mix, the lineage of the checkpoint."""
+    """Write the loss curve, the mix and the lineage of a checkpoint that a stage trained.
+
+    result: what `train_checkpoint` returned. datasets: stores that it drew from, as lineage names them.
+    """
     out = ctx.ws.model(ctx.iteration, ctx.stage)
     rows = lineage.checkpoint_links(
         ctx.ws.relative(out),

@@ -32,8 +32,10 @@ class DueRun:
 
 
 def due_runs(ws: Workspace, settings: Settings) -> list[DueRun]:
-    """What new recordings and demonstrations ask for (`operations.trigger_min_recordings`,
-    `trigger_min_demonstrations`): one run at most."""
+    """List the runs that new recordings and demonstrations ask for, one at most.
+
+    `operations.trigger_min_recordings` and `trigger_min_demonstrations` say how many there must be.
+    """
     rules = settings.operations
     if not (rules.trigger_min_recordings or rules.trigger_min_demonstrations):
         return []
@@ -57,7 +59,7 @@ def due_runs(ws: Workspace, settings: Settings) -> list[DueRun]:
 
 
 def count_missing_recordings(ws: Workspace, settings: Settings) -> int:
-    """How many more new recordings there must be before the next iteration begins with them."""
+    """Count how many more new recordings there must be before the next iteration begins with them."""
     enough = settings.operations.trigger_min_recordings or settings.recording.sessions_per_iteration
     return max(0, enough - count_new_recordings(ws, settings))
 
@@ -84,7 +86,10 @@ def _count_demonstrations(ws: Workspace, iteration: int) -> int:
 
 
 def halt_if_asked(ws: Workspace, rules: OperationsSettings) -> None:
-    """Raises Stopped where the last iterations are such that a person should look (`operations.stop_*`)."""
+    """Raise LoopHalted where the last iterations are such that a person should look (`operations.halt_after_*`).
+
+    rules: block `operations`.
+    """
     longest = max(rules.halt_after_rejected, rules.halt_after_empty)
     if not longest or not iterations.newest_iteration(ws):
         return

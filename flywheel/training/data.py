@@ -79,9 +79,10 @@ def build_agent_examples(
 ) -> list[Example]:
     """Build an example of each trainable step of whole trajectories, sorted by (trajectory_id, step).
 
-    images: PNG by sha256. parse_errors: also include steps that are not `is_trainable`, which RL needs. summarizer: as
-    the rollout's, for steps without a stored digest (a human's); None: by rules. A step without token ids (a human's)
-    is encoded from its raw_text. Raises DataError for a step without its screen or any observation.
+    images: PNG by sha256. encoder: of the model to train. settings: block `policy`. parse_errors: also include steps
+    that are not `is_trainable`, which RL needs. summarizer: as the rollout's, for steps without a stored digest (a
+    human's); None: by rules. A step without token ids (a human's) is encoded from its raw_text. Raises DataError for a
+    step without its screen or any observation.
     """
     steps_of = defaultdict(list)
     for step in steps:
@@ -219,7 +220,7 @@ class ShuffledDataset:
 
 @dataclass(frozen=True)
 class MixtureDataset(ShuffledDataset):
-    """Steps of a training store mixed with general data. drawn: which, in the order of `examples`."""
+    """Hold steps of a training store mixed with general data. drawn: which, in the order of `examples`."""
 
     drawn: Sequence[ExampleRef] = field(repr=False)
 
@@ -241,10 +242,11 @@ class MixtureDataset(ShuffledDataset):
     ) -> Self:
         """Draw `training.num_examples` examples of the store `ct` or `sft` and of the general data, then read them.
 
-        weights: of a step in the mix, by its trajectory's source, 1 where it is not named. demonstrations: share of the
-        agent's steps that are people's, from the store `ct`, 0 <= demonstrations < 1. folder: screens are copied to it,
-        and read from it for as long as the data set is used. mix_seed decides what is drawn, order_seed the batches.
-        Raises DataError as `load_examples`.
+        manifest: what may be read. encoder: of the model to train. training: block `ct` or `sft`. folder: screens are
+        copied to it, and read from it for as long as the data set is used. mix_seed decides what is drawn, order_seed
+        the batches. weights: of a step in the mix, by its trajectory's source, 1 where it is not named. demonstrations:
+        share of the agent's steps that are people's, from the store `ct`, 0 <= demonstrations < 1. Raises DataError
+        where a file or a screen that was drawn is missing or damaged.
         """
         agent = load_weighted_steps(ws, manifest, store, weights or {})
         if demonstrations:

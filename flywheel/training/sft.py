@@ -43,12 +43,13 @@ def train_supervised(
     state_folder: Path,
     on_metric: OnMetric = lambda metric: None,
 ) -> list[float]:
-    """Train the checkpoint on each batch once, write the result to `out_folder`, and return the loss of each step.
+    """Train a checkpoint on each batch once, write the result to `out_folder`, and return the loss of each step.
 
-    A killed run that is called again with the same arguments resumes from the state in `state_folder` and ends with
-    the same weights; the caller deletes the state. on_metric: called after each step. Raises TrainingError where the
-    data set is empty, the loss is not finite, or one of several processes ends (on the nodes of a cluster WorkerLost,
-    and ClusterError where a node cannot take part).
+    model_folder: the checkpoint. dataset: its batches, in order. settings: block `ct` or `sft`. A killed run that is
+    called again with the same arguments resumes from the state in `state_folder` and ends with the same weights; the
+    caller deletes the state. on_metric: called after each step. Raises TrainingError where the data set is empty, the
+    loss is not finite, or one of several processes ends (on the nodes of a cluster WorkerLost, and ClusterError where a
+    node cannot take part).
     """
     name = out_folder.name
     steps = len(dataset)

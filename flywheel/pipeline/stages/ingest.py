@@ -39,9 +39,12 @@ def _sessions(ctx: StageContext) -> list[SessionFolder]:
 
 
 def deferral_rule(ws: Workspace, settings: Settings, iteration: int) -> selection.DeferSession | None:
-    """Of a session's folder: its task is of a level that the iteration's training tasks have not reached
-    (`synthesis.level_unlock_success`). Such recordings wait while there are others: the model learns what it is asked
-    for. None where all levels are open: then no recording need be opened to be chosen."""
+    """Make the rule by which recordings wait while there are others: the model learns what it is asked for.
+
+    It is true of a session's folder whose task is of a level that the iteration's training tasks have not reached
+    (`synthesis.level_unlock_success`). Returns None where all levels are open: then no recording need be opened to be
+    chosen.
+    """
     if not settings.synthesis.level_unlock_success:
         return None
     opened = curriculum.read_open_levels(ws, iteration - 1)

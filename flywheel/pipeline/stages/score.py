@@ -51,9 +51,10 @@ def _work(ctx: StageContext, folder: Path) -> dict:
 def score_trajectories(
     ctx: StageContext, rule: routing_decisions.RoutingRule, which: Set[str] | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Rows of `scores` for every trajectory that ended; crashed, invalid and imported ones get none.
+    """Score every trajectory that ended; yields rows of `scores`. Crashed, invalid and imported ones get none.
 
-    which: for these alone.
+    rule: whose scorers and threshold replace the iteration's own, where it names some. which: ids of the only
+    trajectories to score; default: all. Raises BadInput for an unknown scorer.
     """
     panel = ScorerSet(rule.apply_to(ctx.settings))
     for trajectory, case in _cases(ctx, panel, which):

@@ -33,9 +33,10 @@ R = TypeVar("R")
 
 
 class TrainingEngine(Protocol):
-    """One trained module with its optimiser. rank, size: this process, and how many there are. shares: the parts of
-    about equal size that a batch is best cut into, over all processes. holds_weights: whether its `state_dict` has the
-    module's weights, too.
+    """Train one module with its optimiser, in one of several processes.
+
+    rank, size: this process, and how many there are. shares: the parts of about equal size that a batch is best cut
+    into, over all processes. holds_weights: whether its `state_dict` has the module's weights, too.
 
     Every process makes the same calls in the same order; those of `module`, too, go through `forward`.
     """
@@ -47,16 +48,18 @@ class TrainingEngine(Protocol):
     holds_weights: bool
 
     def forward(self, *inputs: Any) -> Any:
-        """The module's forward pass."""
+        """Run the module's forward pass on `inputs`."""
 
     def accumulate_gradients(self, losses: Sequence[Callable[[], tuple[Tensor, R]]]) -> list[R]:
-        """Add the gradients of this process's parts of the loss: each call makes a forward pass. Returns what comes
-        with each loss, in their order. The next call is `step`."""
+        """Add the gradients of this process's parts of the loss, until the next `step`.
+
+        losses: each makes a forward pass and returns its loss (a scalar) and a result. Returns the results, in order.
+        """
 
     def step(self, rate: float) -> float:
-        """Add up the gradients of the processes, cut their norm to max_grad_norm, take a step at this learning rate.
+        """Sum the gradients over the processes, clip their norm to max_grad_norm, and take a step.
 
-        Returns the norm before the cut.
+        rate: learning rate. Returns the norm before it was clipped.
         """
 
     def gather_weights(self) -> Any:
@@ -65,11 +68,12 @@ class TrainingEngine(Protocol):
     def state_dict(self) -> dict[str, Any]:
         """The optimiser's state, of all processes, as it is now: later steps do not change it."""
 
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the optimiser, and the weights where `holds_weights`. state: as `state_dict` gave it."""
 
 
 class TorchEngine:
-    """AdamW in every process, with all of the weights. at_once: passes that are made side by side, each on a core."""
+    """Train by AdamW in every process, with all of the weights. at_once: passes made side by side, each on a core."""
 
     holds_weights = False
 
@@ -81,9 +85,14 @@ class TorchEngine:
         self.optimizer.zero_grad(set_to_none=True)
 
     def forward(self, *inputs: Any) -> Any:
+        """Run the module's forward pass on `inputs`."""
         return self.module(*inputs)
 
     def accumulate_gradients(self, losses: Sequence[Callable[[], tuple[Tensor, R]]]) -> list[R]:
+        """Add the gradients of this process's parts of the loss, until the next `step`.
+
+        losses: each makes a forward pass and returns its loss (a scalar) and a result. Returns the results, in order.
+        """
         if self._beside and len(losses) > 1:
             return self._accumulate_side_by_side(self._beside, losses)
         results = []
@@ -109,6 +118,10 @@ class TorchEngine:
         return results
 
     def step(self, rate: float) -> float:
+        """Sum the gradients over the processes, clip their norm to max_grad_norm, and take a step.
+
+        rate: learning rate. Returns the norm before it was clipped.
+        """
         parameters = self._trained()
         if self.size > 1:
             _sum_gradients_across_ranks(parameters)
@@ -129,13 +142,15 @@ class TorchEngine:
         return copy.deepcopy(self.optimizer.state_dict())  # torch's own is the tensors that the next step changes
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the optimiser. state: as `state_dict` gave it."""
         self.optimizer.load_state_dict(state)
 
 
 def open_engine(module: nn.Module, chosen: OptimizerSettings, at_once: int = 1) -> TrainingEngine:
-    """Open the engine that the settings name. at_once: passes that plain torch makes side by side.
+    """Open the engine that the settings name, for one module.
 
-    Raises TrainingError where DeepSpeed is not installed.
+    module: to be trained, on its device. chosen: the settings' optimiser block. at_once: passes that plain torch makes
+    side by side. Raises TrainingError where DeepSpeed is not installed.
     """
     enable_tf32(_device(module))
     if chosen.engine == "torch":
@@ -156,10 +171,11 @@ def take_gradient_step(
     """Take a gradient step on a batch that the processes share, in as many passes as this one has parts of it.
 
     mine: the parts of this process, each with the weight of its loss (`pad_microbatches_across_ranks`; 0: it only fills
-    up). loss_of: a part's share of the batch's loss, to be summed over all parts, and figures that add up likewise;
-    called from several threads where the engine makes passes side by side. what, where: how errors name the step.
+    up). loss_of: a part's share of the batch's loss (a scalar), to be summed over all parts, and figures that add up
+    likewise; called from several threads where the engine makes passes side by side. rate: learning rate. what, where:
+    how errors name the step.
 
-    Returns ([loss, *figures] of the whole batch, the gradient's norm before it was cut). Raises TrainingError where
+    Returns ([loss, *figures] of the whole batch, the gradient's norm before it was clipped). Raises TrainingError where
     the loss or the norm is not finite; all processes see what one has met.
     """
 
@@ -187,15 +203,18 @@ def get_rank_and_world_size() -> tuple[int, int]:
 
 
 def pad_microbatches_across_ranks(parts: Sequence[T], engine: TrainingEngine) -> list[tuple[T, float]]:
-    """This process's parts, each with weight 1. All processes get as many, since their passes wait for one another:
-    one that has none left takes a part with weight 0."""
+    """Choose this process's share of `parts`, each with weight 1, and fill it up to the number that all processes have.
+
+    engine: knows rank and number of processes. One that has no part left takes one with weight 0, since the passes of
+    the processes wait for one another.
+    """
     count = -(-len(parts) // engine.size)
     places = [number * engine.size + engine.rank for number in range(count)]
     return [(parts[place], 1.0) if place < len(parts) else (parts[0], 0.0) for place in places]
 
 
 def sum_across_ranks(numbers: Sequence[float], engine: TrainingEngine) -> list[float]:
-    """Sums over the processes."""
+    """Sum `numbers` over the processes of `engine`, one by one; all must have as many."""
     if engine.size == 1:
         return list(numbers)
     total = torch.tensor(list(numbers), dtype=torch.float64, device=_device(engine.module))
@@ -204,7 +223,7 @@ def sum_across_ranks(numbers: Sequence[float], engine: TrainingEngine) -> list[f
 
 
 def gather_across_ranks(mine: T, engine: TrainingEngine) -> list[T]:
-    """What each process has, by rank; it is pickled on the way."""
+    """Gather the value `mine` of each process of `engine`, by rank; it is pickled on the way."""
     if engine.size == 1:
         return [mine]
     every: list[Any] = [None] * engine.size

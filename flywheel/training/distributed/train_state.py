@@ -1,6 +1,6 @@
 """Save and load the resumable state of a training as one file.
 
-CT, SFT, RL and pretraining keep theirs by it, in one process or several, with plain torch or ZeRO.
+CT, SFT, RL and pretraining save theirs with it, in one process or several, with plain torch or ZeRO.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from flywheel.utils.files import atomic_file, remove_unfinished
 
 
 class TrainState:
-    """Weights, optimisers, counters and random state: all of a training that must outlast a kill.
+    """Hold weights, optimisers, counters and random state: all of a training that must outlast a kill.
 
     modules: by name. engines: what steps some of them, by the same names. counters: attributes of the subclass, whole
     numbers. Where several processes train, all of them make each call, and the first one alone writes.
@@ -56,8 +56,10 @@ class TrainState:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Raises TrainingError where it is of another model or another engine; nothing is then changed that counts:
-        the run must be begun anew."""
+        """Restore the state. Raises TrainingError where it is of another model or another engine.
+
+        Nothing that counts is changed then: the run must be begun anew.
+        """
         with self.gathered():
             for name, module in self._modules.items():
                 _check_fits(module, state["modules"].get(name, {}), name)
@@ -74,7 +76,8 @@ class TrainState:
         torch.set_rng_state(state["random"])
 
     def save(self, path: Path, about: dict[str, Any]) -> None:
-        """The state and `about`, with its "key", which names the run's inputs, in one file."""
+        """Write the state and `about`, with its "key", which names the run's inputs, to the file `path`, whole or
+        not at all."""
         state = self.state_dict()
         if self.first:
             remove_unfinished(path.parent, path.name)
@@ -82,9 +85,11 @@ class TrainState:
                 torch.save({**about, "state": state}, temporary)
 
     def load(self, path: Path, key: str) -> dict[str, Any] | None:
-        """Back to what `save` wrote; returns its `about`, None where there is no file or one of another key.
+        """Restore what `save` wrote to the file `path`; returns its `about`, None where there is no file or one of
+        another key.
 
-        Raises TrainingError where the processes, which may be on several machines, do not find the same.
+        key: names the run's inputs. Raises TrainingError where the processes, which may be on several machines, do not
+        find the same.
         """
         raw = _read_state_file(path)
         state = raw.pop("state", None)

@@ -84,8 +84,11 @@ class RankProcesses(Protocol):
 
 
 class LocalRanks:
-    """Those of this machine. ranks: theirs, in the whole group. meets: where all of the group meet. address: of this
-    machine, by which the others reach it."""
+    """Run the processes of a group that are on this machine.
+
+    ranks: theirs, in the whole group. meets: address where all of the group meet. address: of this machine, by which
+    the others reach it.
+    """
 
     lost, grace_s = TrainingError, GRACE_S
 
@@ -103,14 +106,20 @@ class LocalRanks:
             raise
 
     def where(self, rank: int) -> str:
+        """Return where the process `rank` runs, for messages: "" for this machine."""
         return ""
 
     def ask(self, call: bytes) -> None:
+        """Send a pickled call, (method, arguments), to each process."""
         for process in self._processes.values():
             process.ask(call)
 
     def answers(self, waiting: Collection[int], seconds: float, wake: Sequence[Connection] = ()) -> list[RankAnswer]:
-        """wake: it returns, too, where one of them can be read."""
+        """Wait for answers, and return those that have come.
+
+        waiting: ranks that have not answered. seconds: how long to wait. wake: connections that end the wait where one
+        of them can be read.
+        """
         mine = [self._processes[rank] for rank in waiting if rank in self._processes]
         signs = [sign for process in mine for sign in (process.pipe, process.sentinel)]
         connection.wait([*signs, *wake], max(0.0, seconds))
@@ -284,7 +293,7 @@ _launcher: ContextVar[RankLauncher] = ContextVar("launch", default=SingleNodeLau
 
 @contextmanager
 def use_launcher(launch: RankLauncher) -> Iterator[None]:
-    """Within the block groups of several processes are begun so."""
+    """Start groups of several processes by `launch` within the block."""
     token = _launcher.set(launch)
     try:
         yield
@@ -293,7 +302,9 @@ def use_launcher(launch: RankLauncher) -> Iterator[None]:
 
 
 class WorkerGroup(Generic[T]):
-    """size: processes. make: gives each its member; it can be pickled. threads: that those of one machine share. limit:
+    """Start the processes that train one model, and call them together.
+
+    size: processes. make: gives each its member; it can be pickled. threads: that those of one machine share. limit:
     seconds that a call, or the start, may take where there are several. where: the setting that says how many, which
     errors name.
 
@@ -322,7 +333,7 @@ class WorkerGroup(Generic[T]):
             raise
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """Call a method of every member; returns what the first one's gives.
+        """Call the method `name` of every member with these `arguments`; returns what the first one's gives.
 
         Raises what it raises; TrainingError or WorkerLost where another process has ended, failed, or is late.
         """

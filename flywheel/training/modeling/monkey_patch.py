@@ -98,7 +98,7 @@ class RmsNorm(torch.autograd.Function):
 
 
 def patch_patch_embedding(model: PreTrainedModel) -> None:
-    """Make a model of the Qwen-VL family project the patches of pictures (not of videos) so."""
+    """Make a model of the Qwen-VL family embed the patches of pictures (not of videos) by one matrix product."""
     embed = model.base_model.visual.patch_embed
     if isinstance(embed.proj, nn.Conv3d) and embed.proj.kernel_size == embed.proj.stride:
         embed.forward = MethodType(_patch_embedding_forward, embed)  # bound, so that a copy of the model has its own

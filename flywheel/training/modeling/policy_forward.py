@@ -59,9 +59,11 @@ MicroBatch = PackedBatch | PaddedBatch  # response tokens of a part: those of it
 
 
 def freeze_vision_tower(policy: PreTrainedModel, chosen: TrainingSettings) -> bool:
-    """Freeze the vision tower where the settings say so; return whether its features of a screen may be cached.
+    """Freeze the vision tower of `policy` where `chosen.freeze_vision` says so; returns whether its features may be
+    cached.
 
-    With ZeRO 3 they may not: each pass is one of all processes together, so none may have the screen already.
+    chosen: block of the training. With ZeRO 3 they may not: each pass is one of all processes together, so none may
+    have a screen's features already.
     """
     if chosen.freeze_vision:
         policy.base_model.visual.requires_grad_(False)
@@ -69,7 +71,7 @@ def freeze_vision_tower(policy: PreTrainedModel, chosen: TrainingSettings) -> bo
 
 
 class PolicyForward(nn.Module):
-    """Reads a policy at response tokens; patches `policy` to read packs where its family can.
+    """Read a policy at response tokens; patches `policy` to read packs where its family can.
 
     constraint: what the responses were held to when they were sampled; probabilities are then among the tokens that it
     allows. keeps_screens: cache the vision tower's features of a screen for the next example that shows it
@@ -94,8 +96,11 @@ class PolicyForward(nn.Module):
     def encode_example(
         self, context: EncodedSequence, response: Sequence[int], *, sampled: bool = True
     ) -> EncodedExample:
-        """Join a prompt and its response, at least one token. sampled: false for a placeholder, which no constraint
-        held."""
+        """Join a prompt and its response.
+
+        context: the encoded prompt. response: token ids, at least one. sampled: False for a placeholder, which no
+        constraint held.
+        """
         made = build_token_sequence(self.policy, context, response) if self.reads_packs else None
         held = self._constraint is not None and sampled
         return EncodedExample(context, tuple(response), made, self._constraint.blocked(response) if held else None)
@@ -103,8 +108,12 @@ class PolicyForward(nn.Module):
     def split_into_micro_batches(
         self, items: Sequence[EncodedExample], settings: TrainingSettings, shares: int = 1
     ) -> list[MicroBatch]:
-        """Divide all items into packs of settings.pack_tokens, or padded batches of settings.micro_batch, on the
-        policy's device. shares: about as many parts at least, of about equal size."""
+        """Divide all items into micro-batches on the policy's device: packs of settings.pack_tokens tokens, or padded
+        batches.
+
+        settings: block of the training; padded batches have settings.micro_batch items. shares: least number of parts,
+        of about equal size.
+        """
         device = next(self.policy.parameters()).device
         found: list[MicroBatch] = []
         if settings.pack_tokens and items and items[0].sequence is not None:
@@ -129,8 +138,9 @@ class PolicyForward(nn.Module):
     def forward(self, part: MicroBatch, *temperatures: float) -> tuple[Tensor, ...]:
         """Return (hidden [tokens, width], entropy [tokens], log-probabilities [tokens] at each temperature).
 
-        hidden: the states that the response tokens are predicted from. entropy: of the distribution at the first
-        temperature, in nats, without gradient.
+        part: one micro-batch; tokens counts its response tokens. temperatures: at least one. hidden: the states that
+        the response tokens are predicted from. entropy: of the distribution at the first temperature, in nats, without
+        gradient.
         """
         if isinstance(part, PackedBatch):
             hidden = compute_packed_hidden(self.policy.base_model, part)

@@ -72,7 +72,7 @@ def list_algorithms() -> list[str]:
 
 
 def check_algorithm(name: str) -> None:
-    """Raises BadInput where there is none of this name."""
+    """Check that an RL algorithm has this name. Raises BadInput where there is none."""
     if name not in list_algorithms():
         raise BadInput(
             f"there is no algorithm {name!r}", where="rl.algorithm", fix=f"known are {', '.join(list_algorithms())}"

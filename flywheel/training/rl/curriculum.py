@@ -1,4 +1,4 @@
-"""Which task the next group of episodes is of: levels rise with success, and tasks that teach nothing come less.
+"""Choose the task of the next group of episodes: levels rise with success, and tasks that teach nothing come less.
 
 A group of episodes teaches where some succeed and some fail (its advantages are 0 where all end alike). What is known
 of a task is a Beta distribution of its success p: its own outcomes, older ones counting less, on those of its kind
@@ -39,14 +39,14 @@ _SURE = 0.95  # a share of successes from which a task counts as always solved, 
 
 @dataclass(frozen=True)
 class PastOutcomes:
-    """What is known before a run: (successes, episodes) by task_id and by kind."""
+    """Hold what is known before a run: (successes, episodes) by task_id and by kind."""
 
     tasks: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     kinds: Mapping[TaskKind, tuple[float, float]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, outcomes: Iterable[tuple[str, TaskKind, bool]]) -> PastOutcomes:
-        """From (task_id, kind, verified) of each scored episode."""
+        """Count outcomes by task and by kind. outcomes: (task_id, kind, verified) of each scored episode."""
         tasks: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
         kinds: dict[TaskKind, list[float]] = defaultdict(lambda: [0.0, 0.0])
         for task_id, kind, verified in outcomes:
@@ -248,7 +248,8 @@ class Curriculum:
 
 
 def describe_curriculum(table: Sequence[Mapping[str, Any]]) -> str:
-    """Rows of `Curriculum.table` in one line: "3 always solved, 5 never solved of 20"."""
+    """Describe the curriculum in one line: "3 always solved, 5 never solved of 20". table: rows of
+    `Curriculum.table`."""
     counts = Counter(row["reason"] for row in table if row["reason"])
     return f"{', '.join(f'{n} {why}' for why, n in sorted(counts.items())) or 'none'} of {len(table)}"
 

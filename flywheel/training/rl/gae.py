@@ -120,10 +120,13 @@ def estimate_turns(
     bootstrap: float = 0.0,
     outcome: float = 0.0,
 ) -> TurnEstimates:
-    """`estimate` over a whole trajectory, and only then the cut into turns, which are the training samples.
+    """Estimate advantages and value targets over a whole trajectory, then cut them into turns, the training samples.
 
-    rewards: one a turn, which comes with the turn's last token. values: one array a turn, [its response tokens].
-    Estimated turn by turn the advantages would be others: a turn's reward would not reach the turns before it.
+    rewards: [turns], each comes with its turn's last token. values: one array a turn, [its response tokens]. gamma:
+    discount. lambda_critic, lambda_policy, alpha, bootstrap, outcome: as in `estimate_advantages`; without a
+    lambda_policy it is length-adaptive, 1 - 1 / (alpha l) (VAPO, eq. 7). Returns advantages and returns as one array a
+    turn, [its response tokens]. Estimated turn by turn they would be others: a turn's reward would not reach the turns
+    before it.
     """
     whole, ends = np.concatenate(values), np.cumsum([len(part) for part in values])
     spread = np.zeros(len(whole))

@@ -67,7 +67,11 @@ class TokenBatch:
 
 
 def clipped_loss(part: TokenBatch, rl: RlSettings) -> tuple[Tensor, PolicyTerms]:
-    """`policy_loss`, and `positive_nll` in the measure of rl.positive_nll."""
+    """Compute PPO's clipped loss of a part of the batch (a scalar), plus rl.positive_nll times `positive_nll`.
+
+    part: arrays of shape [tokens]. rl: block `rl`: eps_low, eps_high (clip-higher, DAPO 2025), dual_clip, positive_nll
+    (VAPO 2025). Returns the loss and the terms that it is made of, as `policy_loss` does.
+    """
     every = torch.ones_like(part.logprobs, dtype=torch.bool)
     loss, terms = policy_loss(
         part.logprobs,

@@ -1,4 +1,4 @@
-"""RL in real environments for one domain (section 2.5): take a batch, update, publish the weights, repeat.
+"""Train RL in real environments for one domain (section 2.5): take a batch, update, publish the weights, repeat.
 
 One step, in order, each line with the file to read (in flywheel/; without a folder: beside this one):
 
@@ -207,22 +207,22 @@ def train_rl(
     on_episode: Callable[[Episode], None] = lambda episode: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> RLResult:
-    """Train the SFT checkpoint on the domain's tasks (of all domains where it is empty) and write the specialist to
-    `out_folder`.
+    """Train the SFT checkpoint on the domain's tasks and write the specialist to `out_folder`.
 
-    The curve has one dict a step, each also given to `on_metric` as it comes: step, reward, score, success and
-    success_<world>, reward_<interface> and success_<interface> of tasks that say theirs, response_length, rounds
-    (steps an episode), episodes, those of `train_step` and of `Pool.batch`, the curriculum's, horizon, rollout_s
-    (waited for the batch), update_s (a figure without a meaning is left out); before them one of step 0 with what
-    value pretraining reached.
+    sft_folder: the checkpoint. domain: whose tasks are taken of `tasks`; "": all. open_environments: opens what the
+    tasks need. iteration: stands in the episodes' rows. state_folder: of all that a killed run resumes from. prior:
+    what the curriculum knows before the run. on_metric: called with each dict of the curve. on_episode: called with
+    each episode as it ends, used or not. stop: asked after each step; true ends the run as if rl.steps were reached.
 
-    prior: what the curriculum knows before the run. on_episode: called with each episode as it ends, used or not. stop:
-    asked after each step; true ends the run as if rl.steps were reached.
+    The curve has one dict a step: step, reward, score, success and success_<world>, reward_<interface> and
+    success_<interface> of tasks that have one, response_length, rounds (steps an episode), episodes, the figures of the
+    gradient step, of the rollout pool and of the curriculum, horizon, rollout_s (waited for the batch), update_s (a
+    figure without a meaning is left out); before them one of step 0 with what value pretraining reached.
 
     Raises TrainingError where there are no tasks, no episode could be used, no batch comes in time, every environment
-    crashes, a scorer fails, a loss is not finite, or rollout and training disagree; PolicyError where the policy
-    fails; BadInput for a server whose log-probabilities do not go with the settings. What was finished by then is kept:
-    called again, the run goes on. Must not be called from a running loop.
+    crashes, a scorer fails, a loss is not finite, or rollout and training disagree; PolicyError where the policy fails;
+    BadInput for a server whose log-probabilities do not go with the settings. What was finished by then stays: called
+    again, the run goes on. Must not be called from a running loop.
     """
     tasks = sorted((task for task in tasks if domain in ("", task.domain)), key=lambda task: task.task_id)
     if not tasks:
