@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Literal, get_args, get_origin
 
 import click
 from pydantic import BaseModel
@@ -24,8 +25,8 @@ NOT_OURS = {"node_modules", "__pycache__", "site-packages", "static", "results"}
 _FENCE = re.compile(r"^```.*?^```[^\n]*$", re.DOTALL | re.MULTILINE)
 _CODE = re.compile(r"`[^`]+`")
 _LINK = re.compile(r"\]\(<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\)")
-_FILE = re.compile(r"[\w-]+(?:/[\w-]+)+\.(?:py|sql)")
-_PARAMETER = re.compile(r"([a-z]+)(?:\.(?!json$|pt$|py$)[a-z]\w*)+(?=$|:| )")
+_FILE = re.compile(r"\w[\w-]*(?:/[\w-]+)*\.(?:py|sql)")
+_PARAMETER = re.compile(r"(([a-z]+)(?:\.(?!json$|pt$|py$)[a-z]\w*)+)(?:: ([a-z]\w*)$|(?=$|:| ))")
 _QUOTED_WORD = re.compile(r"\"[^\"]*\"|'[^']*'")
 _QUOTED_PAGE = re.compile(r"\bdocs/[\w./-]+\.md(?:#[\w-]+)?")
 
@@ -106,11 +107,12 @@ def test_files_and_parameters_that_pages_name_are_there():
                 found += 1
                 if not any(path.endswith(f"/{name}") for path in files):
                     wrong.append(f"{page.relative_to(PROJECT)}: {name}: no such file")
-            elif (parameter := _PARAMETER.match(name)) and parameter.group(1) in blocks:
+            elif (parameter := _PARAMETER.match(name)) and parameter.group(2) in blocks:
                 found += 1
-                module = f"/{parameter.group(0).replace('.', '/')}.py"
-                if not is_parameter(parameter.group(0).split(".")) and not any(path.endswith(module) for path in files):
-                    wrong.append(f"{page.relative_to(PROJECT)}: {parameter.group(0)}: no such parameter")
+                dotted, value = parameter.group(1), parameter.group(3) or ""
+                module = f"/{dotted.replace('.', '/')}.py"
+                if (why := parameter_fault(dotted, value)) and not any(path.endswith(module) for path in files):
+                    wrong.append(f"{page.relative_to(PROJECT)}: {name}: {why}")
     assert found > 200
     assert not wrong, "\n".join(wrong)
 
@@ -127,17 +129,22 @@ def test_the_glossary_is_sorted_and_says_where_each_term_is_defined():
             assert table in {*TABLES, "promotions"}, f"{row[0]}: no table {table}"
 
 
-def is_parameter(names: list[str]) -> bool:
-    """Return whether settings have a field by these names; below a mapping every name is one."""
+def parameter_fault(name: str, value: str) -> str:
+    """Return what is wrong with a parameter, and with its value where a list says which it takes; empty if nothing.
+
+    name: dotted; below a mapping every name is one. value: as YAML has it, empty for none.
+    """
     block = Settings
-    for name in names:
-        field = block.model_fields.get(name)
+    for part in name.split("."):
+        field = block.model_fields.get(part)
         if field is None:
-            return False
+            return "no such parameter"
         if not (isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)):
-            return True
+            break
         block = field.annotation
-    return True
+    if value and get_origin(field.annotation) is Literal and value not in map(str, get_args(field.annotation)):
+        return f"takes no {value}"
+    return ""
 
 
 def test_anchors_are_those_of_github(tmp_path):
@@ -222,6 +229,13 @@ def test_every_command_that_a_page_quotes_exists_with_its_options():
                 wrong.append(f"{page.relative_to(PROJECT)}: {' '.join(words)}: {why}")
     assert found > 100
     assert not wrong, "\n".join(wrong)
+
+
+def test_a_parameter_or_value_that_is_not_there_is_found():
+    assert parameter_fault("ct.sft_init", "last_ct") == ""
+    assert parameter_fault("ct.sft_init", "last") == "takes no last"
+    assert parameter_fault("ct.nothing", "") == "no such parameter"
+    assert parameter_fault("sandbox.kinds.terminal", "") == ""
 
 
 def test_a_command_that_is_not_there_is_found():
