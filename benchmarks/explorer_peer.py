@@ -15,7 +15,7 @@ import httpx
 
 from flywheel.config.workspace import Workspace
 from flywheel.store import partitions
-from flywheel.utils.local_server import bind_free_port
+from flywheel.utils.local_ports import bind_free_port
 
 _STARTS_S = 60
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
 
-from flows.ops.prefect_server import open_prefect_server
-from flows.ops.worker import run_worker
+from flows.ops.prefect_server import find_external_server, open_prefect_server
 from flywheel import config
 from flywheel.config import run_lock
-from flywheel.config.workspace import Workspace
+from flywheel.config.workspace import Workspace, iteration_label
 from flywheel.maintenance.recovery import recover_workspace
 from flywheel.pipeline import iterations as pipeline_iterations
 from flywheel.utils.errors import FlywheelError, first_line
@@ -52,6 +51,8 @@ def run_iterations(
             return RunOutcome(done_before=tuple(wanted))
         for k in todo:
             pipeline_iterations.check_iteration(ws, chosen, k)
+        find_external_server()  # refused here where it does not answer
+        announce("run", _plan_line(ws, todo))
 
         def meanwhile() -> None:
             pipeline_iterations.record_base_model(ws, chosen)
@@ -79,6 +80,12 @@ def run_iterations(
         return RunOutcome(ran=tuple(todo), done_before=tuple(k for k in wanted if k not in todo))
 
 
+def _plan_line(ws: Workspace, todo: Sequence[int]) -> str:
+    """What is going to happen, told once nothing can refuse it, and before what takes seconds to load."""
+    names = iteration_label(todo[0]) if len(todo) == 1 else f"{iteration_label(todo[0])} to {iteration_label(todo[-1])}"
+    return f"iteration {names} of {ws.root} {'goes on' if ws.frozen_params(todo[0]).exists() else 'begins'}"
+
+
 @contextlib.contextmanager
 def _stage_worker(ws: Workspace, chosen: config.Settings) -> Iterator[None]:
     """Within the block there is one for stages that run beside one another, whoever else is at work on the pool."""
@@ -86,6 +93,7 @@ def _stage_worker(ws: Workspace, chosen: config.Settings) -> Iterator[None]:
         yield
         return
     from flows.ops import deployments
+    from flows.ops.worker import run_worker
 
     deployments.deploy_stages(ws)
     with (

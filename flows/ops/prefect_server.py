@@ -24,7 +24,7 @@ from flywheel.config.workspace import Workspace
 from flywheel.utils import credentials
 from flywheel.utils.errors import BadInput, FlywheelError
 from flywheel.utils.files import write_json
-from flywheel.utils.local_server import bind_local_port
+from flywheel.utils.local_ports import bind_local_port
 from flywheel.utils.processes import run_periodically, terminate_process
 from flywheel.utils.progress import announce
 

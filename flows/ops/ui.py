@@ -18,7 +18,7 @@ from flywheel.ui.explorer.server import serve_explorer as explorer
 from flywheel.ui.report import pages
 from flywheel.utils import credentials
 from flywheel.utils.errors import BadInput, FlywheelError
-from flywheel.utils.local_server import errors_of_port
+from flywheel.utils.local_ports import errors_of_port
 
 _TRAJECTORY = re.compile(r"/trajectories/([\w-]+)\.html")
 

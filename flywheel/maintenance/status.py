@@ -51,7 +51,8 @@ def read_workspace_status(ws: Workspace, *, everything: bool = False) -> Workspa
         return WorkspaceStatus(begun, (), rows, fault, changed={})
     which = begun if everything else tuple(stage_records.active_iterations(ws))
     try:
-        damage, changed = tuple(backup.find_damaged_outputs(ws, which)), stage_records.changed_stages(ws, which)
+        asked = stage_records.iterations_to_compare(ws, which)
+        damage, changed = tuple(backup.find_damaged_outputs(ws, asked)), stage_records.changed_stages(ws, asked)
     except OSError as error:  # DVC looks under a lock, which is a file
         return WorkspaceStatus(
             begun, (), rows, fault, f"what changed is not looked at: {error.strerror}: {error.filename}"

@@ -10,6 +10,7 @@ import errno
 import fcntl
 import hashlib
 import json
+import os
 import shutil
 import time
 import uuid
@@ -118,11 +119,12 @@ def cached_sha256(*paths: Path) -> str:
     Whether they do is judged as DVC judges it: by inode, size and times. A file that changed within the last moments
     before it is read may change again unseen (clocks of file systems are coarse), and is read each time.
     """
-    signature = _signature(paths)
+    statuses = [path.stat() for path in paths]
+    signature = tuple(map(file_signature, statuses))
     if _cache.get(paths, ("", ""))[0] == signature:
         return _cache[paths][1]
     sha256 = _sha256(paths)
-    if time.time_ns() - max(changed for *_, changed in signature) > _COARSE_NS:
+    if not is_changed_just_now(statuses):
         _cache[paths] = signature, sha256
     return sha256
 
@@ -130,7 +132,7 @@ def cached_sha256(*paths: Path) -> str:
 def remember_sha256(path: Path, sha256: str) -> None:
     """Remember the hash of a file that this process has just written, for `cached_sha256`. sha256: of the file
     `path`."""
-    _cache[path,] = _signature((path,)), sha256
+    _cache[path,] = (file_signature(path.stat()),), sha256
 
 
 _COARSE_NS = 2 * 10**9  # the coarsest clock of a file system in use
@@ -138,10 +140,14 @@ _Signature = tuple[tuple[int, ...], ...]
 _cache: dict[tuple[Path, ...], tuple[_Signature, str]] = {}
 
 
-def _signature(paths: tuple[Path, ...]) -> _Signature:
-    """Inode, size, and when its content and it itself were changed, of each."""
-    found = (path.stat() for path in paths)
-    return tuple((one.st_ino, one.st_size, one.st_mtime_ns, one.st_ctime_ns) for one in found)
+def file_signature(status: os.stat_result) -> tuple[int, int, int, int]:
+    """Return what stays while a file does: inode, size, and when its content and it itself were changed."""
+    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def is_changed_just_now(statuses: Iterable[os.stat_result]) -> bool:
+    """Tell whether a file changed so lately that a change from now on may leave its signature as it is."""
+    return time.time_ns() - max((status.st_ctime_ns for status in statuses), default=0) <= _COARSE_NS
 
 
 def _sha256(paths: Iterable[Path]) -> str:

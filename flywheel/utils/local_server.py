@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import ipaddress
 import socket
 from collections.abc import Iterator, Sequence
@@ -16,46 +15,9 @@ from collections.abc import Iterator, Sequence
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from flywheel.utils.errors import BadInput, EnvError, FlywheelError
+from flywheel.utils.errors import EnvError, FlywheelError
 
 _START_S = 20.0
-_QUEUE = 2048  # connections that wait to be taken, as uvicorn has it
-
-
-def bind_free_port() -> socket.socket:
-    """A socket at a free port of 127.0.0.1, for a `LocalServer`."""
-    return bind_local_port(0)
-
-
-def bind_local_port(port: int) -> socket.socket:
-    """Bind a socket to a port of 127.0.0.1. port: 0 takes a free one. Raises BadInput where it is in use.
-
-    The protocol is named so that asyncio turns Nagle's algorithm off on what it accepts: with it, each answer of a head
-    and a body waits 40 ms for the other side's delayed acknowledgement.
-    """
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    if port:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # one that was given back a moment ago is free
-    with errors_of_port(port):
-        listener.bind(("127.0.0.1", port))
-        if port:
-            listener.listen(_QUEUE)  # two may have bound themselves; one can listen
-    return listener
-
-
-@contextlib.contextmanager
-def errors_of_port(port: int, host: str = "127.0.0.1", more: str = "") -> Iterator[None]:
-    """Turn "address in use" within the block into bad input.
-
-    port, host: where the block binds. more: what else the user may type, for the message. Raises BadInput where another
-    program has the port.
-    """
-    try:
-        yield
-    except OSError as error:
-        if error.errno != errno.EADDRINUSE:
-            raise
-        raise BadInput(f"port {port} is in use", where=host, fix=f"give another --port{more}") from None
 
 
 class OwnHostOnly:

@@ -28,7 +28,7 @@ from flywheel.pipeline import triggers
 from flywheel.utils import credentials
 from flywheel.utils.errors import BadInput
 from flywheel.utils.files import write_text
-from flywheel.utils.local_server import bind_local_port
+from flywheel.utils.local_ports import bind_local_port
 
 FLYWHEEL = str(Path(sys.executable).with_name("flywheel"))
 

@@ -11,7 +11,8 @@ from starlette.responses import PlainTextResponse
 
 from flywheel.utils import local_server
 from flywheel.utils.errors import BadInput, EnvError, PolicyError
-from flywheel.utils.local_server import LocalServer, bind_free_port, bind_local_port
+from flywheel.utils.local_ports import bind_free_port, bind_local_port
+from flywheel.utils.local_server import LocalServer
 
 
 async def nothing(scope, receive, send) -> None:

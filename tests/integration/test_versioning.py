@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from flywheel.config.workspace import Workspace
 from flywheel.pipeline import dag
 from flywheel.pipeline.iterations import begin_iteration
 from flywheel.store import manifest
-from flywheel.store.versioning import backup, dvc_files, stage_records
+from flywheel.store.versioning import backup, dvc_files, lock_comparison, stage_records
 from flywheel.utils.errors import BadInput, DataError
 from flywheel.utils.files import write_text
 from flywheel.utils.progress import replace_listener
@@ -233,6 +234,113 @@ def test_an_iteration_at_work_gets_the_declarations_of_this_version(done, settin
     assert stage_records.changed_stages(done, [2]) == changed
     assert stage_records.is_stage_done(done, "score", 2)
     assert (dvc_files.dvc_yaml_path(done, 1).read_bytes(), stage_records.changed_stages(done, [1])) == (kept, {})
+
+
+# -- what is told without DVC is what DVC tells ------------------------------------------------------------------------
+def _edit(path: str, old: str, new: str) -> Callable[[Path], object]:
+    def change(root: Path) -> None:
+        text = (root / path).read_text()
+        assert old in text
+        write_text(root / path, text.replace(old, new))
+
+    return change
+
+
+def _link_folder(root: Path) -> None:
+    folder = root / "data/steps/iteration=001/stage=rollout"
+    folder.rename(root / "elsewhere")
+    folder.symlink_to(root / "elsewhere")
+
+
+_STEPS = "data/steps/iteration=001/stage=rollout"
+_CHANGES = {
+    "nothing": lambda root: None,
+    "a file of the same content in its place": lambda root: (
+        shutil.copy(root / _STEPS / "part-00000.parquet", root / "copy"),
+        (root / "copy").replace(root / _STEPS / "part-00000.parquet"),
+    ),
+    "touched": lambda root: (root / _STEPS / "part-00000.parquet").touch(),
+    "content": lambda root: write_text(root / _STEPS / "part-00000.parquet", "other"),
+    "content of the same size": _edit(f"{_STEPS}/part-00000.parquet", "rollout", "rollour"),
+    "one file more": lambda root: write_text(root / _STEPS / "part-00001.parquet", "more"),
+    "one file more in a folder": lambda root: write_text(root / _STEPS / "deep" / "part-00001.parquet", "more"),
+    "one file less": lambda root: (root / _STEPS / "part-00000.parquet").unlink(),
+    "an empty folder more": lambda root: (root / _STEPS / "empty").mkdir(),
+    "a folder less": lambda root: shutil.rmtree(root / _STEPS),
+    "a file in place of a folder": lambda root: (shutil.rmtree(root / _STEPS), write_text(root / _STEPS, "file")),
+    "a small file": _edit("iterations/001/promotion.json", '"text": ""', '"text": "x"'),
+    "an input": _edit("iterations/001/sessions.json", "[", "[\n"),
+    "a parameter": _edit("iterations/001/params.yaml", "seed: 7", "seed: 8"),
+    "a parameter of another type that is equal": _edit("iterations/001/params.yaml", "seed: 7", "seed: 7.0"),
+    "a block of parameters that is gone": _edit("iterations/001/params.yaml", "merge:", "merged:"),
+    "a command": _edit("iterations/001/dvc.yaml", "stage merge --iteration 001", "stage merge --iteration 1"),
+    "an output more": _edit("iterations/001/dvc.yaml", f"      - {_STEPS}\n", f"      - {_STEPS}\n      - data/x\n"),
+    "a record less": _edit("iterations/001/dvc.lock", "  merge:", "  merged:"),
+    "a recorded hash": _edit("iterations/001/dvc.lock", "md5: ", "md5: 0"),
+}
+_LEFT_TO_DVC = {
+    "a hidden file": lambda root: write_text(root / _STEPS / ".hidden", "hidden"),
+    "a link": lambda root: (root / _STEPS / "link").symlink_to(root / "params.yaml"),
+    "a folder that is a link": _link_folder,
+    "files that DVC ignores": lambda root: (
+        write_text(root / _STEPS / "more.log", "more"),
+        write_text(root / ".dvcignore", dvc_files.DVCIGNORE + "*.log\n"),
+    ),
+    "a variable": _edit("iterations/001/dvc.yaml", "stages:", "vars:\n  - more: 7\nstages:"),
+    "an option of an output": _edit("iterations/001/dvc.yaml", "cache: false", "cache: false\n          persist: true"),
+    "a frozen stage": _edit("iterations/001/dvc.yaml", "  merge:\n", "  merge:\n    frozen: true\n"),
+}
+
+
+def _unchanged_by_dvc(ws: Workspace) -> set[str]:
+    """The recorded stages of iteration 1 of which `dvc status` has nothing to say."""
+    file = "iterations/001/dvc.yaml"
+    with dvc_files.open_dvc(ws) as repo:
+        changed = {name.rpartition(":")[2] for name in repo.status(targets=[file])}
+    return {*dvc_files.recorded_stages(ws, 1)}.intersection(stage_records.stage_names(ws, 1)) - changed
+
+
+@pytest.mark.parametrize("change", _CHANGES)
+def test_unchanged_stages_are_those_of_dvc(done, change, monkeypatch):
+    monkeypatch.chdir(done.root)
+    for _ in range(2):  # with nothing remembered, and with what was read before
+        assert lock_comparison.find_unchanged_stages(done, 1) == {*stage_records.stage_names(done, 1)}
+    _CHANGES[change](done.root)
+    unchanged = lock_comparison.find_unchanged_stages(done, 1)
+    assert unchanged == _unchanged_by_dvc(done)
+    assert lock_comparison.find_unchanged_stages(done, 1) == unchanged
+
+
+@pytest.mark.parametrize("change", _LEFT_TO_DVC)
+def test_a_stage_that_dvc_may_see_otherwise_is_not_named(done, change, monkeypatch):
+    monkeypatch.chdir(done.root)
+    _LEFT_TO_DVC[change](done.root)
+    assert lock_comparison.find_unchanged_stages(done, 1) < {*stage_records.stage_names(done, 1)}
+    assert lock_comparison.find_unchanged_stages(done, 1) <= _unchanged_by_dvc(done)
+
+
+@pytest.mark.parametrize("text", ["", "stages: 3", "stages: {merge: 3}", "stages:\n  - [", "\0", "schema: '2.0'"])
+@pytest.mark.parametrize(("file", "left"), [("dvc.yaml", set()), ("dvc.lock", set()), ("params.yaml", {"runs"})])
+def test_no_stage_is_unchanged_by_a_damaged_file(done, file, left, text):
+    write_text(done.iteration(1) / file, text)
+    assert lock_comparison.find_unchanged_stages(done, 1) <= left  # what reads no parameters
+
+
+def test_what_is_much_to_read_is_left_to_dvc(done, monkeypatch):
+    monkeypatch.setattr(lock_comparison, "_READ_BYTES", 100)
+    assert lock_comparison.find_unchanged_stages(done, 1) < {*stage_records.stage_names(done, 1)}
+
+
+def test_an_unchanged_iteration_is_told_without_dvc(done, monkeypatch):
+    def opened(ws):
+        raise AssertionError("DVC is loaded")
+
+    monkeypatch.setattr(dvc_files, "open_dvc", opened)
+    names = stage_records.stage_names(done, 1)
+    assert stage_records.unfinished_stages(done, names, 1) == []
+    assert stage_records.changed_stages(done) == {}
+    assert backup.find_damaged_outputs(done) == []
+    assert backup.restore_damaged_outputs(done) == []
 
 
 def test_the_repository_is_itself_a_workspace():

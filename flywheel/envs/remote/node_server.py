@@ -26,7 +26,7 @@ from flywheel.envs.remote import protocol, watch
 from flywheel.envs.remote.node_session import CALLS, NodeSession
 from flywheel.envs.remote.protocol import LeaseToken
 from flywheel.utils.errors import BadInput, EnvError
-from flywheel.utils.local_server import errors_of_port
+from flywheel.utils.local_ports import errors_of_port
 
 log = logging.getLogger(__name__)
 _BEAT_S = 2.0

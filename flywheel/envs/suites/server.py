@@ -25,7 +25,8 @@ from flywheel.envs.base import Task
 from flywheel.envs.suites import catalogue, changes, messages, verifiers
 from flywheel.envs.suites.catalogue import BrowserWorld
 from flywheel.utils.errors import EnvError
-from flywheel.utils.local_server import LocalServer, bind_free_port
+from flywheel.utils.local_ports import bind_free_port
+from flywheel.utils.local_server import LocalServer
 
 log = logging.getLogger(__name__)
 # A page is one document: nothing is loaded beside it, and a site's page runs no script, whatever text it shows.

@@ -18,7 +18,7 @@ from flywheel import config
 from flywheel.policy import checkpoint
 from flywheel.utils import credentials
 from flywheel.utils.errors import BadInput, PolicyError
-from flywheel.utils.local_server import LocalServer, errors_of_port
+from flywheel.utils.local_ports import errors_of_port
 
 # Keep a server's API key in a file that its user alone can read.
 #
@@ -108,6 +108,7 @@ async def _serve(
     # Imported late, as it imports torch: an address that cannot be used is told at once.
     from flywheel.policy.inference.embedded import EmbeddedPolicy
     from flywheel.policy.server.app import PolicyService, create_policy_app
+    from flywheel.utils.local_server import LocalServer  # and uvicorn, for which who asks for a key does not wait
 
     engine = EmbeddedPolicy(folder, policy)
     try:

@@ -216,8 +216,8 @@ def find_damaged_outputs(ws: Workspace, which: Iterable[int] | None = None) -> l
     so is what was pruned.
     """
     check_iterations_recorded(ws)
-    which = stage_records.list_iterations(ws) if which is None else list(which)
-    if not any(dvc_files.dvc_lock_path(ws, k).exists() for k in which):
+    which = _recorded_to_compare(ws, stage_records.list_iterations(ws) if which is None else which)
+    if not which:
         return []
     with dvc_files.open_dvc(ws) as repo, repo.lock:
         gone = {k: dvc_files.read_pruned(ws, k) for k in which}
@@ -230,7 +230,7 @@ def restore_damaged_outputs(ws: Workspace) -> list[DamagedOutput]:
     Raises DataError that says what to type where one cannot be restored.
     """
     check_iterations_recorded(ws)
-    which = _needed_iterations(ws)
+    which = _recorded_to_compare(ws, _needed_iterations(ws))
     if not which:
         return []
     hindered = ""
@@ -319,6 +319,11 @@ def _needed_iterations(ws: Workspace) -> list[int]:
             shard.iteration for shard in manifest.read_manifest(ws, built).all() if not ws.resolve(shard.path).exists()
         }
     return sorted(k for k in needed if k in begun and dvc_files.dvc_lock_path(ws, k).exists())
+
+
+def _recorded_to_compare(ws: Workspace, which: Iterable[int]) -> list[int]:
+    """Those of the iterations that have records."""
+    return stage_records.iterations_to_compare(ws, [k for k in which if dvc_files.dvc_lock_path(ws, k).exists()])
 
 
 def _iter_damaged(ws: Workspace, repo: Any, which: Iterable[int]) -> Iterator[tuple[DamagedOutput, Any]]:

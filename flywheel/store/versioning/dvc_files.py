@@ -19,6 +19,7 @@ from flywheel.utils.files import file_lock, write_json, write_text
 # `iterations/NNN/dvc.lock` is read and written as text: DVC's own way keeps comments, and takes five times longer.
 
 LAST_STAGE = "runs"  # the stage that ends an iteration
+DVCIGNORE = "# Patterns of files that DVC ignores\n.flywheel\n.venv\n"
 _PARTITION = re.compile(r"path: (data/(\w+)/iteration=\d+/stage=[\w.-]+)$", re.MULTILINE)
 _ENTRY = re.compile(r"^  ['\"]?([\w-]+)['\"]?:", re.MULTILINE)
 
@@ -95,7 +96,12 @@ def read_dvc_lock(file: Path) -> dict[str, Any]:
     """Read a dvc.lock: name of a stage -> what is recorded; empty where there is no such file."""
     if not file.exists():
         return {}
-    return _yaml().load(file.read_text(encoding="utf-8"))["stages"]
+    return parse_dvc_yaml(file.read_text(encoding="utf-8"))["stages"]
+
+
+def parse_dvc_yaml(text: str) -> Any:
+    """Return what is in a YAML file as DVC reads it."""
+    return _yaml().load(text)
 
 
 def dump_dvc_lock(entries: Mapping[str, Any]) -> str:

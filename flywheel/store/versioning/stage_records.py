@@ -16,7 +16,7 @@ from typing import Any
 
 from flywheel.config.workspace import Workspace, iteration_label
 from flywheel.store import manifest
-from flywheel.store.versioning import dvc_files
+from flywheel.store.versioning import dvc_files, lock_comparison
 from flywheel.store.versioning.dvc_files import VersioningError
 from flywheel.utils.errors import BadInput, DataError
 from flywheel.utils.files import write_text
@@ -60,7 +60,7 @@ def init_dvc_project(ws: Workspace) -> None:
         write_text(dvc / "config", _CONFIG + ("" if _in_git(ws.root) else "    no_scm = true\n"))
         write_text(dvc / ".gitignore", "/config.local\n/tmp\n/cache\n")
     if not (ws.root / ".dvcignore").exists():
-        write_text(ws.root / ".dvcignore", "# Patterns of files that DVC ignores\n.flywheel\n.venv\n")
+        write_text(ws.root / ".dvcignore", dvc_files.DVCIGNORE)
     begun = list_iterations(ws)
     manifest.init_manifests(ws, begun)
     dvc_files.write_workspace_dvc_yaml(ws, max(begun, default=0))
@@ -143,10 +143,19 @@ def is_stage_done(ws: Workspace, stage: str, iteration: int) -> bool:
 
 def unfinished_stages(ws: Workspace, names: Iterable[str], iteration: int) -> list[str]:
     """Name those of the stages `names` of `iteration` that are not recorded or changed since, in order, by one look
-    at DVC."""
+    at DVC where any of them may have changed."""
     names = [stage_address(ws, name, iteration).partition("@")[0] for name in names]
+    unchanged = lock_comparison.find_unchanged_stages(ws, iteration)
+    left = [name for name in names if name not in unchanged]
+    if not set(left).intersection(dvc_files.recorded_stages(ws, iteration)):
+        return left
     with dvc_files.open_dvc(ws) as repo, repo.lock:
-        return [stage.name for stage in load_dvc_stages(repo, ws, iteration, names) if _changes(ws, stage)]
+        return [stage.name for stage in load_dvc_stages(repo, ws, iteration, left) if _changes(ws, stage)]
+
+
+def iterations_to_compare(ws: Workspace, which: Iterable[int]) -> list[int]:
+    """List those of the iterations in which a stage is not recorded, or may have changed since: DVC tells."""
+    return [k for k in which if not lock_comparison.find_unchanged_stages(ws, k).issuperset(stage_names(ws, k))]
 
 
 def changed_stages(ws: Workspace, which: Iterable[int] | None = None) -> dict[str, dict[str, str]]:
@@ -154,9 +163,12 @@ def changed_stages(ws: Workspace, which: Iterable[int] | None = None) -> dict[st
 
     which: iterations to look at; default: all.
     """
+    asked = iterations_to_compare(ws, list_iterations(ws) if which is None else which)
+    if not asked:
+        return {}
     found = {}
     with dvc_files.open_dvc(ws) as repo, repo.lock:
-        for k in list_iterations(ws) if which is None else which:
+        for k in asked:
             for stage in load_dvc_stages(repo, ws, k):
                 if changes := _changes(ws, stage):
                     found[f"{stage.name}@{iteration_label(k)}"] = changes

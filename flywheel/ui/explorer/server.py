@@ -15,7 +15,8 @@ from flywheel.ui.explorer.catalog_reader import CatalogReader
 from flywheel.ui.explorer.sql import SqlWorkerPool
 from flywheel.utils import credentials, processes
 from flywheel.utils.errors import FlywheelError
-from flywheel.utils.local_server import LocalServer, bind_local_port
+from flywheel.utils.local_ports import bind_local_port
+from flywheel.utils.local_server import LocalServer
 
 _STOP_TIMEOUT_S = 20
 

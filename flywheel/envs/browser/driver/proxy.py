@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import cast
 
 from flywheel.envs.browser.page_source import Origin
-from flywheel.utils.local_server import bind_free_port
+from flywheel.utils.local_ports import bind_free_port
 
 _MAX_HEAD_BYTES = 256 * 1024  # bytes of a request's head
 _CONNECT_S = 20.0

@@ -17,7 +17,8 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from flywheel.utils.local_server import LocalServer, bind_free_port
+from flywheel.utils.local_ports import bind_free_port
+from flywheel.utils.local_server import LocalServer
 
 _MAX_MISSED = 50
 _MEDIA_TYPES = {

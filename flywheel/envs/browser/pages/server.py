@@ -34,7 +34,7 @@ from flywheel.envs.browser.pages.packages import ServerPrograms
 from flywheel.utils import child_processes, stream_relay
 from flywheel.utils.child_processes import ChildProgram, PrivateFolder
 from flywheel.utils.errors import EnvError, EnvTimeout
-from flywheel.utils.local_server import bind_free_port
+from flywheel.utils.local_ports import bind_free_port
 
 # What a manifest reads outside of the page, from the session's server: a command's output, a row, an answer.
 #
