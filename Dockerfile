@@ -1,4 +1,4 @@
-# flywheel for workers of Prefect that begin containers (docs/operations.md, "A pool of your own"):
+# flywheel for workers of Prefect that begin containers (docs/prefect.md, "A pool of your own"):
 #
 #   docker build -t flywheel --build-arg UID=$(id -u) .
 #

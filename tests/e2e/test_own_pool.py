@@ -1,4 +1,4 @@
-"""A deployment on a server and a pool of one's own, as docs/operations.md has it typed."""
+"""A deployment on a server and a pool of one's own, as docs/prefect.md has it typed."""
 
 from __future__ import annotations
 
