@@ -12,7 +12,7 @@ from pathlib import Path
 from flywheel.config.workspace import Workspace
 from flywheel.utils.errors import FlywheelError
 
-_PROBED_S = 0.2  # `is_held` takes a lock for a moment, which is nobody at work
+_PROBED_S = 0.2  # `is_lock_held` takes the lock for a moment: wait that long before it counts as held
 _held_here: set[Path] = set()  # workspaces whose lock this process holds
 
 

@@ -17,14 +17,12 @@ from flywheel.policy.encoding import break_control_tokens
 from flywheel.policy.protocol import Completion, SamplingParams
 from flywheel.utils.errors import BadInput, PolicyError, first_line
 
-# The wire form of a request for completions: OpenAI's chat completions, and what `vllm serve` adds to them.
-#
-# Both ends read and write it here, so what one says is what the other understands. The fields added to OpenAI's are
-# vLLM's: `return_token_ids` and `ignore_eos`.
+# Requests. Client and server both read and write them here. The fields added to OpenAI's are vLLM's:
+# `return_token_ids` and `ignore_eos`.
 
 MAX_SAMPLES = 128  # of one request
 _SEEDS = 2**63
-# Fields of the API that change what is sampled, and that only have an effect here by their neutral values.
+# Fields of the API that change what is sampled; only their neutral values are accepted here.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "top_p": (1,),
     "top_k": (-1, 0),
@@ -40,7 +38,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "response_format": ({"type": "text"},),
     "reasoning_effort": ("none",),
 }
-# Fields that say something of the caller alone.
+# Fields about the caller, which are ignored.
 _PASSED_OVER = (
     "user",
     "metadata",
@@ -263,10 +261,8 @@ def _picture(url: str, where: str) -> bytes:
         ) from None
 
 
-# The wire form of completions: OpenAI's chat completions, with the token ids that `vllm serve` adds to them.
-#
-# Both ends read and write it here. The fields added to OpenAI's are vLLM's, `prompt_token_ids` in an answer and
-# `token_ids` in each of its choices; and one of our own, `weight_version` in each choice.
+# Answers. The fields added to OpenAI's are vLLM's, `prompt_token_ids` in an answer and `token_ids` in each of its
+# choices; and one of our own, `weight_version` in each choice.
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import Any
 from flywheel.utils.errors import ModelError
 from flywheel.utils.files import cached_sha256
 
-# model_type of the architectures that share one way of placing images in a sequence.
+# model_type of the architectures that place images in a sequence in the same way.
 FAMILY = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
 _INDEX = "model.safetensors.index.json"
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")

@@ -13,15 +13,15 @@ from torch.nn.attention.varlen import varlen_attn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, PreTrainedModel
 
-# How passes of a model share the cores.
+# Cores: how passes of a model share them.
 #
-# A pass of a small model is many small operations, which threads share badly: on two cores one pass after another, on
-# both, takes half again as long as two at a time, each on one. Where something else is at work beside them, as browsers
-# are, it is worse: each operation waits until the last of its threads had its turn.
+# A pass of a small model is many small operations, which threads share badly: on two cores, passes one after the other
+# on both take 1.5 times as long as two side by side on one each. It is worse beside other work, such as browsers: each
+# operation waits for the last of its threads.
 
 _START_S = 60.0
-_SMALL = 100_000_000  # numbers of a model whose passes over a few rows gain nothing by a second core
-_MOST = 8  # parts of a batch: the smaller they are, the less of what its samples share is computed once
+_SMALL = 100_000_000  # parameters below which a pass over a few rows gains nothing by a second core
+_MOST = 8  # parts of a batch: with smaller ones, less of what its samples share is computed once
 
 
 def is_small_model(model: nn.Module) -> bool:
@@ -68,13 +68,13 @@ def _use_one_core() -> None:
     torch.get_num_threads()  # a thread that has never asked would take the number of the others when it first computes
 
 
-# The kernels that a GPU has beside those of a CPU: which are taken, by device and type, for answering and training.
+# GPU kernels, for inference and training.
 #
-# The flash kernels take half precision alone, and no mask but the causal one. So masks are left out where causality
-# says it all (`policy.cache`), and the windows of a vision tower, a call each in the library, go through one kernel
-# together. On a CPU nothing of this is taken: its passes stay as they are, bit for bit.
+# The flash kernels take half precision alone, and no mask but the causal one. So masks are left out where the causal
+# one is enough (`policy/inference/cache.py`), and the windows of a vision tower, a call each in the library, go through
+# one kernel together. None of this is used on a CPU, whose passes stay as they are, bit for bit.
 
-# The library hands a tower's windows over together where the name of its attention has the word "flash".
+# The library passes all windows of a tower in one call where the name of its attention contains "flash".
 WINDOW_ATTENTION = "flywheel_flash_tower"
 
 
@@ -100,7 +100,7 @@ def enable_tf32(device: torch.device) -> None:
 
 
 def install_window_attention(model: PreTrainedModel) -> None:
-    """Replace the vision attention of a Qwen-VL `model` by one that works window by window (`attend_in_windows`)."""
+    """Replace the vision attention of a Qwen-VL `model` by one that works window by window (`window_attention`)."""
     model.set_attn_implementation({"vision_config": WINDOW_ATTENTION})
 
 

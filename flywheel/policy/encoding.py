@@ -19,10 +19,10 @@ from flywheel.agent.prompt import Context, Image, Message
 from flywheel.policy import checkpoint
 from flywheel.utils.errors import ModelError, PolicyError
 
-# Pictures to patches: what the Qwen-VL image processors compute, bit for bit, in a seventh of their time.
+# Patches of pictures: what the Qwen-VL image processors compute, bit for bit, in a seventh of their time.
 #
 # They turn every pixel into float64 and back and move four bytes where one would do. A channel has only 256 values, so
-# the processor itself is asked once what it makes of each, and patches are cut from bytes.
+# the processor is asked once for the result of each, and patches are cut from bytes.
 
 
 class PatchExtractor:
@@ -79,10 +79,8 @@ class PatchExtractor:
         return np.ascontiguousarray(blocks.transpose(0, 3, 1, 4, 6, 2, 5)).reshape(-1, 3, size, size)
 
 
-# Contexts to tensors and back: the one encoder of rollout and training.
-#
-# The Qwen-VL processors need torchvision, which has no build for CPU torch, so the tokeniser and the PIL image
-# processor are used by themselves, and `<|image_pad|>` is expanded here.
+# Contexts. The Qwen-VL processors need torchvision, which has no build for CPU torch, so the tokeniser and the PIL
+# image processor are used by themselves, and `<|image_pad|>` is expanded here.
 
 
 @dataclass(frozen=True)

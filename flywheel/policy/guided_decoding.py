@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from flywheel.policy.encoding import Encoder
 
 
-# All answers in the form that a model is asked for, as a formal grammar: what a constrained model is held to.
+# The grammar of all answers in the form that a model is asked for.
 #
-# The grammar is made of the action lines that prompts tell (`templates`), in the syntax of Lark as llguidance reads it.
-# The parser reads every text of it. It holds what `parser.serialise` writes, but for keys of other signs, control
-# characters, and long texts (tested).
+# It is made of the action lines in the prompt (`agent/prompt.py`), in the syntax of Lark as llguidance reads it. The
+# parser reads every text of it. It holds all that `parser.serialise_action` writes, but for keys with other signs,
+# control characters, and long texts (tested).
 
 _ARGUMENT = re.compile(r"(\w+)='([^']*)'")
 # A thought is one line, without the signs that calls, tags and code begin with.
@@ -115,10 +115,10 @@ def integers_regex(last: int) -> str:
     return "|".join([*found, digits])
 
 
-# Answers held to their form: tokens that no readable answer can go on with are neither drawn nor counted.
+# Constrained sampling: tokens by which an answer would leave the grammar have probability 0.
 #
-# A constrained policy is another distribution than the model's own: the probabilities of the tokens that the form
-# allows, made to sum to 1. Both sides of RL's ratio must be of it, so the trainer masks the same tokens (`blocked`).
+# A constrained policy is another distribution than the model's own: the probabilities of the allowed tokens,
+# normalised. Both sides of RL's ratio must be of it, so the trainer masks the same tokens (`blocked`).
 
 log = logging.getLogger(__name__)
 BLOCKED_LOGIT = -1e30  # a logit: its probability is exactly 0, and what is computed with it stays finite

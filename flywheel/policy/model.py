@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from flywheel.policy.encoding import Encoder
 
 
-# A small byte-level BPE tokeniser in the manner of Qwen's, for the embedded model.
+# The tokeniser of the embedded model: a small byte-level BPE in the manner of Qwen's.
 #
 # About 2,000 entries: every digit is one token (a point is then two digits an axis), the words of the general
 # screens are one token each, and the fixed pieces of the action grammar are one token each, so that a step takes
@@ -104,7 +104,7 @@ def train_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
     )
 
 
-# The policy's network: a Qwen3-VL of a few million parameters, made, loaded, saved and named by its weights.
+# The network: a Qwen3-VL of a few million parameters.
 
 disable_progress_bar()
 log = logging.getLogger(__name__)
@@ -116,8 +116,8 @@ PATCH_STD = (
     0.02  # of the patch projection: its 1,536 inputs are nearly alike on a flat screen, and would drown positions
 )
 
-# What vision heads look at at first: neighbours, wider apart in each layer, as a convolution would. The rest of the
-# heads begin at random. A vision tower this small takes long to find out by itself that shapes are local.
+# Some vision heads begin by attending to neighbours, wider apart in each layer, as a convolution would; the others
+# begin at random. A vision tower this small takes long to learn by itself that shapes are local.
 NEIGHBOUR_OFFSETS = (
     ((0, 1), (0, -1), (1, 0), (-1, 0)),
     ((0, 2), (0, -2), (1, 0), (-1, 0)),

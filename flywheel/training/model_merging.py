@@ -16,7 +16,7 @@ from flywheel.policy import checkpoint
 from flywheel.utils.errors import BadInput, ModelError
 from flywheel.utils.files import atomic_folder, remove_unfinished
 
-# What must be alike besides the tensors, and the entries that a library writes about itself.
+# Files that must be equal besides the tensors, and entries in them that do not count: a library's own.
 _ALIKE = ("config.json", "preprocessor_config.json", "tokenizer.json")
 _INCIDENTAL = frozenset({"_name_or_path", "transformers_version", "processor_class", "torch_dtype", "dtype"})
 _ONE = "merge checkpoints that were trained from one"

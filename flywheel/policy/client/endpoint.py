@@ -18,10 +18,8 @@ from flywheel import config
 from flywheel.policy.server import process as serving_key
 from flywheel.utils.errors import BadInput, FlywheelError, PolicyBusy, PolicyError, PolicyTimeout, first_line
 
-# Calls to an OpenAI-compatible server: deadlines, tries, and a named error for all that can go wrong on the way.
-#
-# The policy (`policy/client/endpoint.py`) and the language model that writes texts (`language_model.py`) both ask by
-# it, each with errors of its own.
+# Calls. The policy and the language model that writes summaries (`language_model.py`) both use them, each with errors
+# of its own.
 
 PAUSE_S = 0.25  # the first pause between two tries is up to this long, each further one up to twice as long
 LONGEST_PAUSE_S = 8.0
@@ -66,9 +64,9 @@ class ChatEndpoint:
 
     block: the settings' block, which error messages name. Raises BadInput for an endpoint that is not an address.
 
-    Tries are repeated where the fault may pass (no connection, a connection that breaks, a status of
-    `errors.passing`), after a pause drawn from 0 to a bound that doubles (full jitter), no shorter than the server's
-    Retry-After. The draws come from a generator with a seed of its own.
+    Tries are repeated where the fault may pass (no connection, a connection that breaks, a status in
+    `EndpointErrors.passing`), after a pause drawn from 0 to a bound that doubles (full jitter), no shorter than the
+    server's Retry-After. The draws come from a generator with a seed of its own.
     """
 
     def __init__(self, settings: ServerSettings, block: str, errors: EndpointErrors, seed: int = 0) -> None:
@@ -108,7 +106,7 @@ class ChatEndpoint:
     ) -> Any:
         """The JSON of the server's answer; None for an empty one.
 
-        timeout_s is the deadline over all tries. Raises the class of `Errors` that fits.
+        timeout_s: deadline over all tries. Raises the class of `EndpointErrors` that fits.
         """
         tries, fault = self._settings.retries + 1, ""
         deadline = time.monotonic() + timeout_s
@@ -222,9 +220,9 @@ def parse_retry_after(value: str) -> float:
         return 0.0
 
 
-# The policy's server: what it serves, and the errors of asking it.
+# The policy's server: the models that it serves, and its errors.
 
-PROBE_TIMEOUT_S = 10.0  # deadline of a look at what answers
+PROBE_TIMEOUT_S = 10.0  # deadline of the question which models a server has
 
 
 @dataclass(frozen=True)

@@ -101,9 +101,8 @@ class OpenAIChatModel:
         return text
 
 
-# Summarise the older steps of an episode by a language model (section 2.1).
-#
-# The model is given the digest so far and the steps that have aged since, never the whole trajectory.
+# Summaries of an episode's older steps (section 2.1). The model gets the digest so far and the steps that have aged
+# since, never the whole trajectory.
 
 log = logging.getLogger(__name__)
 

@@ -20,11 +20,11 @@ from flywheel.policy.protocol import Completion, SamplingParams
 from flywheel.utils.errors import FlywheelError, PolicyBusy, PolicyError, PolicyTimeout
 from flywheel.utils.progress import announce
 
-# Which of several servers a session is asked at.
+# Session affinity: which of several servers gets a session's requests.
 #
-# The first request of a session goes where the fewest are under way, and the further ones go there too: a server keeps
-# keys and values of what it has read, and each prompt of a trajectory begins like the one before it. By a hash of the
-# session's name the same would take no memory, but few sessions would then lie unevenly (16 on two servers: 10 and 6 in
+# The first request of a session goes to the server with the fewest running ones, and the further ones go there too: a
+# server caches keys and values of what it has read, and each prompt of a trajectory begins like the one before it. A
+# hash of the session's name would take no memory, but spread few sessions unevenly (16 on two servers: 10 and 6 in
 # every third draw), and a slow server would get as many as a fast one.
 
 Key = TypeVar("T", bound=Hashable)
@@ -57,10 +57,10 @@ class SessionAffinity(Generic[Key]):
         return place
 
 
-# The servers of a policy as one: sessions are shared out (`remote.py`), and a server that fails is left out until it
-# answers again with the weights that are wanted by then. All of it belongs to one event loop.
+# The servers of a policy as one: a server that fails is left out until it answers again with the weights that are
+# wanted by then. All of it belongs to one event loop.
 
-FIRST_PAUSE_S = 0.5  # before a server that failed is looked at again; each further time without an answer twice as long
+FIRST_PAUSE_S = 0.5  # before a failed server is tried again; twice as long after each further failure
 LONGEST_PAUSE_S = 30.0
 TRIES = 2  # of a request at one server: what fails more often at all of them is the request's own fault
 LONGEST = 1.9  # of policy.timeout_s: an answer, where a server was too late; the episode gives its policy up after 2
@@ -227,10 +227,8 @@ def _now() -> float:
     return asyncio.get_running_loop().time()
 
 
-# The policy behind OpenAI-compatible servers: `flywheel serve`, or `vllm serve` for real checkpoints.
-#
-# One thread with an event loop of its own owns the connections, so callers may sit on any loop, and a call's deadline
-# does not wait for a caller that is busy.
+# The policy. One thread with an event loop of its own owns the connections, so callers may sit on any loop, and a
+# call's deadline does not wait for a caller that is busy.
 
 T = TypeVar("T")
 

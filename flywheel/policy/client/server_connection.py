@@ -22,7 +22,7 @@ from flywheel.policy.encoding import Encoder
 from flywheel.policy.protocol import Completion, SamplingParams
 from flywheel.utils.errors import BadInput, PolicyBusy, PolicyError, PolicyTimeout
 
-# Turns at a server: so many at once, the others in order; and a time when nobody has one, for a swap of weights.
+# Request slots of a server: so many at once, the others in order; all are empty during a swap of weights.
 
 
 class RequestSlots:
@@ -89,12 +89,10 @@ class RequestSlots:
                 waiter.set_result(None)
 
 
-# Weights from the trainer to inference: one protocol for `flywheel serve` and `vllm serve`.
-#
-# A policy in this process loads them by itself (`Policy.load`).
+# Publishing weights: one protocol for `flywheel serve` and `vllm serve`.
 #
 # A checkpoint travels as a folder that both sides can read under the same path (a shared file system where they are two
-# machines). It is named by its content (`model.digest`), so publishing twice is publishing once.
+# machines). It is named by its content (`checkpoint_digest`), so publishing twice is publishing once.
 
 PUBLISH_S = 600.0  # deadline of one swap: a server reads gigabytes
 
@@ -210,7 +208,7 @@ def choose_publisher(model: ServedModel, endpoint: PolicyEndpoint) -> WeightPubl
     return ServePublisher(endpoint) if model.owner == "flywheel" else VllmPublisher(endpoint)
 
 
-# One server of a policy: its model, its weights, its turns. All of it belongs to one event loop.
+# One server of a policy: its model, its weights, its slots. All of it belongs to one event loop.
 
 
 @dataclass(frozen=True)
@@ -261,7 +259,7 @@ class ServerConnection:
             self._answers_with(weights)
 
     async def look(self) -> None:
-        """Whether it answers at all, which takes a hung server no longer than `LOOK_S` to deny. Raises as `open`."""
+        """Check that the server answers, within `PROBE_TIMEOUT_S`. Raises as `open`."""
         await self._endpoint.find(self._client, min(self._policy.timeout_s, PROBE_TIMEOUT_S))
 
     async def load(self, weights: CheckpointWeights) -> None:

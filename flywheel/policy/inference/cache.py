@@ -18,10 +18,10 @@ from transformers import PreTrainedModel
 
 from flywheel.policy.encoding import EncodedSequence
 
-# Keys and values of a running batch, and what is kept for contexts that come again.
+# Keys and values of a running batch.
 #
 # The library's own caches grow by concatenation and pad on the left, so a row can neither join late nor leave alone.
-# Here each row has a place of its own, begins at 0 and is as long as it is; a mask says how far it may look.
+# Here each row has a place of its own, begins at 0 and has its own length; a mask says how far it may look.
 
 V = TypeVar("V")
 BLOCK = 64  # buffers grow by so many tokens
@@ -37,7 +37,7 @@ class KVCache:
     is_compileable = False  # the library asks
 
     def __init__(self, rows: int, length: int, layers: int, *, spare_masks: bool = False) -> None:
-        """spare_masks: `at` makes none where causality says as much (`fused.takes_flash`)."""
+        """spare_masks: `at` makes no mask where the causal one is enough, as flash kernels need it."""
         self.rows, self.length, self._layers, self._spare_masks = rows, length, layers, spare_masks
         self._held: Tensor | None = None  # heads, head size, type and device are those of what comes first
         self._where: tuple[Any, ...] = ()
@@ -155,12 +155,11 @@ class LruCache(Generic[V]):
         self.used = 0
 
 
-# Prompts as the engine sees them, and the keys and values of those it has computed.
+# Prefix cache: keys and values of prompts that were computed before.
 #
-# What a model makes of a token hangs on the tokens before it alone: attention is causal, the positions of a prefix
-# (multimodal RoPE: an image counts for as many as its longer side) and what deepstack adds to its image tokens do not
-# look ahead. So two prompts that begin alike share keys and values as far as they are alike, cut anywhere outside of an
-# image.
+# A token's states depend on the tokens before it alone: attention is causal, and neither the positions of a prefix
+# (multimodal RoPE: an image counts for as many as its longer side) nor what deepstack adds to its image tokens look
+# ahead. So prompts that begin alike share keys and values as far as they are alike, cut anywhere outside of an image.
 
 PREFIX_STRIDE = 32  # text may be cut after each so many tokens
 
@@ -308,9 +307,9 @@ class PrefixCache:
         self._cuts.clear()
 
 
-# Screens to what the language model reads of them, a few at a time, each computed once while it is remembered.
+# Screen features: the vision tower's output for each screen, computed a few at a time and cached.
 
-PATCHES = 1024  # in one pass on a CPU: what it works on then stays in its caches
+PATCHES = 1024  # in one pass on a CPU: they stay in its caches
 PATCHES_CUDA = 65_536
 
 ScreenFeatures = tuple[Tensor, ...]  # [tokens, size]: at the input, then what deepstack adds to the first layers

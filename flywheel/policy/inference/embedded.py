@@ -34,9 +34,9 @@ from flywheel.policy.model import load_model
 from flywheel.policy.protocol import Completion, SamplingParams
 from flywheel.utils.errors import FlywheelError, PolicyBusy, PolicyError, PolicyTimeout
 
-# A checkpoint in memory that can answer: model, encoder, and the name of its weights.
+# Loading: model, encoder, and the name of its weights.
 
-_TEXT_FILES = ("*.json", "*.jinja", "merges.txt")  # what an encoder is made from, and a little more
+_TEXT_FILES = ("*.json", "*.jinja", "merges.txt")  # from which an encoder is made
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def _text_digest(folder: Path) -> str:
     return sha.hexdigest()
 
 
-# The policy in this process: transformers on one worker thread, requests batched as they come.
+# The policy: requests are batched as they come.
 #
 # A request is encoded on a helper thread, waits, joins the running batch between two steps and leaves it when it ends.
 # One thread owns the model, so the event loop is never blocked. Callers may sit on different event loops.

@@ -30,11 +30,11 @@ from flywheel.policy.inference.fused_layers import TextPass, make_library_pass
 from flywheel.policy.protocol import SamplingParams
 from flywheel.utils.errors import PolicyError
 
-# Sampling: which token comes next, and a batch of prompts answered at once.
+# Sampling.
 #
-# A token is drawn by the inverse of the distribution function, at one number from the request's own generator: what is
-# drawn depends on the request's seed and context, and not on what else is in the batch. The numbers are drawn on the
-# CPU, so that a seed means the same on a GPU.
+# A token is drawn by the inverse of the distribution function, at one number from the request's own generator, so it
+# depends on the request's seed and context, and not on what else is in the batch. The numbers are drawn on the CPU, so
+# that a seed means the same on a GPU.
 
 
 @dataclass(frozen=True)
@@ -89,10 +89,10 @@ def generate_responses(
     return [SampledResponse(tuple(row.token_ids), tuple(row.logprobs)) for row in rows]
 
 
-# Continuous batching: rows join a running batch between two steps and leave it when they end.
+# Continuous batching.
 #
-# A pass over newcomers (`admit`) computes their prompts, or what of them is not known already; a pass over the batch
-# (`step`) adds a token to each row. The engine is synchronous and owned by one thread.
+# A pass over new rows (`admit`) computes their prompts, less cached prefixes; a pass over the batch (`step`) adds a
+# token to each row. The engine is synchronous and owned by one thread.
 
 log = logging.getLogger(__name__)
 

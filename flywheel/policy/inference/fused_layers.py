@@ -13,10 +13,10 @@ from transformers import PreTrainedModel
 from flywheel.policy.devices import install_window_attention, is_cuda
 from flywheel.policy.inference.cache import KVCache, ScreenFeatures, to_encoder_outputs
 
-# The language model's layers in few operations, for a model that only answers on a CPU.
+# The language model's layers in few operations, on a CPU.
 #
-# In the library a layer is some fifty operations, in wrappers that ask what else may be wanted of it: for a small
-# model, half of the time of a pass. The arithmetic is the same, in another order of rounding.
+# In the library a layer is some fifty operations in general wrappers: for a small model, half of the time of a pass.
+# The arithmetic is the same, in another order of rounding.
 
 _KNOWN = {"Qwen2VLDecoderLayer", "Qwen2_5_VLDecoderLayer", "Qwen3VLTextDecoderLayer"}
 
@@ -145,9 +145,9 @@ def _joined(*linears: nn.Linear) -> Tensor:
     return joined
 
 
-# A model made ready to infer, and to do nothing else: the same numbers, sooner. Its checkpoint is not affected.
+# All of a model's layers: the same numbers, sooner. Its checkpoint is not affected.
 
-ROWS = 512  # in a matrix product, about: what the weights' layout is chosen for. Few rows lose nothing by it
+ROWS = 512  # of the matrix products, about, that the weights' layout is chosen for; fewer rows lose nothing by it
 
 
 class StillPatchEmbedding(nn.Module):

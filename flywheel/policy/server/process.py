@@ -20,10 +20,10 @@ from flywheel.utils import credentials
 from flywheel.utils.errors import BadInput, PolicyError
 from flywheel.utils.local_ports import errors_of_port
 
-# Keep a server's API key in a file that its user alone can read.
+# The API key lies in a file that its user alone can read.
 #
-# A server belongs to no workspace, so the file is the user's. It is locked as long as the server lives, in whatever way
-# that ends, so that nobody takes a key that is left over for that of another server at the same port.
+# A server belongs to no workspace, so the file is the user's. It is locked as long as the server lives, so that a key
+# left over is not taken for that of another server at the same port.
 
 
 def server_key_path(port: int) -> Path:

@@ -21,9 +21,7 @@ from flywheel.config import OptimizerSettings
 from flywheel.policy.devices import enable_tf32, is_cuda, open_pass_pool
 from flywheel.utils.errors import TrainingError
 
-# The gradient steps of every training: plain torch, or DeepSpeed's ZeRO 1 to 3, behind one contract and one loop.
-#
-# CT, SFT, RL's policy and value model, and pretraining all take theirs by `take_gradient_step`. Several processes
+# CT, SFT, RL's policy and value model, and pretraining all take their steps by `take_gradient_step`. Several processes
 # (`worker_group.py`) share one global batch: each reads its parts of it, and the gradient is the sum over all of them,
 # as the loss is (`rl/losses.py`: sums over the tokens, divided by their number in the global batch). So how many
 # processes there are, and which engine, changes the losses by rounding alone (tests/integration/test_engines.py).
@@ -264,10 +262,10 @@ def _sum_gradients_across_ranks(parameters: Sequence[nn.Parameter]) -> None:
         parameter.grad.copy_(piece.view_as(parameter))
 
 
-# DeepSpeed's ZeRO 1 to 3 as a `TrainingEngine`: optimiser states, gradients, weights shared out over the processes.
+# DeepSpeed's ZeRO 1 to 3: optimiser states, gradients and weights are divided among the processes.
 #
 # It runs on a CPU too (DS_ACCELERATOR=cpu, gloo), which is how it is tested (`make test-deepspeed`); the first start
-# then compiles for a minute. The optimiser is torch's AdamW: DeepSpeed's own ones compile for another.
+# then compiles for a minute. The optimiser is torch's AdamW: DeepSpeed's own would compile for another minute.
 
 _TAG = "flywheel"
 
@@ -383,7 +381,7 @@ def _join_deepspeed_group(deepspeed: Any) -> None:
 
 
 def _register_external_parameters(deepspeed: Any, module: nn.Module) -> None:
-    """`patches.quick_patches` reads the projection's weights outside of its own pass: ZeRO 3 must be told."""
+    """Tell ZeRO 3 of weights that are read outside of their own module's pass (`patch_patch_embedding`)."""
     for part in module.modules():
         projection = getattr(part, "proj", None)
         if isinstance(projection, nn.Conv3d):

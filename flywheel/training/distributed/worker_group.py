@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     import torch.distributed as dist
 
 
-# The processes of one machine; how those of several come together, `flywheel/cluster/nodes.py` knows.
+# The processes of one machine. `flywheel/cluster/nodes.py` joins those of several.
 
-GRACE_S = 10.0  # once one has failed or is to end, for the others
+GRACE_S = 10.0  # that the other processes get to end, once one has failed or all are to end
 _STDERR_S = 1.0  # for the last words of a process that has ended: what it has started itself may still hold its stderr
 _STDERR_BYTES = 4096  # bytes of them
-# One process, that does nothing else, imports the libraries; all members are its forks. A fork of this one would have
-# its locks, and no thread that frees them.
+# All members are forks of a server process that only imports the libraries. A fork of this process would inherit locks
+# without the threads that free them.
 _forks = get_context("forkserver")
 _forks.set_forkserver_preload(["flywheel.policy.model"])
 
@@ -259,11 +259,11 @@ def _join_process_group(place: dict[str, str], limit: float) -> None:
     )
 
 
-# Training in this process, or in several that make the same calls and exchange gradients: CT, SFT, RL, pretraining.
+# The group: one member in this process, or several that make the same calls and exchange gradients.
 #
-# Several are all of them processes of their own: torch.distributed and DeepSpeed join a process for good, and this one
-# has other runs to lead. Between calls they wait, for as long as rollouts take; they end with this process, by whatever
-# it ends. They are all on this machine, but where a cluster has them begun elsewhere (`use_launcher`).
+# Several are all processes of their own: torch.distributed and DeepSpeed join a process for good, and this one goes on
+# to other runs. Between calls they wait, for as long as rollouts take; they end with this process, even if it is
+# killed. They are all on this machine, unless a cluster starts them elsewhere (`use_launcher`).
 
 T = TypeVar("T")
 

@@ -14,10 +14,9 @@ from flywheel.policy.devices import install_window_attention, is_cuda
 from flywheel.training.modeling import attention
 from flywheel.training.modeling.attention import AttentionPlan
 
-# The last layer of the language model, for the tokens alone that predict a response.
+# Last layer of the language model, computed for the tokens alone that predict a response.
 #
-# Nothing reads what it makes of the others but its own attention, as keys and values. Of a prompt with a screen the
-# others are most tokens.
+# All other tokens are needed there as keys and values only, and most tokens of a prompt with a screen are such.
 
 
 def last_layer_skips_prompt(trunk: nn.Module) -> bool:
@@ -90,11 +89,11 @@ class RmsNorm(torch.autograd.Function):
         return of_x, both.flatten(0, -2).sum(0), None
 
 
-# The patch projection of a vision tower as one matrix product, for training on still pictures.
+# Patch embedding of the vision tower as one matrix product, for still pictures.
 #
 # A still picture's frames are all alike, so the kernel can be summed over them; and the kernel's size is its stride, so
-# the convolution is a product. On a CPU its gradient takes a sixth of the convolution's. The weights stay where they
-# are: `policy.frozen.StillPatches` is the same for a model that only infers.
+# the convolution is a product. On a CPU its gradient takes a sixth of the convolution's time. The weights stay in
+# place; `StillPatchEmbedding` in `policy/inference/fused_layers.py` does the same for a model that only infers.
 
 
 def patch_patch_embedding(model: PreTrainedModel) -> None:
@@ -113,7 +112,7 @@ def _patch_embedding_forward(embed: nn.Module, patches: Tensor) -> Tensor:
     return nn.functional.linear(still.to(weight.dtype), weight, convolution.bias)
 
 
-# A model of the Qwen-VL family made ready for training: it reads packs, and spends less on what it does.
+# All patches together.
 
 SUPPORTED_MODEL_TYPES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
 

@@ -21,10 +21,8 @@ from flywheel.policy.inference.cache import EncodedScreen, ScreenFeatures, make_
 from flywheel.training.modeling.attention import AttentionPlan, plan_attention
 from flywheel.training.modeling.monkey_patch import last_layer_skips_prompt
 
-# The one forward pass of SFT, PPO and the value model: hidden states at the response's tokens alone.
-#
-# The vocabulary's logits are computed only where a response token is predicted; the prompt (most of it the screen)
-# needs none.
+# Padded batches. SFT, PPO and the value model read hidden states at the response's tokens alone: the prompt (most of it
+# the screen) needs no logits.
 
 
 @dataclass(frozen=True)
@@ -84,12 +82,12 @@ def batch_by_length(lengths: Sequence[int], size: int) -> Iterator[list[int]]:
         yield order[start : start + size]
 
 
-# Samples of any lengths in one row of tokens, without padding, and what several of them begin with only once.
+# Packed batches: samples of any lengths in one row of tokens, without padding, each shared prefix only once.
 #
-# A pack holds each token that the model must compute once: the samples of one task begin with the same instruction and
-# screen, a later step of a trajectory with the steps before it, all with the same words of the template. What a token
-# becomes hangs on the tokens before it alone, so a shared beginning is exact (tested), and its gradient is the sum of
-# what comes back from all that follows it. A screen that several samples show is one pass of the vision tower.
+# The samples of one task begin with the same instruction and screen, a later step of a trajectory with the steps before
+# it, all with the same words of the template. A token's states depend on the tokens before it alone, so a shared prefix
+# is exact (tested), and its gradient is the sum over all that follows it. A screen that several samples show takes one
+# pass of the vision tower.
 
 MIN_SHARED_TOKENS = 8  # tokens: a shorter common beginning is computed for each sample by itself
 
@@ -248,7 +246,7 @@ def _build_pack(sequences: Sequence[TokenSequence], part: Sequence[tuple[int, in
 def compute_packed_hidden(trunk: torch.nn.Module, pack: PackedBatch) -> Tensor:
     """Hidden states [responses, width] from which the members' responses are predicted.
 
-    trunk: the base model of one that is `install`ed.
+    trunk: base model of one that was patched (`patch_for_training`).
     """
     device = pack.ids.device
     images: dict[str, Any] = {}

@@ -17,11 +17,11 @@ from flywheel.envs.screens.layouts import SceneBox, SceneQuestion, SceneText
 from flywheel.policy.encoding import Encoder
 from flywheel.utils.errors import TrainingError
 
-# Texts in which names come again, by which the base learns to copy out of texts, also what is no word.
+# Copying: texts in which names occur again, by which the base learns to copy from its context, also what is no word.
 #
 # A name stands behind a cue (`folder jetena`), and later behind the same cue again, in other quotes, in another order.
-# So the cue tells which name is to be written, and what was written of it so far tells how it goes on. Of each token
-# that repeats a name it is known which ones it repeats. The worlds' instructions and commands are not used.
+# So the cue says which name to write, and the part written so far how it goes on. For each token that repeats a name,
+# the tokens that it repeats are known. The suites' instructions and commands are not used.
 
 MAX_NAMES = 3  # in a text, at most
 NAME_REPEATS = (2, 3)  # that each of them is said
@@ -130,11 +130,11 @@ def find_repeated_tokens(
                     yield from ((token, token_at[earlier + within]) for earlier in starts[:number])
 
 
-# Many questions about one screen in one sequence: the screen is read once, each question sees it and itself only.
+# Questions: many about one screen in one sequence, so that the screen is read once.
 #
-# A row is [screen][question 1][question 2]...; the attention mask keeps questions apart, and their positions all
-# begin where the screen ends, so each is computed exactly as if it were alone (tested). The embedded model learns
-# about three times faster for each second of CPU this way.
+# A row is [screen][question 1][question 2]...; by the attention mask a question sees the screen and itself alone, and
+# the positions of all begin where the screen ends, so each is computed exactly as if it were alone (tested). The
+# embedded model learns about three times as much in a second of CPU this way.
 
 IGNORED = -100
 READING_SKILLS = ("read", "ask")  # skills whose whole answer is read off the screen
@@ -335,9 +335,9 @@ class QuestionCollator:
         return frames.reshape(batch * self._grid**2, -1)
 
 
-# What image tokens and patches should tell of what they show: the targets of `objectives`' aids.
+# Targets of the auxiliary losses (`objectives.py`): what each image token and patch shows.
 
-MIN_SHOWN_SHARE = 0.15  # of an image token's cell, or half of itself, is what is shown in it at least
+MIN_SHOWN_SHARE = 0.15  # of an image token's cell that a thing must cover, or half of the thing, to count as shown
 CHARACTERS = {character: number + 1 for number, character in enumerate(ascii_lowercase + digits)}  # 0: none
 PATCH_SLOTS = 4  # across a patch, each for the character whose middle stands there
 CELL_CHARACTERS = 8  # characters of a text that an image token tells, the first ones

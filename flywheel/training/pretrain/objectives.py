@@ -23,10 +23,10 @@ from flywheel.training.pretrain.batches import (
     QuestionBatch,
 )
 
-# Attention as pretraining on a CPU wants it: quicker than the library's there, and open to losses on where it looks.
+# Attention for pretraining on a CPU: faster than the library's, and with access to the scores, for losses on them.
 #
-# On two cores with bfloat16 instructions a masked attention by two matrix products around a softmax is half again as
-# quick as by the library's fused kernel, whose gradient is slow for heads this narrow; and the screens of a batch are
+# On two cores with bfloat16 instructions a masked attention by two matrix products around a softmax is 1.5 times as
+# fast as the library's fused kernel, whose gradient is slow for heads this narrow; and the screens of a batch are
 # attended to at once rather than one after the other.
 
 PRETRAINING_ATTENTION = "pretraining"
@@ -108,16 +108,18 @@ def _split_screens(rows: torch.Tensor, screens: int) -> torch.Tensor:
 AttentionInterface.register(PRETRAINING_ATTENTION, _attend)
 
 
-# What pretraining minimises: the answers' cross-entropy, and aids that make a small model see, read and point early.
+# Losses: the answers' cross-entropy, and auxiliary losses by which a small model sees, reads and points early.
 #
-# Naming: each image token, as it enters the language model, says in words what it shows. Through layers that only
-# training has, it tells the centre of the thing (placing) and the letters of the text (reading), and each patch of the
-# vision tower the characters in it, by their places (spelling). Pointing: a few attention heads, while a point is
-# written or a thing is read out, look at the thing that is meant. Copying: others look, while a name is repeated, at
-# what was said before, and in the first layer at the token before, by which they find it.
+# naming     each image token, as it enters the language model, predicts the words for what it shows
+# placing    each image token predicts the centre of the thing that it shows, by a head that only training has
+# reading    each image token predicts the letters of the text that it shows, by such a head
+# spelling   each patch of the vision tower predicts the characters in it, with their places, by such a head
+# pointing   while a point is written or a thing is read out, a few attention heads look at the thing that is meant
+# copying    while a name is repeated, others look at where it stood before; in the first layer at the token before,
+#            by which they find it
 
-# Weights of the two digits of a coordinate in the loss. The first says which thing is meant; the second is at first
-# noise, and as loud.
+# Weights of the two digits of a coordinate in the loss. The first says which thing is meant; the second is noise at
+# first, and would weigh as much.
 TENS_WEIGHT, UNITS_WEIGHT = 5.0, 1.0
 READING_WEIGHT = 5.0  # weight of a token that is read off the screen: an action has ten times as many tokens
 AUXILIARY_WEIGHTS = {"naming": 1.0, "placing": 0.5, "spelling": 1.0, "reading": 1.0, "pointing": 1.0, "copying": 1.0}
@@ -228,7 +230,7 @@ def compute_question_losses(
     """shown: None where the model learns no more to see, of the aids only pointing is left. digits: the digits' token
     ids.
 
-    The model must have `attention.install`ed.
+    The model's attention must be that of `install_attention`.
     """
     inputs = dict(packed.inputs)
     core = model.model

@@ -2,7 +2,7 @@
 
 The recipe, found by measurement: weights drawn wide (`policy.model`), points in two digits, auxiliary losses beside the
 answers' loss (`objectives`), a dense description of each screen among its questions, all questions of a screen in one
-sequence (`question_batch`), AdamW at 1e-3 with a warm-up and a cool-down, and an average of the weights over time as
+sequence (`batches`), AdamW at 1e-3 with a warm-up and a cool-down, and an average of the weights over time as
 the result. A base that sees learns to copy out of texts in a run of its own (`copying`).
 """
 
@@ -57,7 +57,7 @@ from flywheel.training.pretrain.objectives import (
 from flywheel.training.pretrain.scene_stream import KindAccuracy, stream_scene_chunks
 from flywheel.utils.errors import BadInput, errors_of_place
 
-# What a pretraining tells of itself: a line of `log.jsonl` at each report and each evaluation.
+# The log: a line of `log.jsonl` at each report and each evaluation.
 
 log = logging.getLogger(__name__)
 

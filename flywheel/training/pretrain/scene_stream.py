@@ -19,9 +19,9 @@ from flywheel.envs.screens import layouts
 from flywheel.envs.tasks.grounding import SceneRenderer
 from flywheel.utils.processes import exit_with_parent
 
-# What pretraining shows: kinds of scenes and their levels, and how it does on each kind.
+# Kinds of scenes that pretraining shows, their levels, and the success on each kind.
 
-# Crowded screens teach most: each thing on a screen is named by the image tokens that show it, at the same cost.
+# Crowded screens teach most at the same cost: every thing on a screen is a target of the image tokens that show it.
 LEVEL_MIX = (1, 2, 3, 3, 4, 4)
 EXTRA_DRAWS = {
     "texts": 7,
@@ -59,7 +59,7 @@ class KindAccuracy:
             self.hits[kind] = self.asked[kind] = 0
 
 
-# Scenes drawn ahead of training, by Chromium in a process of its own.
+# Drawing: Chromium works ahead of training in a process of its own.
 
 
 def stream_scene_chunks(

@@ -1,10 +1,10 @@
-"""From episodes to training samples: shaped rewards, values, advantages per trajectory, and only then the cut.
+"""Turn episodes into training samples: shaped rewards, values, advantages per trajectory, then the cut into steps.
 
 The denominator of the policy's ratio are the log-probabilities as sampled: those that the policy recorded when it drew
-the token, at the sampling temperature. Each token has those of the weights that really drew it, so a trajectory that
-several weight versions sampled needs nothing more: the surrogate is a sum over tokens, and each term's denominator is
-its own sampler.
-One forward pass of the policy as it is gives the hidden states that V reads, and the same log-probabilities once more:
+the token, at the sampling temperature. Each token has those of the weights that drew it, so a trajectory that several
+weight versions sampled needs nothing more: the surrogate is a sum over tokens, and each term's denominator is its own
+sampler.
+One forward pass of the present policy gives the hidden states that V reads, and the same log-probabilities once more:
 on samples of the newest weights the two must agree (`mismatch`); on older ones they show how far the policy has moved
 on (`drift`), and the step's own move is clipped around them (`losses.policy_loss`).
 """

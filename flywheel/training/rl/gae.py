@@ -1,4 +1,4 @@
-"""Generalised advantage estimation over the trainable tokens of one whole trajectory.
+"""Estimate advantages (GAE) over the trainable tokens of one whole trajectory.
 
 Sources: GAE (Schulman et al. 2016); decoupled lambdas (VC-PPO 2025); length-adaptive lambda (VAPO 2025), as used in
 section 2.5.4 of the UI-TARS-2 report. Computed per trajectory first, cut into training samples afterwards.

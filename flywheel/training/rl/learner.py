@@ -17,15 +17,15 @@ from flywheel.training.modeling.policy_forward import PolicyForward, freeze_visi
 from flywheel.training.rl import algorithm as algorithms
 from flywheel.training.rl.algorithm import Algorithm
 
-# The value model: a small head on the hidden states of the policy's trunk, which it reads and does not train.
+# The value model: a small head on the hidden states of the policy's trunk, which its loss does not train.
 #
 # VC-PPO and VAPO train a copy of the whole policy. Measured on the embedded model (96 episodes, value pretraining): the
 # head explained 0.05 of the held-out variance after 5 s of processor time, features included, the copy 0.01 after 35 s;
 # and the same forward pass gives the old policy's log-probabilities.
 #
-# Beside the hidden states it is told what the policy is not: the score of the state, and how much of the step budget is
-# left (an asymmetric critic: Pinto et al. 2018; of time limits: Pardo et al. 2018). Of long episodes the hidden states
-# alone say next to nothing (docs/measurements/rl.md).
+# Beside the hidden states it gets what the policy does not: the score of the state, and the share of the step budget
+# that is left (an asymmetric critic: Pinto et al. 2018; time limits: Pardo et al. 2018). In long episodes the hidden
+# states alone predict next to nothing (docs/measurements/rl.md).
 
 UNKNOWN_FEATURE = 0.5
 """Stands for a number that is not known."""

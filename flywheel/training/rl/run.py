@@ -65,10 +65,10 @@ from flywheel.training.rl.trainer import RLTrainer
 from flywheel.utils import processes
 from flywheel.utils.errors import BadInput, FlywheelError, TrainingError
 
-# What an RL run is of: the state of another run is not taken up.
+# Identity of a run: the saved state of another run is not resumed.
 
-_STATE_FORMAT = 4  # of the state on disk: that of another one is not taken up
-# Settings that change how long a run takes, and not what it trains on: a run that goes on may have others.
+_STATE_FORMAT = 4  # of the state on disk: another one is not resumed
+# Settings that change how long a run takes, and not what it trains on: a resumed run may have others.
 _FREE_SETTINGS = {
     "rl": {"batch_timeout_s", "threads", "processes", "device"},
     "policy": {
@@ -103,7 +103,7 @@ def hash_run_inputs(
     return hashlib.sha256(json.dumps([used, blocks, repr(prior)], sort_keys=True).encode()).hexdigest()
 
 
-# How the trainer of an RL run and the policy that acts meanwhile share the cores.
+# Cores: the trainer and the policy, which acts meanwhile, share them.
 
 
 @contextmanager
@@ -135,7 +135,7 @@ def count_trainer_threads(settings: Settings, every: int) -> int:
     return settings.rl.threads or (max(1, every // 2) if beside else every)
 
 
-# The figures of one training step that are of its episodes: what the table `metrics` and the curves show.
+# Figures of one step's episodes, for the table `metrics` and the curves.
 
 
 def drop_non_finite(metric: dict[str, Any]) -> dict[str, Any]:
@@ -278,7 +278,7 @@ class _RLRun:
         self.trajectories: list[str] = []
         self.weights: list[str] = []
         self.key = hash_run_inputs(settings, sft_folder, domain, iteration, tasks, prior)
-        begin = partial(copy_context().run, self._open_workers, sft_folder)  # a cluster may say where (`begun_by`)
+        begin = partial(copy_context().run, self._open_workers, sft_folder)  # a cluster may say where (`use_launcher`)
         self.workers: WorkerGroup[RLTrainer] = thread.submit(begin).result()
 
     def _open_workers(self, sft_folder: Path) -> WorkerGroup[RLTrainer]:

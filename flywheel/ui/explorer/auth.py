@@ -87,7 +87,7 @@ def content_security_policy(nonce: str = "") -> str:
 
 
 class AuthMiddleware:
-    """Wraps the application. Its host and origin are looked at by `local_server.OwnHost`."""
+    """Wrap the application. Its host and origin are checked by `local_server.OwnHostOnly`."""
 
     def __init__(self, application: ASGIApp, login: LoginSessions) -> None:
         self._application, self._login = application, login

@@ -44,7 +44,7 @@ _SEARCHED["both"] = f"({' OR '.join(_SEARCHED.values())})"
 
 @dataclass(frozen=True)
 class TrajectoryQuery:
-    """condition, order: SQL; parameters: the values in it. in_thoughts: what `FOUND` has to hold, empty for nothing."""
+    """condition, order: SQL; parameters: the values in it. in_thoughts: words to look up; "" for none."""
 
     condition: str
     parameters: dict[str, Any]
