@@ -183,7 +183,7 @@ class TaskSuite(BaseModel, ABC):
         return spec.max_steps[level]
 
 
-# Take-over: what a person's mouse, fingers and keys do to an environment, as the watch page tells of it.
+# Take-over: a person's mouse, fingers and keys in an environment, as the watch page sends them.
 
 _MAX_SHARE = 1 - 1e-6  # a share of the screen is below 1
 _MAX_WHEEL_PIXELS, _MAX_TEXT_CHARACTERS, _MAX_KEY_CHARACTERS = 10_000.0, 2000, 40
@@ -244,7 +244,7 @@ def _finite_number(said: Mapping[str, Any], name: str, default: float | None = N
     return float(value)
 
 
-# Watching: what a person does there is no step of the agent's, so nothing of it is recorded or scored.
+# Watching: what a person does is no step of the agent, so it is neither recorded nor scored.
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 

@@ -1,7 +1,7 @@
 """Run a command under bubblewrap: its own folder, the system's programs and no network.
 
-A policy that can run code in the server (a notebook, a console) runs it here. Without bubblewrap it has all that this
-user has; `missing` says so.
+A policy that can run code in a page's server (a notebook, a console) runs it here. Without bubblewrap it has all that
+this user has; `explain_missing_bwrap` says so.
 """
 
 from __future__ import annotations

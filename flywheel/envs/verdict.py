@@ -12,8 +12,8 @@ from flywheel.utils.errors import DataError
 # A verifier (section 2.5.2): from a task's params and the recorded state of a finished episode to a score in [0, 1].
 #
 # A pure function, so that stored trajectories can be scored again. 1 is reached only where exactly what was asked is
-# done; a part of it, or something beside it, scores less. Each lives with what it knows: a world's own in its
-# `world.py`, what any game says of itself in `worlds.verifiers`, a third-party page's reward in `sandbox.pages`.
+# done; a part of it, or something beside it, scores less. Each lies with its tasks: a suite's own in its `world.py`, a
+# game's own score in `suites/verifiers.py`, a third-party page's reward in `browser/pages/session.py`.
 
 Verifier = Callable[[Mapping[str, Any], Mapping[str, Any]], float]
 
@@ -35,18 +35,18 @@ def apply_verifier(
     return value
 
 
-# V (section 2.3): what a score makes of a trajectory, decided here and nowhere else.
+# V (section 2.3): whether a trajectory counts as solved, decided here alone.
 #
 #     V = 1 where score >= threshold, else 0; none where there is no score
 #
-# The threshold is the task's own: it stands in the table `tasks` from the day that the task is made, where a template
-# that names none is given `routing.threshold`. The end of an episode, the table `scores`, the route, evaluation, RL and
-# its curriculum all hold scores against it.
+# The threshold is the task's own: it stands in the table `tasks` since the task was made; a template that names none
+# gets `routing.threshold`. The end of an episode, the table `scores`, the route, evaluation, RL and its curriculum all
+# compare scores with it.
 #
-# Several scorers may judge one trajectory. All of them must be satisfied, and the one that is satisfied least speaks:
+# Several scorers may judge one trajectory. All of them must be satisfied, and the least satisfied one decides:
 #
-#     one says 0          V = 0, by the lowest score, whatever the others say or fail to say
-#     one gives no score  no V: what nobody could judge is neither verified nor refused
+#     one says 0          V = 0, by the lowest score, even if others gave none
+#     one gives no score  no V: what could not be judged is neither verified nor failed
 #     else                V = 1, by the lowest score
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from flywheel.config import SandboxSettings
 from flywheel.utils.errors import BadInput, EnvError
 
-# Which Chromium runs the pages.
+# The executable.
 
 _PROGRAM_NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _LIBRARIES = (Path("/usr/lib/chromium"), Path("/usr/lib/chromium-browser"), Path("/usr/lib64/chromium"))
@@ -56,10 +56,10 @@ def _list_playwright_browsers() -> list[Path]:
     return sorted((path for path in found if path.is_file() and os.access(path, os.X_OK)), reverse=True)
 
 
-# Chromium's own sandbox, which keeps a page that takes over its process from the rest of the machine.
+# Chromium's own sandbox, which confines a page that takes over its process.
 #
-# It needs user namespaces or a setuid helper beside the executable, and refuses to run as root. Whether it works is
-# found by the first start of an executable, at no cost where it does; the answer is kept for this process.
+# It needs user namespaces or a setuid helper beside the executable, and refuses to run as root. The first start of an
+# executable shows whether it works, at no cost where it does; this process remembers the answer.
 
 RUNS_AS_ROOT = "flywheel runs as root, and Chromium refuses its sandbox to root"
 SANDBOX_FAILED = "Chromium does not start with it here: no user namespaces, and no setuid helper"

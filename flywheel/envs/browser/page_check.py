@@ -34,7 +34,7 @@ from flywheel.envs.conformance import (
 )
 from flywheel.utils.errors import BadInput, EnvError, FlywheelError
 
-# A quiet session in the browser of another that is tried: it must not hear of what that one does.
+# A second, idle session in the same browser: the session under test must not affect it.
 
 
 class NeighbourSession:
@@ -71,11 +71,11 @@ class NeighbourSession:
 
 # One of each kind of form control of a page, operated by mouse and keys as a person would.
 #
-# Controls are drawn by the browser itself, with pickers of their own: what they do to a session cannot be seen from the
-# page's script. So each is tried, and the session, its browser and another session in it must be as well as before.
+# Controls are drawn by the browser itself, with pickers of their own, which may break a session without the page's
+# script seeing it. So each is tried, and the session, its browser and another session in it must work as before.
 
 _MAX_CONTROL_KINDS = 20  # kinds of one page
-# Nodes below a root, in open shadow trees too, and what lies on top of one in its own tree.
+# Nodes below a root, in open shadow trees too, and the node that lies on top of one in its own tree.
 _DOM_SEARCH = """const below = (root, what) => [...root.querySelectorAll(what),
   ...[...root.querySelectorAll("*")].flatMap((host) => host.shadowRoot ? below(host.shadowRoot, what) : [])];
 const topOf = (node, x, y) => node.getRootNode().elementFromPoint(x, y);
@@ -179,7 +179,7 @@ def _control_actions(kind: str, place: dict[str, float]) -> Sequence[Action]:
     return at(0.5), Type("1")
 
 
-# The parts of a date are fields of their own; the last one's end is at the picker's button.
+# The parts of a date are separate fields; the last one ends at the picker's button.
 _TYPED_TEXTS = {
     "input of type date": ("01022026",),
     "input of type time": ("0102AM",),
@@ -190,10 +190,10 @@ _TYPED_TEXTS = {
 _KINDS_WITHOUT_VALUE = ("input of type file", "input of type color")  # a picker, from which nothing is chosen here
 
 
-# What a page offers to be dragged, dragged: by HTML5 drag and drop, and by a library that follows the pointer.
+# Dragging: by HTML5 drag and drop, and by libraries that follow the pointer.
 
-_LONE_DRAG_SHARE = 0.2  # of the viewport, that a lone thing is dragged
-# The middles of two things of each kind that are seen: the first is dragged onto the second.
+_LONE_DRAG_SHARE = 0.2  # of the viewport: how far a lone thing is dragged
+# The middles of two visible things of each kind: the first is dragged onto the second.
 _DRAGGABLES_SCRIPT = (
     f"(() => {{ {_DOM_SEARCH}"
     + """
@@ -258,9 +258,9 @@ async def _try_drag(pool: BrowserPool, task: Task, way: str, places: list[list[f
     return DragResult(way, seen=len(set(screens[0])) > 1)
 
 
-# What a seed does to a manifest's page, told as it was found: another task, nothing, or nothing that was seen yet.
+# What a seed changes on a manifest's page: the task, nothing, or nothing that was seen.
 
-# Scripts of the document and all that they loaded, where they may be read.
+# Scripts of the document and all that they loaded, where their text can be read.
 _NAMES_CHANCE_SCRIPT = """(async () => {
   const loaded = performance.getEntriesByType("resource").map((entry) => entry.name)
     .filter((name) => /\\.m?js([?#]|$)/.test(name) && name.startsWith(location.origin));
@@ -341,7 +341,7 @@ def _find_seed_field(manifest: PageManifest) -> str:
     return "server" if "{seed}" in server else ""
 
 
-# `flywheel page try`: a manifest's page opened, read, played at random and checked, and what is wrong.
+# `flywheel page try`.
 
 ReportLine = Callable[[str, str], None]  # (what, found), as soon as it is known
 _RANDOM_STEPS = 20

@@ -15,14 +15,14 @@ from typing import Any
 
 from flywheel.envs import isolation
 
-# Which calls of the kernel a machine's processes may make, as a program that the kernel runs at each (seccomp, BPF).
+# System calls that a machine's processes may make, as a program that the kernel runs at each (seccomp, BPF).
 #
-# Left out are those that lead beyond a machine, or that an agent's work does not need and faults of the kernel were
-# found in: mounts and namespaces, keys (which sessions of one user share), sockets of kinds that no network namespace
-# keeps apart (vsock leads to the machine's own host), keys typed into a terminal for somebody else, and the like. They
-# fail as if this user were not permitted to make them.
+# Denied are those that lead out of a machine, or that an agent's work does not need and in which faults of the kernel
+# were found: mounts and namespaces, keys (which sessions of one user share), kinds of sockets that network namespaces
+# do not separate (vsock leads to the machine's own host), typing into another's terminal, and the like. They fail as if
+# this user had no permission.
 
-# By name the numbers on x86_64 and on aarch64. Those since Linux 5.1 are the same on both.
+# Name -> numbers on x86_64 and on aarch64. Those since Linux 5.1 are the same on both.
 _DENIED_CALLS = {
     "add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219), "bpf": (321, 280),
     "perf_event_open": (298, 241), "userfaultfd": (323, 282), "mount": (165, 40), "umount2": (166, 39),
@@ -134,7 +134,7 @@ def _bpf_instruction(code: int, value: int, holds: int = 0, otherwise: int = 0) 
     return struct.pack("=HBBI", code, holds, otherwise, value)
 
 
-# What a machine, or a program that judges what was left in one, sees; and the words that bubblewrap starts it by.
+# Commands of bubblewrap for a machine and for a checker: what they see, and how they start.
 
 MACHINE_HOME = "/home/user"
 SERVER_IN_MACHINE = "/opt/flywheel/guest"  # where the guest lies in a machine

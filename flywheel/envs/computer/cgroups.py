@@ -1,7 +1,7 @@
 """Limit memory, processes and processor time of one machine by the kernel's cgroups.
 
-Version 2 where this user may make groups there, else version 1; where neither may be used, `missing` says so, and what
-is left are limits of single processes.
+Version 2 where this user may make groups there, else version 1. Where neither may be used, `explain_missing_cgroups`
+says so, and only the limits of single processes hold.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Cgroup:
 
 
 def create_cgroup(memory_mb: int, processes: int, cores: float) -> Cgroup | None:
-    """A new one with these limits; None where this machine has none (`missing`)."""
+    """Create a group with these limits; None where this machine has none (`explain_missing_cgroups`)."""
     where, name = _find_cgroup_parents(), f"flywheel-{os.getpid()}-{secrets.token_hex(4)}"
     if where is None:
         return None

@@ -28,7 +28,7 @@ from flywheel.envs.computer.home import MachineHome
 from flywheel.utils.errors import EnvError, first_line
 
 CHECKER_FOLDER = "/opt/checker"  # where the program lies
-# Where the copy of the home lies: where the home lay, but if flywheel itself is installed there on this machine.
+# Where the copy of the home lies: where the home was, unless flywheel itself is installed there on this machine.
 _OWN_PATHS = (Path(sys.prefix), Path(sys.base_prefix), Path(__file__))
 CHECKER_HOME = "/opt/home" if any(one.is_relative_to(bwrap.MACHINE_HOME) for one in _OWN_PATHS) else bwrap.MACHINE_HOME
 _MAX_OUTPUT_BYTES = 2**16  # bytes that it may print

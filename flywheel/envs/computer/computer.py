@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from flywheel.envs.computer.mcp_tools import McpTools
 
 
-# A task's web site: it runs outside of the machine whose browser shows it, where nobody can change what it got.
+# A task's web site. It runs outside of the machine whose browser shows it, so nothing in there can change what it got.
 
 log = logging.getLogger(__name__)
 TASK_SITE_PORT = 8000
@@ -81,7 +81,7 @@ class TaskSite:
 _THANKS_PAGE = "<!doctype html><title>Thank you</title><h1>Thank you</h1><p>It has arrived.</p>"
 
 
-# Computers, or what else takes long to start, that have started before they are asked for.
+# Warm pool: computers, or other things that take long to start, started before they are asked for.
 
 
 class Closeable(Protocol):
@@ -136,9 +136,9 @@ def _close_when_started(taken: asyncio.Task[CloseableT]) -> None:
 _closing: set[asyncio.Future] = set()  # the loop holds its tasks by weak references alone
 
 
-# A computer: one machine whose home is shared by a shell, Python and files, and by a desktop where it has a screen.
+# A computer: one machine whose home is shared by a shell, Python and files, and a desktop if it has a screen.
 
-_MAX_ERROR_CHARACTERS = 300  # characters of a set-up command, and of what it printed, that an error tells
+_MAX_ERROR_CHARACTERS = 300  # characters of a set-up command, and of its output, in an error
 
 
 @dataclass(frozen=True)

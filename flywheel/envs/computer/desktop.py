@@ -35,8 +35,7 @@ from flywheel.utils.errors import EnvError
 
 # The desktop's browser: a Chromium with a window, which has no network but its machine's own.
 #
-# Its own sandbox is off: it cannot be made within the machine's, which keeps what a page might break out to apart from
-# this machine and from all others.
+# Its own sandbox is off: it cannot be made within the machine's, which confines a page that breaks out.
 
 BROWSER_APP = "browser"  # how a task's `apps` call it; the next word is an address
 BROWSER_PROGRAM = "chromium"
@@ -58,7 +57,7 @@ def build_browser_command(address: str) -> list[str]:
     return [_BROWSER_BINARY, *_BROWSER_OPTIONS, address]
 
 
-# What a hand does for each action: the guest's acts, in pixels, or why there are none.
+# Each action as input of the X server, in pixels, or why there is none.
 
 DesktopAct = dict[str, Any]
 MAX_TYPED_CHARACTERS = 10_000  # characters that the guest types at once
@@ -141,7 +140,7 @@ _TRANSLATIONS: dict[type, Callable[[Any, Callable[[Point], DesktopAct]], list[De
 }
 
 
-# A desktop in a place of its own: X, VNC, a window manager and real applications, seen and acted upon from outside.
+# A desktop: X, VNC, a window manager and real applications in a machine, operated from outside.
 
 _DESKTOP_PROGRAMS = {"Xvnc": "tigervnc-standalone-server", "openbox": "openbox"}  # and Debian's packages that have them
 _PYTHON_PACKAGES = ("mss", "Xlib", "six")  # of Python, that the guest takes for its screen

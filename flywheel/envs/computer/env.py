@@ -25,13 +25,11 @@ from flywheel.envs.computer.task_spec import ComputerTaskSpec
 from flywheel.envs.verdict import Verdict, Verifier, apply_verifier
 from flywheel.utils.errors import EnvError, EnvTimeout
 
-# What of an episode on a computer can be kept, and brought back in a fresh one.
+# Saving an episode on a computer, and restoring it in a fresh one.
 #
-# It is the home; what the shell holds (folder, variables, functions, aliases, options); of Python's variables those
-# that it can write down; what the site was sent.
-#
-# What else there had been is lost, and told line by line. What shell and Python hold are bytes here, which only they
-# themselves read again, in their machine.
+# Saved are the home, the shell's state (folder, variables, functions, aliases, options), the variables of Python that
+# can be pickled, and the forms that the site got. All else is lost, and listed. The states of shell and Python are
+# bytes here, which only they themselves read again, in their machine.
 
 _HEADER_FILE = "episode.json"
 _HOME_FILE = "home.tar"
@@ -130,13 +128,13 @@ def _limit_lines(lost: list[str]) -> list[str]:
     )
 
 
-# An `Env` of a computer: a fresh one for each task, and what lies and runs there says how far the task is done.
+# The environment: a fresh computer for each task. What lies and runs there says how far the task is done.
 
 
 class ComputerEnv:
     """warm: gives fresh computers. find: the verifier of a task. limit_s: deadline of a reset and of a step.
 
-    No checkpoints: the memory of running programs cannot be kept. A part can (`environments.env.Keepable`).
+    No checkpoints: the memory of running programs cannot be kept. A part can (`PartialCheckpointable`).
     """
 
     def __init__(self, warm: WarmPool[Computer], find: Callable[[Task], Verifier], limit_s: float) -> None:

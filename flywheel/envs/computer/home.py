@@ -15,9 +15,8 @@ from pathlib import Path, PurePosixPath
 from flywheel.envs.computer.bwrap import MACHINE_HOME
 from flywheel.utils.errors import EnvError
 
-# A machine's home folder from outside: read in a way that nothing which lies there can lead anywhere else.
-#
-# What runs in the machine may have put links, pipes and folders without end there, and goes on doing so while we look.
+# Reading a machine's home folder from outside, so that nothing in it leads anywhere else: what runs in the machine may
+# put links, pipes and endless folders there, even while we read.
 
 MAX_HOME_ENTRIES = 20_000
 _MAX_DEPTH = 64
@@ -158,9 +157,9 @@ def _entry_kind(mode: int) -> str:
     return "link" if stat.S_ISLNK(mode) else "other"
 
 
-# A copy of a machine's home, for a program that judges it: nothing in it leads out of it, and no file in it waits.
+# Copying a machine's home for a program that judges it: nothing in the copy leads out of it or blocks a reader.
 #
-# Left out, and told by name, are pipes, sockets, and links but those that lead downwards from where they lie, or to a
+# Left out, and listed by name, are pipes, sockets, and links but those that lead downwards from where they lie, or to a
 # path of the home: a link to what the judging program reads, such as the answers, would be taken for the agent's file.
 
 _COPY_BYTES = 2**20

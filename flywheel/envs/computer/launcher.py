@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from flywheel.envs.computer.machine import MachineSettings
 
 
-# The first and only thing that a machine's guest sends of itself: its home folder, open.
+# The handshake: the only thing that a machine's server sends unasked is its home folder, open.
 
 
 async def receive_home_descriptor(ours: socket.socket) -> int | None:
-    """The folder; None where the guest ends instead. ours: our end of the connection."""
+    """Receive the descriptor of the home folder; None where the machine ends instead. ours: end of the connection."""
     ours.setblocking(False)
     loop, there = asyncio.get_running_loop(), asyncio.Event()
     loop.add_reader(ours, there.set)
@@ -55,17 +55,17 @@ async def receive_home_descriptor(ours: socket.socket) -> int | None:
     return descriptors[0]
 
 
-# How a machine begins under bubblewrap: as a child of this process, with cgroups where this user may make them.
+# Bubblewrap: a machine is a child of this process, with cgroups where this user may make them.
 
 
 def diagnose_bubblewrap() -> tuple[str, str]:
-    """Why no machine can begin, and how to mend it; empty where one can."""
+    """Say why no machine can start, and how to fix it; both "" where one can."""
     why = isolation.explain_missing_bwrap()
     return (why, "apt-get install bubblewrap") if why else ("", "")
 
 
 class BubblewrapProcess:
-    """process: bubblewrap's, which ends with all that runs in there, or when this process does."""
+    """Hold a machine under bubblewrap. process: bubblewrap's; it ends with all that runs in it, or with this process."""
 
     def __init__(self, process: asyncio.subprocess.Process, group: cgroups.Cgroup | None, ours: socket.socket) -> None:
         self.process, self._group, self._ours = process, group, ours
@@ -126,10 +126,9 @@ class BubblewrapProcess:
             await asyncio.to_thread(group.end)
 
 
-# An engine of containers, podman or docker, by its ordinary command: whether it works here, and the words that start a
-# machine as one of its containers.
+# A container engine, podman or docker, by its ordinary command: whether it works here, and how to start a machine in it.
 
-HANDSHAKE_SOCKET = "hello"  # the socket, among those that a machine is served by, at which the guest makes itself known
+HANDSHAKE_SOCKET = "hello"  # socket in the served folder at which a machine's server connects to us
 EMPTY_IMAGE = (
     "localhost/flywheel-empty:1"  # the image of ours: folders alone, in which this machine's programs are seen
 )
@@ -178,8 +177,11 @@ def diagnose_container_engine(engine: str, image: str) -> tuple[str, str]:
 def build_container_command(
     engine: str, name: str, image: str, limits: Sequence[str], home_bytes: int, readable: Sequence[Path], folder: Path
 ) -> list[str]:
-    """The words that start a machine. name: of the container. limits: as of `limited`. readable: more paths that it
-    sees, as they are here. folder: the machine's own, out here."""
+    """Build the command that starts a machine.
+
+    name: of the container. limits: as `build_limit_options` gives them. readable: more paths of this machine that it
+    sees. folder: the machine's own, on this machine.
+    """
     words = [*_isolation_options(engine, folder), "--name", name, *limits]
     for place in (*bwrap.TMPFS_FOLDERS, bwrap.MACHINE_HOME):
         words += _tmpfs_options(engine, place, home_bytes)
@@ -283,19 +285,17 @@ def _empty_image() -> bytes:
     return out.getvalue()
 
 
-# How a machine begins as a container of an engine's.
-#
-# The guest makes itself known at a socket that is served to it, is handed there what it is to answer at, and lives for
-# as long as that connection does: whatever becomes of this process or of the engine's command, no container is left.
+# Containers. The machine's server connects to a socket that is mounted into it, gets there the socket to answer at, and
+# lives for as long as that connection: no container is left when this process or the engine's command is killed.
 
-_CLEANUP_S = 20.0  # that an engine may take to clean up
+_CLEANUP_S = 20.0  # for an engine to clean up
 _LIMIT_SCRIPT = ";".join(
     f"echo {most} >/proc/sys/user/{name}" for name, most in {**USER_LIMITS, "max_user_namespaces": 0}.items()
 )
 
 
 class ContainerProcess:
-    """process: the engine's command, which ends after the container has."""
+    """Hold a machine in a container. process: the engine's command, which ends after the container has."""
 
     def __init__(
         self, process: asyncio.subprocess.Process, named: tuple[str, str], hello: socket.socket, hands: socket.socket
@@ -335,7 +335,10 @@ class ContainerProcess:
         return cls(process, (chosen.walls, name), hello, hands)
 
     async def home(self) -> int | None:
-        """As of `Bubble`. Raises EnvError where the home cannot be read from here, or limits cannot be set."""
+        """Receive the home folder, as `BubblewrapProcess.home` does.
+
+        Raises EnvError where the home cannot be read from here, or limits cannot be set.
+        """
         if not await self._met():
             return None
         self._guest = struct.unpack("iII", self._ours.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
@@ -350,7 +353,7 @@ class ContainerProcess:
         return home
 
     def processes(self) -> list[int]:
-        """As of `Bubble`."""
+        """List the process ids of the machine, as `BubblewrapProcess.processes` does."""
         if self._group is not None:
             return self._group.processes()
         with contextlib.suppress(psutil.Error, OSError):
@@ -360,7 +363,7 @@ class ContainerProcess:
 
     @property
     def memory(self) -> int:
-        """As of `Bubble`; 0 where the container's group is not to be seen."""
+        """Bytes of memory in use; 0 where the container's cgroup is not visible."""
         return self._group.memory if self._group else 0
 
     async def close(self) -> None:

@@ -26,7 +26,7 @@ from flywheel.envs.computer.settings import TerminalSettings
 from flywheel.envs.computer.task_spec import ToolServer
 from flywheel.utils.errors import EnvError
 
-# Tools and their results as texts, whatever a server says in them.
+# Tools and their results as text; a server may have written anything into them.
 
 _TOOL_NAME = re.compile(r"[!-~]{1,128}")
 _TYPE_NAME = re.compile(r"[a-z]{1,16}")
@@ -125,7 +125,7 @@ def _one_line(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
-# One session with a server: begun, asked, and ended when nothing is asked of it any more.
+# One session with a server: opened at the first call, closed when idle.
 
 OpenTransport = Callable[[McpConnection], AbstractAsyncContextManager[tuple[Any, Any]]]
 ResultT = TypeVar("Result", bound=BaseModel)
@@ -265,7 +265,7 @@ def _shorten(text: str) -> str:
     return text if len(text) <= _MAX_FAULT_CHARACTERS else f"{text[:_MAX_FAULT_CHARACTERS]}..."
 
 
-# The servers of one task: what they offer is told, and what the agent calls is done and told.
+# The servers of one task: their tools are listed to the agent, its calls are made, their results shown.
 
 _MAX_PAGES = 20  # of a list of tools
 _MAX_TOOLS = 1000  # of a server that are listed

@@ -17,7 +17,7 @@ from mcp.shared.message import SessionMessage
 
 from flywheel.envs.computer.machine import Machine
 
-# What a server may say until it is asked again, and why the connection to it has ended.
+# Limits on what a server sends, and why a connection to it has ended.
 
 MAX_ANSWER_BYTES = 4 * 2**20  # to one request, in one message or in many
 MAX_ANSWER_MESSAGES = 1000
@@ -76,7 +76,7 @@ class McpConnection:
         return self.fault or (f"it says what is not MCP: {self._noise!r}" if self._noise else "")
 
 
-# A transport of MCP's SDK over streamable HTTP to a port inside of a machine.
+# Transport of MCP's SDK over streamable HTTP, to a port inside of a machine.
 
 _MAX_CONNECTIONS = 4
 
@@ -175,7 +175,7 @@ class _MachineStream(httpcore2.AsyncNetworkStream):
         return self._reader.at_eof() if info == "is_readable" else None
 
 
-# A transport of MCP's SDK over the input and output of a program inside of a machine.
+# Transport of MCP's SDK over standard input and output of a program inside of a machine.
 
 _CHUNK = 2**16
 ReceivedMessages = MemoryObjectReceiveStream[SessionMessage | Exception]

@@ -12,7 +12,7 @@ from flywheel.envs import keyboard
 from flywheel.envs.computer.desktop import UnsupportedAction
 from flywheel.envs.computer.machine import Machine, MachineRefused
 
-# What a terminal sends for keys, as an xterm does.
+# Keys as a terminal sends them (xterm).
 
 _PLAIN_KEYS = {"Enter": "\r", "Tab": "\t", "Escape": "\x1b", "Backspace": "\x7f", " ": " "}
 # CSI: a letter that ends the sequence, or a number ahead of `~`.
@@ -75,9 +75,9 @@ def _encode_character(key: str, held: int) -> str:
     return character
 
 
-# The SDK functions (section 2.1) of one machine: shell, Python, files; and keys for a program that runs in the shell.
+# The SDK functions: shell, Python, files; and keys for a program that runs in the shell.
 #
-# What comes of one is a text, whatever it is: what was printed, or in one line why nothing could be done.
+# The result of each is a text: what was printed, or in one line why nothing could be done.
 
 SDK_ACTION_TYPES = (Terminal, RunPython, ReadFile, WriteFile, ListFiles)
 _STOP_S = 3.0  # that interrupted code has to end in, and to say so

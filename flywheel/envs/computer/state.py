@@ -16,7 +16,7 @@ from flywheel.envs.computer.machine import Machine, MachineRefused
 from flywheel.envs.computer.task_spec import ComputerTaskSpec
 from flywheel.utils.errors import EnvTimeout
 
-# Archives opened outside of the machine they lie in, within limits: whoever made them may have lied.
+# Archives are opened outside of their machine, within limits: their headers may lie about sizes.
 
 _MAX_ARCHIVE_BYTES = 2**24  # bytes that are looked at
 _MAX_ARCHIVE_FILES = 1000
@@ -59,10 +59,10 @@ def _iterate_tar(data: bytes) -> Iterator[tuple[str, bytes]]:
 ARCHIVE_READ_BYTES = _MAX_ARCHIVE_BYTES + 1  # bytes to read of a file, so that one that is too long is seen to be so
 
 
-# What a verifier reads of a computer. It is looked at from outside: nothing that runs there is asked about itself, but
-# services that the task names.
+# The state of a computer that a verifier reads. It is read from outside: no program in there is asked, except services
+# that the task names.
 
-_MAX_FILE_BYTES = 64 * 2**10  # bytes of a file that a state holds; of a longer one its digest
+_MAX_FILE_BYTES = 64 * 2**10  # bytes of a file that a state holds; a longer one has its digest there
 _MAX_STATE_BYTES = 2**22  # bytes of all files that a state holds; of those that come then the digests
 _MAX_DIGESTED_BYTES = 2**28  # bytes of a file whose digest is made: a file of holes may say that it has any number
 _PORT_S = 1.0

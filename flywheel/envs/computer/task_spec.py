@@ -14,7 +14,7 @@ from flywheel.envs.computer.checker import Checker, FileName
 from flywheel.envs.suites import encyclopaedia
 from flywheel.utils.errors import EnvError
 
-# How a task names a server.
+# MCP servers of a task.
 
 MCP_SERVERS_FOLDER = f"{SERVER_IN_MACHINE}/servers"
 _ARTICLES = Path(encyclopaedia.__file__).parent
@@ -52,7 +52,7 @@ class ToolServer(BaseModel):
         return [*SHIPPED_TOOL_SERVERS[self.shipped[0]], *self.shipped[1:]] if self.shipped else self.command
 
 
-# A task of OSWorld's as it is played here: what a task's params hold of it, with the bytes of all files it needs.
+# A task of OSWorld in a task's params, with the bytes of all files that it needs.
 
 
 class OsworldMetric(BaseModel):
@@ -82,7 +82,7 @@ class OsworldTask(BaseModel):
     seconds: float = Field(15.0, gt=0, le=3600)
 
 
-# What a task's params say to a computer: what it begins with, what may be done there, what its verifier reads.
+# The params of a computer task: its start, what is allowed, what its verifier reads.
 
 
 class ComputerTaskSpec(BaseModel):

@@ -25,8 +25,7 @@ from flywheel.envs.suites.desk import world
 from flywheel.envs.verdict import Verifier
 from flywheel.utils.errors import BadInput
 
-# Worlds of tasks on computers that others wrote, by a manifest: what there is at the beginning, what is to hold at the
-# end.
+# External suites of computer tasks, by a manifest that says what there is at the beginning and what must hold at the end.
 #
 # kind: terminal                       # or computer
 # world: reports
@@ -212,7 +211,7 @@ def _load_folder(manifest: Path, name: str) -> dict[str, str]:
     return {path.relative_to(folder).as_posix(): base64.b64encode(path.read_bytes()).decode() for path in files}
 
 
-# The worlds whose tasks are done on computers, and their verifiers, by name.
+# Suites that ship with the package, and all verifiers, by name.
 
 SHIPPED_COMPUTER_SUITES: dict[str, TaskSuite] = {one.name: one for one in (world.DESK, CHORES, ERRANDS)}
 COMPUTER_VERIFIERS: dict[str, Verifier] = {

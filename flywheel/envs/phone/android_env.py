@@ -22,7 +22,7 @@ from flywheel.envs.phone.android_suite import score_shown_state
 from flywheel.envs.verdict import Verdict, apply_verifier
 from flywheel.utils.errors import EnvError, EnvTimeout
 
-# A phone behind an ADB server: its shell and its screen. Whatever goes wrong is one EnvError that says what to do.
+# A phone behind an ADB server: its shell and its screen. All that goes wrong is an EnvError that says what to do.
 
 T = TypeVar("T")
 _STATES = {  # why a phone that is connected cannot be used, and what helps
@@ -157,7 +157,7 @@ def _make_client(host: str, port: int, timeout_s: float) -> Any:
     return Client(host, port)
 
 
-# The mobile actions as commands of Android's shell.
+# Mobile actions as commands of Android's shell.
 
 ADB_KEYBOARD = "com.android.adbkeyboard/.AdbIME"  # https://github.com/senzhk/ADBKeyBoard
 _HOME_KEY, _BACK_KEY, _ENTER_KEY = 3, 4, 66  # codes of keys
@@ -261,7 +261,7 @@ async def _open_app(phone: AndroidPhone, name: str, apps: Mapping[str, str]) -> 
     return ""
 
 
-# An `Env` of a real phone: a task's commands prepare it, and tell how far the task is done.
+# The environment: a task's commands prepare the phone, and print how far the task is done.
 
 
 class AndroidEnv:

@@ -31,10 +31,10 @@ from flywheel.envs.suites.site import site_address
 from flywheel.envs.verdict import Verifier
 from flywheel.utils.errors import BadInput, Finding, run_diagnostic
 
-# Serves the emulated phone: its home screen, and each application as a session of its site at an address of its own.
+# The phone's pages: its home screen, and each application as a session of its site at an address of its own.
 #
-# `open/NAME` below the home screen's address leads to an application, where it was left; it begins when it is first
-# opened. All pages wear the phone's status bar.
+# `open/NAME` below the home screen's address leads to an application, where it was left; its session begins when it is
+# first opened. All pages show the phone's status bar.
 
 _OPEN_APP_PATH = "open/"
 _BODY_TAG = re.compile(r"<body[^>]*>")
@@ -97,12 +97,12 @@ class PhoneServer(WorldServer):
 
 
 class PhoneSession(WorldSession):
-    """A session of the phone as a browser sees it (`sandbox.sessions.PageSession`)."""
+    """Hold a session of the phone as a browser sees it (a `PageSession`)."""
 
     def __init__(self, server: PhoneServer, url: str, task: Task, phone: EmulatedPhone) -> None:
         super().__init__(server, url, task)
         self._phone, self._urls = phone, {site: f"{server.url}/s/{token}/" for site, token in phone.tokens.items()}
-        self.allowed = (url, *self._urls.values())  # the home screen first (`sandbox.touch`)
+        self.allowed = (url, *self._urls.values())  # the home screen first: a phone's home key leads there
 
     def state(self, seen: Mapping[str, Any]) -> dict[str, Any]:
         """app: the site of the application that is seen; "": the home screen. apps: the states of those that were
@@ -125,7 +125,7 @@ def _status_bar_html() -> str:
     return jinja2.Template(template, undefined=jinja2.StrictUndefined).render(look=catalogue.load_look())
 
 
-# The kind `phone`: the browsers' sandbox with fingers for a mouse, and the emulated phone's pages.
+# The back-end `phone`: browser pages that are touched, on the emulated phone's pages.
 
 _BACKEND_NAME = "phone"
 _IN_IDENTITY = {"width", "height", "step_ms", "frames", "heap_mb", "download_mb"}  # settings that change what happens

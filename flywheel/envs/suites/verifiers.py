@@ -18,7 +18,7 @@ _NOT_WON = 0.999  # the most that a game scores before it is won
 
 
 def score_state(task: Task, state: Mapping[str, Any]) -> float:
-    """The score of a state. Raises as `find` and `reward.verifier.apply` do."""
+    """Score a state, in [0, 1]. Raises BadInput for an unknown verifier, DataError for a state that it cannot read."""
     return verdict.apply_verifier(find_verifier(task), task.verifier, task.params, state, task.task_id)
 
 

@@ -21,10 +21,10 @@ from flywheel.envs.browser.pages import manifest, packages
 from flywheel.envs.browser.pages.manifest import PAGE_VERIFIER, PageManifest, load_page_manifests
 from flywheel.utils.errors import BadInput, EnvError, did_you_mean, errors_of_setting
 
-# Which templates of a world are asked (`synthesis.excluded_templates`), and of which of them no training task is drawn
-# (`synthesis.held_out`), so that what a model has learnt can be told from what it has learnt by heart.
+# Templates: which of a suite are used (`synthesis.excluded_templates`), and which of these are held out of training
+# (`synthesis.held_out`), so that generalisation can be told from memorisation.
 
-_MIN_TEMPLATES = 4  # templates that a world must have before a share of them is held out
+_MIN_TEMPLATES = 4  # templates that a suite must have before a share of them is held out
 
 
 def list_templates(settings: Settings, world: TaskSuite) -> Mapping[str, TaskTemplate]:
@@ -83,8 +83,8 @@ def _split_template_name(name: str, parameter: str) -> tuple[str, str]:
 
 # Tasks of third-party pages: one for each variant and seed of a manifest.
 #
-# Where the page itself tells the instruction, it is known only once the page was opened: `instruct` does that when the
-# tasks are made, so that the table `tasks` holds what was asked.
+# An instruction that the page itself gives is known only once the page was opened: `fetch_page_instructions` does that
+# when the tasks are made, so that the table `tasks` holds what was asked.
 
 
 def make_page_task(manifest: PageManifest, variant: str, seed: int, split: str, domain: str = "") -> Task:
@@ -150,10 +150,8 @@ def list_page_slots(manifests: Iterable[PageManifest], split: str) -> list[tuple
     return [(one, [(variant, one.level) for variant in one.variants]) for one in chosen]
 
 
-# Tasks drawn from the templates of the worlds (section 2.5.1): seeded, spread evenly, never shared between splits.
-#
-# Evaluation tasks have seeds of their own, and some templates of their own too (`synthesis.held_out`), so that what a
-# model has learnt can be told from what it has learnt by heart.
+# Drawing (section 2.5.1): seeded, spread evenly over the templates, disjoint between splits. Evaluation tasks have seeds
+# of their own, and some templates of their own.
 
 SPLITS = ("train", "eval", "gate")
 _SEEDS = {"eval": range(0, 2**30), "train": range(2**30, 2**31)}  # disjoint: no training seed is an evaluation seed
@@ -476,7 +474,7 @@ def _seed(split: str, key: str) -> int:
     return span.start + int.from_bytes(hashlib.sha256(key.encode()).digest()[:8]) % len(span)
 
 
-# What can be known of `synthesis` before an iteration begins: the names in it, and that its tasks can be drawn.
+# Checking `synthesis` before an iteration begins: its names, and that its tasks can be drawn.
 
 
 def check_task_settings(settings: Settings, iteration: int, root: Path) -> frozenset[str]:

@@ -20,7 +20,7 @@ from flywheel.envs.screens import layouts
 from flywheel.envs.screens.layouts import SCENE_SIDE, Scene
 from flywheel.utils.errors import EnvError
 
-# Scenes to pixels: many at once, as one sheet in one Chromium page, cut up afterwards.
+# Rendering: many scenes at once, as one sheet in one Chromium page, cut up afterwards.
 
 SHEET_COLUMNS = 8  # scenes across a sheet
 
@@ -85,7 +85,7 @@ class SceneRenderer:
         return cut[: len(scenes)]
 
 
-# General data for the CT and SFT mixes, and for pretraining: screens with questions and their exact answers.
+# Grounding examples for the CT and SFT mixes and for pretraining: screens with questions and their exact answers.
 
 
 @dataclass(frozen=True)

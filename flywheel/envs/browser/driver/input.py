@@ -18,9 +18,9 @@ from flywheel.envs.browser.page_source import is_within_prefixes
 from flywheel.envs.keyboard import SHIFT, Key
 
 PixelPoint = tuple[float, float]
-# Takes the protocol's type of event and where; gives the browser's answer.
+# (the protocol's type of event, where) -> the browser's answer
 SendMouseEvent = Callable[[str, PixelPoint], asyncio.Future]
-# Passes page time in ms; gives what is seen, None where it is another page.
+# (page time to pass in ms) -> what is seen, None where it is another page
 PassPageTime = Callable[[float], Awaitable[Mapping[str, Any] | None]]
 
 _DRAG_MOVES = 8
@@ -397,7 +397,7 @@ _LONG_PRESS_MS = 600.0  # of page time: a long press
 _SWIPE_SHARE = 0.6  # of the screen, a scroll: more than half, so that what snaps goes on
 _TOUCH_SLOP = 15.0  # pixels that a finger moves before the page does
 _TOUCH_FRAMES = 2  # in which a page has taken a touch, and moved
-# Whoever listens for a long press hears of it. A field that it falls on is marked, as by Android's "Select all".
+# Dispatch a long press to the page. A field under it gets selected, as by Android's "Select all".
 _LONG_PRESS_SCRIPT = """((x, y) => {
   const at = document.elementFromPoint(x, y);
   if (!at) return;

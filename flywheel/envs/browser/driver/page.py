@@ -53,7 +53,7 @@ class SessionNotes:
         self._notes, self.faults = [], []
 
 
-# Worklets wait too, whatever the filter says: who is not told of one cannot let it go on.
+# Worklets wait too, whatever the filter says: without an event for one we could not let it run.
 _ATTACH_WORKERS = {
     "autoAttach": True,
     "waitForDebuggerOnStart": True,
@@ -62,7 +62,7 @@ _ATTACH_WORKERS = {
 }
 
 
-# What a phone's browser says of itself; the version is nobody's.
+# A phone browser's user agent, with a version that no browser has.
 _PHONE_USER_AGENT = (
     "Mozilla/5.0 (Linux; Android 14; Phone) AppleWebKit/537.36 (KHTML, like Gecko) "
     "Chrome/140.0.0.0 Mobile Safari/537.36"
@@ -112,11 +112,11 @@ def make_worker_script(seed: int, start: float) -> str:
     return page_scripts.WORKER_SCRIPT.replace("= CONFIG", f"= {json.dumps({'seed': seed, 'start': start})}")
 
 
-# Documents come with a policy of ours that forbids nothing and reports every request as it begins.
+# Requests in progress, by a security policy that is added to documents, forbids nothing and reports every request.
 #
 # A page's clock must stand still while something loads, and no script can see an `import()`, or the picture that a
-# style sheet asks for. `Content-Security-Policy-Report-Only` makes the browser tell the document of each (`loads.js`),
-# at the very place of the page's own order of events. The page's policies are its own, and hold as ever.
+# style sheet asks for. `Content-Security-Policy-Report-Only` makes the browser report each to the document
+# (`loads.js`), in the order of the page's own events. The page's own policies hold as ever.
 
 _INLINE = "'unsafe-inline' 'unsafe-eval' 'wasm-unsafe-eval' data: blob:"
 _DATA = "data: blob:"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 _HERE = Path(__file__).parent / "scripts"
 
-# In this order: a later part may replace what an earlier one put in place.
+# In order: a later part may replace what an earlier one defined.
 _DOCUMENT_PARTS = (
     "builtins",
     "core",

@@ -87,7 +87,7 @@ class PickerOverlay:
 
 
 _CONTROL_SCRIPT = (Path(__file__).parent / "control.js").read_text(encoding="utf-8")
-# What a control shows beside itself: how it is found, and who describes it (control.js).
+# Controls with a picker: how they are found, and the function that describes one (control.js).
 PICKER = ("select:open, input:open", "describe")
 SUGGESTIONS = ("input[list]:focus", "describe")
 COMPLAINT = (":focus:invalid:is(input, select, textarea)", "complain")

@@ -26,7 +26,7 @@ from pydantic import (
 from flywheel.envs.suites import catalogue
 from flywheel.utils.errors import BadInput
 
-# A manifest's file as a mapping, and each of its faults in one line.
+# Reading a manifest's file; each fault is one line.
 
 NAME_FORM = "lower-case letters, digits, '.', '_' and '-'"
 _FIELD_PATTERNS = {
@@ -128,7 +128,7 @@ def describe_manifest_fault(fault: dict[str, Any], known: Sequence[str]) -> str:
     return f"{field}: {message[0].lower()}{message[1:]}" if field else message
 
 
-# Parts of a manifest: where a value is read, how a page's own server is run, how one logs in.
+# Parts of a manifest: where a value is read, how the page's server is run, how one logs in.
 
 Expression = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=10_000)]
 Words = Annotated[tuple[str, ...], Field(min_length=1)]  # a command: no shell reads it
@@ -244,16 +244,16 @@ class LoginSpec(ManifestPart):
 Split = Literal["train", "eval"]
 
 
-# Third-party pages by manifest alone: what a manifest says, checked before anything is opened.
+# The manifest, checked before anything is opened.
 #
-# A manifest is a YAML or JSON file that makes a web page which nobody here wrote a task: where the page comes from (an
-# address, a folder, packages of a registry, a server that is started for each session), how it is reset with a seed,
-# where its instruction, its reward and its end are read. It holds JavaScript expressions and commands, but no code of
-# ours. `seed` and `variant` are known in all of them.
+# It is a YAML or JSON file that makes a third party's web page a task: where the page comes from (an address, a folder,
+# packages of a registry, a server that is started for each session), how it is reset with a seed, where its
+# instruction, its reward and its end are read. It holds JavaScript expressions and commands, in which `seed` and
+# `variant` are known.
 
 SHIPPED_MANIFESTS = Path(__file__).parent / "third_party"  # the manifests that ship with the project
 MANIFEST_SUFFIXES = (".yaml", ".yml", ".json")
-PAGE_VERIFIER = "page:reward"  # `reading.page_reward`
+PAGE_VERIFIER = "page:reward"  # `session.score_page_reward`
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
 _PACKAGE_PATTERN = r"^(pypi:[A-Za-z0-9._-]+==|npm:(@[a-z0-9._-]+/)?[a-z0-9._-]+@|deb:[a-z0-9.+-]+=)[A-Za-z0-9.+~:-]+$"

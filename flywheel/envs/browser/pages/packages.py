@@ -18,9 +18,9 @@ from flywheel.envs.browser.pages.manifest import PageManifest, command_name
 from flywheel.utils.errors import BadInput, EnvError
 from flywheel.utils.files import atomic_folder
 
-# Pages that come from a registry: packages of PyPI, npm and Debian, fetched by their ordinary clients, never run.
+# A page's packages, fetched by their registries' ordinary clients.
 #
-# Packages are unpacked one over another into one tree in a cache folder. Nothing in them is installed or executed: no
+# They are unpacked one over another into one tree in a cache folder. Nothing in them is installed or executed: no
 # setup script, no hook; only the browser runs what the page itself holds.
 
 FETCH_TIMEOUT_S = 300.0  # deadline of one package

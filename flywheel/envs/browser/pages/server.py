@@ -36,9 +36,8 @@ from flywheel.utils.child_processes import ChildProgram, PrivateFolder
 from flywheel.utils.errors import EnvError, EnvTimeout
 from flywheel.utils.local_ports import bind_free_port
 
-# What a manifest reads outside of the page, from the session's server: a command's output, a row, an answer.
-#
-# No script of the page can reach it. What is wrong comes back by the name of its field.
+# Values that a manifest reads outside of the page, from the session's server: a command's output, a row of a database,
+# an HTTP answer. No script of the page can reach them. Errors name the manifest's field.
 
 MAX_VALUE_CHARACTERS = 20_000  # characters of a recorded value
 _SQLITE_STEPS = 10_000  # of SQLite's machine between two looks at the deadline
@@ -150,11 +149,11 @@ def _check_field_type(field: str, value: Any) -> Any:
     return value
 
 
-# The server of one session of a page: its folder copied, started at a port of its own, asked, ended and removed.
+# The server of one session of a page, with a copy of its folder and a port of its own.
 #
-# Its environment holds nothing of ours but PATH. Where bubblewrap works it sees its own folder, the system's programs
-# and no network: a relay (`stream_relay.py`) joins its port with the one that the browser asks. It ends with its
-# session, with the pool, and with this process (`child_processes.py`).
+# Of our environment it gets PATH alone. Where bubblewrap works it sees its own folder, the system's programs and no
+# network: a relay (`stream_relay.py`) joins its port with the one that the browser asks. It ends with its session, with
+# the pool, and with this process (`child_processes.py`).
 
 log = logging.getLogger(__name__)
 _READY_INTERVAL_S = 0.05  # between two questions whether it has started

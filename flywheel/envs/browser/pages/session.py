@@ -21,10 +21,10 @@ from flywheel.envs.browser.pages.packages import ServerPrograms
 from flywheel.envs.browser.pages.server import PageServer
 from flywheel.utils.errors import BadInput, EnvError
 
-# How a session comes in: cookies and headers that the browser sends, a form filled in before the first page.
+# Login: cookies and headers that the browser sends, a form filled in before the first page.
 
-_LOGIN_TIMEOUT_MS = 5_000  # page time after which one is not logged in
-# As a page's own script library would do it: the value set past the page's own setter, then told.
+_LOGIN_TIMEOUT_MS = 5_000  # page time after which a login has failed
+# As script libraries do it: set the value past the page's own setter, then dispatch the events.
 _FILL_SCRIPT = """const find = (selector) => document.querySelector(selector)
   ?? (() => { throw new Error(`login: there is no ${selector} on this page`); })();
 for (const [selector, text] of Object.entries(%s)) {
@@ -60,10 +60,10 @@ def make_login_steps(manifest: PageManifest, origin: str, names: Mapping[str, st
     return LoginSteps(cookies, {name: fill(text) for name, text in login.headers.items()}, address, script, done)
 
 
-# Whether a document poses the task that was set, or one that the policy chose.
+# Task identity: does a document pose the task that was set, or one that the policy chose?
 #
-# A seed or a variant in an address can be typed by anybody who may navigate, under many spellings; and a page that
-# draws its task by lot draws another one when it is loaded again. A score counts only on the task that was set.
+# A policy that may navigate can type another seed or variant into the address, in many spellings; and a page that draws
+# its task at random draws another one when it is loaded again. A score counts only on the task that was set.
 
 _MAX_ENCODINGS = 5  # of percent signs
 
@@ -141,10 +141,10 @@ def _decode_fully(text: str) -> str:
     return text.casefold()
 
 
-# What a manifest asks of its page, as JavaScript, and what the answer means.
+# The state of a page: a manifest's JavaScript expressions and their values.
 #
-# Everything that is wrong with a manifest's expressions comes back by the name of its field: an exception inside one,
-# a text where a number is needed, an object that the page never defines.
+# Errors name the manifest's field: an exception inside an expression, a text where a number is needed, an object that
+# the page never defines.
 
 READY_TIMEOUT_MS = 5_000  # page time after which a page that is not ready is given up
 _READING_SCRIPT = (Path(__file__).parent / "reading.js").read_text(encoding="utf-8")
@@ -291,8 +291,7 @@ def _reading_error(manifest: PageManifest, told: Mapping[str, Any], page: str) -
     return EnvError(f"{manifest.path.name}: {field}: {fault}{more}", where=page, fix=fix)
 
 
-# Sessions of third-party pages: a manifest's page, served where it is ours to serve or by a server of the session's
-# own, reset with the task's seed.
+# Sessions: a manifest's page, served from files or by a server of the session's own, reset with the task's seed.
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# What a metric is.
+# The interface of a metric.
 
 EXPECTS_RULES, EXPECTS_FILE, EXPECTS_FILE_OR_NOTHING = "rules", "file", "file or nothing"
 MetricOptions = Mapping[str, Any]
@@ -419,18 +419,16 @@ ARCHIVE_METRICS: dict[str, MetricFunction] = {
 }
 
 
-# OSWorld's metrics, by their names. They run where a checker runs, and read what an agent has left behind there.
-#
-# It imports nothing of flywheel's but this folder, and what a metric needs beyond the standard library only where it is
-# used. What each compares follows OSWorld's description of it.
+# All metrics by OSWorld's names. This file imports no other part of flywheel than this folder, and what a metric needs
+# beyond the standard library only where it is used. What each compares follows OSWorld's description of it.
 
 METRICS: dict[str, MetricFunction] = {**TEXT_METRICS, **JSON_METRICS, **TABLE_METRICS, **ARCHIVE_METRICS}
 
 
-# Judge a task of OSWorld's. It runs as a program, where a checker runs, and is told what was found in the machine.
+# The program. It runs where a checker runs, and reads from standard input what was found in the machine.
 #
-# What an agent left behind may be anything: a metric that cannot read it gives 0. One that cannot read what is expected
-# either judges nothing, and that is an error.
+# An agent may leave anything behind: a metric that cannot read it gives 0. One that cannot read what is expected
+# cannot judge, and that is an error.
 
 _MAX_DEPTH, _MAX_ENTRIES = 64, 10_000
 _MAX_FILE_BYTES = 2**25  # bytes of a file that is looked at: one of holes may say that it has any number

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from flywheel.envs.computer.computer import Computer
 
 
-# What a task of OSWorld's does to a machine before the episode, and after it.
+# Set-up steps, before and after the episode.
 
 COMMAND_TIMEOUT_S = 10.0  # of a command
 _WINDOW_S = 5.0  # until a window is there
@@ -134,7 +134,7 @@ def _is_reached(until: Mapping[str, Any], ran: Mapping[str, Any]) -> bool:
     )
 
 
-# How far a task of OSWorld's is done: what it says is looked for in the machine, and judged outside of it.
+# Evaluation: what the task's metrics ask for is collected in the machine, and judged outside of it.
 
 _PACKAGE = Path(flywheel.__file__).parent
 _PACKAGE_IN_CHECKER = "/opt/flywheel"  # the package, where the judge runs

@@ -21,7 +21,7 @@ from flywheel.envs.computer.osworld.judge import EXPECTS_FILE, EXPECTS_FILE_OR_N
 from flywheel.envs.computer.task_spec import OsworldMetric, OsworldTask
 from flywheel.utils.errors import BadInput
 
-# Why a task of OSWorld's cannot be played here.
+# Reasons why a task of OSWorld cannot be played here.
 
 NEEDS_INTERNET_FILE = "a file of the internet, of which no copy is given"
 NEEDS_INTERNET = "the internet"
@@ -45,7 +45,7 @@ class UnsupportedTask(Exception):
         super().__init__(f"{self.reason}: {self.detail}")
 
 
-# Copies of the files that OSWorld's tasks download, given in a folder: no machine here has the internet.
+# Copies, in a folder, of the files that OSWorld's tasks download: no machine here has the internet.
 
 MAX_TASK_FILES_BYTES = 2**23  # bytes that one task's files may have
 
@@ -77,7 +77,7 @@ class DownloadCopies:
         return base64.b64encode(path.read_bytes()).decode()
 
 
-# What a task file of OSWorld's says, as far as it is read here.
+# The parts of a task file that are read here.
 
 OsworldGetter = dict[str, Any]
 
@@ -145,7 +145,7 @@ def read_example(path: Path) -> OsworldExample:
         raise BadInput(f"the task's {field}: {fault['msg']}", where=path, fix="mend it, or leave it out") from None
 
 
-# Which programs a command of a task's starts, as far as its words tell, and whether a machine has them.
+# Which programs a task's command starts, as far as its words show, and whether a machine has them.
 
 OsworldCommand = str | list[str]
 _ROOT_PROGRAMS = {"sudo", "su", "pkexec", "useradd", "adduser", "chpasswd", "apt", "apt-get", "dpkg", "snap"}
@@ -188,7 +188,7 @@ _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 _REMOTE_ADDRESS = re.compile(r"(https?|ftp)://(?!localhost|127\.|0\.0\.0\.0)")
 
 
-# Applications that a task says it is done in, by how their names begin there, and their programs.
+# Applications that a task names, by the beginning of the name, and their programs.
 _APPLICATIONS = {
     "chrome": "google-chrome", "google": "google-chrome", "browser": "google-chrome", "gimp": "gimp",
     "libreoffice": "libreoffice", "calc": "libreoffice", "writer": "libreoffice", "impress": "libreoffice",
@@ -252,7 +252,7 @@ def _list_programs(command: OsworldCommand, shell: bool) -> Iterator[str]:
                 yield word
 
 
-# A task file of OSWorld's into a task that is played here, or why it cannot be.
+# Converting a task file to a task that is played here.
 
 INFEASIBLE_METRIC = "infeasible"  # the metric of tasks that cannot be done
 _WRITABLE_FOLDERS = (MACHINE_HOME, "/tmp")  # the places of a machine that can be written
