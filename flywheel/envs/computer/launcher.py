@@ -65,7 +65,7 @@ def diagnose_bubblewrap() -> tuple[str, str]:
 
 
 class BubblewrapProcess:
-    """Hold a machine under bubblewrap. process: bubblewrap's; it ends with all that runs in it, or with this process."""
+    """Hold a machine under bubblewrap. process: bubblewrap's, which ends with all in it, or with this process."""
 
     def __init__(self, process: asyncio.subprocess.Process, group: cgroups.Cgroup | None, ours: socket.socket) -> None:
         self.process, self._group, self._ours = process, group, ours
@@ -126,7 +126,7 @@ class BubblewrapProcess:
             await asyncio.to_thread(group.end)
 
 
-# A container engine, podman or docker, by its ordinary command: whether it works here, and how to start a machine in it.
+# A container engine, podman or docker: whether it works here, and how to start a machine in it.
 
 HANDSHAKE_SOCKET = "hello"  # socket in the served folder at which a machine's server connects to us
 EMPTY_IMAGE = (

@@ -25,7 +25,7 @@ from flywheel.envs.suites.desk import world
 from flywheel.envs.verdict import Verifier
 from flywheel.utils.errors import BadInput
 
-# External suites of computer tasks, by a manifest that says what there is at the beginning and what must hold at the end.
+# External suites of computer tasks, by a manifest that says what there is at first and what must hold at the end.
 #
 # kind: terminal                       # or computer
 # world: reports

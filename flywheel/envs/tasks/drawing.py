@@ -150,8 +150,8 @@ def list_page_slots(manifests: Iterable[PageManifest], split: str) -> list[tuple
     return [(one, [(variant, one.level) for variant in one.variants]) for one in chosen]
 
 
-# Drawing (section 2.5.1): seeded, spread evenly over the templates, disjoint between splits. Evaluation tasks have seeds
-# of their own, and some templates of their own.
+# Drawing (section 2.5.1): seeded, spread evenly over the templates, disjoint between splits. Evaluation tasks have
+# seeds of their own, and some templates of their own.
 
 SPLITS = ("train", "eval", "gate")
 _SEEDS = {"eval": range(0, 2**30), "train": range(2**30, 2**31)}  # disjoint: no training seed is an evaluation seed
