@@ -8,7 +8,7 @@ from typing import Protocol
 
 from flywheel import config
 
-# A step that is over, as memory keeps it, and its one-line summary.
+# Past steps, and the summary of one in a line.
 
 SUMMARY_CHARACTERS = 80
 
@@ -70,7 +70,7 @@ def truncate_middle(text: str, characters: int) -> str:
     return (text[: kept - kept // 2] + mark + text[len(text) - kept // 2 :])[:characters]
 
 
-# Digests: what the steps say that are too old for a line of their own, in one text of bounded length (section 2.1).
+# Digests: one text of bounded length for all steps that are too old for a line of their own (section 2.1).
 #
 # `RuleSummarizer` writes it by rules (counts of actions, the pages visited, the words typed);
 # `policy/client/language_model.py` asks a language model.

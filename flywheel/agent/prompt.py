@@ -17,7 +17,7 @@ from flywheel.agent.history import EpisodeMemory, PastStep, build_memory, format
 from flywheel.agent.screenshots import screenshot_size
 from flywheel.utils.errors import BadInput
 
-# What a policy is shown: messages of texts and screens.
+# A context: messages of texts and screens.
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Message:
 Context = tuple[Message, ...]
 
 
-# The prompt that belongs to each text form: what a model that does not know its action space from training is told.
+# The prompt of each text form, for models that do not know their action space from training.
 #
 # The call forms are asked for in the words that UI-TARS's checkpoints were trained with (the action lines), the tool
 # form by signatures in the manner of Qwen2.5-VL and Qwen3-VL.
@@ -184,7 +184,7 @@ def _numbers(grammar: Grammar) -> str:
     return f"Points count from 0 to {grammar.space.x.last} over the screen's width and height."
 
 
-# Actions of the screen's tool: what each is, told beside those that Qwen's own tools have.
+# Descriptions of actions of the screen's tool that Qwen's own tools lack.
 _ABOUT = {
     "left_click": "click at the coordinate",
     "double_click": "double-click at the coordinate",
@@ -278,11 +278,10 @@ def _signature(name: str, about: str, properties: dict[str, Any], required: list
     return {"type": "function", "function": {"name": name, "description": about, "parameters": parameters}}
 
 
-# What the policy is given at a step: P(t_n, a_n | instruction, W_n, o_n, E_n) (section 2.1).
-#
-# Rollout and training build it here, by the same function, so what is trained on is what was seen.
+# The context of a step: P(t_n, a_n | instruction, W_n, o_n, E_n) (section 2.1). Rollout and training build it by the
+# same function, so that training sees what the policy saw.
 
-_SHORTEST_RESULT = 32  # characters of a tool's result: less of it says nothing
+_SHORTEST_RESULT = 32  # characters of a tool's result: a shorter one is useless
 
 
 def build_context(

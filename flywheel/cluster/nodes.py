@@ -33,16 +33,18 @@ from flywheel.utils.errors import BadInput, ClusterError, WorkerLost, last_line
 from flywheel.utils.files import atomic_file
 from flywheel.utils.progress import replace_listener
 
-# What runs on a node: the look at it before work begins, and the worker that does shards of one stage there.
+# On a node: the check before work begins, and the worker that does shards of one stage.
 
-_SHARD_DONE = None  # in place of a line: the shard is over
+_SHARD_DONE = None  # in place of a progress line: the shard has ended
 NodeFault = tuple[str, str]  # what is wrong with a node, and how to mend it
 
 
 @dataclass(frozen=True)
 class SharedFolder:
-    """What tells a node that it sees the run's own folder: a file that the run has just written, and holds locked.
-    root: of the workspace."""
+    """Let a node check that it sees the run's own folder: by a file that the run has just written, and holds locked.
+
+    root: of the workspace.
+    """
 
     path: Path
     text: str
@@ -164,12 +166,12 @@ class ShardWorker:
         self._worker.close()
 
 
-# The processes that train one model, on several nodes.
+# Training one model on several nodes.
 #
-# Ray gives a worker all of its nodes at once, or none of them (a placement group): on the first it runs itself, with
-# the first of the processes beside it, as where all are on one machine; on each other node an actor has the rest of
-# them. The actor starts the same processes (`training/distributed/worker_group.py`), passes bytes to and fro, and says
-# what has become of them. Gradients go from process to process (gloo, NCCL), not through Ray.
+# Ray gives a worker all of its nodes at once, or none of them (a placement group). The worker runs on the first, beside
+# the first of the training processes, as if all were on one machine; an actor on each other node has the rest of them.
+# The actor starts the same processes (`training/distributed/worker_group.py`), passes bytes to and fro, and reports
+# when one ends. Gradients go from process to process (gloo, NCCL), not through Ray.
 
 _CHECK_S = 120.0  # of a node: the actor's process imports flywheel
 _BEGIN_S = 300.0  # of its processes: one has to import the libraries before it has forks

@@ -29,9 +29,9 @@ from flywheel.training.distributed.worker_group import HostPort
 from flywheel.utils import progress
 from flywheel.utils.errors import ClusterError, HeadLost, WorkerLost
 
-# The workers of one stage on the nodes: each keeps open what shards share; one that is lost is replaced.
+# Workers of one stage on the nodes: each keeps open what shards share; a lost one is replaced.
 
-_TRIES = 3  # of a shard whose worker is lost: more than bad luck, and it would be lost for ever
+_TRIES = 3  # of a shard whose worker is lost: after three it is not bad luck
 _NEWS_S = 1.0  # between two signs of life of a worker, at most
 _CLOSE_S = 30.0  # browsers and models are closed
 
@@ -212,7 +212,7 @@ class RayWorkers:
             team.release()
 
 
-# `flywheel.cluster.ClusterBackend` on Ray: its nodes are looked at before work begins, its head is watched meanwhile.
+# The cluster: nodes are checked before work begins, the head is watched meanwhile.
 
 _CHECK_S = 120  # of a node: the first call there starts a process that imports flywheel
 _LOST_S = 30  # a head that is started again by then has been away, and nothing more

@@ -12,7 +12,7 @@ from flywheel.pipeline.stage import BROWSERS, TRAINING, Stage, StageContext
 from flywheel.utils.errors import ClusterError
 from flywheel.utils.files import file_lock
 
-# What a worker takes of its nodes, by the names that Ray's scheduler counts.
+# Resources that a worker takes of its nodes, by the names that Ray's scheduler counts.
 
 CPU, GPU = "CPU", "GPU"
 Resources = Mapping[str, float]
@@ -93,7 +93,7 @@ def _fits(wanted: Resources, node: Resources) -> bool:
     return all(node.get(name, 0) >= count for name, count in wanted.items())
 
 
-# The GPUs of a machine, where stages of one iteration run beside one another: one stage has them at a time.
+# GPUs of one machine, where stages of an iteration run side by side: one stage has them at a time.
 
 
 @contextlib.contextmanager

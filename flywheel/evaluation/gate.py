@@ -15,16 +15,17 @@ from flywheel.store import metrics
 from flywheel.utils.confidence_intervals import bootstrap_mean_interval, newcombe_paired_interval
 from flywheel.utils.errors import DataError
 
-# Evidence about the mean of paired differences that holds whenever one stops looking: testing by betting.
+# Anytime-valid evidence about the mean of paired differences: testing by betting.
 #
-# A gambler who starts with 1 bets on each difference d in [-1, 1] that the mean is above m: the stake u in (0, 1) turns
-# the capital by 1 + u (d - m) / (1 + m), which is never negative and, if the mean is m or less, never grows on average.
-# So by Ville's inequality the capital ever reaches 1/a with a chance of at most a, whatever the distribution, and after
-# every look anew: no number of tasks need be fixed before. The capital is the mean over stakes from a quarter to three
-# quarters, and the order of the tasks makes no difference (Waudby-Smith and Ramdas 2024, Journal of the Royal
-# Statistical Society B 86:1, "Estimating means of bounded random variables by betting"; the mixture is Cover's
-# universal portfolio). Any stakes keep the promise; these find more out of some tens of tasks than stakes from all of
-# (0, 1) do (one equal model in three is promoted within 80 tasks, not one in four), and hardly less out of a thousand.
+# A gambler who starts with 1 bets on each difference d in [-1, 1] that the mean is above m: the stake u in (0, 1)
+# multiplies the capital by 1 + u (d - m) / (1 + m), which is never negative and, if the mean is m or less, never grows
+# on average. So by Ville's inequality the capital ever reaches 1/a with a chance of at most a, whatever the
+# distribution, and may be looked at after every task: their number need not be fixed before. The capital is the mean
+# over stakes from a quarter to three quarters, and the order of the tasks makes no difference (Waudby-Smith and Ramdas
+# 2024, Journal of the Royal Statistical Society B 86:1, "Estimating means of bounded random variables by betting"; the
+# mixture is Cover's universal portfolio). Any stakes are valid; these have more power with some tens of tasks than
+# stakes from all of (0, 1) (one equal model in three is promoted within 80 tasks, not one in four), and hardly less
+# with a thousand.
 
 _STAKES = 0.25 + 0.5 * (np.arange(32) + 0.5) / 32
 _BISECTIONS = 50  # halve [-1, 1] to below what a float can tell
@@ -84,10 +85,10 @@ def _log_mean(logarithms: np.ndarray) -> np.ndarray:
 # The promotion gate: is the merged model to replace its predecessor?
 #
 # Both play the same fresh tasks, a few at a time, until the evidence is enough or the budget is used up: a clear case
-# costs few episodes, a close one many. The rule is told by its errors. For `non_inferiority`: a model that is worse by
+# costs few episodes, a close one many. A rule is defined by its errors. `non_inferiority`: a model that is worse by
 # `promotion.margin` or more is promoted with a chance of at most `type_i_error`, and an equal one is called worse
-# with a chance of at most `type_ii_error`. `superiority` moves both by the margin: one that is not better, one that is
-# better by the margin. What neither shows within `promotion.tasks` is not promoted. The mathematics stand above.
+# with a chance of at most `type_ii_error`. `superiority`: the same of a model that is not better, and of one that is
+# better by the margin. A model that is undecided after `promotion.tasks` tasks is not promoted.
 
 _RUNS = 4000  # simulated, for the error rates
 _DIGITS = 12  # a mean of thirds is rounded: what is left of 1e-18 decides nothing
@@ -285,7 +286,7 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-# What the gate found of a candidate, as figures of the table `metrics`, and back.
+# Judgements as rows of the table `metrics`, and back.
 
 _METRIC_SUFFIX = {"before": "", "best": "_best"}  # of the figures' names, by rival
 _BASELINE_NAMES = {"before": "the model before it", "best": "the best model so far"}

@@ -16,7 +16,7 @@ from flywheel.utils.errors import BadInput, DataError
 
 Row = dict[str, Any]
 
-# Of the trajectories that were routed, by what they are: name -> SQL of the value.
+# Columns by which routed trajectories are counted: name -> SQL of the value.
 _KINDS = {"status": "t.status", "domain": "t.domain", "source": "t.source", "destination": "r.destination"}
 _NUMBERS = {"steps": "t.steps", "score": "r.score", "reward": "t.reward"}
 _ROUTED = "trajectories t JOIN routes r USING (trajectory_id, iteration) WHERE iteration IN ({a}, {b})"

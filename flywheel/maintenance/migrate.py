@@ -112,7 +112,7 @@ def _rename_build_step(ws: Workspace) -> Iterator[str]:
             yield f"prefect.yaml: {old} -> {new}"
 
 
-# In their order. Whoever adds one at the end raises `FORMAT` by one (config/workspace.py).
+# In order. Whoever adds one at the end raises `FORMAT` by one (config/workspace.py).
 STEPS = (
     MigrationStep("names and values of settings", _rename_settings),
     MigrationStep("the build step of prefect.yaml", _rename_build_step),

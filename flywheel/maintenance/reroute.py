@@ -31,11 +31,11 @@ from flywheel.utils.errors import BadInput
 from flywheel.utils.files import write_json
 from flywheel.utils.progress import announce
 
-# Make what was decided again the workspace's, so that a process that is killed half way loses nothing.
+# Applying decisions, so that a process that is killed half way loses nothing.
 #
-# All that changes is built beside the data first, in `.flywheel/again`. `plan.json`, written there last, makes it
-# count: from then on it is carried out, and where that was interrupted, the next command that changes the workspace
-# goes on with it (`resume`). Every step of it may be done twice.
+# All that changes is built beside the data first, in `.flywheel/again`. `plan.json`, written there last, is the commit:
+# once it is there the decisions are applied, and where that was interrupted, the next command that changes the
+# workspace finishes it (`resume_pending_decisions`). Every step may be done twice.
 
 _DECIDED_STAGES = ("ingest", "rollout", "score", "route")  # whose partitions may be decided again, in their order
 
@@ -153,11 +153,11 @@ def _pending_plan_path(ws: Workspace) -> Path:
     return _pending_folder(ws) / "plan.json"
 
 
-# Decide again where trajectories go, from what is on disk: by another threshold, other scorers, a band of doubt.
+# Routing again, from what is on disk: by another threshold, other scorers, a band of doubt.
 #
-# Nothing is played and no model is asked. What the row contracts said of trajectories and steps stands in `quarantine`
-# and does not depend on scores, so steps are not read; scores are held against a threshold in SQL, or given anew by
-# scorers that read final states or steps alone.
+# Nothing is played and no model is asked. The results of the row contracts stand in `quarantine` and do not depend on
+# scores, so steps are not read; scores are compared with a threshold in SQL, or given anew by scorers that read final
+# states or steps alone.
 
 
 @dataclass(frozen=True)

@@ -32,8 +32,8 @@ _WAIT_S = 120.0  # for who ends the look: as long as stores are written
 
 _EVEN, _DOUBTFUL = "even", "doubtful"
 
-# Of the model's own trajectories, those that V decides, or that it leaves open; not what is broken. By md5, since
-# DuckDB's own hash may be another one in its next version.
+# The model's own trajectories, without broken ones. In the order of md5, since DuckDB's own hash may change with its
+# version.
 _CANDIDATES = """
 CREATE OR REPLACE TEMP TABLE candidates AS
 WITH judged AS (
@@ -46,7 +46,7 @@ FROM routes r JOIN trajectories t USING (iteration, trajectory_id) JOIN judged j
 WHERE r.iteration = $iteration AND t.stage = 'rollout'
     AND NOT regexp_matches(r.reason, '^(contract: |status )')
 """
-# In turns: one of each domain and store, then the next of each.
+# Round robin: one of each domain and store, then the next of each.
 _IN_TURNS = """
 SELECT * EXCLUDE (key, doubtful, turn) FROM (
     SELECT *, row_number() OVER (PARTITION BY domain, destination ORDER BY key) AS turn FROM candidates WHERE {which})

@@ -52,7 +52,7 @@ class Score:
 
 class Scorer(Protocol):
     """name: as in `routing.scorers`. version: changes when the same trajectory may get another score, so it names all
-    that a score depends on beside the trajectory: rules, a prompt, a model. needs: what it reads of a `Case`.
+    that a score depends on beside the trajectory: rules, a prompt, a model. needs: what it reads of a `ScoringInput`.
     """
 
     name: str

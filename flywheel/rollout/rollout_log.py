@@ -14,12 +14,12 @@ from flywheel.envs.base import Task
 from flywheel.rollout.episode import Episode, derive_seed, read_episode, read_episode_facts, write_episode
 from flywheel.utils.files import remove_unfinished
 
-# The two rules that bound staleness: how many episodes may begin, and which of the finished ones are trained on.
+# Two rules bound staleness: how many episodes may begin, and which of the finished ones are trained on.
 #
-# The first is AReaL's (2025, section 5.1): it bounds how much can be under way. Alone it bounds staleness only where
-# episodes are used in the order in which they began; one that takes long is overtaken without end. The second rule
-# closes that gap, so that an episode that began with version s is trained on at version s + max_staleness at the
-# latest, and no batch is larger than another.
+# The first is AReaL's (2025, section 5.1): it bounds the number of running episodes. Alone it bounds staleness only
+# where episodes are used in the order in which they began; a long one would be overtaken again and again. By the second
+# rule an episode that began with version s is trained on at version s + max_staleness at the latest, and no batch is
+# larger than another.
 
 
 def compute_capacity(
@@ -55,11 +55,12 @@ def choose_batch(
     return taken if in_time else None
 
 
-# What the pool has begun, finished and given to training lies on disk too, so the process may be killed at any moment.
-# Two things on disk say all. A finished episode is a file, and its rename is its acceptance. `log.jsonl` only grows: a
-# line for each group of episodes when it is drawn, for each episode that failed, for each batch when it is taken. Which
-# batches were trained on is the trainer's to say, whose own checkpoint is replaced whole after each: a batch that was
-# taken and not trained on is given again, the same one. So an episode counts once, whenever the process ends.
+# The log on disk, so that the process may be killed at any moment.
+#
+# A finished episode is a file, accepted when it is renamed. `log.jsonl` only grows: a line for each group of episodes
+# when it is drawn, for each episode that failed, for each batch when it is taken. The trainer's own checkpoint, which
+# is replaced whole after each batch, says which batches were trained on: one that was taken and not trained on is given
+# again, the same one. So an episode counts once, whenever the process ends.
 
 log = logging.getLogger(__name__)
 

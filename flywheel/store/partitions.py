@@ -28,9 +28,9 @@ from flywheel.store.schema import ADDED_COLUMNS, SCHEMA_VERSION, SORT_KEYS, TABL
 from flywheel.utils.errors import DataError
 from flywheel.utils.files import cached_sha256, disk_full_errors, file_lock, remember_sha256, write_json
 
-# `_parts.json` lists a partition's files; what is not on it is not there. It is written last and replaced in one step,
-# so a reader finds the old rows or the new ones: files are named by their content, those of the old list go once the
-# new one stands, and who then misses one begins again.
+# `_parts.json` lists a partition's files; others do not count. It is written last and replaced in one step, so a reader
+# sees the old rows or the new ones: files are named by their content, those of the old list are removed once the new
+# one is in place, and a reader that then misses one starts again.
 
 E = TypeVar("E", bound=DataError)
 PARTS_FILE = "_parts.json"  # pandas, pyarrow and Spark read a folder without what begins so
@@ -174,7 +174,7 @@ def _footer_sha256(path: Path) -> str:
 
 # Some row contracts are checked on whole columns as a file is written, at a fiftieth of what reading them again costs.
 # The list names them beside the file's sha256, so `contracts.check_row_contracts` leaves such a contract's columns
-# unread. A file that another program wrote names none, nor does one of which a single row is in doubt.
+# unread. A file that another program wrote names none, nor does one with a row that may break a contract.
 
 
 def check_contracts_at_write(table: str, data: pa.Table) -> tuple[str, ...]:
@@ -203,15 +203,15 @@ def _min_max(values: pa.Array) -> tuple[float, float]:
 _WRITE_TIME_CONTRACTS = {"steps": {"logprobs_match": _logprobs_match}}
 
 
-# Batches are gathered to a run of about 256 MB, which is sorted and is one file: memory stays bounded, and a small
-# partition is one sorted file.
+# Batches are gathered to runs of about 256 MB; each is sorted and becomes one file. So memory stays bounded, and a
+# small partition is one sorted file.
 
 _RUN_BYTES = 256 * 2**20  # in memory; a file of steps takes about a quarter of it
 _ROWS_AT_ONCE = 2_000  # of rows that come as mappings
-# A reader that wants one trajectory decodes one group of its steps, and looks at the bounds of all; one that counts all
-# steps reads small groups more slowly. One that wants one screen reads a few hundred kB.
+# A reader of one trajectory decodes one row group of steps, and the bounds of all; small groups make a scan of all
+# steps slower. A reader of one screen reads a few hundred kB.
 _ROW_GROUP, _IMAGE_ROW_GROUP = 10_000, 100
-# Values that hardly repeat: a dictionary of them costs half of the time of a reading, and room.
+# Columns whose values hardly repeat: a dictionary would double the time of a reading, and take room.
 _NO_DICTIONARY = {"token_ids", "logprobs", "bytes", "thought", "raw_text"}
 _SPLIT = {"logprobs": "logprobs.list.element"}  # floats by their bytes' places: smaller by a tenth
 _LOCK_S = 600.0
@@ -393,8 +393,8 @@ class _HashingFile(io.RawIOBase):
         return self.file.write(data)
 
 
-# A partition is a folder (`Workspace.partition`) owned by one stage of one iteration. What a stage hands on is a
-# `PartitionManifest`: paths, rows, sha256, never the rows.
+# A partition is a folder (`Workspace.partition`) owned by one stage of one iteration. Stages pass on a
+# `PartitionManifest` (paths, counts of rows, sha256), never the rows.
 
 T = TypeVar("T")
 _RETRY_S = 30.0  # how long a reader begins again while a partition is replaced under it
@@ -640,8 +640,8 @@ def partition_manifest(ws: Workspace, table: str, iteration: int, stage: str) ->
     )
 
 
-# Rows are found by a key in bounded memory: a row group that cannot hold what is wanted is not read; of the others the
-# key comes first, and the columns asked for only where it is found. Tables are sorted by their keys.
+# Rows are found by a key in bounded memory: a row group whose bounds exclude the wanted keys is not read; of the others
+# the key is read first, and other columns only where it matches. Tables are sorted by their keys.
 
 _SCAN_ROWS = 2**17  # rows of a scan, of which few columns are read
 

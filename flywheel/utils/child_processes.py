@@ -15,15 +15,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-# Processes that end with this one, with all their children, in whatever way it ends (`kill -9` included).
+# Guards: child processes end with this one, with all their children, even after `kill -9`.
 #
-# Two things see to it: the kernel kills the process when its parent dies (`setpriv --pdeathsig`, where there is one);
-# and a guard, a shell that waits on a pipe held by this process alone, kills the whole process group. Browsers and the
-# servers of pages are run so.
+# The kernel kills the process when its parent dies (`setpriv --pdeathsig`, where there is one); and a guard, a shell
+# that waits on a pipe held by this process alone, kills the whole process group. Browsers and the servers of pages run
+# in this way.
 
 _END_TIMEOUT_S = 5.0
-# $0: the process group, $1: its folder, $2: "" or a text that stands in the environment of all that belongs to it,
-# even of what has left the group. A line says that all is well; the pipe's end without one, that we died.
+# $0: the process group, $1: its folder, $2: "" or a text in the environment of all its processes, even of those that
+# left the group. A line on the pipe means an orderly end; the pipe's end without one, that this process died.
 _GUARD_SCRIPT = (
     'trap "" INT TERM HUP; read -r _ || { kill -9 -- "-$0"; '
     '[ -z "$2" ] || for one in $(grep -lsF -- "$2" /proc/[0-9]*/environ); do '
@@ -142,20 +142,20 @@ def list_marked_processes(mark: str) -> list[int]:
     return found
 
 
-# A private folder, of a browser or of a page's server: made for one process, gone with it.
+# Private folders, of browsers and of pages' servers.
 #
-# Each folder is held by a lock that the kernel lets go when the process that made it ends, in whatever way. So a
-# folder left by a `kill -9` can be told from one in use, on a machine where process numbers come round again, and
-# `sweep` removes it at the next start.
+# Each folder has a lock that the kernel releases when the process that made it ends. So a folder left by a `kill -9`
+# can be told from one in use even where process ids are reused, and `remove_abandoned_folders` removes it at the next
+# start.
 
 _FOLDER_PREFIX = "flywheel-{kind}-"
 _FOLDER_KINDS = ("chromium", "server")
 _LOCK_FILE = "owner.lock"
-_MIN_AGE_S = 60.0  # a folder without its lock yet may be one that is just being made
+_MIN_AGE_S = 60.0  # a younger folder without a lock may be one that is just being made
 
 
 class PrivateFolder:
-    """One folder, at `path`, until `remove` or the end of this process."""
+    """Make a folder, at `path`, which lasts until `remove` or the end of this process."""
 
     def __init__(self, kind: str = "chromium") -> None:
         self.path = Path(tempfile.mkdtemp(prefix=_FOLDER_PREFIX.format(kind=kind)))
@@ -180,7 +180,7 @@ def remove_abandoned_folders() -> list[Path]:
 
 
 def list_abandoned_folders() -> list[Path]:
-    """The folders that `sweep` would remove."""
+    """List the folders that `remove_abandoned_folders` would remove."""
     here = Path(tempfile.gettempdir())
     found = [folder for kind in _FOLDER_KINDS for folder in here.glob(_FOLDER_PREFIX.format(kind=kind) + "*")]
     return [folder for folder in sorted(found) if _is_abandoned(folder)]
@@ -211,7 +211,7 @@ def _folder_age_s(folder: Path) -> float:
         return 0.0
 
 
-# What the processes of a browser take, read from /proc; elsewhere than on Linux nothing is known.
+# Memory of a browser's processes, read from /proc; none on systems other than Linux.
 
 _PROC = Path("/proc")
 _KB, _MB = 1024, 1 << 20
@@ -291,14 +291,14 @@ def _chromium_process_type(pid: int) -> str:
     return next((word.removeprefix("--type=") for word in words if word.startswith("--type=")), "")
 
 
-# A program of a page's server: started without our environment, heard to a bound, ended with all that it started.
+# Programs of pages' servers: started without our environment, their output bounded, ended with all that they started.
 
 MAX_OUTPUT_BYTES = 64_000  # bytes of output that are kept, the newest
 _FILE_LIMIT = "ulimit -f 2097152;"  # no file above 1 GiB
 
 
 class ChildProgram:
-    """A running program, in a process group of its own. Raises OSError where it cannot be started.
+    """Run a program in a process group of its own. Raises OSError where it cannot be started.
 
     It must be made in the event loop's own thread, since the kernel ends it with the thread that started it.
     """
@@ -329,7 +329,7 @@ class ChildProgram:
 
     @property
     def code(self) -> int | None:
-        """Its exit status; None while it runs. It is not reaped before `gone`: its number stays its group's."""
+        """Exit status; None while it runs. It is not reaped before `gone`, so that its id stays its group's."""
         if self.process.returncode is not None:
             return self.process.returncode
         found = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -343,12 +343,12 @@ class ChildProgram:
 
     @property
     def last_words(self) -> str:
-        """What it said last, in one line."""
+        """The last lines of its output, in one line."""
         lines = [line.strip() for line in self.said.splitlines() if line.strip()]
         return " | ".join(lines[-5:])[-600:] or "it said nothing"
 
     async def done(self) -> int:
-        """Its exit status, once it has ended and all that it said is heard. The caller keeps the deadline."""
+        """Wait for its end and the end of its output, and return its exit status. The caller keeps the deadline."""
         await asyncio.wait([self._hearing])
         while (code := self.code) is None:  # noqa: ASYNC110 (the kernel tells nobody)
             await asyncio.sleep(0.002)
@@ -359,7 +359,7 @@ class ChildProgram:
             kill_process_group(self.pid)
 
     async def gone(self) -> None:
-        """Ended, with its group, and no longer heard."""
+        """End it with its group, and stop reading its output."""
         if self.process.returncode is None:
             self.kill()
             await wait_group_gone(self.pid)

@@ -153,7 +153,7 @@ def errors_of_place(place: object) -> Iterator[None]:
         raise BadInput(f"nothing can be made here: {error.strerror}", where=place, fix="name another place") from error
 
 
-# What `flywheel doctor` finds.
+# Findings of `flywheel doctor`.
 
 
 @dataclass(frozen=True)

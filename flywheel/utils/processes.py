@@ -101,9 +101,9 @@ def terminate_process(process: subprocess.Popen) -> None:
 # SIGTERM as an exception: what `systemctl stop`, a scheduler or `docker stop` sends ends a run as Ctrl-C does, with a
 # line that says so.
 #
-# What a signal's handler raises is raised wherever Python happens to be, and is lost in some places: in the callback of
-# a weak reference and in `__del__` Python writes it down and goes on (`raise_on_sigterm` sends the signal again), and a
-# task of asyncio keeps it for who asks (`run_until_sigterm` raises nothing within the loop).
+# An exception from a signal handler is raised wherever Python happens to be, and is lost in some places: in the
+# callback of a weak reference and in `__del__` Python logs it and goes on (`raise_on_sigterm` sends the signal again),
+# and a task of asyncio stores it (`run_until_sigterm` raises nothing within the loop).
 
 
 class Terminated(BaseException):

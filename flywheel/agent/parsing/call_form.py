@@ -36,10 +36,10 @@ from flywheel.agent.parsing.normalise import (
     normalise_call,
 )
 
-# The fast path: a call exactly as `call_form.write` writes it, read without looking for slips.
+# Fast path: a call in exactly the form that this module writes, read without looking for slips.
 #
-# Most of what a trained model writes is of this kind. `read` gives what `call_form.read` gives, or None: no text means
-# two things, and a test holds the two against each other.
+# Most of what a trained model writes is of this kind. It gives what the tolerant reader below gives, or None; a test
+# compares the two.
 
 _NUMBER = r"(\d{1,6}|0\.\d{1,4})"  # the second in a space of fractions alone
 _SPOT = rf"'(?:<point>|<\|box_start\|>\(|\(){_NUMBER}[ ,]{_NUMBER}(?:</point>|\)<\|box_end\|>|\))'"
@@ -145,9 +145,8 @@ _PLAIN_FORMS: dict[str, tuple[re.Pattern[str], _PlainReader]] = {
 }
 
 
-# Actions written as calls: `click(point='<point>52 31</point>')`, its older kin with `start_box`, and code.
-#
-# Reading is tolerant, and takes time linear in the text. Nothing of it is ever evaluated.
+# Tolerant reading of calls: `click(point='<point>52 31</point>')`, the older form with `start_box`, and code. It takes
+# time linear in the text, and nothing is ever evaluated.
 
 _MODULE = "|".join(sorted(CODE_LIBRARIES))
 CALL_START = re.compile(rf"(?:({_MODULE})\.)?([A-Za-z_]\w{{0,40}})[ \t]*[(（]", re.IGNORECASE)
@@ -160,7 +159,7 @@ _PARAMETER = re.compile(r"([A-Za-z_]\w*)\s*[=＝]\s*(?!=)")
 _CLOSED = r"<\|box_start\|>[^<]*<\|box_end\|>|<(\w{1,12})>[^<]*</\1>|[\[(（][^\])）]{0,200}[\])）]|\{[^{}]*\}"
 _BARE = re.compile(_CLOSED + r"|[^\s,)）'\"]+")
 _UNQUOTED_END = re.compile(rf"(?:{_CLOSED})")
-# What may follow a string: the closing bracket and an end, or a further parameter, or (no names) a further value.
+# Allowed after a string: the closing bracket and an end, or a further parameter, or (no names) a further value.
 _AFTER_CALL = (
     r"\s*(?:[)）]\s*(?:$|\n|[`;#]|<[|<]|</?[a-z]|[a-z_]+\(|(?:[Tt]hought|[Aa]ction)\s*[:：])"
     r"|[,，]\s*[A-Za-z_]+\s*[=＝]\s*(?:['\"‘’“”<\[(（{\d-]|[Tt]rue|[Ff]alse|None)"
@@ -168,7 +167,7 @@ _AFTER_CALL = (
 _AFTER = re.compile(_AFTER_CALL + ")")
 _AFTER_NAMELESS = re.compile(_AFTER_CALL + r"|[,，]\s*['\"\d.-])")
 _IMPORT = re.compile(r"import pyautogui")
-# How a value without a name begins: a word without quotes is a variable, and means nothing here.
+# Beginning of a value without a name: a word without quotes is a variable, which has no value here.
 _VALUE = re.compile(r"[rRuUbB]{1,2}['\"]|['\"‘’“”＇＂<\[(（{\d.-]")
 _PREFIX = re.compile(r"[rRuUbB]{1,2}(?=['\"])")
 # Behind the last value of a call whose bracket is missing: the end, and the tags that wrapped the call.

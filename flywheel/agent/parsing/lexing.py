@@ -11,10 +11,9 @@ from typing import Any
 
 from flywheel.agent.actions import MAX_JSON_DEPTH, ParseError, replace_surrogates
 
-# What the readers of a text raise among themselves. `parser.parse` turns it into a value; nothing else sees it.
+# Failures, which the parsing modules raise among themselves; `parser.parse_response` turns them into a value.
 #
-# Text whose words are understood and that is refused all the same is refused by one of the names below, with which the
-# reason begins.
+# Where a text is understood and refused all the same, the reason begins with one of the phrases below.
 
 NO_SUCH_ACTION = "no such action here"  # understood, but nothing of the action set equals it
 AMBIGUOUS = "ambiguous"  # it may mean two things, and what models mean is not guessed
@@ -37,7 +36,7 @@ def ambiguous_text(what: str, at: int) -> ParseFailure:
     return ParseFailure(f"{AMBIGUOUS}: {what}", at)
 
 
-# A call as a model wrote it, and the values in it, before anything is made of them.
+# A call as a model wrote it, before its names are translated.
 
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
@@ -84,9 +83,7 @@ def to_flag(value: Any) -> bool:
     return value is True or (isinstance(value, str) and value.strip().lower() in ("true", "1", "yes"))
 
 
-# Quoted strings and numbers in a model's text: what the call form and the tool form read alike.
-#
-# Every pattern takes time linear in the text: none of them can be made to try a stretch of text twice.
+# Quoted strings and numbers. Every pattern takes time linear in the text.
 
 # Opening quote -> what may close it.
 QUOTES = {"'": "'", '"': '"', "‘": "‘’", "’": "‘’", "“": "“”", "”": "“”", "＇": "＇", "＂": "＂"}
@@ -94,7 +91,7 @@ QUOTES = {"'": "'", '"': '"', "‘": "‘’", "’": "‘’", "“": "“”",
 _QUOTE = re.compile(r"\\.|(?P<quote>['\"‘’“”＇＂])", re.DOTALL)
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "/": "/", "'": "'", '"': '"', "\\": "\\"}
-# The begin of a path in Windows whose backslash nobody escaped: `C:\new`, `%TEMP%\new`, `\\server\new`.
+# Beginning of a Windows path whose backslashes are not escaped: `C:\new`, `%TEMP%\new`, `\\server\new`.
 _ROOT = r"(?:(?<![\w\\])[A-Za-z]:|%\w{1,40}%|(?:^|(?<=['\"]))\\\\[\w.-]{1,80})"
 _PATH = re.compile(_ROOT + r"\\(?![\\'\"/]|u[0-9a-fA-F]{4}|\Z)")
 _LIKE_PATH = re.compile(rf"({_ROOT}\\)([ntrbf])")
@@ -163,12 +160,12 @@ def escape_path_lookalikes(written: str) -> str:
 
 
 def unescape_text(text: str) -> str:
-    """Escapes that there are not stay as they stand."""
+    """Resolve the escapes in a text; unknown ones stay as they are."""
     return replace_surrogates(_ESCAPE.sub(_unescaped, text) if "\\" in text else text)
 
 
 def read_string_content(text: str, at: int) -> str:
-    """What a string says that begins at `at`: as `unescape`, and of a path in Windows as it was written.
+    """Return the content of a string that begins at `at`: unescaped, but a path of Windows as it was written.
 
     Raises ParseFailure where a path's `\\n` may as well be a line end: one that escapes nothing shows by an escape that
     there is not (`\\U`).
@@ -202,10 +199,10 @@ def parse_numbers(text: str) -> list[float]:
     return [float(number) for number in _NUMBER.findall(numbers[1])] if numbers else []
 
 
-# Keys as models write them, one or several pressed together: to words in lower case and back.
+# Keys as models write them, one or several pressed together, to words in lower case and back.
 
 MODIFIERS = frozenset({"ctrl", "control", "alt", "option", "shift", "cmd", "command", "meta", "win", "super"})
-# Words for the signs that also separate keys. `plus` and `comma` are written, the others only read.
+# Words for signs that also separate keys. `plus` and `comma` are written, the others only read.
 _SIGNS = {"plus": "+", "comma": ",", "minus": "-", "hyphen": "-", "dash": "-"}
 # Names of xdotool, pyautogui and Windows's virtual keys that no browser's keyboard has.
 _FOREIGN = {
@@ -294,7 +291,7 @@ def spell_keys(keys: tuple[str, ...]) -> list[str]:
     return [{"+": "plus", ",": "comma"}.get(key, key) for key in keys]
 
 
-# JSON as models write it: what strict JSON is, and its usual slips, read in linear time and never evaluated.
+# JSON as models write it: strict JSON, and the usual slips, read in linear time.
 #
 # The slips: single and curly quotes, quotes inside a string that nobody escaped, real line ends in strings, paths in
 # Windows, trailing commas, keys without quotes, Python's True, False and None, full-width punctuation, and closing
@@ -307,11 +304,11 @@ _SPACE = re.compile(r"\s*")
 _JSON_WORD = re.compile(r"[A-Za-z_][\w.-]*")
 _JSON_KEY = re.compile(r"[^\n{}\[\]:=\"]{0,200}")
 _JSON_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
-# What may follow a string: of a comma only one that something of JSON follows.
+# Allowed after a string; a comma only where JSON follows it.
 _AFTER_JSON_STRING = re.compile(
     r"\s*(?:[:：}\]]|$|</|[,，]\s*(?:['\"‘“＇＂{}\[\]\d-]|(?:[Tt]rue|[Ff]alse|null|None)\b|[A-Za-z_]\w*\s*[:：]))"
 )
-# Where brackets that are missing may be thought: before an end tag, at the end of the text.
+# Where missing closing brackets are supplied: before an end tag, at the end of the text.
 _END_TAG = re.compile(r"\s*(?:</[\w:]{1,20}>|`{3}|<\||\Z)")
 _CONSTANTS = {"true": True, "false": False, "null": None, "none": None}
 

@@ -27,11 +27,10 @@ from flywheel.agent.parsing.lexing import (
     unsupported_action,
 )
 
-# Other models' words for the actions and their parameters: one table of each, for all text forms.
-#
-# Their sources stand beside the corpus that they are measured on, `benchmarks/foreign_forms.json`.
+# Tables: other models' names of actions and parameters, for all text forms. Their sources stand beside the corpus that
+# they are measured on, `benchmarks/foreign_forms.json`.
 
-# The tools of computer-use models, whose parameter `action` names the action.
+# Tools of computer-use models; their parameter `action` names the action.
 COMPUTER_TOOLS = frozenset({"computer_use", "mobile_use", "browser_use", "computer", "do"})
 # Modules whose functions models call in code.
 CODE_LIBRARIES = frozenset({"pyautogui", "computer", "mobile", "browser", "time"})
@@ -62,7 +61,7 @@ ACTION_OF_SYNONYM = {name: name for name in KNOWN_ACTIONS} | {
 }
 # Names of presses of one key.
 KEY_OF_SYNONYM = {"enter": "enter", "press_enter": "enter", "esc": "escape", "escape": "escape", "copy": "ctrl c"}
-# Understood, and nothing of the action set equals it.
+# Known actions that nothing in the action set equals.
 UNSUPPORTED_ACTIONS = frozenset(
     [
         "middle_click",
@@ -138,7 +137,7 @@ PARAMETER_SYNONYMS = {
     "thought thoughts note memory observation label element_id target_element logscreenshot",
 }
 PARAMETER_OF_SYNONYM = {word: name for name, words in PARAMETER_SYNONYMS.items() for word in words.split()}
-# What an action takes beyond its point; what is given and not taken would change what is done.
+# Parameters that an action takes. Others are refused where ignoring them would change what is done.
 POINT_PARAMETERS = frozenset({"point", "start_point", "button", "clicks"})
 ACCEPTED_PARAMETERS: dict[str, frozenset[str]] = {
     "click": POINT_PARAMETERS,
@@ -159,7 +158,7 @@ SUCCESS_STATUSES = frozenset({"", "success", "succeed", "succeeded", "complete",
 FAILURE_STATUSES = frozenset({"failure", "fail", "failed", "infeasible", "impossible"})
 
 
-# Arguments without names, by the order that the form has for them.
+# Arguments without names, by position.
 
 
 def arguments_by_position(name: str, call: RawCall) -> dict[str, Any]:
@@ -233,10 +232,10 @@ def _scrolled(given: tuple[Any, ...], call: RawCall) -> dict[str, Any]:
     return values | ({"point": points[0]} if points else {})
 
 
-# Where the arguments say which action is meant: of names that stand for several, and of actions with more to them.
+# Names that stand for several actions: the arguments say which is meant.
 #
-# `RENAMED` comes first, by the name as it was written; `FINISHED` last, by the grammar's own. Both change the values
-# and give the name to go on with.
+# NAME_RULES apply first, by the name as it was written; FINISH_RULES last, by the grammar's own. Both change the values
+# and return the name to go on with.
 
 
 def _swipe(values: dict[str, Any], call: RawCall) -> str:
@@ -317,7 +316,7 @@ NAME_RULES: dict[str, Callable[[dict[str, Any], RawCall], str]] = {
     **{f"scroll_{direction}": _scroll_to_side for direction in DIRECTIONS},
 }
 
-# What remains to be done for an action, once its name is the grammar's.
+# Last changes to the values, once the name is the grammar's.
 
 
 def _finish_click(name: str, values: dict[str, Any], call: RawCall) -> str:
@@ -446,11 +445,10 @@ FINISH_RULES: dict[str, Callable[[str, dict[str, Any], RawCall], str]] = {
 }
 
 
-# What the words of other models mean: from a call as it was written, in any text form, to the grammar's own words.
+# Translation of a call, in any text form (call, JSON, tags, commands), to the grammar's own names.
 #
-# One table of names and one of parameters for all forms (call, JSON, tags, commands). A parameter that is known and
-# changes nothing is let pass, one that changes the meaning is honoured or refused, one that is not known is refused.
-# The tables themselves are in `normalise.py`.
+# A parameter that is known and changes nothing is ignored, one that changes the meaning is honoured or refused, an
+# unknown one is refused.
 
 _NO_TEXT = "no input text"  # GUI-R1's word for none
 _NO_POINT = [-100, -100]  # and its point

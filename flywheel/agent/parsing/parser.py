@@ -22,9 +22,9 @@ from flywheel.agent.parsing.action_builder import KNOWN_ACTIONS
 from flywheel.agent.parsing.lexing import ONLY_THOUGHT, ParseFailure, RawCall, ambiguous_text
 from flywheel.agent.parsing.normalise import build_normalised_action, normalise_call
 
-# Where a model's thinking ends. What stands before that is thought in every form, whatever it looks like.
+# The end of a model's thinking. All before it is thought, even if it looks like an action.
 #
-# The tags: `<think>`, `<thinking>`, `<seed:think>`, `<|begin_of_thought|>`, `[THINK]` and their kin. Where the prompt
+# The tags: `<think>`, `<thinking>`, `<seed:think>`, `<|begin_of_thought|>`, `[THINK]` and the like. Where the prompt
 # itself opens the thinking (as many chat templates do) only the end is in the text.
 
 _THINKING_NAMES = r"(?:seed:?|grounding_)?think(?:ing)?|thoughts?|reason(?:ing)?|reflection|analysis|scratchpad"
@@ -32,7 +32,7 @@ _THINKING_WORD = rf"[ ]?(/?)[ ]?(?:{_THINKING_NAMES})(?![\w:-])[ ]?[>▷\]]?"
 THINKING_TAG = re.compile(
     rf"[<◁\[](?=[ /|]{{0,3}}[abegrst])(?:{_THINKING_WORD}|\|{{0,2}}(begin|end)_of_thought\|{{0,2}}>?)", re.IGNORECASE
 )
-# Where the answer ends for the model itself; what follows is another turn, made up.
+# End of the answer by the model's own marks; what follows is an invented further turn.
 _TURN = re.compile(r"<\|im_end\|>|<\|endoftext\|>|<\|eot_id\|>|<seed:eos>")
 _LIKE_ACTION = re.compile(r"action\s*[:：]|<(?:tool_call|seed:tool_call|function=)|\w\(|[{]\s*['\"]", re.IGNORECASE)
 _QUOTE = re.compile(r"\\.|(['\"])|\n", re.DOTALL)
@@ -88,7 +88,7 @@ def _may_be_cut(text: str, at: int, end: int) -> bool:
     return sum(1 for quote in _QUOTE.finditer(text, at, end) if quote[0] == "\n" or quote[1]) > 1
 
 
-# Where in a model's text its action begins, and in which form it is written.
+# The beginning of the action, and its form.
 
 ActionForm = Literal["call", "json", "tags", "command"]
 
@@ -99,13 +99,13 @@ ACTION_LABEL = re.compile(
 _OF_ACTION = frozenset({"action", "actions", "grounded operation"})
 _INLINE = re.compile(r"action\s*[:：]\s*(?=(?:\w{1,40}\.)?\w{1,40}[ \t]*[(（])", re.IGNORECASE)
 _WRAP = r"</?[A-Za-z][\w:]{0,20}>|<\|\w{1,20}\|>"
-# What may stand between the mark of an action and the action.
+# Allowed between the mark of an action and the action.
 _LEAD = re.compile(rf"(?:\s|[*]|`{{3}}[ \t]*(?:\w+[ \t]*)?\n|`|{_WRAP}|(?:import|from)[ \t][^\n(]*\n|#[^\n]*\n)*")
 _LINE = re.compile(rf"^[ \t`*]*(?:(?:{_WRAP})[ \t]*)*(?=[A-Za-z{{\[<])", re.MULTILINE)
 _TAGGED = re.compile(r"<(?:(?:seed:)?tool_call>\s*(?=[{\[<])|answer>|(?=function\s*=|invoke\s+name\s*=))")
 _JSON = re.compile(r"\{|\[\s*[{\[]")
 _MOST_LABELS = 16
-# Behind a label: a sentence that says what will be done, behind which the action itself is to be looked for.
+# After a label: a sentence that says what will be done; the action is searched behind it.
 _PROSE = re.compile(r"(?![A-Za-z_][\w.]{0,40}[(（])[^\n=<{]*(?<![)）])(?:\n|\Z)")
 
 
@@ -218,15 +218,15 @@ def _json_line(text: str, begin: int) -> ActionMark | None:
     return None
 
 
-# Text to action and back, in any grammar: read with tolerance, written in one form.
+# Parsing and writing.
 #
 # Nothing is evaluated and nothing is raised: text that holds no valid action gives a `ParseError`, which says what
-# was wrong and where. Any grammar reads every form: thinking is passed (`thinking`), the action found (`marks`) and
-# read in its form (`call_form`, `tool_form`, `tagged_form`, `command_form`), and its words are put into the grammar's
-# (`meaning`). What the numbers mean is the grammar's in all of them.
+# was wrong and where. Any grammar reads every form: the thinking is skipped, the action found and read in its form
+# (`call_form`, `tool_form`, `command_form`), and its names are translated (`normalise`). What the numbers mean is the
+# grammar's in all of them.
 
 _EMPTY_LABEL = re.compile(r"action[ \t*]*[:：][ \t*`]*\Z", re.IGNORECASE)
-# What the model says it thinks, the best account first (UI-TARS 1.0 wrote the last two).
+# Labels of a thought, the best first (UI-TARS 1.0 wrote the last two).
 _THOUGHTS = ("thought", "thoughts", "action_summary", "reflection")
 _LABEL_ENDS = frozenset(":：*` \t")
 _MOST_ACTIONS = 8  # that are looked at behind the first
@@ -406,7 +406,7 @@ def snap_point(point: Point, grammar: Grammar | int) -> Point:
     return as_grammar(grammar).space.snap(point)
 
 
-# What an action is in a step: the fields of a `Step` that say what was done.
+# Fields of a `Step` that say what was done.
 
 
 def action_fields(action: Action, grammar: Grammar) -> dict[str, Any]:

@@ -22,12 +22,12 @@ from flywheel.agent.parsing.lexing import (
 )
 from flywheel.agent.parsing.normalise import COMPUTER_TOOLS
 
-# Actions written with tags for each parameter, whose texts stand as they are, without escapes.
+# Tags: one for each parameter, whose text stands as it is, without escapes.
 #
 #     <function=type><parameter=content>C:\new</parameter></function>       Qwen3-Coder, Seed-OSS, UI-TARS 2
 #     <invoke name="computer"><parameter name="action">wait</parameter>      Anthropic's models in text
 #
-# Both usually stand in a tag of their own (`<tool_call>`, `<seed:tool_call>`), which the caller has passed.
+# Both usually stand in a tag of their own (`<tool_call>`, `<seed:tool_call>`), which the caller has skipped.
 
 TAGGED_CALL_START = re.compile(r"<(?:function\s*=|invoke\s+name\s*=)\s*[\"']?([\w.:-]{1,60})[\"']?\s*>", re.IGNORECASE)
 _PARAMETER = re.compile(r"\s*<parameter(?:\s+name)?\s*=\s*[\"']?([\w.-]{1,60})[\"']?\s*>", re.IGNORECASE)
@@ -84,22 +84,21 @@ def _value(written: str) -> str:
     return replace_surrogates(written.removeprefix("\n").removesuffix("\n"))
 
 
-# Actions written as JSON: tool calls in the manner of Qwen2.5-VL and Qwen3-VL's `computer_use` and `mobile_use`.
+# JSON: tool calls in the manner of Qwen2.5-VL and Qwen3-VL's `computer_use` and `mobile_use`.
 #
 #     <tool_call>
 #     {"name": "computer_use", "arguments": {"action": "left_click", "coordinate": [52, 31]}}
 #     </tool_call>
 #
-# Read are also the calls of the computer tools of OpenAI and Anthropic, and objects that hold an action and its
-# arguments side by side. What Qwen's tools have no word for (addresses, keys held down, SDK functions) is written in
-# their manner and told in the prompt. Actions of theirs that the
-# action set lacks (middle_click, triple_click) are faults.
+# Calls of the computer tools of OpenAI and Anthropic, and objects that hold an action and its arguments side by side,
+# are read too. What Qwen's tools have no word for (addresses, keys held down, SDK functions) is written in their manner
+# and explained in the prompt. Actions of theirs that the action set lacks (middle_click, triple_click) are refused.
 
-SCROLL_PIXELS = 500  # written with a scroll, whose amount the environment sets
+SCROLL_PIXELS = 500  # written with a scroll; the environment decides how far
 WAIT_SECONDS = 1
 _FUNCTIONS = frozenset({"terminal", "python", "read_file", "write_file", "list_files", "call_tool"})
 _NEXT = re.compile(r"(?:[\s`,;\]]|</?[\w:]{1,20}>)*(?=\{)")
-# Names that no tool of an MCP server has where functions are told: those of the actions.
+# Names that no MCP tool may have: those of the actions.
 _RESERVED = {
     *KNOWN_ACTIONS,
     *COMPUTER_TOOLS,

@@ -12,7 +12,7 @@ from flywheel.envs.verdict import Verifier
 from flywheel.rewards.scorer import Need, Score, ScoringInput
 from flywheel.utils.errors import DataError
 
-# The verifier of any task, as the kind of its environment knows it (section 2.5.2).
+# The task's verifier, found by its back-end (section 2.5.2).
 
 
 def score_final_state(task: Task, final_state: Mapping[str, Any]) -> float:
@@ -28,7 +28,7 @@ def get_verifier(task: Task) -> Verifier:
     return registry.find_backend(task.environment).verifier(task)
 
 
-# verifier: the task's own verifier reads the recorded final state (section 2.5.2). Its rows say which one it was.
+# The scorer `verifier`: its rows say which verifier it was.
 
 
 class VerifierScorer:

@@ -29,7 +29,7 @@ from flywheel.store.schema import ADDED_COLUMNS, TABLES
 from flywheel.store.versioning import dvc_files
 from flywheel.utils.errors import BadInput, DataError, FlywheelError
 
-# Results of queries as text.
+# Rendering results.
 
 
 def render_csv(result: pa.Table) -> str:
@@ -141,12 +141,12 @@ def _quote_name(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-# A view of each table over the Parquet files that there are, and of what stands beside them in files.
+# Views: one of each table over its Parquet files, and over rows in other files.
 
-# The table once more, with where each row lies: whoever names file and number is spared the other row groups.
+# Suffix of a table's second view, with each row's file and number: queries by these read no other row groups.
 _IN_FILES = "_in_files"
 MARK = labels.DAMAGED_FILE_MARK  # in the message of a view that stands for one; its facts follow, as JSON
-# Rows of a table that lie in no partition: labels come at any time, for closed iterations too.
+# Rows outside of partitions: labels come at any time, for closed iterations too.
 _ROWS_OUTSIDE_PARTITIONS = {
     "reviews": """SELECT iteration, 'review' AS stage, trajectory_id AS subject, 'trajectory' AS kind, reviewer,
         label AS decision, comment, "at" FROM label_history"""
@@ -213,7 +213,7 @@ def _column_types() -> dict[str, dict[str, str]]:
     return found | {f"steps{_IN_FILES}": found["steps"] | {"filename": "VARCHAR", "file_row_number": "BIGINT"}}
 
 
-# DuckDB would tell them of an Arrow table, or take one in, but imports pandas for it: half a second of each command.
+# DuckDB would derive them from an Arrow table, but imports pandas for it: half a second of each command.
 _SQL_TYPES = {
     "string": "VARCHAR",
     "binary": "BLOB",
@@ -493,7 +493,7 @@ def explain_duckdb_error(connection: duckdb.DuckDBPyConnection, error: duckdb.Er
     return _find_damaged_file(connection, error) or _wrong_query_error(error)
 
 
-# What DuckDB raises for the words of a query; anything else may come from a damaged file.
+# Errors of the query itself; any other error of DuckDB's may come from a damaged file.
 _OF_THE_QUERY = (
     duckdb.ParserException,
     duckdb.BinderException,

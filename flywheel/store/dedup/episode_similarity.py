@@ -11,13 +11,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from rensa import RMinHash
 
-# A step as one number, so that episodes are compared as sequences of numbers: what was done, and where.
+# Steps as numbers: what was done, and where.
 #
 #     39 bits   what: verb and typed text, without case, spacing and coordinates, and the coarse end of a drag
 #      1 bit    idle: the step looks, waits or scrolls, and changes nothing by itself
 #     24 bits   where: x and y of the point, 12 bits each; all ones where there is none
 #
-# The numbers are kept for later iterations: they depend on MD5 alone, on no library's own hash.
+# The numbers are stored for later iterations, so they depend on MD5 alone, on no library's own hash.
 
 BITS_PER_AXIS = 12  # bits an axis
 NOWHERE = 2**BITS_PER_AXIS - 1
@@ -26,14 +26,14 @@ _IDLE_VERBS = ("wait", "hover", "scroll")
 _POINTING = ("click", "left_double", "right_single", "hover", "drag", "long_press")  # nothing is told but points
 _ROWS_PER_BATCH = 100_000  # rows
 
-# What is hashed. Digits of an action with a point are its coordinates.
+# The text that is hashed. Digits of an action with a point are its coordinates.
 _TOLD = f"""concat_ws(' ', action_type, CASE
     WHEN action_type IN {_POINTING} THEN ''
     WHEN action IS NULL THEN 'no action'
     WHEN x IS NOT NULL THEN lower(translate(action, '0123456789.', ''))
     ELSE trim(regexp_replace(lower(action), '(\\s|\\\\n)+', ' ', 'g')) END,
     round(x2 * 16), round(y2 * 16))"""
-# Most steps point at one place: of them nothing but the verb is hashed, and that once.
+# Most steps point at one place: of them only the verb is hashed, once a query.
 _VERBS = " ".join(f"WHEN action_type = '{verb}' THEN md5_number_lower('{verb} ')" for verb in _POINTING)
 _HASH = f"""CASE WHEN x2 IS NOT NULL OR y2 IS NOT NULL THEN md5_number_lower({_TOLD}) {_VERBS}
     ELSE md5_number_lower({_TOLD}) END"""
@@ -108,7 +108,7 @@ def _as_lists(rows: pa.Table, ends: np.ndarray) -> pa.Table:
     )
 
 
-# Which episodes may be near one another: MinHash (Broder 1997) of their coarse steps, and locality-sensitive hashing.
+# Candidate pairs: MinHash (Broder 1997) of the episodes' coarse steps, and locality-sensitive hashing.
 #
 # A row's signature is cut into bands; two rows that agree in a band are candidates. With ROWS rows a band and BANDS
 # bands, a pair of Jaccard similarity s becomes one with probability 1 - (1 - s^ROWS)^BANDS: 0.96 at 0.6, 0.04 at 0.2.
@@ -173,8 +173,7 @@ def splitmix64(values: np.ndarray) -> np.ndarray:
     return values ^ values >> np.uint64(31)
 
 
-# Which episodes of a group are held against one another: all of a small one; of a crowded one those that are alike by
-# their hashes.
+# Pairs of a group that are compared: all of a small one; of a large one the candidates.
 
 CROWDED_GROUP = 64
 """Rows of a group from which on not all pairs are looked at."""
@@ -206,9 +205,9 @@ def _all_pairs(group: np.ndarray, rows: np.ndarray) -> np.ndarray:
     return np.concatenate(found)
 
 
-# How near two episodes are: 1 - edits / steps of the longer one, by the edit distance of their steps (Levenshtein).
+# Similarity: 1 - edits / steps of the longer episode, by the edit distance of their steps (Levenshtein).
 #
-# Two steps are the same where the same was done within a fiftieth of the screen. All pairs are reckoned side by side.
+# Two steps are the same where the same was done within a fiftieth of the screen. All pairs are computed side by side.
 
 _NEAR_DISTANCE = round(0.02 * NOWHERE)
 _PAIRS_PER_BATCH = 20_000  # pairs

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-# What a task asks, whatever its name: when two are one task, and when a training task is near one for evaluation.
+# Tasks: when two ask the same, and when a training task is near one for evaluation.
 
 Row = Mapping[str, Any]
 TASK_COLUMNS = ("task_id", "world", "template", "level", "params", "instruction", "seed", "split")

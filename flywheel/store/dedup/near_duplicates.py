@@ -28,7 +28,7 @@ def insert_rows(connection: duckdb.DuckDBPyConnection, table: str, rows: pa.Tabl
     connection.unregister("inserted")
 
 
-# Near-duplicates among episodes: what has been shown already, and what it should weigh in training.
+# Finding near-duplicates.
 #
 # Two episodes are near one another where they have the same fate (store, author) and
 #
@@ -36,12 +36,12 @@ def insert_rows(connection: duckdb.DuckDBPyConnection, table: str, rows: pa.Tabl
 #     other contents           all steps but idle ones agree, the instructions' numbers and quoted texts are the same,
 #                              and the first and the last screen look alike: one task under two names or wordings
 #
-# An episode weighs 1 / (episodes near it, itself included): so many repeats weigh together about as much as one, and
-# none is thrown away (the thoughts of samples differ where their actions do not). The weight depends on the set of
-# episodes alone, never on their order. Demonstrations of people are each wanted, and are never weighed down.
+# An episode weighs 1 / (episodes near it, itself included): repeats together weigh about as much as one, and none is
+# thrown away (the thoughts of samples differ where their actions do not). The weight depends on the set of episodes
+# alone, never on their order. Demonstrations of people are each wanted, and are never weighed down.
 #
-# Memory does not grow with the episodes, but with the most of one content, or of one sequence of actions: DuckDB puts
-# like beside like, on disk where need be, and so many at a time are compared.
+# Memory does not grow with the number of episodes, but with the largest group of one content, or of one sequence of
+# actions: DuckDB sorts by these, on disk where need be, and some groups at a time are compared.
 
 REASON_SAME_TASK, REASON_OTHER_TASK = "a repeat of its task", "another task's steps on the same screens"
 EPISODE_COLUMNS = ("trajectory_id", "content", "arguments", "fate", "steps", "first_screen", "last_screen", "new")
@@ -49,8 +49,8 @@ FirstLastScreens = tuple[str | None, str | None]  # an episode's first and last 
 CompareScreens = Callable[[Sequence[tuple[FirstLastScreens, FirstLastScreens]]], Sequence[bool]]
 _EPISODES_PER_BATCH = 20_000  # episodes
 
-# Rows that are alike in all but their names stand as one, with its first two names: a row's twin is the first that is
-# not itself. Of equally near ones an earlier iteration's comes first, then the first by id.
+# Rows that are equal but for their names are one row, with its first two names: a row's twin is the first that is not
+# itself. Of equally near ones an earlier iteration's comes first, then the first by id.
 _TABLES = """
 CREATE OR REPLACE TABLE dedup_ones (number BIGINT, key UBIGINT, told UBIGINT, content VARCHAR, count BIGINT,
     new BOOLEAN, first VARCHAR, second VARCHAR, steps UBIGINT[], first_screen VARCHAR, last_screen VARCHAR);

@@ -103,7 +103,7 @@ HUGGING_FACE_NOT_HELD = STORE_NOT_HELD
 PARQUET_FILE_BYTES = 512 * 2**20
 """Of one Parquet file, about."""
 _STEPS_PER_ROW_GROUP = 100  # steps of a row group: with screens, some MB
-# What `datasets` cannot tell from the Arrow types; it takes the other columns as they are.
+# Features that `datasets` cannot derive from the Arrow types.
 _FEATURES = {"info": {"features": {"screen": {"_type": "Image"}}}}
 _CARD = """---
 configs:

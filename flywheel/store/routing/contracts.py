@@ -11,7 +11,7 @@ from flywheel.config.workspace import Workspace, iteration_label
 from flywheel.store.catalog import database
 from flywheel.utils.errors import ContractBroken
 
-# A new contract is one entry in a list below; `data_docs.py` shows all of them, with what they found, as a page.
+# A new contract is one entry in a list below; `data_docs.py` shows all of them, with their results, as a page.
 
 TRAJECTORY_STATUSES = ("completed", "truncated", "crashed", "invalid")
 
@@ -43,7 +43,7 @@ def _step(name: str, promise: str, fault: str, detail: str) -> RowContract:
     return RowContract(name, "steps", promise, fault, detail)
 
 
-# Of a step alone. `there`: its screen lies in `images`, and its bytes are those that the name is the hash of.
+# Of a step alone. `there`: its screen lies in `images`, and the bytes have the hash that is its name.
 STEP_CONTRACTS = (
     _step(
         "logprobs_match",
@@ -141,7 +141,7 @@ SCORE_CONTRACTS = (
     ),
 )
 
-# What belongs to no trajectory that came in: table, what a row of it is called.
+# Tables whose rows must belong to an incoming trajectory, and what a row of each is called.
 ORPHAN_TABLES = (("steps", "step"), ("scores", "score"), ("thoughts", "thought"))
 
 TABLE_CONTRACTS = (
@@ -201,8 +201,9 @@ TABLE_CONTRACTS = (
 )
 
 
-# A row that breaks a contract is set aside with the contract's name, its promise and what was found; the iteration goes
-# on, unless too many do. A broken contract that spans tables (`TABLE_CONTRACTS`) stops it: those are our own work.
+# A row that breaks a contract is quarantined with the contract's name, its promise and what was found; the iteration
+# goes on, unless there are too many. A broken contract that spans tables (`TABLE_CONTRACTS`) stops it, since flywheel
+# itself wrote those rows.
 
 
 @dataclass(frozen=True)
@@ -285,8 +286,8 @@ def _first(contracts: Sequence[RowContract]) -> str:
     return ", ".join(f"arg_min({one.name}, step) AS {one.name}" for one in contracts)
 
 
-# Steps as they lie in the files, each beside the one before it: where a trajectory's lie together and none is at odds
-# with the one before it, they are in order. The others are doubted, and put in order to be judged.
+# Steps as they lie in the files, each beside the one before it: where a trajectory's lie together and each follows the
+# one before it, they are in order. The others are sorted before they are checked.
 _WALKED_SQL = """
 CREATE TEMP TABLE walked AS
 SELECT trajectory_id, count(*) AS rows, count(*) FILTER (begins) > 1 OR coalesce(bool_or({fault}), false) AS doubted

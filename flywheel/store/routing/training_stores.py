@@ -23,13 +23,13 @@ from flywheel.store.routing_decisions import HumanVerdict
 from flywheel.store.schema import TABLES
 from flywheel.utils.errors import ContractBroken, DataError
 
-# Section 2.3: V = 1 to SFT, the rest to CT; nothing is thrown away. What V is says `rewards.verdict`; here stands the
-# same rule for a whole table of scores, and a test holds the two against each other.
+# Section 2.3: V = 1 to SFT, the rest to CT; nothing is thrown away. V is defined in `envs/verdict.py`; here is the same
+# rule in SQL for a whole table of scores, and a test compares the two.
 
 DESTINATIONS = ("sft", "ct", "quarantine")
 
-# Rows are numbered where an aggregate would hold one of each trajectory: of texts DuckDB holds these in memory.
-# Of several scorers the one that is satisfied least speaks: V = 0 before none before V = 1, then the lowest score.
+# Rows are numbered instead of aggregated: DuckDB keeps an aggregate's texts in memory, one a trajectory.
+# Of several scorers the least satisfied decides: V = 0 before none before V = 1, then the lowest score.
 _VERDICTS = """
 SELECT trajectory_id, said FROM (
     SELECT trajectory_id, {
@@ -144,8 +144,8 @@ def _json_default(value: Any) -> str:
     return value.isoformat() if isinstance(value, datetime) else str(value)
 
 
-# Check, judge, route, write, check again, from Parquet to Parquet in bounded memory. What is built lies beside the
-# workspace's data until all of it has passed.
+# Building the stores: check, judge, route, write, check again, from Parquet to Parquet in bounded memory. They lie
+# beside the workspace's data until all checks have passed.
 
 WRITTEN_TABLES = ("routes", "sft", "ct", "quarantine", "lineage", "duplicates", *near_duplicates.SIGNATURE_TABLES)
 _MEMORY = "192MB"  # of DuckDB, which goes on on disk beyond it

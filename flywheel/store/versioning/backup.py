@@ -22,10 +22,10 @@ from flywheel.utils.errors import BadInput, DataError, FlywheelError, first_line
 from flywheel.utils.files import write_json
 from flywheel.utils.progress import announce
 
-# DVC's exceptions count files, and the reasons go to its log; libraries of remote stores raise classes of their own.
+# DVC's exceptions only count files; the reasons go to its log. Libraries of remote stores raise classes of their own.
 
 _LOGGERS = ("dvc", "dvc_data", "dvc_objects")
-# By the class of an error or of one behind it, or by words of it. s3fs raises Python's own classes, botocore its own.
+# Fixes by the class of an error or of its cause, or by words in it. s3fs raises Python's own classes, botocore its own.
 _REMOTE_FIXES = {
     "NoCredentialsError": "put its keys into AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or into ~/.aws/credentials",
     "PermissionError": "see its keys (AWS_ACCESS_KEY_ID, or ~/.aws/credentials) and what they may do",
@@ -173,8 +173,8 @@ def _pushed_path(ws: Workspace) -> Path:
     return ws.state / "pushed.json"
 
 
-# A stage that is recorded and unchanged in its command, parameters and inputs is never done again for the sake of its
-# outputs: they are fetched. Else one cut file would replace a released model by another of the same name.
+# A stage that is recorded and unchanged in its command, parameters and inputs never runs again because of its outputs:
+# they are fetched. Else one damaged file would replace a released model by another of the same name.
 
 log = logging.getLogger(__name__)
 

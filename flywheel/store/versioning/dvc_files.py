@@ -143,8 +143,8 @@ def add_pruned(ws: Workspace, iteration: int, paths: Iterable[str]) -> None:
     write_json(ws.iteration(iteration) / "pruned.json", {"paths": every})
 
 
-# The workspace's own dvc.yaml has one stage, which stands on the newest iteration; each iteration has its stages in its
-# own folder, so DVC's files do not grow with history. `dvc repro`, typed in the workspace, begins here.
+# The workspace's own dvc.yaml has one stage, which depends on the newest iteration; each iteration has its stages in
+# its own folder, so DVC's files do not grow with history. `dvc repro`, typed in the workspace, begins here.
 
 REPORT_STAGE = "report"
 WORKSPACE_DVC_YAML = """\

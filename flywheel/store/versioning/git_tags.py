@@ -12,7 +12,7 @@ from pathlib import Path
 from flywheel.config.workspace import Workspace, iteration_label
 from flywheel.utils.errors import FlywheelError
 
-# What stands for an iteration in git: everything else is DVC's.
+# Files of an iteration that git tracks; DVC has all others.
 _TRACKED = (
     *("params.yaml", "prefect.yaml", "dvc.yaml", "dvc.lock", "iterations.yaml"),
     *("iterations", "reviews", ".dvc/config"),
