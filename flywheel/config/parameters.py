@@ -136,6 +136,8 @@ def _describe_schema(schema: Mapping[str, Any]) -> str:
         return f"list of {_describe_schema(schema['items'])}s" + (", not empty" if schema.get("minItems") else "")
     if schema["type"] == "object":
         (inner,) = schema.get("patternProperties", {"": schema.get("additionalProperties")}).values()
+        if isinstance(inner, bool):  # of any values
+            return "mapping"
         return f"mapping of names, each to a {_describe_schema(inner)}"
     return ", ".join(filter(None, (_TYPES[schema["type"]], _describe_limits(schema))))
 

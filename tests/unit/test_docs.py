@@ -204,6 +204,9 @@ def _flywheel_fault(words: list[str]) -> str:
         parts = (script, script.parent / "parts.py")  # which gives those made of parts their `--only`
         option = wrong_option(words[2:], "".join(path.read_text(encoding="utf-8") for path in parts))
         return f"bench {words[1]} has no {option}" if option else ""
+    if words[0] == "settings" and len(words) > 1 and re.fullmatch(r"[a-z][a-z_.]*", words[1]):
+        why = "" if words[1] in Settings.model_fields else parameter_fault(words[1], "")
+        return f"{words[1]}: {why}" if why else ""
     command: click.Command = main
     while words and isinstance(command, click.Group) and re.fullmatch(r"[a-z][a-z-]*", words[0]):
         name = words.pop(0)

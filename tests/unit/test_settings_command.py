@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from pydantic import BaseModel
 
 from flywheel import config
 from flywheel.cli import main
+from flywheel.config import Settings
 
 
 @pytest.fixture
@@ -26,6 +28,10 @@ def flywheel(*words, answer="") -> tuple[int, str]:
     if result.exception and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result.exit_code, result.output
+
+
+def is_block(field) -> bool:
+    return isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
 
 
 def test_a_parameter_is_explained(params):
@@ -53,6 +59,19 @@ def test_a_block_is_explained_with_all_that_is_in_it(params):
         "evaluation.temperature: 0.0 (the default)",
         "evaluation.stages: false (the default)",
     ]
+
+
+@pytest.mark.parametrize("name", [name for name, field in Settings.model_fields.items() if is_block(field)])
+def test_every_block_can_be_explained(params, name):
+    code, said = flywheel(name)
+    assert code == 0
+    assert said.startswith(f"{name}: ")
+
+
+def test_a_mapping_of_mappings_is_explained(params):
+    code, said = flywheel("sandbox.kinds")
+    assert code == 0
+    assert "Mapping of names, each to a mapping." in said
 
 
 def test_without_a_name_every_parameter_has_a_line(params):
