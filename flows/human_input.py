@@ -28,7 +28,7 @@ from flywheel.utils.errors import FlywheelError
 from flywheel.utils.processes import run_periodically
 from flywheel.utils.progress import announce
 
-# A run pauses until a form is filled in: by a person on the run's page, or elsewhere in a person's stead.
+# A run pauses until a form is filled in: on the run's page, or by a command.
 
 _POLL_S = 2
 _GRACE_S = 60  # after the deadline, for the answer to arrive that nobody answered

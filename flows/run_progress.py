@@ -19,9 +19,9 @@ from flywheel.pipeline.stage import StageContext
 from flywheel.utils.processes import run_periodically
 from flywheel.utils.progress import Announcement, ShardProgress, add_listener
 
-# What a run says of its progress, in Prefect's log too, where whoever watches its page sees it move.
+# Progress lines of a run, in Prefect's log too, for whoever watches its page.
 
-_LOG_EVERY_S = 10  # of what moves; what is told, what is done, the beginning and the end are there always
+_LOG_EVERY_S = 10  # for lines that replace one another; announcements, the beginning and the end are always logged
 
 
 @contextlib.contextmanager

@@ -66,12 +66,11 @@ def run_stage_tasks(ctx: StageContext) -> str:
     return summary
 
 
-# A stage as a process of its own, which a worker of the workspace's pool begins, on this machine or another.
+# A stage as a process of its own, which a worker of the workspace's pool starts, on this machine or another.
 #
-# Two locks join it to its iteration; the kernel frees each where its holder ends, however it ends. The lease is held by
-# the iteration for as long as it wants the stage: a stage whose lease is free ends itself. The other is held by the
-# stage while it is at work: by it the iteration sees that the process is gone, and the next try waits for the end of
-# this one.
+# Two locks connect it with its iteration; the kernel releases each when its holder ends. The iteration holds the lease
+# for as long as it wants the stage: a stage whose lease is free ends itself. The stage holds the other lock while it
+# runs: by it the iteration sees that the process is gone, and the next attempt waits for the end of this one.
 
 _LOOK_S = 1.0
 _END_S = 10.0  # in order; then it is killed

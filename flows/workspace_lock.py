@@ -18,11 +18,11 @@ from flywheel.config.workspace import Workspace
 from flywheel.pipeline import triggers
 from flywheel.utils.errors import FlywheelError
 
-# An iteration that finds another run at work comes again: an ingest whose schedule meets its own on a minute would
-# else keep it out for good.
+# An iteration that finds the workspace locked is scheduled again: else an ingest on the same schedule would block it
+# every time.
 
-_LATER = "later:"  # and how often it has come again
-# Schedules are on whole minutes: after another one, an ingest of each minute would be met each time.
+_LATER = "later:"  # tag, with how often the run was scheduled again
+# Not a whole minute: schedules are, so an ingest of each minute would be met again.
 _WAIT_S = 50
 _TIMES = 10
 
@@ -45,9 +45,9 @@ def reschedule_run() -> str:
     return f"; it comes again in {_WAIT_S} s"
 
 
-# How a run has a workspace to itself, and how it ends where it cannot: lock, progress, who is told, states.
+# Running a flow under the lock: progress, notifications, and the run's state where it is locked out.
 
-# How parameters of the command are called by who fills in a form of Prefect's.
+# Options of the command by their names in Prefect's form.
 _IN_A_FORM = {"--set": "settings", "--iteration": "number"}
 
 

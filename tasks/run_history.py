@@ -30,7 +30,7 @@ from flywheel.config import workspace_identity
 from flywheel.config.workspace import Workspace, iteration_label
 from flywheel.utils.progress import announce
 
-# Tags of runs in Prefect: by them runs of a workspace, an iteration or a stage are found, in its pages and here.
+# Tags, by which runs of a workspace, an iteration or a stage are found, in Prefect's pages and here.
 
 
 def workspace_tag(ws: Workspace) -> str:
@@ -60,7 +60,7 @@ def without_tags() -> TagsContext:
     return TagsContext(current_tags=set())
 
 
-# Run history: what Prefect's server knows of an iteration, kept as Parquet since the server forgets within days.
+# Run history: what Prefect's server knows of an iteration, stored as Parquet since the server forgets within days.
 
 _PAGE = 200
 _TASK_ENDS_S = 30.0

@@ -35,8 +35,7 @@ def _worth_a_retry(task, run, state) -> bool:
     return False
 
 
-# No Prefect cache: what is finished is known from the workspace itself (flywheel/pipeline/stage.py), and DVC knows it
-# too.
+# No Prefect cache: the workspace itself says what is finished (flywheel/pipeline/stage.py), and so does DVC.
 @task(
     task_run_name="{shard}", retries=2, retry_delay_seconds=1, retry_condition_fn=_worth_a_retry, cache_policy=NO_CACHE
 )

@@ -26,7 +26,7 @@ SOURCE = Path(__file__).resolve().parents[2]
 ENTRYPOINT = "flows/iteration.py:iteration"
 CHECKUP = "flows/checkup.py:checkup"
 _STAGE_ENTRYPOINT = "flows/stage_run.py:stage_process"
-# Of one deployment; over deployments the workspace's lock sees to it.
+# One run of a deployment at a time; the workspace's lock does the same over deployments.
 _ONE_AT_A_TIME = ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrategy.CANCEL_NEW)
 
 

@@ -33,8 +33,8 @@ _FLUSH_S = 5
 _LOOK_S = 0.2
 _RESTARTS = 20  # of a server, in one run
 _OURS: set[str] = set()  # addresses of servers that this process started or found
-# How often the server's services look, in seconds. By its own defaults they look each 5 to 20, which is half of what an
-# idle server takes of a core.
+# Intervals of the server's services, in seconds. With Prefect's defaults, 5 to 20, they take half of an idle server's
+# processor time.
 _SERVICES = {
     "PREFECT_SERVER_SERVICES_LATE_RUNS_LOOP_SECONDS": "30",
     "PREFECT_SERVER_SERVICES_PAUSE_EXPIRATIONS_LOOP_SECONDS": "30",
@@ -43,8 +43,8 @@ _SERVICES = {
     "PREFECT_SERVER_SERVICES_REPOSSESSOR_LOOP_SECONDS": "60",
     "PREFECT_SERVER_SERVICES_SCHEDULER_RECENT_DEPLOYMENTS_LOOP_SECONDS": "20",
 }
-# Where the server keeps which run has the place of a deployment that runs one at a time: in PREFECT_HOME. By default it
-# is in memory, and a server that is begun again ends the run, at its next renewal, within four minutes.
+# Concurrency leases of deployments that run one at a time lie in PREFECT_HOME. By default they are in memory, and a
+# restarted server ends the run, at its next renewal, within four minutes.
 _LEASES = {"PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem"}
 
 
@@ -179,7 +179,7 @@ class _PrefectServer:
         self.publish_note()
 
     def publish_note(self) -> None:
-        """Others find it (`running`)."""
+        """Write the note by which others find the server (`find_running_server`)."""
         write_json(_note_path(self._ws), {"url": self.url, "pid": self.process.pid})
 
     def close(self) -> None:

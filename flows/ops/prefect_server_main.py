@@ -31,10 +31,10 @@ from flywheel.utils.errors import BadInput, first_line
 from flywheel.utils.files import atomic_file
 from flywheel.utils.local_server import OwnHostOnly
 
-# An empty SQLite database of Prefect's, made once a user and version and copied from then on.
+# An empty SQLite database of Prefect's, made once for each user and version, and copied after that.
 #
-# Prefect makes one by more than a hundred migrations in turn, which takes six seconds of a core: with each new
-# workspace. It holds tables and no rows, so that copies have nothing in common that should be their own.
+# Prefect makes one by more than a hundred migrations, which takes six seconds of a core for each new workspace. It
+# holds tables and no rows, so that copies share no ids.
 
 
 def copy_empty_database(file: Path) -> bool:
@@ -79,7 +79,7 @@ def _is_sound(file: Path) -> bool:
         return False
 
 
-# The database of Prefect's server, looked at before the server begins: what is wrong with it is told in one line.
+# The database is checked before the server starts; what is wrong with it is said in one line.
 #
 # It is the workspace's own SQLite file, or what Prefect's variable PREFECT_SERVER_DATABASE_CONNECTION_URL names.
 # Prefect alone reads that: a setting would put a password into files that git keeps.
@@ -157,13 +157,12 @@ def _reason(error: BaseException, url: sqlalchemy.URL) -> str:
     return said.replace(url.password, "***") if url.password else said
 
 
-# Prefect's server as `prefect server start` starts it, but that it answers to its own host and origin alone.
-#
-# Prefect itself looks at neither. `python -m flows.ops.prefect_server_main SOCKET`: the number under which it was given
-# the socket to listen at; its settings are in the environment.
+# The server, as `prefect server start` starts it, but that it answers to its own host and origin alone, which Prefect
+# does not check. `python -m flows.ops.prefect_server_main SOCKET`: the descriptor of the socket to listen at; its
+# settings are in the environment.
 
-# Its own services look whether one of them is due, and whether one is to be called off: four times a second by default,
-# which is a sixth of what an idle server takes. They are due each 20 seconds and more.
+# By default the server checks four times a second whether a service is due or cancelled, which is a sixth of an idle
+# server's processor time. Services are due every 20 seconds or later.
 _SERVICE_INTERVAL = timedelta(seconds=1)
 
 

@@ -146,7 +146,7 @@ def supervise(ws: Workspace, port: int) -> None:
 
 @contextlib.contextmanager
 def _publish_note(ws: Workspace, url: str, port: int, explorer: str) -> Iterator[None]:
-    """Within the block others find it (`running`)."""
+    """Let others find the supervisor within the block (`find_supervisor`)."""
     report = f"http://127.0.0.1:{port}/{ws.report_page.name}"
     write_json(_note_path(ws), {"pid": os.getpid(), "prefect": url, "report": report, "explorer": explorer})
     try:

@@ -20,7 +20,7 @@ from flywheel.config.settings import Settings
 from flywheel.utils import yaml_text
 from flywheel.utils.errors import BadInput
 
-# What is wrong with settings, in words: each fault by the parameter's dotted name, with what is near or known.
+# Faults of settings, in words: each by the parameter's dotted name, with near or known names.
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import yaml
 from flywheel.utils import yaml_text
 from flywheel.utils.errors import BadInput
 
-# Dotted name in earlier versions -> the one that it has now, in the same block.
+# Dotted name in earlier versions -> present name, in the same block.
 RENAMED = {
     "policy.space": "policy.coordinate_format",
     "policy.constrained": "policy.guided_decoding",
@@ -54,7 +54,7 @@ RENAMED = {
     "cluster.wait_s": "cluster.acquire_timeout_s",
     "cluster.silent_s": "cluster.heartbeat_timeout_s",
 }
-# Name of today -> its value in earlier versions -> the one of today.
+# Present name -> value in earlier versions -> present value.
 RENAMED_VALUES = {
     "policy.coordinate_format": {"points": "grid", "boxes": "norm1000", "fractions": "norm1"},
     "ct.sft_init": {"newest": "latest", "last": "last_ct"},

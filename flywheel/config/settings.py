@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-# What every block of the settings is: typed fields, each with its description in the string below it.
+# Base of all blocks: typed fields, each with its description in the string below it.
 
 DomainName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,30}$")]
 MAX_NUMBER = 10**9  # of any number: above it counts and seconds leave what machines and libraries can hold
@@ -42,7 +42,7 @@ class SettingsBlock(BaseModel):
 
 # Blocks `policy` and `language_model`: the model that acts, and the one that writes for it.
 
-# The coordinate formats in which the form of actions that policy.template names can be written.
+# Coordinate formats that each policy.template can be written in.
 COORDINATE_SPACES = {
     "minimal": ("grid",),
     "point": ("grid", "pixels", "norm1"),
@@ -50,7 +50,7 @@ COORDINATE_SPACES = {
     "ui_tars_1_0": ("norm1000",),
     "tool_call": ("grid", "pixels", "norm1"),
 }
-# What goes with answers that are held to their form, by parameter.
+# Values of other parameters that guided decoding requires.
 GUIDED_DECODING_REQUIREMENTS = {
     "template": ("minimal", "point"),
     "coordinate_format": ("grid", "norm1"),
@@ -548,7 +548,7 @@ class RlSettings(TrainingSettings):
     """Success at a world's level from which on the next level is open."""
 
 
-# Blocks `merge`, `evaluation`, `promotion` and `versioning`: how specialists become a model, and when it is taken.
+# Blocks `merge`, `evaluation`, `promotion` and `versioning`: how specialists become a model, and when it is promoted.
 
 
 class MergeSettings(SettingsBlock):
@@ -612,7 +612,7 @@ class VersioningSettings(SettingsBlock):
     From there lost files come back, here and in clones. Empty: nowhere."""
 
 
-# Block `operations`: how a flywheel runs that nobody watches.
+# Block `operations`: how a flywheel runs unattended.
 
 _CRON_PATTERN = re.compile(r"@(hourly|daily|weekly|monthly)|(\S+ ){4}\S+")
 
@@ -708,7 +708,7 @@ class ClusterSettings(SettingsBlock):
         return self
 
 
-# The tree of settings: every block, and the combinations that are refused.
+# All settings, and the combinations that are refused.
 
 _RESERVED_DOMAINS = {"all", "general", "prev", "turns"}  # names that stand for something else where domains are listed
 

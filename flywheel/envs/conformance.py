@@ -24,7 +24,7 @@ from flywheel.utils.errors import EnvError, EnvTimeout
 
 SCREEN_CENTRE = Point(0.5, 0.5)
 
-# The edge belongs to the screen up to, and without, 1.
+# Fractions of the screen are below 1.
 ACTIONS_AT_EDGE = (Click(Point(0.0, 0.0)), Click(Point(math.nextafter(1, 0), math.nextafter(1, 0))))
 ACTIONS_OFF_SCREEN = (
     Click(Point(1.5, 0.5)),
@@ -41,7 +41,7 @@ ACTIONS_OFF_SCREEN = (
     Drag(Point(-1, 0), SCREEN_CENTRE),
     act.Scroll(Point(7, 7), "down"),
 )
-# Nothing that an environment with a screen, a mouse and a keyboard could do.
+# Actions that no environment can do.
 IMPOSSIBLE_ACTIONS = (
     Hotkey(("hyper", "x")),
     Hotkey(()),
@@ -56,7 +56,7 @@ IMPOSSIBLE_ACTIONS = (
     act.Navigate("http://example.invalid/"),
     act.Navigate("http://["),
 )
-# What belongs to other environments: noted, unless the caller says that this one can do it.
+# Actions of other environments: they leave a note, unless the caller says that this one can do them.
 FOREIGN_ACTIONS = (
     act.LongPress(SCREEN_CENTRE),
     act.OpenApp("mail"),

@@ -16,7 +16,7 @@ from pathlib import Path
 
 _PROBE_S = 10.0
 SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
-# Of /etc nothing that is secret: where libraries, certificates, time zone and names of types are.
+# Parts of /etc without secrets: libraries, certificates, time zone, names of types.
 ETC_FILES = tuple(
     f"/etc/{name}"
     for name in (

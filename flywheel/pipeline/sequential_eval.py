@@ -22,7 +22,7 @@ from flywheel.rollout.pool import RolloutStats
 from flywheel.store import manifest, partitions
 from flywheel.utils.files import write_json
 
-# A model plays tasks for the record: its episodes, what the scorers say of them, and its results, staged.
+# Playing tasks: episodes, scores and results are staged.
 
 
 async def play_and_stage(
@@ -59,7 +59,7 @@ async def play_and_stage(
     return {"results": [vars(one.result) for one in judged], "around": stats.as_dict()}
 
 
-# Models compete for promotion: fresh tasks, a look at a time, until the gate knows.
+# The sequential test: fresh tasks, a look at a time, until the gate decides.
 
 Looks = dict[str, tuple[Path, dict[str, Any]]]  # what was played: name -> folder, results
 Results = Mapping[str, Sequence[Mapping[str, Any]]]  # player -> rows of EvalResult

@@ -31,7 +31,7 @@ from flywheel.utils import processes, progress
 from flywheel.utils.errors import FlywheelError, ShardBusy
 from flywheel.utils.files import disk_full_errors, file_lock, write_json
 
-# For whoever is at a shard already: a worker that was believed dead and is not. One that is dead holds no lock.
+# How long to wait for another worker that does the same shard: one that was believed dead. A dead one holds no lock.
 _BUSY_S = 600.0
 
 

@@ -16,8 +16,8 @@ import soundfile
 
 from flywheel.utils.errors import DataError
 
-# Whether a sound file is whole is read from its own bookkeeping (checksums, numbers, positions, lengths of pages): a
-# decoder leaves out a page whose checksum is wrong and joins what is left, so all that was said later stands too early.
+# Whether a sound file is whole is read from its own structure (checksums, numbers, positions, lengths of pages): a
+# decoder skips a page whose checksum is wrong and joins the rest, so all later speech would come too early.
 
 FIX_COPY_AUDIO = (
     "copy the recording again from the annotator's machine; where the file is the same there, record it again"
@@ -250,7 +250,7 @@ def _wav_block(format_: bytes, path: Path) -> int:
     return block
 
 
-# A recording may last for hours: it is read in blocks, and what is longer than one lies in a file that is mapped.
+# A recording may last for hours: it is read in blocks, and one of several blocks is mapped from a file.
 
 SAMPLE_RATE = 16_000  # samples a second that every recognizer gets
 MIN_SAMPLE_RATE = 8_000  # of a file: below it, half of what tells consonants apart is lost
@@ -406,8 +406,8 @@ def _padded(pieces: list[tuple[float, float]], length: float) -> list[tuple[floa
     return padded
 
 
-# What is left of the difference of audio and screen in length. A sync mark is wrong by up to a second, and a recorder
-# needs time to stop; without a mark, the microphone may have been switched on seconds before the screen or after it.
+# Tolerated difference of sound and screen in length. A sync mark is wrong by up to a second, and a recorder takes time
+# to stop; without a mark, the microphone may have been switched on seconds before the screen or after it.
 TOLERANCE_S = 2.0
 TOLERANCE_WITHOUT_SYNC_S = 5.0
 SILENT_DB = -75.0  # a microphone that is on hears its room, 10 dB and more above this
@@ -420,7 +420,10 @@ _RATIOS = {"half": 0.5, "a third": 1 / 3, "double": 2.0, "three times": 3.0}  # 
 
 
 def check_speech_level(samples: np.ndarray, where: Path) -> None:
-    """Raises DataError where the microphone gave nothing, or too much. samples: float32 mono at `audio.RATE`."""
+    """Check a recording's level. samples: float32 mono [n] at `SAMPLE_RATE`.
+
+    Raises DataError where the microphone gave nothing, or too much.
+    """
     size = min(_FRAME, len(samples))
     framed = samples[: len(samples) // size * size]
     level = frame_levels(framed, size)

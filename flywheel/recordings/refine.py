@@ -40,15 +40,15 @@ FILLERS = sorted(
     key=len,
     reverse=True,
 )
-# What stands only at the beginning of a thought, or is left over at its end.
+# Words that are dropped at the beginning of a thought, and at its end.
 OPENERS = {"okay", "ok", "well", "so", "and", "right", "alright", "yes", "yeah", "but"}
 LEFT_OVER = {"the", "a", "an", "and", "to", "of", "so", "but", "or", "then", "okay"}
 
-# Said when all is over: about no action.
+# Closing phrases, which are about no action.
 CLOSINGS = {("done",), ("all", "done"), ("that's", "it"), ("that", "is", "it"), ("i", "am", "done"), ("i'm", "done")}
 
-# Words by which a speaker takes something back. "no" and "wait" alone are ordinary words too, so they count only
-# where what follows begins again with a word said just before.
+# Words of self-correction. "no" and "wait" alone are ordinary words too, so they count only where the speaker then
+# repeats a word said just before.
 REPAIRS = sorted(
     (
         tuple(phrase.split())
@@ -112,7 +112,7 @@ VERBS = {
 }
 LEADS = {"now", "then", "first", "next", "finally", "again", "here"}
 
-# Words that are left alone however doubtful: what interfaces are made of, and what the rules below read.
+# Words that stay even where the recognizer is unsure: of interfaces, and those that the rules below read.
 PROTECTED_WORDS = {
     *COLOURS,
     *SHAPES,
@@ -140,7 +140,7 @@ PROTECTED_WORDS = {
     "two",
 }
 
-# Words that want another: a thought that ends in one was broken off by a pause.
+# Words that need another one: a thought that ends in one was broken off by a pause.
 UNFINISHED = {
     *COLOURS,
     *VERBS,

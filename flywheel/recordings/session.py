@@ -22,7 +22,7 @@ from flywheel.envs.tasks.drawing import task_from_row
 from flywheel.recordings import audio
 from flywheel.utils.errors import BadInput, DataError
 
-# What the recorder writes as `kind`. `drop` ends a `drag`; `stop` is the annotator's end of the recording.
+# Values of `kind` that the recorder writes. `drop` ends a `drag`; `stop` is the annotator's end of the recording.
 EVENT_KINDS = (
     "click",
     "double",
@@ -188,7 +188,7 @@ def action_to_events(
     raise BadInput(f"a person's input makes no {type(action).__name__}", where="to_events")
 
 
-# A session is a folder, of which every part is checked as it is read:
+# Files of a session's folder, each checked as it is read:
 # - `session.json`: see `SessionMeta`; the task is a row of the table `tasks`.
 # - `events.jsonl`: one event a line, in order of time: time_s, kind, x, y, key, text, screen.
 # - `screens.parquet`: one row a screen: screen (its number), time_s, sha256, url, width, height, format, bytes.
@@ -256,7 +256,7 @@ class ScreenFrame:
 
 @dataclass(frozen=True)
 class RecordedSession:
-    """A session in memory. actions: what the events amount to. samples: float32 mono at `audio.RATE`."""
+    """Hold a session in memory. actions: what the events amount to. samples: float32 mono [n] at `SAMPLE_RATE`."""
 
     folder: Path
     meta: SessionMeta

@@ -14,7 +14,7 @@ import time
 
 from server import ApiRequest, ConnectionTakeover, RequestRefused, Routes
 
-# Bytes handed on: to a port of this machine, and to the input and output of a program that is started for it.
+# Relaying bytes: to a port of this machine, and to the input and output of a program that is started for it.
 
 _CHUNK = 2**16
 _CONNECT_S = 5.0
@@ -106,7 +106,7 @@ def _shut_down(end: socket.socket, how: int) -> None:
         end.shutdown(how)
 
 
-# What a service of this machine answers, within a limit and a deadline whatever it does.
+# Requests to a service of this machine, within a limit of bytes and a deadline.
 
 _LONGEST_S, _MAX_BODY_BYTES = 10.0, 2**20
 _PART = 2**16
@@ -155,7 +155,7 @@ def _get_body(port: int, path: str, wait_s: float, limit: int) -> str | None:
     return body.decode("utf-8", "replace") if answer.status == 200 and len(body) <= limit else None
 
 
-# Ports of this machine that lead to unix sockets: services which run elsewhere, as programs here find them.
+# Ports of this machine that lead to unix sockets, at which services from outside are mounted.
 
 
 def forward_routes() -> Routes:
@@ -183,7 +183,7 @@ def _lead_to_socket(here: socket.socket, path: str) -> None:
         relay_until_both_end(here, there)
 
 
-# A connection handed on to the desktop's VNC server, which speaks on a unix socket alone.
+# Relaying a connection to the desktop's VNC server, which listens on a unix socket alone.
 
 _CHUNK = 2**16
 

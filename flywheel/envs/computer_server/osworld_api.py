@@ -25,7 +25,7 @@ from server import ApiAnswer, ApiRequest, RequestRefused, Routes
 _COMMAND_S, _PYTHON_S, _SCRIPT_S = 120.0, 30.0, 100.0  # OSWorld's own limits
 _MOST_S = 3600.0
 _MAX_DEPTH = 64
-# What OSWorld's set-ups and agents import, where it is not installed.
+# Stand-ins for modules that OSWorld's set-ups and agents import, where they are not installed.
 _SHIM_FOLDERS = (
     [] if importlib.util.find_spec("pyautogui") else [str(Path(__file__).resolve().parent / "pyautogui_shim")]
 )

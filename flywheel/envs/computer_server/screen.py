@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from server import ApiAnswer, ApiRequest, RequestRefused, Routes
 
-# The screen that is acted upon: hands and eyes, by what this machine has.
+# Input and screenshots, by what this machine has.
 
 
 class InputDevice(Protocol):
@@ -101,7 +101,7 @@ def _open_native() -> tuple[InputDevice, ScreenCapture]:
     return PyAutoGuiInput(), ScreenGrabber()
 
 
-# Acts and pictures over HTTP: single acts, a step (acts, then the picture when the screen has come to rest).
+# Routes: single actions, a step (actions, then a screenshot once the screen is at rest).
 
 MOUSE_BUTTONS = ("left", "middle", "right")
 SCROLL_DIRECTIONS = ("up", "down", "left", "right")

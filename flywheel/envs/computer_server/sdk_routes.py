@@ -17,10 +17,10 @@ from python_session import PythonSession
 from server import MAX_BODY_BYTES, ApiAnswer, ApiRequest, RequestRefused, Routes
 from shell import Shell, ShellBusy, ShellIdle
 
-# Files as the machine's user has them: read, written, listed. Relative paths count from the home folder.
+# Files: read, written, listed as the machine's user. Relative paths count from the home folder.
 
 _KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFLNK: "link"}
-# Links may lead anywhere: who reads them does so in this machine.
+# Links may lead anywhere in this machine: they are followed nowhere else.
 _EXTRACT_OPTIONS = {"filter": "fully_trusted"} if hasattr(tarfile, "fully_trusted_filter") else {}
 _MAX_LISTED = 1000  # entries
 
@@ -109,7 +109,7 @@ def _list_folder(path: Path) -> dict:
     return {"entries": entries[:_MAX_LISTED], "more": max(0, len(entries) - _MAX_LISTED)}
 
 
-# The SDK functions over HTTP: shell, Python, files, streams, and what services answer.
+# Routes of the SDK functions: shell, Python, files, streams, requests to services.
 
 _LONGEST_S, _WAIT_S = 3600.0, 10.0
 _MOST, _LIMIT = 2**24, 2**16  # bytes of an output

@@ -23,9 +23,9 @@ from pathlib import Path
 from idle import ProcessWatch
 from terminal import TerminalEmulator
 
-# What is kept of an output: its beginning and its end.
+# Bounded output: its beginning and its end.
 
-_MAX_END_BYTES = 8192  # bytes at most in which an output's end is told
+_MAX_END_BYTES = 8192  # bytes of an output's end
 
 
 class BoundedOutput:
@@ -68,7 +68,7 @@ class BoundedOutput:
         del self._last[:over]
 
 
-# What a terminal was told last, for whoever watches it: a slow watcher misses some of it, and holds up nobody.
+# Scrollback, for watchers: a slow one misses some of it, and holds up nothing.
 
 _MAX_SCROLLBACK_BYTES = 2**16  # bytes that are kept
 _RESET_SEQUENCE = b"\x1bc"  # the terminal begins anew
@@ -95,7 +95,7 @@ class Scrollback:
             return (_RESET_SEQUENCE if begin > place else b"") + told, self._end
 
 
-# Whether what runs in a terminal waits for keys: it is at rest, and has asked for single keys or reads a line.
+# Does the program in a terminal wait for keys? It is at rest, and has asked for single keys or reads a line.
 
 _READ_CALL = {"x86_64": "0", "aarch64": "63"}.get(platform.machine(), "")  # the system call's number
 _LOCAL_MODES = 3  # where termios has them
@@ -125,12 +125,12 @@ def _is_reading_terminal(pid: int) -> bool:
         return False
 
 
-# A shell that lives on between commands: folder, variables and background jobs stay.
+# The shell lives on between commands: folder, variables and background jobs stay.
 #
-# Commands run on a terminal of their own, so that programs that ask for keys find some. A command comes by a pipe that
-# it does not see; its end is told on the terminal by a word that changes with each command, in a sequence that
-# terminals do not show, so all that it printed stands before it. What a command prints is always read, and of much the
-# middle is left out: it ends however much it is.
+# Commands run on a terminal of their own, so that programs can ask for keys. A command comes by a pipe that it does not
+# see; the shell marks its end on the terminal by a word that changes with each command, in a sequence that terminals do
+# not show, so all that it printed stands before the mark. Output is always read, and the middle of a long one dropped,
+# so a command ends however much it prints.
 
 ROWS, COLUMNS = 24, 80
 _CHUNK = 2**16
@@ -141,7 +141,7 @@ _LOOK_S, _LOOKS = 0.04, 12  # between looks at a program that may wait for keys;
 _LOOP_SCRIPT = Path(__file__).with_name("shell_loop.sh")
 _BASH_COMMAND = ("bash", "--noprofile", "--norc", "-c", 'eval "$(<"$1")"', "bash")  # its errors name no file of ours
 _MAX_DRAWN_BYTES = 2**16  # bytes, of what was printed last, that the terminal is drawn from
-# Colours, cursor movements, titles; then what else is no text.
+# Colours, cursor movements, titles; then other control characters.
 _CONTROL_SEQUENCE = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]|\x1b[ -/]*[0-~]"
 )

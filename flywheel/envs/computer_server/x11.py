@@ -19,7 +19,7 @@ X_BUTTONS = {"left": 1, "middle": 2, "right": 3}
 _WHEEL = {"up": 4, "down": 5, "left": 6, "right": 7}
 _MODIFIERS = {"Shift": "Shift_L", "Control": "Control_L", "Alt": "Alt_L", "Meta": "Super_L"}
 _ARROWS = {f"Arrow{side}": side for side in ("Left", "Right", "Up", "Down")}
-# Keys as KeyboardEvent.key names them, where X calls them otherwise.
+# Keys by KeyboardEvent.key, where X has another name.
 _KEYS = {
     **_MODIFIERS,
     **_ARROWS,

@@ -22,7 +22,7 @@ from flywheel.envs.base import Streams
 from flywheel.utils.stream_relay import relay_connection
 
 _SANDBOX_POLICY = "sandbox allow-scripts allow-forms allow-popups"
-# Of what it answers, and of what the browser says.
+# Headers that are not passed on, of answers and of requests.
 _HELD_BACK = {
     "set-cookie", "set-cookie2", "content-security-policy", "connection", "transfer-encoding", "content-encoding",
     "content-length", "clear-site-data", "service-worker-allowed", "referrer-policy",

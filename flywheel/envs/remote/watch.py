@@ -71,11 +71,11 @@ async def _read_text_file(request: web.Request, env: MachineAccess) -> tuple[str
         return "", "", "It is not a text in UTF-8, and is not shown here."
 
 
-# Over the WebSocket of a live view go, to the watcher, pictures (binary), the newest that it has time for, and JSON:
-# `touch` once, `taken` and `note` as they come; from it, JSON: `take`, and gestures (`envs/base.py`). While somebody
-# has taken over, the page's time passes as fast as the clock's; else it passes with the agent's steps alone.
+# The WebSocket of a live view. To the watcher: pictures (binary), the newest that it has time for, and JSON: `touch`
+# once, `taken` and `note` as they come. From it, JSON: `take`, and gestures (`envs/base.py`). During a take-over the
+# page's time passes as fast as the clock's; else it passes with the agent's steps alone.
 
-_TICK_S = 0.08  # between two looks at the page while a person does nothing
+_TICK_S = 0.08  # between two pictures while a person does nothing
 _MAX_TICK_S = 0.25  # of the clock's time, that passes in the page at once
 _SEND_TIMEOUT_S = 5.0
 _MAX_WAITING_GESTURES = 256  # gestures that wait
@@ -187,13 +187,13 @@ class _TakeOver:
             self.end()  # nobody is there, or nobody listens
 
 
-# Who has the token logs in once; a cookie keeps it. A service is somebody else's page: its address holds a secret of
-# its own in place of the cookie, and it is sent as a sandboxed page, which the browser gives an origin of its own, so
-# that its scripts can ask this node for nothing.
+# Whoever has the token logs in once and gets a cookie. A service's page is not trusted: its address holds a secret of
+# its own in place of the cookie, and it is sent as a sandboxed page, to which the browser gives an origin of its own,
+# so that its scripts cannot send requests to this node.
 
 _STATIC = Path(__file__).parent / "static"
 _COOKIE, _CHUNK, _OPEN_S, _HEARTBEAT_S = "flywheel-watch", 2**16, 10.0, 20.0
-# Styles may stand in the page, since the terminal writes its own; what comes from a session is never markup.
+# Inline styles are allowed, since the terminal writes its own; what comes from a session is never markup.
 _CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' blob: data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"

@@ -225,7 +225,7 @@ def draw_number_board(level: int, count: int, rng: random.Random, coordinates: i
     return DrawnScene(format_section(rng, body), questions, items)
 
 
-# Sheets crowded with small things in rows: icons, shapes, words and numbers. Most of what there is to see, quickly.
+# Sheets crowded with small things in rows: icons, shapes, words and numbers. They teach to see fastest.
 
 GAP = 4
 
@@ -458,10 +458,8 @@ def draw_form(level: int, count: int, rng: random.Random, coordinates: int) -> D
     )
 
 
-# General screens as drawn scenes: the data of pretraining, and of the general part of the CT and SFT mixes.
-#
-# The layouts are generic (shapes, blocks with icons, buttons, rows of settings, forms, outlines, words and numbers);
-# the worlds' tasks and pages are not used.
+# All layouts. They are generic (shapes, blocks with icons, buttons, rows of settings, forms, outlines, words and
+# numbers); the suites' tasks and pages are not used.
 
 __all__ = [
     "ELEMENT_COUNTS",

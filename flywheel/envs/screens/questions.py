@@ -23,7 +23,7 @@ from flywheel.agent.prompt import format_response
 from flywheel.envs.screens import vocabulary
 from flywheel.envs.screens.scene import SceneBox, SceneItem, SceneQuestion
 
-# How points and actions are written in answers: as the policy writes them.
+# Answers: points and actions as the policy writes them.
 
 
 def format_point(point: Point, coordinates: int) -> str:
@@ -34,7 +34,7 @@ def format_answer(thought: str, action: Action, coordinates: int) -> str:
     return format_response(thought, serialise_action(action, coordinates))
 
 
-# Instructions for every verb of the action grammar but a plain click: what is said is done at once, on any screen.
+# Questions on any screen: an instruction for every verb of the action grammar but a plain click.
 
 _KEYS = ("enter", "tab", "esc", "backspace", "delete", "space", "home", "end", "pageup", "pagedown", *vocabulary.KEYS)
 _SPOKEN = {"esc": "escape", "ctrl": "control", "pageup": "page up", "pagedown": "page down"}
@@ -118,7 +118,7 @@ def _wait(rng: random.Random, named: list[tuple[str, SceneItem]], coordinates: i
     )
 
 
-# What is asked of scenes, in the words and the action grammar of the policy.
+# Questions about a scene's elements.
 
 CLICK_VERBS = ("click", "click", "click", "open", "pick", "take", "select")
 

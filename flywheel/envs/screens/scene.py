@@ -13,7 +13,7 @@ from importlib.resources import files
 from flywheel.agent.actions import Point
 from flywheel.envs.screens import vocabulary
 
-# A drawn screen: HTML for Chromium, and what can be asked of it with its exact answer.
+# A scene: HTML for Chromium, and questions with exact answers.
 
 SCENE_SIDE = 224  # of every scene, in pixels; all geometry is chosen by its maker, so the answers are exact
 SCENE_LEVELS = 4

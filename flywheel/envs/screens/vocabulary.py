@@ -188,7 +188,7 @@ COMMON = (
     "price",
 )  # of instructions and thoughts
 
-# What else instructions, thoughts and answers are made of.
+# Other words of instructions, thoughts and answers.
 PHRASES = (
     "I click the tile.",
     "I drag the piece to the outline.",

@@ -28,7 +28,7 @@ from flywheel.store.trajectory import Step
 from flywheel.utils.errors import DataError
 from flywheel.utils.progress import announce
 
-# What a kill can lose: so many sessions, or so many bytes of speech (some six minutes in Opus), whichever is less.
+# A shard, which a kill can lose: so many sessions, or so many bytes of speech (some six minutes in Opus).
 _PER_SHARD, _SPEECH = 24, 2_000_000
 # Table -> the column by which shards may share a row.
 _TABLES = {"steps": None, "thoughts": None, "events": None, "images": "sha256", "tasks": "task_id"}

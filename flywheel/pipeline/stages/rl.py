@@ -20,10 +20,10 @@ from flywheel.rollout.episode import Episode, read_episode, write_episode
 from flywheel.store import lineage, metrics
 from flywheel.training.rl.curriculum import PastOutcomes, describe_curriculum
 
-# The episodes that RL trained on, kept so that people can look at them: all rows, and the screens of a few.
+# Archive of the episodes that RL trained on, for people to look at: all rows, and the screens of a few.
 #
-# They are rows of `trajectories`, `steps` and `images` of the stage; no store takes them up. Episodes are written as
-# they end, since a killed run is not told again of those that it had finished.
+# They are rows of `trajectories`, `steps` and `images` of the stage, and join no store. Episodes are written as they
+# end, since a resumed run does not report again those that it had finished.
 
 
 class EpisodeArchive:
@@ -50,7 +50,8 @@ class EpisodeArchive:
         stage_io.write_episode_shard(folder, self.episodes())
 
 
-# rl-<domain>: PPO from the SFT checkpoint in one domain's environments: a specialist (sections 2.5.3, 2.5.4).
+# The stage rl-<domain>: RL from the SFT checkpoint in one domain's environments makes a specialist (sections 2.5.3,
+# 2.5.4).
 
 _OF_A_PART = ("success_", "curriculum_level_", "reward_", "explained_variance_")  # a world or an interface at their end
 _JUDGED = ["trajectory_id", "score", "threshold"]  # of a score: what V is made of

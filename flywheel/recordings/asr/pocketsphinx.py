@@ -25,8 +25,8 @@ from flywheel.envs.screens.vocabulary import BUTTONS, COLOURS, KEYS, PEOPLE, SET
 from flywheel.recordings.asr.recognizer import Transcript, Word, check_audio, check_deadline
 from flywheel.utils.errors import BadInput
 
-# The Python binding leaves out what interpolates two language models. The wheel's extension module exports the whole C
-# library (`pocketsphinx.h`, `pocketsphinx/model.h`), so it is called as it stands there; nothing is compiled.
+# The Python binding lacks the functions that interpolate two language models. The wheel's extension module exports the
+# whole C library (`pocketsphinx.h`, `pocketsphinx/model.h`), so it is called directly; nothing is compiled.
 
 SPHINX_MODEL = Path(get_model_path()) / "en-us"
 GENERAL_LANGUAGE_MODEL = SPHINX_MODEL / "en-us.lm.bin"  # the wheel's own language model
@@ -168,8 +168,8 @@ def _library() -> ctypes.CDLL:
     return library
 
 
-# A general model of English hears `i opened the card` where an interface has a cart. This trigram model, in the ARPA
-# format, is of generated sentences about interfaces; all other speech is left to the general one.
+# The language model of interfaces: a trigram model, in the ARPA format, of generated sentences. A general model of
+# English hears `i opened the card` where an interface has a cart.
 
 SENTENCES = 6000
 DISCOUNT = 0.7  # taken from each n-gram's count for those never seen
@@ -198,7 +198,7 @@ _PLACES = (
 )
 _FIELDS = ("field", "name field", "search box", "box", "search field", "text", "button", "link", "cart", "checkout")
 
-# Each line is a way to speak of one action; words in braces are drawn.
+# Each line is a sentence about an action; words in braces are drawn.
 _PATTERNS = (
     "i {pick} the {colour} {shape}",
     "{pick} the {colour} {shape}",
@@ -350,8 +350,8 @@ def _following(counts: Mapping[tuple[str, ...], int]) -> dict[tuple[str, ...], t
     return {history: (total, kinds) for history, (total, kinds) in totals.items()}
 
 
-# An utterance is heard with both language models together first; where what was heard is less likely as speech about a
-# screen than as general English, it is heard again with the general model alone.
+# An utterance is first decoded with both language models; where the result is less likely as speech about a screen than
+# as general English, it is decoded again with the general model alone.
 
 _FRAMES_PER_S = 100
 _LOG_BASE = math.log(1.0001)  # of the probabilities that pocketsphinx gives out

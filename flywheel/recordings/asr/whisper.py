@@ -21,7 +21,7 @@ EDGE_S = 1.0  # a word that ends so near a window's end may be half a word
 CONTEXT = 100  # words that the next window is told
 LOOPING = 2.4  # a text that zlib makes so much smaller says one thing again and again (Whisper's own measure)
 
-# (start, end of the window in seconds, what was said before it) -> its words, their times from the recording's start
+# (start, end of the window in seconds, text before it) -> its words, their times from the recording's start
 Hear = Callable[[float, float, str], Sequence[Word]]
 
 

@@ -39,7 +39,7 @@ from flywheel.recordings.session import (
 )
 from flywheel.utils.errors import BadInput, FlywheelError
 
-# What a person might say, spoken by `flite`, as one track of samples.
+# Speech: what a person might say, spoken by `flite`, as one track of samples.
 
 VOICES = ("slt", "rms", "awb", "kal16")
 _TIMEOUT_S = 30.0
@@ -92,7 +92,7 @@ def _corrected(words: list[str], rng: random.Random) -> list[str]:
 
 
 def synthesize_speech(text: str, voice: str, pace: float) -> np.ndarray:
-    """`text` as float32 mono at `audio.RATE`. Raises BadInput where flite is not installed."""
+    """Speak `text`: float32 mono [n] at `SAMPLE_RATE`. Raises BadInput where flite is not installed."""
     flite = shutil.which("flite")
     if flite is None:
         raise BadInput(
@@ -131,13 +131,13 @@ def mix_audio_track(
     return np.clip(samples, -1, 1)
 
 
-# Makes the sessions that are shipped:
+# The shipped sessions are made by
 #
 #     python -m flywheel.recordings.synthetic.sessions recordings
 #
 # Real environments are driven and recorded; the speech is synthetic, with what makes real speech hard: fillers,
-# self-corrections, pauses, thoughts after the action, silent steps, a microphone with a clock of its own. What was
-# really meant, and when, is written to `truth.json`, which nothing reads but the measurements.
+# self-corrections, pauses, thoughts after the action, silent steps, a microphone with a clock of its own. The truth
+# (thoughts and their times) is written to `truth.json`, which only the measurements read.
 
 log = logging.getLogger(__name__)
 SEEDS = 2**31  # the first seed of recorded tasks: above those of training and evaluation

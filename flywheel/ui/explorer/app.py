@@ -30,7 +30,7 @@ from flywheel.ui.explorer.sql import SqlWorkerPool
 from flywheel.ui.report import charts
 from flywheel.utils.errors import BadInput, FlywheelError, QueryTimeout
 
-# What else is served of the workspace, and git's names of its iterations: where the explorer's pages link to.
+# Links of the explorer's pages: other servers of the workspace, and the iterations' git tags.
 
 _DATA_DOCS = "docs/index.html"  # within the report's folder
 
@@ -52,7 +52,7 @@ def list_git_revisions(ws: Workspace) -> list[dict[str, str]]:
     return [{"tag": tag, "commit": commit} for tag, commit in git_tags.iteration_tags(ws)]
 
 
-# What tells the pages that a run has written something: a stream for each, one look at the files for all of them.
+# Change events: a stream for each page; the files are polled once for all of them.
 
 _POLL_S = 1.0
 _KEEPALIVE_S = 15.0  # after which a page is told that nothing has changed, so that it knows that we are here
@@ -93,7 +93,7 @@ class ChangeStream:
             return self._seen
 
 
-# The explorer's application: its pages, and what they ask for. Who may ask says `auth.py`.
+# The application. `auth.py` says who may use it.
 
 _PACKAGE = resources.files("flywheel.ui.explorer")
 _CACHE_FOREVER = {"cache-control": "private, max-age=31536000, immutable"}

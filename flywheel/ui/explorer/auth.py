@@ -14,9 +14,10 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import cookie_parser
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-# Who may look: the workspace's secret, or an address that works once, is changed for a cookie.
+# Sessions: the workspace's secret, or an address that works once, is exchanged for a cookie.
 #
-# A cookie holds for all servers of one host, whatever their port. So it is not the secret, and it ends with the server.
+# A browser sends a cookie to all servers of one host, whatever their port. So it is not the secret, and it ends with
+# the server.
 
 _SESSION_S = 12 * 3600
 _MAX_SESSIONS = 1000  # sessions, and addresses that nobody used yet; the oldest go first
@@ -69,7 +70,7 @@ class LoginSessions:
         return session
 
 
-# What stands before each answer: who asks, how much they send, and what a browser may do with what it is given.
+# Middleware: authentication, size limits, security headers.
 
 MAX_REQUEST_BYTES = 256 * 1024  # bytes of a request's body
 PUBLIC_PATHS = ("/login", "/static/", "/tones.css")  # what is given to whoever reaches the server: no data

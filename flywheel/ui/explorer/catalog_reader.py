@@ -20,8 +20,8 @@ from flywheel.utils.errors import BadInput, FlywheelError, QueryTimeout
 T = TypeVar("T")
 Row = dict[str, Any]
 _MAX_QUERIES = max(2, os.cpu_count() or 1)  # questions, each of one thread
-# The rows of views, put together once and not at each question: `trajectory_outcomes`, and `trained_on`, whose plan
-# alone took a sixth of the time of one trajectory's page.
+# Materialised views: `trajectory_outcomes`, and `trained_on`, whose plan alone took a sixth of the time of one
+# trajectory's page.
 OUTCOMES_TABLE, TRAINED_ON_TABLE = "explorer.listed", "explorer.trained"
 
 

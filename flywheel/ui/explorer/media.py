@@ -24,7 +24,7 @@ from flywheel.store.trajectory import session_trajectory_id
 from flywheel.ui.explorer.catalog_reader import OUTCOMES_TABLE, CatalogReader, NotInStore
 from flywheel.utils.errors import BadInput, FlywheelError
 
-# Screens as a browser asks for them: as they are, or small ones for a list.
+# Screens: as they are, or small ones for a list.
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _IMAGE_TYPES = {"png": "image/png", "jpeg": "image/jpeg", "webp": "image/webp", "gif": "image/gif"}
@@ -75,7 +75,7 @@ class ScreenImages:
         return file.getvalue(), "image/webp"
 
 
-# The sound of a recorded session, for the page of its trajectory: the file, and what its waveform is drawn from.
+# Sound of a recorded session: the file, and the values of its waveform.
 
 _AUDIO_TYPES = {".opus": "audio/ogg", ".ogg": "audio/ogg", ".flac": "audio/flac", ".wav": "audio/wav"}
 _PEAKS = 1_200  # of a waveform; more than a page has room for
@@ -160,7 +160,7 @@ def _estimate_offset(said: list[dict[str, Any]], heard: list[tuple[float, float]
     return round(median(best), 4) if best else None
 
 
-# Texts of token ids, by the tokeniser of the checkpoint that sampled them.
+# Texts of tokens, by the tokeniser of the checkpoint that sampled them.
 
 _CACHED_TOKENIZERS = 4
 

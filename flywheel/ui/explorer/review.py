@@ -21,14 +21,14 @@ from flywheel.ui.explorer import trajectories
 from flywheel.ui.explorer.catalog_reader import OUTCOMES_TABLE, CatalogReader, NotInStore, Row
 from flywheel.ui.explorer.media import TokenTexts
 
-# What reviewers label: samples drawn of the trajectories that were routed, shown blind until one has said one's own.
+# Samples for reviewers to label, from the routed trajectories; others' labels are hidden until one's own is given.
 #
-# A draw is named by how it is drawn, a seed, its size and the filters: two reviewers who ask for the same get the same
+# A sample is named by its queue, a seed, its size and the filters: two reviewers who ask for the same get the same
 # trajectories in the same order.
 
 REVIEWERS_NEEDED = 2  # reviewers of a trajectory; where they disagree, one more
 ReviewQueue = Literal["random", "route", "routing", "disagreement", "speech", "decide"]
-# Queue -> which of the trajectories `t` it draws from, and their order; `key` puts them at random, by the seed.
+# Queue -> condition on the trajectories `t` that it draws from, and their order; `key` is random, by the seed.
 _QUEUES: dict[ReviewQueue, tuple[str, str]] = {
     "random": ("", "key"),
     # As many of each store. Within a place the order is at random, so that it does not tell the store.
@@ -212,7 +212,7 @@ def query_agreement(asking: CatalogReader) -> dict[str, Any]:
     }
 
 
-# Promotions that wait for a person: what a decision rests on, and the decision, as `flywheel review` makes it.
+# Promotions that wait for a person, and the decision, as `flywheel review` records it.
 
 
 class PromotionRequest(BaseModel):

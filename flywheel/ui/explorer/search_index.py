@@ -21,8 +21,8 @@ from flywheel.config.workspace import Workspace
 from flywheel.store import partitions
 from flywheel.utils.errors import FlywheelError, QueryTimeout
 
-# The file behind `search_index.py`: SQLite with a full-text index (FTS5), filled partition by partition, each whole or
-# not at all. Any number of processes may read it, and one at a time writes.
+# The file: SQLite with a full-text index (FTS5), filled partition by partition, each whole or not at all. Any number of
+# processes may read it, and one at a time writes.
 
 _VERSION = 1
 _TABLES = (
@@ -193,14 +193,14 @@ def _space_cjk(text: str) -> str:
     return text if text.isascii() else _CJK_PATTERN.sub(r" \1 ", text)
 
 
-# What the list of trajectories is looked up in: the words of their thoughts, and their first screens.
+# The index: words of thoughts, and first screens.
 #
-# `.flywheel/explorer/index.sqlite` is made of the partitions of `steps`, each of which is read once, when it is new:
-# what an iteration costs here does not grow with those before it. It may be deleted; it is made again, also where most
-# of it is of partitions that are gone.
+# `.flywheel/explorer/index.sqlite` is made from the partitions of `steps`, each of which is read once, when it is new:
+# the cost of an iteration does not grow with those before it. It may be deleted; it is made again, also where most of
+# it is of partitions that are gone.
 #
-# A search is words in their order, of which the last may be unfinished; small and large letters are alike, and those
-# with accents and without. Signs of Chinese, Japanese and Korean are words each.
+# A search is words in order, of which the last may be unfinished, without regard to case and accents. Signs of Chinese,
+# Japanese and Korean are words each.
 
 _CACHED_SEARCHES = 16  # searches: a reader who scrolls asks the same again
 _PROGRESS_STEPS = 10_000  # of SQLite's machine, after which it looks at the time

@@ -35,7 +35,7 @@ from flywheel.store.catalog import database
 from flywheel.store.catalog.database import CatalogConnection
 from flywheel.utils.errors import BadInput, FlywheelError, QueryTimeout, first_line
 
-# Which texts in SQL are questions, and the statements that DuckDB makes of one.
+# Queries: which statements of DuckDB's are allowed.
 
 _SELECT, _EXPLAIN, _CREATE = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN, duckdb.StatementType.CREATE)
 _KINDS = "SELECT, FROM, WITH, PIVOT, DESCRIBE, SHOW, SUMMARIZE, EXPLAIN"

@@ -17,12 +17,12 @@ from flywheel.ui.explorer.media import TokenTexts
 from flywheel.ui.report import replay
 from flywheel.utils.errors import BadInput, did_you_mean
 
-# What a reader asks the list of trajectories for, as it stands in an address: filters, a search, an order.
+# A query of the list, as it stands in an address: filters, a search, an order.
 #
-# `where=world:is:shop&where=steps:least:5&q=mug&in=thoughts&sort=-steps`. A name is looked up, what is typed is a
-# parameter: neither becomes SQL.
+# `where=world:is:shop&where=steps:least:5&q=mug&in=thoughts&sort=-steps`. Names are looked up and values are bound as
+# parameters: neither becomes SQL.
 
-# operator -> its SQL; {column} and {value} are put in
+# Operator -> its SQL, with {column} and {value}.
 FILTER_OPERATORS = {
     "is": "{column} = {value}",
     "not": "{column} IS DISTINCT FROM {value}",
@@ -118,7 +118,7 @@ def _parse_value(sql_type: str, typed: str, text: str) -> Any:
     return typed
 
 
-# The list of trajectories: a page of it, how many there are, which values a column has.
+# The list: a page of it, the number of trajectories, the values of a column.
 
 MAX_ROWS = 500  # rows of one answer
 _MAX_VALUES = 60
@@ -189,7 +189,7 @@ def count_column_values(asking: CatalogReader, column: str) -> list[Row]:
     )
 
 
-# One trajectory for its page: its steps with what is drawn on their screens, and all that is known of it.
+# One trajectory: its steps with the overlays of their screens, and all facts about it.
 
 _SIBLING_COLUMNS = "trajectory_id, iteration, stage, sample, policy_version, status, steps, v, score, destination"
 

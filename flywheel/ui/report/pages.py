@@ -23,7 +23,7 @@ from flywheel.ui.report import figures as report_figures
 from flywheel.utils.errors import BadInput
 from flywheel.utils.files import write_text
 
-# The report: one self-contained HTML page of a workspace, `report/index.html`. It needs nothing but itself.
+# The report: one self-contained HTML page of a workspace, `report/index.html`.
 
 Row = dict[str, Any]
 _ITERATIONS_SHOWN = 10  # iterations
@@ -183,7 +183,7 @@ def _templates() -> Environment:
     )
 
 
-# One trajectory as a page: every screen with its action, and where the trajectory came from and went.
+# A trajectory's page: every screen with its action, and where the trajectory came from and went.
 
 
 def write_trajectory_page(
