@@ -240,7 +240,7 @@ class RayCluster:
         has = [node["Resources"] for node in list_live_nodes()]
         wanted = resources.compute_worker_resources(stage, ctx, self.limits, has)
         if said := resources.describe_missing_resources(wanted, has):
-            raise ClusterError(said, where=f"stage {ctx.stage}", fix="add what is missing (docs/cluster.md says how)")
+            raise ClusterError(said, where=f"stage {ctx.stage}", fix="add it (docs/cluster.md#the-cluster)")
         return RayWorkers(self, stage, ctx, wanted)
 
     def check(self) -> None:

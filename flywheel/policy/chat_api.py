@@ -223,7 +223,8 @@ def _bad_field(error: ValidationError) -> BadInput:
         del place[4]  # the part's type, which pydantic puts between the part and its field
     where = ".".join(map(str, place))
     others = f" (and {len(more)} more)" if more else ""
-    return BadInput(f"{fault['msg']}{others}", where=where, fix="see POST /v1/chat/completions in docs/serving.md")
+    fix = "see POST /v1/chat/completions in docs/serving.md#flywheel-serve"
+    return BadInput(f"{fault['msg']}{others}", where=where, fix=fix)
 
 
 def _part(part: _Text | _Picture, where: str) -> str | Image:

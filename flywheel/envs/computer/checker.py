@@ -1,6 +1,6 @@
 """Run a task's own checker program on a copy of the home, after the episode.
 
-What it gets and what it must say stands in docs/computer.md. A program that breaks this contract has judged nothing:
+What it gets and what it must say: docs/computer.md#a-checker. A program that breaks this contract has judged nothing:
 that is a crash of the episode, and never a score.
 """
 

@@ -170,7 +170,7 @@ def diagnose_container_engine(engine: str, image: str) -> tuple[str, str]:
         words = [*_isolation_options(engine, Path(folder)), *_volume_options(image, ()), *_python_options(image)]
         look = f"import sys; sys.version_info >= {_OLDEST_PYTHON} or sys.exit('Python is older than {_OLDEST_PYTHON}')"
         if why := _run_engine([*words, "-c", look]):
-            return f"{engine} runs no Python in {image or EMPTY_IMAGE}: {why}", "see docs/computer.md, Containers"
+            return f"{engine} runs no Python in {image or EMPTY_IMAGE}: {why}", "see docs/computer.md#containers"
     return "", ""
 
 

@@ -25,7 +25,7 @@ from flywheel.training.rl.algorithm import Algorithm
 #
 # Beside the hidden states it gets what the policy does not: the score of the state, and the share of the step budget
 # that is left (an asymmetric critic: Pinto et al. 2018; time limits: Pardo et al. 2018). In long episodes the hidden
-# states alone predict next to nothing (docs/measurements/rl.md).
+# states alone predict next to nothing (docs/measurements/rl.md#the-value-model).
 
 UNKNOWN_FEATURE = 0.5
 """Stands for a number that is not known."""
