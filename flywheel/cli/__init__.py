@@ -11,78 +11,149 @@ from typing import NoReturn
 import click
 
 from flywheel.cli.lazy_group import LazyGroup
+from flywheel.cli.renamed_commands import describe_renamed_command, describe_renamed_option
 from flywheel.utils.errors import BadInput, FlywheelError
 from flywheel.utils.processes import Terminated
 
 # No more is imported here: `--help`, and a command's own start, wait for it.
 
-# name: (where its command is, the first sentence of its help)
+# Each group's commands in the order of its `--help`: (where the command is, the first sentence of its help).
+
+_ITERATION = LazyGroup(
+    help="Show, compare, report on, roll back and drop iterations.",
+    epilog="Example: flywheel iteration diff 2 3",
+    table={
+        "history": ("flywheel.cli.iteration:history_command", "Show what ran, how long it took and what failed."),
+        "diff": ("flywheel.cli.iteration:diff_command", "Compare two iterations."),
+        "report": ("flywheel.cli.iteration:report_command", "Write the report: one HTML page without other files."),
+        "rollback": ("flywheel.cli.iteration:rollback_command", "Make an earlier iteration the newest again."),
+        "drop": ("flywheel.cli.iteration:drop_command", "Drop an iteration that is not complete."),
+    },
+)
+_REVIEW = LazyGroup(
+    help="Decide on routes and promotions that wait for a person.",
+    epilog="Example: flywheel review routes",
+    table={
+        "routes": (
+            "flywheel.cli.review:routes_command",
+            "Label trajectories as solved or not, before the iteration trains on them (`routing.review`).",
+        ),
+        "promotion": (
+            "flywheel.cli.review:promotion_command",
+            "Promote the new model or keep the old one, where promotion.rule is `review`.",
+        ),
+    },
+)
+_IMPORT = LazyGroup(
+    help="Import demonstrations of another data set. They wait in the recordings folder for the next iteration.",
+    epilog="Example: flywheel data import mind2web data/train-*.parquet",
+    table={
+        "agentnet": ("flywheel.cli.data:agentnet_command", "AgentNet (OpenCUA): JSON lines, and screens in a zip."),
+        "mind2web": ("flywheel.cli.data:mind2web_command", "Multimodal-Mind2Web: Parquet files of one split."),
+    },
+)
+_DATA = LazyGroup(
+    help="View, import, export, reroute and repair data.",
+    epilog="Example: flywheel data reroute 3 --threshold 0.8",
+    table={
+        "catalog": (
+            "flywheel.cli.data:catalog_command",
+            "List the views and macros for SQL, or write them to a DuckDB FILE.",
+        ),
+        "view": ("flywheel.cli.data:view_command", "Write a page that replays one trajectory."),
+        "import": _IMPORT,
+        "export": (
+            "flywheel.cli.data:export_command",
+            "Export a training store to WebDataset or Hugging Face's datasets.",
+        ),
+        "reroute": ("flywheel.cli.data:reroute_command", "Decide again which store each trajectory goes to."),
+        "quarantine": (
+            "flywheel.cli.data:quarantine_command",
+            "Show quarantined trajectories, repair their rows, and route them again.",
+        ),
+    },
+)
+_MODEL = LazyGroup(
+    help="Pretrain, evaluate and serve models.",
+    epilog="Example: flywheel model serve models/base",
+    table={
+        "eval": ("flywheel.cli.model:eval_command", "Evaluate the newest model on fresh tasks (a checkup)."),
+        "pretrain": ("flywheel.cli.model:pretrain_command", "Train the small base model on rendered pages."),
+        "serve": ("flywheel.cli.model:serve_command", "Serve a checkpoint as an OpenAI-compatible server."),
+    },
+)
+_PAGE = LazyGroup(
+    help="List, fetch and try third-party web pages, which become tasks by a manifest alone.",
+    epilog="Example: flywheel env page try my-page/manifest.yaml --seed 3 --screenshot screen.png",
+    table={
+        "list": ("flywheel.cli.env:list_pages", "List the manifests that ship, and those that the settings name."),
+        "fetch": ("flywheel.cli.env:fetch_page", "Fetch the packages that a MANIFEST takes its page or server from."),
+        "try": ("flywheel.cli.env:try_page_command", "Open the page of a MANIFEST, play it at random, and check it."),
+    },
+)
+_SERVER = LazyGroup(
+    help="Serve environments from many machines: a manager leases them, nodes have them. FLYWHEEL_SANDBOX_TOKEN holds "
+    "the token that all of them share.",
+    short_help="Serve environments from many machines: a manager leases them, nodes have them.",
+    epilog="Example: FLYWHEEL_SANDBOX_TOKEN=... flywheel env server manager --state sandbox.db",
+    table={
+        "manager": ("flywheel.cli.env:manager_command", "Run the manager, where nodes register and runs lease."),
+        "node": ("flywheel.cli.env:node_command", "Offer this machine's environments at a manager."),
+        "status": ("flywheel.cli.env:server_status_command", "Show nodes, free places, and sessions by user."),
+        "drain": ("flywheel.cli.env:drain_command", "Lease nothing more at the node NAME."),
+    },
+)
+_ENV = LazyGroup(
+    help="Try and play environments, and serve them to other machines.",
+    epilog="Example: flywheel env play snake --level 3",
+    table={
+        "page": _PAGE,
+        "play": ("flywheel.cli.env:play_command", "Play a task of a WORLD by hand, in an ordinary browser."),
+        "osworld": ("flywheel.cli.env:osworld_command", "List which of OSWorld's TASKS can be played on this machine."),
+        "server": _SERVER,
+        "computer-server": (
+            "flywheel.cli.env:computer_server_command",
+            "Control the machine it runs on, as a small HTTP server.",
+        ),
+    },
+)
+_WORKSPACE = LazyGroup(
+    help="Run a workspace unattended; verify, clean up, migrate it.",
+    epilog="Example: flywheel workspace up",
+    table={
+        "up": (
+            "flywheel.cli.workspace:up_command",
+            "Run iterations unattended: on schedules, or when new data arrive.",
+        ),
+        "down": (
+            "flywheel.cli.workspace:down_command",
+            "Stop what `flywheel workspace up` started, and the run at work.",
+        ),
+        "verify": ("flywheel.cli.workspace:verify_command", "Check every file against its recorded hash."),
+        "gc": ("flywheel.cli.workspace:gc_command", "Remove files of past iterations that nothing needs."),
+        "reset": (
+            "flywheel.cli.workspace:reset_command",
+            "Remove all that runs have made: data, models, history, report.",
+        ),
+        "migrate": ("flywheel.cli.workspace:migrate_command", "Bring a workspace of an earlier version up to date."),
+    },
+)
 _COMMANDS = {
-    "init": ("flywheel.cli.workspace:init_command", "Make a workspace of its own, in git."),
-    "doctor": ("flywheel.cli.workspace:doctor_command", "What is installed, what is missing, what to type."),
-    "clean": ("flywheel.cli.workspace:clean_command", "Remove what runs have made: data, models, history, report."),
-    "settings": ("flywheel.cli.workspace:settings_command", "Show parameters: what they are and what they mean."),
-    "migrate": ("flywheel.cli.workspace:migrate_command", "Bring a workspace of an earlier version up to date."),
-    "run": ("flywheel.cli.run:run_command", "Turn the flywheel."),
+    "init": ("flywheel.cli.workspace:init_command", "Create a workspace in a new folder, with git."),
+    "run": ("flywheel.cli.run:run_command", "Run iterations; resume one that was stopped."),
     "stage": ("flywheel.cli.run:stage_command", "Run one stage of one iteration, without Prefect."),
-    "review": ("flywheel.cli.run:review_command", "Approve or refuse a promotion, where promotion.rule is `review`."),
-    "label": (
-        "flywheel.cli.review:label_command",
-        "Say of trajectories whether they solved their task, before the iteration trains (`routing.review`).",
-    ),
-    "checkup": (
-        "flywheel.cli.run:checkup_command",
-        "Let the newest model play fresh tasks, which had no part in making or choosing it.",
-    ),
-    "discard": ("flywheel.cli.run:discard_command", "Give up an iteration that is not complete."),
-    "up": (
-        "flywheel.cli.run:up_command",
-        "Run the flywheel without a person: on schedules, or when new data are there.",
-    ),
-    "down": (
-        "flywheel.cli.run:down_command",
-        "End what `flywheel up` started, and the run at work: what it had finished is kept.",
-    ),
-    "reroute": ("flywheel.cli.data:reroute_command", "Decide again where trajectories go."),
-    "quarantine": (
-        "flywheel.cli.data:quarantine_command",
-        "Look at what was set aside, mend it, and let it be routed again.",
-    ),
-    "rollback": ("flywheel.cli.iteration:rollback_command", "Make an iteration the newest again."),
-    "prune": ("flywheel.cli.iteration:prune_command", "Remove what past iterations do not need."),
-    "verify": ("flywheel.cli.iteration:verify_command", "Hold every file against its hash."),
-    "status": ("flywheel.cli.show:status_command", "Where the flywheel stands."),
-    "history": ("flywheel.cli.iteration:history_command", "Tell what ran."),
-    "query": ("flywheel.cli.show:query_command", "Ask the catalog, in DuckDB's SQL."),
-    "catalog": (
-        "flywheel.cli.show:catalog_command",
-        "Tell what views and macros there are, or write them to a DuckDB FILE.",
-    ),
-    "diff": ("flywheel.cli.iteration:diff_command", "Compare two iterations."),
-    "report": ("flywheel.cli.show:report_command", "Write the report: one HTML page that needs nothing beside it."),
-    "view": ("flywheel.cli.show:view_command", "Write a page that replays one trajectory."),
-    "ui": (
-        "flywheel.cli.show:ui_command",
-        "Serve Prefect's pages, the report and the explorer on 127.0.0.1 until Ctrl-C.",
-    ),
-    "import": ("flywheel.cli.data:import_group", "Take in demonstrations of another data set."),
-    "export": (
-        "flywheel.cli.data:export_command",
-        "Write a training store, a step a sample, for WebDataset or Hugging Face's datasets.",
-    ),
-    "pretrain": ("flywheel.cli.model:pretrain_command", "Train the small base model on rendered pages."),
-    "serve": ("flywheel.cli.model:serve_command", "Serve a checkpoint as an OpenAI-compatible server."),
-    "bench": ("flywheel.cli.model:bench_command", "Run a benchmark of the source folder."),
-    "guest": ("flywheel.cli.env:guest_command", "Act inside of this machine, as a small HTTP server."),
-    "page": ("flywheel.cli.env:page_group", "Third-party web pages as tasks, by a manifest alone."),
-    "osworld": (
-        "flywheel.cli.env:osworld_command",
-        "Tell which of OSWorld's TASKS can be played on this machine, and why the others cannot.",
-    ),
-    "sandbox": (
-        "flywheel.cli.env:sandbox_group",
-        "Environments on many machines: a manager that leases them, and nodes that have them.",
-    ),
+    "status": ("flywheel.cli.show:status_command", "Show the iterations, and what is unfinished or damaged."),
+    "query": ("flywheel.cli.show:query_command", "Query the catalog in DuckDB's SQL."),
+    "ui": ("flywheel.cli.show:ui_command", "Serve Prefect's pages, the report and the explorer until Ctrl-C."),
+    "settings": ("flywheel.cli.workspace:settings_command", "List the parameters, or explain one."),
+    "doctor": ("flywheel.cli.workspace:doctor_command", "Check the installation; print how to get what is missing."),
+    "bench": ("flywheel.cli.bench:bench_command", "Run a benchmark; without a NAME, list them."),
+    "iteration": _ITERATION,
+    "review": _REVIEW,
+    "data": _DATA,
+    "model": _MODEL,
+    "env": _ENV,
+    "workspace": _WORKSPACE,
 }
 _UNUSABLE_ERRNOS = {errno.EROFS, errno.EACCES, errno.EPERM}  # of files and folders: no fault of the program
 
@@ -93,6 +164,13 @@ class _ErrorReportingGroup(LazyGroup):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         with _usage_in_one_line():
             return super().parse_args(ctx, args)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if renamed := describe_renamed_command(args):
+            raise BadInput(renamed)
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context):
         try:
@@ -133,11 +211,14 @@ def _usage_in_one_line() -> Iterator[None]:
     except click.exceptions.NoArgsIsHelpError:  # a group without a command: its help is the answer
         raise
     except click.UsageError as error:
+        command = error.ctx.command_path.partition(" ")[2] if error.ctx else ""
         asked = f"; see {error.ctx.command_path} --help" if error.ctx else ""
-        _fail(f"{error.format_message().rstrip('.')}{asked}", error.exit_code)
+        renamed = describe_renamed_option(command, [getattr(error, "option_name", "")])
+        _fail(f"{renamed or error.format_message().rstrip('.')}{asked}", error.exit_code)
 
 
 @click.group(
+    "flywheel",
     cls=_ErrorReportingGroup,
     table=_COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},

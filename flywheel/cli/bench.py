@@ -1,4 +1,4 @@
-"""Run `benchmarks/NAME.py` and print its figures, a JSON line a case.
+"""Run `benchmarks/NAME.py` and print its figures, a JSON line a case: `bench`.
 
 A script runs ours and the peer in one run, prints each figure with `emit`, and gives the exit code of `exit_code`.
 """
@@ -17,6 +17,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import click
+
+from flywheel.cli.renamed_commands import describe_renamed_option
 from flywheel.utils.errors import BadInput
 
 BENCHMARKS_FOLDER = Path(__file__).resolve().parent.parent.parent / "benchmarks"
@@ -103,6 +106,8 @@ def run_benchmark(name: str, argv: Sequence[str], folder: Path | None = None) ->
     known = list_benchmarks(folder)
     if name not in known:
         raise BadInput(f"no benchmark {name!r}", where="flywheel bench", fix=f"one of {', '.join(known)}")
+    if renamed := describe_renamed_option(f"bench {name}", argv):
+        raise BadInput(renamed, where=f"flywheel bench {name}", fix=f"see `flywheel bench {name} --help`")
     plain, underscored = folder / f"{name}.py", folder / f"{name}_.py"
     return int(_load_script(plain if plain.is_file() else underscored).main(list(argv)) or 0)
 
@@ -120,3 +125,28 @@ def _load_script(path: Path) -> ModuleType:
     finally:
         sys.path.remove(str(path.parent))
     return module
+
+
+@click.command(
+    epilog="Example: flywheel bench policy --repetitions 9",
+    context_settings={"ignore_unknown_options": True},
+    add_help_option=False,
+)
+@click.argument("name", required=False)
+@click.argument("options", nargs=-1, type=click.UNPROCESSED)
+@click.option("-h", "--help", "asked", is_flag=True, help="Show this message and exit; after NAME, its options.")
+@click.pass_context
+def bench_command(context: click.Context, name: str | None, options: tuple[str, ...], asked: bool) -> None:
+    """Run a benchmark; without a NAME, list them. It prints a JSON line a case; exit code 1: a goal is not met.
+
+    The scripts are in the source folder.
+    """
+    if asked and name is None:
+        click.echo(context.get_help())
+        return
+    options += ("--help",) * asked
+    if name is None:
+        for found, what in list_benchmarks().items():
+            click.echo(f"{found:<10} {what}")
+        return
+    sys.exit(run_benchmark(name, options))

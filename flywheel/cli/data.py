@@ -1,4 +1,4 @@
-"""Import, export, reroute and repair data."""
+"""View, import, export, reroute and repair data: `data ...`."""
 
 from __future__ import annotations
 
@@ -19,16 +19,11 @@ _REFUSED_SHOWN = 5  # refused records that are told one by one
 _FILE_TYPE = click.Path(path_type=Path)
 
 
-@click.group("import", epilog="Example: flywheel import mind2web data/train-*.parquet")
-def import_group() -> None:
-    """Take in demonstrations of another data set. They wait in the recordings folder for the next iteration."""
-
-
-@import_group.command(epilog="Example: flywheel import agentnet agentnet_ubuntu_5k.jsonl --images images-full.zip")
+@click.command(epilog="Example: flywheel data import agentnet agentnet_ubuntu_5k.jsonl --images images-full.zip")
 @click.argument("file", type=_FILE_TYPE)
-@click.option("--images", type=_FILE_TYPE, required=True, help="The screens: a zip, or a folder.")
-@click.option("--licence", help="Of the data. Default: what its publisher says, mit.")
-@click.option("--limit", type=click.IntRange(1), help="Trajectories to take, at most.")
+@click.option("--images", type=_FILE_TYPE, required=True, help="Zip or folder with the screenshots.")
+@click.option("--licence", help="Licence of the data; default: the publisher's, mit.")
+@click.option("--limit", type=click.IntRange(1), help="Import at most so many trajectories.")
 @WORKSPACE_OPTION
 def agentnet_command(file: Path, images: Path, licence: str | None, limit: int | None, workspace: Path | None) -> None:
     """AgentNet (OpenCUA): JSON lines, and screens in a zip."""
@@ -39,10 +34,10 @@ def agentnet_command(file: Path, images: Path, licence: str | None, limit: int |
     )
 
 
-@import_group.command(epilog="Example: flywheel import mind2web data/train-*.parquet")
+@click.command(epilog="Example: flywheel data import mind2web data/train-*.parquet")
 @click.argument("files", type=_FILE_TYPE, nargs=-1, required=True)
-@click.option("--licence", help="Of the data. Default: what its publisher says, openrail.")
-@click.option("--limit", type=click.IntRange(1), help="Trajectories to take, at most.")
+@click.option("--licence", help="Licence of the data; default: the publisher's, openrail.")
+@click.option("--limit", type=click.IntRange(1), help="Import at most so many trajectories.")
 @WORKSPACE_OPTION
 def mind2web_command(files: tuple[Path, ...], licence: str | None, limit: int | None, workspace: Path | None) -> None:
     """Multimodal-Mind2Web: Parquet files of one split. What its publisher holds out is never trained on."""
@@ -83,14 +78,16 @@ def _import_records(ws: Workspace, records: Iterable, limit: int | None, not_hel
     click.echo(f"The next iterations take in {chosen.imports_per_iteration} of them each.")
 
 
-@click.command(epilog="Example: flywheel export webdataset --store sft --output sft-tars")
+@click.command(epilog="Example: flywheel data export webdataset --store sft --output sft-tars")
 @click.argument("form", type=click.Choice(["webdataset", "huggingface"]))
-@click.option("--store", type=click.Choice(["ct", "sft"]), default="sft", show_default=True, help="Training store.")
-@click.option("--output", "-o", type=_FILE_TYPE, required=True, help="A folder that is not there yet.")
-@click.option("--iteration", type=click.IntRange(1), help="As it was for this one. Default: the newest.")
+@click.option(
+    "--store", type=click.Choice(["ct", "sft"]), default="sft", show_default=True, help="Training store to export."
+)
+@click.option("--output", "-o", type=_FILE_TYPE, required=True, help="Folder to create.")
+@click.option("--iteration", type=click.IntRange(1), help="The store as of this iteration; default: the newest.")
 @WORKSPACE_OPTION
 def export_command(form: str, store: str, output: Path, iteration: int | None, workspace: Path | None) -> None:
-    """Write a training store, a step a sample, for WebDataset or Hugging Face's datasets."""
+    """Export a training store to WebDataset or Hugging Face's datasets. Each step is a sample."""
     from flywheel.store.interop import exports
     from flywheel.store.versioning import stage_records
 
@@ -124,13 +121,19 @@ def _print_not_held(head: str, not_held: Mapping[str, str]) -> None:
 _SHARE = click.FloatRange(0, 1)
 
 
-@click.command(epilog="Example: flywheel reroute 3 --threshold 0.8    (then the same with --write)")
+@click.command(epilog="Example: flywheel data reroute 3 --threshold 0.8    (then the same with --write)")
 @click.argument("iteration", type=click.IntRange(1), required=False)
-@click.option("--all", "everything", is_flag=True, help="Every iteration that is routed.")
-@click.option("--threshold", type=_SHARE, help="Hold every score against it; default: against its task's own.")
-@click.option("--scorer", "scorers", multiple=True, metavar="NAME", help="Who judges; default: who the settings name.")
-@click.option("--band", nargs=2, type=_SHARE, metavar="LOW HIGH", help="Set aside what scores LOW <= score < HIGH.")
-@click.option("--write", is_flag=True, help="Do it; without this it is only shown.")
+@click.option("--all", "everything", is_flag=True, help="Reroute every iteration that has routes.")
+@click.option("--threshold", type=_SHARE, help="Least score (0 to 1) of a success; default: each task's own.")
+@click.option(
+    "--scorer",
+    "scorers",
+    multiple=True,
+    metavar="NAME",
+    help="Scorer that judges; may be given again; default: the settings'.",
+)
+@click.option("--band", nargs=2, type=_SHARE, metavar="LOW HIGH", help="Quarantine what scores LOW <= score < HIGH.")
+@click.option("--write", is_flag=True, help="Write the new routes; without it they are only shown.")
 @JSON_OPTION
 @WORKSPACE_OPTION
 def reroute_command(
@@ -143,9 +146,9 @@ def reroute_command(
     as_json: bool,
     workspace: Path | None,
 ) -> None:
-    """Decide again where trajectories go. From what is on disk: nothing is played, no model is asked.
+    """Decide again which store each trajectory goes to. Stored scores are used: nothing is played, no model is asked.
 
-    What is not named is as the iteration's own parameters say, so without options it goes back to those.
+    What no option names is as the iteration's own parameters say, so without options it goes back to those.
     """
     from flywheel.config import run_lock
     from flywheel.maintenance import reroute
@@ -158,7 +161,7 @@ def reroute_command(
     if band and band[0] >= band[1]:
         raise BadInput("the low end is not below the high end", where="--band", fix="for example --band 0.4 0.6")
     if everything == (iteration is not None):
-        raise BadInput("which iteration?", where="flywheel reroute", fix="give its number, or --all")
+        raise BadInput("which iteration?", where="flywheel data reroute", fix="give its number, or --all")
     rule = routing_decisions.RoutingRule(threshold, scorers or None, band or None)
     with run_lock.hold_workspace(ws):
         reroute.settle_pending_decisions(ws)
@@ -196,14 +199,21 @@ def _print_rerouted(found: Any, written: bool) -> None:
 
 
 @click.command(
-    epilog="Example: flywheel quarantine 3 --set \"status='completed'\" --where \"error LIKE '%screenshot%'\""
+    epilog="Example: flywheel data quarantine 3 --set \"status='completed'\" --where \"error LIKE '%screenshot%'\""
 )
 @click.argument("iteration", type=click.IntRange(1), required=False)
-@click.option("--rows", type=click.IntRange(1), is_flag=False, flag_value=20, help="Show so many rows; without N: 20.")
-@click.option("--where", default="true", help="Which rows, in SQL: columns of the table, reason, detail.")
-@click.option("--set", "assignments", multiple=True, metavar="COLUMN=SQL", help="Mend the column of these rows.")
-@click.option("--table", type=click.Choice(["trajectories", "steps"]), default="trajectories", help="To mend rows of.")
-@click.option("--write", is_flag=True, help="Mend, and route again; without this it is only shown.")
+@click.option("--rows", type=click.IntRange(1), is_flag=False, flag_value=20, help="Show N rows; without N: 20.")
+@click.option(
+    "--where", default="true", help="Which rows, as an SQL condition on columns of the table, reason, detail."
+)
+@click.option("--set", "assignments", multiple=True, metavar="COLUMN=SQL", help="Set the column of these rows.")
+@click.option(
+    "--table",
+    type=click.Choice(["trajectories", "steps"]),
+    default="trajectories",
+    help="Table whose rows are repaired.",
+)
+@click.option("--write", is_flag=True, help="Repair and route again; without it the effect is only shown.")
 @JSON_OPTION
 @WORKSPACE_OPTION
 def quarantine_command(
@@ -216,16 +226,16 @@ def quarantine_command(
     as_json: bool,
     workspace: Path | None,
 ) -> None:
-    """Look at what was set aside, mend it, and let it be routed again.
+    """Show quarantined trajectories, repair their rows, and route them again.
 
-    What is mended is judged by the scorers and goes through all contracts again.
+    Scorers and contracts judge repaired trajectories again.
     """
     from flywheel.maintenance import quarantine
     from flywheel.store.catalog import database
 
     ws = Workspace.find(workspace)
     if (rows or assignments or where != "true") and iteration is None:
-        raise BadInput("of which iteration?", where="flywheel quarantine", fix="give its number")
+        raise BadInput("of which iteration?", where="flywheel data quarantine", fix="give its number")
     if assignments:
         _repair_rows(ws, iteration, _parse_expressions(assignments), where, table, write, as_json)
         return
@@ -281,3 +291,33 @@ def _repair_rows(
     if found.difference.stale:
         click.echo(f"  made from the stores as they were, and not made again: {', '.join(found.difference.stale)}")
     click.echo("  written, and recorded" if write else "  nothing was written: add --write")
+
+
+@click.command(
+    epilog="Example: flywheel data catalog catalog.duckdb && duckdb -readonly catalog.duckdb 'from iterations'"
+)
+@click.argument("file", required=False, type=click.Path(path_type=Path, dir_okay=False))
+@WORKSPACE_OPTION
+def catalog_command(file: Path | None, workspace: Path | None) -> None:
+    """List the views and macros for SQL, or write them to a DuckDB FILE.
+
+    The file holds no rows, but reads the workspace's Parquet files: open it with DuckDB, from any language, without
+    flywheel. Write it anew after each iteration.
+    """
+    from flywheel.store.catalog import database, reference
+
+    if file is None:
+        click.echo(reference.render_catalog_reference(), nl=False)
+        return
+    database.write_catalog_file(Workspace.find(workspace), file)
+    click.echo(file)
+
+
+@click.command(epilog="Example: flywheel data view t0123456789abcdef012")
+@click.argument("trajectory")
+@WORKSPACE_OPTION
+def view_command(trajectory: str, workspace: Path | None) -> None:
+    """Write a page that replays one trajectory. It has screens, actions, thoughts, score, route and lineage."""
+    from flywheel.ui.report import pages
+
+    click.echo(pages.write_trajectory_page(Workspace.find(workspace), trajectory))

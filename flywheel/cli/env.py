@@ -1,4 +1,4 @@
-"""Serve environments and try tasks: `page`, `sandbox`, `osworld`, `guest`."""
+"""Try and play environments, and serve them to other machines: `env ...`."""
 
 from __future__ import annotations
 
@@ -22,19 +22,14 @@ import flywheel
 from flywheel.cli.options import JSON_OPTION, WORKSPACE_OPTION, find_workspace_here
 from flywheel.utils.errors import BadInput, FlywheelError, errors_of_place
 
-# `flywheel page`: third-party web pages as tasks.
+# `flywheel env page`: third-party web pages as tasks.
 
 
-@click.group(epilog="Example: flywheel page try my-page/manifest.yaml --seed 3 --screen screen.png")
-def page_group() -> None:
-    """Third-party web pages as tasks, by a manifest alone."""
-
-
-@page_group.command("list", epilog="Example: flywheel page list")
+@click.command("list", epilog="Example: flywheel env page list")
 @WORKSPACE_OPTION
 @JSON_OPTION
 def list_pages(workspace: Path | None, as_json: bool) -> None:
-    """The manifests that ship with flywheel, and those that the workspace's settings name."""
+    """List the manifests that ship, and those that the settings name."""
     from flywheel import config
     from flywheel.envs.browser.pages import manifest, packages
 
@@ -58,15 +53,18 @@ def list_pages(workspace: Path | None, as_json: bool) -> None:
         return
     table = Table("name", "what", "tasks", "from", "", box=None)
     for row in rows:
-        fix = "" if row["ready"] else f"flywheel page fetch {row['name']}"
+        fix = "" if row["ready"] else f"flywheel env page fetch {row['name']}"
         table.add_row(row["name"], escape(row["title"]), str(row["tasks"]), escape(row["from"]), fix)
     Console().print(table)
 
 
-@page_group.command("fetch", epilog="Example: flywheel page fetch miniwob")
+@click.command("fetch", epilog="Example: flywheel env page fetch miniwob")
 @click.argument("manifest")
 def fetch_page(manifest: str) -> None:
-    """Fetch the packages that a MANIFEST (a file, or the name of a shipped one) takes its page or server from."""
+    """Fetch the packages that a MANIFEST takes its page or server from.
+
+    MANIFEST is a file, or the name of one that ships.
+    """
     from flywheel.envs.browser.pages import manifest as pages_manifest
     from flywheel.envs.browser.pages import packages
 
@@ -79,18 +77,30 @@ def fetch_page(manifest: str) -> None:
     click.echo(f"fetched into {folder}\nsha256: {checksum}{'' if found.sha256 else '  (put it into the manifest)'}")
 
 
-@page_group.command("try", epilog="Example: flywheel page try my-page/manifest.yaml --seed 3 --screen screen.png")
+@click.command("try", epilog="Example: flywheel env page try my-page/manifest.yaml --seed 3 --screenshot screen.png")
 @click.argument("manifest")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0, 2**31 - 1))
-@click.option("--variant", help="One of the manifest's; default: the first.")
-@click.option("--screen", type=click.Path(path_type=Path, dir_okay=False), help="A PNG of the first screen.")
-@click.option("--no-check", is_flag=True, help="Leave out the conformance suite (determinism and the rest).")
-@click.option("--timeout", default=10.0, show_default=True, type=click.FloatRange(0.1), help="Seconds, for one step.")
+@click.option("--variant", help="Variant of the manifest; default: the first.")
+@click.option("--screenshot", type=click.Path(path_type=Path, dir_okay=False), help="Write a PNG of the first screen.")
+@click.option("--no-check", is_flag=True, help="Skip the conformance suite (determinism and the rest).")
+@click.option(
+    "--timeout", default=10.0, show_default=True, type=click.FloatRange(0.1), help="Seconds that one step may take."
+)
 @JSON_OPTION
 def try_page_command(
-    manifest: str, seed: int, variant: str | None, screen: Path | None, no_check: bool, timeout: float, as_json: bool
+    manifest: str,
+    seed: int,
+    variant: str | None,
+    screenshot: Path | None,
+    no_check: bool,
+    timeout: float,
+    as_json: bool,
 ) -> None:
-    """Open the page of a MANIFEST, reset it with a seed, read it, play at random, check it; say what is wrong."""
+    """Open the page of a MANIFEST, play it at random, and check it.
+
+    It is reset with a seed, read, played and held against the conformance suite; each fault is a line, and exit code
+    1. MANIFEST is a file, or the name of one that ships.
+    """
     import asyncio
 
     from flywheel.config import SandboxSettings, Settings
@@ -111,7 +121,7 @@ def try_page_command(
 
     task = make_page_task(found, chosen, seed, "eval")
     settings = Settings(sandbox=SandboxSettings(browsers=1, pages=2, timeout_s=timeout))
-    picture = screen or Path(f"{found.name}-{chosen}-{seed}.png")
+    picture = screenshot or Path(f"{found.name}-{chosen}-{seed}.png")
     with errors_of_place(picture):
         picture.parent.mkdir(parents=True, exist_ok=True)
         picture.touch()
@@ -126,38 +136,67 @@ def try_page_command(
     sys.exit(not result.ok)
 
 
-# `flywheel sandbox`: environments on many machines.
+# `flywheel env play`: a task of a suite, by hand.
+
+
+@click.command(epilog="Example: flywheel env play snake --level 3 --seed 5")
+@click.argument("world")
+@click.option("--template", default="", help="Kind of task; default: the first that has the level.")
+@click.option("--level", type=int, default=1, show_default=True)
+@click.option("--seed", type=int, default=0, show_default=True)
+def play_command(world: str, template: str, level: int, seed: int) -> None:
+    """Play a task of a WORLD by hand, in an ordinary browser.
+
+    Its instruction and address are printed. Nothing of it is kept; Ctrl-C ends it.
+    """
+    from flywheel.envs.suites import catalogue
+
+    suite = catalogue.get_world(world)
+    if not template and not (having := [name for name, spec in suite.templates.items() if level in spec.max_steps]):
+        levels = ", ".join(map(str, suite.levels))
+        raise BadInput(f"there is no level {level}", where=f"world {world}", fix=f"its levels are {levels}")
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(_serve_task(suite, template or having[0], level, seed))
+
+
+async def _serve_task(suite: Any, template: str, level: int, seed: int) -> None:
+    from flywheel.envs.suites.server import WorldServer
+    from flywheel.envs.tasks.drawing import make_task
+
+    task = make_task(suite, template, level, seed, "train")
+    async with WorldServer() as server:
+        click.echo(f"{task.instruction}\n{server.new_session(task, seed)}")
+        await asyncio.Event().wait()
+
+
+# `flywheel env server`: environments on many machines.
 
 _PORT, _NODE_PORT = 4300, 4301
 _TOKEN_VARIABLE = "FLYWHEEL_SANDBOX_TOKEN"
 _MANAGER_OPTION = click.option(
-    "--manager", default=f"http://127.0.0.1:{_PORT}", show_default=True, help="The manager's address."
+    "--manager", default=f"http://127.0.0.1:{_PORT}", show_default=True, help="URL of the manager."
 )
 
 
-@click.group(epilog="Example: FLYWHEEL_SANDBOX_TOKEN=... flywheel sandbox serve --state sandbox.db")
-def sandbox_group() -> None:
-    """Environments on many machines: a manager that leases them, and nodes that have them. FLYWHEEL_SANDBOX_TOKEN holds
-    the token that all of them share."""
-
-
-@sandbox_group.command(epilog="Example: flywheel sandbox serve --state sandbox.db --per-user 200")
+@click.command(epilog="Example: flywheel env server manager --state sandbox.db --per-user 200")
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option("--port", default=_PORT, show_default=True, type=click.IntRange(1, 65535))
 @click.option("--state", default="sandbox.db", show_default=True, type=click.Path(dir_okay=False, path_type=Path),
-              help="Its file: a manager that was killed goes on from it.")  # fmt: skip
+              help="Database file: a manager that was killed continues from it.")  # fmt: skip
 @click.option(
-    "--lease", default=3600.0, show_default=True, type=click.FloatRange(1), help="Seconds a session may live."
+    "--lease", default=3600.0, show_default=True, type=click.FloatRange(1), help="Seconds that a session may last."
 )
-@click.option("--silent", default=60.0, show_default=True, type=click.FloatRange(1),
-              help="Seconds without a word from who plays after which a session is reclaimed.")  # fmt: skip
-@click.option("--per-user", default=0, show_default=True, type=click.IntRange(0), help="Sessions at once; 0: no limit.")
-def serve_cmd(host: str, port: int, state: Path, lease: float, silent: float, per_user: int) -> None:
-    """Be the manager: nodes register here, who plays leases here."""
+@click.option("--heartbeat-timeout", default=60.0, show_default=True, type=click.FloatRange(1),
+              help="Seconds without a sign of life of its player after which a session is reclaimed.")  # fmt: skip
+@click.option(
+    "--per-user", default=0, show_default=True, type=click.IntRange(0), help="Sessions of a user at once; 0: no limit."
+)
+def manager_command(host: str, port: int, state: Path, lease: float, heartbeat_timeout: float, per_user: int) -> None:
+    """Run the manager, where nodes register and runs lease."""
     from flywheel.envs.remote.manager import LeaseLedger, LeasePolicy, manager_application
     from flywheel.envs.remote.node_server import serve_application
 
-    ledger = LeaseLedger(state, LeasePolicy(lease_s=lease, silent_s=silent, per_user=per_user))
+    ledger = LeaseLedger(state, LeasePolicy(lease_s=lease, silent_s=heartbeat_timeout, per_user=per_user))
     made = manager_application(ledger, _read_token())
 
     async def run() -> None:
@@ -169,20 +208,18 @@ def serve_cmd(host: str, port: int, state: Path, lease: float, silent: float, pe
     _run_until_stopped(run())
 
 
-@sandbox_group.command(
-    epilog="Example: flywheel sandbox node --manager http://HOST:4300 --kind browser --kind terminal"
-)
+@click.command(epilog="Example: flywheel env server node --manager http://HOST:4300 --kind browser --kind terminal")
 @WORKSPACE_OPTION
 @_MANAGER_OPTION
 @click.option(
-    "--kind", "kinds", multiple=True, help="A kind of environment to have; it may be given again. [default: browser]"
+    "--kind", "kinds", multiple=True, help="Kind of environment to offer; may be given again.  [default: browser]"
 )
-@click.option("--name", default="", help="Its name at the manager. [default: the machine's]")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Where it listens.")
+@click.option("--name", default="", help="Name at the manager.  [default: HOSTNAME-PORT]")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", default=_NODE_PORT, show_default=True, type=click.IntRange(1, 65535))
-@click.option("--address", default="", help="Where who plays finds it. [default: http://HOST:PORT]")
-@click.option("--film-mb", default=0, show_default=True, type=click.IntRange(0, 4096),
-              help="MB of memory for the steps and pictures of each session, for who watches; 0: none.")  # fmt: skip
+@click.option("--address", default="", help="URL at which players find it.  [default: http://HOST:PORT]")
+@click.option("--recording-mb", default=0, show_default=True, type=click.IntRange(0, 4096),
+              help="MB of memory a session for its steps and screens, to watch and download; 0: none.")  # fmt: skip
 def node_command(
     workspace: Path | None,
     manager: str,
@@ -191,9 +228,9 @@ def node_command(
     host: str,
     port: int,
     address: str,
-    film_mb: int,
+    recording_mb: int,
 ) -> None:
-    """Have environments for others, by the settings of the workspace; it ends when it was drained."""
+    """Offer this machine's environments at a manager. The workspace's settings hold for them. It ends once drained."""
     from flywheel import config
     from flywheel.envs import registry as environment_kinds
     from flywheel.envs.remote import node_server as nodes
@@ -207,15 +244,15 @@ def node_command(
     def ready(at: str) -> None:
         click.echo(f"node {called} at {at}: {', '.join(wanted)}", err=True)
 
-    opening = nodes.open_node(called, token, chosen, wanted, ws.root if ws else None, film_mb * 2**20)
+    opening = nodes.open_node(called, token, chosen, wanted, ws.root if ws else None, recording_mb * 2**20)
     _run_until_stopped(run_node(opening, token, manager=manager, host=host, port=port, address=address, ready=ready))
 
 
-@sandbox_group.command(epilog="Example: flywheel sandbox status --json")
+@click.command("status", epilog="Example: flywheel env server status --json")
 @_MANAGER_OPTION
 @JSON_OPTION
-def status_cmd(manager: str, as_json: bool) -> None:
-    """Nodes, places, sessions by user."""
+def server_status_command(manager: str, as_json: bool) -> None:
+    """Show nodes, free places, and sessions by user."""
     found = _ask_manager("GET", manager, "/status")
     if as_json:
         click.echo(json.dumps(found))
@@ -227,11 +264,11 @@ def status_cmd(manager: str, as_json: bool) -> None:
     click.echo(f"{found['sessions']} sessions{f': {by_user}' if by_user else ''}")
 
 
-@sandbox_group.command(epilog="Example: flywheel sandbox drain gpu-7-4301")
+@click.command(epilog="Example: flywheel env server drain gpu-7-4301")
 @click.argument("name")
 @_MANAGER_OPTION
 def drain_command(name: str, manager: str) -> None:
-    """Lease nothing more at the node NAME; it ends with its last session."""
+    """Lease nothing more at the node NAME. It ends with its last session."""
     _ask_manager("POST", manager, f"/nodes/{name}/drain")
     click.echo(f"{name} is draining")
 
@@ -261,7 +298,7 @@ def _ask_manager(method: str, manager: str, path: str) -> dict[str, Any]:
         said = answer.json()
     except (httpx.HTTPError, ValueError) as error:
         raise FlywheelError(
-            f"the manager does not answer: {error}", where=manager, fix="flywheel sandbox serve"
+            f"the manager does not answer: {error}", where=manager, fix="flywheel env server manager"
         ) from None
     if answer.status_code >= 400:
         raise BadInput(said["error"], where=said.get("where", manager), fix=said.get("fix", ""))
@@ -281,21 +318,21 @@ def _run_until_stopped(work: Coroutine[Any, Any, None]) -> None:
     asyncio.run(run())
 
 
-# `flywheel osworld`: which of OSWorld's tasks can be played here.
+# `flywheel env osworld`: which of OSWorld's tasks can be played here.
 
 _FOLDER_TYPE = click.Path(exists=True, path_type=Path)
 
 
-@click.command(epilog="Example: flywheel osworld OSWorld/evaluation_examples/examples --files cache")
+@click.command(epilog="Example: flywheel env osworld OSWorld/evaluation_examples/examples --files cache")
 @click.argument("tasks", nargs=-1, required=True, type=_FOLDER_TYPE)
-@click.option("--files", type=_FOLDER_TYPE, help="A folder with copies of what the tasks download.")
+@click.option("--files", type=_FOLDER_TYPE, help="Folder with copies of what the tasks download.")
 @click.option(
     "--kind", type=click.Choice(["computer", "terminal"]), default="computer", show_default=True,
-    help="What they would be played in.",
+    help="Environment to play them in.",
 )  # fmt: skip
 @JSON_OPTION
 def osworld_command(tasks: tuple[Path, ...], files: Path | None, kind: str, as_json: bool) -> None:
-    """Tell which of OSWorld's TASKS can be played on this machine, and why the others cannot.
+    """List which of OSWorld's TASKS can be played on this machine. For the others, say why not.
 
     TASKS are files and folders of them.
     """
@@ -317,16 +354,16 @@ def osworld_command(tasks: tuple[Path, ...], files: Path | None, kind: str, as_j
     console.print(f"{len(played)} of {len(paths)} tasks are played")
 
 
-# `flywheel guest`: the part that acts inside of a machine.
+# `flywheel env computer-server`: the part that acts inside of a machine.
 
 
 @click.command(
     context_settings={"ignore_unknown_options": True},
-    epilog="Example: flywheel guest --port 5000 --token-file token.txt",
+    epilog="Example: flywheel env computer-server --port 5000 --token-file token.txt",
 )
 @click.argument("options", nargs=-1, type=click.UNPROCESSED)
-def guest_command(options: tuple[str, ...]) -> None:
-    """Act inside of this machine, as a small HTTP server.
+def computer_server_command(options: tuple[str, ...]) -> None:
+    """Control the machine it runs on, as a small HTTP server.
 
     It listens at a `--port N` with a `--token-file FILE` (or the token in FLYWHEEL_GUEST_TOKEN), or at a
     `--socket FILE`. Its folder runs by itself wherever there is a Python.

@@ -1,12 +1,11 @@
-"""Show, compare and undo iterations: `history`, `diff`, `rollback`, `prune`, `verify`."""
+"""Show, compare, report on, roll back and drop iterations: `iteration ...`."""
 
 from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from flywheel.cli.options import JSON_OPTION, WORKSPACE_OPTION
 from flywheel.config.workspace import Workspace, iteration_label
 from flywheel.utils.errors import BadInput, did_you_mean, first_line
 
-# `flywheel history`: what ran, what failed and why, how long it took, what was read and written.
+# `flywheel iteration history`: what ran, what failed and why, how long it took, what was read and written.
 
 _SHOWN = 10
 _PREFACE = re.compile(r"^(Flow|Task) run encountered an exception:? ")  # of Prefect, before what was raised
@@ -36,19 +35,24 @@ _FAILED_STATES = ("Failed", "Crashed", "TimedOut", "Cancelled")
 Row = dict[str, Any]
 
 
-@click.command(epilog="Example: flywheel history -k 3 --stage rollout")
+@click.command(epilog="Example: flywheel iteration history -k 3 --stage rollout")
 @WORKSPACE_OPTION
-@click.option("--iteration", "-k", type=click.IntRange(1), help="This one alone: a row a stage.")
-@click.option("--stage", "-s", default="", help="This one alone; with an iteration all that is known of it.")
-@click.option("--failed", is_flag=True, help="What failed, and why.")
+@click.option("--iteration", "-k", type=click.IntRange(1), help="Show this one alone: a row a stage.")
+@click.option("--stage", "-s", default="", help="Show this stage alone; with --iteration, all that is known of it.")
+@click.option("--failed", is_flag=True, help="Show what failed, and why.")
 @click.option("--all", "everything", is_flag=True, help="Show all iterations, not the newest ten alone.")
 @click.option(
-    "--format", "form", type=click.Choice(["table", "json", "csv"]), default="table", show_default=True, help="Of rows."
+    "--format",
+    "form",
+    type=click.Choice(["table", "json", "csv"]),
+    default="table",
+    show_default=True,
+    help="Format of the rows.",
 )
 def history_command(
     workspace: Path | None, iteration: int | None, stage: str, failed: bool, everything: bool, form: str
 ) -> None:
-    """Tell what ran. Iterations, stages and their tries, how long they took, what failed and why."""
+    """Show what ran, how long it took and what failed. Iterations, or stages with their attempts."""
     from flywheel.store.catalog import database
     from flywheel.store.catalog import run_history as past
 
@@ -260,24 +264,22 @@ def _format_reason(message: str) -> str:
     return first_line(_PREFACE.sub("", message))
 
 
-# Commands for a workspace's past: rollback, diff, prune, verify.
-
-_MIB = 2**20
+# Commands that compare or change iterations: rollback, diff, drop, report.
 
 
-@click.command(epilog="Example: flywheel rollback 3    (and back: flywheel rollback --undo)")
+@click.command(epilog="Example: flywheel iteration rollback 3    (and back: flywheel iteration rollback --undo)")
 @click.argument("iteration", type=click.IntRange(0), required=False)
-@click.option("--undo", is_flag=True, help="Bring back what was set aside after the newest iteration.")
+@click.option("--undo", is_flag=True, help="Restore the iterations that the last rollback set aside.")
 @WORKSPACE_OPTION
 def rollback_command(iteration: int | None, undo: bool, workspace: Path | None) -> None:
-    """Make an iteration the newest again. What came after it is set aside whole, and can be brought back."""
+    """Make an earlier iteration the newest again. Later ones are set aside whole, and can be restored."""
     from flywheel.config import run_lock
     from flywheel.maintenance import reroute
     from flywheel.maintenance import rollback as going_back
 
     ws = Workspace.find(workspace)
     if undo == (iteration is not None):
-        raise BadInput("to which iteration?", where="flywheel rollback", fix="give its number, or --undo")
+        raise BadInput("to which iteration?", where="flywheel iteration rollback", fix="give its number, or --undo")
     with run_lock.hold_workspace(ws):
         reroute.resume_pending_decisions(ws)
         going_back.resume_rollback(ws)
@@ -294,10 +296,10 @@ def rollback_command(iteration: int | None, undo: bool, workspace: Path | None) 
         iteration_label(later[0]) if len(later) == 1 else f"{iteration_label(later[0])} to {iteration_label(later[-1])}"
     )
     click.echo(f"iteration {iteration_label(iteration)} is the newest; {which} lies in {ws.relative(folder)}")
-    click.echo("`flywheel rollback --undo` brings it back, as long as this is the newest")
+    click.echo("`flywheel iteration rollback --undo` brings it back, as long as this is the newest")
 
 
-@click.command(epilog="Example: flywheel diff 2 3 --json")
+@click.command(epilog="Example: flywheel iteration diff 2 3 --json")
 @click.argument("before", type=click.IntRange(1))
 @click.argument("after", type=click.IntRange(1))
 @JSON_OPTION
@@ -338,55 +340,33 @@ def _print_difference(found: dict[str, Any]) -> None:
         click.echo(f"training templates {name}: {len(rows)}{': ' * bool(rows)}{', '.join(rows[:10])}")
 
 
-@click.command(epilog="Example: flywheel prune --keep 5 --write --cache")
-@click.option("--keep", type=click.IntRange(1), help="Of the newest N complete iterations nothing goes.")
-@click.option("--older-than", "days", type=click.FloatRange(0), help="Nothing goes of what ended in the last DAYS.")
-@click.option("--training-data", is_flag=True, help="Also what training reads of them.")
-@click.option("--cache", is_flag=True, help="Also what DVC's cache holds and no iteration names that is here or aside.")
-@click.option("--write", is_flag=True, help="Do it; without this it is only shown.")
+@click.command(epilog="Example: flywheel iteration drop --iteration 3")
+@click.option("--iteration", "-k", type=int, help="Number of the iteration; default: the newest.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
 @WORKSPACE_OPTION
-def prune_command(
-    keep: int | None, days: float | None, training_data: bool, cache: bool, write: bool, workspace: Path | None
-) -> None:
-    """Remove what past iterations do not need. Never the weights of a promoted model, nor what training reads.
-
-    Intermediate checkpoints go, and the steps, screens and events of evaluation and RL. DVC's cache and the remote keep
-    them, unless --cache is given and there is no remote.
-    """
+def drop_command(iteration: int | None, yes: bool, workspace: Path | None) -> None:
+    """Drop an iteration that is not complete. `flywheel run` starts it anew, with params.yaml."""
     from flywheel.config import run_lock
-    from flywheel.maintenance import garbage_collection as pruning
+    from flywheel.maintenance import discard
 
     ws = Workspace.find(workspace)
     with run_lock.hold_workspace(ws):
-        older = None if days is None else timedelta(days=days)
-        chosen = pruning.plan_prune(ws, keep=keep, older=older, training_data=training_data)
-        for one in chosen:
-            click.echo(f"{one.path}  {one.bytes / _MIB:.1f} MiB")
-        verb = "removed" if write else "would go"
-        click.echo(f"{sum(one.bytes for one in chosen) / _MIB:.1f} MiB of data and models {verb}")
-        if write:
-            pruning.prune_outputs(ws, chosen)
-        if cache:
-            spare = [one.path for one in chosen]
-            garbage = pruning.unreferenced_cache_files(ws, spare)
-            click.echo(f"{sum(size for _, size in garbage) / _MIB:.1f} MiB of DVC's cache {verb}")
-            for path, _ in garbage if write else ():
-                path.unlink()
-    if not write and (chosen or cache):
-        click.echo("nothing was removed: add --write")
+        chosen = discard.plan_discard(ws, iteration)
+        click.echo("\n".join(discard.discard_lines(ws, chosen)))
+        if yes or click.confirm(f"Remove these of iteration {iteration_label(chosen.iteration)}?"):
+            discard.discard_iteration(ws, chosen)
+            click.echo(f"iteration {iteration_label(chosen.iteration)} is dropped; `flywheel run` starts it anew")
 
 
-@click.command(epilog="Example: flywheel verify 3")
-@click.argument("iteration", type=click.IntRange(1), required=False)
+@click.command(epilog="Example: flywheel iteration report --screenshot report.png")
 @WORKSPACE_OPTION
-def verify_command(iteration: int | None, workspace: Path | None) -> None:
-    """Hold every file against its hash. Data, models, records, manifests: a line for each fault, and then exit 1."""
-    from flywheel.maintenance import verify as verification
+@click.option("--screenshot", type=click.Path(path_type=Path), help="Write a PNG of the top of the page too.")
+@click.option("--all", "everything", is_flag=True, help="Show all iterations, not the newest ten alone.")
+def report_command(workspace: Path | None, screenshot: Path | None, everything: bool) -> None:
+    """Write the report: one HTML page without other files."""
+    from flywheel.ui.report import pages
 
-    found = 0
-    for line in verification.find_faults(Workspace.find(workspace), None if iteration is None else [iteration]):
-        found += 1
-        click.echo(line)
-    if found:
-        sys.exit(1)
-    click.echo("every file is as it was recorded")
+    ws = Workspace.find(workspace)
+    click.echo(pages.write_report(ws, everything=everything))
+    if screenshot:
+        click.echo(pages.screenshot_report(ws, screenshot))

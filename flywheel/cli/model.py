@@ -1,43 +1,57 @@
-"""Pretrain, serve and benchmark models."""
+"""Pretrain, evaluate and serve models: `model pretrain`, `model eval`, `model serve`."""
 
 from __future__ import annotations
 
 import json
 import os
 import secrets
-import sys
 from pathlib import Path
 
 import click
+from rich.console import Console
 
-from flywheel.cli.options import JSON_OPTION, parse_overrides
+from flywheel.cli.options import JSON_OPTION, WORKSPACE_OPTION, parse_overrides
+from flywheel.config.workspace import Workspace
 from flywheel.utils.errors import BadInput
 
 
-@click.command(epilog="Example: flywheel pretrain --out .flywheel/pretrain --processes 2")
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder of the state, the log and base/.")
-@click.option("--steps", type=click.IntRange(1), default=12_000, show_default=True, help="Gradient steps in all.")
+@click.command(epilog="Example: flywheel model pretrain --out .flywheel/pretrain --processes 2")
 @click.option(
-    "--seeing", type=click.IntRange(0), default=7_000, show_default=True, help="The first of them: it only sees."
+    "--out",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="Folder for the state, the log and the checkpoint (base/).",
 )
-@click.option("--copying", is_flag=True, help="It learns to copy out of texts, and no more to see; with --start.")
+@click.option("--steps", type=click.IntRange(1), default=12_000, show_default=True, help="Gradient steps in total.")
+@click.option(
+    "--vision-steps",
+    type=click.IntRange(0),
+    default=7_000,
+    show_default=True,
+    help="The first of them, which train vision alone.",
+)
+@click.option("--copying", is_flag=True, help="Train copying out of texts instead of vision; with --init-from.")
 @click.option("--seed", type=int, default=7, show_default=True)
-@click.option("--processes", type=click.IntRange(1), default=2, show_default=True, help="They share each batch.")
-@click.option("--start", type=click.Path(path_type=Path), help="A checkpoint to go on from; default: from nothing.")
+@click.option(
+    "--processes", type=click.IntRange(1), default=2, show_default=True, help="Processes that share each batch."
+)
+@click.option("--init-from", type=click.Path(path_type=Path), help="Checkpoint to start from; default: random weights.")
 @click.option("--engine", type=click.Choice(["torch", "deepspeed"]), default="torch", show_default=True)
-@click.option("--zero-stage", type=click.IntRange(1, 3), default=2, show_default=True, help="Of engine deepspeed.")
+@click.option(
+    "--zero-stage", type=click.IntRange(1, 3), default=2, show_default=True, help="ZeRO stage of the engine deepspeed."
+)
 def pretrain_command(
     out: Path,
     steps: int,
-    seeing: int,
+    vision_steps: int,
     copying: bool,
     seed: int,
     processes: int,
-    start: Path | None,
+    init_from: Path | None,
     engine: str,
     zero_stage: int,
 ) -> None:
-    """Train the small base model on rendered pages. Resumes where it was stopped; log.jsonl shows how it does."""
+    """Train the small base model on rendered pages. Resume where it was stopped; log.jsonl has losses and success."""
     import logging
 
     from flywheel.training.pretrain.pretrainer import OPTIMIZER, Recipe
@@ -45,19 +59,27 @@ def pretrain_command(
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     optimizer = OPTIMIZER.model_copy(update={"processes": processes, "engine": engine, "zero_stage": zero_stage})
-    recipe = Recipe(out, seed=seed, steps=steps, seeing=seeing, copying=copying, start=start, optimizer=optimizer)
+    recipe = Recipe(
+        out, seed=seed, steps=steps, seeing=vision_steps, copying=copying, start=init_from, optimizer=optimizer
+    )
     folder = train(recipe)
     click.echo(f"the checkpoint is {folder}")
 
 
-@click.command(epilog="Example: flywheel serve models/base --port 8000")
+@click.command(epilog="Example: flywheel model serve models/base --port 8000")
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="0: any free one.")
-@click.option("--name", help="What callers know the model by; default: the folder's name.")
-@click.option("--key-variable", help="Environment variable with the key that callers must bear; default: a new one.")
-@click.option("--grace", type=click.FloatRange(0), help="Seconds for what is under way at the end; default: 20.")
-@click.option("--set", "assignments", multiple=True, metavar="NAME=VALUE", help="For example policy.max_num_seqs=32.")
+@click.option("--name", help="Name of the model for callers; default: the folder's name.")
+@click.option("--key-variable", help="Environment variable with the API key of callers; default: a new key.")
+@click.option("--grace", type=click.FloatRange(0), help="Seconds for open requests at the end; default: 20.")
+@click.option(
+    "--set",
+    "assignments",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Set a parameter, for example policy.max_num_seqs=32.",
+)
 @JSON_OPTION
 def serve_command(
     folder: Path, host: str, port: int, name: str, key_variable: str, grace: float, assignments: tuple, as_json: bool
@@ -95,25 +117,24 @@ def serve_command(
     )
 
 
-@click.command(
-    epilog="Example: flywheel bench policy --repetitions 9",
-    context_settings={"ignore_unknown_options": True},
-    add_help_option=False,
-)
-@click.argument("name", required=False)
-@click.argument("options", nargs=-1, type=click.UNPROCESSED)
-@click.option("-h", "--help", "asked", is_flag=True, help="Show this message and exit; after NAME, its options.")
-@click.pass_context
-def bench_command(context: click.Context, name: str | None, options: tuple[str, ...], asked: bool) -> None:
-    """Run a benchmark of the source folder. A JSON line a case, exit 1 where a goal is not met. No NAME: list them."""
-    from flywheel.cli import bench as benchmarks
+@click.command(epilog="Example: flywheel model eval --tasks 300      (how many by default: operations.checkup_tasks)")
+@WORKSPACE_OPTION
+@click.option("--tasks", type=click.IntRange(1), help="Number of fresh tasks, at most.")
+def eval_command(workspace: Path | None, tasks: int | None) -> None:
+    """Evaluate the newest model on fresh tasks (a checkup).
 
-    if asked and name is None:
-        click.echo(context.get_help())
-        return
-    options += ("--help",) * asked
-    if name is None:
-        for found, what in benchmarks.list_benchmarks().items():
-            click.echo(f"{found:<10} {what}")
-        return
-    sys.exit(benchmarks.run_benchmark(name, options))
+    They had no part in training or choosing it. No iteration is made.
+    """
+    from flywheel import config
+    from flywheel.cli.console import RunConsole
+    from flywheel.config import run_lock
+    from flywheel.maintenance import checkup
+    from flywheel.utils.progress import replace_listener
+
+    ws = Workspace.find(workspace)
+    chosen = config.load_settings(ws.params, {"operations.checkup_tasks": tasks} if tasks else {})
+    console = Console()
+    with RunConsole(console) as screen, replace_listener(screen), run_lock.hold_workspace(ws):
+        found = checkup.run_checkup(ws, chosen)
+    click.echo(f"{found}{', as was known before' if found.before else ''}")
+    click.echo('`flywheel query "from checkups"` shows each episode')

@@ -1,4 +1,4 @@
-"""Record what people decide: labels of routes, and promotions."""
+"""Record what people decide: `review routes`, `review promotion`."""
 
 from __future__ import annotations
 
@@ -7,46 +7,49 @@ from pathlib import Path
 import click
 
 from flywheel.cli.options import WORKSPACE_OPTION
-from flywheel.config.workspace import Workspace
-from flywheel.config.workspace import iteration_label as number
+from flywheel.config.workspace import Workspace, iteration_label
 from flywheel.utils.errors import BadInput
 
 _LABEL_TYPE = click.Choice(["solved", "not solved", "cannot tell"])
 
 
 @click.command(
-    epilog='Example: flywheel label 003-k12-s0 "not solved" --reviewer Ada    (without arguments: what is asked)'
+    epilog='Example: flywheel review routes 003-k12-s0 "not solved" --reviewer Ada    (without arguments: list them)'
 )
 @click.argument("trajectory", required=False)
 @click.argument("said", metavar="[LABEL]", type=_LABEL_TYPE, required=False)
 @click.option(
-    "--rest", type=_LABEL_TYPE, help="Of all that have no label yet; with `cannot tell` they stay where they are."
+    "--remaining", type=_LABEL_TYPE, help="Label all that have none yet; with `cannot tell` they stay where they are."
 )
-@click.option("--reviewer", default="", help="Your name, which is kept with the label.")
-@click.option("--comment", default="", help="Why; kept with the label.")
+@click.option("--reviewer", default="", help="Your name; stored with the label.")
+@click.option("--comment", default="", help="The reason; stored with the label.")
 @WORKSPACE_OPTION
-def label_command(
-    trajectory: str | None, said: str | None, rest: str | None, reviewer: str, comment: str, workspace: Path | None
+def routes_command(
+    trajectory: str | None, said: str | None, remaining: str | None, reviewer: str, comment: str, workspace: Path | None
 ) -> None:
-    """Say of trajectories whether they solved their task, before the iteration trains (`routing.review`).
+    """Label trajectories as solved or not, before the iteration trains on them (`routing.review`).
 
-    LABEL is solved, "not solved" or "cannot tell". Without arguments it lists what is asked.
+    LABEL is solved, "not solved" or "cannot tell". Without arguments, list the trajectories that wait for one.
     """
     from flywheel.maintenance import route_review
     from flywheel.pipeline.iterations import newest_iteration
 
     ws = Workspace.find(workspace)
-    if not trajectory and not rest:
+    if not trajectory and not remaining:
         _list_asked(ws)
         return
-    if (trajectory and rest) or bool(trajectory) != bool(said):
-        raise BadInput("a trajectory and its label, or --rest", where="flywheel label", fix="`flywheel label --help`")
+    if (trajectory and remaining) or bool(trajectory) != bool(said):
+        raise BadInput(
+            "a trajectory and its label, or --remaining",
+            where="flywheel review routes",
+            fix="`flywheel review routes --help`",
+        )
     if not reviewer:
         raise BadInput("the reviewer has no name", where="--reviewer", fix="give yours")
     iteration = newest_iteration(ws)
-    if rest:
-        count = route_review.label_remaining(ws, iteration, rest, reviewer=reviewer, comment=comment)
-        click.echo(f"{count} trajectories: {rest}")
+    if remaining:
+        count = route_review.label_remaining(ws, iteration, remaining, reviewer=reviewer, comment=comment)
+        click.echo(f"{count} trajectories: {remaining}")
     else:
         route_review.label_trajectory(ws, iteration, trajectory, said, reviewer=reviewer, comment=comment)
         click.echo(f"{trajectory}: {said}")
@@ -63,11 +66,13 @@ def _list_asked(ws: Workspace) -> None:
         click.echo("nobody is asked to look at routes (`flywheel settings routing.review`)")
         return
     lacking = sum(one.label is None for one in found)
-    click.echo(f"iteration {number(iteration)}: {len(found)} trajectories, {lacking} without a label")
+    click.echo(f"iteration {iteration_label(iteration)}: {len(found)} trajectories, {lacking} without a label")
     for one in found:
         said = f"{one.label}, says {one.reviewer}" if one.label else "no label yet"
-        click.echo(f"{one.trajectory_id}  {said}\n  {one.line}\n  flywheel view {one.trajectory_id}")
-    click.echo(f'then: flywheel label {found[0].trajectory_id} solved --reviewer NAME (or "not solved", "cannot tell")')
+        click.echo(f"{one.trajectory_id}  {said}\n  {one.line}\n  flywheel data view {one.trajectory_id}")
+    click.echo(
+        f'then: flywheel review routes {found[0].trajectory_id} solved --reviewer NAME (or "not solved", "cannot tell")'
+    )
 
 
 def _apply_when_complete(ws: Workspace, iteration: int) -> None:
@@ -85,3 +90,28 @@ def _apply_when_complete(ws: Workspace, iteration: int) -> None:
             moved = route_review.end_route_review(ws, iteration, route_review.ALL_LABELLED)
         count = moved.count if moved else 0
         click.echo(f"all have a label: {count} go to the other store; type `flywheel run` to go on")
+
+
+@click.command(
+    epilog='Example: flywheel review promotion --iteration 3 --promote --reviewer Ada --comment "sites are better"'
+)
+@click.option("--iteration", "-k", type=int, required=True, help="Number of the iteration.")
+@click.option("--promote/--keep", "promote", default=None, help="Promote the new model, or keep the old one.")
+@click.option("--reviewer", required=True, help="Your name; stored with the decision.")
+@click.option("--comment", default="", help="The reason; stored with the decision.")
+@WORKSPACE_OPTION
+def promotion_command(
+    iteration: int, promote: bool | None, reviewer: str, comment: str, workspace: Path | None
+) -> None:
+    """Promote the new model or keep the old one, where promotion.rule is `review`."""
+    from flywheel.config import run_lock
+    from flywheel.evaluation import promotion_review as reviews
+
+    ws = Workspace.find(workspace)
+    if promote is None:
+        raise BadInput("no decision", where="flywheel review promotion", fix="add --promote or --keep")
+    decided = reviews.decide_promotion(ws, iteration, promote=promote, reviewer=reviewer, comment=comment)
+    if decided.earlier:
+        click.echo(f"this replaces the decision: {decided.history[-2].words}")
+    then = "the run that waits for it goes on" if run_lock.is_workspace_busy(ws) else "type `flywheel run` to go on"
+    click.echo(f"kept in {ws.relative(reviews.review_path(ws, iteration))}; {then}")

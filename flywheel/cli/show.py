@@ -1,4 +1,4 @@
-"""Show what there is: `status`, `query`, `catalog`, `report`, `view`, `ui`."""
+"""Show what there is: `status`, `query`, `ui`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from flywheel.config.workspace import Workspace
 
 @click.command(epilog="Example: flywheel status --json")
 @WORKSPACE_OPTION
-@click.option("--all", "everything", is_flag=True, help="Look at the files of all iterations, not of the newest alone.")
+@click.option("--all", "everything", is_flag=True, help="Check the files of all iterations, not of the newest alone.")
 @JSON_OPTION
 def status_command(workspace: Path | None, everything: bool, as_json: bool) -> None:
-    """Where the flywheel stands. Iterations, what is unfinished, what changed since it was recorded."""
+    """Show the iterations, and what is unfinished or damaged. Each fault comes with the command that repairs it."""
     from flywheel.cli import console as cli_console
     from flywheel.maintenance import status
 
@@ -56,64 +56,23 @@ def status_command(workspace: Path | None, everything: bool, as_json: bool) -> N
     type=click.Choice(["table", "csv", "json", "parquet"]),
     default="table",
     show_default=True,
-    help="Of the answer.",
+    help="Format of the answer.",
 )
-@click.option("--output", "-o", type=click.Path(path_type=Path), help="A file; needed for parquet.")
+@click.option("--output", "-o", type=click.Path(path_type=Path), help="Write to this file; needed for parquet.")
 def query_command(sql: str, workspace: Path | None, form: str, output: Path | None) -> None:
-    """Ask the catalog, in DuckDB's SQL."""
+    """Query the catalog in DuckDB's SQL. `flywheel data catalog` lists its views and macros."""
     from flywheel.store.catalog import database
 
     text = database.render_result(database.query_catalog(Workspace.find(workspace), sql), form, output)
     click.echo(text, nl=not text.endswith("\n"))
 
 
-@click.command(epilog="Example: flywheel catalog catalog.duckdb && duckdb -readonly catalog.duckdb 'from iterations'")
-@click.argument("file", required=False, type=click.Path(path_type=Path, dir_okay=False))
-@WORKSPACE_OPTION
-def catalog_command(file: Path | None, workspace: Path | None) -> None:
-    """Tell what views and macros there are, or write them to a DuckDB FILE. It holds no rows, but reads the workspace's
-    Parquet files: open it with DuckDB, from any language, without flywheel. Write it anew after an iteration."""
-    from flywheel.store.catalog import database, reference
-
-    if file is None:
-        click.echo(reference.render_catalog_reference(), nl=False)
-        return
-    database.write_catalog_file(Workspace.find(workspace), file)
-    click.echo(file)
-
-
-@click.command(epilog="Example: flywheel report --picture report.png")
-@WORKSPACE_OPTION
-@click.option("--picture", type=click.Path(path_type=Path), help="Also a PNG of the top of the page.")
-@click.option("--all", "everything", is_flag=True, help="Show all iterations, not the newest ten alone.")
-def report_command(workspace: Path | None, picture: Path | None, everything: bool) -> None:
-    """Write the report: one HTML page that needs nothing beside it."""
-    from flywheel.ui.report import pages
-
-    ws = Workspace.find(workspace)
-    click.echo(pages.write_report(ws, everything=everything))
-    if picture:
-        from flywheel.ui.report.pages import screenshot_report
-
-        click.echo(screenshot_report(ws, picture))
-
-
-@click.command(epilog="Example: flywheel view t0123456789abcdef012")
-@click.argument("trajectory")
-@WORKSPACE_OPTION
-def view_command(trajectory: str, workspace: Path | None) -> None:
-    """Write a page that replays one trajectory. Screens, actions, thoughts, score, route, lineage."""
-    from flywheel.ui.report import pages
-
-    click.echo(pages.write_trajectory_page(Workspace.find(workspace), trajectory))
-
-
 @click.command(epilog="Example: flywheel ui --port 4200")
 @WORKSPACE_OPTION
 @click.option("--port", default=4200, show_default=True, type=click.IntRange(1, 65533))
-@click.option("--beside", type=Path, help="Another workspace, whose iterations the explorer lays over these.")
-def ui_command(workspace: Path | None, port: int, beside: Path | None) -> None:
-    """Serve Prefect's pages, the report and the explorer on 127.0.0.1 until Ctrl-C."""
+@click.option("--compare-with", type=Path, help="Another workspace, whose iterations the explorer plots over these.")
+def ui_command(workspace: Path | None, port: int, compare_with: Path | None) -> None:
+    """Serve Prefect's pages, the report and the explorer until Ctrl-C. They listen on 127.0.0.1 and ask for a login."""
     from flows.ops.ui import serve_ui
 
-    serve_ui(Workspace.find(workspace), port, click.echo, Workspace.find(beside) if beside else None)
+    serve_ui(Workspace.find(workspace), port, click.echo, Workspace.find(compare_with) if compare_with else None)

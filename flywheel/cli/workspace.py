@@ -1,4 +1,4 @@
-"""Make, clean, examine and configure a workspace: `init`, `clean`, `doctor`, `migrate`, `settings`."""
+"""Create, configure, check and keep a workspace: `init`, `settings`, `doctor`, `workspace ...`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import sys
 import textwrap
 from collections.abc import Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
     from flywheel.config.parameters import ParameterInfo, ParameterSection
 
 
-# Commands for a workspace and the machine under it: init, clean, doctor, migrate.
+# Commands for a workspace and the machine under it: init, reset, doctor, migrate.
+
+_MIB = 2**20
 
 
 @click.command(epilog="Example: flywheel init my-flywheel && cd my-flywheel && flywheel run")
@@ -32,11 +35,11 @@ if TYPE_CHECKING:
     "--profile",
     default="laptop",
     show_default=True,
-    help="small: one iteration in two minutes. laptop: two in ten. evening: six in an hour. overnight: of all worlds. "
+    help="small: one iteration in 2 minutes. laptop: two in 10. evening: six in an hour. overnight: all suites. "
     "computer: chores in a shell.",
 )
 def init_command(folder: Path, profile: str) -> None:
-    """Make a workspace of its own, in git. Each iteration is committed and tagged there."""
+    """Create a workspace in a new folder, with git. Each iteration is committed and tagged there."""
     from flywheel.cli import scaffold as workspace
 
     ws = workspace.create_workspace(folder, profile)
@@ -45,11 +48,11 @@ def init_command(folder: Path, profile: str) -> None:
         click.echo(one)
 
 
-@click.command(epilog="Example: flywheel clean --yes")
+@click.command(epilog="Example: flywheel workspace reset --yes")
 @WORKSPACE_OPTION
 @click.option("--yes", is_flag=True, help="Do not ask.")
-def clean_command(workspace: Path | None, yes: bool) -> None:
-    """Remove what runs have made: data, models, history, report. The base model, recordings and settings stay."""
+def reset_command(workspace: Path | None, yes: bool) -> None:
+    """Remove all that runs have made: data, models, history, report. The base model, recordings and settings stay."""
     from flywheel.cli import scaffold as workspaces
 
     ws = Workspace.find(workspace)
@@ -66,7 +69,7 @@ def clean_command(workspace: Path | None, yes: bool) -> None:
 @WORKSPACE_OPTION
 @JSON_OPTION
 def doctor_command(workspace: Path | None, as_json: bool) -> None:
-    """What is installed, what is missing, what to type."""
+    """Check the installation; print how to get what is missing."""
     from flywheel.maintenance import doctor as examination
 
     if workspace and not workspace.is_dir():
@@ -85,10 +88,10 @@ def doctor_command(workspace: Path | None, as_json: bool) -> None:
     sys.exit(any(finding.state == "missing" for finding in findings))
 
 
-@click.command(epilog="Example: flywheel migrate")
+@click.command(epilog="Example: flywheel workspace migrate")
 @WORKSPACE_OPTION
 def migrate_command(workspace: Path | None) -> None:
-    """Bring a workspace of an earlier version up to date. It may be stopped and typed again at any time."""
+    """Bring a workspace of an earlier version up to date. If it is stopped, type it again."""
     from flywheel.maintenance import migrate
 
     ws, changed = Workspace.find(workspace, any_format=True), False
@@ -116,7 +119,7 @@ _WIDTH = 100  # of paragraphs: longer lines are hard to read
 )
 @click.option("--yes", is_flag=True, help="With --write: do not ask.")
 def settings_command(name: str | None, workspace: Path | None, as_json: bool, write: bool, yes: bool) -> None:
-    """Show parameters: what they are and what they mean.
+    """List the parameters, or explain one.
 
     Without NAME, all of them and their values here. NAME is one of them (rl.gae_lambda_alpha) or a block (rl): its
     meaning, the values that it takes, its default. Outside a workspace the defaults are shown.
@@ -201,3 +204,111 @@ def _rewrite_params(ws: Workspace, yes: bool) -> None:
     elif yes or click.confirm("params.yaml keeps its values; comments of your own are lost. Write it?"):
         write_text(ws.params, text)
         click.echo(f"wrote {ws.params}")
+
+
+@click.command(epilog="Example: flywheel workspace up      (schedules and limits: `flywheel settings operations`)")
+@WORKSPACE_OPTION
+@click.option(
+    "--port",
+    default=4200,
+    show_default=True,
+    type=click.IntRange(1, 65533),
+    help="Prefect's; the next two are the report's and the explorer's.",
+)
+@click.option("--foreground", is_flag=True, help="Stay in this terminal, as systemd wants it.")
+def up_command(workspace: Path | None, port: int, foreground: bool) -> None:
+    """Run iterations unattended: on schedules, or when new data arrive. It starts a server and a worker."""
+    from flows.ops import supervisor
+    from flywheel import config
+    from flywheel.utils import credentials
+    from flywheel.utils.progress import replace_listener
+
+    ws = Workspace.find(workspace)
+    config.load_settings(ws.params)
+    if foreground:
+        with replace_listener(lambda stage, line: click.echo(f"{stage}: {line}")):
+            supervisor.supervise(ws, port)
+        return
+    found = supervisor.start_supervisor(ws, port)
+    click.echo(f"Prefect:  {found['prefect']}")
+    click.echo(f"Report:   {found['report']}")
+    click.echo(f"Explorer: {found['explorer']}")
+    click.echo(
+        f"Log in:   `cat {credentials.credentials_path(ws.state)}` prints USER:PASSWORD; "
+        "Prefect's page and the explorer's want the"
+    )
+    click.echo("          whole line")
+    click.echo(f"Log:      {ws.state / 'up.log'}")
+    click.echo("`flywheel workspace down` ends it; `flywheel settings operations` says what it does and when.")
+
+
+@click.command(epilog="Example: flywheel workspace down")
+@WORKSPACE_OPTION
+def down_command(workspace: Path | None) -> None:
+    """Stop what `flywheel workspace up` started, and the run at work. What it had finished is kept."""
+    from flows.ops import supervisor
+
+    ws = Workspace.find(workspace)
+    if not supervisor.stop_supervisor(ws):
+        raise BadInput("nothing is up here", where=ws.root, fix="`flywheel workspace up` starts it")
+    click.echo("it is down; `flywheel workspace up` goes on where it was")
+
+
+@click.command(epilog="Example: flywheel workspace verify 3")
+@click.argument("iteration", type=click.IntRange(1), required=False)
+@WORKSPACE_OPTION
+def verify_command(iteration: int | None, workspace: Path | None) -> None:
+    """Check every file against its recorded hash. Print a line for each fault; exit code 1 where there is one."""
+    from flywheel.maintenance import verify as verification
+
+    found = 0
+    for line in verification.find_faults(Workspace.find(workspace), None if iteration is None else [iteration]):
+        found += 1
+        click.echo(line)
+    if found:
+        sys.exit(1)
+    click.echo("every file is as it was recorded")
+
+
+@click.command(epilog="Example: flywheel workspace gc --keep 5 --write --cache")
+@click.option("--keep", type=click.IntRange(1), help="Keep the newest N complete iterations whole.")
+@click.option(
+    "--older-than",
+    "days",
+    type=click.FloatRange(0),
+    metavar="DAYS",
+    help="Keep iterations whole that ended in the last DAYS.",
+)
+@click.option("--training-data", is_flag=True, help="Remove their training data too.")
+@click.option("--cache", is_flag=True, help="Remove files of DVC's cache that no iteration names, here or set aside.")
+@click.option("--write", is_flag=True, help="Remove the files; without it they are only listed.")
+@WORKSPACE_OPTION
+def gc_command(
+    keep: int | None, days: float | None, training_data: bool, cache: bool, write: bool, workspace: Path | None
+) -> None:
+    """Remove files of past iterations that nothing needs. Weights of promoted models and training data stay.
+
+    Intermediate checkpoints go, and the steps, screens and events of evaluation and RL. DVC's cache and the remote keep
+    them, unless --cache is given and there is no remote.
+    """
+    from flywheel.config import run_lock
+    from flywheel.maintenance import garbage_collection
+
+    ws = Workspace.find(workspace)
+    with run_lock.hold_workspace(ws):
+        older = None if days is None else timedelta(days=days)
+        chosen = garbage_collection.plan_prune(ws, keep=keep, older=older, training_data=training_data)
+        for one in chosen:
+            click.echo(f"{one.path}  {one.bytes / _MIB:.1f} MiB")
+        verb = "removed" if write else "would go"
+        click.echo(f"{sum(one.bytes for one in chosen) / _MIB:.1f} MiB of data and models {verb}")
+        if write:
+            garbage_collection.prune_outputs(ws, chosen)
+        if cache:
+            spare = [one.path for one in chosen]
+            garbage = garbage_collection.unreferenced_cache_files(ws, spare)
+            click.echo(f"{sum(size for _, size in garbage) / _MIB:.1f} MiB of DVC's cache {verb}")
+            for path, _ in garbage if write else ():
+                path.unlink()
+    if not write and (chosen or cache):
+        click.echo("nothing was removed: add --write")
