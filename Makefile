@@ -51,4 +51,4 @@ setup-test: ## the same, and what the tests need
 	@scripts/setup test
 
 clean: ## remove what runs have made here (data, models of iterations, state); asks first
-	@.venv/bin/flywheel clean
+	@.venv/bin/flywheel workspace reset

@@ -45,17 +45,17 @@ SHOWN = 24  # wrong answers in a picture
 def main(argv: Sequence[str] | None = None) -> int:
     parser = ArgumentParser(prog="flywheel bench base", description=__doc__)
     parser.add_argument("--model", type=Path, default=Path(__file__).parent.parent / "models" / "base")
-    parser.add_argument("--n", type=int, default=480, help="pages of each case")
+    parser.add_argument("--pages", type=int, default=480, help="pages of each case")
     parser.add_argument("--seed", type=int, default=2026)
     parser.add_argument("--pictures", type=Path, help="folder for pictures of what went wrong")
     options = parser.parse_args(argv)
     policy = config.PolicySettings()
     model, encoder = load_model(options.model), Encoder.from_folder(options.model)
     rng = random.Random(f"bench base {options.seed}")
-    clicks = answer_questions(model, encoder, policy, [_grounding(i, rng) for i in range(options.n)])
-    readings = answer_questions(model, encoder, policy, [_reading(i, rng) for i in range(options.n)])
-    actions = clicks + answer_questions(model, encoder, policy, [_action(i, rng) for i in range(options.n)])
-    typed = answer_questions(model, encoder, policy, [_typing(i, rng) for i in range(options.n)])
+    clicks = answer_questions(model, encoder, policy, [_grounding(i, rng) for i in range(options.pages)])
+    readings = answer_questions(model, encoder, policy, [_reading(i, rng) for i in range(options.pages)])
+    actions = clicks + answer_questions(model, encoder, policy, [_action(i, rng) for i in range(options.pages)])
+    typed = answer_questions(model, encoder, policy, [_typing(i, rng) for i in range(options.pages)])
     about = {"seed": options.seed, "threads": torch.get_num_threads()}
     cases = [
         _case(

@@ -118,8 +118,17 @@ def _manager(state: Path, silent_s: float) -> Iterator[tuple[str, str, Callable[
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     address, token = f"http://127.0.0.1:{port}", secrets.token_hex(16)
-    words = [sys.executable, "-c", "from flywheel.cli import main; main()", "sandbox", "serve", "--port", str(port)]
-    words += ["--state", str(state), "--silent", str(silent_s)]
+    words = [
+        sys.executable,
+        "-c",
+        "from flywheel.cli import main; main()",
+        "env",
+        "server",
+        "manager",
+        "--port",
+        str(port),
+    ]
+    words += ["--state", str(state), "--heartbeat-timeout", str(silent_s)]
 
     def start() -> subprocess.Popen:
         made = subprocess.Popen(words, env={**os.environ, TOKEN_VARIABLE: token}, stderr=subprocess.DEVNULL)

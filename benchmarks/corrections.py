@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=ARMS, metavar="ARM", help=", ".join(ARMS))
     parser.add_argument("--tasks", type=int, default=142, help="of each set (default: %(default)s)")
     parser.add_argument("--samples", type=int, default=5000, help="to train on (default: %(default)s)")
-    parser.add_argument("--measured", type=int, default=390, help="tasks to measure on (default: %(default)s)")
+    parser.add_argument("--eval-tasks", type=int, default=390, help="tasks to measure on (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="of training (default: %(default)s)")
     options = parser.parse_args(argv)
     ws, out = Workspace(options.workspace.resolve()), options.out.resolve()
@@ -97,7 +97,7 @@ def _arm(ws: Workspace, out: Path, arm: str, options: argparse.Namespace) -> Ben
         tasks = [one.task for one in tried if not one.solved][: options.tasks]
     played = _set(ws, out, way, tasks, chosen, arm)
     model = _trained(ws, out, arm, played, chosen, options)
-    drawn = flywheel_run.measured_tasks(options.measured, "evening")
+    drawn = flywheel_run.measured_tasks(options.eval_tasks, "evening")
     result = flywheel_run.measured(out / "measured", model, drawn, "evening")
     places = flywheel_run.groups(drawn, "evening")
     share = flywheel_run.success(result, places["all"])

@@ -4,9 +4,9 @@
 
 The workspace is made up (`store_synthetic.py`), lies in `--folder` and is used again. Each reader asks one question
 after another: the list under changing filters and orders, a search in thoughts, one trajectory with its steps, two
-samples of a task beside one another. Readers look at an answer for `--look` seconds on average before they ask again;
-`..._busy_ms` is of readers who never do, which is the most work that so many can make. Before that one reader alone
-uses the pages in Chromium (`explorer_pages.py`). The server is a process of its own, whose memory is told.
+samples of a task beside one another. Readers look at an answer for `--think-time` seconds on average before they ask
+again; `..._busy_ms` is of readers who never do, which is the most work that so many can make. Before that one reader
+alone uses the pages in Chromium (`explorer_pages.py`). The server is a process of its own, whose memory is told.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--trajectories", type=int, default=20_000, help="of 15 steps each")
     parser.add_argument("--users", type=int, default=20, help="who ask at once")
     parser.add_argument("--questions", type=int, default=10, help="of each reader, of each kind")
-    parser.add_argument("--look", type=float, default=3.0, help="seconds that a reader looks at an answer, on average")
+    parser.add_argument(
+        "--think-time", type=float, default=3.0, help="seconds that a reader looks at an answer, on average"
+    )
     parser.add_argument("--folder", type=Path, default=Path(".flywheel/bench-store"), help="where workspaces are made")
     parser.add_argument("--inspect", type=Path, help="an environment with Inspect, as a peer (`explorer_peer.py`)")
     parser.add_argument("--seed", type=int, default=2026)
@@ -158,7 +160,7 @@ def _measured(name: str, reader: dict[str, Any], ask: Ask, peer: Callable[[], An
     if name == "search":
         told["indexed_s"] = options.indexed_s
     asked = options.users * options.questions
-    for case, look in ((f"{name}_ms", options.look), (f"{name}_busy_ms", 0.0)):
+    for case, look in ((f"{name}_ms", options.think_time), (f"{name}_busy_ms", 0.0)):
         many = asyncio.run(_asked(reader, ask, options.users, options, look))
         ours = _p95(many)
         extra = {"n": options.trajectories, "users": options.users, "look_s": look, "answers": len(many)}

@@ -48,20 +48,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3], help="(default: 1 2 3)")
     parser.add_argument("--steps", type=int, default=24, help="of training a run (default: %(default)s)")
-    parser.add_argument("--each", type=int, default=60, help="held-out questions (default: %(default)s)")
+    parser.add_argument("--held-out", type=int, default=60, help="held-out questions (default: %(default)s)")
     parser.add_argument("--threads", type=int, default=1, help="of a run (default: %(default)s)")
     parser.add_argument("--quick", action="store_true", help="small and short: that it works")
     parser.add_argument("--table", action="store_true", help="run nothing")
     options = parser.parse_args(argv)
     if options.quick:
-        options.steps, options.each, options.seeds = 1, 2, options.seeds[:1]
-    hybrid_start.check_held_out(options.each)  # refused before anything runs
+        options.steps, options.held_out, options.seeds = 1, 2, options.seeds[:1]
+    hybrid_start.check_held_out(options.held_out)  # refused before anything runs
     options.out.mkdir(parents=True, exist_ok=True)
     if not options.table:
         for seed in options.seeds:  # seed by seed, so that all arms are there early
             for arm in options.arms:
                 command = hybrid_run.command(
-                    options.out.resolve(), arm, seed, options.steps, options.each, options.quick
+                    options.out.resolve(), arm, seed, options.steps, options.held_out, options.quick
                 )
                 subprocess.run(command, env=hybrid_run.environment(options.threads), check=True)
     results = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(options.out.glob("runs/*/result.json"))]

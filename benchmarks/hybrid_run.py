@@ -133,7 +133,7 @@ def _note(line: str) -> None:
 
 
 def command(out: Path, arm: str, seed: int, steps: int, each: int, quick: bool) -> list[str]:
-    given = ["--out", out, "--arm", arm, "--seed", seed, "--steps", steps, "--each", each]
+    given = ["--out", out, "--arm", arm, "--seed", seed, "--steps", steps, "--held-out", each]
     return [sys.executable, __file__, *map(str, given), *(["--quick"] if quick else [])]
 
 
@@ -147,10 +147,10 @@ def main_of_run(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--arm", choices=ARMS, required=True)
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--steps", type=int, required=True)
-    parser.add_argument("--each", type=int, required=True)
+    parser.add_argument("--held-out", type=int, required=True)
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args(argv)
-    run(options.out, options.arm, options.seed, options.steps, options.each, quick=options.quick)
+    run(options.out, options.arm, options.seed, options.steps, options.held_out, quick=options.quick)
     return 0
 
 

@@ -67,7 +67,7 @@ class Recipe:
 def check_held_out(count: int) -> None:
     """Raises BadInput for a number of evaluation questions that is not from 1 to HELD_OUT."""
     if not 1 <= count <= HELD_OUT:
-        raise BadInput(f"--each {count}", where="flywheel bench hybrid", fix=f"1 to {HELD_OUT} held-out questions")
+        raise BadInput(f"--held-out {count}", where="flywheel bench hybrid", fix=f"1 to {HELD_OUT} held-out questions")
 
 
 def tasks(split: str, count: int, ways: Sequence[str]) -> list[Task]:

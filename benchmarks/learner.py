@@ -100,13 +100,13 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--tasks", type=int, default=8, help="tasks of the step, rl.group_size episodes each")
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument(
-        "--working-steps", type=int, default=1, help="policy.history_n_images: steps shown with screens"
+        "--history-n-images", type=int, default=1, help="policy.history_n_images: steps shown with screens"
     )
     options = parser.parse_args(argv)
     folder = Path(options.model)
     if not folder.exists() and not folder.is_absolute():
         folder = ROOT / folder
-    policy = {"history_n_images": options.working_steps, "max_context_tokens": 512 * options.working_steps}
+    policy = {"history_n_images": options.history_n_images, "max_context_tokens": 512 * options.history_n_images}
     settings = config.Settings.model_validate({"policy": policy | {"guided_decoding": "never"}})
     tasks, played = episodes(folder, settings, options.tasks)
     encoder = Encoder.from_folder(folder)

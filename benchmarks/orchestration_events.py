@@ -1,6 +1,7 @@
 """From what data ask for to the run that they begin: one each, none by itself, also while the server is killed.
 
-What asks is made up; who looks, the server, its worker and the process of each run are those of `flywheel up`.
+What asks is made up; who looks, the server, its worker and the process of each run are those of
+`flywheel workspace up`.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from flywheel.utils.processes import run_periodically
 _GOAL_S = 5.0
 _STARTS_S = 120
 _RESTARTS = 0.04  # of the events, those at which the server is killed
-_LOOK_S = 1.0  # as `flywheel up` looks
+_LOOK_S = 1.0  # as `flywheel workspace up` looks
 _ASK_S = 1.0
 
 

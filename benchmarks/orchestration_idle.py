@@ -1,4 +1,4 @@
-"""`flywheel up` with nothing to do: what it takes of a core, and how its database grows, with ten schedules."""
+"""`flywheel workspace up` with nothing to do and ten schedules: its share of a core, the growth of its database."""
 
 from __future__ import annotations
 

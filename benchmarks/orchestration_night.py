@@ -1,8 +1,8 @@
 """A night without a person, its hours made short: schedules, kills, and what was there in the morning.
 
-`flywheel up` with an iteration and an ingest by the clock; with SIGKILL flow, worker, server or browser is ended at
-random moments. What is told: iterations that were begun are complete, no two were at work at once, nothing was failed
-or lost, and the history is true.
+`flywheel workspace up` with an iteration and an ingest by the clock; with SIGKILL flow, worker, server or browser is
+ended at random moments. What is told: iterations that were begun are complete, no two were at work at once, nothing was
+failed or lost, and the history is true.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ success_gain: held-out success after --minutes of PPO less that of the start, at
 it), the mean over seeds with its 95% t interval. gain_VARIANT: the same without one part of PPO, and with GRPO; the
 peer is PPO with all its parts. start: the start's success, which is to lie between 0.2 and 0.5 (long: 0.1 and 0.3).
 
-Each variant and seed is a process of its own with --threads threads, --at-once of them side by side; what is finished
+Each variant and seed is a process of its own with --threads threads, --parallel of them side by side; what is finished
 lies in --out and is not done again, and a run that was killed goes on. With --table nothing is run: the table of what
 is there.
 """
@@ -59,9 +59,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3], help="(default: 1 2 3)")
     parser.add_argument("--minutes", type=float, default=20.0, help="of training a run (default: %(default)g)")
-    parser.add_argument("--each", type=int, default=40, help="held-out tasks of a kind (default: %(default)s)")
+    parser.add_argument("--held-out", type=int, default=40, help="held-out tasks of a kind (default: %(default)s)")
     parser.add_argument("--threads", type=int, default=2, help="of a run (default: %(default)s)")
-    parser.add_argument("--at-once", type=int, default=1, help="runs side by side (default: %(default)s)")
+    parser.add_argument("--parallel", type=int, default=1, help="runs side by side (default: %(default)s)")
     parser.add_argument(
         "--episodes", choices=rl_start.RECIPES, default="short", help="which tasks (default: %(default)s)"
     )
@@ -71,12 +71,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--table", action="store_true", help="run nothing")
     options = parser.parse_args(argv)
-    if options.at_once < 1:
-        raise BadInput(f"--at-once {options.at_once}", where="flywheel bench rl", fix="1 or more")
+    if options.parallel < 1:
+        raise BadInput(f"--parallel {options.parallel}", where="flywheel bench rl", fix="1 or more")
     if options.quick:
-        options.minutes, options.each, options.seeds = min(options.minutes, 0.05), 2, options.seeds[:1]
+        options.minutes, options.held_out, options.seeds = min(options.minutes, 0.05), 2, options.seeds[:1]
     rl_run.read_other(options.set)  # refused before anything runs, as is what follows
-    rl_start.check_held_out(options.each)
+    rl_start.check_held_out(options.held_out)
     options.out.mkdir(parents=True, exist_ok=True)
     if not options.table:
         _run(options)
@@ -104,15 +104,15 @@ def _run(options: argparse.Namespace) -> None:
             variant,
             seed,
             options.minutes,
-            options.each,
-            at_once=options.at_once,
+            options.held_out,
+            at_once=options.parallel,
             episodes=options.episodes,
             quick=options.quick,
             other=options.set,
         )
         subprocess.run([*_tied(), *command], env=rl_run.environment(options.threads), check=True)
 
-    with ThreadPoolExecutor(options.at_once) as side_by_side:
+    with ThreadPoolExecutor(options.parallel) as side_by_side:
         runs = [side_by_side.submit(one, seed, variant) for seed in options.seeds for variant in options.variants]
         try:
             for run in runs:

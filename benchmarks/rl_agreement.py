@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="as of `flywheel bench rl`: its start is taken or made")
     parser.add_argument("--episodes", choices=rl_start.RECIPES, default="long")
-    parser.add_argument("--each", type=int, default=40, help="training tasks of a kind (default: %(default)s)")
+    parser.add_argument("--tasks", type=int, default=40, help="training tasks of a kind (default: %(default)s)")
     parser.add_argument("--samples", type=int, default=3, help="episodes of a task (default: %(default)s)")
     parser.add_argument("--batches", type=int, default=8, help="(default: %(default)s)")
     options = parser.parse_args(argv)
@@ -49,12 +49,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     plain = {"algorithm": "grpo", "format_penalty": 0.0, "length_buffer": 0}
     s = rl_run.settings("full", 1, other=plain, episodes=options.episodes)
     s = s.model_copy(update={"evaluation": s.evaluation.model_copy(update={"n_trials": options.samples})})
-    tasks = rl_start.tasks("train", options.each, rl_start.RECIPES[options.episodes].kinds)
+    tasks = rl_start.tasks("train", options.tasks, rl_start.RECIPES[options.episodes].kinds)
     played = [one for one in asyncio.run(rl_run.play(start, tasks, s)) if one.episode.steps]
     batches = _batches(played, options.batches)
     advantages = _advantages(played)
     if blank := sum(not any(advantages[one.episode.id] for one in batch) for batch in batches):
-        parser.error(f"in {blank} of {len(batches)} batches all episodes score alike: take more (--each, --samples)")
+        parser.error(f"in {blank} of {len(batches)} batches all episodes score alike: take more (--tasks, --samples)")
     learner, encoder = Learner(load_model(start), s.rl, 0), Encoder.from_folder(start)
     gradients = [_gradient(batch, advantages, learner, encoder, s) for batch in batches]
     agreement, error = mean_cosine(gradients)

@@ -240,8 +240,8 @@ def command(
     quick: bool,
     other: Sequence[str],
 ) -> list[str]:
-    given = ["--out", out, "--variant", variant, "--seed", seed, "--minutes", minutes, "--each", each]
-    given += ["--at-once", at_once, "--episodes", episodes]
+    given = ["--out", out, "--variant", variant, "--seed", seed, "--minutes", minutes, "--held-out", each]
+    given += ["--parallel", at_once, "--episodes", episodes]
     return [sys.executable, __file__, *map(str, given), *(["--quick"] if quick else []), "--set", *other]
 
 
@@ -263,8 +263,8 @@ def main_of_run(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--variant", choices=VARIANTS, required=True)
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--minutes", type=float, required=True)
-    parser.add_argument("--each", type=int, required=True)
-    parser.add_argument("--at-once", type=int, default=1)
+    parser.add_argument("--held-out", dest="each", type=int, required=True)
+    parser.add_argument("--parallel", dest="at_once", type=int, default=1)
     parser.add_argument("--episodes", choices=rl_start.RECIPES, default="short")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--set", nargs="*", default=[])

@@ -64,7 +64,7 @@ RECIPES = {
 def check_held_out(each: int) -> None:
     """Raises BadInput for a number of evaluation tasks of a kind that is not from 1 to HELD_OUT."""
     if not 1 <= each <= HELD_OUT:
-        raise BadInput(f"--each {each}", where="flywheel bench rl", fix=f"1 to {HELD_OUT} held-out tasks of a kind")
+        raise BadInput(f"--held-out {each}", where="flywheel bench rl", fix=f"1 to {HELD_OUT} held-out tasks of a kind")
 
 
 def tasks(split: str, each: int, kinds: Sequence[Kind]) -> list[Task]:

@@ -40,11 +40,11 @@ def cases(options: Namespace) -> Iterator[BenchCase]:
 
     before, size = _files(ws), sum(path.stat().st_size for path in ws.data.rglob("*.parquet"))
     spent = _cpu()
-    seconds, told = _flywheel(ws, "reroute", "1", "--threshold", "0", "--write", "--json")
+    seconds, told = _flywheel(ws, "data", "reroute", "1", "--threshold", "0", "--write", "--json")
     spent = _cpu() - spent
     (found,) = json.loads(told)
     anew = sum(bytes for content, bytes in _files(ws).items() if content not in before)
-    back, _ = _flywheel(ws, "reroute", "1", "--write")
+    back, _ = _flywheel(ws, "data", "reroute", "1", "--write")
     peer = _decided(ws)
     yield _case(
         "reroute_seconds", seconds, peer, "DuckDB, the decision alone", 10.0,
@@ -52,11 +52,11 @@ def cases(options: Namespace) -> Iterator[BenchCase]:
         also=anew <= 0.01 * size,
     )  # fmt: skip
 
-    seconds, _ = _flywheel(ws, "rollback", "1")
-    undone, _ = _flywheel(ws, "rollback", "--undo")
+    seconds, _ = _flywheel(ws, "iteration", "rollback", "1")
+    undone, _ = _flywheel(ws, "iteration", "rollback", "--undo")
     yield _case("rollback_seconds", seconds, None, "", 5.0, {**about, "undo_s": undone})
 
-    seconds, told = _flywheel(ws, "diff", "1", "2", "--json")
+    seconds, told = _flywheel(ws, "iteration", "diff", "1", "2", "--json")
     peer = _compared(ws, json.loads(told))
     yield _case("diff_seconds", seconds, peer, "pandas, counts alone", 5.0, {**about, "and": count // 10})
 

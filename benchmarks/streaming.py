@@ -232,7 +232,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--tasks", type=int, default=400, help="to draw from in training")
     parser.add_argument("--median", type=int, default=2, help="length of an episode, in steps")
     parser.add_argument("--tail", type=float, default=8.5, help="99th percentile of the lengths over their median")
-    parser.add_argument("--right", type=float, default=0.7, help="share of right clicks that RL begins with")
+    parser.add_argument("--initial-success", type=float, default=0.7, help="share of right clicks that RL begins with")
     options = parser.parse_args(argv)
     if options.seeds < 1:
         raise BadInput(f"--seeds {options.seeds}", where="flywheel bench streaming", fix="1 or more")
@@ -243,7 +243,7 @@ def main(argv: list[str]) -> int:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         chosen = settings_of(options, 0, 0)
-        model = start(folder, base, chosen.policy, options.right, seed=0)
+        model = start(folder, base, chosen.policy, options.initial_success, seed=0)
         before = asyncio.run(final_reward(model, chosen, options))
         for seed in range(options.first, options.first + options.seeds):
             sides = [(stream, options.staleness), (batch, 0)]

@@ -1,7 +1,7 @@
 """Compare the code of a worker with the code that a deployment was made with, before it does anything.
 
 It is the deployment's version in Prefect, so that its pages show it. Deployments whose version is another (those of
-`flywheel up`, whose worker runs the very files that made them) are not looked at.
+`flywheel workspace up`, whose worker runs the very files that made them) are not looked at.
 """
 
 from __future__ import annotations

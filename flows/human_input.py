@@ -101,7 +101,7 @@ def ask_reviewer(ctx: StageContext) -> None:
     ):
         return
     waits = (
-        "waits for a reviewer: open the run's page (`flywheel ui`), or type `flywheel review "
+        "waits for a reviewer: open the run's page (`flywheel ui`), or type `flywheel review promotion "
         f"--iteration {ctx.iteration} --promote --reviewer NAME` (or --keep)"
     )
     announce(ctx.stage, waits)
@@ -116,7 +116,7 @@ def ask_reviewer(ctx: StageContext) -> None:
     )
 
     def elsewhere(late: bool) -> dict[str, Any] | None:
-        """By `flywheel review` or the explorer; at the deadline, where it is so set, that nobody decided."""
+        """By `flywheel review promotion` or the explorer; at the deadline, where it is so set, that nobody decided."""
         decided = promotion_review.read_review(ctx.ws, ctx.iteration)
         if decided is None and late and rule.on_timeout == "keep":
             decided = promotion_review.decide_promotion(
@@ -132,7 +132,7 @@ def ask_reviewer(ctx: StageContext) -> None:
         raise FlywheelError(
             _no_answer_text(rule),
             where="promotion.review_timeout_s",
-            fix="decide with `flywheel review`, then run again",
+            fix="decide with `flywheel review promotion`, then run again",
         ) from None
     promote, decided = answer.decision == "promote", promotion_review.read_review(ctx.ws, ctx.iteration)
     if decided is None or (decided.promote, decided.reviewer) != (promote, answer.reviewer):
@@ -181,7 +181,8 @@ def route_review_wait_s(rule: RoutingSettings, stage: str) -> float:
 
 def _wait_for_labels(ctx: StageContext, asked: Sequence[RouteQuestion], rule: RoutingSettings) -> str:
     """Pause until it is over; returns why it is."""
-    waits = f"waits for labels of {len(asked)} trajectories: open the run's page (`flywheel ui`), or `flywheel label`"
+    where = "open the run's page (`flywheel ui`), or type `flywheel review routes`"
+    waits = f"waits for labels of {len(asked)} trajectories: {where}"
     announce(ctx.stage, waits)
     notify(
         ctx.ws,
@@ -193,7 +194,7 @@ def _wait_for_labels(ctx: StageContext, asked: Sequence[RouteQuestion], rule: Ro
     seen, lacking = None, len(asked)
 
     def elsewhere(late: bool) -> dict[str, Any] | None:
-        """By `flywheel label` or the explorer; at the deadline, where it is so set, by nobody."""
+        """By `flywheel review routes` or the explorer; at the deadline, where it is so set, by nobody."""
         nonlocal seen, lacking
         if (now := labels.labels_stamp(ctx.ws)) != seen:  # else the catalogue would be asked all day
             seen, lacking = now, _count_unlabelled(route_review.open_questions(ctx.ws, ctx.iteration))
@@ -212,7 +213,7 @@ def _wait_for_labels(ctx: StageContext, asked: Sequence[RouteQuestion], rule: Ro
         raise FlywheelError(
             f"{error.what}, and {lacking} trajectories have no label",
             where="routing.review_timeout_s",
-            fix="`flywheel label` lists them; then run again",
+            fix="`flywheel review routes` lists them; then run again",
         ) from None
     for name, one in _form_fields(asked).items():
         if (said := getattr(answer, name)) != _UNSEEN:
@@ -255,7 +256,7 @@ def _route_review_markdown(asked: Sequence[RouteQuestion]) -> str:
         "",
     ]
     lines += [
-        f"- **{one.trajectory_id}** {one.line} (`flywheel view {one.trajectory_id}`)"
+        f"- **{one.trajectory_id}** {one.line} (`flywheel data view {one.trajectory_id}`)"
         for one in _form_fields(asked).values()
     ]
     return "\n".join(lines)

@@ -208,7 +208,7 @@ def _run_stages_and_close(ws: Workspace, chosen: Settings, k: int, until: str | 
             _write_run_history(ws, k)
             return Completed(message=f"iteration {iteration_label(k)} waits after {until}")
         _close_iteration(ws, chosen, k)
-    except BaseException as error:  # `flywheel history` says why
+    except BaseException as error:  # `flywheel iteration history` says why
         if not isinstance(error, httpx.TransportError):
             with contextlib.suppress(httpx.HTTPError):
                 _write_run_history(ws, k, error=str(error) or type(error).__name__)

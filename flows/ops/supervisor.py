@@ -1,4 +1,4 @@
-"""Supervise server, worker and deployments of one workspace (`flywheel up`) until told to end.
+"""Supervise server, worker and deployments of one workspace (`flywheel workspace up`) until told to end.
 
 `python -m flows.ops.supervisor WORKSPACE PORT`. It restarts what dies, and starts the runs that new data or a dead run
 ask for.
@@ -108,7 +108,7 @@ def supervise(ws: Workspace, port: int) -> None:
     over = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: over.set())
-    alone = run_lock.hold_exclusively(_lock_path(ws), "it is up already", fix="`flywheel down` ends it")
+    alone = run_lock.hold_exclusively(_lock_path(ws), "it is up already", fix="`flywheel workspace down` ends it")
     with (
         alone,
         start_report_server(ws, port + 1) as report,

@@ -48,8 +48,11 @@ _IMPORT = LazyGroup(
     help="Import demonstrations of another data set. They wait in the recordings folder for the next iteration.",
     epilog="Example: flywheel data import mind2web data/train-*.parquet",
     table={
-        "agentnet": ("flywheel.cli.data:agentnet_command", "AgentNet (OpenCUA): JSON lines, and screens in a zip."),
-        "mind2web": ("flywheel.cli.data:mind2web_command", "Multimodal-Mind2Web: Parquet files of one split."),
+        "agentnet": (
+            "flywheel.cli.data:agentnet_command",
+            "Import AgentNet (OpenCUA): JSON lines, and screens in a zip.",
+        ),
+        "mind2web": ("flywheel.cli.data:mind2web_command", "Import Multimodal-Mind2Web: Parquet files of one split."),
     },
 )
 _DATA = LazyGroup(

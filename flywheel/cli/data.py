@@ -26,7 +26,7 @@ _FILE_TYPE = click.Path(path_type=Path)
 @click.option("--limit", type=click.IntRange(1), help="Import at most so many trajectories.")
 @WORKSPACE_OPTION
 def agentnet_command(file: Path, images: Path, licence: str | None, limit: int | None, workspace: Path | None) -> None:
-    """AgentNet (OpenCUA): JSON lines, and screens in a zip."""
+    """Import AgentNet (OpenCUA): JSON lines, and screens in a zip."""
     from flywheel.store.interop import agentnet as data
 
     _import_records(
@@ -40,7 +40,7 @@ def agentnet_command(file: Path, images: Path, licence: str | None, limit: int |
 @click.option("--limit", type=click.IntRange(1), help="Import at most so many trajectories.")
 @WORKSPACE_OPTION
 def mind2web_command(files: tuple[Path, ...], licence: str | None, limit: int | None, workspace: Path | None) -> None:
-    """Multimodal-Mind2Web: Parquet files of one split. What its publisher holds out is never trained on."""
+    """Import Multimodal-Mind2Web: Parquet files of one split. What its publisher holds out is never trained on."""
     from flywheel.store.interop import mind2web as data
 
     _import_records(Workspace.find(workspace), data.read_mind2web(files, licence or data.LICENCE), limit, data.NOT_HELD)

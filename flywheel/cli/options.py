@@ -12,9 +12,13 @@ from flywheel.utils.errors import BadInput
 # What several commands share: options, and values of parameters as they are typed.
 
 WORKSPACE_OPTION = click.option(
-    "--workspace", "-w", type=click.Path(path_type=Path), default=None, help="Folder; default: the current one."
+    "--workspace",
+    "-w",
+    type=click.Path(path_type=Path),
+    default=None,
+    help="Folder of the workspace; default: the current one.",
 )
-JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="For programs.")
+JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 def find_workspace_here(folder: Path | None) -> Workspace | None:

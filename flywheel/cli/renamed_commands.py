@@ -45,11 +45,13 @@ RENAMED_OPTIONS = {
     "env server node": {"--film-mb": "--recording-mb"},
     "ui": {"--beside": "--compare-with"},
     "bench base": {"--n": "--pages"},
+    "bench corrections": {"--measured": "--eval-tasks"},
     "bench explorer": {"--look": "--think-time"},
     "bench hybrid": {"--each": "--held-out"},
     "bench learner": {"--working-steps": "--history-n-images"},
     "bench rl": {"--each": "--held-out", "--at-once": "--parallel"},
     "bench rl_agreement": {"--each": "--tasks"},
+    "bench streaming": {"--right": "--initial-success"},
 }
 
 

@@ -61,7 +61,7 @@ def _next_steps(ws: Workspace, report: Path) -> str:
 
 @click.command(epilog="Example: flywheel stage rollout --iteration 1    (this is what `dvc repro` types)")
 @click.argument("name")
-@click.option("--iteration", "-k", type=int, required=True, help="Its number.")
+@click.option("--iteration", "-k", type=int, required=True, help="Number of the iteration.")
 @WORKSPACE_OPTION
 def stage_command(name: str, iteration: int, workspace: Path | None) -> None:
     """Run one stage of one iteration, without Prefect. DVC records what it read and wrote."""

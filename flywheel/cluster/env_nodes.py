@@ -1,8 +1,8 @@
 """Serve environments from the nodes of the run's own Ray cluster (`sandbox.manager: cluster`).
 
 The run has the manager, in a thread: it ends with the run, so nothing of it is kept in a file. An actor on each of
-Ray's nodes that has browsers to offer is what `flywheel sandbox node` is. Who plays finds the manager by variables of
-the environment, so that the settings, and what is keyed by them, know neither its port nor its token.
+Ray's nodes that has browsers to offer is what `flywheel env server node` is. Who plays finds the manager by variables
+of the environment, so that the settings, and what is keyed by them, know neither its port nor its token.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ _HEAD = """\
 # here. Each iteration keeps its own copy of this file (iterations/NNN/params.yaml), so an edit applies to new ones.
 """
 _WIDTH = 120
-MIGRATE_FIX = "type the new name; `flywheel migrate` does so in the files of a workspace"
+MIGRATE_FIX = "type the new name; `flywheel workspace migrate` does so in the files of a workspace"
 
 
 def load_settings(path: Path, overrides: dict[str, Any] | None = None) -> Settings:

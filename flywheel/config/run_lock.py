@@ -1,4 +1,4 @@
-"""Hold a workspace for one run at a time, and for one supervisor (`flywheel up`); a lock ends with its process."""
+"""Hold a workspace for one run at a time, and one supervisor (`flywheel workspace up`); it ends with its process."""
 
 from __future__ import annotations
 

@@ -247,7 +247,7 @@ class RecordingSettings(SettingsBlock):
     sessions_per_iteration: int = Field(72, ge=0)
     """New recordings that one iteration takes in, at most."""
     imports_per_iteration: int = Field(200, ge=0)
-    """Demonstrations of other data sets (`flywheel import`) that one iteration takes in, at most."""
+    """Demonstrations of other data sets (`flywheel data import`) that one iteration takes in, at most."""
     recognizer: Literal["pocketsphinx", "whisper"] = "pocketsphinx"
     """The speech recognizer. whisper needs flywheel[whisper] and whisper_model."""
     whisper_model: str = ""
@@ -286,7 +286,7 @@ class SynthesisSettings(SettingsBlock):
     excluded_templates: list[str] = Field([])
     """Task templates that are not asked at all, by their names (world/template)."""
     manifests: list[str] = Field([])
-    """Third-party pages: manifest files, folders of them, or names of shipped ones (`flywheel page list`)."""
+    """Third-party pages: manifest files, folders of them, or names of shipped ones (`flywheel env page list`)."""
     worlds: list[str] = Field([])
     """Worlds on computers and phones that others wrote: manifest files. `domains` names them as any other world."""
     train_tasks: int = Field(40, ge=1, le=100_000)
@@ -343,7 +343,7 @@ class RoutingSettings(SettingsBlock):
     review_near: float = Field(0.1, ge=0, le=1)
     """How near a score below 1 has to be to its threshold for the trajectory to be doubtful."""
     review_timeout_s: float = Field(86_400.0, gt=0)
-    """Seconds that a run waits for what people say of them (`flywheel label`)."""
+    """Seconds that a run waits for what people say of them (`flywheel review routes`)."""
     on_timeout: Literal["keep", "fail"] = "keep"
     """What happens then. keep: what nobody looked at stays where it is, and the turn goes on; fail: the run fails, and
     goes on once all are labelled."""
@@ -599,7 +599,7 @@ class PromotionSettings(SettingsBlock):
     """Seconds that a run waits for a person's decision."""
     on_timeout: Literal["keep", "fail"] = "keep"
     """What happens then. keep: the old model stays, the iteration ends, and `reviews` says that nobody decided; fail:
-    the run fails, and goes on once it is decided (`flywheel review`)."""
+    the run fails, and goes on once it is decided (`flywheel review promotion`)."""
 
 
 class VersioningSettings(SettingsBlock):
@@ -618,8 +618,8 @@ _CRON_PATTERN = re.compile(r"@(hourly|daily|weekly|monthly)|(\S+ ){4}\S+")
 
 
 class OperationsSettings(SettingsBlock):
-    """How a flywheel runs that nobody watches (`flywheel up`): when, how often after a failure, until when, and who is
-    told. They are of the workspace: an edit applies at once, also to an iteration that was begun."""
+    """How a flywheel runs that nobody watches (`flywheel workspace up`): when, how often after a failure, until when,
+    and who is told. They are of the workspace: an edit applies at once, also to an iteration that was begun."""
 
     schedule: str = ""
     """When an iteration begins, or goes on, as cron has it: "0 1 * * *" is each night at one. Empty: not by the clock.
@@ -630,7 +630,7 @@ class OperationsSettings(SettingsBlock):
     operations.trigger_min_recordings (where that is 0, than recording.sessions_per_iteration)."""
     checkup_schedule: str = ""
     """When the newest model plays fresh tasks, as cron has it ("0 5 * * 0" is each Sunday at five):
-    `flywheel checkup`, without a person. One that has played them is not asked again."""
+    `flywheel model eval`, without a person. One that has played them is not asked again."""
     checkup_tasks: int = Field(100, ge=1)
     """Fresh tasks that it plays. There may be fewer, where worlds have no more."""
     timezone: str = "UTC"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from flywheel.utils.errors import BadInput
 
-FORMAT = 3  # of the files of a workspace, in its iterations.yaml: one more for each step of maintenance/migrate.py
+FORMAT = 4  # of the files of a workspace, in its iterations.yaml: one more for each step of maintenance/migrate.py
 _FORMAT_LINE = re.compile(r"^format: (\d+)$", re.MULTILINE)
 
 
@@ -41,7 +41,7 @@ class Workspace:
             raise BadInput(
                 f"the workspace is of {'an earlier' if earlier else 'a later'} version of flywheel",
                 where=root,
-                fix="`flywheel migrate` brings it up to date" if earlier else "update flywheel",
+                fix="`flywheel workspace migrate` brings it up to date" if earlier else "update flywheel",
             )
         return ws
 

@@ -51,7 +51,7 @@ class PromotionReport:
         lines += ["", "Tasks on which the models differ:", ""] if self.flips else [""]
         lines += [
             f"- {'solved now' if one.gained else '**no longer solved**'}: {one.world}, {one.instruction[:80]} "
-            f"(`flywheel view {one.trajectory_id}`)"
+            f"(`flywheel data view {one.trajectory_id}`)"
             for one in self.flips[:_TOLD]
         ]
         return "\n".join([*lines, "", *self._table()])

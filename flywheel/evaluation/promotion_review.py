@@ -58,7 +58,9 @@ def read_review(ws: Workspace, iteration: int) -> PromotionDecision | None:
         return PromotionDecision(**{**raw, "earlier": tuple(raw.get("earlier", ()))})
     except (ValueError, TypeError, AttributeError) as error:
         raise DataError(
-            f"not a review: {error}", where=ws.relative(file), fix="delete it and decide again with `flywheel review`"
+            f"not a review: {error}",
+            where=ws.relative(file),
+            fix="delete it and decide again with `flywheel review promotion`",
         ) from error
 
 

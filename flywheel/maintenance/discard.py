@@ -42,7 +42,7 @@ def plan_discard(ws: Workspace, iteration: int | None = None) -> DiscardPlan:
         raise BadInput(
             f"iteration {iteration_label(k)} is complete: it is never discarded",
             where="--iteration",
-            fix=f"`flywheel rollback {k - 1}` sets it aside",
+            fix=f"`flywheel iteration rollback {k - 1}` sets it aside",
         )
     if dvc_files.is_promotion_decided(ws, k) or git_tags.is_iteration_tagged(ws, k):
         raise BadInput(

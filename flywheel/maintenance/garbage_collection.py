@@ -43,7 +43,7 @@ def plan_prune(
     them.
     """
     if keep is None and older is None:
-        raise BadInput("no rule", where="flywheel prune", fix="give --keep N, or --older-than DAYS, or both")
+        raise BadInput("no rule", where="flywheel workspace gc", fix="give --keep N, or --older-than DAYS, or both")
     begun = stage_records.list_iterations(ws)
     complete = [k for k in begun if dvc_files.is_iteration_complete(ws, k)]
     is_open = len(complete) < len(begun)

@@ -1,4 +1,4 @@
-"""Bring a workspace that an earlier version of flywheel made up to date (`flywheel migrate`).
+"""Bring a workspace that an earlier version of flywheel made up to date (`flywheel workspace migrate`).
 
 A step changes one thing wherever it stands in the workspace, in what DVC records of it too. It looks at what is there,
 so it may run again at any time: what a killed run has changed is not changed twice. The format, which tells other
@@ -47,11 +47,11 @@ def migrate_workspace(ws: Workspace) -> Iterator[str]:
             dvc_files.write_workspace_dvc_yaml(ws, max(_begun(ws), default=0))
             yield f"{ws.iterations_index.name}: format {found} -> {FORMAT}"
         if changed and config.load_settings(ws.params).versioning.git:
-            git_tags.commit_workspace(ws, "flywheel migrate")
+            git_tags.commit_workspace(ws, "flywheel workspace migrate")
 
 
 def _places(ws: Workspace) -> Iterator[Workspace]:
-    """The workspace, and what `flywheel rollback` has set aside."""
+    """The workspace, and what `flywheel iteration rollback` has set aside."""
     yield ws
     yield from (Workspace(path) for path in sorted((ws.state / "aside").glob("after-*")))
 
@@ -112,8 +112,20 @@ def _rename_build_step(ws: Workspace) -> Iterator[str]:
             yield f"prefect.yaml: {old} -> {new}"
 
 
+# The workspace's dvc.yaml: its stage has the command of earlier versions.
+
+
+def _rename_report_command(ws: Workspace) -> Iterator[str]:
+    path = ws.root / "dvc.yaml"
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    if "cmd: flywheel report\n" in text:
+        write_text(path, text.replace("cmd: flywheel report\n", "cmd: flywheel iteration report\n"))
+        yield "dvc.yaml: flywheel report -> flywheel iteration report"
+
+
 # In order. Whoever adds one at the end raises `FORMAT` by one (config/workspace.py).
 STEPS = (
     MigrationStep("names and values of settings", _rename_settings),
     MigrationStep("the build step of prefect.yaml", _rename_build_step),
+    MigrationStep("the command of dvc.yaml", _rename_report_command),
 )

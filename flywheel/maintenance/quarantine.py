@@ -139,7 +139,7 @@ def _choose_rows(
     (count,) = connection.execute("SELECT count(*) FROM chosen").fetchone()
     if not count:
         what = f"no row of {table} that iteration {iteration_label(iteration)} set aside is so"
-        raise BadInput(what, where=f"--where {where}", fix=f"`flywheel quarantine {iteration} --rows` shows them")
+        raise BadInput(what, where=f"--where {where}", fix=f"`flywheel data quarantine {iteration} --rows` shows them")
     own, then = ", ".join(assignments), ", ".join(f"{sql} AS {name}" for name, sql in assignments.items())
     before = database.query_rows(
         connection, f"SELECT {keys}, {own} FROM {rows} WHERE {where} ORDER BY {keys} LIMIT {_EXAMPLES}"

@@ -2,8 +2,8 @@
 
 An answer is a label as any other, a line in `reviews/<reviewer>.jsonl`, whose queue names the iteration that asked: the
 newest one of a trajectory counts, earlier ones stay. Once the review has ended, questions and answers are a decision of
-the iteration (`store/routing_decisions.py`), applied as `flywheel reroute` does it: routes, stores, lineage, manifest.
-Later labels do not count for it.
+the iteration (`store/routing_decisions.py`), applied as `flywheel data reroute` does it: routes, stores, lineage,
+manifest. Later labels do not count for it.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ def require_route_review(ws: Workspace, iteration: int, stage: str) -> None:
             f"{lacking} of {len(found)} trajectories of iteration {iteration_label(iteration)} need a label before it "
             "trains",
             where="routing.review",
-            fix="`flywheel label` lists them, and how to say what they are",
+            fix="`flywheel review routes` lists them, and how to say what they are",
         )
     with run_lock.hold_workspace_reentrant(ws):
         end_route_review(ws, iteration, ALL_LABELLED)
@@ -265,10 +265,10 @@ def _verdict_text(one: dict[str, Any]) -> str:
 def _not_asked_error(ws: Workspace, iteration: int, trajectory_id: str) -> BadInput:
     ended = any(one.looked for one in routing_decisions.read_decisions(ws, iteration))
     ended = ended or GATED_STAGE in dvc_files.recorded_stages(ws, iteration)
-    why = "it trains on what was routed already" if ended else "`flywheel label` lists what is asked"
+    why = "it trains on what was routed already" if ended else "`flywheel review routes` lists what is asked"
     return BadInput(
         f"nobody is asked about {trajectory_id[:80]} of iteration {iteration_label(iteration)}",
-        where="flywheel label",
+        where="flywheel review routes",
         fix=f"{why}; other trajectories are labelled in the explorer (`flywheel ui`)",
     )
 

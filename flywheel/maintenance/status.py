@@ -89,7 +89,7 @@ def status_lines(standing: WorkspaceStatus) -> Iterator[tuple[str, str]]:
         yield (
             "yellow",
             f"iteration {iteration_label(k)} is not complete ({done} of {done + waiting.count(k)} stages): "
-            "`flywheel run` goes on with it, `flywheel discard` gives it up",
+            "`flywheel run` goes on with it, `flywheel iteration drop` gives it up",
         )
     if not standing.changed and not standing.damage:
         yield "", "every stage is recorded in DVC and unchanged"

@@ -223,7 +223,7 @@ def _bad_field(error: ValidationError) -> BadInput:
         del place[4]  # the part's type, which pydantic puts between the part and its field
     where = ".".join(map(str, place))
     others = f" (and {len(more)} more)" if more else ""
-    fix = "see POST /v1/chat/completions in docs/serving.md#flywheel-serve"
+    fix = "see POST /v1/chat/completions in docs/serving.md#flywheel-model-serve"
     return BadInput(f"{fault['msg']}{others}", where=where, fix=fix)
 
 
@@ -359,7 +359,7 @@ def parse_chat_answer(body: Any, *, where: str) -> ChatAnswer:
         raise PolicyError(
             "the server gives no token ids, and training must not guess them from the text",
             where=where,
-            fix="use a server that honours return_token_ids: flywheel serve, or vllm 0.10.2 and newer",
+            fix="use a server that honours return_token_ids: flywheel model serve, or vllm 0.10.2 and newer",
         )
     if entries is None:
         raise PolicyError(

@@ -95,7 +95,7 @@ def _as_it_is(ws: Workspace, session: SessionFolder) -> SessionFolder:
         raise DataError(
             "a recorded session is gone since it was chosen",
             where=session.path,
-            fix="put it back, or choose anew with `flywheel discard`",
+            fix="put it back, or choose anew with `flywheel iteration drop`",
         )
     now = replace(session, sha256=folder_digest(folder))
     if now != session:

@@ -1,4 +1,4 @@
-"""Serve ASGI applications on this machine: the worlds, folders of files, `flywheel serve`, Prefect's server.
+"""Serve ASGI applications on this machine: the worlds, folders of files, `flywheel model serve`, Prefect's server.
 
 A web page that the engineer's own browser has open can send requests to them too, by a name of its own that it gives
 an address of this machine. So each answers to its own host and origin alone.

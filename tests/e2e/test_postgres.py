@@ -74,14 +74,14 @@ def test_one_who_may_make_no_tables_is_told(postgres_server):
         prefect_server_main.prepare_database()
 
 
-@pytest.mark.parametrize("command", ["run", "up"])
+@pytest.mark.parametrize("command", [["run"], ["workspace", "up"]], ids=" ".join)
 def test_a_command_ends_before_anything_begins(postgres_server, tmp_path, command):
     ws = minimal_iterations.begun(tmp_path / "small")
     wrong = {**os.environ, _VARIABLE: postgres_server.url("postgres", f"{PASSWORD}-wrong")}
     wrong.pop("PREFECT_API_URL", None)
     flywheel = Path(sys.executable).with_name("flywheel")
     done = subprocess.run(
-        [flywheel, command, "-w", ws.root], env=wrong, capture_output=True, text=True, timeout=PATIENCE_S
+        [flywheel, *command, "-w", ws.root], env=wrong, capture_output=True, text=True, timeout=PATIENCE_S
     )
     assert done.returncode == BadInput.exit_code, done.stderr
     assert "password authentication failed" in done.stderr

@@ -176,7 +176,9 @@ def test_a_paused_run_sees_the_decision_of_the_command(ws):
 
     with get_client(sync_client=True) as client:
         paused_run(client, time.monotonic() + PATIENCE_S)
-    result = CliRunner().invoke(main, ["review", "-k", "1", "--keep", "--reviewer", "Bo", "-w", str(ws.root)])
+    result = CliRunner().invoke(
+        main, ["review", "promotion", "-k", "1", "--keep", "--reviewer", "Bo", "-w", str(ws.root)]
+    )
     assert result.exit_code == 0, result.output
     thread.join(PATIENCE_S)
     assert not thread.is_alive()

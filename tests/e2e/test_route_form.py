@@ -108,7 +108,7 @@ def test_the_form_says_what_is_asked_and_moves_what_is_answered(ws):
         keys = keyset_from_paused_state(run.state)
         shown = read_flow_run_input(keys["description"], flow_run_id=run.id)
     for one in found:
-        assert f"{one.line} (`flywheel view {one.trajectory_id}`)" in shown
+        assert f"{one.line} (`flywheel data view {one.trajectory_id}`)" in shown
     assert store_of(ws, found[1].trajectory_id) == ("ct" if found[1].v else "sft")
     assert ended(ws) == "Ada sent the form, with 3 of 4 not looked at"
     assert route_review.open_questions(ws, 1) == []
@@ -157,7 +157,7 @@ def test_a_flow_that_is_killed_while_it_waits_is_gone_on_with(ws, prefect):
         finally:
             process.send_signal(signal.SIGKILL)
             process.wait(PATIENCE_S)
-        assert flywheel(ws, "label", second.trajectory_id, "solved", "--reviewer", "Ada")[0] == 0
+        assert flywheel(ws, "review", "routes", second.trajectory_id, "solved", "--reviewer", "Ada")[0] == 0
         with waiting_flow(ws):
             run = paused(client, {*before, killed.id})
             send(client, run, {"reviewer": "Bo"})

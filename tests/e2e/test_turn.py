@@ -232,7 +232,7 @@ def test_a_changed_file_is_seen_and_checked_out_again(turned):
     part.write_bytes(whole[: len(whole) // 2])
     # What a closed iteration's rows were is kept beside it: the answer is the same, and the damage is told.
     assert flywheel(ws, "query", "from routes") == (0, before)
-    code, output = flywheel(ws, "verify")
+    code, output = flywheel(ws, "workspace", "verify")
     assert code == 1
     assert part.name in output
     assert "dvc checkout" in output

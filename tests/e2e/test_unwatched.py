@@ -1,4 +1,4 @@
-"""A flywheel that nobody watches: schedules, what data and dead runs begin; `flywheel up`, whose parts are killed."""
+"""A flywheel that nobody watches: schedules, what data and dead runs begin; `workspace up`, whose parts are killed."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ def test_what_is_up_outlives_its_parts_and_leaves_nothing_behind(small, tmp_path
         return done.stdout
 
     port = free_port()
-    said = flywheel("up", "--port", str(port))
+    said = flywheel("workspace", "up", "--port", str(port))
     try:
         assert f"Prefect:  http://127.0.0.1:{port}\n" in said
         assert f"Explorer: http://127.0.0.1:{port + 2}\n" in said
@@ -249,11 +249,11 @@ def test_what_is_up_outlives_its_parts_and_leaves_nothing_behind(small, tmp_path
             family += psutil.Process(up["pid"]).children(recursive=True)
             kill(family, "flows.ops.process_worker")  # its run goes on without it
     finally:
-        flywheel("down")
+        flywheel("workspace", "down")
     _, alive = psutil.wait_procs([left, *family], timeout=PATIENCE_S)
     assert alive == []
     assert supervisor.find_supervisor(small) == {}
-    done = subprocess.run([FLYWHEEL, "down", "-w", str(small.root)], capture_output=True, text=True)
+    done = subprocess.run([FLYWHEEL, "workspace", "down", "-w", str(small.root)], capture_output=True, text=True)
     assert (done.returncode, "nothing is up here" in done.stderr) == (2, True)
 
 

@@ -48,13 +48,13 @@ def test_a_question_is_the_same_by_all_ways_and_none_that_is_held_out_is_shown()
     met = [{task_content(task) for task in some} for some in (held_out, train, shown)]
     assert [len(some) for some in met] == [60, 120, 90]
     assert not met[0] & (met[1] | met[2])
-    with pytest.raises(BadInput, match=r"--each 101 .*1 to 100 held-out questions"):
+    with pytest.raises(BadInput, match=r"--held-out 101 .*1 to 100 held-out questions"):
         start.tasks("eval", 101, start.WAYS)
 
 
 def test_too_many_held_out_questions_are_refused_before_anything_begins(tmp_path):
-    with pytest.raises(BadInput, match="--each 101"):
-        module("hybrid").main(["--out", str(tmp_path / "runs"), "--each", "101"])
+    with pytest.raises(BadInput, match="--held-out 101"):
+        module("hybrid").main(["--out", str(tmp_path / "runs"), "--held-out", "101"])
     assert not (tmp_path / "runs").exists()
 
 

@@ -74,7 +74,7 @@ def test_held_out_tasks_are_none_of_those_trained_or_shown(episodes):
     met = [task_content(task) for task in held_out]
     assert len(set(met)) == len(met)
     assert not set(met) & {task_content(task) for task in (*train, *shown)}
-    with pytest.raises(BadInput, match=r"--each 101 .*1 to 100 held-out tasks of a kind"):
+    with pytest.raises(BadInput, match=r"--held-out 101 .*1 to 100 held-out tasks of a kind"):
         start.tasks("eval", 101, kinds)
     assert [task.task_id for task in held_out] == [task.task_id for task in start.tasks("eval", 20, kinds)]
 
@@ -108,7 +108,9 @@ def test_a_recipe_is_looked_for_by_settings_of_rl_alone():
             run.read_other([wrong])
 
 
-@pytest.mark.parametrize("wrong", [("--at-once", "0"), ("--each", "0"), ("--each", "101"), ("--set", "actor=1")])
+@pytest.mark.parametrize(
+    "wrong", [("--parallel", "0"), ("--held-out", "0"), ("--held-out", "101"), ("--set", "actor=1")]
+)
 def test_what_cannot_be_run_is_refused_before_anything_begins(tmp_path, wrong):
     with pytest.raises(BadInput, match=" ".join(wrong) if wrong[0] != "--set" else "'actor=1'"):
         module("rl").main(["--out", str(tmp_path / "runs"), *wrong])

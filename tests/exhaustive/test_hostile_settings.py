@@ -261,10 +261,10 @@ def test_an_error_of_a_frozen_file_names_it_and_the_way_out(ws, tmp_path):
     code, output = flywheel("run", "-w", own.root)
     assert code == 2
     assert "iterations/001/params.yaml" in output
-    assert "flywheel discard --iteration 1" in output
+    assert "flywheel iteration drop --iteration 1" in output
     own.frozen_params(1).write_text("seed: x\n")
-    assert "flywheel discard --iteration 1" in flywheel("run", "-w", own.root)[1]
-    code, output = flywheel("discard", "--yes", "-w", own.root)
+    assert "flywheel iteration drop --iteration 1" in flywheel("run", "-w", own.root)[1]
+    code, output = flywheel("iteration", "drop", "--yes", "-w", own.root)
     assert code == 0
     assert "iterations/001" in output
     assert not own.frozen_params(1).exists()

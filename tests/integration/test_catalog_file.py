@@ -108,10 +108,10 @@ def test_what_is_no_catalogue_is_not_overwritten(tmp_path):
 def test_the_command_writes_it_and_without_a_file_tells_what_there_is(ws, tmp_path):
     (ws.root / "dvc.yaml").touch()
     path = tmp_path / "c.duckdb"
-    done = CliRunner().invoke(main, ["catalog", str(path), "--workspace", str(ws.root)])
+    done = CliRunner().invoke(main, ["data", "catalog", str(path), "--workspace", str(ws.root)])
     assert (done.exit_code, done.output) == (0, f"{path}\n")
     with duckdb.connect(path, read_only=True) as connection:
         assert {name for (name,) in connection.execute("SHOW TABLES").fetchall()} >= {*TABLES, "iterations"}
-    told = CliRunner().invoke(main, ["catalog"])
+    told = CliRunner().invoke(main, ["data", "catalog"])
     assert told.exit_code == 0
     assert "### replay(id)" in told.output

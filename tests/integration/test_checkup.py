@@ -35,7 +35,7 @@ def played(tmp_path_factory) -> Workspace:
     ws = minimal_iterations.created(tmp_path_factory.mktemp("checkup") / "night")
     write_text(ws.params, dump_settings(small(3)))
     git_tags.commit_to_git(ws.root, "Few tasks", ("params.yaml",))
-    code, said = flywheel(ws, "checkup")
+    code, said = flywheel(ws, "model", "eval")
     assert code == 0, said
     assert "the model of iteration 000 on fresh tasks: all " in said
     return ws
@@ -92,7 +92,7 @@ def test_without_one_the_view_is_empty(tmp_path):
 
 
 def test_what_was_looked_at_in_the_same_way_is_not_looked_at_again(ws, plays):
-    code, said = flywheel(ws, "checkup")
+    code, said = flywheel(ws, "model", "eval")
     assert (code, plays) == (0, [])
     assert "as was known before" in said
     assert not checkup.run_checkup(ws, small(4)).before  # more tasks

@@ -58,30 +58,42 @@ def one_line(output: str) -> str:
     return lines[0]
 
 
-@pytest.mark.parametrize("command", [*main.table])
-def test_every_command_has_help_with_an_example(command):
-    code, output = flywheel(command, "--help")
+@pytest.mark.parametrize("words", [*main.iterate_commands()], ids=" ".join)
+def test_every_command_has_help_with_an_example(words):
+    code, output = flywheel(*words, "--help")
     assert code == 0
-    assert f"flywheel {command}" in output.split("Example:")[1]
+    assert f"flywheel {' '.join(words)} " in " ".join(output.split("Example:")[1].split()) + " "
 
 
-@pytest.mark.parametrize("command", [*main.table])
-def test_the_table_of_commands_says_what_the_command_says(command):
-    found = main.get_command(click.Context(main), command)
-    assert (found.name, found.get_short_help_str(200)) == (command, main.table[command][1])
+@pytest.mark.parametrize("words", [*main.iterate_commands()], ids=" ".join)
+def test_the_table_of_commands_says_what_the_command_says(words):
+    group = main
+    for word in words[:-1]:
+        group = group.table[word]
+    found = group.get_command(click.Context(group), words[-1])
+    if isinstance(found, click.Group):
+        assert found.get_short_help_str(200)
+    else:
+        assert (found.name, found.get_short_help_str(200)) == (words[-1], group.table[words[-1]][1])
 
 
-def test_help_loads_none_of_what_commands_work_with():
+def test_help_of_the_command_and_its_groups_loads_none_of_what_commands_work_with():
     heavy = ("torch", "prefect", "flows", "pydantic", "pyarrow", "duckdb", "dvc", "flywheel.config")
     code = f"""
 import sys
 from flywheel.cli import main
-main(["--help"], standalone_mode=False)
+for words in [(), *main.iterate_commands()]:
+    group = main
+    for word in words:
+        group = getattr(group, "table", {{}}).get(word)
+    if hasattr(group, "table"):
+        main([*words, "--help"], standalone_mode=False)
 sys.exit(", ".join({{*sys.modules}} & {{*{heavy!r}}}) or None)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert "settings" in done.stdout
+    assert "rollback" in done.stdout
 
 
 def test_outside_a_workspace(tmp_path):
@@ -219,7 +231,7 @@ def test_a_workspace_that_cannot_be_written_is_one_line(workspace, monkeypatch):
     begin_iteration(workspace, 1, frozen_without_sessions(workspace))
     with monkeypatch.context() as patient:
         patient.setattr(Path, "mkdir", refused)
-        for command in (["run"], ["report"], ["discard", "--yes"]):
+        for command in (["run"], ["iteration", "report"], ["iteration", "drop", "--yes"]):
             code, output = flywheel(*command, "-w", workspace.root)
             assert code == 1, command
             assert "Read-only file system" in one_line(output)
@@ -235,7 +247,13 @@ def frozen_without_sessions(ws: Workspace):
 
 @pytest.mark.parametrize(
     "command",
-    [["init"], ["doctor", "-w"], ["pretrain", "--out"], ["page", "try", "miniwob", "--screen"], ["run", "-w"]],
+    [
+        ["init"],
+        ["doctor", "-w"],
+        ["model", "pretrain", "--out"],
+        ["env", "page", "try", "miniwob", "--screenshot"],
+        ["run", "-w"],
+    ],
     ids=lambda command: command[0],
 )
 @pytest.mark.parametrize("place", ["file/in it", "x" * 300, "/proc/none/in it"], ids=["file", "long", "no folder"])
@@ -250,12 +268,13 @@ def test_a_place_where_nothing_can_be_is_one_line(tmp_path, command, place):
     ("words", "said"),
     [
         (["nothing"], "No such command"),
+        (["rnu"], "did you mean `flywheel run`?"),
         (["--nothing"], "No such option"),
         (["query"], "Missing argument"),
         (["query", "select 1", "--format", "xml"], "'xml' is not one of"),
         (["stage", "route"], "Missing option"),
-        (["page", "try", "miniwob", "--seed", "-1"], "not in the range"),
-        (["page", "nothing"], "No such command"),
+        (["env", "page", "try", "miniwob", "--seed", "-1"], "not in the range"),
+        (["env", "page", "nothing"], "No such command"),
     ],
     ids=" ".join,
 )
@@ -301,12 +320,12 @@ def test_init_refuses_an_unknown_profile_and_makes_nothing(tmp_path):
 def test_clean_leaves_what_runs_did_not_make(workspace):
     partitions.write_partition(workspace, "tasks", 1, "synthesize", [])
     (workspace.root / "models" / "iteration=001").mkdir()
-    code, _ = flywheel("clean", "--yes", "-w", workspace.root)
+    code, _ = flywheel("workspace", "reset", "--yes", "-w", workspace.root)
     assert code == 0
     assert not workspace.data.exists()
     assert (workspace.root / "models" / "base" / "model.safetensors").is_file()
     assert (workspace.root / "params.yaml").is_file()
-    assert "nothing to remove" in flywheel("clean", "--yes", "-w", workspace.root)[1]
+    assert "nothing to remove" in flywheel("workspace", "reset", "--yes", "-w", workspace.root)[1]
 
 
 def test_doctor_tells_programs_what_is_missing(workspace):

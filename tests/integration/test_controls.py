@@ -67,7 +67,9 @@ def test_a_page_of_every_control_passes_page_try(tmp_path):
         "{name: every, title: Every control, folder: ., instruction: Change them., reward: changes, success: 1000,"
         " reset: reload, seeded: false, splits: [eval], max_steps: 6, viewport: [800, 600]}"
     )
-    answer = CliRunner().invoke(main, ["page", "try", str(tmp_path / "page.yaml"), "--screen", str(tmp_path / "s.png")])
+    answer = CliRunner().invoke(
+        main, ["env", "page", "try", str(tmp_path / "page.yaml"), "--screenshot", str(tmp_path / "s.png")]
+    )
     assert answer.output.splitlines()[-1] == "every: it works", answer.output
 
 

@@ -45,7 +45,7 @@ def begin(ws: Workspace) -> None:
 def test_what_was_begun_goes_and_nothing_else(ws):
     before = content(ws)
     begin(ws)
-    result = CliRunner().invoke(main, ["discard", "--yes", "-w", str(ws.root)])
+    result = CliRunner().invoke(main, ["iteration", "drop", "--yes", "-w", str(ws.root)])
     assert result.exit_code == 0, result.output
     assert content(ws) == before
     assert stage_records.list_iterations(ws) == [1]
@@ -59,7 +59,7 @@ def test_what_was_begun_goes_and_nothing_else(ws):
 def test_it_asks_first(ws):
     begin(ws)
     before = content(ws)
-    result = CliRunner().invoke(main, ["discard", "-w", str(ws.root)], input="n\n")
+    result = CliRunner().invoke(main, ["iteration", "drop", "-w", str(ws.root)], input="n\n")
     assert "iterations/002" in result.output
     assert content(ws) == before
 
@@ -116,7 +116,7 @@ def test_not_while_a_run_is_at_work(ws):
     before = content(ws)
     with run_lock.hold_workspace(ws):
         assert run_lock.is_workspace_busy(ws)
-        result = CliRunner().invoke(main, ["discard", "--yes", "-w", str(ws.root)])
+        result = CliRunner().invoke(main, ["iteration", "drop", "--yes", "-w", str(ws.root)])
         with pytest.raises(FlywheelError, match="another run"), run_lock.hold_workspace(ws):
             pass
     assert not run_lock.is_workspace_busy(ws)

@@ -85,7 +85,7 @@ def test_hugging_face_reads_every_column_and_screen(built, tmp_path, store, monk
 
 def test_export_tells_what_is_lost_and_overwrites_nothing(built, tmp_path):
     (built.root / "params.yaml").touch()
-    wanted = ["export", "webdataset", "-w", str(built.root), "-o", str(tmp_path / "out")]
+    wanted = ["data", "export", "webdataset", "-w", str(built.root), "-o", str(tmp_path / "out")]
     result = CliRunner().invoke(main, wanted)
     assert result.exit_code == 0, result.output
     assert "What the format does not hold:" in result.output
@@ -304,7 +304,7 @@ def test_the_command_imports_once_and_tells_what_is_lost(tmp_path):
     (tmp_path / "params.yaml").write_text("seed: 7\n")
     (tmp_path / "dvc.yaml").write_text("stages: {}\n")
     lines, images = agentnet_files(tmp_path, *CODES)
-    wanted = ["import", "agentnet", str(lines), "--images", str(images), "-w", str(tmp_path)]
+    wanted = ["data", "import", "agentnet", str(lines), "--images", str(images), "-w", str(tmp_path)]
     first = CliRunner().invoke(main, wanted)
     assert first.exit_code == 0, first.output
     assert "imported 1 trajectories" in first.output

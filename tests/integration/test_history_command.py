@@ -1,4 +1,4 @@
-"""What ran, what failed and why, how long it took, what was read and written: in SQL, and by `flywheel history`."""
+"""What ran, what failed and why, how long it took, what was read and written: in SQL, and by `iteration history`."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def ask(ws: Workspace, sql: str) -> list[dict]:
 
 
 def told(ws: Workspace, *arguments) -> list | dict:
-    code, output = flywheel(ws, "history", *arguments, "--format", "json")
+    code, output = flywheel(ws, "iteration", "history", *arguments, "--format", "json")
     assert code == 0, output
     return json.loads(output)
 
@@ -223,7 +223,7 @@ def test_all_of_a_stage(ws):
 
 def test_the_page_of_a_stage_can_be_read_in_80_columns(ws, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    code, output = flywheel(ws, "history", "-k", 13, "-s", "rollout")
+    code, output = flywheel(ws, "iteration", "history", "-k", 13, "-s", "rollout")
     assert code == 0
     lines = [line.rstrip() for line in output.splitlines()]
     assert max(map(len, lines)) <= 80
@@ -234,7 +234,7 @@ def test_the_page_of_a_stage_can_be_read_in_80_columns(ws, monkeypatch):
 
 
 def test_what_failed_is_told_with_the_reason(ws):
-    code, output = flywheel(ws, "history", "--failed")
+    code, output = flywheel(ws, "iteration", "history", "--failed")
     lines = [line.rstrip() for line in output.splitlines()]
     assert (code, lines) == (
         0,
@@ -243,17 +243,17 @@ def test_what_failed_is_told_with_the_reason(ws):
             "     EnvError: the browser is gone (s1); start again",
         ],
     )
-    assert flywheel(ws, "history", "--failed", "-k", 12) == (0, "nothing failed\n")
+    assert flywheel(ws, "iteration", "history", "--failed", "-k", 12) == (0, "nothing failed\n")
     assert told(ws, "--failed", "--stage", "score") == []
 
 
 def test_an_iteration_is_told_from_its_own_partitions_and_those_of_ten_before(ws):
     (path,) = partitions.partition_files(ws, "runs", 2, "runs")
     path.write_bytes(b"no Parquet")
-    assert flywheel(ws, "history", "-k", 13)[0] == 0
-    assert flywheel(ws, "history", "-k", 13, "-s", "rollout")[0] == 0
-    assert flywheel(ws, "history", "-k", 3, "--failed")[0] == 0
-    code, output = flywheel(ws, "history", "-k", 12)
+    assert flywheel(ws, "iteration", "history", "-k", 13)[0] == 0
+    assert flywheel(ws, "iteration", "history", "-k", 13, "-s", "rollout")[0] == 0
+    assert flywheel(ws, "iteration", "history", "-k", 3, "--failed")[0] == 0
+    code, output = flywheel(ws, "iteration", "history", "-k", 12)
     assert (code, output.count("\n")) == (1, 1)
     assert "runs/iteration=002" in output
 
@@ -295,7 +295,7 @@ def test_a_stage_that_was_run_without_prefect_has_the_time_of_its_work(ws):
 
 def test_nothing_was_made_yet(tmp_path):
     ws, _ = synthetic.workspace(tmp_path)
-    assert flywheel(ws, "history") == (0, "no iteration yet: type flywheel run\n")
+    assert flywheel(ws, "iteration", "history") == (0, "no iteration yet: type flywheel run\n")
     assert told(ws) == []
 
 
@@ -310,14 +310,14 @@ def test_nothing_was_made_yet(tmp_path):
     ],
 )
 def test_what_cannot_be_told_is_one_line(ws, asked, said):
-    code, output = flywheel(ws, "history", *asked)
+    code, output = flywheel(ws, "iteration", "history", *asked)
     assert code == 2
     assert said in output
     assert output.count("\n") == 1
 
 
 def test_csv_has_the_rows_with_the_whole_reason(ws):
-    code, output = flywheel(ws, "history", "-s", "rollout", "--format", "csv")
+    code, output = flywheel(ws, "iteration", "history", "-s", "rollout", "--format", "csv")
     assert code == 0
     rows = list(csv.DictReader(io.StringIO(output)))
     assert [row["iteration"] for row in rows] == [str(k) for k in range(4, 14)]

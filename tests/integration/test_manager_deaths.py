@@ -207,8 +207,9 @@ async def _manager_process(folder: Path, port: int) -> asyncio.subprocess.Proces
     words = [
         "-c",
         "from flywheel.cli import main; main()",
-        "sandbox",
-        "serve",
+        "env",
+        "server",
+        "manager",
         "--port",
         str(port),
         "--state",

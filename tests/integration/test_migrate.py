@@ -1,4 +1,4 @@
-"""`flywheel migrate`: a workspace of an earlier version is refused, brought up to date, and goes on."""
+"""`flywheel workspace migrate`: a workspace of an earlier version is refused, brought up to date, and goes on."""
 
 from __future__ import annotations
 
@@ -70,16 +70,18 @@ def is_clean(ws: Workspace) -> bool:
     return "iterations/" not in done.stdout and not stage_records.changed_stages(ws)
 
 
-@pytest.mark.parametrize("words", [("status",), ("verify",), ("query", "SELECT 1"), ("settings",), ("run",)])
+@pytest.mark.parametrize(
+    "words", [("status",), ("workspace", "verify"), ("query", "SELECT 1"), ("settings",), ("run",)]
+)
 def test_other_commands_say_what_to_type(old, words):
     code, output = flywheel(old, *words)
     assert (code, len(output.splitlines())) == (2, 1)
     assert "of an earlier version of flywheel" in output
-    assert "`flywheel migrate`" in output
+    assert "`flywheel workspace migrate`" in output
 
 
 def test_what_was_recorded_stands_by_the_names_of_today(old, one_iteration):
-    code, output = flywheel(old, "migrate")
+    code, output = flywheel(old, "workspace", "migrate")
     assert code == 0
     for said in ("params.yaml: policy.space -> ", "iterations/001/params.yaml: ", "001/dvc.lock: ", "format 1 -> "):
         assert said in output
@@ -92,9 +94,9 @@ def test_what_was_recorded_stands_by_the_names_of_today(old, one_iteration):
 
 
 def test_a_second_time_there_is_nothing_to_do(old):
-    flywheel(old, "migrate")
+    flywheel(old, "workspace", "migrate")
     before = {path: path.read_bytes() for path in old.root.rglob("*") if path.suffix in (".yaml", ".lock")}
-    assert flywheel(old, "migrate") == (0, "nothing to do: the workspace is up to date\n")
+    assert flywheel(old, "workspace", "migrate") == (0, "nothing to do: the workspace is up to date\n")
     assert before == {path: path.read_bytes() for path in before}
 
 
@@ -118,24 +120,24 @@ def test_a_killed_one_goes_on(old, one_iteration):
 def test_what_was_set_aside_comes_along(old):
     aside = Workspace(old.state / "aside" / "after-000-1")
     shutil.copytree(old.root / "iterations" / "001", aside.iteration(1))
-    assert f".flywheel/aside/{aside.root.name}/iterations/001/params.yaml: " in flywheel(old, "migrate")[1]
+    assert f".flywheel/aside/{aside.root.name}/iterations/001/params.yaml: " in flywheel(old, "workspace", "migrate")[1]
     config.load_settings(aside.frozen_params(1))
 
 
 def test_a_workspace_in_git_is_committed(old):
     git_tags.init_git(old.root)
     old.params.write_text(old.params.read_text().replace("git: false", "git: true"))
-    flywheel(old, "migrate")
+    flywheel(old, "workspace", "migrate")
     told = subprocess.run(
         ["git", "-C", old.root, "log", "-1", "--format=%s", "--stat"], check=True, capture_output=True, text=True
     ).stdout
-    assert told.startswith("flywheel migrate\n")
+    assert told.startswith("flywheel workspace migrate\n")
     assert "iterations/001/params.yaml" in told
 
 
 def test_a_workspace_of_a_later_version_is_left_alone(old):
     old.iterations_index.write_text(f"format: {FORMAT + 1}\nnewest: ['001']\n")
-    for words in (("migrate",), ("status",)):
+    for words in (("workspace", "migrate"), ("status",)):
         code, output = flywheel(old, *words)
         assert (code, "update flywheel" in output) == (2, True)
 
@@ -153,5 +155,13 @@ def test_the_format_counts_the_steps():
 def test_the_build_step_of_prefect_is_where_it_lies_now(old):
     path = old.root / "prefect.yaml"
     path.write_text("build:\n  - flows.code.fingerprint: {id: code}\n")
-    flywheel(old, "migrate")
+    flywheel(old, "workspace", "migrate")
     assert path.read_text() == "build:\n  - flows.code_version.code_version_build_step: {id: code}\n"
+
+
+def test_the_command_of_dvc_is_the_one_of_today(old):
+    path = old.root / "dvc.yaml"
+    path.write_text(path.read_text().replace("flywheel iteration report", "flywheel report"))
+    assert "dvc.yaml: flywheel report -> flywheel iteration report" in flywheel(old, "workspace", "migrate")[1]
+    assert path.read_text() == dvc_files.WORKSPACE_DVC_YAML
+    assert is_clean(old)

@@ -125,7 +125,7 @@ def test_what_is_wrong_in_the_manifest_is_told(workspace):
 def test_the_command_tells_of_each(workspace):
     workspace.add("good", example(RIGHT))
     workspace.add("bad", example(RIGHT, [execute("sudo ls")]))
-    asked = ["osworld", str(workspace.root / "tasks"), "--kind", "terminal"]
+    asked = ["env", "osworld", str(workspace.root / "tasks"), "--kind", "terminal"]
     told = json.loads(CliRunner().invoke(main, [*asked, "--json"]).output)
     assert told == {
         "played": ["tasks_good"],

@@ -57,7 +57,7 @@ def test_a_package_is_fetched_once_and_served_from_the_cache(tmp_path, cache):
     wheel(tmp_path)
     found = manifest(tmp_path)
     assert not packages.has_page_files(found)
-    with pytest.raises(BadInput, match=r"flywheel page fetch .*lampgame\.yaml"):
+    with pytest.raises(BadInput, match=r"flywheel env page fetch .*lampgame\.yaml"):
         packages.find_served_folder(found)
     folder, checksum = packages.fetch_page_packages(found)
     assert folder == packages.find_served_folder(found)

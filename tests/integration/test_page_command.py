@@ -1,4 +1,4 @@
-"""`flywheel page`: trying a manifest, listing and fetching."""
+"""`flywheel env page`: trying a manifest, listing and fetching."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def lay(folder, **fields):
 
 
 def typed(*words):
-    answer = CliRunner().invoke(main, ["page", *map(str, words)])
+    answer = CliRunner().invoke(main, ["env", "page", *map(str, words)])
     return answer.exit_code, answer.output
 
 
 def tried(folder, *options):
-    return typed("try", folder / "page.yaml", "--timeout", 60, "--screen", folder / "screen.png", *options)
+    return typed("try", folder / "page.yaml", "--timeout", 60, "--screenshot", folder / "screen.png", *options)
 
 
 def test_trying_a_page_tells_all_and_draws_it(tmp_path):

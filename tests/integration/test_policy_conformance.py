@@ -1,4 +1,4 @@
-"""What every back-end of `Policy` keeps: the embedded one, and the remote one over a real `flywheel serve` process."""
+"""What every back-end of `Policy` keeps: the embedded one, and the remote one over a real `model serve` process."""
 
 from __future__ import annotations
 

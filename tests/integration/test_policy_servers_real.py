@@ -1,4 +1,4 @@
-"""Several servers of `flywheel serve`: RL publishes to all of them, and one is killed in a rollout."""
+"""Several servers of `flywheel model serve`: RL publishes to all of them, and one is killed in a rollout."""
 
 from __future__ import annotations
 

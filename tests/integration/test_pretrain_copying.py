@@ -120,5 +120,5 @@ def test_a_base_learns_to_copy_and_its_sight_and_words_rest(tmp_path, monkeypatc
 
 
 def test_only_a_base_that_sees_learns_to_copy(tmp_path):
-    with pytest.raises(BadInput, match="add --start MODEL --seeing 0"):
+    with pytest.raises(BadInput, match="add --init-from MODEL --vision-steps 0"):
         run_pretraining(Recipe(tmp_path, copying=True))

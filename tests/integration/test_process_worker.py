@@ -1,4 +1,4 @@
-"""When our worker asks the server for runs; that it runs them is tested with `flywheel up` and stages apart."""
+"""When our worker asks the server for runs; that it runs them is tested with `workspace up` and stages apart."""
 
 from __future__ import annotations
 

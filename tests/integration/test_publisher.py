@@ -79,9 +79,9 @@ def vllm(folders):
         yield Vllm(server)
 
 
-@pytest.fixture(params=["flywheel serve", "vllm serve, its routes"])
+@pytest.fixture(params=["flywheel model serve", "vllm serve, its routes"])
 async def publisher(request, folders):
-    if request.param == "flywheel serve":
+    if request.param == "flywheel model serve":
         yield ServePublisher(PolicyEndpoint(PolicySettings(endpoint=request.getfixturevalue("server").url)))
     else:
         yield VllmPublisher(PolicyEndpoint(PolicySettings(endpoint=request.getfixturevalue("vllm").server.url)))

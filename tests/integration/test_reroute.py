@@ -64,7 +64,7 @@ def half(ws: Workspace, k: int) -> None:
 
 
 def test_what_moves_is_shown_and_nothing_is_written(still):
-    code, told = flywheel(still, "reroute", 1, "--threshold", 0.4, "--json")
+    code, told = flywheel(still, "data", "reroute", 1, "--threshold", 0.4, "--json")
     (found,) = json.loads(told)
     assert code == 0
     assert not (still.state / "again").exists()
@@ -80,7 +80,7 @@ def test_what_moves_is_shown_and_nothing_is_written(still):
 def test_what_is_written_is_what_the_stages_give_and_all_is_recorded(ws):
     old = rows(ws, "lineage", 1)
     first = {row["trajectory_id"] for row in rows(ws, "sft", 1)}
-    assert flywheel(ws, "reroute", 1, "--threshold", 0.4, "--write")[0] == 0
+    assert flywheel(ws, "data", "reroute", 1, "--threshold", 0.4, "--write")[0] == 0
     assert stage_records.changed_stages(ws) == {}
     manifest.verify_manifest(ws, 3)
     assert routing_decisions.store_version(ws, 1) == 1
@@ -103,13 +103,13 @@ def test_what_is_written_is_what_the_stages_give_and_all_is_recorded(ws):
 
 def test_without_options_it_goes_back_to_the_parameters(ws):
     before = {row["trajectory_id"]: row["destination"] for row in rows(ws, "routes", 1)}
-    flywheel(ws, "reroute", 1, "--threshold", 0.4, "--write")
+    flywheel(ws, "data", "reroute", 1, "--threshold", 0.4, "--write")
     assert {row["trajectory_id"]: row["destination"] for row in rows(ws, "routes", 1)} != before
-    flywheel(ws, "reroute", 1, "--write")
+    flywheel(ws, "data", "reroute", 1, "--write")
     assert {row["trajectory_id"]: row["destination"] for row in rows(ws, "routes", 1)} == before
     assert routing_decisions.store_version(ws, 1) == 2
     assert stage_records.changed_stages(ws) == {}
-    code, told = flywheel(ws, "reroute", "--all", "--write")
+    code, told = flywheel(ws, "data", "reroute", "--all", "--write")
     assert code == 0
     assert told.count("every trajectory goes where it went") == 3
     assert routing_decisions.store_version(ws, 1) == 2
@@ -117,10 +117,10 @@ def test_without_options_it_goes_back_to_the_parameters(ws):
 
 def test_a_band_of_doubt_sets_aside_and_gives_back(ws):
     in_ct = [row["trajectory_id"] for row in rows(ws, "ct", 1) if row["source"] == "rollout"]
-    flywheel(ws, "reroute", 1, "--band", 0.3, 0.6, "--write")
+    flywheel(ws, "data", "reroute", 1, "--band", 0.3, 0.6, "--write")
     aside = {row["trajectory_id"]: row["reason"] for row in rows(ws, "quarantine", 1)}
     assert {aside[name] for name in in_ct} == {"doubted: score 0.50 is in [0.3, 0.6)"}
-    flywheel(ws, "reroute", 1, "--write")
+    flywheel(ws, "data", "reroute", 1, "--write")
     assert in_ct == [row["trajectory_id"] for row in rows(ws, "ct", 1) if row["source"] == "rollout"]
 
 
@@ -137,7 +137,7 @@ def test_a_scorer_judges_stored_trajectories_anew(recorded, monkeypatch):
             return Score(1.0 if len(case.steps) >= 4 else 0.0)
 
     monkeypatch.setattr(module, "open_scorer", lambda settings: Steps())
-    assert flywheel(recorded, "reroute", 2, "--scorer", "verifier", "--write")[0] == 0
+    assert flywheel(recorded, "data", "reroute", 2, "--scorer", "verifier", "--write")[0] == 0
     long = {row["trajectory_id"] for row in rows(recorded, "trajectories", 2, "rollout") if row["steps"] >= 4}
     scored = {row["trajectory_id"]: row for row in rows(recorded, "scores", 2, "score")}
     assert {name for name, row in scored.items() if row["v"]} == long & scored.keys()
@@ -174,7 +174,7 @@ def test_an_open_iteration_trains_on_what_was_decided_again(ws):
     entries = dvc_files.read_dvc_lock(dvc_files.dvc_lock_path(ws, 3))
     open_ = {name: entry for name, entry in entries.items() if name not in ("promote", "runs")}
     dvc_files.dvc_lock_path(ws, 3).write_text(dvc_files.dump_dvc_lock(open_))
-    flywheel(ws, "reroute", 3, "--threshold", 0.4, "--write")
+    flywheel(ws, "data", "reroute", 3, "--threshold", 0.4, "--write")
     (decision,) = routing_decisions.read_decisions(ws, 3)
     assert decision.stale == ()
     assert stage_records.unfinished_stages(ws, stage_records.stage_names(ws, 3), 3)[0] == "ct"
@@ -192,19 +192,19 @@ def test_an_open_iteration_trains_on_what_was_decided_again(ws):
     ],
 )
 def test_what_cannot_be_followed_is_one_line(still, arguments, what):
-    code, told = flywheel(still, "reroute", *arguments)
+    code, told = flywheel(still, "data", "reroute", *arguments)
     assert code == 2
     assert what in told
     assert told.count("\n") == 1
 
 
 def test_looking_at_what_was_set_aside(still):
-    code, told = flywheel(still, "quarantine", "--json")
+    code, told = flywheel(still, "data", "quarantine", "--json")
     found = json.loads(told)
     assert code == 0
     assert sum(one["rows"] for one in found) == sum(len(rows(still, "quarantine", k)) for k in (1, 2, 3))
     assert any(one["reason"].startswith("contract: logprobs_match") for one in found)
-    code, told = flywheel(still, "quarantine", 1, "--where", "status = 'crashed'")
+    code, told = flywheel(still, "data", "quarantine", 1, "--where", "status = 'crashed'")
     assert [json.loads(line)["trajectory_id"] for line in told.splitlines()] == ["t10001"]
 
 
@@ -215,7 +215,17 @@ def test_a_mended_row_is_judged_and_routed_again(ws, monkeypatch):
     monkeypatch.setattr(module.VerifierScorer, "score", lambda self, case: Score(1.0))
     assert "t10001" in {row["trajectory_id"] for row in rows(ws, "quarantine", 1)}
     before = made_workspaces.content(ws)
-    mend = ["quarantine", 1, "--where", "status = 'crashed'", "--set", "status='completed'", "--set", "error=NULL"]
+    mend = [
+        "data",
+        "quarantine",
+        1,
+        "--where",
+        "status = 'crashed'",
+        "--set",
+        "status='completed'",
+        "--set",
+        "error=NULL",
+    ]
     code, told = flywheel(ws, *mend)
     assert (code, "1 to sft: verified: score 1.00" in told) == (0, True)
     assert made_workspaces.content(ws) == before
@@ -238,10 +248,13 @@ def test_mending_steps_goes_through_the_contracts(recorded, monkeypatch):
 
     monkeypatch.setattr(module.VerifierScorer, "score", lambda self, case: Score(0.0))
     broken = "reason LIKE 'contract: logprobs_match%'"
-    wrong = ["quarantine", 2, "--table", "steps", "--where", broken, "--set", "logprobs=[0.5]"]
+    wrong = ["data", "quarantine", 2, "--table", "steps", "--where", broken, "--set", "logprobs=[0.5]"]
     assert "contract: logprobs_match" in flywheel(recorded, *wrong)[1]
     right = "logprobs=list_transform(token_ids, x -> -0.5)"
-    assert flywheel(recorded, "quarantine", 2, "--table", "steps", "--where", broken, "--set", right, "--write")[0] == 0
+    assert (
+        flywheel(recorded, "data", "quarantine", 2, "--table", "steps", "--where", broken, "--set", right, "--write")[0]
+        == 0
+    )
     assert "t20002" in {row["trajectory_id"] for table in ("sft", "ct") for row in rows(recorded, table, 2)}
     assert len(rows(recorded, "steps", 2, "rollout")) == sum(
         row["steps"] for row in rows(recorded, "trajectories", 2, "rollout")
@@ -262,18 +275,18 @@ def test_mending_steps_goes_through_the_contracts(recorded, monkeypatch):
     ],
 )
 def test_what_cannot_be_mended_is_one_line_and_changes_nothing(still, arguments, what):
-    code, told = flywheel(still, "quarantine", 1, *arguments)
+    code, told = flywheel(still, "data", "quarantine", 1, *arguments)
     assert code == 2
     assert what in told
 
 
 def test_a_decision_leaves_the_large_tables_as_they_are(ws):
-    flywheel(ws, "reroute", 1, "--threshold", 0.4, "--write")
+    flywheel(ws, "data", "reroute", 1, "--threshold", 0.4, "--write")
     files = {path.stat().st_ino for path in ws.partition("steps", 1, "rollout").iterdir()}
-    flywheel(ws, "reroute", 1, "--write")
+    flywheel(ws, "data", "reroute", 1, "--write")
     assert {path.stat().st_ino for path in ws.partition("steps", 1, "rollout").iterdir()} == files
     signed, stores = partitions.partition_files(ws, "signatures", 1, "route"), store_ids(ws)
-    flywheel(ws, "reroute", 1, "--threshold", 0.4, "--write")
+    flywheel(ws, "data", "reroute", 1, "--threshold", 0.4, "--write")
     assert store_ids(ws) != stores
     assert partitions.partition_files(ws, "signatures", 1, "route") == signed  # by content: they are named by it
 

@@ -160,7 +160,7 @@ def test_none_counts_once_the_look_has_ended_or_training_began(ws):
     assert route_review.end_route_review(ws, 1, "again") is None
     with pytest.raises(BadInput, match="it trains on what was routed already"):
         say(ws, one, "solved")
-    code, told = flywheel(ws, "label", one.trajectory_id, "solved", "--reviewer", "Ada")
+    code, told = flywheel(ws, "review", "routes", one.trajectory_id, "solved", "--reviewer", "Ada")
     assert (code, "it trains on what was routed already" in told) == (2, True)
     assert not list(labels.labels_folder(ws).glob("*"))
 
@@ -169,7 +169,7 @@ def test_a_closed_iteration_takes_none(ws):
     with dvc_files.dvc_lock_path(ws, 1).open("a") as file:
         file.write("  ct:\n    cmd: x\n")
     assert route_review.open_questions(ws, 1) == []
-    code, told = flywheel(ws, "label", "--rest", "solved", "--reviewer", "Ada")
+    code, told = flywheel(ws, "review", "routes", "--remaining", "solved", "--reviewer", "Ada")
     assert (code, "nobody is asked" in told) == (2, True)
 
 
@@ -215,25 +215,27 @@ def test_a_turn_that_is_begun_anew_asks_anew(ws):
 
 def test_by_the_command(ws):
     found = route_review.open_questions(ws, 1)
-    code, told = flywheel(ws, "label")
+    code, told = flywheel(ws, "review", "routes")
     assert code == 0
     assert "6 trajectories, 6 without a label" in told
-    assert all(f"flywheel view {one.trajectory_id}" in told and one.line in told for one in found)
+    assert all(f"flywheel data view {one.trajectory_id}" in told and one.line in told for one in found)
     first = found[0].trajectory_id
-    code, told = flywheel(ws, "label", first, opposite(found[0]), "--reviewer", "Ada", "--comment", "it did not buy it")
+    code, told = flywheel(
+        ws, "review", "routes", first, opposite(found[0]), "--reviewer", "Ada", "--comment", "it did not buy it"
+    )
     assert (code, "5 to go" in told) == (0, True)
     code, told = flywheel(ws, "stage", "ct", "-k", 1)
     assert (code, "5 of 6 trajectories of iteration 001 need a label" in told) == (1, True)
     with run_lock.hold_workspace(ws):
-        code, told = flywheel(ws, "label", "--rest", "cannot tell", "--reviewer", "Bo")
+        code, told = flywheel(ws, "review", "routes", "--remaining", "cannot tell", "--reviewer", "Bo")
     assert "the run that waits goes on" in told
     route_review.require_route_review(ws, 1, "ct")
     assert stores(ws)[first] == ("ct" if found[0].v else "sft")
-    assert "nobody is asked" in flywheel(ws, "label")[1]
+    assert "nobody is asked" in flywheel(ws, "review", "routes")[1]
 
 
 def test_the_last_label_is_carried_out_where_no_run_waits(ws):
-    code, told = flywheel(ws, "label", "--rest", "solved", "--reviewer", "Ada")
+    code, told = flywheel(ws, "review", "routes", "--remaining", "solved", "--reviewer", "Ada")
     assert (code, "type `flywheel run` to go on" in told) == (0, True)
     looked = database.query_catalog(ws, "FROM route_reviews").to_pylist()
     assert {row["label"] for row in looked} == {"solved"}

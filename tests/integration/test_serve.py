@@ -1,4 +1,4 @@
-"""`flywheel serve`: what it answers, what it refuses and how, and how it ends."""
+"""`flywheel model serve`: what it answers, what it refuses and how, and how it ends."""
 
 from __future__ import annotations
 
@@ -245,8 +245,8 @@ def test_it_ends_once_what_is_under_way_is_answered(folder):
 
 
 def refused(*arguments):
-    """`flywheel serve`, which does not come to serve: (exit code, what it says)."""
-    done = CliRunner().invoke(main, ["serve", *map(str, arguments)])
+    """`flywheel model serve`, which does not come to serve: (exit code, what it says)."""
+    done = CliRunner().invoke(main, ["model", "serve", *map(str, arguments)])
     assert len(done.output.splitlines()) == 1
     return done.exit_code, done.output
 

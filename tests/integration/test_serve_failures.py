@@ -1,4 +1,4 @@
-"""`flywheel serve` over a policy that fails, callers who go away, and its end while some still wait.
+"""`flywheel model serve` over a policy that fails, callers who go away, and its end while some still wait.
 
 A stand-in for the policy, behind the real routes.
 """

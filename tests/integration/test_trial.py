@@ -1,4 +1,4 @@
-"""What `flywheel page try` finds: seeds that show late, controls and drags that break a session, and its words."""
+"""What `flywheel env page try` finds: seeds that show late, controls and drags that break a session, and its words."""
 
 from __future__ import annotations
 

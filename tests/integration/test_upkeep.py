@@ -46,14 +46,14 @@ def still(shared_one) -> Iterator[Workspace]:
 
 def test_an_iteration_is_the_newest_again_and_all_comes_back(ws):
     before = made_workspaces.content(ws)
-    code, told = flywheel(ws, "rollback", 1)
+    code, told = flywheel(ws, "iteration", "rollback", 1)
     assert code == 0
-    assert "flywheel rollback --undo" in told
+    assert "flywheel iteration rollback --undo" in told
     assert stage_records.list_iterations(ws) == [1]
     assert made_workspaces.content(ws) == {path: content for path, content in before.items() if not _later(path, 1)}
     assert database.query_catalog(ws, "SELECT max(iteration) AS k FROM trajectories").to_pylist() == [{"k": 1}]
     assert stage_records.changed_stages(ws) == {}
-    assert flywheel(ws, "rollback", "--undo")[0] == 0
+    assert flywheel(ws, "iteration", "rollback", "--undo")[0] == 0
     assert made_workspaces.content(ws) == before
     assert stage_records.list_iterations(ws) == [1, 2, 3]
     assert stage_records.changed_stages(ws) == {}
@@ -67,7 +67,7 @@ def test_a_next_iteration_begins_where_it_went_back_to(ws):
     before = made_workspaces.content(ws)
     rollback.roll_back(ws, 2)
     made_workspaces.turn(ws, Settings.model_validate({"recording": {"sessions_per_iteration": 0}}), 3)
-    code, told = flywheel(ws, "rollback", "--undo")
+    code, told = flywheel(ws, "iteration", "rollback", "--undo")
     assert (code, "nothing was set aside after iteration 003" in told, "after 002" in told) == (2, True, True)
     rollback.roll_back(ws, 2)
     assert rollback.rolled_back_iterations(ws)[2].name == "after-002-2"
@@ -106,7 +106,7 @@ def test_a_move_that_is_killed_is_gone_on_with_and_loses_nothing(ws, monkeypatch
     [([9], "has not been begun"), ([], "to which iteration"), (["--undo"], "nothing was set aside")],
 )
 def test_where_there_is_nothing_to_go_back_to(still, arguments, what):
-    code, told = flywheel(still, "rollback", *arguments)
+    code, told = flywheel(still, "iteration", "rollback", *arguments)
     assert code == 2
     assert what in told
 
@@ -117,7 +117,7 @@ def test_where_there_is_nothing_to_go_back_to(still, arguments, what):
 def test_two_iterations_compared(ws):
     write_json(ws.held_out(1), {"about": "x", "models": {_digest(ws, 1): {"a": 1.0, "b": 0.0, "c": 1.0, "only": 1.0}}})
     write_json(ws.held_out(2), {"about": "x", "models": {_digest(ws, 2): {"a": 1.0, "b": 1.0, "c": 0.5}}})
-    code, told = flywheel(ws, "diff", 1, 2, "--json")
+    code, told = flywheel(ws, "iteration", "diff", 1, 2, "--json")
     found = json.loads(told)
     assert code == 0
     counted = {(row["table"], row["stage"]): (row["before"], row["after"]) for row in found["rows"]}
@@ -136,7 +136,7 @@ def test_two_iterations_compared(ws):
     assert success[0]["difference"] == pytest.approx(success[0]["after"] - success[0]["before"])
     held_out = {name: found["held_out"][name] for name in ("gained", "lost", "both", "tasks")}
     assert held_out == {"gained": ["b"], "lost": ["c"], "both": 1, "tasks": 3}
-    assert "gained 1: b" in flywheel(ws, "diff", 1, 2)[1]
+    assert "gained 1: b" in flywheel(ws, "iteration", "diff", 1, 2)[1]
 
 
 def _digest(ws: Workspace, k: int) -> str:
@@ -151,7 +151,7 @@ def test_an_iteration_differs_from_itself_in_nothing(still):
 
 
 def test_an_iteration_that_is_not_there_is_not_compared(still):
-    assert flywheel(still, "diff", 1, 9)[0] == 2
+    assert flywheel(still, "iteration", "diff", 1, 9)[0] == 2
 
 
 # -- verify -----------------------------------------------------------------------------------------------------
@@ -164,7 +164,7 @@ def _flip(path: Path) -> None:
 
 
 def test_whole_is_whole_and_every_single_flipped_bit_is_told(ws):
-    assert flywheel(ws, "verify") == (0, "every file is as it was recorded\n")
+    assert flywheel(ws, "workspace", "verify") == (0, "every file is as it was recorded\n")
     for path in (
         next(ws.partition("steps", 2, "rollout").glob("*.parquet")),
         next(ws.partition("scores", 1, "score").glob("*.parquet")),
@@ -174,7 +174,7 @@ def test_whole_is_whole_and_every_single_flipped_bit_is_told(ws):
     ):
         whole = path.read_bytes()
         _flip(path)
-        code, told = flywheel(ws, "verify")
+        code, told = flywheel(ws, "workspace", "verify")
         assert code == 1, path
         assert path.parent.name in told
         path.write_bytes(whole)
@@ -184,13 +184,13 @@ def test_whole_is_whole_and_every_single_flipped_bit_is_told(ws):
 def test_what_is_missing_is_told_in_one_line_each(ws):
     shutil.rmtree(ws.model(2, "sft"))
     next(ws.partition("images", 2, "rollout").glob("*.parquet")).unlink()
-    code, told = flywheel(ws, "verify", 2)
+    code, told = flywheel(ws, "workspace", "verify", 2)
     assert code == 1
     assert len(told.splitlines()) == 2
     assert "models/iteration=002/sft" in told
     assert "stage=rollout" in told
-    assert flywheel(ws, "verify", 1)[0] == 0
-    assert flywheel(ws, "verify", 9)[0] == 2
+    assert flywheel(ws, "workspace", "verify", 1)[0] == 0
+    assert flywheel(ws, "workspace", "verify", 9)[0] == 2
 
 
 # -- prune ------------------------------------------------------------------------------------------------------
@@ -198,10 +198,10 @@ def test_what_is_missing_is_told_in_one_line_each(ws):
 
 def test_what_goes_is_shown_first_and_is_never_what_is_needed(ws):
     before = made_workspaces.content(ws)
-    code, told = flywheel(ws, "prune", "--keep", 1)
+    code, told = flywheel(ws, "workspace", "gc", "--keep", 1)
     assert code == 0
     assert made_workspaces.content(ws) == before
-    assert flywheel(ws, "prune", "--keep", 1, "--write")[0] == 0
+    assert flywheel(ws, "workspace", "gc", "--keep", 1, "--write")[0] == 0
     gone = before.keys() - made_workspaces.content(ws).keys()
     assert gone
     assert {line.partition("  ")[0] for line in told.splitlines() if "=" in line} == {
@@ -232,7 +232,7 @@ def test_nothing_goes_of_an_open_iteration_nor_of_the_one_it_stands_on(ws):
 def test_a_rule_of_days_and_one_of_number_both_spare(still):
     assert garbage_collection.plan_prune(still, older=timedelta(days=36_500)) == []
     assert {one.iteration for one in garbage_collection.plan_prune(still, keep=2, older=timedelta(0))} == {1}
-    assert flywheel(still, "prune")[0] == 2
+    assert flywheel(still, "workspace", "gc")[0] == 2
 
 
 def test_training_data_go_when_asked_for_and_come_back_for_a_run_that_reads_them(ws):
@@ -256,7 +256,7 @@ def test_garbage_of_the_cache_is_what_nothing_names(ws):
     rollback.roll_back(ws, 2)
     assert garbage_collection.unreferenced_cache_files(ws) == [(stray, 5)]
     rollback.undo_rollback(ws)
-    flywheel(ws, "prune", "--keep", 1, "--cache", "--write")
+    flywheel(ws, "workspace", "gc", "--keep", 1, "--cache", "--write")
     assert not stray.exists()
     assert garbage_collection.unreferenced_cache_files(ws) == []
     shutil.rmtree(ws.model(3, "ct"))
@@ -290,10 +290,10 @@ def test_a_fresh_clone_fetches_what_was_pushed_is_mended_compared_and_gone_back_
     backup.restore_damaged_outputs(clone)
     assert list(verify.find_faults(clone)) == []
     assert made_workspaces.content(clone) == before
-    assert flywheel(clone, "diff", 2, 3)[0] == 0
-    assert flywheel(clone, "rollback", 2)[0] == 0
+    assert flywheel(clone, "iteration", "diff", 2, 3)[0] == 0
+    assert flywheel(clone, "iteration", "rollback", 2)[0] == 0
     assert stage_records.changed_stages(clone) == {}
-    assert flywheel(clone, "rollback", "--undo")[0] == 0
+    assert flywheel(clone, "iteration", "rollback", "--undo")[0] == 0
     assert made_workspaces.content(clone) == before
 
 
@@ -305,6 +305,6 @@ def test_a_remote_that_cannot_be_reached_is_told_and_pushed_to_later(ws, tmp_pat
 
 def test_what_is_decided_again_is_pushed_again(ws, tmp_path):
     backup.push_iterations(ws, str(tmp_path / "copy"))
-    flywheel(ws, "reroute", 2, "--band", 0.9, 1, "--write")
-    flywheel(ws, "reroute", 2, "--threshold", 0, "--write")
+    flywheel(ws, "data", "reroute", 2, "--band", 0.9, 1, "--write")
+    flywheel(ws, "data", "reroute", 2, "--threshold", 0, "--write")
     assert backup.push_iterations(ws, str(tmp_path / "copy")) == [2, 3]

@@ -182,7 +182,7 @@ async def test_a_recording_is_there_where_the_node_keeps_one(tmp_path):
     async with playing(tmp_path, managers.task()) as (address, _), logged_in(address) as client:
         base = f"/watch/sessions/{(await told(client))['id']}/recording"
         async with client.get(base) as answer:
-            assert (answer.status, "--film-mb" in await answer.text()) == (404, True)
+            assert (answer.status, "--recording-mb" in await answer.text()) == (404, True)
     async with playing(tmp_path, managers.task(), film=2**20) as (address, env), logged_in(address) as client:
         await env.step(Type("set cup 3"))
         now = await told(client)

@@ -1,4 +1,4 @@
-"""For tests of the remote path: small checkpoints, a real `flywheel serve` process, and a server that misbehaves."""
+"""For tests of the remote path: small checkpoints, a real `model serve` process, and a server that misbehaves."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import make_tiny_model, save_checkpoint, train_tokenizer
 from flywheel.policy.protocol import Completion
 
-COMMAND = (sys.executable, "-c", "from flywheel.cli import main; main()", "serve")
+COMMAND = (sys.executable, "-c", "from flywheel.cli import main; main()", "model", "serve")
 BODY = {"model": "small", "messages": [{"role": "user", "content": "Go."}]}  # the least that can be asked
 TEXTS = ("Click the red tile.", "Go.", "Turn on night light and sync, then open the cart.", "Read the number.")
 
@@ -67,7 +67,7 @@ class Server:
 
 @contextlib.contextmanager
 def serving(folder: Path, *options: str) -> Iterator[Server]:
-    """`flywheel serve` in a process of its own, on a free port."""
+    """`flywheel model serve` in a process of its own, on a free port."""
     command = [*COMMAND, str(folder), "--port", "0", "--json", *options]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:

@@ -199,7 +199,7 @@ def test_answers_are_held_to_their_form_where_that_can_be():
 
 
 async def test_other_answers_than_actions_are_free(folder):
-    """`flywheel serve` and the base's questions ask the same policy for texts."""
+    """`flywheel model serve` and the base's questions ask the same policy for texts."""
     policy = PolicySettings(max_new_tokens=40, max_context_tokens=512, device="cpu")
     opened, free = (
         open_policy(folder, policy),

@@ -20,9 +20,9 @@ def log(act) -> str:
 def test_a_line_that_matters_is_printed_right_after_its_stage_begins():
     def act() -> None:
         report_progress("promote", "begins")
-        announce("promote", "waits for a reviewer: type `flywheel review` [now]")
+        announce("promote", "waits for a reviewer: type `flywheel review promotion` [now]")
 
-    assert "waits for a reviewer: type `flywheel review` [now]" in log(act)
+    assert "waits for a reviewer: type `flywheel review promotion` [now]" in log(act)
 
 
 def test_progress_is_thinned_but_its_first_line_and_what_is_done_are_there():

@@ -19,7 +19,7 @@ from flywheel.utils.files import write_text
 
 def test_a_decision_that_replaces_another_says_so_and_keeps_it(ws):
     waiting(ws, 1)
-    command = ["review", "-k", "1", "-w", str(ws.root)]
+    command = ["review", "promotion", "-k", "1", "-w", str(ws.root)]
     assert CliRunner().invoke(main, [*command, "--promote", "--reviewer", "Ada"]).exit_code == 0
     result = CliRunner().invoke(main, [*command, "--keep", "--reviewer", "Eve"])
     assert "this replaces the decision: promote (Ada" in result.output
@@ -30,7 +30,7 @@ def test_a_decision_that_replaces_another_says_so_and_keeps_it(ws):
 
 def test_nobody_decides_what_is_decided_or_what_no_one_asks(ws):
     waiting(ws, 1)
-    command = ["review", "-k", "1", "--keep", "--reviewer", "Bob", "-w", str(ws.root)]
+    command = ["review", "promotion", "-k", "1", "--keep", "--reviewer", "Bob", "-w", str(ws.root)]
     write_text(dvc_files.dvc_lock_path(ws, 1), "schema: '2.0'\nstages:\n  promote:\n    cmd: x\n")
     result = CliRunner().invoke(main, command)
     assert (result.exit_code, "is decided already" in result.output) == (2, True)
@@ -68,7 +68,7 @@ def test_what_the_reviewer_is_told(ws):
     partitions.write_partition(ws, "lineage", 1, "merge", [merged])
     told = promotion_report.build_promotion_report(ws, 1, rule).markdown()
     assert "would say: not worse by 0.1 or more against the model before it: success +0.000" in told
-    assert "- **no longer solved**: shop, Buy the blue mug (`flywheel view of d1`)" in told
+    assert "- **no longer solved**: shop, Buy the blue mug (`flywheel data view of d1`)" in told
     assert told.endswith(
         "*new*: of those that never are.\n\n| tasks | n | before | merged | difference |\n|---|---|---|---|---|\n"
         "| all | 4 | 0.25 | 0.75 | +0.50 [-0.12, 0.88] |\n| all, new | 4 |  | 0.00 |  |"

@@ -54,20 +54,28 @@ def test_an_earlier_name_is_refused_with_the_one_of_today(tmp_path, old, new):
     with pytest.raises(BadInput) as caught:
         config.load_settings(tmp_path / "params.yaml")
     said = str(caught.value)
-    assert (f"{old}: it is {new} now" in said, "`flywheel migrate`" in said, "\n" in said) == (True, True, False)
+    assert (f"{old}: it is {new} now" in said, "`flywheel workspace migrate`" in said, "\n" in said) == (
+        True,
+        True,
+        False,
+    )
     write_text(tmp_path / "params.yaml", "seed: 7\n")
-    with pytest.raises(BadInput, match=rf"{old}: it is {new} now \(--set\).*`flywheel migrate`"):
+    with pytest.raises(BadInput, match=rf"{old}: it is {new} now \(--set\).*`flywheel workspace migrate`"):
         config.load_settings(tmp_path / "params.yaml", {old: 1})
 
 
 def test_an_earlier_value_is_refused_with_the_one_of_today():
-    with pytest.raises(BadInput, match=r"promotion\.rule: not_worse is non_inferiority now .*`flywheel migrate`"):
+    with pytest.raises(
+        BadInput, match=r"promotion\.rule: not_worse is non_inferiority now .*`flywheel workspace migrate`"
+    ):
         config.parse_settings({"promotion": {"rule": "not_worse"}}, where="params.yaml")
 
 
 def test_an_earlier_name_in_an_iterations_copy_is_no_damage_to_restore(ws):
     write_text(ws.frozen_params(1), "rl:\n  alpha: 2.0\n")
-    with pytest.raises(BadInput, match=r"rl\.gae_lambda_alpha now \(.*001/params\.yaml\); .*`flywheel migrate`"):
+    with pytest.raises(
+        BadInput, match=r"rl\.gae_lambda_alpha now \(.*001/params\.yaml\); .*`flywheel workspace migrate`"
+    ):
         iteration_params.load_iteration_params(ws, 1)
 
 

@@ -121,5 +121,5 @@ def test_a_session_that_is_gone_is_named_with_the_way_out(ws):
     selection.choose_sessions(ws, 1, "recordings", 3)
     (ws.root / "recordings" / "b" / "events.jsonl").unlink()
     (ws.root / "recordings" / "b").rmdir()
-    with pytest.raises(DataError, match="flywheel discard"):
+    with pytest.raises(DataError, match="flywheel iteration drop"):
         selection.choose_sessions(ws, 1, "recordings", 3)

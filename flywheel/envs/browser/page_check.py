@@ -1,4 +1,4 @@
-"""Try a manifest's page (`flywheel page try`): open, read, play at random, check, and tell what is wrong."""
+"""Try a manifest's page (`flywheel env page try`): open, read, play at random, check, and tell what is wrong."""
 
 from __future__ import annotations
 
@@ -341,7 +341,7 @@ def _find_seed_field(manifest: PageManifest) -> str:
     return "server" if "{seed}" in server else ""
 
 
-# `flywheel page try`.
+# `flywheel env page try`.
 
 ReportLine = Callable[[str, str], None]  # (what, found), as soon as it is known
 _RANDOM_STEPS = 20

@@ -26,7 +26,7 @@ TOKEN = "FLYWHEEL_GUEST_TOKEN"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="flywheel guest", description=__doc__)
+    parser = argparse.ArgumentParser(prog="flywheel env computer-server", description=__doc__)
     parser.add_argument("--socket", type=Path, help="a unix socket to make")
     parser.add_argument("--port", type=int, help="a port on 127.0.0.1")
     parser.add_argument("--host", default="127.0.0.1", help="where the port is (default: %(default)s)")
@@ -77,9 +77,12 @@ def _listening(options: argparse.Namespace, token: str) -> socket.socket:
         options.socket.chmod(0o600)
         return listening
     if options.port is None:
-        sys.exit("flywheel guest: give --socket FILE, or --port N")
+        sys.exit("flywheel env computer-server: give --socket FILE, or --port N")
     if not token:
-        sys.exit(f"flywheel guest: a port is open to all users of this machine: set {TOKEN}, or give --token-file")
+        sys.exit(
+            "flywheel env computer-server: a port is open to all users of this machine: "
+            f"set {TOKEN}, or give --token-file"
+        )
     return socket.create_server((options.host, options.port))
 
 

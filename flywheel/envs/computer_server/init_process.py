@@ -29,7 +29,7 @@ def receive_listening_socket(path: str) -> tuple[socket.socket, socket.socket]:
     waits.connect(path)
     _, descriptors, _, _ = socket.recv_fds(waits, 16, 1)
     if not descriptors:
-        raise SystemExit("flywheel guest: nobody waits any more")
+        raise SystemExit("flywheel env computer-server: nobody waits any more")
     return waits, socket.socket(fileno=descriptors[0])
 
 

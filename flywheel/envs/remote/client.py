@@ -223,7 +223,7 @@ def check_manager_settings(settings: Settings) -> None:
         raise BadInput(
             "sandbox.manager is cluster, which stages beside one another do not share",
             where="cluster.max_parallel_stages",
-            fix="set it to 1, or start a manager (`flywheel sandbox serve`)",
+            fix="set it to 1, or start a manager (`flywheel env server manager`)",
         )
 
 

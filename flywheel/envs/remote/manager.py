@@ -135,12 +135,12 @@ class LeaseLedger:
             raise NoCapacity(f"{user} has {self._terms.per_user} sessions, which is as many as a user may have")
         having = [node for node in self.nodes.values() if kind in node.places]
         if not having:
-            raise NoCapacity(f"no node has environments of the kind {kind}: start one by `flywheel sandbox node`")
+            raise NoCapacity(f"no node has environments of the kind {kind}: start one by `flywheel env server node`")
         alike = [node for node in having if node.places[kind][1] == identity]
         if not alike:
             raise BadInput(
                 f"the nodes play {kind} by other settings than this run", where="sandbox",
-                fix="give them the run's params.yaml: flywheel sandbox node --workspace",
+                fix="give them the run's params.yaml: flywheel env server node --workspace",
             )  # fmt: skip
         free = [node for node in alike if not node.draining and node.taken[kind] < node.places[kind][0]]
         if not free:
@@ -298,7 +298,7 @@ class _ManagerHandlers:
     async def drain(self, request: web.Request) -> web.Response:
         node = request.match_info["node"]
         if node not in self._ledger.nodes:
-            raise BadInput(f"there is no node {node}", where="manager", fix="flywheel sandbox status lists them")
+            raise BadInput(f"there is no node {node}", where="manager", fix="flywheel env server status lists them")
         self._ledger.drain(node, (await request.json()).get("draining", True))
         return web.json_response({})
 

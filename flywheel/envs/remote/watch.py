@@ -273,7 +273,7 @@ class _WatchHandlers:
     async def recording(self, request: web.Request) -> web.Response:
         session = self._session(request)
         if session.episode_buffer.empty:
-            raise web.HTTPNotFound(text="nothing is kept: the node was started without --film-mb")
+            raise web.HTTPNotFound(text="nothing is kept: the node was started without --recording-mb")
         body = await asyncio.to_thread(session.episode_buffer.packing())
         headers = _security_headers() | {"Content-Disposition": 'attachment; filename="episode.zip"'}
         return web.Response(body=body, content_type="application/zip", headers=headers)

@@ -46,7 +46,7 @@ def _reviewed(ctx: StageContext, said: str) -> dict:
         raise FlywheelError(
             "a reviewer has to decide this promotion",
             where="promotion.rule: review",
-            fix=f"type `flywheel review --iteration {ctx.iteration} --promote --reviewer NAME` (or --keep)",
+            fix=f"type `flywheel review promotion --iteration {ctx.iteration} --promote --reviewer NAME` (or --keep)",
         )
     reason = f"{decided.reviewer}: {decided.comment or 'no comment'}"
     return {"promoted": decided.promote, "reason": f"{reason} ({said})" if said else reason}

@@ -89,7 +89,7 @@ class RequestSlots:
                 waiter.set_result(None)
 
 
-# Publishing weights: one protocol for `flywheel serve` and `vllm serve`.
+# Publishing weights: one protocol for `flywheel model serve` and `vllm serve`.
 #
 # A checkpoint travels as a folder that both sides can read under the same path (a shared file system where they are two
 # machines). It is named by its content (`checkpoint_digest`), so publishing twice is publishing once.
@@ -117,7 +117,7 @@ class CannotPublish(PolicyError):
 
 
 class ServePublisher:
-    """To `flywheel serve`, by POST /v1/weights."""
+    """To `flywheel model serve`, by POST /v1/weights."""
 
     def __init__(self, endpoint: PolicyEndpoint, timeout_s: float = PUBLISH_S) -> None:
         self._endpoint, self._timeout_s = endpoint, timeout_s

@@ -1,1 +1,1 @@
-"""Serve the policy of this process over HTTP (`flywheel serve`)."""
+"""Serve the policy of this process over HTTP (`flywheel model serve`)."""

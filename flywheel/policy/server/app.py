@@ -1,4 +1,4 @@
-"""Define the routes of `flywheel serve`: chat completions, models, weights, health."""
+"""Define the routes of `flywheel model serve`: chat completions, models, weights, health."""
 
 from __future__ import annotations
 

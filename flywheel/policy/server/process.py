@@ -1,4 +1,4 @@
-"""Run `flywheel serve`: open a socket, load the model, end cleanly on a signal."""
+"""Run `flywheel model serve`: open a socket, load the model, end cleanly on a signal."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ async def _serve(
         service = PolicyService(engine, name=name, folder=folder, key=key, settings=policy)
         stop = _stop_on_signals(service.cut)
         server = LocalServer(create_policy_app(service), [listener], _WRITE_S)
-        running = await server.start("flywheel serve", PolicyError)
+        running = await server.start("flywheel model serve", PolicyError)
         with hold_server_key(listener.getsockname()[1], key) as key_file:
             say(ServerReady(f"http://{_address(listener)}/v1", name, engine.weight_version, str(key_file)))
             stopping = asyncio.create_task(stop.wait())

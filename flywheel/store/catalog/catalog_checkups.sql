@@ -1,4 +1,4 @@
--- What `flywheel checkup` found, from iterations/NNN/checkup.json.
+-- What `flywheel model eval` found, from iterations/NNN/checkup.json.
 
 COMMENT ON VIEW checkup_files IS 'The text of each iteration''s checkup.json, of which the view `checkups` is made';
 
@@ -10,7 +10,7 @@ CREATE VIEW checkups AS
         (row ->> 'score')::DOUBLE AS score, (row ->> 'v')::BOOLEAN AS v
     FROM (SELECT iteration, content, unnest((content -> 'rows')::JSON[]) AS row FROM checkup_files)
     ORDER BY iteration, task_id, sample;
-COMMENT ON VIEW checkups IS 'What newest models did on fresh tasks between iterations (`flywheel checkup`): one row an episode';
+COMMENT ON VIEW checkups IS 'What newest models did on fresh tasks between iterations (`flywheel model eval`): one row an episode';
 COMMENT ON COLUMN checkups.iteration IS 'that made the model; 0: the first checkpoint';
 COMMENT ON COLUMN checkups.held_out IS 'of a template that training never draws';
 COMMENT ON COLUMN checkups.v IS 'whether it was solved';

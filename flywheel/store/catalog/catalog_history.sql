@@ -1,6 +1,6 @@
 -- Views for whoever runs the flywheel: what ran, what failed and why, how long it took, what was read and written.
 -- They stand on `runs` (of complete iterations) and `dvc_lock` alone: flywheel/store/catalog/run_history.py makes them over a few
--- iterations, for `flywheel history`.
+-- iterations, for `flywheel iteration history`.
 
 CREATE VIEW run_history AS
     SELECT r.iteration, regexp_extract(coalesce(f.name, r.name), '^\d+ (.+)$', 1) AS stage,

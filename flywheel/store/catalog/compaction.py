@@ -3,8 +3,8 @@
 `.flywheel/closed/001-010/<table>.parquet` has the rows of ten iterations; ten such folders become one of a hundred, so
 their number hardly grows. All of it is made from the partitions, may be deleted, and is made again when an iteration
 ends. An iteration counts as closed while its folders in `data`, its dvc.lock and its promotion are as they were when it
-was compacted: `partitions.write_partition` touches them. `flywheel verify` finds a file that something else changed in
-place.
+was compacted: `partitions.write_partition` touches them. `flywheel workspace verify` finds a file that
+something else changed in place.
 """
 
 from __future__ import annotations

@@ -12,9 +12,9 @@ from flywheel.store.catalog import database
 
 _HEAD = """# Views and macros
 
-Made by `flywheel catalog > docs/sql.md` from the comments in `flywheel/store/catalog/*.sql`. They stand on the tables
-of [`flywheel/store/schema.py`](../flywheel/store/schema.py), each with the columns `iteration` and `stage` besides its
-own, and on `promotions`: which model was newest after an iteration, and why. [data](data.md) and
+Made by `flywheel data catalog > docs/sql.md` from the comments in `flywheel/store/catalog/*.sql`. They stand on the
+tables of [`flywheel/store/schema.py`](../flywheel/store/schema.py), each with the columns `iteration` and `stage`
+besides its own, and on `promotions`: which model was newest after an iteration, and why. [data](data.md) and
 [a notebook](analysis.ipynb) show how to ask.
 """
 _VIEWS = "SELECT view_name, comment FROM duckdb_views() WHERE NOT internal AND comment IS NOT NULL ORDER BY view_name"

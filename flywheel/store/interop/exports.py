@@ -114,7 +114,8 @@ configs:
 ---
 # {title}
 
-{count} steps of GUI agents, a row each, with the screen that the action was chosen on. Written by `flywheel export`.
+{count} steps of GUI agents, a row each, with the screen that the action was chosen on. Written by
+`flywheel data export`.
 
 Not held: {lost}.
 """

@@ -276,7 +276,7 @@ def check_iterations_recorded(ws: Workspace) -> None:
         raise DataError(
             f"there are data of iterations ({ws.relative(lost[0])}), but no iterations/NNN/dvc.yaml names them",
             where=ws.root,
-            fix="restore it (`git checkout HEAD -- iterations`), or begin anew with `flywheel clean`",
+            fix="restore it (`git checkout HEAD -- iterations`), or begin anew with `flywheel workspace reset`",
         )
 
 

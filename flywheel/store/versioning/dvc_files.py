@@ -119,7 +119,7 @@ def _yaml() -> Any:
     return yaml
 
 
-# What `flywheel prune` removed of an iteration: `iterations/NNN/pruned.json`. It is not missing, and not fetched.
+# What `flywheel workspace gc` removed of an iteration: `iterations/NNN/pruned.json`. It is not missing, nor fetched.
 
 
 def read_pruned(ws: Workspace, iteration: int) -> frozenset[str]:
@@ -158,7 +158,7 @@ stages:
   report:
     foreach: ${newest}
     do:
-      cmd: flywheel report
+      cmd: flywheel iteration report
       deps:
         - data/runs/iteration=${item}/stage=runs
 """
@@ -180,7 +180,7 @@ def set_newest_iteration(ws: Workspace, iteration: int) -> None:
     if last:
         wanted = f"data/runs/iteration={iteration_label(iteration)}/stage={LAST_STAGE}"
         deps = [out for out in last["outs"] if out["path"] == wanted]
-        entries = {f"{REPORT_STAGE}@{iteration_label(iteration)}": {"cmd": "flywheel report", "deps": deps}}
+        entries = {f"{REPORT_STAGE}@{iteration_label(iteration)}": {"cmd": "flywheel iteration report", "deps": deps}}
         _write_if_changed(ws, "dvc.lock", dump_dvc_lock(entries))
 
 

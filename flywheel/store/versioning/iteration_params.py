@@ -59,5 +59,5 @@ def _suggest_fix(ws: Workspace, iteration: int) -> str:
         return f"restore it: `git checkout HEAD -- {ws.relative(ws.frozen_params(iteration))}`"
     return (
         f"change it in {ws.relative(ws.frozen_params(iteration))} (params.yaml is for new iterations), "
-        f"or give the iteration up with `flywheel discard --iteration {iteration}`"
+        f"or give the iteration up with `flywheel iteration drop --iteration {iteration}`"
     )

@@ -169,7 +169,9 @@ def run_pretraining(recipe: Recipe, *, resume: bool = True) -> Path:
     """
     size = recipe.optimizer.processes
     if recipe.copying and (recipe.seeing or not recipe.start):
-        raise BadInput("only a base that sees learns to copy", where="pretraining", fix="add --start MODEL --seeing 0")
+        raise BadInput(
+            "only a base that sees learns to copy", where="pretraining", fix="add --init-from MODEL --vision-steps 0"
+        )
     if SEEING_BATCH % size:
         raise BadInput(
             f"{size} processes do not share {SEEING_BATCH} screens evenly", where="pretraining", fix="take 1, 2, 4 or 8"

@@ -212,7 +212,7 @@ def query_agreement(asking: CatalogReader) -> dict[str, Any]:
     }
 
 
-# Promotions that wait for a person, and the decision, as `flywheel review` records it.
+# Promotions that wait for a person, and the decision, as `flywheel review promotion` records it.
 
 
 class PromotionRequest(BaseModel):

@@ -209,7 +209,9 @@ class ServerSpec(ManifestPart):
     command: Words
     folder: str = ""  # copied for each session; relative to the manifest. Empty: an empty one
     setup: tuple[Words, ...] = ()  # commands that are run in the session's folder before
-    packages: tuple[Requirement, ...] = ()  # of PyPI, which `flywheel page fetch` installs in an environment of its own
+    packages: tuple[
+        Requirement, ...
+    ] = ()  # of PyPI, which `flywheel env page fetch` installs in an environment of its own
     environment: dict[Variable, str] = {}  # nothing of ours is handed on but PATH
     ready: Local = "/"  # it has started when this address answers
     start_s: float = Field(60, gt=0, le=600)  # deadline of copy, setup and start
@@ -270,7 +272,7 @@ class PageManifest(ManifestPart):
     url: str = ""  # a page that is served elsewhere; it must be reachable when tasks are played
     folder: str = ""  # served on 127.0.0.1; relative to the manifest's own folder
     package: tuple[PackageName, ...] = ()  # unpacked one over another into one tree, which is served
-    sha256: str = Field("", pattern=r"^([0-9a-f]{64})?$")  # of the packages' tree: `flywheel page fetch` tells it
+    sha256: str = Field("", pattern=r"^([0-9a-f]{64})?$")  # of the packages' tree: `flywheel env page fetch` tells it
     server: ServerSpec | None = None  # one for each session
     login: LoginSpec | None = None  # before the first page
     # The first page, relative to what is served; a query and a #fragment may follow. A server's own: the root.

@@ -50,7 +50,7 @@ def find_served_folder(manifest: PageManifest) -> Path:
         raise BadInput(
             f"its package is not fetched: {' '.join(manifest.package)}",
             where=manifest.path,
-            fix=f"type `flywheel page fetch {command_name(manifest)}`",
+            fix=f"type `flywheel env page fetch {command_name(manifest)}`",
         )
     if not folder.is_dir():
         raise BadInput(
@@ -212,7 +212,7 @@ def _run_registry_client(command: list[str], folder: Path, package: str) -> None
 
 # The programs of a manifest's server: in an environment of its own where the manifest names packages, else on PATH.
 #
-# The environment is made by `flywheel page fetch`, of wheels alone: no set-up script is run.
+# The environment is made by `flywheel env page fetch`, of wheels alone: no set-up script is run.
 
 _INSTALL_TIMEOUT_S = 900.0
 _VENV_MARK = "whole"  # file in an environment that is made to its end
@@ -228,7 +228,7 @@ class ServerPrograms:
             raise BadInput(
                 f"what its server needs is not installed: {' '.join(manifest.server.packages)}",
                 where=manifest.path,
-                fix=f"type `flywheel page fetch {command_name(manifest)}`",
+                fix=f"type `flywheel env page fetch {command_name(manifest)}`",
             )
         folders = [own / "bin"] if own is not None else []
         self.path = os.pathsep.join(map(str, (*folders, os.environ.get("PATH", os.defpath))))

@@ -41,7 +41,7 @@ from flywheel.utils.local_ports import bind_free_port
 
 MAX_VALUE_CHARACTERS = 20_000  # characters of a recorded value
 _SQLITE_STEPS = 10_000  # of SQLite's machine between two looks at the deadline
-_SEE_PAGE_TRY = "see it with `flywheel page try`"
+_SEE_PAGE_TRY = "see it with `flywheel env page try`"
 
 
 class _UnreadableField(Exception):

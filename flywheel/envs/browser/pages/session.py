@@ -149,7 +149,7 @@ def _decode_fully(text: str) -> str:
 READY_TIMEOUT_MS = 5_000  # page time after which a page that is not ready is given up
 _READING_SCRIPT = (Path(__file__).parent / "reading.js").read_text(encoding="utf-8")
 _VALUE_KINDS = {"reward": "a number", "success": "a number", "end": "true or false", "instruction": "a text"}
-_SEE_PAGE_TRY = "see it with `flywheel page try`"
+_SEE_PAGE_TRY = "see it with `flywheel env page try`"
 
 
 def make_reset_script(manifest: PageManifest, seed: int, variant: str) -> str:
