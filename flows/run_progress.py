@@ -26,7 +26,7 @@ _LOG_EVERY_S = 10  # for lines that replace one another; announcements, the begi
 
 @contextlib.contextmanager
 def log_progress_to_prefect() -> Iterator[None]:
-    """Within the block, of a flow, its run's log has the lines of progress."""
+    """Log progress lines to the run's log in Prefect within the block."""
     log, last = get_run_logger(), float("-inf")
 
     def line(stage: str, text: str) -> None:
@@ -50,8 +50,10 @@ _BAR_EVERY_S = 10.0  # a stage that takes less has no bar
 
 @contextlib.contextmanager
 def show_progress_bar(ctx: StageContext, shards: Sequence[str], every_s: float = _BAR_EVERY_S) -> Iterator[None]:
-    """Within the block, of a flow, the bar follows what the stage's shards report. One that fails or is killed stays
-    where it was; one that ends is full."""
+    """Show the progress of a stage's shards as a bar within the block.
+
+    One that fails or is killed stays where it was; one that ends is full.
+    """
     run = FlowRunContext.get()
     if run is None:
         yield

@@ -52,7 +52,7 @@ _IN_A_FORM = {"--set": "settings", "--iteration": "number"}
 
 
 def is_deployed_run() -> bool:
-    """Whether the flow at work was deployed: nobody sits before it."""
+    """Tell whether the current flow was deployed, so that nobody watches a terminal."""
     return deployment.id is not None
 
 

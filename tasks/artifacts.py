@@ -54,7 +54,7 @@ def _curves(ctx: StageContext, outcome: StageResult) -> None:
 
 
 def publish_report_artifact(ctx: StageContext) -> None:
-    """Where the report lies. No link: what serves it, on which port, is known only when `flywheel ui` begins."""
+    """Say where the report lies. No link: its server and port are known only when `flywheel ui` runs."""
     create_markdown_artifact(
         key="report",
         markdown=f"The report is `{ctx.ws.report_page}`; `flywheel ui` says where it serves it.",

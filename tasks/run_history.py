@@ -39,7 +39,7 @@ def workspace_tag(ws: Workspace) -> str:
 
 
 def iteration_attempt_tag(ws: Workspace, iteration: int) -> str:
-    """Of all runs that make an iteration as it is here now, and of none that made one of its number before."""
+    """Return the tag of the runs of this attempt at an iteration, and of no earlier one under the same number."""
     return f"turn:{workspace_identity.iteration_run_id(ws, iteration)}"
 
 
@@ -54,9 +54,11 @@ def stage_tag(name: str) -> str:
 
 
 def without_tags() -> TagsContext:
-    """Within the block tasks have no tags: they are found by their flow's. A task that has some asks for the limits of
-    each before it begins, by a connection that the server closes after five seconds: the next try comes two seconds
-    later, for nearly every task of a stage."""
+    """Give tasks no tags within the block: they are found by their flow's.
+
+    A task with tags asks for the limits of each before it begins, by a connection that the server closes after five
+    seconds: the next try comes two seconds later, for nearly every task of a stage.
+    """
     return TagsContext(current_tags=set())
 
 
@@ -151,7 +153,7 @@ def _wait_for_task_ends(client: SyncPrefectClient, own: FlowRunFilter) -> None:
 
 
 def read_all_pages(read, sort, **filters) -> list:
-    """All that a reading method of the client finds, page by page."""
+    """Read all that a paging method of the client finds."""
     found, offset = [], 0
     while page := read(**filters, sort=sort, limit=_PAGE, offset=offset):
         found += page

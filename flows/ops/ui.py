@@ -52,7 +52,7 @@ def serve_ui(ws: Workspace, port: int, say: Callable[[str], None], other: Worksp
 
 
 def start_report_server(ws: Workspace, port: int) -> http.server.ThreadingHTTPServer:
-    """Serves the report, in a thread, to whoever has the workspace's secret. 0: any free port.
+    """Serve the report, in a thread, to whoever has the workspace's secret. port: 0 takes a free one.
 
     `/trajectories/ID.html` is made when it is asked for.
     """

@@ -75,7 +75,7 @@ def _block_signal(number: signal.Signals) -> Iterator[None]:
 
 
 def terminate_run(process: psutil.Process) -> None:
-    """By SIGTERM; by SIGKILL where that does not end it."""
+    """End a run's process by SIGTERM; by SIGKILL where that does not end it."""
     _call_each([process], psutil.Process.terminate)
     _kill_survivors([process])
 

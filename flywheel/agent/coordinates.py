@@ -59,21 +59,28 @@ class CoordinateSpace:
 
 
 def grid_space(coordinates: int) -> CoordinateSpace:
+    """Make the space of grid cells: `coordinates` cells an axis."""
     axis = Axis(coordinates, coordinates - 1, 0.5)
     return CoordinateSpace("grid", axis, axis)
 
 
 def norm1000_space() -> CoordinateSpace:
+    """Make the space of thousandths."""
     axis = Axis(1000, 1000, 0.0)
     return CoordinateSpace("norm1000", axis, axis)
 
 
 def pixel_space(width: int, height: int) -> CoordinateSpace:
-    """width, height: of the resized image. A pixel's number is its distance from the edge, as in UI-TARS's code."""
+    """Make the space of pixels of the resized image. A pixel's number is its distance from the edge, as in UI-TARS's
+    code.
+
+    width, height: of the resized image, in pixels.
+    """
     return CoordinateSpace("pixels", Axis(width, width - 1, 0.0), Axis(height, height - 1, 0.0))
 
 
 def norm1_space() -> CoordinateSpace:
+    """Make the space of fractions, 0 to 1."""
     axis = Axis(1, 1 - 10**-_PLACES, 0.0)
     return CoordinateSpace("norm1", axis, axis)
 

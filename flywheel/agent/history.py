@@ -44,7 +44,7 @@ def summarise_step(step: PastStep, characters: int = SUMMARY_CHARACTERS) -> str:
 
 
 def format_outcome(step: PastStep) -> str:
-    """What the policy is told in full beside the next screen: what the step returned, or that it did nothing."""
+    """Say what the step returned, or that it did nothing: the policy gets it in full beside the next screen."""
     return step.tool_result or (f"No action was carried out: {step.parse_error}." if step.parse_error else "")
 
 

@@ -131,7 +131,7 @@ Thought: ...
 
 @lru_cache(maxsize=64)
 def format_instructions(grammar: Grammar) -> str:
-    """What stands before the task; "" for a model that knows its actions from training (minimal)."""
+    """Write the instructions before the task; "" for a model that knows its actions from training (minimal)."""
     if grammar.form == "minimal":
         return ""
     if grammar.form == "tool_call":
@@ -147,10 +147,10 @@ def list_action_signatures(grammar: Grammar) -> list[str]:
 
 
 def restore_box_tokens(action: str, grammar: Grammar) -> str:
-    """A past action as the model itself wrote it, for its history.
+    """Write a past action as the model itself wrote it, for its history.
 
-    UI-TARS 1.5 marks its boxes with special tokens, which servers leave out of the text they answer with, so the
-    stored text has none (bytedance/UI-TARS, README_deploy.md puts them back in the same way).
+    UI-TARS 1.5 marks its boxes with special tokens, which servers leave out of the text they answer with, so the stored
+    text has none (bytedance/UI-TARS, README_deploy.md puts them back in the same way).
     """
     if grammar.form != "ui_tars_1_5":
         return action
@@ -417,7 +417,7 @@ def _returned(result: str, grammar: Grammar, characters: int) -> tuple[str, ...]
 
 
 def count_tokens_upper_bound(context: Context, policy: config.PolicySettings | None = None) -> int:
-    """No fewer tokens than a byte-level tokeniser in Qwen's chat form makes of the context.
+    """Count no fewer tokens than a byte-level tokeniser in Qwen's chat form makes of the context.
 
     A token for each byte of text, 8 a message for the form, 24 for a system message that it may add, and for each
     screen those of the image that `policy.resize_factor`, `min_pixels` and `max_pixels` resize it to; their defaults

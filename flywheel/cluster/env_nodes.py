@@ -47,10 +47,10 @@ _NO_FILE = Path(":memory:")
 
 @contextmanager
 def serve_environments_on_nodes(cluster: RayCluster, settings: Settings) -> Iterator[None]:
-    """Within the block environments are on the nodes, and the run and its workers find them; nothing is done where the
-    settings do not ask for it.
+    """Serve environments from the nodes within the block, and let the run and its workers find them.
 
-    Raises ClusterError where no node has the browsers, or none has environments within `cluster.acquire_timeout_s`.
+    Does nothing where the settings do not ask for it. Raises ClusterError where no node has the browsers, or none has
+    environments within `cluster.acquire_timeout_s`.
     """
     if settings.sandbox.backend != "manager" or settings.sandbox.manager != CLUSTER_MANAGER:
         yield

@@ -102,13 +102,13 @@ def find_node_fault(shared: SharedFolder, settings: Settings, plays: bool) -> No
 
 
 def raise_node_fault(node: str, fault: NodeFault | None) -> None:
-    """Raises ClusterError for a node that has a fault."""
+    """Raise ClusterError for a node that has a fault."""
     if fault:
         raise ClusterError(fault[0], where=f"node {node}", fix=fault[1])
 
 
 def describe_ray_error(error: RayError) -> str:
-    """In one line: what it says ends in the last line of a traceback where there is one."""
+    """Describe an error of Ray's in one line: the last of its traceback, where it has one."""
     return last_line(str(error)) or type(error).__name__
 
 

@@ -297,5 +297,5 @@ class RayCluster:
 
 
 def list_live_nodes() -> list[dict[str, Any]]:
-    """Those that are alive, as Ray tells of them."""
+    """List the nodes that Ray reports alive."""
     return [node for node in ray.nodes() if node["Alive"]]

@@ -21,9 +21,11 @@ Resources = Mapping[str, float]
 def compute_worker_resources(
     stage: Stage, ctx: StageContext, limits: ClusterSettings, nodes: Sequence[Resources]
 ) -> list[Resources]:
-    """What one worker of the stage takes of each of its nodes: it runs on the first, and processes that train with it
-    run on the others, where there are any. nodes: what each node has; with device `auto` GPUs are asked for where there
-    are any, and the machines without one then have no part in it."""
+    """Compute what one worker of the stage takes of each of its nodes.
+
+    It runs on the first; processes that train with it run on the others, if any. nodes: what each node has; with device
+    `auto` GPUs are asked for where there are any, and machines without one then take no part.
+    """
     wanted: list[dict[str, float]] = [{CPU: limits.cpus} for _ in range(_count_nodes(stage, ctx, limits))]
     if needs_local_environments(stage, ctx.settings):
         wanted[0][BROWSERS] = ctx.settings.sandbox.browsers
@@ -35,17 +37,17 @@ def compute_worker_resources(
 
 
 def needs_local_environments(stage: Stage, settings: Settings) -> bool:
-    """Whether a worker of the stage has environments on its own node; leased ones are elsewhere."""
+    """Tell whether a worker of the stage has environments on its own node; leased ones are elsewhere."""
     return BROWSERS in (stage.needs or ()) and settings.sandbox.backend == "local"
 
 
 def split_evenly(count: int, nodes: int) -> list[int]:
-    """How many of so many processes each node has, the larger shares first."""
+    """Split `count` processes over nodes, the larger shares first."""
     return [count // nodes + (number < count % nodes) for number in range(nodes)]
 
 
 def count_gpus(stage: Stage, ctx: StageContext, there: Callable[[], bool]) -> int:
-    """How many GPUs the stage takes. there: whether there are any, asked where the device is `auto`."""
+    """Count the GPUs that the stage takes. there: tells whether there are any; asked where the device is `auto`."""
     device, count = _wanted_device(stage.needs or (), ctx.stage, ctx.settings) or ("cpu", 0)
     return count if device == "cuda" or (device == "auto" and there()) else 0
 
@@ -86,6 +88,7 @@ def describe_missing_resources(wanted: Sequence[Resources], nodes: Sequence[Reso
 
 
 def describe_resources(wanted: Sequence[Resources]) -> str:
+    """Describe resources in one line: those of a node apart by commas, nodes apart by semicolons."""
     return "; ".join(", ".join(f"{name} {count:g}" for name, count in one.items()) for one in wanted)
 
 

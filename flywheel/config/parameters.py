@@ -57,7 +57,7 @@ class ParameterSection:
 
 @cache
 def list_parameter_sections() -> tuple[ParameterSection, ...]:
-    """All of them, in the order of the file."""
+    """List all blocks with their parameters, in the order of the file."""
     blocks = {name: field.annotation for name, field in Settings.model_fields.items() if _is_block(field.annotation)}
     return tuple(
         ParameterSection(name, _one_line(block.__doc__), tuple(_parameters(block, name)))

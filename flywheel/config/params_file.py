@@ -64,7 +64,8 @@ def list_settings_faults(error: ValidationError, settings: type[BaseModel]) -> l
 
 
 def resolve_parameter_path(path: Sequence[str], block: type[BaseModel]) -> list[str] | None:
-    """The part of a path that names a parameter, an entry of a list or mapping included; None where there is none.
+    """Return the part of a path that names a parameter, an entry of a list or mapping included; None where there is
+    none.
 
     Behind a field pydantic puts tags of its own too (which form of a union was tried): they are left out.
     """
@@ -155,7 +156,7 @@ def parse_settings(raw: dict[str, Any], *, where: str, overrides: dict[str, Any]
 
 
 def is_settings_parameter(name: str) -> bool:
-    """Whether a dotted name is one of the tree: `rl.steps`, `synthesis.domains.games`."""
+    """Tell whether a dotted name is a parameter: `rl.steps`, `synthesis.domains.games`."""
     return resolve_parameter_path(name.split("."), Settings) is not None
 
 
@@ -166,7 +167,7 @@ def dump_settings(settings: Settings) -> str:
 
 
 def dump_commented_settings(settings: Settings) -> str:
-    """The same with each description as a comment above its line: the `params.yaml` that people edit."""
+    """Render the settings as `params.yaml` that people edit: each description is a comment above its line."""
     lines, values = [_WHOLE_FILE_LINE, _HEAD.rstrip()], settings.model_dump(mode="json")
     for section in parameters.list_parameter_sections():
         lines += ["", *_comment(section.description), f"{section.name}:"] if section.name else [""]

@@ -63,7 +63,7 @@ RENAMED_VALUES = {
 
 
 def describe_renamed(name: str, value: object = None) -> str:
-    """What an earlier name, or the earlier value of a name, is now; empty for others. name: dotted."""
+    """Say what an earlier name, or the earlier value of a name, is now; "" for others. name: dotted."""
     if name in RENAMED:
         return f"it is {RENAMED[name]} now"
     if isinstance(value, str) and value in (known := RENAMED_VALUES.get(name, {})):
@@ -89,7 +89,10 @@ def rename_block(block: str, values: Any, where: str = "") -> Any:
 
 
 def rename_settings(raw: Any, where: str = "") -> Any:
-    """All parameters of a file by the names and values of today. Raises BadInput as `rename_block`."""
+    """Return all parameters of a file by the present names and values.
+
+    where: the file, for messages. Raises BadInput for a parameter that stands there by both names.
+    """
     return {name: rename_block(name, block, where) for name, block in raw.items()} if isinstance(raw, dict) else raw
 
 

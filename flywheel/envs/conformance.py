@@ -165,7 +165,8 @@ async def compare_seeds(
 
 
 def results_differ(one: StepResult, other: StepResult) -> bool:
-    """By what is seen or recorded; not by the address, in which the seed itself may stand."""
+    """Tell whether two results differ in what is seen or recorded; not in the address, which may hold the seed
+    itself."""
     here, there = ({**result.info["state"], "page": ""} for result in (one, other))
     seen = [(result.observation.screenshot, result.observation.text) for result in (one, other)]
     return seen[0] != seen[1] or here != there

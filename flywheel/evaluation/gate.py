@@ -40,21 +40,22 @@ def log_capital_above(differences: Sequence[float] | np.ndarray, mean: float) ->
 
 
 def log_capital_below(differences: Sequence[float] | np.ndarray, mean: float) -> float:
-    """The same for betting that the mean is below `mean`."""
+    """Compute the logarithm of the capital of a bet that the mean is below `mean`. differences: [tasks], in [-1, 1]."""
     return log_capital_above(-np.asarray(differences, np.float64), -mean)
 
 
 def log_capitals_of_counts(counts: np.ndarray, mean: float) -> np.ndarray:
-    """`log_capital_above` of differences that are -1, 0 or 1, for many samples at once.
+    """Compute `log_capital_above` of differences that are -1, 0 or 1, for many samples at once.
 
-    counts: shape (..., 3), how many there are of -1, 0 and 1. Returns shape (...,).
+    counts: [..., 3], how many there are of -1, 0 and 1. Returns [...].
     """
     gains = np.log1p(_STAKES * ((np.array([-1.0, 0.0, 1.0])[:, None] - mean) / (1 + mean)))  # (3, stakes)
     return _log_mean(np.asarray(counts, np.float64) @ gains)
 
 
 def betting_interval(differences: Sequence[float] | np.ndarray, confidence: float = 0.95) -> tuple[float, float]:
-    """The means that neither bet has refuted: it holds the true mean with `confidence`, at all looks together."""
+    """Compute the means that neither bet has refuted, as (low, high): they hold the true mean with `confidence`, at
+    all looks together. differences: [tasks], in [-1, 1]."""
     data = np.asarray(differences, np.float64)
     refuted = math.log(2 / (1 - confidence))
     return _lowest_unrefuted_mean(data, refuted), -_lowest_unrefuted_mean(-data, refuted)
@@ -200,7 +201,7 @@ def judge_differences(differences: Sequence[float], rule: PromotionSettings) -> 
 
 
 def decide_gate(passing: float, failing: float, rule: PromotionSettings) -> Literal["pass", "fail", "undecided"]:
-    """The verdict of two bets, by the logarithms of their capitals."""
+    """Decide by the logarithms of the two bets' capitals."""
     if passing >= -math.log(rule.type_i_error):
         return "pass"
     return "fail" if failing >= -math.log(rule.type_ii_error) else "undecided"
@@ -222,8 +223,11 @@ def count_fewest_tasks(rule: PromotionSettings) -> int:
 def estimate_error_rates(
     rule: PromotionSettings, discordance: float, *, seed: int = 0, runs: int = _RUNS
 ) -> ErrorRates:
-    """The rule's error rates, simulated for one episode a task and models that differ on this share of tasks, or on
-    the least share that such a difference takes."""
+    """Simulate the rule's error rates, for one episode a task.
+
+    discordance: share of tasks on which the models differ, raised to the least that such a difference takes. runs: how
+    many are simulated.
+    """
     bad, good = gate_bounds(rule)
     promoted, _ = simulate_gate(rule, bad, max(discordance, abs(bad)), seed, runs)
     passed, tasks = simulate_gate(rule, good, max(discordance, abs(good)), seed + 1, runs)
@@ -231,7 +235,7 @@ def estimate_error_rates(
 
 
 def explain_judgement(found: GateJudgement, rule: PromotionSettings, against: str, *, seed: int = 0) -> str:
-    """One line for people: what was found, what the rule makes of it, and how often the rule errs."""
+    """Explain a judgement in one line: what was found, what the rule makes of it, and how often the rule errs."""
     bad, good = gate_bounds(rule)
     said = {
         "pass": _GOOD_WORDS[rule.rule == "superiority"],
@@ -257,8 +261,11 @@ _BAD_WORDS = {False: "worse", True: "not better by {margin} or more"}
 def simulate_gate(
     rule: PromotionSettings, difference: float, discordance: float, seed: int = 0, runs: int = _RUNS
 ) -> tuple[float, float]:
-    """(share of runs that promote, mean number of tasks played) of a model whose P(V=1) differs by `difference`, and
-    which differs from the other on the share `discordance` of tasks."""
+    """Simulate the gate; returns (share of runs that promote, mean number of tasks played).
+
+    difference: of the two models' P(V=1). discordance: share of tasks on which they differ. runs: how many are
+    simulated.
+    """
     bad, good = gate_bounds(rule)
     gain, loss = max(discordance + difference, 0) / 2, max(discordance - difference, 0) / 2
     looks = [*range(rule.tasks_per_look, rule.tasks, rule.tasks_per_look), rule.tasks]

@@ -128,8 +128,8 @@ def _workspace(root: Path) -> str:
 
 
 def check_recorded_data(root: Path) -> list[Finding]:
-    """Only in a workspace where something has run: every recorded file, the footer of every table's, and the
-    manifests of all finished iterations."""
+    """Check recorded files, the footer of every table's, and the manifests of finished iterations; nothing in a new
+    workspace."""
     from flywheel.config.workspace import Workspace
     from flywheel.store import manifest, partitions
     from flywheel.store.versioning import backup

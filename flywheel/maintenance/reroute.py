@@ -209,8 +209,11 @@ def reroute_on_connection(
     held: bool = True,
     looked: Mapping[str, Any] | None = None,
 ) -> RouteDifference:
-    """The same on a connection. held: the scores of the connection are held against the rule's threshold first. looked:
-    what people said since (`Decision.looked`), which is a decision even where nothing moves."""
+    """Route an iteration again on an open connection, into `staged_workspace`; returns what would change.
+
+    held: compare the connection's scores with the rule's threshold first. looked: people's answers
+    (`RoutingDecision.looked`), which make a decision even where nothing moves.
+    """
     staged = staged_workspace(ws, iteration)
     scores = _create_judgements(connection, iteration, rule, held=held)
     _create_broken(connection, iteration)
@@ -234,7 +237,10 @@ def make_pending_decision(
     mended: dict[str, Any] | None = None,
     looked: dict[str, Any] | None = None,
 ) -> PendingDecision:
-    """What is kept of it."""
+    """Make the decision that is stored of a changed routing.
+
+    found: what changes. mended: how rows were repaired. looked: people's answers.
+    """
     before = partitions.partition_manifest(ws, "routes", found.iteration, training_stores.ROUTE_STAGE)
     moved = tuple({name: one[name] for name in ("domain", "from", "to", "trajectories")} for one in found.moved)
     at = datetime.now(UTC).isoformat(timespec="seconds")
@@ -332,7 +338,7 @@ def _create_broken(connection: duckdb.DuckDBPyConnection, iteration: int) -> Non
 def compare_routes(
     ws: Workspace, connection: duckdb.DuckDBPyConnection, iteration: int, scores: int
 ) -> RouteDifference:
-    """Between the routes of the workspace and the table `decided`. scores: rows that changed."""
+    """Compare the workspace's routes with the table `decided`. scores: number of rows that changed."""
     connection.register(
         "routes_before", partitions.read_partition(ws, "routes", iteration, training_stores.ROUTE_STAGE)
     )
@@ -403,7 +409,7 @@ def write_decision_lineage(
 def write_decision_metrics(
     ws: Workspace, connection: duckdb.DuckDBPyConnection, staged: Workspace, iteration: int
 ) -> None:
-    """The figures of `score` and `route` that follow from the decision; their seconds stay."""
+    """Write the figures of `score` and `route` that follow from the decision; their seconds stay."""
     verdicts = connection.execute(
         f"""SELECT i.domain, count(*) FILTER (WHERE d.v), count(*) FROM decided d
         JOIN (SELECT trajectory_id, domain, task_id FROM incoming WHERE stage = 'rollout') i USING (trajectory_id)

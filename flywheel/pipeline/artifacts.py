@@ -77,12 +77,12 @@ Artifact = Partition | Checkpoint | Record
 
 
 def is_per_domain(artifact: Artifact) -> bool:
-    """Whether there is one for each domain."""
+    """Tell whether there is one for each domain."""
     return DOMAIN_PLACEHOLDER in (artifact.stage if isinstance(artifact, Partition) else artifact.name)
 
 
 def expand_domains(artifact: Artifact, domains: Iterable[str]) -> list[Artifact]:
-    """The artifact of each domain where there is one for each, else itself."""
+    """List the artifact of each domain where there is one for each, else itself."""
     if not is_per_domain(artifact):
         return [artifact]
     field = "stage" if isinstance(artifact, Partition) else "name"

@@ -240,6 +240,7 @@ def _part(part: _Text | _Picture, where: str) -> str | Image:
 
 
 def png_data_url(png: bytes) -> str:
+    """Write a PNG as a data: URL."""
     return "data:image/png;base64," + base64.b64encode(png).decode()
 
 

@@ -103,7 +103,7 @@ def weight_files(folder: Path | str) -> list[Path]:
 
 
 def has_tokenizer(folder: Path) -> bool:
-    """Whether a tokeniser is there, in its own file or as a list of merges."""
+    """Tell whether a tokeniser is there, in its own file or as a list of merges."""
     return (folder / "tokenizer.json").is_file() or all((folder / n).is_file() for n in ("vocab.json", "merges.txt"))
 
 
@@ -121,7 +121,7 @@ def read_json_object(path: Path) -> dict[str, Any]:
 
 
 def count_parameters(folder: Path | str) -> int:
-    """How many numbers the checkpoint's weights files hold, from their headers."""
+    """Count the numbers in the checkpoint's weights files, from their headers."""
     return sum(_check_header(file) for file in weight_files(folder))
 
 

@@ -40,7 +40,7 @@ def count_parallel_passes(model: nn.Module) -> int:
 
 
 def use_one_core_in_thread() -> None:
-    """The calling thread computes on one core from here on; those that begin later, on as many as before."""
+    """Let the calling thread compute on one core; threads that start later have as many as before."""
     every = torch.get_num_threads()
     _use_one_core()
     other = threading.Thread(target=torch.set_num_threads, args=(every,))
@@ -116,8 +116,11 @@ def window_attention(
     scaling: float,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """[1, heads, patches, width] each -> [1, patches, heads, width]. cu_seq_lens_q: int32 [windows + 1], where each
-    window begins, and the end; max_length_q: patches of the longest."""
+    """Compute attention within windows, as the library calls it: [1, heads, patches, width] each -> [1, patches, heads,
+    width].
+
+    cu_seq_lens_q: int32 [windows + 1], where each window begins, and the end. max_length_q: patches of the longest.
+    """
     if supports_flash_attention(query.device, query.dtype):
         ends, longest = cu_seq_lens_q.to(torch.int32), int(max_length_q)
         rows = (part.squeeze(0).transpose(0, 1).contiguous() for part in (query, key, value))  # [patches, heads, width]
@@ -126,8 +129,11 @@ def window_attention(
 
 
 def window_attention_by_length(query: Tensor, key: Tensor, value: Tensor, ends: list[int], scaling: float) -> Tensor:
-    """The same for any type: windows of one length are a batch, and there are four lengths at most a screen (inner,
-    last column, last row, corner)."""
+    """Compute the same in any type: windows of one length are a batch.
+
+    There are four lengths at most a screen (inner, last column, last row, corner). ends: where each window begins, and
+    the end.
+    """
     starts: dict[int, list[int]] = {}
     for start, stop in pairwise(ends):
         if stop > start:

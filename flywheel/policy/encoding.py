@@ -113,7 +113,8 @@ _HARMLESS = re.compile(r"<\|(?!(?:box|object_ref)_(?:start|end)\|>)")
 
 
 def break_control_tokens(text: str) -> str:
-    """Text of the outside world must not spell control tokens, and halves of a surrogate pair become question marks."""
+    """Break up control tokens that a text from outside spells, and replace halves of surrogate pairs by question
+    marks."""
     return _HARMLESS.sub("< |", text.encode("utf-8", "replace").decode())
 
 

@@ -51,7 +51,7 @@ JSON: /\{{("[A-Za-z0-9_]{{1,40}}": ("[^"'\\\n\r]{{0,2000}}"|-?[1-9][0-9]{{0,8}}|
 
 
 def build_lark_grammar(grammar: Grammar, tokens: int) -> str:
-    """tokens: of a thought, at most. Raises BadInput for a form that is not written here."""
+    """Build the grammar of answers for Lark. tokens: of a thought, at most. Raises BadInput for a form without one."""
     if grammar.form not in GUIDED_DECODING_REQUIREMENTS["template"] or grammar.thinks:
         raise BadInput(
             f"answers of the form {grammar.form} cannot be constrained",
@@ -102,7 +102,7 @@ def _number(grammar: Grammar, axis: int) -> str:
 
 
 def integers_regex(last: int) -> str:
-    """A regular expression for the whole numbers from 0 to `last`, without leading zeros."""
+    """Build a regular expression for the whole numbers from 0 to `last`, without leading zeros."""
     digits = str(last)
     found = ["0"] if last else []
     if len(digits) > 1:

@@ -129,7 +129,7 @@ NEIGHBOUR_ATTENTION = (
 
 
 def tiny_config() -> Qwen3VLConfig:
-    """A Qwen3-VL of about 3M parameters for 224 x 224 screens."""
+    """Return the configuration of a Qwen3-VL of about 3M parameters for 224 x 224 screens."""
     token = {name: number for number, name in enumerate(SPECIAL_TOKENS)}
     hidden = 192
     return Qwen3VLConfig(
@@ -255,7 +255,7 @@ def load_model(
 
 
 def resolve_device(name: str) -> torch.device:
-    """cpu, cuda, or auto: cuda if there is one. Raises ModelError where a device is asked for that is not there."""
+    """Return cpu, cuda, or for auto cuda if there is one. Raises ModelError where the device does not exist."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda" and not torch.cuda.is_available():

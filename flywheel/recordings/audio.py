@@ -28,7 +28,8 @@ _FRAMES_PER_BLOCK = 1 << 20  # frames decoded at a time
 
 
 def check_sound_file(path: Path) -> None:
-    """Raises DataError where the file is missing, empty, cut off or damaged, or of a kind that cannot be checked.
+    """Check that a sound file is whole. Raises DataError where it is missing, empty, cut off, damaged or of an unknown
+    kind.
 
     Opus (RFC 7845, in Ogg, RFC 3533) and FLAC (RFC 9639) have checksums, so any change of their sound is seen. WAV has
     none: its lengths alone are checked.
@@ -316,7 +317,7 @@ def _gathered(blocks: Iterator[np.ndarray]) -> np.ndarray:
 
 
 def iter_blocks(samples: np.ndarray, size: int) -> Iterator[np.ndarray]:
-    """`samples` a minute at a time, each block but the last a multiple of `size` samples."""
+    """Yield `samples` a minute at a time, each block but the last a multiple of `size` samples."""
     step = max(_BLOCK_S * SAMPLE_RATE // size, 1) * size
     for at in range(0, len(samples), step):
         yield samples[at : at + step]
@@ -441,10 +442,10 @@ def check_speech_level(samples: np.ndarray, where: Path) -> None:
 
 
 def check_audio_length(length_s: float, seconds: float, sync_s: float | None, where: Path) -> None:
-    """Raises DataError where the audio is not as long as the session says.
+    """Check that the audio is as long as the session says. Raises DataError.
 
-    length_s: of the audio. seconds: how long the session lasted on the screen's clock. sync_s: the screen's clock
-    minus the audio's; both were stopped together.
+    length_s: of the audio. seconds: how long the session lasted on the screen's clock. sync_s: the screen's clock minus
+    the audio's; both were stopped together.
     """
     expected = seconds - (sync_s or 0.0)
     tolerance = TOLERANCE_WITHOUT_SYNC_S if sync_s is None else TOLERANCE_S

@@ -36,7 +36,7 @@ class Utterance:
 
 
 def transcribe_utterances(recognizer: Recognizer, samples: np.ndarray, rate: int, timeout_s: float) -> list[Utterance]:
-    """What was heard in each stretch of speech; those in which no word was found are left out.
+    """Transcribe each stretch of speech; those in which no word was found are left out.
 
     Raises RecognitionTimeout where the whole takes longer than `timeout_s`.
     """

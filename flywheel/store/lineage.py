@@ -19,8 +19,10 @@ Row = dict[str, Any]
 
 
 def dataset_name(store: str, iteration: int, version: int = 0) -> str:
-    """`dataset("sft", 1)` -> `sft@001`: what trajectories join and checkpoints train on. version: where it was decided
-    again, `sft@001.2` for the second time."""
+    """Name what trajectories join and checkpoints train on: `dataset_name("sft", 1)` -> `sft@001`.
+
+    version: where it was routed again, `sft@001.2` for the second time.
+    """
     return f"{store}@{iteration_label(iteration)}" + (f".{version}" if version else "")
 
 

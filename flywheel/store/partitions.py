@@ -325,7 +325,8 @@ def open_partition_writer(ws: Workspace, table: str, iteration: int, stage: str)
 
 
 def lock_partition(folder: Path, seconds: float) -> AbstractContextManager[None]:
-    """No other process writes the partition meanwhile. Raises DataError where one still does after so many seconds."""
+    """Keep other processes from writing the partition within the block. Raises DataError where one still does after
+    `seconds`."""
     iteration, table, ws = folder.parent, folder.parents[1], Workspace(folder.parents[3])
     name = "-".join([table.name, *(path.name.partition("=")[2] for path in (iteration, folder))])
     return file_lock(ws.state / "locks" / name, seconds, f"writing {ws.relative(folder)}")

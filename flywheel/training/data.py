@@ -162,6 +162,7 @@ def build_general_examples(
 def encode_general_prompt(
     row: Mapping[str, Any], images: Mapping[str, bytes], encoder: Encoder, settings: PolicySettings
 ) -> EncodedSequence:
+    """Encode the prompt of a grounding example. images: PNG by sha256."""
     screen = _get_screen(images, row["image_sha256"], f"general sample {row['sample_id']}")
     return encoder.encode(build_context(row["instruction"], (), screen, settings, encoder.count))
 

@@ -85,7 +85,8 @@ def bootstrap_mean_interval(
 
 
 def student_mean_interval(values: Sequence[float]) -> tuple[float, float]:
-    """The 95% t interval of a mean over few runs; unbounded for one. With more than ten it is a little too wide."""
+    """Compute the 95% t interval of a mean over few runs; unbounded for one. With more than ten it is a little too
+    wide."""
     if len(values) < 2:
         return -math.inf, math.inf
     reach = _T[min(len(values), len(_T)) - 1] * stdev(values) / math.sqrt(len(values))

@@ -87,7 +87,7 @@ class CallArguments:
 
 
 def to_numbers(value: Any) -> list[float]:
-    """The numbers of a point or a box: `[1, 2]`, `[[1, 2]]`, `[[1, 2], [3, 4]]`, `{"x": 1, "y": 2}`, or a text."""
+    """List the numbers of a point or a box: `[1, 2]`, `[[1, 2]]`, `[[1, 2], [3, 4]]`, `{"x": 1, "y": 2}`, or a text."""
     if isinstance(value, str):
         return parse_numbers(value)
     if type(value) is list and len(value) == 2 and type(value[0]) is type(value[1]) is int:
@@ -104,6 +104,7 @@ def to_numbers(value: Any) -> list[float]:
 
 
 def to_text(value: Any, at: int) -> str:
+    """Return `value` as a text. at: its place, for the error. Raises ParseFailure where it is none."""
     if isinstance(value, str):
         return value
     if type(value) in (int, float):
@@ -117,7 +118,7 @@ def to_text(value: Any, at: int) -> str:
 
 
 def describe_value(value: Any) -> str:
-    """A value as an error or a text names it: never raises."""
+    """Describe a value for an error or a text; never raises."""
     try:
         return value if isinstance(value, str) else json.dumps(value)[:200]
     except (ValueError, RecursionError):  # an integer of thousands of digits; a deep nest
@@ -125,7 +126,7 @@ def describe_value(value: Any) -> str:
 
 
 def build_action(arguments: CallArguments) -> Action:
-    """The action. Raises ParseFailure for a missing or bad argument, and for a name that there is not."""
+    """Build the action. Raises ParseFailure for a missing or bad argument, and for an unknown name."""
     builder = _BUILDERS.get(arguments.name)
     if builder is None:
         raise ParseFailure(f"unknown action {arguments.name[:40]!r}", arguments.at)

@@ -50,7 +50,7 @@ _PlainReader = Callable[[re.Match[str], CoordinateSpace], Action | None]
 
 
 def parse_plain_call(text: str, start: int, space: CoordinateSpace) -> Action | None:
-    """The one action of `text[start:]`, in full; None where it is not written plainly."""
+    """Parse the one action of `text[start:]`, all of it; None where it is not written plainly."""
     bracket = text.find("(", start, start + _LONGEST_NAME)
     form = _PLAIN_FORMS.get(text[start:bracket]) if bracket > 0 else None
     if form is None:
@@ -191,7 +191,7 @@ class _Value(NamedTuple):
 
 
 def begins_call(text: str, at: int) -> bool:
-    """Whether a call of an action that is known, here or elsewhere, begins at `at`."""
+    """Tell whether a call of a known action begins at `at`."""
     call = CALL_START.match(text, at)
     return call is not None and _known(call)
 
@@ -201,7 +201,7 @@ def _known(call: re.Match[str]) -> bool:
 
 
 def parse_call(text: str, start: int, grammar: Grammar) -> tuple[RawCall, int]:
-    """The call that begins at `start`, and where it ends. Raises ParseFailure."""
+    """Parse the call that begins at `start`; returns it, and where it ends. Raises ParseFailure."""
     call = CALL_START.match(text, start)
     if call is None or not _known(call):
         word = _WORD.match(text, start)[0][:40]
@@ -221,7 +221,7 @@ def parse_call(text: str, start: int, grammar: Grammar) -> tuple[RawCall, int]:
 
 
 def find_next_call(text: str, at: int) -> int:
-    """Where a further call begins behind one that ended at `at`; -1 where there is none."""
+    """Find where a further call begins behind one that ended at `at`; -1 where there is none."""
     at = _BETWEEN.match(text, at).end()
     return at if begins_call(text, at) else -1
 
@@ -361,7 +361,7 @@ def _gestures(text: str, at: int, spent: set[str]) -> tuple[_Value, int]:
 
 
 def format_call(action: Action, grammar: Grammar) -> str:
-    """The action in the one form that `grammar` has for it."""
+    """Write the action in the one form that `grammar` has for it."""
     box = "box" if grammar.form in ("ui_tars_1_5", "ui_tars_1_0") else "point"
     only = "start_box" if box == "box" else "point"
 

@@ -27,13 +27,14 @@ _MOST_FIELDS = 12
 
 
 def begins_command(text: str, at: int) -> bool:
+    """Tell whether a command begins at `at`."""
     if not (text[at : at + 1].isupper() or text.startswith(("action", "explain"), at)):
         return False
     return any(form.match(text, at) for form in (_POINTED, _TYPED, _ALONE, _FIELDS))
 
 
 def parse_command(text: str, start: int) -> tuple[RawCall, int]:
-    """The command that begins at `start`, and where it ends. Raises ParseFailure."""
+    """Parse the command that begins at `start`; returns it, and where it ends. Raises ParseFailure."""
     fields = _FIELDS.match(text, start)
     if fields:
         return _fields(text, fields), len(text)

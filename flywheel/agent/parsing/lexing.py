@@ -29,10 +29,12 @@ class ParseFailure(Exception):
 
 
 def unsupported_action(what: str, at: int) -> ParseFailure:
+    """Make the failure for a known action that the action set lacks."""
     return ParseFailure(f"{NO_SUCH_ACTION}: {what[:60]}", at)
 
 
 def ambiguous_text(what: str, at: int) -> ParseFailure:
+    """Make the failure for a text with several meanings."""
     return ParseFailure(f"{AMBIGUOUS}: {what}", at)
 
 
@@ -60,17 +62,20 @@ class RawCall:
 
 @lru_cache(maxsize=1024)
 def fold_name(word: str) -> str:
-    """`doubleClick`, `Long Press`, `DOUBLE-CLICK` -> double_click, long_press, double_click."""
+    """Fold a name's spellings: `doubleClick`, `Long Press`, `DOUBLE-CLICK` -> double_click, long_press,
+    double_click."""
     if not word.isupper():
         word = _CAMEL.sub("_", word)
     return word.strip().lower().replace(" ", "_").replace("-", "_")
 
 
 def is_number(value: Any) -> bool:
+    """Tell whether `to_number` finds a number."""
     return to_number(value) is not None
 
 
 def to_number(value: Any) -> float | None:
+    """Return a number, or one written as a text; None for anything else, and from 1e15 on."""
     if isinstance(value, str) and len(value) < 20:
         try:
             value = float(value)
@@ -80,6 +85,7 @@ def to_number(value: Any) -> float | None:
 
 
 def to_flag(value: Any) -> bool:
+    """Tell whether a value, or a text, means true."""
     return value is True or (isinstance(value, str) and value.strip().lower() in ("true", "1", "yes"))
 
 
@@ -107,14 +113,14 @@ _LONGEST_POINT = 200  # characters; longer text is no point, and is not searched
 
 
 def find_closing_quote(text: str, at: int, after: re.Pattern[str], spent: set[str]) -> int:
-    """The quote that ends the string opened at `at`; -1 where the string is not closed.
+    """Find the quote that ends the string opened at `at`; -1 where the string is not closed.
 
-    Content may hold quotes that nobody escaped ("it's"), so a quote ends the string only where `after` follows it;
-    the first such one, since content is seldom a whole call. Where there is none, the first quote of the opening's
-    kind does, or before it one of another kind that `after` follows, since some models mix them.
+    Content may hold quotes that nobody escaped ("it's"), so a quote ends the string only where `after` follows it; the
+    first such one, since content is seldom a whole call. Where there is none, the first quote of the opening's kind
+    does, or before it one of another kind that `after` follows, since some models mix them.
 
-    spent: kept over one reading of a text; the kinds of which no such quote is left, so that it is searched to its
-    end once, and not for each string.
+    spent: passed along during one reading of a text; the kinds of which no such quote is left, so that it is searched
+    to its end once, and not for each string.
     """
     kinds, first, other = QUOTES[text[at]], -1, -1
     known = kinds in spent
@@ -135,7 +141,7 @@ def find_closing_quote(text: str, at: int, after: re.Pattern[str], spent: set[st
 
 
 def has_doubled_quote(text: str, at: int, end: int) -> bool:
-    """Whether a quote that nobody escaped stands right behind the one at `at`, or before that at `end`."""
+    """Tell whether an unescaped quote stands right behind the one at `at`, or right before that at `end`."""
     inner = text[at + 1 : end]
     if not inner or (text[at] not in (inner[0], inner[-1])):
         return False
@@ -143,12 +149,12 @@ def has_doubled_quote(text: str, at: int, end: int) -> bool:
 
 
 def find_next_quote(text: str, at: int) -> int:
-    """The quote, of whatever kind, that comes first behind the one at `at`; -1 where there is none."""
+    """Find the first quote, of any kind, behind the one at `at`; -1 where there is none."""
     return next((quote.start() for quote in _QUOTE.finditer(text, at + 1) if quote.lastgroup), -1)
 
 
 def escape_text(text: str) -> str:
-    """For between single quotes."""
+    """Escape a text for single quotes."""
     return escape_path_lookalikes(text.translate(_ESCAPED))
 
 
@@ -178,6 +184,7 @@ def read_string_content(text: str, at: int) -> str:
 
 
 def looks_like_path(text: str) -> bool:
+    """Tell whether a text looks like a Windows path."""
     return "\\" in text and _PATH.search(text) is not None
 
 
@@ -186,7 +193,7 @@ def _unescaped(found: re.Match[str]) -> str:
 
 
 def parse_numbers(text: str) -> list[float]:
-    """The numbers of a point or a box in any of its spellings; none where there is anything else."""
+    """List the numbers of a point or a box in any of its spellings; none where there is anything else."""
     if len(text) > _LONGEST_POINT:
         return []
     text = _TAGS.sub(" ", text)
@@ -239,7 +246,7 @@ _ITEMS = re.compile(rf"\s*(?:{_ITEM.pattern})\s*(?:,\s*(?:{_ITEM.pattern})\s*)*,
 
 
 def split_keys(text: str, at: int = 0) -> list[str]:
-    """`Ctrl+Shift t`, `ctrl, c`, `['ctrl', 'c']`, `ctrl-c` -> the keys. A separator that separates nothing is a key.
+    """Split keys: `Ctrl+Shift t`, `ctrl, c`, `['ctrl', 'c']`, `ctrl-c`. A separator that separates nothing is a key.
 
     Raises ParseFailure for a comma that may be either, and for keys one after the other (`ctrl+a delete`).
     """
@@ -287,7 +294,7 @@ def _hyphened(word: str, at: int) -> list[str]:
 
 
 def spell_keys(keys: tuple[str, ...]) -> list[str]:
-    """Each key as one word: the signs that separate keys have names."""
+    """Write each key as one word: the signs that separate keys have names."""
     return [{"+": "plus", ",": "comma"}.get(key, key) for key in keys]
 
 
@@ -321,9 +328,9 @@ _DECODER = json.JSONDecoder(strict=False, parse_constant=_refuse_constant)
 
 
 def parse_json(text: str, at: int, *, paths: bool = False) -> tuple[Any, int]:
-    """The value that begins at `at`, and where it ends. Raises ParseFailure.
+    """Parse the value that begins at `at`; returns it, and where it ends. Raises ParseFailure.
 
-    paths: a model's own text, in whose strings a path in Windows may stand as it is.
+    paths: it is a model's own text, in whose strings a Windows path may stand unescaped.
     """
     if not (paths and looks_like_path(text)):
         try:
@@ -336,7 +343,8 @@ def parse_json(text: str, at: int, *, paths: bool = False) -> tuple[Any, int]:
 
 
 def parse_strict_json(text: str, at: int) -> tuple[Any, int]:
-    """As `read`, without slips. Raises ValueError and RecursionError."""
+    """Parse the value that begins at `at`, without slips; returns it, and where it ends. Raises ValueError,
+    RecursionError."""
     return _DECODER.raw_decode(text, at)
 
 

@@ -162,7 +162,7 @@ FAILURE_STATUSES = frozenset({"failure", "fail", "failed", "infeasible", "imposs
 
 
 def arguments_by_position(name: str, call: RawCall) -> dict[str, Any]:
-    """The arguments that have no names, by the order that the form has for them."""
+    """Name the arguments that have no names, by the order that the form has for them."""
     given, known = call.inline, ACTION_OF_SYNONYM.get(name, name)
     if known == "hotkey" or (known in ("press", "release")):
         if known == "press" and call.tool == PYAUTOGUI and len(given) == 2 and is_number(given[1]):
@@ -455,22 +455,26 @@ _NO_POINT = [-100, -100]  # and its point
 
 
 def is_known_action(name: str) -> bool:
-    """Whether text that begins with this name and a bracket is a call of an action, here or elsewhere."""
+    """Tell whether a name followed by a bracket is a call of an action, of this action set or another model's."""
     return fold_name(name) in _ALL_NAMES
 
 
 def is_known_parameter(word: str) -> bool:
+    """Tell whether `word` is the name of a parameter, of this action set or another model's."""
     return word in PARAMETER_OF_SYNONYM or fold_name(word) in PARAMETER_OF_SYNONYM
 
 
 def build_normalised_action(call: RawCall, space: CoordinateSpace) -> Action:
-    """Raises ParseFailure."""
+    """Translate a call to the grammar's names and build its action. Raises ParseFailure."""
     name, values, places = normalise_call(call)
     return build_action(CallArguments(name, values, call.at, space, places))
 
 
 def normalise_call(call: RawCall) -> tuple[str, dict[str, Any], Mapping[str, int]]:
-    """The action's name, its arguments by the grammar's names, and where those stand."""
+    """Translate a call: returns the action's name, its arguments by the grammar's names, and where those stand.
+
+    Raises ParseFailure for what is unknown, unsupported or ambiguous.
+    """
     name, places, written = fold_name(call.name), {}, call.places or {}
     known = ACTION_OF_SYNONYM.get(name)
     if known is None and name in UNSUPPORTED_ACTIONS:

@@ -42,10 +42,10 @@ Covering = Callable[[int, int], tuple[int, int] | None]
 
 
 def find_thinking_end(text: str, opened: bool, covering: Covering) -> int:
-    """Where the last thinking ends; 0 where there is none. Raises ParseFailure where it does not end.
+    """Find where the last thinking ends; 0 where there is none. Raises ParseFailure where it does not end.
 
-    opened: by the prompt. covering: of a place behind which an action is looked for and one before which it must
-    begin, where the action that is read there begins and ends; a tag within an action is part of what it types.
+    opened: by the prompt. covering: of a place behind which an action is looked for and one before which it must begin,
+    where the action that is read there begins and ends; a tag within an action is part of what it types.
     """
     at, depth, readings = 0, int(opened), 0
     inside = -1  # where the action ends that the last tag stood in
@@ -73,6 +73,7 @@ def find_thinking_end(text: str, opened: bool, covering: Covering) -> int:
 
 
 def strip_thinking_tags(text: str) -> str:
+    """Remove the tags of thinking from `text`."""
     return THINKING_TAG.sub("", text)
 
 
@@ -118,7 +119,7 @@ class ActionMark(NamedTuple):
 
 
 def find_action(text: str, begin: int, grammar: Grammar) -> ActionMark | None:
-    """The mark of the first action behind `begin`; None where there is none.
+    """Find the mark of the first action behind `begin`; None where there is none.
 
     In a grammar of tool calls that is the first tool call. Else it is what stands behind the first `Action:` that
     begins a line; without that label, the first call, command or tagged call that begins a line, or JSON.
@@ -160,7 +161,7 @@ def _unlabelled(text: str, search: int, begin: int) -> ActionMark | None:
 
 
 def form_at(text: str, at: int) -> ActionForm | None:
-    """The form of what begins at `at`; None where that is no action."""
+    """Return the form of the action that begins at `at`; None where there is none."""
     sign = text[at : at + 1]
     if sign in ("{", "["):
         return "json" if _JSON.match(text, at) else None
@@ -402,7 +403,7 @@ def serialise_action(action: Action, grammar: Grammar | int) -> str:
 
 
 def snap_point(point: Point, grammar: Grammar | int) -> Point:
-    """The point that `parse(serialise(...))` gives back: where the numbers that are written of it lead."""
+    """Return the point that is read back after `point` was written in `grammar`."""
     return as_grammar(grammar).space.snap(point)
 
 

@@ -38,7 +38,7 @@ _MOST_PARAMETERS = 12
 
 
 def parse_tagged_call(text: str, start: int) -> tuple[RawCall, int]:
-    """The call whose first tag begins at `start`, and where it ends. Raises ParseFailure."""
+    """Parse the call whose first tag begins at `start`; returns it, and where it ends. Raises ParseFailure."""
     begin = TAGGED_CALL_START.match(text, start)
     values: dict[str, str] = {}
     places: dict[str, int] = {}
@@ -62,7 +62,7 @@ def parse_tagged_call(text: str, start: int) -> tuple[RawCall, int]:
 
 
 def find_next_tagged_call(text: str, at: int) -> int:
-    """Where a further call begins behind one that ended at `at`; -1 where there is none."""
+    """Find where a further call begins behind one that ended at `at`; -1 where there is none."""
     at = _NEXT_TAG.match(text, at).end()
     return at if TAGGED_CALL_START.match(text, at) else -1
 
@@ -133,7 +133,7 @@ _DEEPEST = 4  # envelopes within each other
 
 
 def parse_tool_call(text: str, start: int, grammar: Grammar) -> tuple[RawCall, int]:
-    """The call whose JSON begins at `start`, and where it ends. Raises ParseFailure."""
+    """Parse the call whose JSON begins at `start`; returns it, and where it ends. Raises ParseFailure."""
     value, end = lexing.parse_json(text, start, paths=True)
     said = _to_raw_call(value, start, grammar)
     if isinstance(value, list) and len(value) > 1:
@@ -142,7 +142,8 @@ def parse_tool_call(text: str, start: int, grammar: Grammar) -> tuple[RawCall, i
 
 
 def parse_plain_tool_call(text: str, grammar: Grammar) -> tuple[RawCall, int] | None:
-    """The one tool call that ends the text and where its tag begins, if it is written as `write` does."""
+    """Parse the one tool call that ends the text, if it is written as `format_tool_call` does; also returns where
+    its tag begins."""
     at = text.find("<tool_call>\n{")
     if at < 0 or not text.endswith("}\n</tool_call>") or looks_like_path(text):
         return None
@@ -154,7 +155,7 @@ def parse_plain_tool_call(text: str, grammar: Grammar) -> tuple[RawCall, int] | 
 
 
 def find_next_tool_call(text: str, at: int) -> int:
-    """Where further JSON begins behind that which ended at `at`; -1 where there is none."""
+    """Find where further JSON begins behind that which ended at `at`; -1 where there is none."""
     found = _NEXT.match(text, at)
     return found.end() if found else -1
 
@@ -225,7 +226,7 @@ def _unwrap_json_text(text: str, at: int) -> Any:
 
 
 def format_tool_call(action: Action, grammar: Grammar) -> str:
-    """The action as a tool call, tags included. A tool of an MCP server is called by its own name where it can be."""
+    """Write the action as a tool call, tags included. An MCP tool is called by its own name where it can be."""
     if isinstance(action, act.ToolCall) and grammar.functions and action.tool and action.tool not in _RESERVED:
         tool, arguments = action.tool, json.loads(action.arguments)
     elif ACTION_NAMES.get(type(action)) in _FUNCTIONS:

@@ -56,16 +56,17 @@ _BPF_ALLOW, _BPF_DENY = 0x7FFF0000, 0x00050000 | 1  # with EPERM
 
 
 def seccomp_program() -> bytes:
-    """For this machine's processor; b"" for one that is not known here."""
+    """Build the seccomp program for this machine's processor; b"" for an unknown one."""
     known = _PROCESSORS.get(platform.machine())
     return b"".join(_bpf_program(*known)) if known else b""
 
 
 def seccomp_profile() -> dict[str, Any]:
-    """The same for engines of containers, which read JSON. Who calls by the numbers of another processor is ended.
+    """Build the same rules for container engines, which read JSON. Calls by another processor's numbers end the
+    process.
 
-    Bubblewrap forbids namespaces of users by itself: here their makers are refused. clone3 hides from us what it is
-    asked for, so there is none, and libraries take clone.
+    Bubblewrap forbids user namespaces by itself: here the calls that make them are refused. clone3 hides its arguments
+    from seccomp, so it does not exist here, and libraries fall back to clone.
     """
     past = max(_ALLOWED_SOCKET_FAMILIES)
     kinds = [
@@ -98,7 +99,7 @@ def _argument_condition(argument: int, how: str, value: int, then: int = 0) -> d
 
 
 def open_seccomp_program() -> int:
-    """A file with the program; it is open, and has no name."""
+    """Return the descriptor of an open, nameless file with the seccomp program."""
     file = os.memfd_create("rules")
     os.write(file, seccomp_program())
     os.lseek(file, 0, os.SEEK_SET)
@@ -163,9 +164,11 @@ MACHINE_ENVIRONMENT = {
 def build_machine_command(
     readable: Sequence[Path], home_bytes: int, served: Path, listening: int, ready: int, rules: int
 ) -> list[str]:
-    """The words that start a machine. readable: more paths that it sees, as they are here. served: a folder, in there
-    /run/served. listening, ready, rules: descriptors of the guest's socket, of who waits for it, and of `seccomp`'s
-    program."""
+    """Build the command that starts a machine.
+
+    readable: more paths of this machine that it sees. served: a folder, in there /run/served. listening, ready, rules:
+    descriptors of the server's socket, of the pipe that waits for it, and of `open_seccomp_program`.
+    """
     python = os.path.realpath(sys.executable)
     words = [*_unshare_options(rules), "--as-pid-1"]
     for right in _CAPABILITIES:
@@ -191,7 +194,7 @@ def build_machine_command(
 
 
 def list_system_paths() -> tuple[str, ...]:
-    """The system's programs with what they read, by paths of this machine's."""
+    """List the paths of the system's programs and of what they read."""
     return (*isolation.SYSTEM_FOLDERS, *isolation.ETC_FILES, _FONT_CACHE, sys.base_prefix)
 
 
@@ -201,15 +204,18 @@ def list_etc_files() -> dict[str, Path]:
 
 
 def build_machine_environment(*more: Path) -> dict[str, str]:
-    """Of a machine's programs. more: folders of programs."""
+    """Build the environment of a machine's programs. more: folders of programs."""
     return {**MACHINE_ENVIRONMENT, "PATH": ":".join([f"{MACHINE_HOME}/.local/bin", PROGRAM_PATH, *map(str, more)])}
 
 
 def build_checker_command(
     program: Sequence[str], bound: Mapping[str, Path], readable: Sequence[Path], memory_bytes: int, rules: int
 ) -> list[str]:
-    """The words that start a program which judges what was left in a machine: it sees the system's programs and what is
-    bound, by where that lies in there, and may write in /tmp alone. rules: as of `command`."""
+    """Build the command of a program that judges what was left in a machine.
+
+    It sees the system's programs and what is bound, and may write in /tmp alone. bound: path in there -> path of this
+    machine. rules: descriptor of `open_seccomp_program`.
+    """
     words = [*_unshare_options(rules), *_mount_options(readable, TMPFS_FOLDERS, memory_bytes)]
     for place, path in bound.items():
         words += ["--ro-bind", str(path), place]

@@ -87,7 +87,7 @@ def create_cgroup(memory_mb: int, processes: int, cores: float) -> Cgroup | None
 
 
 def find_own_cgroup(pid: int) -> Cgroup | None:
-    """The one that a process has for itself alone; None where it has none that can be seen from here."""
+    """Find the cgroup that a process has for itself alone; None where none can be seen from here."""
     try:
         own = dict(line.split(":", 2)[1:] for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines())
     except OSError:

@@ -77,9 +77,10 @@ class CheckerVerdict(BaseModel):
 
 
 async def run_task_checker(checker: Checker, home: MachineHome, most: int, told: Mapping[str, Any]) -> CheckerVerdict:
-    """What a task's own checker says. most: bytes that the home may hold. told: JSON values for its standard input.
+    """Run a task's own checker and return its verdict.
 
-    Raises CheckerFailed where it says nothing that counts, EnvError where it cannot be run here.
+    most: bytes that the home may hold. told: JSON values for its standard input. Raises CheckerFailed where it judges
+    nothing, EnvError where it cannot run here.
     """
     place = f"{CHECKER_FOLDER}/{checker.program}"
     words = [sys.executable, "-I", place] if checker.program.endswith(".py") else [place]

@@ -53,7 +53,7 @@ _BROWSER_OPTIONS = (
 
 
 def build_browser_command(address: str) -> list[str]:
-    """Of a window at that address. What it downloads goes to the folder Downloads of the home."""
+    """Build the command of a browser window at that address. Downloads go to the folder Downloads of the home."""
     return [_BROWSER_BINARY, *_BROWSER_OPTIONS, address]
 
 
@@ -70,7 +70,10 @@ class UnsupportedAction(Exception):
 
 
 def translate_action(action: Action, width: int, height: int) -> list[DesktopAct]:
-    """The acts of one action, in order. Raises Cannot for one that does not exist on a desktop, or lies outside."""
+    """Translate one action to acts of the desktop, in order, in pixels of `width` x `height`.
+
+    Raises UnsupportedAction for one that does not exist on a desktop, or lies outside.
+    """
     if type(action) not in _TRANSLATIONS:
         raise UnsupportedAction(f"a desktop has no {ACTION_NAMES[type(action)]}")
     return _TRANSLATIONS[type(action)](action, lambda point: _move(point, width, height))

@@ -79,7 +79,10 @@ class EpisodeSnapshot(_SnapshotHeader):
 
 
 async def save_episode(computer: Computer, task: Task, steps: int) -> EpisodeSnapshot:
-    """What runs goes on meanwhile. Raises EnvError for a home of more than its size."""
+    """Save what can be saved of an episode after so many `steps`; programs go on meanwhile.
+
+    Raises EnvError for a home above its size limit.
+    """
     machine = computer.machine
     held: dict[str, Any] = await machine.call("/keep", {}, _SNAPSHOT_S)
     lost = ["files: all that lay outside of the home", "terminal: what it showed"]

@@ -195,11 +195,13 @@ def build_container_command(
 
 
 def build_limit_options(memory_mb: int, processes: int, cores: float) -> list[str]:
+    """Build the engine's options that limit memory (MB), processes and cores."""
     memory = f"{memory_mb}m"
     return ["--memory", memory, "--memory-swap", memory, "--pids-limit", str(processes), "--cpus", f"{cores:g}"]
 
 
 def build_remove_command(engine: str, name: str) -> list[str]:
+    """Build the command that removes the container called `name`."""
     return [engine, "rm", "--force", name]
 
 

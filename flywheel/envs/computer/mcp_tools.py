@@ -48,7 +48,7 @@ class ListedTool:
 
 
 def describe_tool(server: str, tool: mcp_types.Tool) -> ListedTool | None:
-    """None for one that has a name which cannot be called."""
+    """List a tool as `server.tool`; None for one whose name cannot be called."""
     if not _TOOL_NAME.fullmatch(tool.name):
         return None
     return ListedTool(
@@ -59,7 +59,7 @@ def describe_tool(server: str, tool: mcp_types.Tool) -> ListedTool | None:
 
 
 def describe_tool_in_full(server: str, tool: mcp_types.Tool) -> str:
-    """All that its server says of it."""
+    """Describe a tool with all that its server says of it."""
     return f"{server}.{tool.name}: {tool.description or ''}\narguments: {json.dumps(tool.input_schema)}"
 
 
@@ -80,7 +80,7 @@ def format_tool_list(tools: Iterable[ListedTool], limit: int) -> str:
 
 
 def format_tool_result(result: mcp_types.CallToolResult) -> str:
-    """What a tool returned; what is no text is named."""
+    """Render a tool's result as text; content of other kinds is named."""
     parts = [_format_content(one) for one in result.content]
     if not parts and result.structured_content is not None:
         parts = [json.dumps(result.structured_content, ensure_ascii=False)]

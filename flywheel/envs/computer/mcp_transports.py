@@ -83,8 +83,11 @@ _MAX_CONNECTIONS = 4
 
 @contextlib.asynccontextmanager
 async def open_http_transport(machine: Machine, url: str, line: McpConnection) -> AsyncIterator[tuple[Any, Any]]:
-    """It has no deadlines of its own. GuestRefused (nobody listens), EnvError, OSError and what else goes wrong with
-    the server come as groups of exceptions, from whatever is done with it."""
+    """Open a transport to the server at `url` in the machine; it has no deadlines of its own.
+
+    MachineRefused (nobody listens), EnvError, OSError and other faults of the server come as exception groups, from any
+    use of it.
+    """
     async with (
         httpx2.AsyncClient(
             transport=_MachineTransport(machine, line),
@@ -186,8 +189,10 @@ SentMessages = MemoryObjectSendStream[SessionMessage]
 async def open_stdio_transport(
     machine: Machine, words: Sequence[str], line: McpConnection
 ) -> AsyncIterator[tuple[ReceivedMessages, SentMessages]]:
-    """The program starts, and ends with it. Raises GuestRefused where it does not start, EnvError and OSError where the
-    machine is gone."""
+    """Start a program in the machine and open a transport over its input and output; it ends with the block.
+
+    words: the command. Raises MachineRefused where it does not start, EnvError and OSError where the machine is gone.
+    """
     reader, writer = await machine.stream("/program", {"command": list(words)})
     incoming, heard = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     said, outgoing = anyio.create_memory_object_stream[SessionMessage](0)

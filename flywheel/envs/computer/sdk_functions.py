@@ -35,7 +35,8 @@ _CONTROL_CHARACTERS = "@abcdefghijklmnopqrstuvwxyz[\\]^_"
 
 
 def encode_terminal_keys(keys: Sequence[str]) -> str:
-    """For keys that are pressed together. Raises Cannot where a terminal has no such keys."""
+    """Encode keys that are pressed together as a terminal sends them. Raises UnsupportedAction for keys it does not
+    have."""
     held, pressed = 0, []
     for name in keys:
         found = keyboard.find_key(name)
@@ -57,7 +58,7 @@ def encode_terminal_keys(keys: Sequence[str]) -> str:
 
 
 def encode_terminal_text(text: str) -> str:
-    """For a text: its line ends are the key Enter."""
+    """Encode a text as a terminal sends it: its line ends are the key Enter."""
     return text.replace("\r\n", "\n").replace("\n", "\r")
 
 

@@ -70,8 +70,11 @@ _PROBE_S = 5.0
 
 
 async def read_machine_state(machine: Machine, given: ComputerTaskSpec, said_done: bool) -> dict[str, Any]:
-    """`files`; where the task says so `programs`, `ports`, `packed`, and `printed` once the agent has said that it is
-    done."""
+    """Read the state that a verifier judges.
+
+    It has `files`; where the task asks for it `programs`, `ports`, `packed`, and `printed` once the agent has said that
+    it is done (`said_done`).
+    """
     found: dict[str, Any] = {"files": await asyncio.to_thread(read_home_files, machine.home, given.hidden)}
     if given.programs:
         found["programs"] = await asyncio.to_thread(machine.programs)
@@ -88,8 +91,10 @@ async def read_machine_state(machine: Machine, given: ComputerTaskSpec, said_don
 
 
 def read_home_files(home: MachineHome, hidden: Collection[str] = ()) -> dict[str, str]:
-    """Each file's text, or `sha256:` and its digest, by path; a folder ends in /. What lies in hidden folders, where
-    applications keep what they need, is left out but for the paths in `hidden`; links and pipes are named and not read.
+    """Read each file's text, or `sha256:` and its digest, by path; a folder's path ends in /.
+
+    Hidden folders, where applications keep their own files, are left out but for the paths in `hidden`; links and pipes
+    are listed and not read.
     """
     found, left = {}, _MAX_STATE_BYTES
     for entry in home.entries():

@@ -155,7 +155,7 @@ _MANIFEST_SUITES = {one.environment: one for one in (TerminalManifestSuite, Comp
 
 
 def load_computer_suite(path: Path, kind: str) -> ManifestSuite | OsworldSuite:
-    """kind: terminal or computer. Raises BadInput that names what is wrong in the manifest."""
+    """Load the suite of a manifest. kind: terminal or computer. Raises BadInput that names what is wrong."""
     said = suite_manifests.validate_suite_manifest(path, ComputerManifest)
     if said.osworld is not None:
         return osworld.load_osworld_suite(path, said.world, said.domain, said.osworld, kind)

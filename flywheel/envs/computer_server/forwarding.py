@@ -47,7 +47,7 @@ def stream_routes(folder: str, environment: dict[str, str]) -> Routes:
 
 
 def relay_until_both_end(here: socket.socket, there: socket.socket) -> None:
-    """Two connections, until both ways have ended."""
+    """Relay bytes between two connections until both directions have ended."""
     here.settimeout(None)
     with there:
         back = threading.Thread(target=_copy_and_shut, args=(there, here), daemon=True)
@@ -189,7 +189,7 @@ _CHUNK = 2**16
 
 
 def relay_until_either_ends(here: socket.socket, there: socket.socket) -> None:
-    """Bytes of each to the other, until either ends."""
+    """Relay bytes between two connections until either ends."""
     here.settimeout(None)
     back = threading.Thread(target=_copy_until_closed, args=(there, here), daemon=True)
     back.start()

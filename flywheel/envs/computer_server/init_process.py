@@ -24,7 +24,7 @@ _REAP_S = 1.0
 
 
 def receive_listening_socket(path: str) -> tuple[socket.socket, socket.socket]:
-    """A machine that is a container: who waits at this socket, and what is handed over there to answer at."""
+    """Connect to the socket at `path`, and receive from there the socket to answer at: how a container starts."""
     waits = socket.socket(socket.AF_UNIX)
     waits.connect(path)
     _, descriptors, _, _ = socket.recv_fds(waits, 16, 1)

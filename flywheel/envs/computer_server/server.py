@@ -83,7 +83,7 @@ Routes = Mapping[tuple[str, str], Route]  # by method and path
 
 
 def make_http_server(listening: socket.socket, routes: Routes, token: str = "") -> ThreadingHTTPServer:
-    """A server at a socket that is bound already; `serve_forever` is the caller's to call. token: "" asks for none."""
+    """Make a server at a bound socket; the caller calls `serve_forever`. token: "" asks for none."""
     handler = type("Handler", (_RequestHandler,), {"routes": dict(routes), "token": token})
     server = ThreadingHTTPServer(("", 0), handler, bind_and_activate=False)
     server.daemon_threads = True

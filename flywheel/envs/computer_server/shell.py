@@ -102,8 +102,10 @@ _LOCAL_MODES = 3  # where termios has them
 
 
 def run_times_if_waiting(terminal: int, shell: int) -> list[str] | None:
-    """How long each of its threads has run, where it seems to wait for keys; where that is the same a moment later, it
-    does. None where it does not. terminal: the end that is ours. shell: the process that began it."""
+    """Return how long each thread of a terminal's program has run, where it seems to wait for keys; else None.
+
+    It does wait where the times are the same a moment later. terminal: our end. shell: the process that started it.
+    """
     watched = ProcessWatch([shell])
     ran = watched.look()
     if ran is None:
@@ -255,9 +257,11 @@ class Shell:
 
 
 def build_terminal_command(slave: int, *command: str) -> list[str]:
-    """For the first process of a session: it becomes the command, and the terminal the session's own, which is given to
-    that process if it opens it (Linux). To ask for it between fork and exec would be to run Python there, where locks
-    may be held by threads that are no more."""
+    """Build the command of a session's first process, which gets the terminal as its own before it becomes `command`.
+
+    On Linux a process gets it by opening it. To do so between fork and exec would run Python there, where locks may be
+    held by threads that are gone.
+    """
     return ["/bin/sh", "-c", 'exec <>"$0"; exec "$@"', os.ttyname(slave), *command]
 
 
@@ -387,7 +391,7 @@ class _BashProcess:
 
 
 def type_into_terminal(terminal: int, data: bytes) -> None:
-    """What a program does not take within a second is lost."""
+    """Write data to a terminal; what its program does not take within a second is lost."""
     with contextlib.suppress(OSError):
         while data and select.select([], [terminal], [], _TYPE_S)[1]:
             data = data[os.write(terminal, data[:_MAX_LINE_BYTES]) :]
@@ -401,7 +405,7 @@ def _shell_prompt(folder: str, home: str) -> str:
 
 
 def strip_control_sequences(data: bytes) -> str:
-    """What a terminal would show of it, line by line, without colours and movements."""
+    """Return what a terminal would show of the data, line by line, without colours and movements."""
     text = _CONTROL_SEQUENCE.sub("", data.decode("utf-8", "replace")).replace("\r\n", "\n")
     lines = []
     for line in text.split("\n"):

@@ -76,7 +76,7 @@ class AndroidSuite(TaskSuite):
 
 
 def load_android_suite(path: Path) -> AndroidSuite:
-    """Raises BadInput that names what is wrong in the manifest."""
+    """Load the suite of the manifest at `path`. Raises BadInput that names what is wrong."""
     manifest = suite_manifests.validate_suite_manifest(path, AndroidManifest)
     tasks = {task.name: task for task in manifest.tasks}
     if len(tasks) < len(manifest.tasks):
@@ -95,6 +95,6 @@ def load_android_suite(path: Path) -> AndroidSuite:
 
 
 def score_shown_state(params: Mapping[str, Any], state: Mapping[str, Any]) -> float:
-    """The share of what is wanted that the phone's commands told."""
+    """Score the share of the wanted texts that the phone's commands printed."""
     wanted = params["wanted"]
     return sum(state["shown"][name].strip() == text for name, text in wanted.items()) / len(wanted)

@@ -191,7 +191,7 @@ class PhoneBackend:
 
 
 def phone_browser_settings(settings: Settings) -> SandboxSettings:
-    """The settings of the browsers that the phones are shown by."""
+    """Return the settings of the browsers that show the phones."""
     chosen = parse_backend_settings(settings, _BACKEND_NAME, PhoneSettings)
     return settings.sandbox.model_copy(
         update={"width": chosen.width, "height": chosen.height, "pages": chosen.places, "timeout_s": chosen.timeout_s}

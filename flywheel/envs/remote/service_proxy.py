@@ -38,7 +38,10 @@ _HEAD_TAG, _HEAD_SEARCH_BYTES = re.compile(rb"<head(?:\s[^>]*)?>", re.IGNORECASE
 
 
 async def proxy_service_request(request: web.Request, streams: Streams, port: int, path: str) -> web.StreamResponse:
-    """path: what is asked there, its query included, as the browser wrote it; without the slash at its beginning."""
+    """Pass a request on to a service of a session's machine, and its answer back.
+
+    streams: connection to the service's `port`. path: with its query, as the browser wrote it, without the first slash.
+    """
     if request.method == "OPTIONS" and "Access-Control-Request-Method" in request.headers:
         streams[1].close()
         return web.Response(status=204, headers=_cors_headers(request))

@@ -48,6 +48,7 @@ OUTLINE = 'stroke="#1b1f27" stroke-width="1"'
 
 @cache
 def icon_names() -> tuple[str, ...]:
+    """List the names of all icons but symbols."""
     return tuple(name for name in load_icons() if name not in vocabulary.SYMBOLS)
 
 
@@ -65,6 +66,7 @@ def draw_colour_noun_pairs(rng: random.Random, count: int, level: int, nouns: tu
 
 
 def draw_shapes(level: int, count: int, rng: random.Random, coordinates: int) -> DrawnScene:
+    """Draw plain shapes of several colours."""
     smallest, largest = (44, 76) if level == 1 else (34, 60) if count <= 4 else (24, 40)
     boxes = list(scatter_boxes(rng, [(side := rng.uniform(smallest, largest), side) for _ in range(count)]).values())
     nouns = FIRST_SHAPES if level <= 2 else vocabulary.SHAPES + vocabulary.SYMBOLS
@@ -174,7 +176,7 @@ def draw_texts(level: int, count: int, rng: random.Random, coordinates: int) -> 
 
 
 def draw_word_or_number(rng: random.Random) -> str:
-    """A word, or a number of up to three digits."""
+    """Draw a word, or a number of up to three digits."""
     number = str(rng.randrange(10 ** rng.randint(1, 3)))
     return number if rng.random() < NUMBERS_SHARE else rng.choice(vocabulary.READING)
 
@@ -231,7 +233,7 @@ GAP = 4
 
 
 def draw_sheet(level: int, count: int, rng: random.Random, coordinates: int) -> DrawnScene:
-    """Rows from edge to edge, whatever the level and the count."""
+    """Draw rows of small things from edge to edge, for any level and count."""
     body, items, texts = "", [], []
     y = rng.uniform(2, 16)
     while True:
@@ -421,7 +423,7 @@ def _ask_switches(
 
 
 def draw_form(level: int, count: int, rng: random.Random, coordinates: int) -> DrawnScene:
-    """A field, empty or filled, with or without focus, and a button beside or below it."""
+    """Draw a field, empty or filled, with or without focus, and a button beside or below it."""
     label = rng.choice(("search", "name", "search", "page", "item"))
     button = rng.choice(("go", "search", "ok", "send", "save"))
     wide = 9 * len(button) + 10

@@ -27,10 +27,12 @@ from flywheel.envs.screens.scene import SceneBox, SceneItem, SceneQuestion
 
 
 def format_point(point: Point, coordinates: int) -> str:
+    """Write a point's two numbers as an answer has them."""
     return serialise_action(Click(point), coordinates).split("<point>")[1].split("<")[0]
 
 
 def format_answer(thought: str, action: Action, coordinates: int) -> str:
+    """Write a thought and an action as the policy answers."""
     return format_response(thought, serialise_action(action, coordinates))
 
 
@@ -41,7 +43,7 @@ _SPOKEN = {"esc": "escape", "ctrl": "control", "pageup": "page up", "pagedown": 
 
 
 def ask_gesture(rng: random.Random, named: list[tuple[str, SceneItem]], coordinates: int) -> SceneQuestion:
-    """One of them. named: what may be meant, each by a name that means it alone."""
+    """Ask for one action of the grammar but a plain click. named: items that may be meant, each by a unique name."""
     makers = [_keys, _keys, _type, _type, _scroll, _wait]
     if named:
         makers += [_double_click, _right_click] * 2
@@ -98,7 +100,8 @@ def ask_typing(text: str, rng: random.Random, coordinates: int) -> SceneQuestion
 
 
 def draw_typed_text(rng: random.Random) -> str:
-    """What is typed: a word, a number, or letters that are no word, which can only be copied from the instruction."""
+    """Draw a text to type: a word, a number, or letters that are no word, which can only be copied from the
+    instruction."""
     number = str(rng.randrange(10 ** rng.randint(1, 4)))
     letters = "".join(rng.choices(ascii_lowercase, k=rng.randint(3, 7)))
     return rng.choice((rng.choice(vocabulary.READING), rng.choice(vocabulary.VALUES), number, letters))
@@ -124,13 +127,14 @@ CLICK_VERBS = ("click", "click", "click", "open", "pick", "take", "select")
 
 
 def ask_click(rng: random.Random, skill: str, name: str, box: SceneBox, coordinates: int) -> SceneQuestion:
+    """Ask to click the thing called `name`, whose box is given."""
     verb = rng.choice(CLICK_VERBS)
     response = format_answer(f"I {verb} the {name}.", Click(box.centre), coordinates)
     return SceneQuestion(skill, f"{verb.capitalize()} the {name}.", response, (box,))
 
 
 def uniquely_named(items: list[SceneItem]) -> list[tuple[str, SceneItem]]:
-    """Names that mean one item only."""
+    """List items with each name that means one item only."""
     called: dict[str, list[SceneItem]] = {}
     for item in items:
         for name in (item.name, *item.others):
@@ -139,25 +143,26 @@ def uniquely_named(items: list[SceneItem]) -> list[tuple[str, SceneItem]]:
 
 
 def ask_description(items: list[SceneItem], coordinates: int, limit: int = 8) -> SceneQuestion:
-    """The dense description, row by row: it teaches to see the whole screen."""
+    """Ask for a description of the whole screen, row by row: it teaches to see all of it."""
     listed = sorted(items, key=lambda item: (int((item.box.y + item.box.h / 2) // 32), item.box.x))[:limit]
     text = "; ".join(f"{item.name} {format_point(item.box.centre, coordinates)}" for item in listed)
     return SceneQuestion("describe", "Describe the screen.", text or "empty", tuple(item.box for item in listed))
 
 
 def ask_name_at(item: SceneItem, coordinates: int) -> SceneQuestion:
+    """Ask what is at an item's place."""
     return SceneQuestion("ask", f"What is at {format_point(item.box.centre, coordinates)}?", item.name, seen=item.box)
 
 
 def ask_text_at(rng: random.Random, items: list[SceneItem], coordinates: int, limit: int = 2) -> list[SceneQuestion]:
-    """Some of the words and numbers, asked for by where they are."""
+    """Ask for some of the words and numbers by their places."""
     chosen = rng.sample(items, min(limit, len(items)))
     said = [f"What does it say at {format_point(item.box.centre, coordinates)}?" for item in chosen]
     return [SceneQuestion("read", ask, item.name, seen=item.box) for ask, item in zip(said, chosen, strict=True)]
 
 
 def ask_several_steps(rng: random.Random, items: list[SceneItem], coordinates: int) -> SceneQuestion:
-    """Two or three sub-steps, of which the memory says that some are done."""
+    """Ask for two or three clicks, some of which the memory says are done."""
     chosen = rng.sample(items, min(len(items), rng.randint(2, 3)))
     verb = rng.choice(CLICK_VERBS)
     if len(chosen) == 2 or rng.random() < 0.5:
@@ -178,7 +183,7 @@ def ask_several_steps(rng: random.Random, items: list[SceneItem], coordinates: i
 def ask_about_items(
     rng: random.Random, skill: str, items: list[SceneItem], coordinates: int, clicks: int = 5
 ) -> list[SceneQuestion]:
-    """The questions that every screen of clickable things has."""
+    """Ask the questions that every screen of clickable things has."""
     questions = [ask_description(items, coordinates)]
     named = uniquely_named(items)
     for name, item in rng.sample(named, min(clicks, len(named))):

@@ -127,11 +127,12 @@ SHAPE_PATHS = {
 
 @cache
 def load_icons() -> dict[str, str]:
-    """Name -> SVG path, in a square of 24 units."""
+    """Load the icons: name -> SVG path, in a square of 24 units."""
     return json.loads(files("flywheel.envs.suites").joinpath("shared/look.json").read_text())["icons"]
 
 
 def format_svg(name: str, box: SceneBox, fill: str, extra: str = "") -> str:
+    """Render a shape or an icon in a box."""
     place = f"left:{box.x:.1f}px;top:{box.y:.1f}px;width:{box.w:.1f}px;height:{box.h:.1f}px"
     path = SHAPE_PATHS.get(name) or load_icons()[name]
     return (
@@ -140,6 +141,7 @@ def format_svg(name: str, box: SceneBox, fill: str, extra: str = "") -> str:
 
 
 def format_div(box: SceneBox, style: str, text: str = "") -> str:
+    """Render a box with a text."""
     return (
         f'<div style="left:{box.x:.1f}px;top:{box.y:.1f}px;width:{box.w:.1f}px;height:{box.h:.1f}px;{style}">'
         f"{html.escape(text)}</div>"
@@ -161,7 +163,7 @@ def _advances() -> dict[str, dict[str, int]]:
 
 
 def extract_texts(drawn: str) -> list[SceneText]:
-    """The texts of a page made here, to a tenth of a pixel on average (kerning is left out)."""
+    """Find the texts of a page made here, to a tenth of a pixel on average (kerning is left out)."""
     weight, family = _FONT.search(drawn).groups()
     advances = _advances()[f"{family}/{weight}"]
     found = []
@@ -184,6 +186,7 @@ def extract_texts(drawn: str) -> list[SceneText]:
 
 
 def format_section(rng: random.Random, body: str) -> str:
+    """Render a page around `body`, with a background and font drawn by `rng`."""
     background = rng.choice(("#eef1f6", "#dfe6f2", "#ffffff", "#f3efe6", "#cfd6e0", "#e4eee4"))
     weight = rng.choice(("bold", "bold", "normal"))
     family = rng.choice(("Liberation Sans", "Liberation Sans", "DejaVu Sans"))

@@ -280,7 +280,7 @@ PHRASES = (
 
 
 def tokenizer_corpus() -> list[str]:
-    """Text that the tokeniser is trained on: every word, inside a sentence and at a beginning."""
+    """List the texts that the tokeniser is trained on: every word, inside a sentence and at a beginning."""
     words = [*COMMON, *COLOURS, *SHAPES, *SYMBOLS, *PEOPLE, *THINGS, *SETTINGS, *BUTTONS, *KEYS]
     lines = [f"{form} {form}" for word in words for form in (word, word.capitalize())]
     lines += [f" {word}s" for word in (*SHAPES, *SYMBOLS, *THINGS)]

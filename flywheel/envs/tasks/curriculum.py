@@ -39,7 +39,7 @@ def write_open_levels(ws: Workspace, iteration: int, found: Mapping[str, int]) -
 
 
 def lowest_level(settings: Settings, world: str) -> int:
-    """Of the levels asked for, the lowest that a world has; of all of its levels, where it has none of those."""
+    """Return the lowest of the levels asked for that a suite has; of all of its levels, where it has none of those."""
     own = set(registry.get_task_suite(world).levels)
     return min(own & set(settings.synthesis.levels) or own)
 

@@ -145,7 +145,7 @@ async def fetch_page_instructions(
 
 
 def list_page_slots(manifests: Iterable[PageManifest], split: str) -> list[tuple[PageManifest, list[tuple[str, int]]]]:
-    """Those that have tasks in a split, each with its (variant, level) slots."""
+    """List the manifests that have tasks in a split, each with its (variant, level) slots."""
     chosen = [one for one in manifests if split in one.splits]
     return [(one, [(variant, one.level) for variant in one.variants]) for one in chosen]
 
@@ -225,7 +225,7 @@ def fresh_tasks(settings: Settings, iteration: int, count: int, root: Path | Non
 
 
 def is_reserved(task: Task) -> bool:
-    """Whether a task's content is kept for promotion gates, and so never trained on."""
+    """Tell whether a task's content is reserved for promotion gates, and so never trained on."""
     return int.from_bytes(hashlib.sha256(task_content(task).encode()).digest()[:8]) % _RESERVED == 0
 
 

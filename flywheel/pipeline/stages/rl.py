@@ -111,7 +111,7 @@ def _finish(ctx: StageContext, folder: Path, result: dict[str, Any]) -> StageRes
 
 
 def count_past_outcomes(ctx: StageContext, tasks: Mapping[str, Task]) -> PastOutcomes:
-    """How often rejection sampling solved each task: the curriculum begins from it."""
+    """Count how often rejection sampling solved each task: the curriculum begins from it."""
     played = stage_io.read_stage_rows(ctx, "trajectories", "rollout", columns=["trajectory_id", "task_id"])
     task_of = {row["trajectory_id"]: row["task_id"] for row in played}
     outcomes = []
@@ -123,7 +123,7 @@ def count_past_outcomes(ctx: StageContext, tasks: Mapping[str, Task]) -> PastOut
 
 
 def rl_metric_rows(curve: Sequence[Mapping[str, Any]], domain: str, worlds: set[str]) -> Iterator[dict[str, Any]]:
-    """Rows of `metrics`. A world's own figure is that figure of `domain/world`, an interface's that of `domain/gui`."""
+    """Yield rows of `metrics`. A suite's own figure gets the domain `domain/world`, an interface's `domain/gui`."""
     parts = {*worlds, *INTERFACES}
     for point in curve:
         for name, value in point.items():

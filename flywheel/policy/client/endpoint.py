@@ -209,7 +209,7 @@ def _server_message(content: bytes) -> str:
 
 
 def parse_retry_after(value: str) -> float:
-    """Seconds of a Retry-After header, in seconds or as a date; 0 where there is none."""
+    """Parse a Retry-After header, in seconds or as a date, to seconds; 0 where there is none."""
     try:
         return max(0.0, float(value))
     except ValueError:

@@ -204,7 +204,7 @@ def _identity(checkpoint: Path) -> tuple[str, str]:
 
 
 def choose_publisher(model: ServedModel, endpoint: PolicyEndpoint) -> WeightPublisher:
-    """The publisher that a server needs: by who owns the model in its list."""
+    """Choose the publisher that a server needs, by the owner of the model in its list."""
     return ServePublisher(endpoint) if model.owner == "flywheel" else VllmPublisher(endpoint)
 
 

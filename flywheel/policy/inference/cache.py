@@ -230,7 +230,10 @@ def _screens(encoded: EncodedSequence, keys: Sequence[bytes]) -> tuple[EncodedSc
 
 
 def find_prefix_cuts(ids: np.ndarray, screens: Sequence[EncodedScreen], end_id: int) -> tuple[tuple[int, bytes], ...]:
-    """After each screen, after each message, after every STRIDE tokens outside of screens, and at the end."""
+    """Find where a prompt's prefix may be cut, each with a digest of what precedes it.
+
+    After each screen, after each message, after every PREFIX_STRIDE tokens outside of screens, and at the end.
+    """
     chain = hashlib.blake2b(digest_size=16)
     marks = sorted(
         {*(np.flatnonzero(ids == end_id) + 1).tolist(), *range(PREFIX_STRIDE, len(ids), PREFIX_STRIDE), len(ids)}

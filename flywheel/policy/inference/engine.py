@@ -46,14 +46,15 @@ class SampledResponse:
 
 
 def make_generator(sampling: SamplingParams) -> torch.Generator | None:
-    """The source of a request's random numbers; None where it needs none."""
+    """Make the source of a request's random numbers; None where it needs none."""
     return torch.Generator().manual_seed(sampling.seed) if sampling.temperature > 0 else None
 
 
 def sample_tokens(
     logits: Tensor, samplings: Sequence[SamplingParams], generators: Sequence[torch.Generator | None]
 ) -> Tensor:
-    """A token for each row: float32 logits [rows, vocabulary] -> [rows]. A row at temperature 0 takes the likeliest."""
+    """Sample a token for each row: float32 logits [rows, vocabulary] -> [rows]. A row at temperature 0 takes the
+    likeliest."""
     chosen = logits.argmax(dim=-1)
     noisy = [row for row, generator in enumerate(generators) if generator is not None]
     if noisy:

@@ -103,7 +103,7 @@ class TextPass:
 
 
 def make_library_pass(model: PreTrainedModel) -> Callable[..., Tensor]:
-    """The same call, by the library's layers: for any model of the family."""
+    """Make a pass of the same signature by the library's layers, for any model of the family."""
 
     def run(
         ids: Tensor, positions: Tensor, mask: Tensor | None, held: KVCache, screens: Sequence[ScreenFeatures] = ()

@@ -156,7 +156,7 @@ def _longest(folder: Path) -> int:
 
 
 def create_policy_app(service: PolicyService) -> Starlette:
-    """The routes over a service."""
+    """Create the application with the routes over a service."""
 
     async def health(request: Request) -> Response:
         state = "closing" if service.closing else "ok"

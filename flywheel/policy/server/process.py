@@ -27,13 +27,14 @@ from flywheel.utils.local_ports import errors_of_port
 
 
 def server_key_path(port: int) -> Path:
-    """`$XDG_CACHE_HOME/flywheel/serve/<port>.key`, by default under `~/.cache`."""
+    """Return `$XDG_CACHE_HOME/flywheel/serve/<port>.key`, by default under `~/.cache`."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "flywheel" / "serve" / f"{port}.key"
 
 
 @contextlib.contextmanager
 def hold_server_key(port: int, key: str) -> Iterator[Path]:
+    """Write the key of the server at `port` to its file, locked within the block and removed at its end."""
     path = server_key_path(port)
     credentials.write_private_file(path, f"{key}\n")
     with path.open(encoding="utf-8") as held:

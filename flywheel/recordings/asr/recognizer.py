@@ -80,7 +80,7 @@ def open_recognizer(settings: RecordingSettings) -> Recognizer:
 
 
 def check_audio(samples: np.ndarray, rate: int) -> None:
-    """What every back-end asks of its input. Raises BadInput."""
+    """Check the input of a recognizer. Raises BadInput."""
     if rate != 16_000:
         raise BadInput(f"a recognizer needs 16,000 samples a second, not {rate}", fix="use audio.resample")
     if samples.ndim != 1 or samples.dtype != np.float32:
@@ -88,7 +88,7 @@ def check_audio(samples: np.ndarray, rate: int) -> None:
 
 
 def check_deadline(deadline: float, name: str) -> None:
-    """deadline: on the clock of `time.monotonic`. Raises RecognitionTimeout once it has passed."""
+    """Raise RecognitionTimeout once the deadline has passed. deadline: on the clock of `time.monotonic`."""
     if time.monotonic() >= deadline:
         raise RecognitionTimeout(
             f"{name} did not recognize the speech in time",

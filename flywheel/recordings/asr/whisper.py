@@ -26,10 +26,10 @@ Hear = Callable[[float, float, str], Sequence[Word]]
 
 
 def stream_windows(seconds: float, hear: Hear) -> Iterator[Word]:
-    """The words of a recording of `seconds`, each once, in order of time.
+    """Yield the words of a recording of `seconds`, each once, in order of time.
 
     What may be cut at the end of a window is left to the next, which begins in the gap before it. A window whose words
-    go round in a loop is no context: the next would go round with it.
+    repeat in a loop is no context: the next would repeat them too.
     """
     at, context = 0.0, ""
     while at < seconds:

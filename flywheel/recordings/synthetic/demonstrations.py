@@ -36,8 +36,8 @@ WORLDS: dict[str, ChoreFamilySuite] = {world.name: world for world in (CHORES, E
 
 
 def demonstration_tasks(world: ChoreFamilySuite, settings: Settings, count: int) -> list[Task]:
-    """`count` tasks of all templates and levels in turn that training may draw, none with the content of an evaluation
-    task."""
+    """Make `count` tasks of all templates and levels in turn that training may draw, none with an evaluation task's
+    content."""
     held, apart = (
         {task_content(task) for task in make_tasks(settings, 0, "eval")},
         drawing.held_out_templates(settings, world),
@@ -70,7 +70,7 @@ async def make_demonstrations(folder: Path, world: ChoreFamilySuite, count: int,
 
 
 async def demonstrate_task(env: Env, task: Task, world: ChoreFamilySuite) -> Demonstration:
-    """Raises DataError where the expert does not solve the task."""
+    """Let the expert solve a task in `env`. Raises DataError where it does not."""
     seen = await env.reset(task, task.seed)
     steps, screens = [], {}
     for thought, action in world.play(task.template, task.params):

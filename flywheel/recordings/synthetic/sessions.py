@@ -68,7 +68,7 @@ _COLOURS = ("red", "green", "blue", "yellow", "purple", "orange", "pink", "black
 
 
 def spoken_thought(thought: str, habits: SpeakerHabits, rng: random.Random) -> list[str]:
-    """The thought as it comes out: parts with a pause between them, fillers, repetitions, self-corrections."""
+    """Split a thought into spoken parts with pauses between them, with fillers, repetitions, self-corrections."""
     words = thought.rstrip(".").split()
     if rng.random() < habits.correction:
         words = _corrected(words, rng)

@@ -16,7 +16,7 @@ from flywheel.utils.errors import DataError
 
 
 def score_final_state(task: Task, final_state: Mapping[str, Any]) -> float:
-    """The score of a final state by the task's verifier, 0 to 1.
+    """Score a final state by the task's verifier, 0 to 1.
 
     Raises BadInput for an unknown verifier, DataError for a state that lacks what the verifier reads.
     """
@@ -24,7 +24,7 @@ def score_final_state(task: Task, final_state: Mapping[str, Any]) -> float:
 
 
 def get_verifier(task: Task) -> Verifier:
-    """The task's verifier. Raises BadInput where there is none of that name."""
+    """Find the task's verifier. Raises BadInput where there is none of that name."""
     return registry.find_backend(task.environment).verifier(task)
 
 
@@ -45,4 +45,5 @@ class VerifierScorer:
 
 
 def open_scorer(settings: Settings) -> VerifierScorer:
+    """Open the scorer; it has no settings."""
     return VerifierScorer()

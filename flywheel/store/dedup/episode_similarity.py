@@ -121,7 +121,7 @@ _EPISODES_PER_BATCH = 5_000  # episodes: their hashes come as lists of Python's 
 
 
 def coarsen_steps(sequences: StepSequences) -> np.ndarray:
-    """The steps' codes with their points on a coarse grid: what a signature is made of."""
+    """Put the points of the steps' codes on a coarse grid, for signatures."""
     fine = np.uint64(2 ** (BITS_PER_AXIS - _GRID) - 1)
     nowhere = (sequences.codes & np.uint64(2 ** (2 * BITS_PER_AXIS) - 1)) == np.uint64(
         NOWHERE << BITS_PER_AXIS | NOWHERE
@@ -130,7 +130,7 @@ def coarsen_steps(sequences: StepSequences) -> np.ndarray:
 
 
 def minhash_signatures(sequences: StepSequences) -> np.ndarray:
-    """One row an episode, BANDS * ROWS columns of uint32."""
+    """Compute MinHash signatures: uint32 [episodes, BANDS * ROWS]."""
     result = np.empty((len(sequences.lengths), BANDS * ROWS), np.uint32)
     tokens = splitmix64(coarsen_steps(sequences))
     for first in range(0, len(result), _EPISODES_PER_BATCH):
@@ -167,7 +167,7 @@ def lsh_candidate_pairs(signed: np.ndarray, group: np.ndarray) -> np.ndarray:
 
 
 def splitmix64(values: np.ndarray) -> np.ndarray:
-    """The finaliser of SplitMix64: neighbouring numbers become far ones."""
+    """Apply the finaliser of SplitMix64: neighbouring numbers become far ones."""
     values = (values ^ values >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ values >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
     return values ^ values >> np.uint64(31)
@@ -215,7 +215,7 @@ _AXIS_MASK = np.uint64(NOWHERE)
 
 
 def sequence_similarity(sequences: StepSequences, pairs: np.ndarray) -> np.ndarray:
-    """Of each pair of rows, in [0, 1]; 1 for two episodes without steps. pairs: shape (n, 2)."""
+    """Compute the similarity of each pair of rows, in [0, 1]; 1 for two episodes without steps. pairs: [n, 2]."""
     lengths = sequences.lengths[pairs]
     longest = lengths.max(1, initial=0)
     result = np.ones(len(pairs))
@@ -228,7 +228,7 @@ def sequence_similarity(sequences: StepSequences, pairs: np.ndarray) -> np.ndarr
 
 
 def sequences_equal(sequences: StepSequences, pairs: np.ndarray) -> np.ndarray:
-    """Whether each pair of rows agrees in all of its steps."""
+    """Tell of each pair of rows whether all of their steps agree. pairs: [n, 2]."""
     lengths = sequences.lengths[pairs]
     result = lengths[:, 0] == lengths[:, 1]
     for place in (0, -1):  # most pairs that differ do so here already

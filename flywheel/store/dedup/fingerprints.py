@@ -21,8 +21,7 @@ _ARGUMENT = re.compile(r"""\d+(?:[.,:/-]\d+)*|"[^"]*"|'[^']*'|“[^”]*”|«[^
 
 
 def task_content_hash(task: Row) -> str:
-    """The same for two tasks of one content: world, template, level and parameters. A task without parameters is told
-    by its instruction and seed."""
+    """Hash a task's content: suite, template, level and parameters; without parameters, its instruction and seed."""
     params = _params(task.get("params"))
     told = params or [_words(task.get("instruction")), task.get("seed")]
     return _json_digest([task.get("world"), task.get("template"), task.get("level"), told])

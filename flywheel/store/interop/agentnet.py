@@ -33,7 +33,7 @@ _LARGEST = 64 * 2**20  # bytes of a screen
 
 
 def read_agentnet(path: Path, images: Path, licence: str = LICENCE) -> Iterator[Demonstration | RefusedRecord]:
-    """Each line as a demonstration, or why it is none. images: a zip, or a folder with its files.
+    """Yield each line as a demonstration, or why it is none. images: a zip, or a folder with its files.
 
     Raises BadInput where a file is missing, DataError where the zip is not whole.
     """

@@ -28,8 +28,10 @@ _LONGEST_S = 300.0
 
 @contextmanager
 def data_docs_process(ws: Workspace, iteration: int) -> Iterator[Callable[[Sequence[ContractResult]], None]]:
-    """What it gives takes what was judged; the page of that is there at the end, or none where nothing was judged. What
-    fails of it stops nothing."""
+    """Start the process that writes the page; yields a function that takes the contracts' results.
+
+    The page is there at the end of the block, or none where there were no results. Its failure stops nothing.
+    """
     command = [sys.executable, "-P", "-m", __name__, str(ws.root), str(iteration)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, text=True)
 
@@ -58,7 +60,7 @@ def data_docs_process(ws: Workspace, iteration: int) -> Iterator[Callable[[Seque
 
 
 def run_data_docs_process(root: str, iteration: str) -> int:
-    """The process: imports the library, and waits for what was judged. 1 where the page was not written."""
+    """Import the library, wait for results on standard input and write the page. Returns 1 where it was not written."""
     _quiet_import()
     told = sys.stdin.read()
     judged = [

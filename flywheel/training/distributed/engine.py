@@ -196,7 +196,7 @@ def _check_finite(value: float, what: str, where: str) -> None:
 
 
 def get_rank_and_world_size() -> tuple[int, int]:
-    """(rank, number) of the processes that train together."""
+    """Return (rank, number) of the processes that train together."""
     return (dist.get_rank(), dist.get_world_size()) if dist.is_available() and dist.is_initialized() else (0, 1)
 
 
@@ -230,7 +230,8 @@ def gather_across_ranks(mine: T, engine: TrainingEngine) -> list[T]:
 
 
 def build_adamw(parameters: Sequence[nn.Parameter], chosen: OptimizerSettings) -> torch.optim.AdamW:
-    """Its rate is set at each step. On a GPU one kernel takes the step, without a copy of all weights on the way."""
+    """Build the optimiser; its rate is set at each step. On a GPU one kernel takes the step, without a copy of all
+    weights."""
     fused = is_cuda(parameters[0].device) or None  # none: torch's own choice
     return torch.optim.AdamW(
         parameters, lr=0.0, betas=(0.9, chosen.beta2), weight_decay=chosen.weight_decay, fused=fused
@@ -238,6 +239,7 @@ def build_adamw(parameters: Sequence[nn.Parameter], chosen: OptimizerSettings) -
 
 
 def set_learning_rate(optimizer: Any, rate: float) -> None:
+    """Set the learning rate of all parameters."""
     for group in optimizer.param_groups:
         group["lr"] = rate
 

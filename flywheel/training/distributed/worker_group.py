@@ -187,8 +187,10 @@ class _RankProcess:
 
 
 def open_rendezvous(address: str) -> dist.TCPStore:
-    """Where the processes of a group meet: at a free port of that address alone, in this process. It is bound before
-    anyone is told of it: a port that is only looked up may be gone by then."""
+    """Open the meeting point of a group's processes, at a free port of that address, in this process.
+
+    It is bound before anyone is told of it: a port that is only looked up may be taken by then.
+    """
     import torch.distributed as dist  # who only starts them, as on the other nodes of a cluster, waits for no torch
 
     server = socket.create_server((address, 0))

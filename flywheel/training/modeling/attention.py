@@ -66,9 +66,12 @@ class AttentionPlan:
 
 
 def plan_attention(paths: Sequence[np.ndarray], shared: Sequence[int], tokens: int) -> AttentionPlan:
-    """paths: of each sample the pack's tokens from its first to its last, int64 [length]. shared: how many of them an
-    earlier sample has already, or nobody asks for; the others are its tail. tokens: in the pack; what becomes of those
-    that are in no tail means nothing."""
+    """Plan the attention of a pack.
+
+    paths: for each sample the pack's tokens from its first to its last, int64 [length]. shared: how many of them an
+    earlier sample has already, or nothing needs; the others are its tail. tokens: in the pack; the results of those in
+    no tail are undefined.
+    """
     own = [row for row in range(len(paths)) if len(paths[row]) > shared[row]]
     own.sort(key=lambda row: (-len(paths[row]), shared[row], row))
     groups, places, at = [], np.zeros(tokens, dtype=np.int64), 0

@@ -20,7 +20,7 @@ from flywheel.training.modeling.attention import AttentionPlan
 
 
 def last_layer_skips_prompt(trunk: nn.Module) -> bool:
-    """Whether its last layer may leave tokens out: deepstack adds to all tokens after the layers that it reaches."""
+    """Tell whether the last layer may skip tokens: deepstack adds to all tokens after the layers that it reaches."""
     levels = getattr(trunk.config.vision_config, "deepstack_visual_indexes", ())
     return len(levels) < len(trunk.language_model.layers)
 

@@ -56,7 +56,7 @@ def pad_samples(prompts: Sequence[EncodedSequence], responses: Sequence[Sequence
 
 
 def append_response(prompt: EncodedSequence, response: Sequence[int]) -> EncodedSequence:
-    """The prompt and a response as the model reads them.
+    """Join a prompt and a response as the model reads them.
 
     A model at the start of its training may sample the image token, for which there is no image: what follows it is
     conditioned on the token before it instead, while its own log-probability is still the one that is computed.
@@ -121,7 +121,7 @@ class TokenSequence:
 
 
 def build_token_sequence(model: PreTrainedModel, prompt: EncodedSequence, response: Sequence[int]) -> TokenSequence:
-    """One sample; a response has at least one token. Of `model` only the rule for positions is used."""
+    """Build one sample; a response has at least one token. Of `model` only the rule for positions is used."""
     whole = append_response(prompt, response[:-1])
     screen_keys = _screen_keys(whole)
     read = make_prompt(model, whole, -1, screen_keys)
@@ -179,9 +179,11 @@ class PackedBatch:
 def pack_sequences(
     sequences: Sequence[TokenSequence], limit: int, share: bool = True, shares: int = 1
 ) -> list[PackedBatch]:
-    """All sequences in packs of at most `limit` computed tokens (one sequence at least). Which sequences there are
-    decides, not their order. share: false computes every sequence by itself. shares: about as many packs at least, of
-    about equal size; two where there are two sequences."""
+    """Pack all sequences, at most `limit` computed tokens a pack (one sequence at least); their order does not matter.
+
+    share: False computes every sequence by itself. shares: least number of packs, of about equal size; two where there
+    are two sequences.
+    """
     order = sorted(range(len(sequences)), key=lambda row: (sequences[row].order, row))
     common = [
         0,

@@ -57,6 +57,7 @@ class CopyBatch:
 
 
 def draw_copy_text(rng: random.Random) -> CopyText:
+    """Draw a text in which names occur again."""
     count = rng.randint(1, MAX_NAMES)
     cues, names = _draw_distinct(_draw_cue, count, rng), _draw_distinct(draw_name, count, rng)
     text, starts = "", [[] for _ in range(count)]
@@ -103,6 +104,7 @@ def _draw_distinct(make, count: int, rng: random.Random) -> list[str]:
 
 
 def collate_copy_texts(encoder: Encoder, texts: Sequence[CopyText]) -> CopyBatch:
+    """Tokenise texts into one batch, padded, with the tokens that each repeats."""
     told = [encoder.tokenizer(each.text, add_special_tokens=False, return_offsets_mapping=True) for each in texts]
     length = max(len(one["input_ids"]) for one in told)
     ids, repeats = np.zeros((len(texts), length), np.int64), np.zeros((len(texts), length, length), bool)
@@ -116,10 +118,10 @@ def collate_copy_texts(encoder: Encoder, texts: Sequence[CopyText]) -> CopyBatch
 def find_repeated_tokens(
     spans: Sequence[tuple[int, int]], names: Sequence[NameOccurrences]
 ) -> Iterator[tuple[int, int]]:
-    """(a token that repeats, an earlier token that it repeats), by the characters from which and to which tokens go.
+    """Yield (a token that repeats, an earlier token that it repeats). spans: each token's first character and end.
 
-    A token that begins within a name repeats those that hold the same character where the name was said before,
-    however they are cut.
+    A token that begins within a name repeats those that hold the same character where the name stood before, however
+    they are cut.
     """
     token_at = {place: token for token, (start, end) in enumerate(spans) for place in range(start, end)}
     for length, starts in names:
@@ -184,7 +186,7 @@ class _QuestionRow:
 
 
 def compute_cell_areas(box: SceneBox, side: int, cells: int) -> np.ndarray:
-    """The area in square pixels of a box in each of cells x cells image tokens: [cells^2]."""
+    """Compute the area in square pixels of a box in each of cells x cells image tokens: [cells^2]."""
     edges = np.arange(cells + 1) * (side / cells)
     across = np.clip(np.minimum(box.x + box.w, edges[1:]) - np.maximum(box.x, edges[:-1]), 0, None)
     down = np.clip(np.minimum(box.y + box.h, edges[1:]) - np.maximum(box.y, edges[:-1]), 0, None)
@@ -192,7 +194,7 @@ def compute_cell_areas(box: SceneBox, side: int, cells: int) -> np.ndarray:
 
 
 def compute_cell_shares(box: SceneBox, side: int, cells: int) -> np.ndarray:
-    """The shares of a box's area in each image token: float32 [cells^2], summing to 1."""
+    """Compute the shares of a box's area in each image token: float32 [cells^2], summing to 1."""
     area = compute_cell_areas(box, side, cells)
     return (area / area.sum()).astype(np.float32)
 
@@ -346,11 +348,11 @@ CELL_CHARACTERS = 8  # characters of a text that an image token tells, the first
 def build_naming_targets(
     encoder: Encoder, shown: Sequence[Sequence[tuple[str, SceneBox]]], side: int, cells: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """What each image token shows, in words: the things in its cell by their shares of it, or "empty".
+    """Say in words what each image token shows: the things in its cell by their shares of it, or "empty".
 
-    shown: for each screen, names and boxes in pixels. Returns the words' token ids and their weights, each
-    [screens x cells x cells, words]. The weights sum to 1; most of a screen may be empty, so the empty cells have
-    half of it together.
+    shown: for each screen, names and boxes in pixels. Returns the words' token ids and their weights, each [screens x
+    cells x cells, words]. The weights sum to 1; most of a screen may be empty, so the empty cells have half of it
+    together.
     """
     spelt: dict[str, list[int]] = {}
 
@@ -387,7 +389,7 @@ def build_naming_targets(
 
 
 def build_placing_targets(shown: Sequence[Sequence[tuple[str, SceneBox]]], side: int, cells: int) -> torch.Tensor:
-    """Where the thing that each image token shows most of has its centre, in points of two digits.
+    """Compute the centre of the thing that each image token shows most of, in points of two digits.
 
     Returns int64 [screens x cells x cells, 4]: the digits of x and of y, first and second; IGNORED for empty cells.
     """
@@ -405,10 +407,10 @@ def build_placing_targets(shown: Sequence[Sequence[tuple[str, SceneBox]]], side:
 
 
 def build_spelling_targets(texts: Sequence[Sequence[SceneText]], side: int, patches: int, merge: int) -> torch.Tensor:
-    """Which character has its middle in each slot of each patch, 0 where none has.
+    """Find the character whose middle lies in each slot of each patch, 0 where none does.
 
-    Returns int64 [screens x patches x patches, SLOTS], patches in the order of the vision tower: blocks of
-    merge x merge, row by row.
+    Returns int64 [screens x patches x patches, PATCH_SLOTS], patches in the order of the vision tower: blocks of merge
+    x merge, row by row.
     """
     slots = np.zeros((len(texts), patches, patches * PATCH_SLOTS), dtype=np.int64)
     for screen, found in enumerate(texts):
@@ -424,9 +426,9 @@ def build_spelling_targets(texts: Sequence[Sequence[SceneText]], side: int, patc
 
 
 def build_reading_targets(texts: Sequence[Sequence[SceneText]], side: int, cells: int) -> torch.Tensor:
-    """The first characters of the text that each image token shows most of, 0 after its end.
+    """Find the first characters of the text that each image token shows most of, 0 after its end.
 
-    Returns int64 [screens x cells x cells, HEARD]; IGNORED where no text is shown.
+    Returns int64 [screens x cells x cells, CELL_CHARACTERS]; IGNORED where no text is shown.
     """
     told = np.full((len(texts), cells * cells, CELL_CHARACTERS), IGNORED)
     for screen, found in enumerate(texts):

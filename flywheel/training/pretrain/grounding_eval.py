@@ -37,8 +37,11 @@ class JudgedAnswer:
 
 
 def is_correct_answer(question: layouts.SceneQuestion, text: str, coordinates: int) -> bool:
-    """An action on points must be of the same kind and hit their boxes; any other answer must be the same text,
-    thoughts apart."""
+    """Tell whether an answer is correct.
+
+    An action on points must be of the same kind and hit their boxes; any other answer must be the same text, thoughts
+    apart.
+    """
     if not question.boxes or question.skill == "describe":
         return text.split("Action: ")[-1] == question.response.split("Action: ")[-1]
     done, meant = parse_response(text, coordinates).action, parse_response(question.response, coordinates).action
@@ -94,6 +97,6 @@ def evaluate_grounding(
 
 
 def success_rate(hits: Sequence[bool]) -> dict[str, float]:
-    """The share of True with its 95% Wilson interval."""
+    """Compute the share of True with its 95% Wilson interval."""
     low, high = wilson_interval(sum(hits), len(hits))
     return {"value": round(sum(hits) / len(hits), 3), "n": len(hits), "low": round(low, 3), "high": round(high, 3)}

@@ -55,7 +55,8 @@ _captured: Captured | None = None
 
 @contextmanager
 def capture_attention(layers: tuple[int, ...], screens: int) -> Iterator[dict[int, CapturedQK]]:
-    """For one forward pass over `screens` screens of one size: keeps what the language model's `layers` attend by.
+    """Capture, for one forward pass over `screens` screens of one size, queries and keys of the language model's
+    `layers`.
 
     One pass at a time in a process.
     """
@@ -74,7 +75,7 @@ def install_attention(model: PreTrainedModel) -> None:
 
 
 def make_screen_lengths(patches: int) -> torch.Tensor:
-    """The `cu_seqlens` that hand all screens' patches to `_attend` at once, which parts them."""
+    """Make the `cu_seqlens` that pass all screens' patches to `_attend` at once, which splits them."""
     return torch.tensor([0, patches], dtype=torch.int32)
 
 
@@ -196,7 +197,7 @@ def _character_loss(logits: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
 def compute_seeing_losses(
     model: torch.nn.Module, aids: AuxiliaryHeads, packed: QuestionBatch, shown: ScreenTargets
 ) -> PretrainLosses:
-    """The aids that need no pass of the language model: less than half of the cost of `losses`."""
+    """Compute the auxiliary losses that need no pass of the language model: less than half the cost of all losses."""
     patches, grid = packed.inputs["pixel_values"], packed.inputs["image_grid_thw"]
     with _bfloat16_autocast(), capture_attention((POINTING_LAYER,), len(grid)):
         images = model.model.get_image_features(patches, grid, cu_seqlens=make_screen_lengths(len(patches)))
@@ -227,10 +228,10 @@ def compute_question_losses(
     shown: ScreenTargets | None,
     digits: torch.Tensor,
 ) -> PretrainLosses:
-    """shown: None where the model learns no more to see, of the aids only pointing is left. digits: the digits' token
-    ids.
+    """Compute the losses of questions about screens.
 
-    The model's attention must be that of `install_attention`.
+    shown: None where the model learns no more to see: of the auxiliary losses only pointing is left. digits: token ids
+    of the digits. The model's attention must be that of `install_attention`.
     """
     inputs = dict(packed.inputs)
     core = model.model
@@ -265,10 +266,11 @@ def compute_digit_weights(labels: torch.Tensor, digits: torch.Tensor) -> torch.T
 
 
 def compute_copying_losses(model: torch.nn.Module, texts: CopyBatch) -> PretrainLosses:
-    """For texts in which names come again: answers are the tokens that repeat one. No screen is needed.
+    """Compute the losses of texts in which names occur again: answers are the tokens that repeat one. No screen is
+    needed.
 
-    The heads of LAYER look at the source of the token that comes next, and two of the first layer at the token before
-    each, so that a token can be found by what it stood behind.
+    The heads of POINTING_LAYER look at the source of the token that comes next, and two of the first layer at the token
+    before each, so that a token can be found by what stood before it.
     """
     length = texts.ids.shape[1]
     causal = torch.ones(length, length, dtype=torch.bool).tril().expand(len(texts.ids), 1, -1, -1)

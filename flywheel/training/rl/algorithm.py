@@ -67,7 +67,7 @@ ALGORITHMS: dict[str, Algorithm] = {}  # by the name that rl.algorithm calls it 
 
 
 def list_algorithms() -> list[str]:
-    """What rl.algorithm may be, without importing any."""
+    """List the values of rl.algorithm, without importing any."""
     return sorted({*ALGORITHMS, *(module.name for module in pkgutil.iter_modules(algorithms.__path__))})
 
 
@@ -80,7 +80,7 @@ def check_algorithm(name: str) -> None:
 
 
 def get_algorithm(name: str) -> Algorithm:
-    """Raises BadInput where there is none of this name."""
+    """Return the algorithm of this name. Raises BadInput where there is none."""
     check_algorithm(name)
     if name not in ALGORITHMS:
         importlib.import_module(f"{algorithms.__name__}.{name}")

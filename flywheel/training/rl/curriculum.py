@@ -255,7 +255,8 @@ def describe_curriculum(table: Sequence[Mapping[str, Any]]) -> str:
 
 
 def mixed_group_probability(a: float, b: float, n: int) -> float:
-    """The chance that n episodes of a task do not all end alike, its success being Beta(a, b); a, b > 0, n >= 2."""
+    """Compute the chance that n episodes of a task do not all end alike, its success being Beta(a, b); a, b > 0, n
+    >= 2."""
     won = math.prod((a + i) / (a + b + i) for i in range(n))
     lost = math.prod((b + i) / (a + b + i) for i in range(n))
     return max(0.0, 1 - won - lost)

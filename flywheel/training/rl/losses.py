@@ -105,14 +105,14 @@ def policy_loss(
     proximal: Tensor | None = None,
     entropy: Tensor | None = None,
 ) -> tuple[Tensor, PolicyTerms]:
-    """-sum w L / tokens with L = min(rho A, clip(rho, 1 - eps_low, 1 + eps_high) A), and where A < 0 no less than
-    dual_clip A; rho = exp(logprobs - proximal), w = exp(proximal - old_logprobs), held to 1 + eps_high where A > 0 and
-    to dual_clip where A < 0.
+    """Compute PPO's loss: -sum w L / tokens, L = min(rho A, clip(rho, 1 - eps_low, 1 + eps_high) A), and where A < 0 no
+    less than dual_clip A; rho = exp(logprobs - proximal), w = exp(proximal - old_logprobs), held to 1 + eps_high where
+    A > 0 and to dual_clip where A < 0.
 
     All arrays of one shape, such as [batch, length] of a padded batch or [tokens] of a pack; positions outside `mask`
-    may hold anything, NaN included. old_logprobs: of each token under the weights that sampled it, whichever they
-    were. proximal: under the weights before this step; without it old_logprobs, and w = 1: plain PPO. Returns the loss
-    to minimise (a scalar with gradient) and the terms (detached).
+    may hold anything, NaN included. old_logprobs: of each token under the weights that sampled it, which may differ
+    from token to token. proximal: under the weights before this step; without it old_logprobs, and w = 1: plain PPO.
+    Returns the loss to minimise (a scalar with gradient) and the terms (detached).
     """
     # Selected before anything is computed: 0 * NaN would be NaN, in the loss and in its gradient.
     new, old, adv = logprobs[mask], old_logprobs[mask], advantages[mask]
@@ -156,6 +156,6 @@ def value_loss(values: Tensor, returns: Tensor, mask: Tensor, *, tokens: int) ->
 
 
 def explained_variance(values: np.ndarray, returns: np.ndarray) -> float:
-    """1 - Var(R - V) / Var(R); NaN where all returns are the same: then there is nothing to explain."""
+    """Compute 1 - Var(R - V) / Var(R); NaN where all returns are the same: then there is nothing to explain."""
     spread = float(np.var(returns))
     return 1.0 - float(np.var(returns - values)) / spread if spread > 0 else float("nan")

@@ -89,7 +89,7 @@ _FREE_SETTINGS = {
 def hash_run_inputs(
     settings: Settings, sft_folder: Path, domain: str, iteration: int, tasks: Sequence[Task], prior: PastOutcomes | None
 ) -> str:
-    """One text for all inputs of the run that it depends on."""
+    """Hash all inputs that the run depends on."""
     used = [
         _STATE_FORMAT,
         checkpoint_digest(sft_folder),
@@ -108,7 +108,7 @@ def hash_run_inputs(
 
 @contextmanager
 def open_trainer_thread(settings: Settings) -> Iterator[ThreadPoolExecutor]:
-    """The one thread that all of the trainer's arithmetic is done on; meanwhile the policy has the other cores.
+    """Open the one thread of the trainer's arithmetic; meanwhile the policy has the other cores.
 
     A thread that computes gets a team of OpenMP threads of its own, and keeps it.
     """
@@ -144,6 +144,8 @@ def drop_non_finite(metric: dict[str, Any]) -> dict[str, Any]:
 
 
 def episode_metrics(batch: Sequence[Experience]) -> dict[str, float]:
+    """Compute the figures of a batch's episodes: means of reward, score, success, lengths and rounds, and their
+    number."""
     lengths = [len(sample.response) for experience in batch for sample in experience.samples]
     return {
         "reward": float(np.mean([sum(experience.rewards) for experience in batch])),

@@ -105,7 +105,7 @@ def _check_logprob_agreement(turns: Sequence[StepSample], rl: RlSettings) -> dic
 
 
 def update_value(learner: Learner, turns: Sequence[StepSample], rl: RlSettings) -> float:
-    """One gradient step of the value model on all tokens of the turns; returns its loss."""
+    """Take one gradient step of the value model on all tokens of the turns; returns its loss."""
     engine, tokens = learner.critic, sum(len(turn.returns) for turn in turns)
 
     def loss_of(mine: Sequence[StepSample]) -> tuple[Tensor, tuple[()]]:

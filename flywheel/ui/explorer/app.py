@@ -111,7 +111,8 @@ def create_explorer_app(
     near: ServerLinks,
     other: CatalogReader | None = None,
 ) -> ASGIApp:
-    """The explorer of a workspace, to whoever `login` lets in. other: of a workspace whose iterations are shown too."""
+    """Create the explorer of a workspace, for whoever `login` lets in. other: of a workspace whose iterations are
+    shown too."""
     app = FastAPI(title="flywheel", docs_url=None, redoc_url=None, openapi_url=None)
     page = _page_renderer(asking.ws, near)
     _add_error_handlers(app, page)
@@ -126,7 +127,7 @@ def create_explorer_app(
 
 
 def json_response(found: Any) -> Response:
-    """As JSON; what has no number there is null."""
+    """Answer with JSON; numbers that are not finite are null."""
     return Response(to_json(found, inf_nan_mode="null", fallback=str), media_type="application/json")
 
 

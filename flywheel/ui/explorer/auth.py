@@ -78,8 +78,8 @@ _OWN_SITES = ("same-origin", "none")
 
 
 def content_security_policy(nonce: str = "") -> str:
-    """The content security policy: what comes from here, and nothing else. nonce: of the styles that the grid and the
-    editor write into the page."""
+    """Build the content security policy: only what comes from this server. nonce: of styles that grid and editor add
+    to the page."""
     styles = f"'self' 'nonce-{nonce}'" if nonce else "'self'"
     return (
         f"default-src 'none'; script-src 'self'; style-src {styles}; img-src 'self' data: blob:; connect-src 'self'; "

@@ -15,8 +15,8 @@ _MAX_POINTS = 20_000  # of curves, in one answer
 
 
 def query_overview(asking: CatalogReader, other: CatalogReader | None = None) -> dict[str, Any]:
-    """All iterations, from the catalogue's views. other: of a workspace that is laid over this one; it comes as `other`
-    with its `name`."""
+    """Query all iterations. other: of a workspace that is shown for comparison; it is returned as `other` with its
+    `name`."""
     found = asking.ask(_query_workspace_overview)
     return found | {
         "other": None
@@ -65,7 +65,7 @@ def _query_pass_at_k(connection: duckdb.DuckDBPyConnection) -> list[Row]:
 
 
 def query_learning_curves(asking: CatalogReader, stage: str, name: str, iterations: Sequence[int]) -> list[Row]:
-    """One figure's curves: by iteration and domain."""
+    """Query the curves of one figure, by iteration and domain."""
     return asking.rows(
         f"""SELECT iteration, domain, step, value, low, high FROM learning_curves
         WHERE stage = $stage AND name = $name AND iteration IN (SELECT unnest($iterations)) AND value IS NOT NULL

@@ -94,8 +94,11 @@ def list_review_choices(asking: CatalogReader) -> dict[str, Any]:
 
 
 def draw_review_queue(asking: CatalogReader, draw: SampleDraw) -> dict[str, Any]:
-    """The trajectories of a draw, each with what is left to do of it (`mine`, `open`, `full`), the reviewer's own label
-    and, where there is one, what people say together; `candidates`: how many each queue draws from. Raises BadInput."""
+    """Draw the trajectories of a sample for a reviewer.
+
+    Each has what is left to do of it (`mine`, `open`, `full`), the reviewer's own label and, where there is one, the
+    joint label; `candidates`: how many each queue draws from. Raises BadInput.
+    """
     reviewer = labels.normalise_reviewer(draw.reviewer)
     own = {"iteration": draw.iteration, "domain": draw.domain or None}
     asked = {
@@ -147,8 +150,11 @@ def _draw_query(name: ReviewQueue) -> str:
 
 
 def load_review_item(asking: CatalogReader, tokens: TokenTexts, trajectory_id: str, reviewer: str) -> dict[str, Any]:
-    """A trajectory as its page has it, with `mine`, the reviewer's label. Until there is one, nothing tells what others
-    or scorers say; then `others` are the labels of the others. Raises NotHere, BadInput."""
+    """Load a trajectory as its page has it, with `mine`, the reviewer's label.
+
+    Until there is one, others' labels and scores are hidden; then `others` are the labels of the others. Raises
+    NotInStore, BadInput.
+    """
     reviewer = labels.normalise_reviewer(reviewer)
     found = trajectories.load_trajectory_detail(asking, tokens, trajectory_id)
     columns = 'reviewer, label, comment, "at", queue'
@@ -203,7 +209,7 @@ def save_review_label(asking: CatalogReader, said: LabelRequest) -> None:
 
 
 def query_agreement(asking: CatalogReader) -> dict[str, Any]:
-    """How far reviewers agree, and scorers with them; how many trajectories are in which state."""
+    """Query how far reviewers agree, and scorers with them; and the number of trajectories in each state."""
     return {
         "pairs": asking.rows("FROM reviewer_agreement"),
         "scorers": asking.rows("FROM scorers_beside_people"),
@@ -224,7 +230,7 @@ class PromotionRequest(BaseModel):
 
 
 def list_waiting_promotions(ws: Workspace) -> list[dict[str, Any]]:
-    """Each with the decisions so far, oldest first, and whether a run waits for it."""
+    """List promotions that wait, each with the decisions so far, oldest first, and whether a run waits for it."""
     return [
         {"iteration": k, "decisions": _list_decisions(ws, k), "running": run_lock.is_workspace_busy(ws)}
         for k in promotion_review.list_pending_reviews(ws)
@@ -232,7 +238,7 @@ def list_waiting_promotions(ws: Workspace) -> list[dict[str, Any]]:
 
 
 def load_promotion_case(ws: Workspace, iteration: int) -> dict[str, Any]:
-    """What the decision rests on. Raises BadInput where nobody is asked, or not any more."""
+    """Load what a decision rests on. Raises BadInput where no decision is open."""
     if why := promotion_review.find_review_obstacle(ws, iteration):
         raise why
     return asdict(
@@ -243,7 +249,7 @@ def load_promotion_case(ws: Workspace, iteration: int) -> dict[str, Any]:
 
 
 def submit_promotion_decision(ws: Workspace, iteration: int, decision: PromotionRequest) -> dict[str, Any]:
-    """Raises BadInput, as `review.decide`."""
+    """Record a decision about a promotion; returns all decisions so far. Raises BadInput where none is open."""
     promotion_review.decide_promotion(ws, iteration, **decision.model_dump())
     return {"decisions": _list_decisions(ws, iteration), "running": run_lock.is_workspace_busy(ws)}
 

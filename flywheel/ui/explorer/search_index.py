@@ -51,7 +51,7 @@ PartitionKey = tuple[int, str, str]  # iteration, stage, and a name of its conte
 
 
 def list_step_partitions(ws: Workspace) -> frozenset[PartitionKey]:
-    """The partitions of `steps`. Raises DataError for a damaged list."""
+    """List the partitions of `steps`. Raises DataError for a damaged list."""
     found = set()
     for folder in ws.data.glob("steps/iteration=*/stage=*"):
         iteration, stage = (path.name.partition("=")[2] for path in (folder.parent, folder))
@@ -62,7 +62,7 @@ def list_step_partitions(ws: Workspace) -> frozenset[PartitionKey]:
 
 
 def format_fts_phrase(text: str) -> str:
-    """A search as FTS5 reads it: these words in this order, of which the last may go on."""
+    """Write a search for FTS5: these words in this order, of which the last may be unfinished."""
     return f'"{_space_cjk(text).replace(chr(34), " ").replace(chr(0), " ")}" *'
 
 
@@ -84,7 +84,7 @@ def update_index(path: Path, ws: Workspace, wanted: Set[PartitionKey]) -> tuple[
 
 
 def open_index(path: Path) -> contextlib.closing[sqlite3.Connection]:
-    """Raises sqlite3.OperationalError where there is none."""
+    """Open the index to read. Raises sqlite3.OperationalError where there is none."""
     return contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=_WAIT_S))
 
 

@@ -50,7 +50,7 @@ class ParsedQuery:
 
 
 def parse_sql_query(connection: duckdb.DuckDBPyConnection, sql: str) -> ParsedQuery:
-    """The one question of a text. Raises BadInput where it is none, several, or a command."""
+    """Parse the one query of a text. Raises BadInput where it is none, several, or a command."""
     found = _statements(connection, sql)
     if not found:
         raise BadInput("the query is empty", fix="type one query")
@@ -129,7 +129,7 @@ class SqlLimits:
 
 
 def lock_connection(ws: Workspace, limits: SqlLimits, connection: duckdb.DuckDBPyConnection) -> None:
-    """From here on it reads the datasets, and nothing else; no statement changes that."""
+    """Let the connection read the datasets and nothing else; no statement can change that."""
     places = [ws.data, ws.state / "closed", ws.root / "iterations", labels.labels_folder(ws)]
     folders = ", ".join(f"'{name}'" for path in places for name in _quoted(path, path.resolve()))
     for text in (
@@ -324,7 +324,7 @@ def _confine(limits: SqlLimits) -> None:
 
 
 def serve_sql_queries(answers: SqlAnswerer, questions: BinaryIO, out: BinaryIO) -> None:
-    """Until there are no more questions."""
+    """Answer the queries of a stream, a JSON line each, until it ends."""
     for line in questions:
         asked = json.loads(line)
         payload = b""
@@ -337,6 +337,7 @@ def serve_sql_queries(answers: SqlAnswerer, questions: BinaryIO, out: BinaryIO) 
 
 
 def run_sql_worker(root: str, limits: str) -> None:
+    """Run the worker: confine the process, then answer queries from standard input."""
     chosen = SqlLimits(**json.loads(limits))
     answers = SqlAnswerer(Workspace(Path(root)), chosen)
     with contextlib.suppress(FlywheelError):  # what is damaged is told to whoever asks for it

@@ -60,7 +60,7 @@ def column_kind(sql_type: str) -> str:
 def parse_trajectory_query(
     columns: Mapping[str, str], where: Sequence[str] = (), search: str = "", within: str = "both", sort: str = ""
 ) -> TrajectoryQuery:
-    """columns: name -> SQL's type. Raises BadInput by name."""
+    """Parse a query of the list. columns: name -> SQL's type. Raises BadInput that names what is wrong."""
     parameters: dict[str, Any] = {}
     either: dict[tuple[str, str, str], list[str]] = defaultdict(list)
     for number, text in enumerate(where):
@@ -125,7 +125,7 @@ _MAX_VALUES = 60
 
 
 def list_trajectory_columns(asking: CatalogReader) -> list[Row]:
-    """Of the list: name, kind, what it means."""
+    """List the columns of the list: name, kind, meaning."""
     return [{**row, "kind": column_kind(row["type"])} for row in asking.columns]
 
 
@@ -139,8 +139,10 @@ def query_trajectory_page(
     offset: int = 0,
     limit: int = 100,
 ) -> dict[str, Any]:
-    """Rows of the list, each with the sha256 of its first screen; `total`: how many there are in all. Raises
-    BadInput."""
+    """Query rows of the list, each with the sha256 of its first screen; `total`: how many there are in all.
+
+    Raises BadInput.
+    """
     types = {row["name"]: row["type"] for row in asking.columns}
     what = parse_trajectory_query(types, where, search, within, sort)
     found = asking.words(what.in_thoughts) if what.in_thoughts else None
@@ -180,7 +182,7 @@ def _first_screens(connection: duckdb.DuckDBPyConnection, rows: Sequence[Row]) -
 
 
 def count_column_values(asking: CatalogReader, column: str) -> list[Row]:
-    """The commonest values of a column, with their counts. Raises BadInput."""
+    """Count the commonest values of a column. Raises BadInput."""
     types = {row["name"]: row["type"] for row in asking.columns}
     parse_trajectory_query(types, [f"{column}:filled"])
     return asking.rows(
@@ -195,7 +197,7 @@ _SIBLING_COLUMNS = "trajectory_id, iteration, stage, sample, policy_version, sta
 
 
 def load_trajectory_detail(asking: CatalogReader, tokens: TokenTexts, trajectory_id: str) -> dict[str, Any]:
-    """Raises NotHere where there is no such trajectory."""
+    """Load a trajectory for its page. Raises NotInStore where there is no such trajectory."""
     found = asking.ask(lambda connection: _query_detail(connection, trajectory_id))
     if not found:
         raise NotInStore(

@@ -80,11 +80,12 @@ def write_report(ws: Workspace, *, everything: bool = False) -> Path:
 
 
 def render_template(template: str, **values: Any) -> str:
-    """A template of this package as text, escaped."""
+    """Render a template of this package, with escaped values."""
     return _templates().get_template(template).render(palette=charts.tone_stylesheet(), **values)
 
 
 def format_report_heading(rows: list[Row]) -> str:
+    """Write the report's heading."""
     if not rows:
         return "Nothing has run yet"
     count = len(rows)
@@ -92,7 +93,7 @@ def format_report_heading(rows: list[Row]) -> str:
 
 
 def format_report_summary(rows: list[Row]) -> list[tuple[str, bool]]:
-    """One paragraph as pieces of text; True where it is stressed."""
+    """Write one paragraph as pieces of text; True where it is stressed."""
     if not rows:
         return [("Type ", False), ("flywheel run", True), (" in this workspace; then build the report again.", False)]
     came = sum(row["trajectories"] + row["recordings"] for row in rows)
@@ -129,7 +130,7 @@ def format_report_summary(rows: list[Row]) -> list[tuple[str, bool]]:
 
 
 def list_headline_figures(rows: list[Row]) -> list[Row]:
-    """The few figures on top: first and last value of what should rise."""
+    """List the few figures on top: first and last value of what should rise."""
     result = []
     known = [row for row in rows if row["p_v1"] is not None]
     if known:
@@ -238,7 +239,7 @@ _TIMEOUT_MS = 30_000
 def screenshot_page(
     page: Path, output: Path, *, width: int = 1280, height: int | None = None, dark: bool = False
 ) -> Path:
-    """A PNG of a page, of its whole length unless `height` (CSS pixels) cuts it.
+    """Save a PNG of a page, of its whole length unless `height` (CSS pixels) cuts it.
 
     Raises BadInput where there is no Chromium.
     """

@@ -51,7 +51,7 @@ class Replay:
 
 
 def load_replay(connection: duckdb.DuckDBPyConnection, trajectory_id: str, limit: int | None = None) -> Replay | None:
-    """The trajectory with its first `limit` steps; None where there is no such trajectory."""
+    """Load a trajectory with its first `limit` steps; None where there is no such trajectory."""
     found = database.query_rows(connection, "FROM lineage_of($id)", {"id": trajectory_id})
     if not found:
         return None
@@ -74,7 +74,7 @@ def load_replay(connection: duckdb.DuckDBPyConnection, trajectory_id: str, limit
 
 
 def build_frame(row: dict[str, Any], said: Sequence[dict[str, Any]] = ()) -> ReplayFrame:
-    """One row of the macro `replay` as a picture; said: the rows of `thoughts` about it."""
+    """Build a frame from a row of the macro `replay`. said: the utterances about it."""
     width, height = row.get("width") or 224, row.get("height") or 224
     screen = ""
     if row.get("screen"):

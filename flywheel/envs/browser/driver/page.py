@@ -497,6 +497,7 @@ class BrowserPage:
 
 
 def ignore_answer(answer: asyncio.Future) -> None:
+    """Take the error of an answer that nobody waits for, so that asyncio does not log it."""
     if not answer.cancelled():
         answer.exception()
 

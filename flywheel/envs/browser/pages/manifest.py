@@ -63,6 +63,7 @@ FIELD_FORMS = {
 
 
 def parse_manifest_file(path: Path) -> dict[str, Any]:
+    """Parse a manifest's file, YAML or JSON. Raises BadInput where it cannot be read, or a name stands twice."""
     try:
         text = path.read_text(encoding="utf-8")
         raw = (

@@ -28,7 +28,7 @@ _CHECKSUM_FILE = "sha256"  # file beside a fetched tree: the checksum of what is
 
 
 def packages_cache() -> Path:
-    """The cache's folder: `$XDG_CACHE_HOME/flywheel/packages`, by default `~/.cache/flywheel/packages`."""
+    """Return the cache's folder: `$XDG_CACHE_HOME/flywheel/packages`, by default `~/.cache/flywheel/packages`."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "flywheel" / "packages"
 

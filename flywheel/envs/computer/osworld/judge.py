@@ -37,11 +37,12 @@ class MetricFunction:
 
 
 def read_text(path: str) -> str:
-    """What a file says."""
+    """Read the text of a file."""
     return Path(path).read_text(encoding="utf-8")
 
 
 def read_lines(path: str) -> list[str]:
+    """Read the lines of a file."""
     return read_text(path).splitlines()
 
 
@@ -54,7 +55,8 @@ _REGEX_METHOD = re.compile(r"re(\.[A-Z]+)*")
 
 
 def matches_rule(value: Any, rule: Mapping[str, Any]) -> bool:
-    """Raises TypeError, ValueError or the like for a value of another kind than the rule speaks of."""
+    """Tell whether a value keeps a rule. Raises TypeError, ValueError or the like for a value of a kind the rule is
+    not for."""
     method, ref = rule["method"], rule["ref"]
     if method in _COMPARISONS:
         return bool(_COMPARISONS[method](value, ref))
@@ -73,7 +75,7 @@ def matches_rule(value: Any, rule: Mapping[str, Any]) -> bool:
 
 
 def find_unknown_method(rules: Any) -> str:
-    """Which of the methods is not known here; "" where all are."""
+    """Name the first method that is not known here; "" where all are."""
     for rule in rules or ():
         method = rule.get("method", "")
         known = method in _COMPARISONS or method in ("str_list_eq", "str_set_eq")
@@ -90,11 +92,14 @@ _N_HEAD_LINES = 3  # lines in which a program may say its encoding
 
 
 def score_include_exclude(result: str, rules: Any, _: MetricOptions) -> float:
+    """Score a text: 1 where it holds all texts of `include` and none of `exclude`."""
     held = all(one in result for one in rules.get("include", ()))
     return float(held and not any(one in result for one in rules.get("exclude", ())))
 
 
 def score_literal(result: Any, expected: Any, options: MetricOptions) -> float:
+    """Score a value: 1 where it equals the expected one, as texts."""
+
     def read(value: Any) -> str:
         return str(value).lower() if options.get("ignore_case") else str(value)
 
@@ -105,10 +110,13 @@ def score_literal(result: Any, expected: Any, options: MetricOptions) -> float:
 
 
 def score_difference(result: str, expected: str, _: MetricOptions) -> float:
+    """Score the similarity of two files' lines, 0 to 1."""
     return difflib.SequenceMatcher(a=read_lines(result), b=read_lines(expected)).ratio()
 
 
 def score_same_text(result: str, expected: str, options: MetricOptions) -> float:
+    """Score a file: 1 where its text equals the expected file's, as the options compare them."""
+
     def read(path: str) -> str:
         said = read_text(path)
         if options.get("ignore_blanks"):
@@ -119,7 +127,8 @@ def score_same_text(result: str, expected: str, options: MetricOptions) -> float
 
 
 def score_same_program(result: str, expected: str, _: MetricOptions) -> float:
-    """Empty lines, tabs and space at the end of lines do not count, nor what says the encoding."""
+    """Score a program: 1 where it equals the expected one but for empty lines, tabs, trailing space and the encoding
+    line."""
 
     def read(path: str) -> list[str]:
         said = read_lines(path)
@@ -133,7 +142,7 @@ def score_same_program(result: str, expected: str, _: MetricOptions) -> float:
 
 
 def score_same_number(result: str, expected: str, _: MetricOptions) -> float:
-    """Where a number is expected, it need only stand in the result."""
+    """Score a number in a file: where a number is expected, it need only stand in the result."""
     found, wanted = read_text(result).strip(), read_text(expected).strip()
     try:
         number = float(wanted)
@@ -143,22 +152,25 @@ def score_same_number(result: str, expected: str, _: MetricOptions) -> float:
 
 
 def score_contains(result: str, rules: Any, _: MetricOptions) -> float:
+    """Score a file: 1 where its text holds all expected texts."""
     said = read_text(result)
     return float(all(one in said for one in rules["expected"]))
 
 
 def score_patterns(result: str, rules: Any, _: MetricOptions) -> float:
+    """Score a file: 1 where a line matches each pattern of `expect`, and none one of `unexpect`."""
     said = read_lines(result)
     expected = all(any(re.search(one, line) for line in said) for one in rules.get("expect", ()))
     return float(expected and not any(re.search(one, line) for one in rules.get("unexpect", ()) for line in said))
 
 
 def score_clock_lines(result: str, rules: Any, _: MetricOptions) -> float:
-    """How many lines tell a time of day."""
+    """Score a file: 1 where the expected number of its lines hold a time of day."""
     return float(sum(bool(_CLOCK_TIME.search(line)) for line in read_lines(result)) == int(rules["expected"]))
 
 
 def score_extension(result: str, rules: Any, _: MetricOptions) -> float:
+    """Score a text: 1 where it contains the expected one, or does not, as the rule's type says."""
     return float((rules["expected"] in result) == (rules["type"] == "contain"))
 
 
@@ -200,7 +212,7 @@ _MISSING = object()
 
 
 def score_json_values(result: str, rules: Any, options: MetricOptions) -> float:
-    """Each value that is expected is there and keeps its rule; of those unexpected none is there that keeps it."""
+    """Score a JSON or YAML file: 1 where each expected value keeps its rule and no unexpected one does."""
     found = _load_json_or_yaml(result, options)
     for one in rules.get("expect", ()):
         value = _value_at(found, one["key"])
@@ -232,7 +244,7 @@ def _value_at(value: Any, keys: list) -> Any:
 
 
 def score_direct_json(result: Any, rules: Any, _: MetricOptions) -> float:
-    """An object against another, key by key; of a text, quotes of both kinds are taken for JSON's."""
+    """Score an object against another, key by key; in a text, quotes of both kinds are taken for JSON's."""
     found = json.loads(result.strip().replace("'", '"')) if isinstance(result, str) else result
     expected = rules["expected"]
     if _NO_VALUE in [value for value in expected.values() if isinstance(value, str)]:
@@ -253,12 +265,13 @@ def _value_included(expected: Any, found: Any, _: bool) -> bool:
 
 
 def score_json_settings(result: str, rules: Any, _: MetricOptions) -> float:
+    """Score a JSON file: 1 where it has all expected keys with their values."""
     found = json.loads(read_text(result))
     return float(all(key in found and found[key] == value for key, value in rules["expected"].items()))
 
 
 def score_keybindings(result: str, rules: Any, _: MetricOptions) -> float:
-    """A list of objects; a line of comment may stand ahead of it."""
+    """Score a list of objects: 1 where it holds the expected one. A comment line may stand before it."""
     said = read_lines(result)
     for part in (said, said[1:]):
         try:
@@ -294,7 +307,7 @@ _DECIMAL_PLACES = 4  # decimal places in which numbers are compared
 
 
 def score_csv_records(result: str, rules: Any, _: MetricOptions) -> float:
-    """Each record that is expected is there, and none that is not; only the fields that are named count."""
+    """Score a CSV file: 1 where each expected record is there and no unexpected one; only named fields count."""
     with Path(result).open(encoding="utf-8", newline="") as file:
         found = list(csv.DictReader(file))
 
@@ -305,7 +318,7 @@ def score_csv_records(result: str, rules: Any, _: MetricOptions) -> float:
 
 
 def score_same_csv(result: str, expected: str | list[str], options: MetricOptions) -> float:
-    """Any of several expected files will do."""
+    """Score a CSV file: 1 where its lines equal those of the expected file, or of one of several."""
 
     def read(path: str) -> list[str]:
         said = read_lines(path)
@@ -317,7 +330,7 @@ def score_same_csv(result: str, expected: str | list[str], options: MetricOption
 
 
 def score_sql_query(result: str, rules: Any, _: MetricOptions) -> float:
-    """The number that a query's first field holds."""
+    """Return the number in the first field of a query's first row."""
     with sqlite3.connect(f"file:{result}?mode=ro&immutable=1", uri=True) as connection:
         (value,) = connection.execute(rules["sql"]).fetchone()[:1]
     return float(value or 0)
@@ -325,6 +338,7 @@ def score_sql_query(result: str, rules: Any, _: MetricOptions) -> float:
 
 # -- spreadsheets -----------------------------------------------------------------------------------------------------
 def score_same_sheets(result: str, expected: str | None, options: MetricOptions) -> float:
+    """Score a spreadsheet: 1 where all of the options' rules hold, some against an expected one."""
     import openpyxl
 
     books = {"R": openpyxl.load_workbook(result, data_only=True)}
@@ -391,12 +405,13 @@ _PIECE = 2**20
 
 
 def score_moved_files(result: Any, rules: Any, _: MetricOptions) -> float:
-    """A folder holds files of these names, and nothing else."""
+    """Score a folder: 1 where it holds files of the expected names, and nothing else."""
     return float(sorted(one["name"] for one in result["children"]) == sorted(rules["expected"]))
 
 
 def score_same_zip(result: str, expected: str, _: MetricOptions) -> float:
-    """The same files to the byte, PDFs too, where OSWorld lets their texts differ a little."""
+    """Score an archive: 1 where it has the same files to the byte, PDFs too, whose texts may differ a little in
+    OSWorld."""
     with zipfile.ZipFile(result) as found, zipfile.ZipFile(expected) as wanted:
         names = set(wanted.namelist())
         return float(set(found.namelist()) == names and all(_same_member(found, wanted, name) for name in names))
@@ -448,7 +463,8 @@ def main() -> None:
 
 
 def combine_scores(scores: list[float], conj: str) -> float:
-    """Of several metrics, as OSWorld joins them: all must score something, and the mean counts; or the best does."""
+    """Combine the scores of several metrics as OSWorld does: `or` takes the best; else all must score something, and
+    the mean counts."""
     if conj == "or":
         return max(scores)
     return sum(scores) / len(scores) if all(scores) else 0.0

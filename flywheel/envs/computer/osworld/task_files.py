@@ -134,7 +134,7 @@ class OsworldExample(BaseModel):
 
 
 def read_example(path: Path) -> OsworldExample:
-    """Raises BadInput that names the file and the field."""
+    """Read a task file. Raises BadInput that names the file and the field."""
     try:
         return OsworldExample.model_validate(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, RecursionError) as error:
@@ -198,7 +198,7 @@ _APPLICATIONS = {
 
 
 def check_applications(names: list[str]) -> None:
-    """Raises Unfit where an application is not installed that a task is to be done in."""
+    """Check that the applications of a task are installed. Raises UnsupportedTask."""
     for name in names:
         for begins, program in _APPLICATIONS.items():
             if name.lower().startswith(begins):
@@ -206,7 +206,7 @@ def check_applications(names: list[str]) -> None:
 
 
 def check_command(command: OsworldCommand, shell: bool, screen: bool) -> None:
-    """Raises Unfit where a machine lacks what the command needs. screen: whether it has one."""
+    """Check that a machine has what a command needs. screen: whether it has one. Raises UnsupportedTask."""
     text = command if isinstance(command, str) else shlex.join(command)
     for program in _list_programs(text if shell or isinstance(command, str) else command, shell):
         _check_program(program)
@@ -267,8 +267,11 @@ class MalformedTask(Exception):
 
 
 def convert_example(example: OsworldExample, copies: DownloadCopies, screen: bool, seconds: float) -> OsworldTask:
-    """Raises Unfit where a machine lacks what it needs, Malformed where the file is wrong. screen: whether the machine
-    has one."""
+    """Convert a task file to a task that is played here.
+
+    screen: whether the machine has one. seconds: for judging it. Raises UnsupportedTask where a machine lacks what it
+    needs, MalformedTask where the file is wrong.
+    """
     if example.proxy:
         raise UnsupportedTask(NEEDS_INTERNET, "it asks for a proxy")
     check_applications(example.related_apps)

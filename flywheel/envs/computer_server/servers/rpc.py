@@ -42,7 +42,7 @@ class ServedTool:
 
 
 def serve_tools(name: str, tools: Sequence[ServedTool]) -> None:
-    """Until the input ends."""
+    """Serve tools over standard input and output until the input ends."""
     sys.stdin.reconfigure(encoding="utf-8", errors="replace")
     for line in sys.stdin:
         if line.strip() and (answer := _answer_line(line, name, {tool.name: tool for tool in tools})) is not None:

@@ -9,7 +9,7 @@ ITEMS = ("mug", "lamp", "chair", "kettle", "rug", "clock")
 
 
 def orders(seed: int) -> tuple[list[tuple], tuple]:
-    """All orders, and the one that is asked for: the dearest of one of the items."""
+    """Draw all orders, and the one that is asked for: the dearest of one of the items."""
     rng = random.Random(seed)
     prices = rng.sample(range(5, 200), 40)
     rows = [(number + 101, rng.choice(NAMES), rng.choice(ITEMS), price) for number, price in enumerate(prices)]
