@@ -49,7 +49,7 @@ def pause_for_input(
     """Pause this flow until the form is filled in, and return it.
 
     elsewhere: asked every two seconds while the run is paused, with whether the deadline has passed; what it returns
-    fills in the form, None does not. Raises Unanswered after `timeout_s` seconds where `unanswered` is fail; where it
+    fills in the form, None does not. Raises InputTimeout after `timeout_s` seconds where `unanswered` is fail; where it
     is keep, `elsewhere` has to answer by then: a run whose pause ends by itself could only fail.
     """
     longest = timeout_s + (_GRACE_S if unanswered == "keep" else 0)

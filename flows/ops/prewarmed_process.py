@@ -51,8 +51,10 @@ class PrewarmedProcess:
             self._begins = False
 
     async def become_run(self, env: Mapping[str, str], cwd: Path | str | None) -> Process | None:
-        """It is that run from here on. None where none waits, or where the run wants variables that are read as Python
-        or Prefect begin."""
+        """Let the waiting process become a run.
+
+        Returns None where none waits, or where the run wants variables that are read when Python or Prefect start.
+        """
         if self._waits is None or _startup_variables(env) != _startup_variables(self._environment):
             return None
         process, self._waits = self._waits, None

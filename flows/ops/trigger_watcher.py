@@ -73,7 +73,7 @@ class TriggerWatcher:
         return [one.why for one in found]
 
     def restart_dead_runs(self, rules: OperationsSettings) -> None:
-        """A deployed run whose process died is begun again, up to `operations.restarts` times, each time later."""
+        """Restart a deployed run whose process died, up to `operations.restarts` times, each time later."""
         self._end_what_died_with_its_worker()
         for name, deployment in self.deployments.items():
             run = _newest_run(self._client, deployment)

@@ -38,6 +38,7 @@ class WorkerProcess:
         self._started = time.monotonic()
 
     def restart_if_dead(self) -> None:
+        """Start the worker again where it died, after a pause that grows."""
         code, now = self.process.poll(), time.monotonic()
         if code is None:
             if now - self._started > _LONGEST_WAIT_S:
@@ -52,12 +53,12 @@ class WorkerProcess:
             self._start()
 
     def poll_now(self) -> None:
-        """A run was asked for: it need not wait until the worker asks the server next."""
+        """Let the worker ask the server at once: a run was asked for."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGUSR1)
 
     def terminate(self) -> None:
-        """And the runs that it began: they go on with the next one."""
+        """End the worker and the runs that it started, which the next one resumes."""
         runs = psutil.Process(self.process.pid).children(recursive=True) if self.process.poll() is None else []
         _call_each(runs, psutil.Process.terminate)
         terminate_process(self.process)

@@ -32,11 +32,11 @@ class Axis:
     middle: float
 
     def read(self, number: float) -> float:
-        """The fraction that 0 <= number <= size names. The far edge, which models write, is the last place."""
+        """Return the fraction that 0 <= number <= size names. The far edge, which models write, is the last place."""
         return min(((self.last if number > self.last else number) + self.middle) / self.size, _BELOW_ONE)
 
     def write(self, fraction: float) -> float:
-        """A whole number, where the axis counts by such."""
+        """Return the number for a fraction, a whole one where the axis counts by such."""
         if self.size == 1:
             return min(self.last, max(0.0, round(fraction, _PLACES)))
         return min(self.last, max(0, math.floor(fraction * self.size + (0.5 - self.middle))))

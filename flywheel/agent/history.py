@@ -94,6 +94,7 @@ class StepCounts:
     typed: tuple[str, ...] = ()
 
     def with_steps(self, steps: Iterable[PastStep]) -> StepCounts:
+        """Add steps to the counts."""
         actions, pages, typed = dict(self.actions), self.pages, self.typed
         for step in steps:
             actions[step.action_type] = actions.get(step.action_type, 0) + 1
@@ -102,7 +103,8 @@ class StepCounts:
         return StepCounts(tuple(actions.items()), pages, typed)
 
     def text(self, characters: int) -> str:
-        """The counts in words, at most so many characters: the oldest pages go first, then the oldest typed texts."""
+        """Say the counts in words, in so many characters at most: the oldest pages go first, then the oldest typed
+        texts."""
         pages, typed = self.pages, self.typed
         while True:
             said = [", ".join(f"{kind or 'no action'} {n}" for kind, n in self.actions)]

@@ -75,7 +75,10 @@ class EnvironmentNode:
         self._over = threading.Event()
 
     def run(self, shared: SharedFolder, settings: Settings, name: str, host: str, manager: str, token: str) -> None:
-        """Raises ClusterError where this machine has a fault: it may have joined after the others were looked at."""
+        """Serve environments on this node until `end`.
+
+        Raises ClusterError where this machine has a fault: it may have joined after the others were checked.
+        """
         raise_node_fault(
             host, find_node_fault(shared, settings, plays=True)
         )  # it makes the settings' own worlds known, too

@@ -130,7 +130,7 @@ class ShardWorker:
         return f"{self._stage.name} {iteration_label(self._ctx.iteration)} of {self._ctx.ws.root.name}"
 
     def fault(self, shared: SharedFolder) -> tuple[str, NodeFault | None]:
-        """The node's address, and its fault: it may have joined after the others were looked at."""
+        """Return the node's address, and its fault: it may have joined after the others were checked."""
         settings = self._ctx.settings
         return ray.util.get_node_ip_address(), find_node_fault(
             shared, settings, resources.needs_local_environments(self._stage, settings)
@@ -197,11 +197,11 @@ class TrainingTeam:
         return cls(placement_group([dict(one) for one in wanted], strategy="STRICT_SPREAD"), wanted, *more)
 
     def within(self, number: int) -> Within:
-        """How Ray is told that an actor is to be on that node."""
+        """Return Ray's scheduling strategy for an actor on that node."""
         return Within(self.group, number)
 
     def release(self) -> None:
-        """What runs on the nodes for it is ended."""
+        """End what runs on the nodes for it."""
         remove_placement_group(self.group)
 
     @property

@@ -88,8 +88,11 @@ class RayWorkers:
             self._end(one)
 
     def do_shard(self, shard: str) -> tuple[Path, Any, bool]:
-        """Raises what its work raises; WorkerLost where _TRIES workers were lost over it, HeadLost, and ClusterError
-        where no worker comes in time."""
+        """Run one shard on a worker, on another one where that is lost.
+
+        Raises what its work raises; WorkerLost where _TRIES workers were lost over it, HeadLost, and ClusterError where
+        no worker comes in time.
+        """
         for number in range(1, _TRIES + 1):
             worker = self._take()
             try:
@@ -232,7 +235,7 @@ class RayCluster:
 
     # -- what is done where ---------------------------------------------------------------------------------------
     def open_workers(self, stage: Stage, ctx: StageContext) -> AbstractContextManager[RayWorkers | InProcessWorker]:
-        """Raises ClusterError where no nodes that are there now could do a shard."""
+        """Open the workers of a stage. Raises ClusterError where no present node could do a shard."""
         if stage.needs is None:
             return InProcessWorker(stage, ctx)
         self.watch()
@@ -269,7 +272,8 @@ class RayCluster:
 
     # -- whether it is still there ---------------------------------------------------------------------------------
     def watch(self) -> None:
-        """Raises HeadLost where the head has not answered for _LOST_S. Called every few seconds by all who wait."""
+        """Check the head; all who wait call it every few seconds. Raises HeadLost where it has not answered for
+        _LOST_S."""
         with self._lock:
             now = time.monotonic()
             if now - self._looked < _BETWEEN_S:
@@ -287,7 +291,7 @@ class RayCluster:
                 )
 
     def alive(self) -> None:
-        """Some worker of the run, of whichever stage, has given a sign of life."""
+        """Record that some worker of the run has given a sign of life."""
         self._life = time.monotonic()
 
     @property

@@ -36,7 +36,7 @@ class SettingsFault:
         return f"{self.parameter}: {self.message}" if self.parameter else self.message
 
     def names(self, parameters: Iterable[str]) -> bool:
-        """Whether it is about one of these parameters, or a block or an entry of one."""
+        """Tell whether it is about one of these parameters, or a block or an entry of one."""
         said = {self.parameter} if self.parameter else set(re.findall(r"[a-z_]+(?:\.[a-z_]+)+", self.message))
         return any(
             f"{one}.".startswith(f"{name}.") or f"{name}.".startswith(f"{one}.") for one in said for name in parameters

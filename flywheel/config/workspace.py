@@ -46,7 +46,7 @@ class Workspace:
         return ws
 
     def read_format(self) -> int:
-        """Of its files. Without iterations.yaml, which tells it, no version has been at work here."""
+        """Read the version of its files. Without iterations.yaml, which has it, no version has worked here."""
         try:
             found = _FORMAT_LINE.search(self.iterations_index.read_text(encoding="utf-8"))
         except FileNotFoundError:

@@ -134,7 +134,7 @@ class AnswerState:
         self._ended = False
 
     def blocked(self) -> np.ndarray:
-        """Which tokens cannot come next, bool [vocabulary]; none where the answer has ended."""
+        """Compute which tokens cannot come next, bool [vocabulary]; none where the answer has ended."""
         blocked = np.full(self._vocabulary, not self._ended)
         if self._ended:
             return blocked
@@ -206,6 +206,7 @@ class AnswerConstraint:
         self._end_id, self._vocabulary = encoder.end_id, vocabulary
 
     def begin(self) -> AnswerState:
+        """Begin to follow a new answer."""
         return AnswerState(self._first.deep_copy(), self._end_id, self._vocabulary)
 
     def blocked(self, response: Sequence[int]) -> np.ndarray:

@@ -180,7 +180,7 @@ class Refiner(Protocol):
     name: str
 
     def refine(self, heard: RefinerInput) -> str:
-        """A sentence in the first person; empty where nothing but fillers was said."""
+        """Write a sentence in the first person; "" where only fillers were said."""
 
 
 def open_refiner(settings: Settings) -> Refiner:

@@ -60,8 +60,8 @@ class Scorer(Protocol):
     needs: frozenset[Need]
 
     def score(self, case: ScoringInput) -> Score:
-        """May take its time, and is called from several threads.
+        """Score a finished trajectory. It may take its time, and is called from several threads.
 
-        A failure of its own is never a score of 0: it gives none, or raises, and the reason is kept with the
-        trajectory. BadInput alone stops what is at work: settings that have to be mended.
+        A failure of its own is never a score of 0: it gives none, or raises, and the reason is stored with the
+        trajectory. BadInput alone stops the stage: settings that must be corrected.
         """

@@ -70,10 +70,10 @@ class TaskSampler(Protocol):
     again from it when a killed run goes on: what `next` gives must follow from the calls before it alone."""
 
     def next(self) -> Task:
-        """The task of the next group of episodes."""
+        """Return the task of the next group of episodes."""
 
     def record(self, task_id: str, scores: Sequence[float], successes: Sequence[bool]) -> None:
-        """How a group ended; empty where all of its environments failed."""
+        """Record how a group ended; empty where all of its environments failed."""
 
 
 @dataclass(frozen=True)
@@ -220,7 +220,8 @@ class RolloutLog:
 
     # -- batches --------------------------------------------------------------------------------------------------
     def take(self) -> list[EpisodeRequest] | None:
-        """The batch of this version, oldest first, or None while it is not complete. Asked again, the same one."""
+        """Return the batch of this version, oldest first, or None while it is not complete; the same one when asked
+        again."""
         if self.taken is None:
             ordinals = self._choose()
             if ordinals is None:
@@ -237,7 +238,7 @@ class RolloutLog:
         return read_episode(self._file(request.ordinal))
 
     def advance(self) -> None:
-        """The batch was trained on, the trainer's checkpoint says so, and the new weights answer."""
+        """Record that the batch was trained on: the trainer's checkpoint is saved, and the new weights answer."""
         self.version += 1
         self._use(self.taken or ())
         self.taken = None

@@ -70,7 +70,7 @@ class ProcessGuard:
             os.close(reads)
 
     async def release(self) -> None:
-        """Nothing is left to be guarded; may be called twice."""
+        """Stop guarding; may be called twice."""
         life, self._life = self._life, -1
         if life >= 0:
             with contextlib.suppress(OSError):
@@ -163,7 +163,8 @@ class PrivateFolder:
         fcntl.flock(self._lock, fcntl.LOCK_EX)
 
     def remove(self) -> None:
-        """May be called twice. A browser that is still dying may write on: what it leaves then is swept later."""
+        """Remove the folder; may be called twice. What a dying browser writes after that is removed at the next
+        start."""
         lock, self._lock = self._lock, -1
         if lock < 0:
             return

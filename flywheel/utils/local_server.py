@@ -92,6 +92,7 @@ class LocalServer:
         return self._running
 
     async def stop(self) -> None:
+        """Stop the server and wait for its end."""
         self._server.should_exit = True
         await self._running
 

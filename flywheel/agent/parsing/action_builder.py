@@ -36,7 +36,7 @@ class CallArguments:
         return self.places.get(name, self.at)
 
     def need(self, *names: str) -> str:
-        """The first of the names that is given."""
+        """Return the first of the names that is given. Raises ParseFailure where none is."""
         for name in names:
             if name in self.values:
                 return name
@@ -64,7 +64,7 @@ class CallArguments:
         return tuple(keys)
 
     def point(self, *names: str) -> Point:
-        """The point that two numbers name, or the middle of the box that four do."""
+        """Return the point that two numbers name, or the middle of the box that four do."""
         name = self.need(*names)
         value, place = self.values[name], self.place(name)
         numbers = to_numbers(value)

@@ -32,6 +32,7 @@ class ComputerPool:
 
     @asynccontextmanager
     async def env(self) -> AsyncIterator[ComputerEnv]:
+        """Lend a fresh computer until the block ends."""
         env = ComputerEnv(self._warm, self._kind.verifier, self._limit_s)
         try:
             yield env
@@ -51,6 +52,7 @@ class ComputerBackend:
         self.own: dict[str, OsworldSuite | ManifestSuite] = {}
 
     def suites(self) -> Iterable[str]:
+        """Name the suites that ship for this back-end, and those loaded from manifests."""
         shipped = [
             world.name for world in task_suites.SHIPPED_COMPUTER_SUITES.values() if world.environment == self._name
         ]

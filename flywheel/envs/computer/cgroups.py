@@ -27,7 +27,7 @@ class Cgroup:
     folders: tuple[Path, ...]
 
     def entering(self, command: list[str]) -> list[str]:
-        """The command as one that joins the group before it begins."""
+        """Wrap a command so that it joins the group before it starts."""
         files = " ".join(str(folder / "cgroup.procs") for folder in self.folders)
         return ["sh", "-c", f'for f in {files}; do echo $$ > "$f" || exit 99; done; exec "$@"', "sh", *command]
 

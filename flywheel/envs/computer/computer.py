@@ -110,8 +110,10 @@ class WarmPool(Generic[CloseableT]):
                 await made.close()
 
     async def take(self) -> CloseableT:
-        """One that nobody else has. Another takes its place at the next `fill`: to start it at once would slow down
-        what is begun in this one. Raises EnvError where it did not start."""
+        """Take a computer that nobody else has; the next `fill` starts another one in its place.
+
+        To start that at once would slow down the first steps in this one. Raises EnvError where it did not start.
+        """
         if not self._waiting:
             return await self._start()
         taken = self._waiting.popleft()
@@ -206,7 +208,8 @@ class Computer:
             await self.machine.serve(TASK_SITE_PORT, self.site.start)
 
     async def opened(self) -> ActionOutcome:
-        """Its applications, its tools; what is seen then. Raises EnvError where one does not start."""
+        """Start the task's applications and tools; returns what is seen then. Raises EnvError where one does not
+        start."""
         given = self._given
         if self.desktop is not None:
             await self.desktop.launch(

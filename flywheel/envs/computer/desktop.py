@@ -164,7 +164,8 @@ class Desktop:
 
     @classmethod
     async def start(cls, width: int, height: int, chosen: MachineSettings, readable: Sequence[Path] = ()) -> Desktop:
-        """A fresh one, with no application. readable: as `Machine.start`. Raises EnvError where it does not start."""
+        """Start a fresh desktop without applications. readable: as `Machine.start`. Raises EnvError where it does
+        not start."""
         if not chosen.image and (lacking := list_missing_packages()):
             raise EnvError(f"no desktop without {', '.join(lacking)}", fix=f"apt-get install {' '.join(lacking)}")
         places = [_package_path(name) for name in _PYTHON_PACKAGES]
@@ -186,7 +187,7 @@ class Desktop:
             await self.machine.call("/desktop/launch", {"apps": [list(words) for words in apps]}, _START_S)
 
     async def screenshot(self) -> bytes:
-        """A PNG of the screen when it has come to rest."""
+        """Take a PNG of the screen once it is at rest."""
         return await self.machine.request("GET", f"/screenshot?after_ms={self.after_ms:g}", self._longest_s)
 
     async def do(self, action: Action) -> tuple[str, bytes]:
@@ -208,8 +209,11 @@ class Desktop:
         return json.loads(await self.machine.request("GET", "/desktop/state"))
 
     async def vnc(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A connection to its VNC server (RFB), to watch it and to take it over. The server's socket lies inside, where
-        no path of this machine could be put in its place, and the guest connects to it."""
+        """Connect to its VNC server (RFB), to watch the desktop and to take it over.
+
+        The server's socket lies inside, where no path of this machine could be put in its place; the machine's server
+        connects to it.
+        """
         return await self.machine.stream("/desktop/vnc", {})
 
     async def close(self) -> None:

@@ -57,7 +57,7 @@ class EpisodeSnapshot(_SnapshotHeader):
     home: bytes
 
     def packed(self) -> bytes:
-        """As a ZIP file."""
+        """Write the snapshot as a ZIP file."""
         out = io.BytesIO()
         with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
             told = self.model_dump_json(exclude={"home"}).encode()
@@ -67,7 +67,7 @@ class EpisodeSnapshot(_SnapshotHeader):
 
     @classmethod
     def opened(cls, data: bytes) -> EpisodeSnapshot:
-        """Raises EnvError for what is none."""
+        """Read a snapshot from a ZIP file. Raises EnvError for what is none."""
         try:
             with zipfile.ZipFile(io.BytesIO(data)) as archive:
                 if sum(one.file_size for one in archive.infolist()) > _MAX_UNPACKED_BYTES:
@@ -149,7 +149,8 @@ class ComputerEnv:
         self._answer, self._gave_up = "", False
 
     async def reset(self, task: Task, seed: int) -> StepResult:
-        """A fresh computer. seed: what the task shows is drawn already, so it changes nothing."""
+        """Begin the task on a fresh computer. seed: changes nothing, since the task's params hold all that was
+        drawn."""
         async with self._deadline("reset", task):
             self._task, self._steps, self._over, self._answer = task, 0, False, ""
             self._given = ComputerTaskSpec.of(task)

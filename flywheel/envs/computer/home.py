@@ -46,7 +46,7 @@ class MachineHome:
             self._root = -1
 
     def read(self, path: str, limit: int) -> bytes | None:
-        """A file's first `limit` bytes; None where there is no plain file."""
+        """Read a file's first `limit` bytes; None where there is no plain file."""
         with self.opened(path) as file:
             if file is None:
                 return None
@@ -68,7 +68,7 @@ class MachineHome:
             return sha.hexdigest()
 
     def entries(self) -> Iterator[HomeEntry]:
-        """All of them in the order of their paths, the folder before what lies in it. Raises EnvError for too many."""
+        """List all entries in the order of their paths, a folder before its contents. Raises EnvError for too many."""
         for count, entry in enumerate(self._walk(self._root, "", 0)):
             if count >= MAX_HOME_ENTRIES:
                 raise EnvError(
@@ -77,7 +77,7 @@ class MachineHome:
             yield entry
 
     def archive(self, limit: int) -> bytes:
-        """All of it as a tar file, equal for equal contents. Raises EnvError for more than `limit` bytes."""
+        """Write all of it as a tar file, equal for equal contents. Raises EnvError for more than `limit` bytes."""
         out = io.BytesIO()
         with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as tar:
             for entry in self.entries():
@@ -98,13 +98,13 @@ class MachineHome:
 
     @contextlib.contextmanager
     def opened(self, path: str) -> Iterator[int | None]:
-        """A plain file, open to be read; None where there is none."""
+        """Open a plain file to be read; None where there is none."""
         with contextlib.ExitStack() as stack:
             file = self._reach(path, _OPEN_FILE, stack)
             yield file if file is not None and stat.S_ISREG(os.fstat(file).st_mode) else None
 
     def link(self, path: str) -> str:
-        """Where a link leads; "" where there is none."""
+        """Read where a link leads; "" where there is none."""
         with contextlib.ExitStack() as stack:
             parent = self._reach(str(PurePosixPath(path).parent), _OPEN_FOLDER, stack)
             try:

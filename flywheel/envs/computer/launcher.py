@@ -74,7 +74,8 @@ class BubblewrapProcess:
     async def begin(
         cls, chosen: MachineSettings, readable: Sequence[Path], folder: Path, listening: socket.socket
     ) -> BubblewrapProcess:
-        """folder: the machine's own, out here. listening: what the guest answers at. Raises OSError."""
+        """Start a machine. folder: its own, on this machine. listening: socket that its server answers at. Raises
+        OSError."""
         group = cgroups.create_cgroup(chosen.memory_mb, chosen.processes, chosen.cores)
         (ours, theirs), rules = socket.socketpair(), bwrap.open_seccomp_program()
         try:
@@ -98,7 +99,8 @@ class BubblewrapProcess:
         return cls(process, group, ours)
 
     async def home(self) -> int | None:
-        """The home folder, open, which the guest sends before anything else runs there; None where it ends instead."""
+        """Receive the home folder's descriptor, sent before anything else runs there; None where the machine ends
+        instead."""
         return await receive_home_descriptor(self._ours)
 
     def processes(self) -> list[int]:
@@ -313,7 +315,8 @@ class ContainerProcess:
     async def begin(
         cls, chosen: MachineSettings, readable: Sequence[Path], folder: Path, listening: socket.socket
     ) -> ContainerProcess:
-        """folder: the machine's own, out here. listening: what the guest is to answer at. Raises OSError."""
+        """Start a machine. folder: its own, on this machine. listening: socket that its server answers at. Raises
+        OSError."""
         hello, hands = socket.socket(socket.AF_UNIX), listening.dup()
         path = folder / bwrap.SERVED_FOLDER / HANDSHAKE_SOCKET
         try:

@@ -83,7 +83,7 @@ class Machine:
 
     @classmethod
     async def start(cls, chosen: MachineSettings, readable: Sequence[Path] = ()) -> Machine:
-        """A fresh one. readable: more folders of this machine that it sees, at their own paths.
+        """Start a fresh machine. readable: more folders of this machine that it sees, at their own paths.
 
         Raises EnvError where it does not start, EnvTimeout where it is not ready in time.
         """
@@ -125,8 +125,11 @@ class Machine:
         return json.loads(raw)
 
     async def request(self, method: str, path: str, wait_s: float = 0.0, **given: Any) -> bytes:
-        """The answer's body. Raises GuestRefused for what the guest refuses, which what runs there may have brought
-        about, EnvError and EnvTimeout as `call`."""
+        """Send a request to the machine's server and return the answer's body.
+
+        Raises MachineRefused for what the server refuses, which programs in there may have caused, EnvError and
+        EnvTimeout as `call`.
+        """
         try:
             async with asyncio.timeout(wait_s + _GRACE_S):
                 async with self._client.stream(method, path, timeout=None, **given) as answer:
@@ -144,7 +147,7 @@ class Machine:
         return bytes(body)
 
     async def stream(self, path: str, body: Mapping[str, Any]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A connection to a port (`/port`) or a program (`/program`) of the machine. Raises GuestRefused, EnvError."""
+        """Connect to a port (`/port`) or a program (`/program`) of the machine. Raises MachineRefused, EnvError."""
         try:
             reader, writer = await asyncio.open_unix_connection(str(self._folder / "guest"))
         except OSError as error:
@@ -169,9 +172,9 @@ class Machine:
         return reader, writer
 
     async def serve(self, port: int, start: Callable[[Path], Awaitable[None]]) -> None:
-        """A service that runs outside, at a port inside. start: makes it answer at a unix socket.
+        """Offer a service that runs outside at a port inside. start: makes it answer at a unix socket.
 
-        Raises GuestRefused where the port is taken.
+        Raises MachineRefused where the port is taken.
         """
         path = self._folder / bwrap.SERVED_FOLDER / str(port)
         await start(path)
@@ -179,13 +182,17 @@ class Machine:
         await self.call("/forward", {"port": port, "path": f"/run/{bwrap.SERVED_FOLDER}/{port}"})
 
     async def put(self, path: str, content: bytes) -> None:
-        """A file of the home, of the same date whenever it is made; a folder where the path ends in /. Only before
-        anything that is not ours has run there: the guest follows links."""
+        """Write a file of the home, always with the same date; a folder where the path ends in /.
+
+        Only before any program of the task has run there: the server follows links.
+        """
         await self.request("PUT", "/files/write", params={"path": path, "modified": _MODIFIED_TIME}, content=content)
 
     async def output(self, words: Sequence[str], wait_s: float, limit: int) -> bytes:
-        """What a program prints until it ends, or until `limit` bytes; it is ended then. Raises GuestRefused where it
-        does not start, EnvTimeout where it does not end in time."""
+        """Run a program and return what it prints until it ends, or until `limit` bytes, when it is ended.
+
+        Raises MachineRefused where it does not start, EnvTimeout where it does not end in time.
+        """
         reader, writer = await self.stream("/program", {"command": list(words)})
         said = bytearray()
         try:
@@ -199,18 +206,20 @@ class Machine:
         return bytes(said)
 
     async def checkpoint(self) -> bytes:
-        """Its home, as a tar file; equal homes give equal bytes. What runs is not kept. Raises EnvError for a home of
-        more than its size, as files with holes can be."""
+        """Save the home as a tar file; equal homes give equal bytes. Running programs are not saved.
+
+        Raises EnvError for a home above its size limit, as files with holes can be.
+        """
         return await asyncio.to_thread(self.home.archive, self.home_bytes + _TAR_BYTES)
 
     async def restore(self, checkpoint: bytes) -> None:
-        """Put a home that was kept into this one's, which has begun afresh. Raises GuestRefused where it does not
+        """Put a home that was kept into this one's, which has begun afresh. Raises MachineRefused where it does not
         fit."""
         await self.request("PUT", "/files/unpack", _UNPACK_S, content=checkpoint)
 
     def programs(self) -> list[str]:
-        """The commands of what runs in it, as this machine sees them, less the guest with its shell, Python, X server
-        and window manager."""
+        """List the commands of the programs that run in it, without its server, shell, Python, X server and window
+        manager."""
         found = []
         for pid in self.processes():
             with contextlib.suppress(OSError):

@@ -167,7 +167,10 @@ class McpSession:
         return self._begun.is_set() and (self._session is None or self.line.over.is_set())
 
     async def ask(self, request: mcp_types.Request[Any, Any], kind: type[ResultT]) -> ResultT:
-        """Raises Fault, and EnvError where it is the machine that is gone. Its deadline is the caller's."""
+        """Send a request and return the answer. Raises McpFault, and EnvError where the machine is gone.
+
+        The caller keeps the deadline.
+        """
         await self._begun.wait()
         self._busy += 1
         try:
@@ -281,8 +284,8 @@ class McpTools:
 
     @classmethod
     async def start(cls, machine: Machine, given: Mapping[str, ToolServer], chosen: TerminalSettings) -> McpTools:
-        """All of them asked what they offer; one that does not answer says so in `told`. Raises EnvError where the
-        machine is gone."""
+        """Start the servers and list their tools; one that does not answer is named in `told`. Raises EnvError where
+        the machine is gone."""
         made = cls(machine, given, chosen)
         try:
             await asyncio.gather(*(server.list() for server in made._servers.values()))
@@ -299,8 +302,11 @@ class McpTools:
         return "\n".join(["Tools:", *faults, format_tool_list(tools, self._chosen.tools_characters)])
 
     async def call(self, action: ToolCall) -> str:
-        """A tool's result, or in a line why there is none; for a server's name alone, all that it says of its tools.
-        Raises EnvError where the machine is gone."""
+        """Call a tool; returns its result, or why there is none, as text. For a server's name alone, describe all its
+        tools.
+
+        Raises EnvError where the machine is gone.
+        """
         name, _, tool = action.tool.strip().partition(".")
         server = self._servers.get(name)
         try:
@@ -333,13 +339,13 @@ class _McpServer:
             self.tools, self.fault = {}, str(fault)
 
     async def in_full(self) -> str:
-        """All that it says of its tools. Raises Fault, EnvError."""
+        """All that it says of its tools. Raises McpFault, EnvError."""
         tools = await self._within(self._listed())
         self.fault = ""
         return "\n".join(describe_tool_in_full(self.name, tool) for tool in tools)
 
     async def call(self, tool: str, arguments: dict) -> str:
-        """Raises Fault, EnvError."""
+        """Raises McpFault, EnvError."""
         return await self._within(self._call(tool, arguments))
 
     async def close(self) -> None:

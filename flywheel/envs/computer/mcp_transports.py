@@ -40,11 +40,11 @@ class McpConnection:
         self.refill()
 
     def refill(self) -> None:
-        """It is asked something."""
+        """Restore the limit, at each request."""
         self._bytes, self._messages, self._values = MAX_ANSWER_BYTES, MAX_ANSWER_MESSAGES, MAX_ANSWER_VALUES
 
     def take(self, data: bytes) -> None:
-        """What it says. Raises TooMuch, and ends the connection, where that is more than it may."""
+        """Count bytes from the server. Raises AnswerTooLarge, and ends the connection, above the limit."""
         self._bytes -= len(data)
         self._values -= sum(map(data.count, _VALUE_SIGNS))
         if self._bytes < 0:
@@ -53,19 +53,19 @@ class McpConnection:
             self.blame(f"it says more than {MAX_ANSWER_VALUES} values at once")
 
     def message(self) -> None:
-        """As `take`, of a message."""
+        """Count a message from the server. Raises AnswerTooLarge, and ends the connection, above the limit."""
         self._messages -= 1
         if self._messages < 0:
             self.blame(f"it says more than {MAX_ANSWER_MESSAGES} messages at once")
 
     def blame(self, why: str) -> None:
-        """End the connection. Raises TooMuch."""
+        """End the connection. Raises AnswerTooLarge."""
         self.fault = self.fault or why
         self.over.set()
         raise AnswerTooLarge(why)
 
     def noise(self, said: bytes) -> None:
-        """It said what is no message of MCP."""
+        """Record output that is no message of MCP."""
         self._noise = " ".join(said[: 4 * _MAX_NOISE_CHARACTERS].decode("utf-8", "replace").split())[
             :_MAX_NOISE_CHARACTERS
         ]

@@ -114,17 +114,19 @@ class SdkFunctions:
         return truncate_middle(said, self._limit) or "[nothing]"
 
     async def keys(self, action: Hotkey | Type) -> str:
-        """Keys for the program that runs in the shell. Raises GuestRefused where there is none, Cannot for keys that a
-        terminal has not, and as `call`."""
+        """Type keys into the program that runs in the shell.
+
+        Raises MachineRefused where there is none, UnsupportedAction for keys that a terminal does not have.
+        """
         keys = encode_terminal_text(action.content) if isinstance(action, Type) else encode_terminal_keys(action.keys)
         return await self._shell("keys", keys=keys.encode("utf-8", "replace").decode())
 
     async def wait(self) -> str:
-        """For the command that runs. Raises as `call`."""
+        """Wait for the command that runs. Raises as `call`."""
         return await self._shell("read")
 
     async def look(self) -> str:
-        """What the terminal shows. Raises as `call`."""
+        """Return what the terminal shows. Raises as `call`."""
         return json.loads(await self._machine.request("GET", "/shell/screen"))["screen"]
 
     # -- inside -------------------------------------------------------------------------------------------------------

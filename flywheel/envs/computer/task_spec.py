@@ -123,7 +123,7 @@ class ComputerTaskSpec(BaseModel):
 
     @classmethod
     def of(cls, task: Task) -> ComputerTaskSpec:
-        """Raises EnvError where the task's params are none."""
+        """Parse the task's params. Raises EnvError where they are wrong."""
         try:
             return cls.model_validate(dict(task.params))
         except ValidationError as error:

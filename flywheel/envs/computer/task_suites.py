@@ -131,6 +131,7 @@ class ManifestSuite(TaskSuite):
         return max((one.seconds for one in self.checkers.values()), default=0.0)
 
     def draw(self, template: str, level: int, seed: int) -> dict[str, Any]:
+        """Draw the params of a task. Raises BadInput for a template or level that the suite has not."""
         self.budget(template, level)
         task = self.tasks[template]
         values = suite_manifests.draw_placeholders(task.choose, random.Random(f"{self.name} {template} {level} {seed}"))

@@ -146,7 +146,7 @@ def _take_picture(screen: ScreenAccess, after_ms: float, within_ms: float) -> Ap
 
 
 def _perform_act(hands: InputDevice, act: Any) -> None:
-    """Raises Refused for an act that there is not, or that lacks something."""
+    """Carry out an act. Raises RequestRefused for an unknown act, or one that lacks something."""
     if not isinstance(act, dict) or act.get("type") not in _ACTS:
         raise RequestRefused(f"an act has a type: {', '.join(_ACTS)}")
     _ACTS[act["type"]](hands, act)

@@ -18,11 +18,11 @@ _LEVEL = 1  # of zlib: a picture of a desktop is mostly plain, and time is what 
 
 
 class ScreenGrabber:
-    """Of one X display, or of the machine's own where none is named.
+    """Take screenshots of one X display, or of the machine's own where none is named.
 
-    drawn: the rows in which something was drawn since it was asked last, from and up to, None for none: only these are
-    looked at. Where it is not given, pictures are compared. It raises Refused where the display is gone: the library
-    that X pictures are taken with ends this process in that case, so it is asked before each picture.
+    drawn: the rows in which something was drawn since the last call, from and up to, None for none: only these are
+    compared. Without it, whole pictures are. It raises RequestRefused where the display is gone: the library that takes
+    X pictures ends this process in that case, so it is called before each picture.
     """
 
     def __init__(self, display: str = "", drawn: Callable[[], tuple[int, int] | None] | None = None) -> None:

@@ -38,7 +38,7 @@ class ApiRequest:
     kind: str = ""
 
     def json(self) -> dict[str, Any]:
-        """The body as a JSON object. Raises Refused for anything else."""
+        """Return the body as a JSON object. Raises RequestRefused for anything else."""
         try:
             said = json.loads(self.body or b"{}")
         except ValueError as error:
@@ -48,14 +48,14 @@ class ApiRequest:
         return said
 
     def text(self, name: str) -> str:
-        """A field of the body that is a text. Raises Refused where it is none."""
+        """Return a field of the body that is a text. Raises RequestRefused where it is none."""
         value = self.json().get(name)
         if not isinstance(value, str):
             raise RequestRefused(f"{name} is not a text")
         return value
 
     def number(self, name: str, least: float, most: float, default: float) -> float:
-        """A field of the body that is a number in these bounds. Raises Refused where it is none."""
+        """Return a field of the body that is a number in these bounds. Raises RequestRefused where it is none."""
         value = self.json().get(name, default)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most:
             raise RequestRefused(f"{name} is not a number from {least:g} to {most:g}")

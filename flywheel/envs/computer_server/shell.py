@@ -190,8 +190,8 @@ class Shell:
     def run(self, command: str, wait_s: float, limit: int) -> ShellOutput:
         """Begin a command and wait for its end, or for wait_s: it goes on then.
 
-        limit: bytes of what it prints that are kept. Raises Busy while another one runs, ValueError for one that is
-        too long.
+        limit: bytes of its output that are returned. Raises ShellBusy while another one runs, ValueError for one that
+        is too long.
         """
         if len(command) > _MAX_COMMAND_CHARACTERS:
             raise ValueError(f"a command has {_MAX_COMMAND_CHARACTERS} characters at most: write a file, and run that")
@@ -202,7 +202,7 @@ class Shell:
 
     def quietly(self, command: str, wait_s: float) -> bool:
         """Run a command of which nothing is shown; a shell begins where there is none. False where it did not end in
-        time. It must print nothing. Raises Busy as `run`."""
+        time. It must print nothing. Raises ShellBusy as `run`."""
         with self._alone:
             bash = self._ready()
             bash.begin(command, 0, shown=False)
@@ -230,7 +230,7 @@ class Shell:
         return self._screen.text if self._bash is None else self._bash.look()
 
     def keys(self, text: str, wait_s: float) -> ShellOutput:
-        """Type into the program that is running; what it prints then. Raises Idle where there is none."""
+        """Type into the program that is running; what it prints then. Raises ShellIdle where there is none."""
         if self._bash is None or not self._bash.running:
             raise ShellIdle("no program is running that would take keys: run a command")
         self._bash.type(text.encode("utf-8", "replace"))

@@ -41,7 +41,7 @@ _LOCAL_PID = res.LocalClientPIDMask
 
 
 class X11Input:
-    """The hands of one display. Raises Refused (503) where its server is gone. Calls come from any thread."""
+    """Act on one X display. Raises RequestRefused (503) where its server is gone. Calls come from any thread."""
 
     def __init__(self, name: str) -> None:
         try:
@@ -82,7 +82,7 @@ class X11Input:
             self._button(_WHEEL[direction], False)
 
     def key(self, name: str, down: bool) -> None:
-        """name: as in KeyboardEvent.key. Raises Refused for a key that there is not."""
+        """Press or release a key. name: as in KeyboardEvent.key. Raises RequestRefused for an unknown key."""
         with self._sound():
             keysym = _keysym(name) if len(name) == 1 else XK.string_to_keysym(_KEYS.get(name, name))
             if not keysym:

@@ -42,7 +42,7 @@ class EpisodeArchive:
         write_episode(self._folder / f"{episode.id}.zip", kept, {})
 
     def episodes(self) -> Iterator[Episode]:
-        """In the order of their identity."""
+        """List the episodes by trajectory id."""
         return map(read_episode, sorted(self._folder.glob("*.zip")))
 
     def stage(self, folder: Path) -> None:

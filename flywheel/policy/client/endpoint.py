@@ -85,11 +85,11 @@ class ChatEndpoint:
         self._random = random.Random(seed)
 
     def key(self) -> str:
-        """Empty where the variable that `key_variable` names is not set."""
+        """Return the API key; "" where the variable that `key_variable` names is not set."""
         return os.environ.get(self._settings.key_variable, "")
 
     def headers(self) -> dict[str, str]:
-        """By which a request bears the key that there is now: a server that was started anew may have another."""
+        """Return the headers with the present API key: a restarted server may have another."""
         key = self.key()
         return {"Authorization": f"Bearer {key}"} if key else {}
 
@@ -104,7 +104,7 @@ class ChatEndpoint:
     async def call(
         self, client: httpx.AsyncClient, method: str, url: str, body: Any = None, *, timeout_s: float
     ) -> Any:
-        """The JSON of the server's answer; None for an empty one.
+        """Send a request and return the JSON of the answer; None for an empty one.
 
         timeout_s: deadline over all tries. Raises the class of `EndpointErrors` that fits.
         """
@@ -125,7 +125,7 @@ class ChatEndpoint:
             raise self._errors.timeout(f"no answer in {timeout_s:g} s{fault}", where=url, fix=self._slow) from None
 
     def pause(self, number: int) -> float:
-        """Seconds before the try after the `number`th, counted from 0."""
+        """Return the seconds to wait after the `number`th try, counted from 0."""
         return self._random.uniform(0, min(LONGEST_PAUSE_S, PAUSE_S * 2**number))
 
     async def _once(self, client: httpx.AsyncClient, method: str, url: str, body: Any) -> Any:
@@ -256,7 +256,7 @@ _ERRORS = EndpointErrors(
 class PolicyEndpoint(ChatEndpoint):
     """The one server at `policy.endpoint`; of several, one of `policy.servers`.
 
-    `call` raises PolicyTimeout at the deadline or for a last 504, PolicyBusy for a last 429, NotFound for a 404,
+    `call` raises PolicyTimeout at the deadline or for a last 504, PolicyBusy for a last 429, RouteNotFound for a 404,
     Unreachable without a connection, BadInput for what the server finds wrong with the request, PolicyError for
     anything else.
     """
@@ -274,7 +274,7 @@ class PolicyEndpoint(ChatEndpoint):
         return httpx.Limits(max_connections=None, max_keepalive_connections=self._policy.max_num_seqs)
 
     async def models(self, client: httpx.AsyncClient, timeout_s: float) -> list[ServedModel]:
-        """What the server serves. Raises as `call` does."""
+        """List the models that the server serves. Raises as `call` does."""
         url = f"{self.url}/models"
         body = await self.call(client, "GET", url, timeout_s=timeout_s)
         try:
@@ -293,7 +293,8 @@ class PolicyEndpoint(ChatEndpoint):
             ) from None
 
     async def find(self, client: httpx.AsyncClient, timeout_s: float) -> ServedModel:
-        """The model of policy.model, or where that is empty the first one. Raises NotFound where it is not there."""
+        """Find the model of policy.model, or the first one where that is empty. Raises RouteNotFound where there is
+        none."""
         models = await self.models(client, timeout_s)
         found = [model for model in models if self._policy.model in ("", model.name)]
         if found:

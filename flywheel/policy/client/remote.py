@@ -41,8 +41,10 @@ class SessionAffinity(Generic[Key]):
         self._last: dict[Key, int] = {}  # when each was last given a session
 
     def find(self, session: str, under_way: Mapping[Key, int]) -> Key:
-        """under_way: requests at each server that may be asked, one at least. Of equally busy ones, the one that was
-        given none for longest. session "": of no session, so that nothing is remembered.
+        """Choose the server of a session's request.
+
+        under_way: running requests of each server that may be asked, one at least. Of equally busy ones it is the one
+        that got none for longest. session "": of no session, so that nothing is remembered.
         """
         place = self._of.get(session)
         if place is None or place not in under_way:
@@ -98,8 +100,9 @@ class ServerPool:
         await self._somebody(self._until())
 
     async def complete(self, context: Context, sampling: SamplingParams) -> Completion:
-        """As `Policy.complete`. What a server fails at is asked of another one; where none is there, one that comes
-        back within `policy.timeout_s` of the beginning is waited for.
+        """Answer one context, as `PolicyBackend.complete`. When a server fails, another one is asked.
+
+        Where there is no other, one that comes back within `policy.timeout_s` of the beginning is waited for.
         """
         if self._alone:
             return await self._all[0].complete(context, sampling, self._timeout_s)

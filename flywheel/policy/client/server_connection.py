@@ -44,6 +44,7 @@ class RequestSlots:
         return not self._stopped and not self._waiters and self._taken < self._at_once
 
     async def take(self) -> None:
+        """Take a slot, or wait for one in order."""
         if self.free:
             self._taken += 1
             return
@@ -60,12 +61,13 @@ class RequestSlots:
             raise
 
     def give_back(self) -> None:
+        """Give a slot back."""
         self._taken -= 1
         self._go_on()
 
     @contextlib.asynccontextmanager
     async def nobody(self) -> AsyncIterator[None]:
-        """Once all turns that were taken are given back; those who wait go on afterwards."""
+        """Wait until all slots are given back, and hold them empty within the block; who waits goes on afterwards."""
         async with self._swap:
             self._stopped = True
             try:
@@ -101,7 +103,7 @@ class WeightPublisher(Protocol):
     """Makes inference answer with a checkpoint's weights. No request is lost: each ends on those it began with."""
 
     async def version(self) -> str:
-        """Name of the weights that answer now; empty where the server does not tell."""
+        """Return the name of the weights that answer now; "" where the server does not report it."""
 
     async def publish(self, checkpoint: Path) -> str:
         """Swap the weights; returns their name once they answer.
@@ -221,7 +223,8 @@ class CheckpointWeights:
 
     @classmethod
     def read(cls, folder: Path, max_image_side: int) -> CheckpointWeights:
-        """Raises ModelError for a folder without a tokeniser or weights."""
+        """Read what a server must be given of a checkpoint. Raises ModelError for a folder without a tokeniser or
+        weights."""
         return cls(folder, checkpoint_digest(folder), Encoder.from_folder(folder, max_image_side=max_image_side))
 
 
@@ -270,9 +273,11 @@ class ServerConnection:
             self._answers_with(weights)
 
     async def complete(self, context: Context, sampling: SamplingParams, timeout_s: float) -> Completion:
-        """One answer, of the weights that it was last given, or of newer ones that are published meanwhile.
+        """Answer one context with the weights that were last published, or with newer ones that are published
+        meanwhile.
 
-        timeout_s: of waiting for a turn, every try and the pauses between them. Raises as `Policy.complete` does.
+        timeout_s: for waiting for a slot, all tries and the pauses between them. Raises as `PolicyBackend.complete`
+        does.
         """
         deadline = time.monotonic() + timeout_s
         self.under_way += 1

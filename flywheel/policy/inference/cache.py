@@ -44,10 +44,10 @@ class KVCache:
         self._start = self._seen = self._count = 0
 
     def at(self, starts: list[int], width: int, seen: int, device: torch.device) -> Tensor | None:
-        """The next pass brings `width` tokens to each of the first len(starts) rows, from starts[row] on.
+        """Prepare the next pass: `width` tokens to each of the first len(starts) rows, from starts[row] on.
 
-        Returns the attention mask, bool [rows, 1, width, seen]: a token sees its row up to itself. `seen`: the
-        length that the layers get back; at least max(starts) + width.
+        Returns the attention mask, bool [rows, 1, width, seen]: a token sees its row up to itself. `seen`: the length
+        that the layers get back; at least max(starts) + width.
 
         None where masks are spared and rows of one length bring a token each, or all that they are.
         """
@@ -88,15 +88,15 @@ class KVCache:
             self._buffer(old)[:, :, :kept, :, :before] = old[:, :, :kept]
 
     def read(self, row: int, tokens: int) -> Tensor:
-        """A copy of a row's first tokens: [layers, 2, heads, tokens, head size]."""
+        """Copy a row's first tokens: [layers, 2, heads, tokens, head size]."""
         return self._held[:, :, row, :, :tokens].clone(memory_format=torch.contiguous_format)
 
     def write(self, row: int, held: Tensor) -> None:
-        """The other way round: a row begins with what `read` gave."""
+        """Begin a row with what `read` returned."""
         self._buffer(held)[:, :, row, :, : held.shape[3]] = held
 
     def take(self, row: int, other: KVCache, other_row: int, tokens: int) -> None:
-        """A row begins with the first tokens of a row of another batch (or of this one)."""
+        """Begin a row with the first tokens of a row of another batch (or of this one)."""
         self.write(row, other._held[:, :, other_row, :, :tokens])
 
     def wipe(self, row: int) -> None:

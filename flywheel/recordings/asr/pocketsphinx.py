@@ -120,9 +120,9 @@ class SphinxDecoder:
                 self._c.ngram_model_free(model)
 
     def decode(self, pcm: bytes) -> list[SphinxSegment]:
-        """The best path through one utterance: 16-bit samples, 16,000 a second.
+        """Decode one utterance: 16-bit samples, 16,000 a second; returns the best path.
 
-        It is read as a whole: the mean of the spectrum, by which microphone and room are taken out, is that of the
+        It is read as a whole: the mean of the spectrum, by which microphone and room are cancelled, is that of the
         utterance, where a stream would begin with another's.
         """
         # The front end adapts to the channel as it goes: without this, words would depend on the utterances before.
@@ -306,7 +306,8 @@ class TrigramModel:
         self._following = [_following(self._counts[order]) for order in (1, 2)]  # after one word, after two
 
     def probability(self, gram: tuple[str, ...]) -> float:
-        """Of the last word after those before it, up to two; 0 for a word that is not in the corpus."""
+        """Return the probability of the last word after those before it, up to two; 0 for a word that is not in the
+        corpus."""
         if len(gram) == 1:
             return self._words.get(gram[0], 0.0)
         total, kinds = self._following[len(gram) - 2].get(gram[:-1], (0, 0))

@@ -37,7 +37,7 @@ class VerifierScorer:
     needs: frozenset[Need] = frozenset({"final_state"})
 
     def score(self, case: ScoringInput) -> Score:
-        """Raises BadInput for a task whose verifier is not there."""
+        """Score the final state by the task's verifier. Raises BadInput for a task whose verifier does not exist."""
         try:
             return Score(score_final_state(case.task, case.final_state), rule=case.task.verifier)
         except DataError as error:

@@ -593,7 +593,7 @@ class CatalogConnection:
         return partitions.retry_while_replaced(once)
 
     def digest(self) -> str:
-        """Names what the catalogue holds now: another name, another partition or promotion."""
+        """Name what the catalogue holds now: the name changes with each partition and promotion."""
         return hashlib.sha256(repr(sorted(filter(None, _partition_stamps(self.ws)))).encode()).hexdigest()[:16]
 
     def _cursor(self) -> duckdb.DuckDBPyConnection:

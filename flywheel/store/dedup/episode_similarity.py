@@ -51,7 +51,7 @@ class StepSequences:
 
     @classmethod
     def from_lists(cls, column: pa.ChunkedArray | pa.Array) -> StepSequences:
-        """From a column of lists of codes."""
+        """Make sequences of a column of lists of codes."""
         lists = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
         offsets = lists.offsets.to_numpy().astype(np.int64)
         return cls(lists.values.to_numpy()[offsets[0] : offsets[-1]].astype(np.uint64), offsets - offsets[0])

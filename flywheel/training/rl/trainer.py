@@ -201,8 +201,12 @@ class ValuePretraining:
     explained_variance: float
 
     def better(self, other: ValuePretraining) -> bool:
-        """By the share of the held-out returns' variance that is explained, a constant error counted as unexplained:
-        1 - 2 loss / variance. So the loss decides; `explained_variance` forgives an offset, and would keep V = 0."""
+        """Tell whether this one explains more of the held-out returns' variance, with a constant error counted as
+        unexplained.
+
+        It compares 1 - 2 loss / variance, so the loss decides; `explained_variance` forgives an offset, and would
+        choose V = 0.
+        """
         return self.loss < other.loss
 
 
@@ -264,12 +268,12 @@ class RLTrainer:
         return {f"value_pretraining_{name}": value for name, value in vars(found).items()}
 
     def update(self, batch: Sequence[Experience], seed: int) -> dict[str, float]:
-        """One RL step on the batch; the figures of `train_step`, and horizon."""
+        """Take one RL step on the batch; returns its figures, and the horizon."""
         found, horizon = estimate_step_samples(batch, self.learner, self.rl)
         return train_step(self.learner, found, self.rl, seed) | {"horizon": horizon}
 
     def write(self, folder: Path) -> None:
-        """The policy's weights as a checkpoint folder."""
+        """Write the policy's weights as a checkpoint folder."""
         with self.learner.gathered():
             if self.learner.first:
                 save_checkpoint(self.learner.policy, self.encoder, folder)

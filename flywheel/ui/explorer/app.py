@@ -43,7 +43,7 @@ class ServerLinks:
     report: str = ""
 
     def docs(self, ws: Workspace) -> str:
-        """The address of the Data Docs; empty where none are served, or none were written."""
+        """Return the address of the Data Docs; "" where none are served, or none were written."""
         return f"{self.report}/{_DATA_DOCS}" if self.report and (ws.report / _DATA_DOCS).is_file() else ""
 
 
@@ -68,11 +68,11 @@ class ChangeStream:
         self._over = asyncio.Event()
 
     def end(self) -> None:
-        """The streams end; their pages ask again where the server is there again."""
+        """End the streams; their pages connect again once the server is back."""
         self._over.set()
 
     async def stream(self) -> AsyncIterator[str]:
-        """The name of what stands, now and each time that it is another one, as server-sent events."""
+        """Send the digest of the workspace, now and after each change, as server-sent events."""
         told, quiet = "", time.monotonic()
         while not self._over.is_set():
             now = await self._look()

@@ -33,7 +33,7 @@ class LoginSessions:
         self._sessions: OrderedDict[str, float] = OrderedDict()
 
     def key(self) -> str:
-        """A new one."""
+        """Make a new one-time key."""
         made = secrets.token_urlsafe(24)
         self._keys[made] = None
         if len(self._keys) > _MAX_SESSIONS:
@@ -41,25 +41,25 @@ class LoginSessions:
         return made
 
     def by_key(self, key: str) -> str:
-        """The session that the key is changed for; "" where it is none, or was used."""
+        """Exchange a one-time key for a session; "" where it is unknown, or was used."""
         if key not in self._keys:
             return ""
         del self._keys[key]
         return self._begin()
 
     def by_secret(self, typed: str) -> str:
-        """The same for the secret: the whole line, or what stands after its colon."""
+        """Exchange the secret, the whole line or what stands after its colon, for a session; "" where it is wrong."""
         said, line = typed.strip().encode(), self._secret.encode()
         password = line.partition(b":")[2]
         return self._begin() if hmac.compare_digest(said, line) or hmac.compare_digest(said, password) else ""
 
     def holds(self, cookies: str) -> bool:
-        """Whether a header Cookie has a session that has not ended."""
+        """Tell whether a header Cookie has a session that has not ended."""
         until = self._sessions.get(cookie_parser(cookies).get(self.cookie, ""))
         return until is not None and self._now() < until
 
     def set_cookie(self, session: str) -> str:
-        """The header Set-Cookie."""
+        """Build the header Set-Cookie."""
         return f"{self.cookie}={session}; HttpOnly; SameSite=Strict; Path=/; Max-Age={_SESSION_S}"
 
     def _begin(self) -> str:

@@ -64,12 +64,12 @@ class CatalogReader:
         connection.execute("SET GLOBAL threads = 1")
 
     def words(self, text: str) -> pa.Table:
-        """As `Index.find`, in the store as it is now."""
+        """Find trajectories by words of their thoughts, as `ThoughtIndex.find`, in the store as it is now."""
         self.ask(lambda connection: None)
         return self.index.find(text)
 
     def rows(self, sql: str, parameters: Mapping[str, Any] | None = None) -> list[Row]:
-        """Raises QueryTimeout, DataError for a damaged file, BadInput."""
+        """Run a query and return its rows. Raises QueryTimeout, DataError for a damaged file, BadInput."""
         return self.ask(lambda connection: database.query_rows(connection, sql, parameters))
 
     @cached_property
@@ -81,7 +81,7 @@ class CatalogReader:
         )
 
     def ask(self, work: Callable[[duckdb.DuckDBPyConnection], T]) -> T:
-        """As `CatalogConnection.run`."""
+        """Return what `work` makes of a connection, within the time limit, as `CatalogConnection.run`."""
 
         def timed(connection: duckdb.DuckDBPyConnection) -> T:
             over = threading.Event()

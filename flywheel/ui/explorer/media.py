@@ -40,7 +40,7 @@ class ScreenImages:
         self._small = lru_cache(maxsize=4096)(self._shrunk)
 
     def whole(self, iteration: int, sha256: str) -> tuple[bytes, str]:
-        """The bytes and their media type. Raises NotHere where there is none, BadInput where no page
+        """Return a screen's bytes and media type. Raises NotInStore where there is none, BadInput where no page
         shows it."""
         if not _SHA256.fullmatch(sha256):
             raise BadInput("no screen has such a name", where=sha256[:80])
@@ -56,7 +56,7 @@ class ScreenImages:
         return found[0]["bytes"], kind
 
     def small(self, iteration: int, sha256: str) -> tuple[bytes, str]:
-        """A thumbnail of it."""
+        """Return a thumbnail of a screen. Raises as `whole`."""
         return self._small(iteration, sha256)
 
     def _shrunk(self, iteration: int, sha256: str) -> tuple[bytes, str]:
@@ -101,7 +101,7 @@ class SessionAudio:
         self._one = threading.Lock()  # at a time: a recording may last for hours
 
     def file(self, name: str) -> tuple[Path, str]:
-        """The sound file of a trajectory, and its media type. Raises NotHere where it has none, or none here any
+        """Return a trajectory's sound file, and its media type. Raises NotInStore where it has none, or none any
         more."""
         rows = self._asking.rows(
             f"SELECT iteration, task_id, source FROM {OUTCOMES_TABLE} WHERE trajectory_id = $id", {"id": name}
@@ -119,7 +119,7 @@ class SessionAudio:
         raise NotInStore("the session that this is from is not known here any more")
 
     def waveform(self, name: str) -> Waveform:
-        """Raises NotHere, DataError for a file that is damaged."""
+        """Compute the waveform of a trajectory's sound. Raises NotInStore, DataError for a damaged file."""
         path, _ = self.file(name)
         with self._one:
             return self._drawn(name, path, path.stat().st_mtime_ns)
@@ -174,7 +174,7 @@ class TokenTexts:
         self._kept: OrderedDict[Path, Tokenizer | None] = OrderedDict()
 
     def texts(self, model: str | None, ids: Sequence[int]) -> list[str]:
-        """One text a token; a part of a character is shown as the sign for it."""
+        """Return one text a token; a part of a character is shown as the replacement sign."""
         if not ids:
             return []
         tokenizer = self._of(model)

@@ -238,8 +238,10 @@ class ThoughtIndex:
                 threading.Thread(target=self._catch_up, name="index", daemon=True).start()
 
     def find(self, text: str) -> pa.Table:
-        """The names of trajectories (column `trajectory_id`) in whose thoughts the words stand. Raises QueryTimeout,
-        DataError for a damaged file of the store, FlywheelError where the index cannot be written."""
+        """Find the names of trajectories (column `trajectory_id`) in whose thoughts the words stand.
+
+        Raises QueryTimeout, DataError for a damaged file of the store, FlywheelError where the index cannot be written.
+        """
         if not self._done.wait(self._limit_s):
             raise QueryTimeout("the words of new thoughts are still being indexed", fix="ask again in a moment")
         if self._failed:
@@ -247,7 +249,7 @@ class ThoughtIndex:
         return self._found(format_fts_phrase(text), self._wanted, self._gone)
 
     def screens(self, names: Sequence[str]) -> dict[str, str | None]:
-        """The sha256 of each one's first screen, of those that are in the index by now."""
+        """Return the sha256 of each one's first screen, of those that are in the index by now."""
         asked = ", ".join("?" * len(names))
         try:
             with open_index(self._path) as connection:

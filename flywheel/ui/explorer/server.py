@@ -31,7 +31,7 @@ class ExplorerServer:
     beside: ServerLinks
 
     def entrance(self) -> str:
-        """An address that lets in who opens it first."""
+        """Make an address that lets in whoever opens it first."""
         return f"{self.url}/login?key={self.login.key()}"
 
 

@@ -39,7 +39,7 @@ class SqlWorkerPool:
         self._places = asyncio.Semaphore(MAX_SQL_WORKERS)
 
     async def ask(self, sql: str, form: str = "json") -> SqlResult:
-        """Raises BadInput for what is no question, or too much of one; QueryTimeout."""
+        """Answer a query in a worker. Raises BadInput for what is no query, or takes too much; QueryTimeout."""
         try:
             async with asyncio.timeout(_QUEUE_TIMEOUT_S):
                 await self._places.acquire()

@@ -163,7 +163,10 @@ class SqlAnswerer:
         self._resident.run(lambda connection: connection.execute("SELECT 1").fetchall())
 
     def to(self, sql: str, form: str) -> tuple[dict[str, Any], bytes]:
-        """What is told of the result, and the result: `json`, `csv` or `parquet`. Raises BadInput, QueryTimeout."""
+        """Answer a query; returns facts about the result, and the result as `json`, `csv` or `parquet`.
+
+        Raises BadInput, QueryTimeout.
+        """
         begun = time.monotonic()
         table, cut, plan = self._resident.run(lambda connection: self._asked(connection, sql, form))
         told = {

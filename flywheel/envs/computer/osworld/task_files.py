@@ -59,7 +59,10 @@ class DownloadCopies:
         self._left = MAX_TASK_FILES_BYTES
 
     def of(self, url: str, name: str) -> str:
-        """base64 of what a URL gives, or of a file on this machine. name: what the task calls it. Raises Unfit."""
+        """Return as base64 the copy of what a URL gives, or of a file on this machine. name: as the task calls it.
+
+        Raises UnsupportedTask where there is no copy.
+        """
         kept = f"{uuid.uuid5(uuid.NAMESPACE_URL, url)}_{name}"  # as OSWorld keeps what it has downloaded
         theirs = PurePosixPath(unquote(urlsplit(url).path)).name
         for folder in self._places:
@@ -425,7 +428,8 @@ def _chosen_values(said: OsworldGetter, field: str) -> list[str]:
 
 
 def _path_from_home(path: str) -> str:
-    """From the home. Raises Unfit for one that lies elsewhere: the home is all that is looked at from outside."""
+    """Return a path relative to the home. Raises UnsupportedTask for one elsewhere: only the home is read from
+    outside."""
     place = PurePosixPath(MACHINE_HOME, path[2:] if path.startswith("~/") else path)
     if ".." in place.parts or not place.is_relative_to(MACHINE_HOME):
         raise UnsupportedTask(NEEDS_PLACE_OUTSIDE_HOME, path)

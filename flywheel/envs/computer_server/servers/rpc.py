@@ -28,7 +28,7 @@ class _RpcFault(Exception):
 @dataclass(frozen=True)
 class ServedTool:
     """about: what it does. takes: JSON Schema of each argument, by name. needs: those that must be given. call: takes
-    them by name, gives a text, raises Refused."""
+    them by name, gives a text, raises ToolRefused."""
 
     name: str
     about: str
@@ -91,7 +91,7 @@ def _call_method(method: str, given: dict[str, Any], name: str, tools: dict[str,
 
 
 def _check_arguments(tool: ServedTool, arguments: dict[str, Any]) -> dict[str, Any]:
-    """The arguments, each of its type. Raises Refused where they are not those of the tool."""
+    """The arguments, each of its type. Raises ToolRefused where they are not those of the tool."""
     if lacking := [name for name in tool.needs if name not in arguments]:
         raise ToolRefused(f"{tool.name} needs {', '.join(lacking)}")
     if other := [name for name in arguments if name not in tool.takes]:

@@ -49,7 +49,7 @@ def main() -> None:
 
 @contextmanager
 def _open_database(database: str, writes: bool) -> Iterator[sqlite3.Connection]:
-    """Raises Refused for what is no database, and for what a statement may not do or does not end in time."""
+    """Raises ToolRefused for what is no database, and for what a statement may not do or does not end in time."""
     home = Path.home().resolve()
     path = (home / database.replace("\0", "?")).resolve()
     if home not in path.parents or not path.is_file():
