@@ -52,14 +52,14 @@ class Drag:
 
 @dataclass(frozen=True)
 class Hotkey:
-    """keys: lower case, three at most, pressed together."""
+    """Press keys together. keys: lower case, three at most, pressed together."""
 
     keys: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Type:
-    """content: a trailing newline submits."""
+    """Type a text. content: a trailing newline submits."""
 
     content: str
 
@@ -87,7 +87,7 @@ class CallUser:
 
 @dataclass(frozen=True)
 class Navigate:
-    """content: the address."""
+    """Open an address. content: the address."""
 
     content: str
 
@@ -131,14 +131,14 @@ class PressBack:
 
 @dataclass(frozen=True)
 class Terminal:
-    """command: one for a shell."""
+    """Run a command in the shell. command: one for a shell."""
 
     command: str
 
 
 @dataclass(frozen=True)
 class RunPython:
-    """code: for an interpreter that keeps what it computes from one call to the next."""
+    """Run Python code. code: for an interpreter that keeps what it computes from one call to the next."""
 
     code: str
 
@@ -158,7 +158,7 @@ class WriteFile:
 
 @dataclass(frozen=True)
 class ListFiles:
-    """path: a folder."""
+    """List a folder. path: a folder."""
 
     path: str
 

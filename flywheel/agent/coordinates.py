@@ -25,7 +25,10 @@ _BELOW_ONE = math.nextafter(1.0, 0.0)
 
 @dataclass(frozen=True)
 class Axis:
-    """size: what the whole width (or height) counts. last: the largest number written. middle: 0.5 for cells."""
+    """Count places along the width or the height.
+
+    size: what the whole width (or height) counts. last: the largest number written. middle: 0.5 for cells.
+    """
 
     size: int
     last: float

@@ -181,11 +181,13 @@ class RuleSummarizer:
 
 @dataclass(frozen=True)
 class EpisodeMemory:
-    """working: the newest past steps, kept with their screens; episodic: lines of older ones, oldest first.
+    """Hold M_t of one step.
 
-    before: how many steps are older than those (0 where nothing is said of them); digest: what is said of them.
-    result: what the newest step returned, where that is shown in full beside the screen that followed it. observation:
-    what is there to read now, None where the screen is all.
+    working: the newest past steps, kept with their screens; episodic: lines of older ones, oldest first.
+
+    before: how many steps are older than those (0 where nothing is said of them); digest: what is said of them. result:
+    what the newest step returned, where that is shown in full beside the screen that followed it. observation: what is
+    there to read now, None where the screen is all.
     """
 
     working: tuple[PastStep, ...] = ()

@@ -29,7 +29,7 @@ class Image:
 
 @dataclass(frozen=True)
 class Message:
-    """role: system, user or assistant. parts: text and images in reading order."""
+    """Hold one message of a context. role: system, user or assistant. parts: text and images in reading order."""
 
     role: str
     parts: tuple[str | Image, ...]

@@ -223,7 +223,10 @@ _BETWEEN_S = 2  # two looks at the head
 
 
 class RayCluster:
-    """place: where the head listens. environ: variables of the environment that its workers get."""
+    """Run stages on the nodes of a Ray cluster.
+
+    place: where the head listens. environ: variables of the environment that its workers get.
+    """
 
     def __init__(self, shared: SharedFolder, settings: Settings, place: HostPort) -> None:
         self.shared, self.limits = shared, settings.cluster

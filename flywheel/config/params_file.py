@@ -25,7 +25,10 @@ from flywheel.utils.errors import BadInput
 
 @dataclass(frozen=True)
 class SettingsFault:
-    """parameter: dotted; empty where the message itself names several. renamed: it, or its value, is an earlier one."""
+    """Describe one fault of the settings.
+
+    parameter: dotted; empty where the message itself names several. renamed: it, or its value, is an earlier one.
+    """
 
     parameter: str
     message: str

@@ -9,7 +9,10 @@ ALT, CONTROL, META, SHIFT = 1, 2, 4, 8  # bits of the protocol's `modifiers`
 
 @dataclass(frozen=True)
 class Key:
-    """key, code: as in KeyboardEvent. number: its virtual key code. text: what it types, "" for none."""
+    """Describe a key.
+
+    key, code: as in KeyboardEvent. number: its virtual key code. text: what it types, "" for none.
+    """
 
     key: str
     code: str

@@ -107,7 +107,10 @@ class EvalResult:
 
 @dataclass(frozen=True)
 class Comparison:
-    """difference: mean over tasks of P(V=1), new - old. low, high: its 95% interval. n: tasks compared."""
+    """Hold a comparison of two models.
+
+    difference: mean over tasks of P(V=1), new - old. low, high: its 95% interval. n: tasks compared.
+    """
 
     difference: float
     low: float
@@ -136,8 +139,11 @@ class GateJudgement:
 
 @dataclass(frozen=True)
 class ErrorRates:
-    """type_i_error: chance that a model that is just too bad is promoted. type_ii_error: that one which is just
-    good enough is not, be it called worse or left undecided. tasks: played on average by the latter."""
+    """Hold a rule's simulated error rates.
+
+    type_i_error: chance that a model that is just too bad is promoted. type_ii_error: that one which is just good
+    enough is not, be it called worse or left undecided. tasks: played on average by the latter.
+    """
 
     type_i_error: float
     type_ii_error: float

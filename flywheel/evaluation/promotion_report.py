@@ -37,8 +37,11 @@ class FlippedTask:
 
 @dataclass(frozen=True)
 class PromotionReport:
-    """reasons: what the rule `non_inferiority` would say against each model, with its error rates. figures: rows of the
-    table `metrics`, those that decide first. flips: tasks lost, then those gained."""
+    """Hold what a decision about a promotion rests on.
+
+    reasons: what the rule `non_inferiority` would say against each model, with its error rates. figures: rows of the
+    table `metrics`, those that decide first. flips: tasks lost, then those gained.
+    """
 
     iteration: int
     reasons: tuple[str, ...]

@@ -22,7 +22,10 @@ _WAIT_S = 10.0
 
 @dataclass(frozen=True)
 class PromotionDecision:
-    """promote: yes or no. at: ISO 8601 with its zone. earlier: the decisions that it replaced, oldest first."""
+    """Hold a person's decision about a promotion.
+
+    promote: yes or no. at: ISO 8601 with its zone. earlier: the decisions that it replaced, oldest first.
+    """
 
     promote: bool
     reviewer: str

@@ -39,7 +39,10 @@ _AT_ONCE = 20  # tasks; what was played of them is not played again
 
 @dataclass(frozen=True)
 class Checkup:
-    """iteration: that made the model. rows: of its episodes. before: whether it had been looked at already."""
+    """Hold the outcome of a check-up.
+
+    iteration: that made the model. rows: of its episodes. before: whether it had been looked at already.
+    """
 
     iteration: int
     rows: Sequence[dict[str, Any]]

@@ -25,7 +25,7 @@ _TRAINED = ("steps", "images", "thoughts", "general")
 
 @dataclass(frozen=True)
 class Prunable:
-    """path: an output of a stage, relative to the workspace."""
+    """Name an output that may be removed. path: an output of a stage, relative to the workspace."""
 
     iteration: int
     path: str

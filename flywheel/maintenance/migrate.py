@@ -20,7 +20,10 @@ from flywheel.utils.files import write_text
 
 @dataclass(frozen=True)
 class MigrationStep:
-    """what: is changed, in words. apply: changes it, and yields a line for each file that it has changed."""
+    """Declare a migration step.
+
+    what: is changed, in words. apply: changes it, and yields a line for each file that it has changed.
+    """
 
     what: str
     apply: Callable[[Workspace], Iterator[str]]

@@ -34,8 +34,11 @@ _EXAMPLES = 5
 
 @dataclass(frozen=True)
 class QuarantineRepair:
-    """examples: rows before and after, of the columns that were set. routed: where the mended trajectories go now, with
-    the reason -> how many."""
+    """Hold a prepared repair.
+
+    examples: rows before and after, of the columns that were set. routed: where the mended trajectories go now, with
+    the reason -> how many.
+    """
 
     rows: int
     trajectories: int

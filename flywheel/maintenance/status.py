@@ -18,7 +18,9 @@ _SHOWN = 10
 
 @dataclass(frozen=True)
 class WorkspaceStatus:
-    """begun: the iterations. looked_at: those of them whose files were compared with what is recorded. rows: the view
+    """Hold the state of a workspace.
+
+    begun: the iterations. looked_at: those of them whose files were compared with what is recorded. rows: the view
     `iterations`, empty where a file that it reads is damaged.
 
     changed: stage -> path -> what happened, of stages that are not as they are recorded. unknown: why the three below

@@ -100,7 +100,9 @@ class StageContext:
 
 @dataclass(frozen=True)
 class StageResult:
-    """manifests: what was written. metrics: rows of the table `metrics` (written by the caller of `finish`).
+    """Hold what a stage has written.
+
+    manifests: what was written. metrics: rows of the table `metrics` (written by the caller of `finish`).
 
     summary: a few figures for people, in the order to show them. tables: rows by name, to be shown beside it.
     """
@@ -116,12 +118,14 @@ BROWSERS, TRAINING = "browsers", "training"  # what a stage may need of a machin
 
 @dataclass(frozen=True)
 class Stage:
-    """name: of the file; with `{domain}` in it the stage is there once a domain.
+    """Declare a stage.
+
+    name: of the file; with `{domain}` in it the stage is there once a domain.
 
     reads: what it opens. writes: names of tables (the partition that it owns; of `metrics` every stage has one),
-    checkpoints and records. settings: the blocks of the settings that its result depends on; DVC's parameters.
-    extra: JSON values on which it depends besides. judges: it checks the contracts, which look at the tables of all
-    iterations and stop it where one is broken. closing: it runs once the turn is over.
+    checkpoints and records. settings: the blocks of the settings that its result depends on; DVC's parameters. extra:
+    JSON values on which it depends besides. judges: it checks the contracts, which look at the tables of all iterations
+    and stop it where one is broken. closing: it runs once the turn is over.
 
     plan: names of the shards, in order; each can be done without the others. work: does one shard in its folder (which
     may hold the leavings of a killed try) and returns a small JSON value. finish: turns the shards' results into

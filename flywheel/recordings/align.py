@@ -35,7 +35,9 @@ class TimedAction:
 
 @dataclass(frozen=True)
 class Alignment:
-    """offset_s: what must be added to the audio's clock to get the screen's.
+    """Hold the alignment of utterances with steps.
+
+    offset_s: what must be added to the audio's clock to get the screen's.
 
     steps: the action's index for each utterance, not decreasing. scores: the posterior of each choice, in (0, 1].
     """

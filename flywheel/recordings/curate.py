@@ -24,7 +24,10 @@ MAX_IDLE = 0.5  # share of the steps that changed nothing, from which on a recor
 
 @dataclass(frozen=True)
 class Curation:
-    """faults: why the recording must not be used. remarks: what a reviewer should know."""
+    """Hold the findings on a recording.
+
+    faults: why the recording must not be used. remarks: what a reviewer should know.
+    """
 
     faults: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()

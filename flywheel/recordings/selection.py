@@ -25,7 +25,7 @@ from flywheel.utils.progress import announce
 
 @dataclass(frozen=True)
 class SessionFolder:
-    """id: the folder's name. path: the folder, relative to the workspace (or absolute)."""
+    """Name a chosen session. id: the folder's name. path: the folder, relative to the workspace (or absolute)."""
 
     id: str
     path: str

@@ -42,8 +42,11 @@ class ScoringInput:
 
 @dataclass(frozen=True)
 class Score:
-    """value: in [0, 1], on the scale of the task's threshold: 1 is what was asked and no less. None: the scorer cannot
-    tell, and `detail` says why. detail: in words, what it adds. rule: which of the scorer's rules it was."""
+    """Hold what a scorer gives.
+
+    value: in [0, 1], on the scale of the task's threshold: 1 is what was asked and no less. None: the scorer cannot
+    tell, and `detail` says why. detail: in words, what it adds. rule: which of the scorer's rules it was.
+    """
 
     value: float | None
     detail: str = ""
@@ -51,8 +54,10 @@ class Score:
 
 
 class Scorer(Protocol):
-    """name: as in `routing.scorers`. version: changes when the same trajectory may get another score, so it names all
-    that a score depends on beside the trajectory: rules, a prompt, a model. needs: what it reads of a `ScoringInput`.
+    """Judge finished trajectories.
+
+    name: as in `routing.scorers`. version: changes when the same trajectory may get another score, so it names all that
+    a score depends on beside the trajectory: rules, a prompt, a model. needs: what it reads of a `ScoringInput`.
     """
 
     name: str

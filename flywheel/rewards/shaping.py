@@ -9,7 +9,9 @@ from itertools import pairwise
 
 @dataclass(frozen=True)
 class ShapingConfig:
-    """max_tokens: L_max of a response. buffer: L_buf, tokens below it where the penalty begins (0: no penalty).
+    """Configure penalties per step (section 2.5.4).
+
+    max_tokens: L_max of a response. buffer: L_buf, tokens below it where the penalty begins (0: no penalty).
 
     length_penalty: taken at L_max. format_penalty: taken for each step that does not parse. step_penalty: taken by a
     trajectory that uses its whole budget of steps, evenly over them.

@@ -29,7 +29,9 @@ from flywheel.utils.files import atomic_file
 
 @dataclass(frozen=True)
 class Episode:
-    """images: PNG by sha256, each screen once.
+    """Hold an episode that was played.
+
+    images: PNG by sha256, each screen once.
 
     last_screen, last_observation: what was seen after the last step, which no action was chosen on: a PNG, and what was
     there to read; None where there was no such thing, both where the environment crashed.

@@ -78,9 +78,12 @@ class TaskSampler(Protocol):
 
 @dataclass(frozen=True)
 class RolloutPlan:
-    """samples: episodes of a group, which share their task. batch: episodes that start a training step. batches: of
-    the whole run. whole_groups: a batch holds all of a group or none of it. seed: of the run. first: the number of each
-    task's first episode, where another pool of the same weights has those before it."""
+    """Plan the episodes of a run.
+
+    samples: episodes of a group, which share their task. batch: episodes that start a training step. batches: of the
+    whole run. whole_groups: a batch holds all of a group or none of it. seed: of the run. first: the number of each
+    task's first episode, where another pool of the same weights has those before it.
+    """
 
     samples: int
     batch: int
@@ -105,7 +108,10 @@ class EpisodeRequest:
 
 @dataclass(frozen=True)
 class EpisodeOutcome:
-    """start: the version of the weights when it began, the oldest of its tokens."""
+    """Hold the outcome of a finished episode.
+
+    start: the version of the weights when it began, the oldest of its tokens.
+    """
 
     start: int
     score: float

@@ -35,7 +35,10 @@ _FIELDS = ("trajectory_id", "label", "comment", "reviewer", "at", "queue")
 
 @dataclass(frozen=True)
 class Label:
-    """at: when, as ISO 8601 with its zone. queue: how the trajectory was drawn (`random`, `decide`)."""
+    """Hold a reviewer's label of a trajectory.
+
+    at: when, as ISO 8601 with its zone. queue: how the trajectory was drawn (`random`, `decide`).
+    """
 
     trajectory_id: str
     iteration: int

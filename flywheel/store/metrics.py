@@ -19,7 +19,10 @@ ALL_DOMAINS = "all"
 
 @dataclass(frozen=True)
 class MetricName:
-    """unit: what `value` counts; better: the direction that is an improvement (empty where neither is)."""
+    """Describe a figure.
+
+    unit: what `value` counts; better: the direction that is an improvement (empty where neither is).
+    """
 
     unit: str
     meaning: str

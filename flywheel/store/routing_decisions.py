@@ -44,11 +44,14 @@ class RoutingRule:
 
 @dataclass(frozen=True)
 class RoutingDecision:
-    """rule: from then on. at: when, as ISO 8601. routes: sha256 of the files of `routes` that it was decided from.
-    moved: `domain`, `from`, `to` and `trajectories`. mended: the table, the expressions, the condition and the number
-    of rows; empty where none were. looked: of a sample that people looked at (`maintenance/route_review.py`) why the
-    look `ended`, and what was `asked`, a mapping a trajectory, with what was said of it; empty where none was asked
-    for. stale: recorded stages that had read the version before."""
+    """Record that an iteration was routed again.
+
+    rule: from then on. at: when, as ISO 8601. routes: sha256 of the files of `routes` that it was decided from. moved:
+    `domain`, `from`, `to` and `trajectories`. mended: the table, the expressions, the condition and the number of rows;
+    empty where none were. looked: of a sample that people looked at (`maintenance/route_review.py`) why the look
+    `ended`, and what was `asked`, a mapping a trajectory, with what was said of it; empty where none was asked for.
+    stale: recorded stages that had read the version before.
+    """
 
     rule: RoutingRule
     at: str

@@ -220,7 +220,9 @@ _KB, _MB = 1024, 1 << 20
 
 @dataclass(frozen=True)
 class ProcessMemory:
-    """kind: renderer (pages), gpu-process, utility, zygote; browser for the first one.
+    """Hold the memory of one process.
+
+    kind: renderer (pages), gpu-process, utility, zygote; browser for the first one.
 
     mb: MiB of its own, with its share of what several processes map (PSS, proportional set size); or all that it maps
     (RSS), which is more, where that was enough to know.

@@ -158,7 +158,10 @@ def errors_of_place(place: object) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Finding:
-    """state: ok, missing (something does not work without it) or optional (not there, and not needed here)."""
+    """Hold one finding of `flywheel doctor`.
+
+    state: ok, missing (something does not work without it) or optional (not there, and not needed here).
+    """
 
     name: str
     state: str

@@ -21,7 +21,7 @@ ONLY_THOUGHT = "only thinking"  # the thinking does not end, so nothing that was
 
 
 class ParseFailure(Exception):
-    """position: in the text."""
+    """Signal a text that cannot be parsed. position: in the text."""
 
     def __init__(self, reason: str, position: int) -> None:
         super().__init__(reason)

@@ -111,7 +111,7 @@ _PROSE = re.compile(r"(?![A-Za-z_][\w.]{0,40}[(（])[^\n=<{]*(?<![)）])(?:\n|\Z
 
 
 class ActionMark(NamedTuple):
-    """at: where the thought ends. start: where the action begins."""
+    """Mark where a thought ends and an action begins. at: where the thought ends. start: where the action begins."""
 
     at: int
     start: int

@@ -272,7 +272,10 @@ _NAMES_CHANCE_SCRIPT = """(async () => {
 
 @dataclass(frozen=True)
 class SeedFinding:
-    """found: in a few words. wrong, doubtful: as in a PageCheck; "" where there is nothing to say."""
+    """Say what a seed changes.
+
+    found: in a few words. wrong, doubtful: as in a PageCheck; "" where there is nothing to say.
+    """
 
     found: str
     wrong: str = ""
@@ -349,7 +352,10 @@ _RANDOM_STEPS = 20
 
 @dataclass
 class PageCheck:
-    """wrong: what does not work, the first being the verdict. doubtful: what works and yet may not be meant."""
+    """Collect what is wrong with a page.
+
+    wrong: what does not work, the first being the verdict. doubtful: what works and yet may not be meant.
+    """
 
     wrong: list[str] = field(default_factory=list)
     doubtful: list[str] = field(default_factory=list)

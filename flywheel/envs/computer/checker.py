@@ -46,7 +46,9 @@ class CheckerFailed(EnvError):
 
 
 class CheckerLimits(BaseModel):
-    """seconds: until it must have ended. memory_mb: of all its processes and of what it writes in /tmp. processes: and
+    """Limit a checker program.
+
+    seconds: until it must have ended. memory_mb: of all its processes and of what it writes in /tmp. processes: and
     threads, at once. Where this user may make no cgroups, memory is that of each process, and processes have no limit.
     """
 
@@ -57,7 +59,10 @@ class CheckerLimits(BaseModel):
 
 
 class Checker(CheckerLimits):
-    """program: one of `files`, which holds each file's bytes as base64 by its name."""
+    """Declare a task's checker program.
+
+    program: one of `files`, which holds each file's bytes as base64 by its name.
+    """
 
     program: str
     files: dict[FileName, str]

@@ -44,8 +44,11 @@ _CONTENT_TYPES = {
 
 
 class TaskSite:
-    """pages: texts by path, of which / is `index.html`. received: the forms that were sent to /send, each a text by the
-    field's name; of a file its text."""
+    """Serve a task's web site.
+
+    pages: texts by path, of which / is `index.html`. received: the forms that were sent to /send, each a text by the
+    field's name; of a file its text.
+    """
 
     def __init__(self, pages: Mapping[str, str]) -> None:
         self._pages = pages
@@ -92,7 +95,10 @@ CloseableT = TypeVar("T", bound=Closeable)
 
 
 class WarmPool(Generic[CloseableT]):
-    """count: how many wait at once. Used in an `async with`, which ends those that are left."""
+    """Start things ahead of time.
+
+    count: how many wait at once. Used in an `async with`, which ends those that are left.
+    """
 
     def __init__(self, start: Callable[[], Awaitable[CloseableT]], count: int) -> None:
         self._start, self._count = start, count

@@ -52,7 +52,7 @@ class _SnapshotHeader(BaseModel):
 
 
 class EpisodeSnapshot(_SnapshotHeader):
-    """home: a tar file."""
+    """Hold what was saved of an episode. home: a tar file."""
 
     home: bytes
 
@@ -135,7 +135,9 @@ def _limit_lines(lost: list[str]) -> list[str]:
 
 
 class ComputerEnv:
-    """warm: gives fresh computers. find: the verifier of a task. limit_s: deadline of a reset and of a step.
+    """Play tasks on computers.
+
+    warm: gives fresh computers. find: the verifier of a task. limit_s: deadline of a reset and of a step.
 
     No checkpoints: the memory of running programs cannot be kept. A part can (`PartialCheckpointable`).
     """

@@ -26,7 +26,10 @@ _OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 @dataclass(frozen=True)
 class HomeEntry:
-    """path: from the home. kind: file, folder, link (never followed), or other. mode: permissions."""
+    """Describe a file or folder of the home.
+
+    path: from the home. kind: file, folder, link (never followed), or other. mode: permissions.
+    """
 
     path: str
     kind: str
@@ -35,7 +38,7 @@ class HomeEntry:
 
 
 class MachineHome:
-    """descriptor: the folder, open; it is closed with this."""
+    """Read a machine's home folder from outside. descriptor: the folder, open; it is closed with this."""
 
     def __init__(self, descriptor: int) -> None:
         self._root = descriptor

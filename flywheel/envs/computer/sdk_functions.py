@@ -86,7 +86,10 @@ _CONTROL_COMMAND = re.compile(r"C-([a-z@\[\\\]^_])")  # as a command, while a pr
 
 
 class SdkFunctions:
-    """run_s: seconds that a command or code is waited for. result_bytes: of a result, at most."""
+    """Call the SDK functions of one machine.
+
+    run_s: seconds that a command or code is waited for. result_bytes: of a result, at most.
+    """
 
     def __init__(self, machine: Machine, run_s: float, result_bytes: int) -> None:
         self._machine, self._run_s, self._limit = machine, run_s, result_bytes

@@ -56,9 +56,12 @@ class ToolServer(BaseModel):
 
 
 class OsworldMetric(BaseModel):
-    """func: one of `metrics`. result and expected: one entry, which says what to look for. `value`: as it is; `command`
+    """Declare one metric and its inputs.
+
+    func: one of `metrics`. result and expected: one entry, which says what to look for. `value`: as it is; `command`
     with `shell` and `stream`: what it prints; `file`, `files`, `tree`: paths from the home; `gold`, `golds`: names in
-    `gold`."""
+    `gold`.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
     func: str
@@ -68,10 +71,13 @@ class OsworldMetric(BaseModel):
 
 
 class OsworldTask(BaseModel):
-    """steps: of the set-up, in OSWorld's own form; files that it would download are `upload`s, with their `content` as
+    """Declare a task of OSWorld in a task's params.
+
+    steps: of the set-up, in OSWorld's own form; files that it would download are `upload`s, with their `content` as
     base64. after: the same, once the agent has ended. metrics: what judges; none where the task cannot be done, which
     the agent is to say. conj: how they are joined. gold: files that results are compared with, base64 by name. seconds:
-    for the set-up, and for all that judges, beyond the limit of any call."""
+    for the set-up, and for all that judges, beyond the limit of any call.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
     steps: list[dict[str, Any]] = []

@@ -102,7 +102,7 @@ class ComputerTaskTemplate(BaseModel):
 
 
 class ComputerManifest(BaseModel):
-    """osworld: in place of `tasks`, files of OSWorld's."""
+    """Declare a manifest of computer tasks. osworld: in place of `tasks`, files of OSWorld's."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
     world: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
@@ -118,8 +118,10 @@ class ComputerManifest(BaseModel):
 
 
 class ManifestSuite(TaskSuite):
-    """folders: what lies in the folder of each task that has one, as base64 by path. checkers: of those that have
-    one."""
+    """Hold a suite that a manifest declares.
+
+    folders: what lies in the folder of each task that has one, as base64 by path. checkers: of those that have one.
+    """
 
     tasks: dict[str, ComputerTaskTemplate]
     folders: dict[str, dict[str, str]]

@@ -41,7 +41,10 @@ _UNSUPPORTED = {
 
 
 class OsworldApi:
-    """home: where commands start. environment: of each, with the DISPLAY that is there by then."""
+    """Answer the calls of OSWorld's server.
+
+    home: where commands start. environment: of each, with the DISPLAY that is there by then.
+    """
 
     def __init__(self, screen: ScreenAccess, home: Path, environment: dict[str, str]) -> None:
         self._screen, self._home, self._own = screen, home, environment

@@ -36,8 +36,11 @@ class ScreenCapture(Protocol):
 
 
 class ScreenAccess:
-    """hands, eyes: of the display that DISPLAY names, of this machine's own on Windows and macOS; found at the first
-    use. rest: waits until the programs with a window are at rest, or until a time."""
+    """Reach input and screenshots of this machine.
+
+    hands, eyes: of the display that DISPLAY names, of this machine's own on Windows and macOS; found at the first use.
+    rest: waits until the programs with a window are at rest, or until a time.
+    """
 
     def __init__(self) -> None:
         self._alone = threading.Lock()

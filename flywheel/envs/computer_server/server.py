@@ -30,7 +30,7 @@ class RequestRefused(Exception):
 
 @dataclass(frozen=True)
 class ApiRequest:
-    """query: by name. kind: the body's, as its sender says (Content-Type)."""
+    """Hold one request. query: by name. kind: the body's, as its sender says (Content-Type)."""
 
     path: str
     query: Mapping[str, str]
@@ -64,7 +64,7 @@ class ApiRequest:
 
 @dataclass(frozen=True)
 class ApiAnswer:
-    """body: bytes of this kind; JSON values as JSON."""
+    """Hold one answer. body: bytes of this kind; JSON values as JSON."""
 
     body: Any
     kind: str = "application/json"

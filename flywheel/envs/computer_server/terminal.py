@@ -28,7 +28,7 @@ _LINE_CHARACTERS = str.maketrans("jklmnqtuvwx`afgoyz{|}~", "┘┐┌└┼─�
 
 
 class TerminalEmulator:
-    """rows, columns: its size in characters."""
+    """Emulate a terminal's screen. rows, columns: its size in characters."""
 
     def __init__(self, rows: int, columns: int) -> None:
         self._rows, self._columns = rows, columns

@@ -34,7 +34,7 @@ _LIST_DEVICES = "run `adb devices`"
 
 @dataclass(frozen=True)
 class PhoneScreenshot:
-    """png: whole, of width x height pixels."""
+    """Hold a screenshot. png: whole, of width x height pixels."""
 
     png: bytes
     width: int
@@ -265,8 +265,11 @@ async def _open_app(phone: AndroidPhone, name: str, apps: Mapping[str, str]) -> 
 
 
 class AndroidEnv:
-    """find: the phone, looked for at each reset. limit_s: deadline of a reset and of a step. settle_s: after an action,
-    until the screen is looked at. No checkpoints: a phone cannot be put back."""
+    """Play tasks on a real phone or an emulator.
+
+    find: the phone, looked for at each reset. limit_s: deadline of a reset and of a step. settle_s: after an action,
+    until the screen is looked at. No checkpoints: a phone cannot be put back.
+    """
 
     def __init__(self, find: Callable[[], Awaitable[AndroidPhone]], limit_s: float, settle_s: float) -> None:
         self._find, self._limit_s, self._settle_s = find, limit_s, settle_s

@@ -32,8 +32,11 @@ SHIPPED_ANDROID_MANIFEST = Path(__file__).parent / "android.yaml"
 
 
 class AndroidTask(BaseModel):
-    """choose: placeholders of the other fields' texts, and what is drawn for them. reset: commands. state: name ->
-    command; wanted: name -> what that one prints, to the letter."""
+    """Declare a task of a phone.
+
+    choose: placeholders of the other fields' texts, and what is drawn for them. reset: commands. state: name ->
+    command; wanted: name -> what that one prints, to the letter.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     name: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
@@ -56,7 +59,7 @@ class AndroidTask(BaseModel):
 
 
 class AndroidManifest(BaseModel):
-    """apps: name -> package, for the action open_app."""
+    """Declare a manifest of phone tasks. apps: name -> package, for the action open_app."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     world: str = Field(pattern=r"^[a-z][a-z0-9_]*$")

@@ -24,7 +24,10 @@ _ZIP_DATE = (1980, 1, 1, 0, 0, 0)  # of the files: equal episodes give equal byt
 
 
 class EpisodeBuffer:
-    """limit: bytes of pictures and texts; 0: nothing is kept. The oldest steps make room for new ones."""
+    """Keep the newest steps of an episode for watchers.
+
+    limit: bytes of pictures and texts; 0: nothing is kept. The oldest steps make room for new ones.
+    """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit

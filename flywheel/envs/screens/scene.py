@@ -48,11 +48,13 @@ class SceneBox:
 
 @dataclass(frozen=True)
 class SceneQuestion:
-    """skill: what it tests.
+    """Hold a question about a scene, with its answer.
+
+    skill: what it tests.
 
     boxes: of the things that the response's points mean, in their order: a click, the ends of a drag must lie in them.
-    seen: of the thing that a response without points is read from.
-    copied: what the response repeats of the instruction.
+    seen: of the thing that a response without points is read from. copied: what the response repeats of the
+    instruction.
     """
 
     skill: str
@@ -78,7 +80,10 @@ class SceneText:
 
 @dataclass(frozen=True)
 class Scene:
-    """shown: what can be seen, by name, and where. texts: all that is written. count: of what can be clicked."""
+    """Hold a drawn screen with its questions.
+
+    shown: what can be seen, by name, and where. texts: all that is written. count: of what can be clicked.
+    """
 
     kind: str
     level: int

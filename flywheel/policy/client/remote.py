@@ -69,8 +69,10 @@ LONGEST = 1.9  # of policy.timeout_s: an answer, where a server was too late; th
 
 
 class ServerPool:
-    """policy: the settings; of each server its own follow from them. A server that is the only one is never left out:
-    its errors are the caller's.
+    """Send requests to one of several servers.
+
+    policy: the settings; of each server its own follow from them. A server that is the only one is never left out: its
+    errors are the caller's.
     """
 
     def __init__(self, policy: config.PolicySettings) -> None:

@@ -229,8 +229,10 @@ class CheckpointWeights:
 
 
 class ServerConnection:
-    """policy: `endpoint` is this server's URL. under_way: requests that it was given and has not answered yet, those
-    that wait for a turn included. Raises BadInput for an endpoint that is not an address.
+    """Talk to one server of a policy.
+
+    policy: `endpoint` is this server's URL. under_way: requests that it was given and has not answered yet, those that
+    wait for a turn included. Raises BadInput for an endpoint that is not an address.
     """
 
     def __init__(self, policy: config.PolicySettings) -> None:

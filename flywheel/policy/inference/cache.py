@@ -178,7 +178,9 @@ class EncodedScreen:
 
 @dataclass(frozen=True, eq=False)
 class EncodedPrompt:
-    """ids: int64 [tokens]. positions: int64 [3, tokens] (time, row, column); following: that of the first new token.
+    """Hold a prompt as the engine takes it.
+
+    ids: int64 [tokens]. positions: int64 [3, tokens] (time, row, column); following: that of the first new token.
 
     cuts: (tokens, name) of the prefixes that may be shared, shortest first; the last is the whole prompt. Equal names
     mean equal tokens and equal screens.

@@ -41,8 +41,11 @@ _TEXT_FILES = ("*.json", "*.jinja", "merges.txt")  # from which an encoder is ma
 
 @dataclass(frozen=True)
 class LoadedCheckpoint:
-    """text_pass: in place of the model's own layers, where it knows them. constraint: what answers are held to, if
-    anything. text: digest of the files that its encoder is made of."""
+    """Hold a checkpoint in memory that can answer.
+
+    text_pass: in place of the model's own layers, where it knows them. constraint: what answers are held to, if
+    anything. text: digest of the files that its encoder is made of.
+    """
 
     model: PreTrainedModel
     text_pass: TextPass | None

@@ -19,7 +19,10 @@ class RecognitionTimeout(FlywheelError):
 
 @dataclass(frozen=True)
 class Word:
-    """start_s, end_s: seconds from the first sample. confidence: 0 to 1, the back-end's own estimate."""
+    """Hold a recognized word.
+
+    start_s, end_s: seconds from the first sample. confidence: 0 to 1, the back-end's own estimate.
+    """
 
     word: str
     start_s: float
@@ -29,7 +32,7 @@ class Word:
 
 @dataclass(frozen=True)
 class Transcript:
-    """words: in the order of their times; empty where nothing was understood."""
+    """Hold recognized words. words: in the order of their times; empty where nothing was understood."""
 
     words: tuple[Word, ...]
 

@@ -32,10 +32,13 @@ _FIX_IMPORT_AGAIN = "remove the folder and import it again"
 
 @dataclass(frozen=True)
 class DemonstratedStep:
-    """action: text. screen: sha256 of what was seen before it; "" where there was nothing to see. slip: the annotator
-    went wrong, or needlessly; later prompts show it, and imitation leaves it out. fault: why the step has no action
-    that can be learnt. observation: what there was to read before it; None where the screen is all. result: what the
-    action returned, or why it did nothing."""
+    """Hold one step of a demonstration.
+
+    action: text. screen: sha256 of what was seen before it; "" where there was nothing to see. slip: the annotator went
+    wrong, or needlessly; later prompts show it, and imitation leaves it out. fault: why the step has no action that can
+    be learnt. observation: what there was to read before it; None where the screen is all. result: what the action
+    returned, or why it did nothing.
+    """
 
     action: str
     screen: str
@@ -48,10 +51,13 @@ class DemonstratedStep:
 
 @dataclass(frozen=True)
 class Demonstration:
-    """dataset, id: where it is from. split: `eval` for what its publisher holds out: it is never trained on.
-    completed: whether the task was done; None where the data set does not say. facts: what else is worth keeping, JSON
-    values. screens: encoded files by sha256. seed: of the task, where our own worlds drew it: two tasks may then
-    have one instruction, and be others."""
+    """Hold a demonstration of another data set.
+
+    dataset, id: where it is from. split: `eval` for what its publisher holds out: it is never trained on. completed:
+    whether the task was done; None where the data set does not say. facts: what else is worth keeping, JSON values.
+    screens: encoded files by sha256. seed: of the task, where our own worlds drew it: two tasks may then have one
+    instruction, and be others.
+    """
 
     dataset: str
     id: str

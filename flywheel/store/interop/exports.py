@@ -35,8 +35,11 @@ _TRAJECTORIES_AT_ONCE = 64  # trajectories whose screens are in memory
 
 @dataclass(frozen=True)
 class ExportedStep:
-    """step: columns of `steps`. trajectory: `TRAJECTORY_COLUMNS` of its trajectory. screen: the encoded file; None
-    where there was none to see."""
+    """Hold one step to export.
+
+    step: columns of `steps`. trajectory: `TRAJECTORY_COLUMNS` of its trajectory. screen: the encoded file; None where
+    there was none to see.
+    """
 
     step: dict[str, Any]
     trajectory: dict[str, Any]

@@ -18,8 +18,11 @@ TRAJECTORY_STATUSES = ("completed", "truncated", "crashed", "invalid")
 
 @dataclass(frozen=True)
 class RowContract:
-    """table: the one whose rows are judged. promise: what holds, in words. fault: SQL, true of a row that breaks it.
-    detail: SQL, what was found there."""
+    """Declare a contract of single rows.
+
+    table: the one whose rows are judged. promise: what holds, in words. fault: SQL, true of a row that breaks it.
+    detail: SQL, what was found there.
+    """
 
     name: str
     table: str
@@ -30,8 +33,11 @@ class RowContract:
 
 @dataclass(frozen=True)
 class TableContract:
-    """sql: gives one row an offence. It sees the catalog's tables and views, `$iteration` that is judged, and
-    `$incoming`, the stages whose trajectories are routed."""
+    """Declare a contract that spans tables.
+
+    sql: gives one row an offence. It sees the catalog's tables and views, `$iteration` that is judged, and `$incoming`,
+    the stages whose trajectories are routed.
+    """
 
     name: str
     table: str

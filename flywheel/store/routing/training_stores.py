@@ -154,8 +154,11 @@ _ROWS_AT_ONCE = 20_000
 
 @dataclass(frozen=True)
 class BuiltStores:
-    """metrics: rows for the table `metrics`, not written here. routed: destination -> trajectories. reasons: of the
-    trajectories set aside -> how many. orphans: rows that belong to none."""
+    """Count what was routed.
+
+    metrics: rows for the table `metrics`, not written here. routed: destination -> trajectories. reasons: of the
+    trajectories set aside -> how many. orphans: rows that belong to none.
+    """
 
     metrics: tuple[dict, ...]
     routed: dict[str, int]

@@ -144,14 +144,16 @@ def _screen_keys(encoded: EncodedSequence) -> list[bytes]:
 
 @dataclass(frozen=True, eq=False)
 class PackedBatch:
-    """members: numbers of its sequences, in the list that it was made from.
+    """Hold sequences packed into one row of tokens.
+
+    members: numbers of its sequences, in the list that it was made from.
 
     ids: [1, tokens]; positions: [3, 1, tokens]. screens: each once; shown: which of them stands at each place that has
     one, in order of the tokens. plan: who attends to whom; last: the same for the last layer, where only the tokens
     that predict ask. predicting: int64 [responses], the tokens that predict the members' responses, one after the
-    other; targets: int64 [responses], what they predict. unshared_tokens: tokens of
-    the members, what they share counted for each. blocked: bits, uint8 [responses, vocabulary / 8], of the tokens that
-    could not come, where answers are held to a form. features: of its screens, where the vision tower does not learn.
+    other; targets: int64 [responses], what they predict. unshared_tokens: tokens of the members, what they share
+    counted for each. blocked: bits, uint8 [responses, vocabulary / 8], of the tokens that could not come, where answers
+    are held to a form. features: of its screens, where the vision tower does not learn.
     """
 
     members: tuple[int, ...]

@@ -44,7 +44,7 @@ class EncodedExample:
 
 @dataclass(frozen=True, eq=False)
 class PaddedBatch:
-    """members: numbers of its items. blocked: as a PackedBatch has it."""
+    """Hold a padded batch. members: numbers of its items. blocked: as a PackedBatch has it."""
 
     members: tuple[int, ...]
     batch: PaddedTokens

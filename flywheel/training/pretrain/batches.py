@@ -49,8 +49,11 @@ class CopyText(NamedTuple):
 
 @dataclass(frozen=True)
 class CopyBatch:
-    """ids: int64 [texts, length], 0 behind the end of a text. repeats: bool [texts, length, length], whether the token
-    of the second axis repeats the earlier one of the third."""
+    """Hold a batch of texts to copy from.
+
+    ids: int64 [texts, length], 0 behind the end of a text. repeats: bool [texts, length, length], whether the token of
+    the second axis repeats the earlier one of the third.
+    """
 
     ids: torch.Tensor
     repeats: torch.Tensor

@@ -43,7 +43,10 @@ class CapturedQK:
 
 @dataclass
 class Captured:
-    """layers: those of the language model that are listened to. found: what they attended by."""
+    """Collect queries and keys during one pass.
+
+    layers: those of the language model that are listened to. found: what they attended by.
+    """
 
     layers: tuple[int, ...]
     screens: int
@@ -135,8 +138,10 @@ PREVIOUS_TOKEN_LAYER, PREVIOUS_TOKEN_HEADS = (
 
 @dataclass(frozen=True)
 class PretrainLosses:
-    """answers: mean weighted cross-entropy over response tokens. aids: the others, by their names in WEIGHTS. right:
-    the share of looks that fall on the thing. predicted: [response tokens], the likeliest token at each.
+    """Hold the losses of one pass.
+
+    answers: mean weighted cross-entropy over response tokens. aids: the others, by their names in WEIGHTS. right: the
+    share of looks that fall on the thing. predicted: [response tokens], the likeliest token at each.
     """
 
     answers: torch.Tensor

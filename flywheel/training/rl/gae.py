@@ -16,7 +16,10 @@ from flywheel.utils.errors import TrainingError
 
 @dataclass(frozen=True)
 class LengthAdaptive:
-    """lam: lambda_policy. horizon: 1 / (1 - gamma lam), how many trainable tokens a reward reaches back."""
+    """Hold a length-adaptive lambda.
+
+    lam: lambda_policy. horizon: 1 / (1 - gamma lam), how many trainable tokens a reward reaches back.
+    """
 
     lam: float
     horizon: float

@@ -72,9 +72,11 @@ class ValueModel(nn.Module):
 
 
 class Learner(TrainState):
-    """reader: the policy as training reads it. value: on the policy's trunk; None where the algorithm needs none.
-    actor, critic: the engines that step policy and value model. version: RL steps taken, which names the newest
-    weights; gradient_steps: the policy's.
+    """Hold what RL trains.
+
+    reader: the policy as training reads it. value: on the policy's trunk; None where the algorithm needs none. actor,
+    critic: the engines that step policy and value model. version: RL steps taken, which names the newest weights;
+    gradient_steps: the policy's.
     """
 
     counters = ("version", "gradient_steps")

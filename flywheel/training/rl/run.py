@@ -184,8 +184,10 @@ OnMetric = Callable[[Mapping[str, Any]], None]
 
 @dataclass(frozen=True)
 class RLResult:
-    """curve: figures of each step. curriculum: `Curriculum.table`. trajectories: ids of those that the policy was
-    trained on, in the order of the steps. weights: digests of those that acted, [k]: after k steps.
+    """Hold the outcome of an RL run.
+
+    curve: figures of each step. curriculum: `Curriculum.table`. trajectories: ids of those that the policy was trained
+    on, in the order of the steps. weights: digests of those that acted, [k]: after k steps.
     """
 
     curve: list[dict[str, Any]]

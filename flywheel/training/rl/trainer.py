@@ -193,8 +193,11 @@ _MIN_TASKS = 12  # where there are as many, whole tasks are held out
 
 @dataclass(frozen=True)
 class ValuePretraining:
-    """steps: of the weights that were kept. loss, explained_variance: theirs, on held-out trajectories (NaN where all
-    their returns are the same)."""
+    """Hold the best weights of value pretraining so far.
+
+    steps: of the weights that were kept. loss, explained_variance: theirs, on held-out trajectories (NaN where all
+    their returns are the same).
+    """
 
     steps: int
     loss: float

@@ -59,7 +59,7 @@ _KEEPALIVE_S = 15.0  # after which a page is told that nothing has changed, so t
 
 
 class ChangeStream:
-    """standing: names what stands now (`CatalogConnection.digest`)."""
+    """Tell the pages when the workspace changes. standing: names what stands now (`CatalogConnection.digest`)."""
 
     def __init__(self, standing: Callable[[], str]) -> None:
         self._standing = standing

@@ -84,8 +84,11 @@ _TOLERANCE_S = 1e-4  # an utterance and the stretch of sound that it was heard i
 
 @dataclass(frozen=True)
 class Waveform:
-    """peaks: the loudest sample of equal parts, 0 to 1. offset_s: what is added to the sound's clock to get the
-    screen's, as it was estimated when the session was taken in; None where that cannot be told any more."""
+    """Hold the waveform of a session's sound.
+
+    peaks: the loudest sample of equal parts, 0 to 1. offset_s: what is added to the sound's clock to get the screen's,
+    as it was estimated when the session was taken in; None where that cannot be told any more.
+    """
 
     seconds: float
     peaks: tuple[float, ...]

@@ -62,7 +62,7 @@ _BLIND_FACTS = ("trajectory_id", "iteration", "stage", "domain", "world", "templ
 
 
 class SampleDraw(BaseModel):
-    """iteration: one alone; None: all. reviewer: who asks."""
+    """Name a sample for a reviewer. iteration: one alone; None: all. reviewer: who asks."""
 
     reviewer: str
     queue: ReviewQueue = "random"

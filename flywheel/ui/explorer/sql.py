@@ -22,7 +22,10 @@ _GRACE_S = 2.0  # for a query to end when it is told to
 
 @dataclass(frozen=True)
 class SqlResult:
-    """told: columns, rows, whether rows were left out, seconds. data: in the form that was asked for."""
+    """Hold a query's result.
+
+    told: columns, rows, whether rows were left out, seconds. data: in the form that was asked for.
+    """
 
     told: dict[str, Any]
     data: bytes

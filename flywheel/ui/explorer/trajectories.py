@@ -44,7 +44,10 @@ _SEARCHED["both"] = f"({' OR '.join(_SEARCHED.values())})"
 
 @dataclass(frozen=True)
 class TrajectoryQuery:
-    """condition, order: SQL; parameters: the values in it. in_thoughts: words to look up; "" for none."""
+    """Hold a parsed query of the list.
+
+    condition, order: SQL; parameters: the values in it. in_thoughts: words to look up; "" for none.
+    """
 
     condition: str
     parameters: dict[str, Any]

@@ -73,7 +73,9 @@ class ChartMark:
 
 @dataclass(frozen=True)
 class ChartSeries:
-    """label: in the legend. tone: a CSS class that gives the colour. points: (x, y). faint: an older iteration's.
+    """Hold one curve of a chart.
+
+    label: in the legend. tone: a CSS class that gives the colour. points: (x, y). faint: an older iteration's.
 
     dashed: another figure than the one whose curve is drawn whole.
     """
@@ -87,7 +89,7 @@ class ChartSeries:
 
 @dataclass(frozen=True)
 class Chart:
-    """svg: the drawing. legend: (label, tone)."""
+    """Hold a drawn chart. svg: the drawing. legend: (label, tone)."""
 
     title: str
     note: str

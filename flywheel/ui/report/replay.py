@@ -18,8 +18,10 @@ _QUOTED = re.compile(r"(?:content|key|direction)='((?:[^'\\]|\\.)*)'")
 
 @dataclass(frozen=True)
 class ReplayFrame:
-    """screen: data URI or empty. read: what was there to read; None where the screen was all. overlay: an SVG that lies
-    on the screen. action: in short; raw: as the model wrote.
+    """Hold one step of a replay.
+
+    screen: data URI or empty. read: what was there to read; None where the screen was all. overlay: an SVG that lies on
+    the screen. action: in short; raw: as the model wrote.
 
     said, unsure: what was heard of people, and what of it was hardly understood, with its confidence.
     """

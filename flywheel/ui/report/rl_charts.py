@@ -26,7 +26,10 @@ _SHOWN = 14  # tasks named of those sampled less
 
 @dataclass(frozen=True)
 class ChartPanel:
-    """names: a figure, and another one drawn dashed beside it, with what to call both in the legend."""
+    """Declare one chart of RL.
+
+    names: a figure, and another one drawn dashed beside it, with what to call both in the legend.
+    """
 
     title: str
     note: str

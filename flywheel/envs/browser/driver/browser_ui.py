@@ -225,7 +225,10 @@ _inside_held_work: ContextVar[bool] = ContextVar("inside", default=False)  # thi
 
 @dataclass(eq=False)
 class Dialog:
-    """page: whose script asks. answered: the script goes on already, and the dialog is only shown."""
+    """Show a JavaScript dialog.
+
+    page: whose script asks. answered: the script goes on already, and the dialog is only shown.
+    """
 
     page: BrowserPage
     kind: str  # alert, confirm, prompt, beforeunload

@@ -31,7 +31,10 @@ _QUOTED = re.compile(r'"([^"]*)"')
 
 
 class FileChooser:
-    """width, height: the viewport in pixels. The rows of its list are at the same places for the same files."""
+    """Show a list of the session's files.
+
+    width, height: the viewport in pixels. The rows of its list are at the same places for the same files.
+    """
 
     def __init__(self, width: int, height: int) -> None:
         self._width, self._height = width, height

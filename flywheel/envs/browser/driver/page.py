@@ -191,7 +191,10 @@ class PageGone(EnvError):
 
 
 class BrowserPage:
-    """target, session: ids of the protocol. time: page time in ms since the episode began."""
+    """Drive one page by its protocol session.
+
+    target, session: ids of the protocol. time: page time in ms since the episode began.
+    """
 
     def __init__(
         self,

@@ -24,10 +24,13 @@ MetricOptions = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class MetricFunction:
-    """score: from the result (a text, a file's path, a folder's tree; None where there is none, which scores 0 without
+    """Declare one metric.
+
+    score: from the result (a text, a file's path, a folder's tree; None where there is none, which scores 0 without
     being asked), what is expected and the options, 0 to 1. What it raises counts as 0 where the result alone can be at
     fault. expected: what that is. keys: that its rules must have. package: of Python, that it needs. unable: which of a
-    task's rules and options it cannot judge, in words."""
+    task's rules and options it cannot judge, in words.
+    """
 
     score: Callable[[Any, Any, MetricOptions], float]
     expected: str = EXPECTS_RULES

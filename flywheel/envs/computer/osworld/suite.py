@@ -39,9 +39,12 @@ _LEVEL = 1  # of all of them
 
 
 class OsworldFiles(BaseModel):
-    """tasks: folders, with all in them that ends in .json, and files. files: a folder with copies of what the tasks
+    """Declare the block `osworld` of a manifest.
+
+    tasks: folders, with all in them that ends in .json, and files. files: a folder with copies of what the tasks
     download (`task_files.py`). max_steps: of each. seconds: for the set-up of one, and again for what judges it.
-    allowed: as of any task. leave_out: why, by the file's name without .json."""
+    allowed: as of any task. leave_out: why, by the file's name without .json.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
     tasks: list[str] = Field(min_length=1)

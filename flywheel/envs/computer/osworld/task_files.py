@@ -51,8 +51,11 @@ MAX_TASK_FILES_BYTES = 2**23  # bytes that one task's files may have
 
 
 class DownloadCopies:
-    """folder: with a folder for each task by its id, such as OSWorld's own `cache`; what several tasks need may lie in
-    the folder itself. None: there are none."""
+    """Find copies of files that tasks download.
+
+    folder: with a folder for each task by its id, such as OSWorld's own `cache`; what several tasks need may lie in the
+    folder itself. None: there are none.
+    """
 
     def __init__(self, folder: Path | None, task: str) -> None:
         self._places = [] if folder is None else [folder / task, folder]
@@ -92,7 +95,10 @@ class OsworldStep(BaseModel):
 
 
 class OsworldEvaluator(BaseModel):
-    """func: one metric, or several, to each of which a result, what is expected and options belong by their order."""
+    """Declare the evaluator of a task file.
+
+    func: one metric, or several, to each of which a result, what is expected and options belong by their order.
+    """
 
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
     func: str | list[str]

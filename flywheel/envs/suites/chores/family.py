@@ -19,8 +19,10 @@ ExpertSteps = Iterator[tuple[str, Action]]
 
 @dataclass(frozen=True)
 class ChoreFamily:
-    """instruction: a format string over the params. draw: the params of a level. play: an expert's thoughts and
-    actions. steps: the step budget by level.
+    """Declare a family of tasks.
+
+    instruction: a format string over the params. draw: the params of a level. play: an expert's thoughts and actions.
+    steps: the step budget by level.
 
     Params beside the instruction's words: `files` (text by path; a folder ends in /), `binary` (base64 by path) and
     `setup` (commands) make the beginning. Of the end, those that are there must all hold: `wanted` (text by path, None
