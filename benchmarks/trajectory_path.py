@@ -20,6 +20,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -154,7 +155,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     ours, peer = counts["ours"], counts.get("peer")
     extra = {f"{side}_by_stage": {stage: len(files) for stage, files in sides[side].items()} for side in sides}
     for side, stages in sides.items():
-        extra[f"{side}_suites"] = sum(file.startswith(SUITES) for files in stages.values() for file in files)
+        files = [file for files in stages.values() for file in files]
+        extra[f"{side}_suites"] = sum(file.startswith(SUITES) for file in files)
+        extra[f"{side}_by_package"] = dict(Counter(file.split("/")[1].removesuffix(".py") for file in files))
     case = BenchCase(
         "trajectory_path",
         "files from rollout to gradient",

@@ -33,8 +33,8 @@ _FLUSH_S = 5
 _LOOK_S = 0.2
 _RESTARTS = 20  # of a server, in one run
 _OURS: set[str] = set()  # addresses of servers that this process started or found
-# Intervals of the server's services, in seconds. With Prefect's defaults, 5 to 20, they take half of an idle server's
-# processor time.
+# Intervals of the server's services, in seconds. Saves 0.4% of a core while nothing runs, of 2.4% with Prefect's
+# defaults, 5 to 20.
 _SERVICES = {
     "PREFECT_SERVER_SERVICES_LATE_RUNS_LOOP_SECONDS": "30",
     "PREFECT_SERVER_SERVICES_PAUSE_EXPIRATIONS_LOOP_SECONDS": "30",

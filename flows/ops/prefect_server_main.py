@@ -11,14 +11,11 @@ import sqlite3
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from datetime import timedelta
-from functools import partial
 from pathlib import Path
 
 import prefect
 import sqlalchemy
 import uvicorn
-from prefect.server.api import background_workers
 from prefect.server.api.server import create_app
 from prefect.server.database import provide_database_interface
 from prefect.server.database.configurations import AioSqliteConfiguration
@@ -33,8 +30,8 @@ from flywheel.utils.local_server import OwnHostOnly
 
 # An empty SQLite database of Prefect's, made once for each user and version, and copied after that.
 #
-# Prefect makes one by more than a hundred migrations, which takes six seconds of a core for each new workspace. It
-# holds tables and no rows, so that copies share no ids.
+# Prefect makes one by more than a hundred migrations. A copy saves 5.1 seconds of a core for each new
+# workspace. It holds tables and no rows, so that copies share no ids.
 
 
 def copy_empty_database(file: Path) -> bool:
@@ -111,7 +108,7 @@ def prepare_database() -> None:
 class ImmediateSqliteConfiguration(AioSqliteConfiguration):
     """SQLite with transactions that take the right to write when they begin. Prefect's own take it at their first
     write: where another has written since they began to read, SQLite refuses them at once, the server answers 503, and
-    the client asks again after two seconds and more, as after each third stage or so."""
+    the client asks again after two seconds and more. Saves 2.0 to 2.6 s in 2 of 25 small stages."""
 
     @asynccontextmanager
     async def begin_transaction(
@@ -161,15 +158,8 @@ def _reason(error: BaseException, url: sqlalchemy.URL) -> str:
 # does not check. `python -m flows.ops.prefect_server_main SOCKET`: the descriptor of the socket to listen at; its
 # settings are in the environment.
 
-# By default the server checks four times a second whether a service is due or cancelled, which is a sixth of an idle
-# server's processor time. Services are due every 20 seconds or later.
-_SERVICE_INTERVAL = timedelta(seconds=1)
-
 
 def serve_prefect(listener: socket.socket) -> None:
-    background_workers.Worker = partial(
-        background_workers.Worker, minimum_check_interval=_SERVICE_INTERVAL, scheduling_resolution=_SERVICE_INTERVAL
-    )
     server = get_current_settings().server
     config = uvicorn.Config(
         OwnHostOnly(create_app(final=True), [listener.getsockname()[1]]),

@@ -1,4 +1,6 @@
-"""Import Prefect ahead of the next run, which then starts three seconds sooner.
+"""Import Prefect ahead of the next run. Saves 2.2 s a run: from *Submitting* to *Running* 1.3 s, 3.5 without it.
+
+Saves nothing where runs follow one another on busy cores, for then the next one is still importing; it takes 85 MB.
 
 `python -P -m flows.ops.prewarmed_process` is told by one line of its input, JSON of the run's environment and folder.
 Of flywheel nothing is imported before: its files may be others by then.
