@@ -65,5 +65,5 @@ def _describe_nearest(ctx: click.Context, name: str) -> str:
     of_any = {words[-1]: words for words in ctx.find_root().command.iterate_commands()}
     for known in (of_group, of_any):
         if near := difflib.get_close_matches(name, known, 1):
-            return f"; did you mean `flywheel {' '.join(known[near[0]])}`?"
+            return f" (did you mean `flywheel {' '.join(known[near[0]])}`?)"
     return ""

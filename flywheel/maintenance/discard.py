@@ -40,7 +40,7 @@ def plan_discard(ws: Workspace, iteration: int | None = None) -> DiscardPlan:
         )
     if dvc_files.is_iteration_complete(ws, k):
         raise BadInput(
-            f"iteration {iteration_label(k)} is complete: it is never discarded",
+            f"iteration {iteration_label(k)} is complete: it cannot be dropped",
             where="--iteration",
             fix=f"`flywheel iteration rollback {k - 1}` sets it aside",
         )
