@@ -184,7 +184,7 @@ async def _reset_once(environments):
 
 _PLAYER = """
 import asyncio, sys
-from shelves import Shelves
+from text_env import Shelves
 from flywheel.envs.registry import BACKENDS
 from flywheel.envs.router import open_environments
 import managers
