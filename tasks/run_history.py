@@ -89,9 +89,9 @@ def mark_killed_runs(
             own = FlowRunFilter(id=FlowRunFilterId(any_=[run.id]))
             tasks = read_all_pages(client.read_task_runs, TaskRunSort.END_TIME_DESC, flow_run_filter=own)
             message = _KILLED + _last_heard_of(client, run, tasks).isoformat()
-            for one in tasks:
-                if one.state is None or not one.state.is_final():
-                    client.set_task_run_state(one.id, Crashed(message=message), force=True)
+            for task in tasks:
+                if task.state is None or not task.state.is_final():
+                    client.set_task_run_state(task.id, Crashed(message=message), force=True)
             client.set_flow_run_state(run.id, Crashed(message=message), force=True)
     return stale
 
@@ -109,7 +109,7 @@ def _last_heard_of(client: SyncPrefectClient, run: FlowRun, tasks: Sequence[Task
     of_run = LogFilter(flow_run_id=LogFilterFlowRunId(any_=[run.id]))
     logs = client.read_logs(of_run, limit=1, sort=LogSort.TIMESTAMP_DESC)
     times = [run.start_time, run.created, *(log.timestamp for log in logs)]
-    times += [moment for one in tasks for moment in (one.start_time, one.end_time)]
+    times += [moment for task in tasks for moment in (task.start_time, task.end_time)]
     return max(moment for moment in times if moment)
 
 

@@ -136,7 +136,7 @@ def format_instructions(grammar: Grammar) -> str:
         return ""
     if grammar.form == "tool_call":
         signatures = [_screen_tool(grammar), *(_FUNCTION_TOOLS if grammar.functions else ())]
-        return _TOOLS.format(signatures="\n".join(json.dumps(_signature(*one)) for one in signatures))
+        return _TOOLS.format(signatures="\n".join(json.dumps(_signature(*signature)) for signature in signatures))
     return _CALLS.format(lines="\n".join(list_action_signatures(grammar)), numbers=_numbers(grammar))
 
 

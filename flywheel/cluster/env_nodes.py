@@ -158,14 +158,14 @@ class _EnvironmentNodes:
         self._over.set()
         if self._looking.is_alive():
             self._looking.join(_CLOSE_S)
-        there = [one for one in self._actors.values() if one.name in self._ledger.nodes]
+        there = [actor for actor in self._actors.values() if actor.name in self._ledger.nodes]
         with suppress(RayError):
             for one in there:
                 one.handle.end.remote()
             if there:
                 ray.wait([one.job for one in there], num_returns=len(there), timeout=_CLOSE_S)
-        for one in self._actors.values():
-            ray.kill(one.handle)
+        for actor in self._actors.values():
+            ray.kill(actor.handle)
 
     # -- inside --------------------------------------------------------------------------------------------------------
     def _keep(self) -> None:
@@ -251,4 +251,4 @@ def _own_address(head: HostPort) -> str:
         with socket.create_connection(head) as reached:
             return reached.getsockname()[0]
     own = ray.get_runtime_context().get_node_id()
-    return next(one["NodeManagerAddress"] for one in list_live_nodes() if one["NodeID"] == own)
+    return next(node["NodeManagerAddress"] for node in list_live_nodes() if node["NodeID"] == own)

@@ -34,7 +34,7 @@ class ParameterInfo:
     def comment(self) -> str:
         """The description, and the choices where it does not name them all."""
         choices = [str(one) for one in self.schema.get("enum", ())]
-        if all(one in self.description for one in choices):
+        if all(choice in self.description for choice in choices):
             return self.description
         return f"{self.description} One of {', '.join(choices)}."
 
@@ -70,9 +70,9 @@ def find_parameter_section(name: str) -> ParameterSection:
     for section in list_parameter_sections():
         if name and section.name == name:
             return section
-        for one in section.parameters:
-            if one.name == name:
-                return replace(section, parameters=(one,))
+        for parameter in section.parameters:
+            if parameter.name == name:
+                return replace(section, parameters=(parameter,))
     raise BadInput(f"there is no parameter or block {name or repr(name)}", fix=_suggest_parameter(name))
 
 
@@ -81,9 +81,9 @@ def _suggest_parameter(name: str) -> str:
     blocks = [section.name for section in list_parameter_sections() if section.name]
     meant: dict[str, list[str]] = {block: [block] for block in blocks}
     for section in list_parameter_sections():
-        for one in section.parameters:
-            for said in {one.name, one.name.rpartition(".")[2]}:
-                meant.setdefault(said, []).append(one.name)
+        for parameter in section.parameters:
+            for said in {parameter.name, parameter.name.rpartition(".")[2]}:
+                meant.setdefault(said, []).append(parameter.name)
     for old, new in RENAMED.items():
         for said in {old, old.rpartition(".")[2]}:
             meant.setdefault(said, []).append(new)

@@ -174,8 +174,10 @@ def dump_commented_settings(settings: Settings) -> str:
     lines, values = [_WHOLE_FILE_LINE, _HEAD.rstrip()], settings.model_dump(mode="json")
     for section in parameters.list_parameter_sections():
         lines += ["", *_comment(section.description), f"{section.name}:"] if section.name else [""]
-        for one in section.parameters:
-            text = "\n".join([*_comment(one.comment), _line(one.name.rpartition(".")[2], one.value(values))])
+        for parameter in section.parameters:
+            text = "\n".join(
+                [*_comment(parameter.comment), _line(parameter.name.rpartition(".")[2], parameter.value(values))]
+            )
             lines.append(textwrap.indent(text, "  " if section.name else ""))
     return "\n".join([*lines, _END_MARK, ""])
 

@@ -139,7 +139,7 @@ class PolicySettings(SettingsBlock):
             addresses = [one.rstrip("/") for one in endpoint]
             if not all(addresses):
                 raise ValueError("one of the list is empty")
-            if twice := next((one for one in addresses if addresses.count(one) > 1), ""):
+            if twice := next((address for address in addresses if addresses.count(address) > 1), ""):
                 raise ValueError(f"{twice} stands there twice")
         return endpoint
 

@@ -212,8 +212,10 @@ def find_used_backends(settings: Settings) -> set[str]:
 def _backend_by_suite() -> dict[str, str]:
     """Map each suite's name to its back-end's."""
     found: dict[str, str] = {}
-    for one in list_backends():
-        for world in find_backend(one).suites():
-            if found.setdefault(world, one) != one:
-                raise BadInput(f"{found[world]} and {one} have a world {world}", where="environments", fix="rename one")
+    for backend in list_backends():
+        for world in find_backend(backend).suites():
+            if found.setdefault(world, backend) != backend:
+                raise BadInput(
+                    f"{found[world]} and {backend} have a world {world}", where="environments", fix="rename one"
+                )
     return found

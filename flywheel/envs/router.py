@@ -44,7 +44,7 @@ class EnvRouter:
     def counts(self) -> Mapping[str, int]:
         """Events so far of all pools that count them, by the name of their class."""
         events = (getattr(pool, "events", None) for pool in self._pools.values())
-        return sum((Counter(one.counts) for one in events if one is not None), Counter())
+        return sum((Counter(event.counts) for event in events if event is not None), Counter())
 
 
 @asynccontextmanager

@@ -58,7 +58,11 @@ def load_external_suites(settings: Settings, root: Path) -> None:
     for entry in settings.synthesis.worlds:
         path = root / entry
         name = _read_yaml_mapping(path).get("kind")
-        loading = [one for one in registry.list_backends() if isinstance(registry.find_backend(one), ManifestLoader)]
+        loading = [
+            backend
+            for backend in registry.list_backends()
+            if isinstance(registry.find_backend(backend), ManifestLoader)
+        ]
         if name not in loading:
             raise BadInput(f"kind is {name!r}", where=path, fix=did_you_mean(str(name), loading))
         registry.find_backend(name).load(path)

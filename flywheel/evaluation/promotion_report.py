@@ -53,9 +53,9 @@ class PromotionReport:
         lines += [f"The rule `non_inferiority` would say: {reason}." for reason in self.reasons]
         lines += ["", "Tasks on which the models differ:", ""] if self.flips else [""]
         lines += [
-            f"- {'solved now' if one.gained else '**no longer solved**'}: {one.world}, {one.instruction[:80]} "
-            f"(`flywheel data view {one.trajectory_id}`)"
-            for one in self.flips[:_TOLD]
+            f"- {'solved now' if flip.gained else '**no longer solved**'}: {flip.world}, {flip.instruction[:80]} "
+            f"(`flywheel data view {flip.trajectory_id}`)"
+            for flip in self.flips[:_TOLD]
         ]
         return "\n".join([*lines, "", *self._table()])
 

@@ -176,7 +176,7 @@ def _policy_server(root: Path) -> list[Finding]:
     except FlywheelError:
         return []
     servers = policy.servers if policy.backend == "openai" else ()
-    return [run_diagnostic("policy server", partial(endpoint.describe_policy_server, one)) for one in servers]
+    return [run_diagnostic("policy server", partial(endpoint.describe_policy_server, server)) for server in servers]
 
 
 def _disk(root: Path) -> Finding:

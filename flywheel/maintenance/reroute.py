@@ -418,7 +418,7 @@ def write_decision_metrics(
         GROUP BY ALL"""
     ).fetchall()
     by_domain = {domain: (verified, judged) for domain, verified, judged in verdicts}
-    by_domain[metrics.ALL_DOMAINS] = tuple(sum(one[n] for one in verdicts) for n in (1, 2))
+    by_domain[metrics.ALL_DOMAINS] = tuple(sum(verdict[n] for verdict in verdicts) for n in (1, 2))
     fresh = {"route": training_stores.count_routed(connection).metrics}
     for stage in ("score", "route"):
         if not ws.partition("metrics", iteration, stage).is_dir():

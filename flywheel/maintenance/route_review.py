@@ -77,7 +77,7 @@ class RouteQuestion:
     @property
     def line(self) -> str:
         """Say in a line what it was, where it went, who said what."""
-        said = ", ".join(_verdict_text(one) for one in self.verdicts)
+        said = ", ".join(_verdict_text(verdict) for verdict in self.verdicts)
         instruction = " ".join(self.instruction.split())[:120]
         return f"{self.domain}, {self.world}: {instruction}; went to {self.destination} ({said or self.reason})"
 
@@ -189,7 +189,7 @@ def _is_review_open(ws: Workspace, iteration: int) -> bool:
         ws, iteration
     ).routing.review == 0 or GATED_STAGE in dvc_files.recorded_stages(ws, iteration):
         return False
-    return not any(one.looked for one in routing_decisions.read_decisions(ws, iteration))
+    return not any(decision.looked for decision in routing_decisions.read_decisions(ws, iteration))
 
 
 def _draw_sample(connection: duckdb.DuckDBPyConnection, iteration: int, settings: Settings) -> list[dict[str, Any]]:
@@ -263,7 +263,7 @@ def _verdict_text(one: dict[str, Any]) -> str:
 
 
 def _not_asked_error(ws: Workspace, iteration: int, trajectory_id: str) -> BadInput:
-    ended = any(one.looked for one in routing_decisions.read_decisions(ws, iteration))
+    ended = any(decision.looked for decision in routing_decisions.read_decisions(ws, iteration))
     ended = ended or GATED_STAGE in dvc_files.recorded_stages(ws, iteration)
     why = "it trains on what was routed already" if ended else "`flywheel review routes` lists what is asked"
     return BadInput(

@@ -93,7 +93,7 @@ def render_dvc_yaml(iteration: int, domains: Sequence[str]) -> str:
 
 def _dvc_stage(stage: Any, name: str, iteration: int, domains: Sequence[str]) -> str:
     deps = [_path(one, iteration) for one in _artifacts_of(stage, name, domains, stage.reads)]
-    small = [one for one in stage.outputs if isinstance(one, Record)]
+    small = [output for output in stage.outputs if isinstance(output, Record)]
     outs = [_path(one, iteration) for one in _artifacts_of(stage, name, domains, stage.outputs) if one not in small]
     lines = [
         f"{name}:",
@@ -104,8 +104,8 @@ def _dvc_stage(stage: Any, name: str, iteration: int, domains: Sequence[str]) ->
         frozen = _HERE.frozen_params(iteration).as_posix()
         lines += ["  params:", f"    - {frozen}: [{', '.join(stage.settings)}]"]
     if deps:
-        lines += ["  deps:", *(f"    - {one}" for one in deps)]
-    lines += ["  outs:", *(f"    - {one}" for one in outs)]
+        lines += ["  deps:", *(f"    - {dependency}" for dependency in deps)]
+    lines += ["  outs:", *(f"    - {output}" for output in outs)]
     for one in small:  # of use to people: git keeps it
         lines += [f"    - {_path(one, iteration)}:", "        cache: false"]
     return "".join(f"  {line}\n" for line in lines)
@@ -132,10 +132,10 @@ def _instances(name: str, domains: Iterable[str]) -> list[str]:
 
 def _topological_order(declared: Iterable[Any]) -> list[str]:
     """Names, each after those that write what it reads; of those that could run, the first by name comes first."""
-    writer = {one: stage.name for stage in declared for one in stage.outputs}
+    writer = {output: stage.name for stage in declared for output in stage.outputs}
     graph = TopologicalSorter()
     for stage in declared:
-        graph.add(stage.name, *(writer[one] for one in stage.reads if one in writer))
+        graph.add(stage.name, *(writer[artifact] for artifact in stage.reads if artifact in writer))
     graph.prepare()
     found: list[str] = []
     ready: list[str] = []

@@ -95,9 +95,9 @@ def _check_policy_servers(policy: PolicySettings) -> None:
     """Of several, one that does not answer is told: it is left out until it does. One that has not the model, or wants
     another key, would never do."""
     silent: list[PolicyError] = []
-    for one in policy.servers:
+    for server in policy.servers:
         try:
-            endpoint.describe_policy_server(one)
+            endpoint.describe_policy_server(server)
         except (endpoint.PolicyUnreachable, PolicyTimeout) as error:
             silent.append(error)
     if len(silent) == len(policy.servers):

@@ -156,7 +156,7 @@ class Stage:
 
     def partitions(self, *tables: str) -> list[tuple[str, str]]:
         """List (table, stage) of the partitions that it reads, of these tables or of all."""
-        read = (one for one in self.reads if isinstance(one, Partition))
+        read = (artifact for artifact in self.reads if isinstance(artifact, Partition))
         return [(one.table, one.stage) for one in read if not tables or one.table in tables]
 
 
@@ -258,7 +258,7 @@ def publish_stage_result(stage: Stage, ctx: StageContext, results: dict[str, tup
     declares.
     """
     outcome = stage.finish(ctx, results)
-    wrote, declared = sorted(one.table for one in outcome.manifests), sorted(filter(_is_table, stage.writes))
+    wrote, declared = sorted(manifest.table for manifest in outcome.manifests), sorted(filter(_is_table, stage.writes))
     if wrote != declared:
         raise FlywheelError(f"it wrote the tables {wrote} and declares {declared}", where=f"stage {stage.name}")
     seconds = sum(

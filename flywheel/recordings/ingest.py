@@ -193,7 +193,7 @@ def align_session(session: RecordedSession, utterances: Sequence[Utterance], tex
         SpokenUtterance(u.start_s, u.end_s, (*(word.word for word in u.words), *split_words(text)))
         for u, text in zip(utterances, texts, strict=True)
     ]
-    acted = [TimedAction(one.time_s, _action_words(session, one.events)) for one in session.actions]
+    acted = [TimedAction(action.time_s, _action_words(session, action.events)) for action in session.actions]
     return align_utterances(spoken, acted, session.meta.sync_s)
 
 

@@ -85,12 +85,12 @@ def join_broken_utterances(utterances: Iterable[Utterance]) -> list[Utterance]:
     itself is left out: it is about no step, and would take the place of a thought at one.
     """
     whole: list[Utterance] = []
-    for one in utterances:
+    for utterance in utterances:
         before = whole[-1] if whole else None
-        if before and one.start_s - before.end_s < LONGEST_PAUSE_S and _goes_on(before, one):
-            whole[-1] = Utterance(before.start_s, one.end_s, (*before.words, *one.words))
+        if before and utterance.start_s - before.end_s < LONGEST_PAUSE_S and _goes_on(before, utterance):
+            whole[-1] = Utterance(before.start_s, utterance.end_s, (*before.words, *utterance.words))
         else:
-            whole.append(one)
+            whole.append(utterance)
     return [one for one in whole if not _HESITATIONS.issuperset(word.word for word in one.words)]
 
 

@@ -74,7 +74,7 @@ def repaired_links(trajectories: Iterable[str], iteration: int, version: int) ->
     trajectories: their ids. iteration, version: of the decision.
     """
     name = dataset_name("decision", iteration, version)
-    return [_link(one, "trajectory", name, "decision", "mended by") for one in trajectories]
+    return [_link(trajectory, "trajectory", name, "decision", "mended by") for trajectory in trajectories]
 
 
 def checkpoint_links(
@@ -127,4 +127,4 @@ def find_weights_names(ws: Workspace, iteration: int, stage: str, checkpoint: st
     if not ws.partition("lineage", iteration, stage).is_dir():
         return []
     links = partitions.read_partition(ws, "lineage", iteration, stage, ["child", "parent", "relation"]).to_pylist()
-    return [one["child"] for one in links if (one["parent"], one["relation"]) == (checkpoint, "weights of")]
+    return [link["child"] for link in links if (link["parent"], link["relation"]) == (checkpoint, "weights of")]

@@ -66,7 +66,7 @@ def describe_part_file(path: Path, rows: int, sha256: str, kept: tuple[str, ...]
 
 def write_part_list(folder: Path, table: str, parts: list[ListedFile]) -> None:
     """Make these the files of the partition. The caller removes files that the list before named."""
-    listed = [{name: value for name, value in asdict(one).items() if value != ()} for one in parts]
+    listed = [{name: value for name, value in asdict(part).items() if value != ()} for part in parts]
     write_json(folder / PARTS_FILE, {"version": _PARTS_VERSION, "table": table, "parts": listed})
 
 
@@ -91,7 +91,7 @@ def _parse_part_list(path: Path, *_: int) -> tuple[ListedFile, ...]:
         found = json.loads(path.read_text(encoding="utf-8"))
         if found["version"] != _PARTS_VERSION:
             raise ValueError(f"version {found['version']}")
-        return tuple(ListedFile(**{**one, "kept": tuple(one.get("kept", ()))}) for one in found["parts"])
+        return tuple(ListedFile(**{**part, "kept": tuple(part.get("kept", ()))}) for part in found["parts"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise damaged_file_error(path, f"not a list of a partition's files: {error!r}") from None
 

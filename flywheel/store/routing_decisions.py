@@ -102,7 +102,7 @@ def parse_decision(raw: dict[str, Any]) -> RoutingDecision:
 
 def current_routing_rule(ws: Workspace, iteration: int) -> RoutingRule:
     """Return the rule of the iteration's last routing decision; an empty one where there is none."""
-    return next((one.rule for one in reversed(read_decisions(ws, iteration))), RoutingRule())
+    return next((decision.rule for decision in reversed(read_decisions(ws, iteration))), RoutingRule())
 
 
 def store_version(ws: Workspace, iteration: int) -> int:

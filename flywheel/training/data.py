@@ -208,8 +208,8 @@ class ShuffledDataset:
     @property
     def fingerprint(self) -> str:
         sha = hashlib.sha256(f"{self.batch_size}|{self.seed}".encode())
-        for one in self.examples:
-            sha.update(f"{one.trajectory_id}|{one.step}|{one.response}".encode())
+        for example in self.examples:
+            sha.update(f"{example.trajectory_id}|{example.step}|{example.response}".encode())
         return sha.hexdigest()
 
     def __len__(self) -> int:

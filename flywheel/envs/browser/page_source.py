@@ -91,5 +91,5 @@ def is_within_prefixes(url: str, allowed: tuple[str, ...]) -> bool:
 def list_allowed_origins(allowed: tuple[str, ...]) -> frozenset[Origin]:
     """List hosts and ports of the address prefixes `allowed`."""
     parts = [urlsplit(prefix) for prefix in allowed]
-    found = {(one.netloc.rpartition("@")[2], one.hostname, one.port or _PORTS.get(one.scheme, 0)) for one in parts}
+    found = {(part.netloc.rpartition("@")[2], part.hostname, part.port or _PORTS.get(part.scheme, 0)) for part in parts}
     return frozenset((f"[{host}]" if netloc.startswith("[") else host, port) for netloc, host, port in found if host)

@@ -130,7 +130,7 @@ class ManifestSuite(TaskSuite):
     @property
     def judging_s(self) -> float:
         """Seconds that judging one may take."""
-        return max((one.seconds for one in self.checkers.values()), default=0.0)
+        return max((checker.seconds for checker in self.checkers.values()), default=0.0)
 
     def draw(self, template: str, level: int, seed: int) -> dict[str, Any]:
         """Draw the params of a task. Raises BadInput for a template or level that the suite has not."""

@@ -201,7 +201,7 @@ class OsworldApi:
 
     def _fresh(self) -> dict[str, str]:
         folders = [one for one in self._own.get("PATH", os.defpath).split(os.pathsep) if one]
-        outside = [one for one in folders if not Path(one).is_relative_to(self._home)]
+        outside = [folder for folder in folders if not Path(folder).is_relative_to(self._home)]
         return {"PATH": os.pathsep.join(outside), "PYTHONSAFEPATH": "1", "PYTHONNOUSERSITE": "1"}
 
     def _path(self, path: str) -> Path:

@@ -108,7 +108,7 @@ class LeaseLedger:
         """
         known = self.nodes.get(node)
         if known is not None and known.boot != boot:
-            self._end([one for one in self.sessions.values() if one.node == node], "the node began anew")
+            self._end([session for session in self.sessions.values() if session.node == node], "the node began anew")
         taken = known.taken if known is not None else Counter()
         new = NodeRecord(node, boot, address, dict(places), self._clock(), bool(known and known.draining), taken)
         self.nodes[node] = new
@@ -167,22 +167,28 @@ class LeaseLedger:
     def heard(self, sessions: Iterable[str]) -> list[str]:
         """Hear of the users of these sessions; returns those that are over."""
         over, now = [], self._clock()
-        for one in sessions:
-            if (found := self.sessions.get(one)) is not None:
+        for session in sessions:
+            if (found := self.sessions.get(session)) is not None:
                 found.heard = now
             else:
-                over.append(one)
+                over.append(session)
         return over
 
     def reclaim(self) -> dict[str, str]:
         """End what is overdue, or of which nothing is heard; gives why, by session."""
         now, found = self._clock(), {}
         for node in [one for one in self.nodes.values() if now - one.heard > self._terms.node_silent_s]:
-            found |= self._end([one for one in self.sessions.values() if one.node == node.id], "the node is silent")
+            found |= self._end(
+                [session for session in self.sessions.values() if session.node == node.id], "the node is silent"
+            )
             del self.nodes[node.id]
             self._db.execute("DELETE FROM nodes WHERE id = ?", (node.id,))
-        late = [one for one in self.sessions.values() if now > one.until]
-        silent = [one for one in self.sessions.values() if now <= one.until and now - one.heard > self._terms.silent_s]
+        late = [session for session in self.sessions.values() if now > session.until]
+        silent = [
+            session
+            for session in self.sessions.values()
+            if now <= session.until and now - session.heard > self._terms.silent_s
+        ]
         return found | self._end(late, "overdue") | self._end(silent, "nobody is heard of")
 
     def drain(self, node: str, draining: bool = True) -> None:
@@ -212,14 +218,14 @@ class LeaseLedger:
 
     def _end(self, sessions: Iterable[LeasedSession], why: str) -> dict[str, str]:
         found = {}
-        for one in sessions:
-            self._db.execute("DELETE FROM sessions WHERE id = ?", (one.id,))
-            del self.sessions[one.id]
-            self._by_user[one.user] -= 1
-            if one.node in self.nodes:
-                self.nodes[one.node].taken[one.kind] -= 1
+        for session in sessions:
+            self._db.execute("DELETE FROM sessions WHERE id = ?", (session.id,))
+            del self.sessions[session.id]
+            self._by_user[session.user] -= 1
+            if session.node in self.nodes:
+                self.nodes[session.node].taken[session.kind] -= 1
             self.ended[why] += 1
-            found[one.id] = why
+            found[session.id] = why
         return found
 
     def _keep_node(self, node: NodeRecord) -> None:
@@ -315,15 +321,15 @@ class _ManagerHandlers:
         return web.json_response({"released": self._ledger.release(request.match_info["session"])})
 
     async def sessions(self, _: web.Request) -> web.Response:
-        return web.json_response([asdict(one) for one in self._ledger.sessions.values()])
+        return web.json_response([asdict(session) for session in self._ledger.sessions.values()])
 
     async def status(self, _: web.Request) -> web.Response:
         nodes = [
-            {"id": one.id, "address": one.address, "draining": one.draining, "heard": one.heard,
-             "places": {kind: {"of": count, "taken": one.taken[kind]} for kind, (count, _) in one.places.items()}}
-            for one in self._ledger.nodes.values()
+            {"id": node.id, "address": node.address, "draining": node.draining, "heard": node.heard,
+             "places": {kind: {"of": count, "taken": node.taken[kind]} for kind, (count, _) in node.places.items()}}
+            for node in self._ledger.nodes.values()
         ]  # fmt: skip
-        users = Counter(one.user for one in self._ledger.sessions.values())
+        users = Counter(session.user for session in self._ledger.sessions.values())
         ended = dict(self._ledger.ended)
         return web.json_response(
             {"nodes": nodes, "sessions": len(self._ledger.sessions), "users": users, "ended": ended}

@@ -91,8 +91,8 @@ async def stream_live_view(socket: web.WebSocketResponse, session: NodeSession, 
         try:
             await asyncio.wait([*parts, acting, session.life], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for one in parts:
-                one.cancel()
+            for part in parts:
+                part.cancel()
             visit.end()
             # Not cancelled: what is under way in the page has to be finished, and has a deadline of its own.
             await asyncio.gather(*parts, return_exceptions=True)

@@ -88,7 +88,9 @@ def _work(ctx: StageContext, shard: str, folder: Path) -> list[dict[str, str]]:
     ctx.report(f"{shard}: takes in {len(chosen)} recordings")
     ingested = ctx.shared.ingest([ctx.ws.resolve(session.path) for session in chosen], ctx.iteration)
     trajectories = (replace(one.trajectory, run_id=ctx.run_id or None) for one in ingested)
-    stage_io.write_shard(folder, "trajectories", (record_to_row("trajectories", one) for one in trajectories))
+    stage_io.write_shard(
+        folder, "trajectories", (record_to_row("trajectories", trajectory) for trajectory in trajectories)
+    )
     stage_io.write_shard(folder, "tasks", (one.task_row for one in ingested if one.task_row))
     stage_io.write_shard(folder, "steps", (record_to_row("steps", step) for one in ingested for step in one.steps))
     stage_io.write_shard(folder, "thoughts", (row for one in ingested for row in one.thought_rows))

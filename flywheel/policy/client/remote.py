@@ -77,7 +77,7 @@ class ServerPool:
 
     def __init__(self, policy: config.PolicySettings) -> None:
         self._timeout_s = policy.timeout_s
-        self._all = [ServerConnection(one) for one in policy.servers]
+        self._all = [ServerConnection(server) for server in policy.servers]
         self._alone = len(self._all) == 1
         self._out: dict[ServerConnection, FlywheelError] = {}  # with what was last wrong with it
         self._failed: Counter[ServerConnection] = Counter()  # looks in vain since its last answer

@@ -111,7 +111,7 @@ def query_stage_artifacts(ws: Workspace, iteration: int, stage: str) -> list[Row
         path, rows, sha256 = ws.resolve(row["path"]), None, []
         if row["kind"] == "partition":
             files = partitions.read_part_list(path)
-            rows, sha256 = files and sum(one.rows for one in files), [one.sha256 for one in files or ()]
+            rows, sha256 = files and sum(file.rows for file in files), [one.sha256 for one in files or ()]
         elif row["path"] in makers:
             sha256 = lineage.find_weights_names(ws, iteration, makers[row["path"]], row["path"])
         elif path.is_file():
@@ -183,7 +183,7 @@ def _stage(ws: Workspace, iteration: int, stage: str, known: Row) -> Row:
     row |= {name: known.get(name) for name in (*facts, "reason")}
     if not known and stage in recorded and ws.partition("metrics", iteration, stage).is_dir():  # without Prefect
         metrics = partitions.read_partition(ws, "metrics", iteration, stage).to_pylist()
-        (work,) = (one for one in metrics if one["name"] == "seconds")
+        (work,) = (metric for metric in metrics if metric["name"] == "seconds")
         row |= {"seconds": work["value"], "shards": work["n"]}
     return row
 

@@ -190,13 +190,13 @@ def write_webdataset(steps: Iterable[ExportedStep], folder: Path, bytes_per_file
     count, number, size, tar = 0, 0, 0, None
     with atomic_folder(folder) as temporary:
         try:
-            for one in steps:
+            for step in steps:
                 if tar is None or size >= bytes_per_file:
                     if tar is not None:
                         tar.close()
                     tar = tarfile.open(temporary / f"{number:05d}.tar", "w", format=tarfile.USTAR_FORMAT)  # noqa: SIM115
                     number, size = number + 1, 0
-                size += _add_sample(tar, one)
+                size += _add_sample(tar, step)
                 count += 1
         finally:
             if tar is not None:

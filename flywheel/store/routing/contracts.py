@@ -281,15 +281,18 @@ def broken_scores_sql() -> str:
 
 
 def _cases(contracts: Sequence[RowContract]) -> str:
-    return ", ".join(f"CASE WHEN {one.fault} THEN coalesce({one.detail}, '') END AS {one.name}" for one in contracts)
+    return ", ".join(
+        f"CASE WHEN {contract.fault} THEN coalesce({contract.detail}, '') END AS {contract.name}"
+        for contract in contracts
+    )
 
 
 def _any(contracts: Sequence[RowContract]) -> str:
-    return " OR ".join(f"({one.fault})" for one in contracts)
+    return " OR ".join(f"({contract.fault})" for contract in contracts)
 
 
 def _first(contracts: Sequence[RowContract]) -> str:
-    return ", ".join(f"arg_min({one.name}, step) AS {one.name}" for one in contracts)
+    return ", ".join(f"arg_min({contract.name}, step) AS {contract.name}" for contract in contracts)
 
 
 # Steps as they lie in the files, each beside the one before it: where a trajectory's lie together and each follows the

@@ -176,7 +176,7 @@ class FindBar:
         """Carry out an action on the bar; None where it is meant for the page."""
         points = [value for value in vars(action).values() if isinstance(value, Point)]
         if points:
-            bar = next(one for one in self.elements if one["name"] == "find bar")
+            bar = next(element for element in self.elements if element["name"] == "find bar")
             if not (bar["x"] <= points[0].x < bar["x"] + bar["w"] and 0 <= points[0].y < bar["y"] + bar["h"]):
                 self._focused = False
                 await self._cover.page.evaluate("leave()")

@@ -518,7 +518,7 @@ class TouchDriver(InputDriver):
             await self._hotkey(page, ("esc",))
             return ""
         history = await page.send("Page.getNavigationHistory")
-        entries, now = [one["url"] for one in history["entries"]], history["currentIndex"]
+        entries, now = [entry["url"] for entry in history["entries"]], history["currentIndex"]
         here = next((one for one in allowed if is_within_prefixes(entries[now], (one,))), allowed[0])
         if now and is_within_prefixes(entries[now - 1], (here,)) and entries[now] != allowed[0]:
             await page.travel(-1)

@@ -85,7 +85,7 @@ class TaskIdentity:
         self._usual = {name: max(_count_mentions(address, name), 1) for name, _ in asked}
         others = [one for one in manifest.variants if one != variant]
         place = "{variant}" in template.replace(urlsplit(template).query, "")
-        self._others = {_normalise_address(template.replace("{variant}", one)) for one in others if place}
+        self._others = {_normalise_address(template.replace("{variant}", other)) for other in others if place}
         self._vouched = manifest.follow is True
         # Where nothing but chance makes the task, it is another one in each document that draws from it.
         texts = [*manifest.expressions.values(), manifest.server.model_dump_json() if manifest.server else ""]
@@ -367,7 +367,9 @@ class ManifestPages:
     @property
     def start_s(self) -> float:
         """The longest that the start of a session's server may take."""
-        return max((1.5 * one.server.start_s for one in self._manifests.values() if one.server), default=0.0)
+        return max(
+            (1.5 * manifest.server.start_s for manifest in self._manifests.values() if manifest.server), default=0.0
+        )
 
     def knows(self, task: Task) -> bool:
         """Tell whether `task` is of one of these manifests."""

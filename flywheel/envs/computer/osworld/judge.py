@@ -347,7 +347,7 @@ def score_same_sheets(result: str, expected: str | None, options: MetricOptions)
     books = {"R": openpyxl.load_workbook(result, data_only=True)}
     if expected is not None:
         books["E"] = openpyxl.load_workbook(expected, data_only=True)
-    return float(all(_SHEET_RULES[one["type"]](books, one) for one in options["rules"]))
+    return float(all(_SHEET_RULES[rule["type"]](books, rule) for rule in options["rules"]))
 
 
 def _find_sheet(books: Any, index: str | int) -> Any:
@@ -389,7 +389,7 @@ _SHEET_RULES = {"sheet_name": _same_sheet_names, "sheet_data": _same_sheet_value
 
 def _unknown_rule_type(_: Any, options: MetricOptions) -> str:
     rules = options.get("rules") or [{"type": "none at all"}]
-    return next((f"the rule {one.get('type')}" for one in rules if one.get("type") not in _SHEET_RULES), "")
+    return next((f"the rule {rule.get('type')}" for rule in rules if rule.get("type") not in _SHEET_RULES), "")
 
 
 TABLE_METRICS: dict[str, MetricFunction] = {
@@ -409,7 +409,7 @@ _PIECE = 2**20
 
 def score_moved_files(result: Any, rules: Any, _: MetricOptions) -> float:
     """Score a folder: 1 where it holds files of the expected names, and nothing else."""
-    return float(sorted(one["name"] for one in result["children"]) == sorted(rules["expected"]))
+    return float(sorted(child["name"] for child in result["children"]) == sorted(rules["expected"]))
 
 
 def score_same_zip(result: str, expected: str, _: MetricOptions) -> float:
@@ -456,12 +456,12 @@ _MAX_REASON_CHARACTERS = 200  # characters
 def main() -> None:
     told = json.load(sys.stdin)
     scores, reasons = [], []
-    for one in told["metrics"]:
+    for metric in told["metrics"]:
         score, why = _judge_metric(
-            one["func"], _resolve_value(one["result"]), _resolve_value(one["expected"]), one["options"]
+            metric["func"], _resolve_value(metric["result"]), _resolve_value(metric["expected"]), metric["options"]
         )
         scores.append(score)
-        reasons.append(f"{one['func']} {score:g}" + (f" ({why})" if why else ""))
+        reasons.append(f"{metric['func']} {score:g}" + (f" ({why})" if why else ""))
     print(json.dumps({"score": combine_scores(scores, told["conj"]), "reason": ", ".join(reasons)[:2000]}))
 
 

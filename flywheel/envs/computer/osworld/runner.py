@@ -58,11 +58,11 @@ class _StepRunner:
         await done[kind](said)
 
     async def _upload(self, said: Mapping[str, Any]) -> None:
-        contents = decode_files({one["path"]: one["content"] for one in said["files"]})
-        for one in said["files"]:
+        contents = decode_files({file["path"]: file["content"] for file in said["files"]})
+        for file in said["files"]:
             if self._after:  # a link or a pipe may lie there
-                await self._post("/execute", {"command": ["rm", "-rf", "--", one["path"]], "fresh": True})
-            await self._machine.put(one["path"], contents[one["path"]])
+                await self._post("/execute", {"command": ["rm", "-rf", "--", file["path"]], "fresh": True})
+            await self._machine.put(file["path"], contents[file["path"]])
 
     async def _execute(self, said: Mapping[str, Any]) -> None:
         """A command that fails is passed over, as OSWorld does, but for one that is done until it brings something
@@ -153,7 +153,7 @@ async def evaluate_osworld_task(computer: Computer, task: OsworldTask, gave_up: 
         return CheckerVerdict(score=0.0, reason="the agent gave up")
     await run_osworld_steps(computer, task.after, after=True)
     machine = computer.machine
-    told = {"conj": task.conj, "metrics": [await _resolve_metric(computer, one) for one in task.metrics]}
+    told = {"conj": task.conj, "metrics": [await _resolve_metric(computer, metric) for metric in task.metrics]}
     return await checker.run_checker(
         "of OSWorld",
         [sys.executable, "-I", _JUDGE_PROGRAM],

@@ -318,10 +318,12 @@ class _ExampleConverter:
             raise MalformedTask(f"{field}.parameters", f"{type(error).__name__} {error}") from None
 
     def _download(self, said: Mapping[str, Any]) -> dict[str, Any]:
-        return {"files": [self._put(one["path"], one["url"], _file_name(one["path"])) for one in said["files"]]}
+        return {"files": [self._put(file["path"], file["url"], _file_name(file["path"])) for file in said["files"]]}
 
     def _upload(self, said: Mapping[str, Any]) -> dict[str, Any]:
-        return {"files": [self._put(one["path"], one["local_path"], _file_name(one["path"])) for one in said["files"]]}
+        return {
+            "files": [self._put(file["path"], file["local_path"], _file_name(file["path"])) for file in said["files"]]
+        }
 
     def _put(self, path: str, url: str, name: str) -> dict[str, str]:
         place = PurePosixPath(path)

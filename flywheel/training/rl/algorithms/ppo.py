@@ -40,11 +40,14 @@ class Ppo:
 
 def normalise_advantages(estimates: Sequence[TurnEstimates]) -> list[TurnEstimates]:
     """Advantages to mean 0 and deviation 1 over all tokens; unchanged where all are the same."""
-    every = np.concatenate([turn for one in estimates for turn in one.advantages])
+    every = np.concatenate([turn for estimate in estimates for turn in estimate.advantages])
     mean, deviation = every.mean(), every.std()
     if deviation < 1e-8:
         return list(estimates)
-    return [replace(one, advantages=tuple((turn - mean) / deviation for turn in one.advantages)) for one in estimates]
+    return [
+        replace(estimate, advantages=tuple((turn - mean) / deviation for turn in estimate.advantages))
+        for estimate in estimates
+    ]
 
 
 ALGORITHMS["ppo"] = Ppo()
