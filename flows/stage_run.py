@@ -32,6 +32,7 @@ from flywheel.config import ClusterSettings, Settings, run_lock
 from flywheel.config.workspace import Workspace, iteration_label
 from flywheel.pipeline import dag
 from flywheel.pipeline.stage import StageContext
+from flywheel.store import partitions
 from flywheel.store.versioning import iteration_params
 from flywheel.utils.errors import ClusterError, FlywheelError, ShardBusy, WorkerLost
 from flywheel.utils.files import atomic_file, file_lock
@@ -52,6 +53,7 @@ def stage_flow(workspace: str, number: int, name: str) -> str:
 def run_stage_tasks(ctx: StageContext) -> str:
     """Run a stage within a flow: questions to people, shards, finish, version. Returns what came of it, in a line."""
     report_progress(ctx.stage, "begins")
+    partitions.leave_pandas_out()
     ask_for_route_labels(ctx)
     ask_reviewer(ctx)
     with run_history.without_tags():

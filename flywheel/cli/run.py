@@ -69,10 +69,12 @@ def stage_command(name: str, iteration: int, workspace: Path | None) -> None:
     from flywheel.maintenance import route_review
     from flywheel.pipeline import dag
     from flywheel.pipeline.stage import StageContext, clear_staging, run_stage
+    from flywheel.store import partitions
     from flywheel.store.versioning import iteration_params, stage_records
     from flywheel.utils.progress import replace_listener
 
     ws = Workspace.find(workspace)
+    partitions.leave_pandas_out()
     chosen = dag.find_stage(name)
     ctx = StageContext.open(ws, iteration, name)
     route_review.require_route_review(ws, iteration, name)

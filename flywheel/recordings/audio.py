@@ -9,12 +9,14 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
-import soundfile
 
 from flywheel.utils.errors import DataError
+
+if TYPE_CHECKING:  # its library takes a twentieth of a second to load, for which who reads no sound does not wait
+    import soundfile
 
 # Whether a sound file is whole is read from its own structure (checksums, numbers, positions, lengths of pages): a
 # decoder skips a page whose checksum is wrong and joins the rest, so all later speech would come too early.
@@ -173,6 +175,8 @@ def _check_flac(file: BinaryIO, path: Path) -> None:
         raise DataError(
             f"the audio's header says {rate} samples a second, its frames {said}", where=path, fix=FIX_COPY_AUDIO
         )
+    import soundfile
+
     md5, decoded, width = hashlib.md5(usedforsecurity=False), 0, -(-bits // 8)
     try:
         with soundfile.SoundFile(path) as sound:
@@ -268,6 +272,8 @@ def read_audio(path: Path) -> np.ndarray:
     Raises DataError for a file that is missing, is not sound, is damaged or cut off, has too few samples a second, or
     is empty.
     """
+    import soundfile
+
     check_sound_file(path)
     try:
         with soundfile.SoundFile(path) as sound:

@@ -8,6 +8,7 @@ import json
 import math
 import os
 import re
+import sys
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
@@ -330,6 +331,30 @@ def lock_partition(folder: Path, seconds: float) -> AbstractContextManager[None]
     iteration, table, ws = folder.parent, folder.parents[1], Workspace(folder.parents[3])
     name = "-".join([table.name, *(path.name.partition("=")[2] for path in (iteration, folder))])
     return file_lock(ws.state / "locks" / name, seconds, f"writing {ws.relative(folder)}")
+
+
+def leave_pandas_out() -> None:
+    """Let pyarrow convert Python values without pandas from here on in this process.
+
+    At its first conversion it imports pandas, half a second, lest a value be of that library; flywheel has none. Who
+    imports pandas, or asks pyarrow for a data frame, gets it all the same.
+    """
+    if "pandas" in sys.modules:
+        return
+    sys.meta_path.insert(0, _PandasHidden)
+    try:
+        pa.array([])  # pyarrow remembers that it did not find it
+    finally:
+        sys.meta_path.remove(_PandasHidden)
+
+
+class _PandasHidden:
+    """A finder of modules, before all others, for which pandas is not installed."""
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError(f"{name} is left out", name=name)
 
 
 def table_from_rows(table: str, rows: Iterable[Mapping[str, Any]], first: int = 0) -> pa.Table:

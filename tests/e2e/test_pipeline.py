@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -48,8 +49,6 @@ def test_the_order_follows_from_what_is_read():
 def test_the_pipeline_is_known_without_what_learns():
     """Who asks for the order waits for no torch."""
     code = "from flywheel.pipeline import dag; dag.all_stages(); import sys; print('torch' in sys.modules)"
-    import subprocess
-
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert told.stdout.strip() == "False"
 
@@ -147,9 +146,10 @@ _ASKED: set[str] = set()
 _PERHAPS = {"language_model"}  # read where a model writes, which is not so here
 
 
-@pytest.fixture(scope="module")
-def workspace(tmp_path_factory) -> Workspace:
-    ws = minimal_iterations.created(tmp_path_factory.mktemp("declared") / "ws", sessions=1)
+@pytest.fixture
+def workspace(tmp_path) -> Workspace:
+    """Iteration 1 is begun; each of its stages takes seconds."""
+    ws = minimal_iterations.created(tmp_path / "ws", sessions=1)
     small = {
         "recording.processes": 1,
         "recording.sessions_per_iteration": 1,
@@ -218,6 +218,52 @@ def test_what_a_stage_opens_is_what_it_declares(workspace):
         idle = [one for one, place in places.items() if not any(path.is_relative_to(place) for path in opened)]
         untrue += [(name, "does not open", one) for one in idle]
     assert untrue == [], "\n".join(map(str, untrue))
+
+
+# What a stage's process (`flywheel stage`) may load of these, each a twentieth of a second of the processor or more.
+_SLOW_IMPORTS = (
+    "torch",
+    "transformers",
+    "prefect",
+    "ray",
+    "pandas",
+    "great_expectations",
+    "playwright",
+    "aiohttp",
+    "uvicorn",
+    "pocketsphinx",
+)
+_MAY_LOAD = {
+    "ingest": {"pocketsphinx"},
+    "synthesize": {"playwright", "uvicorn"},
+    "rollout": {"torch", "transformers", "uvicorn"},
+    "route": {"pandas"},  # DuckDB looks whether a parameter of a contract is of it
+    "ct": {"torch", "transformers"},
+    "sft": {"torch", "transformers"},
+    "rl-games": {"torch", "transformers", "uvicorn"},
+    "rl-sites": {"torch", "transformers", "uvicorn"},
+    "merge": {"torch"},
+    "evaluate": {"torch", "transformers", "uvicorn"},
+    "promote": {"pandas"},
+}
+
+
+@pytest.mark.slow
+def test_a_stage_process_loads_no_more_than_it_works_with(workspace):
+    code = f"""
+import sys
+from flywheel.cli import main
+main(["stage", *sys.argv[1:]], standalone_mode=False)
+print("loaded:", *({{*sys.modules}} & {{*{_SLOW_IMPORTS!r}}}))
+"""
+    loaded = {}
+    for name in dag.stage_order(load_settings(workspace.params).synthesis.domains, closing=True):
+        done = subprocess.run(
+            [sys.executable, "-c", code, name, "--iteration", "1"], cwd=workspace.root, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        loaded[name] = {*done.stdout.split("loaded:")[1].split()}
+    assert {name: more for name, found in loaded.items() if (more := found - _MAY_LOAD.get(name, set()))} == {}
 
 
 def test_inputs_are_json(workspace):

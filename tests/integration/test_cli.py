@@ -77,8 +77,14 @@ def test_the_table_of_commands_says_what_the_command_says(words):
         assert (found.name, found.get_short_help_str(200)) == (words[-1], group.table[words[-1]][1])
 
 
+# What help loads none of, and a command what it works with: each takes a twentieth of a second or more.
+_SLOW_IMPORTS = """
+torch transformers prefect ray dvc pandas great_expectations playwright aiohttp uvicorn starlette jinja2 soundfile
+rich flows flywheel.config pydantic yaml ruamel duckdb pyarrow numpy PIL httpx psutil
+""".split()  # noqa: SIM905
+
+
 def test_help_of_the_command_and_its_groups_loads_none_of_what_commands_work_with():
-    heavy = ("torch", "prefect", "flows", "pydantic", "pyarrow", "duckdb", "dvc", "flywheel.config")
     code = f"""
 import sys
 from flywheel.cli import main
@@ -88,12 +94,74 @@ for words in [(), *main.iterate_commands()]:
         group = getattr(group, "table", {{}}).get(word)
     if hasattr(group, "table"):
         main([*words, "--help"], standalone_mode=False)
-sys.exit(", ".join({{*sys.modules}} & {{*{heavy!r}}}) or None)
+sys.exit(", ".join({{*sys.modules}} & {{*{_SLOW_IMPORTS!r}}}) or None)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert "settings" in done.stdout
     assert "rollback" in done.stdout
+
+
+_MAY_LOAD = {  # `run` until its first line
+    "status": "rich flywheel.config ruamel duckdb pyarrow numpy",
+    "query": "rich flywheel.config duckdb pyarrow numpy",
+    "run": "rich flywheel.config pydantic yaml ruamel duckdb pyarrow numpy PIL httpx psutil flows",
+}
+_TELL_LOADED = """
+import os, sys
+from flywheel.cli import main
+
+def tell():
+    print("loaded:", *({{*sys.modules}} & {{*{heavy!r}}}), file=sys.stderr, flush=True)
+
+if sys.argv[1] == "run":
+    from flywheel.cli import console
+    def first_line(screen, stage, line):
+        print(stage, line, flush=True)
+        tell()
+        os._exit(0)
+    console.RunConsole.__call__ = first_line
+main(sys.argv[1:], standalone_mode=False)
+tell()
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["status"], "every stage is recorded in DVC and unchanged"),
+        (["query", "select count(*) from trajectories"], "count_star()"),
+        (["run"], "run iteration 001 of "),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_a_command_loads_no_more_than_it_works_with(words, said, workspace, three_iterations, tmp_path):
+    folder = (
+        workspace.root if words == ["run"] else shutil.copytree(three_iterations, tmp_path / "three", symlinks=True)
+    )
+    code = _TELL_LOADED.format(heavy=_SLOW_IMPORTS)
+    done = subprocess.run([sys.executable, "-c", code, *words], cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert said in done.stdout
+    loaded = {*done.stderr.split("loaded:")[1].split()}
+    assert loaded - {*_MAY_LOAD[words[0]].split()} == set()
+
+
+def test_tables_are_made_without_pandas_and_data_frames_with_it():
+    code = """
+import sys
+from flywheel.store import partitions
+partitions.leave_pandas_out()
+rows = [{"iteration": 1, "tag": "ct", "step": 0, "value": 2.5}]
+table = partitions.pa.Table.from_pylist(rows)
+assert "pandas" not in sys.modules
+assert table.to_pandas().to_dict("records") == rows
+import pandas
+partitions.leave_pandas_out()
+assert sys.modules["pandas"] is pandas
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_outside_a_workspace(tmp_path):

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from flywheel.envs.phone.emulated_phone import PhoneBackend
+from flywheel.envs.phone.phone_backend import PhoneBackend
 from flywheel.envs.registry import BACKENDS
 
 BACKENDS["phone"] = PhoneBackend()

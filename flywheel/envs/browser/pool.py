@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanag
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from flywheel.agent.actions import Action
 from flywheel.config import SandboxSettings, Settings
@@ -27,9 +27,11 @@ from flywheel.envs.browser.fleet import CLOSE_TIMEOUT_S, BackgroundTasks, Browse
 from flywheel.envs.browser.page_source import PageSession, PageSource
 from flywheel.envs.browser.pages.manifest import load_page_manifests
 from flywheel.envs.browser.pages.session import ManifestPages
-from flywheel.envs.suites.server import WorldServer
 from flywheel.utils import child_processes
 from flywheel.utils.errors import EnvError, EnvTimeout
+
+if TYPE_CHECKING:
+    from flywheel.envs.suites.server import WorldServer
 
 
 @dataclass(frozen=True)
@@ -437,6 +439,8 @@ async def open_page_sources(settings: Settings, root: Path | None = None) -> Asy
     root: what relative paths of synthesis.manifests are relative to, by default the current folder. Raises BadInput
     for a wrong manifest, or one whose package is not fetched.
     """
+    from flywheel.envs.suites.server import WorldServer  # brings a web server, for which drawing tasks does not wait
+
     manifests = load_page_manifests(settings.synthesis.manifests, root or Path())
     async with AsyncExitStack() as stack:
         worlds = await stack.enter_async_context(WorldServer())

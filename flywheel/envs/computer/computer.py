@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from aiohttp import web
-
 from flywheel.agent.actions import ACTION_NAMES, Action, CallUser, Finished, Hotkey, ToolCall, Type, Wait
 from flywheel.envs.computer import desktop, sdk_functions
 from flywheel.envs.computer.desktop import Desktop, UnsupportedAction
@@ -25,6 +23,8 @@ from flywheel.envs.computer.task_spec import TOOL_READABLE_FOLDERS, ComputerTask
 from flywheel.utils.errors import EnvError
 
 if TYPE_CHECKING:
+    from aiohttp import web
+
     from flywheel.envs.computer.mcp_tools import McpTools
 
 
@@ -56,6 +56,8 @@ class TaskSite:
 
     async def start(self, socket: Path) -> None:
         """Answer at a unix socket."""
+        from aiohttp import web  # takes a quarter of a second, and most tasks have no site
+
         application = web.Application(client_max_size=_MAX_FORM_BYTES)
         application.add_routes([web.post("/send", self._send), web.get("/{path:.*}", self._page)])
         self._runner = web.AppRunner(application, access_log=None, handle_signals=False, shutdown_timeout=0.1)
@@ -66,6 +68,8 @@ class TaskSite:
         await self._runner.cleanup()
 
     async def _page(self, request: web.Request) -> web.Response:
+        from aiohttp import web
+
         path = request.match_info["path"] or "index.html"
         if path not in self._pages:
             return web.Response(status=404, text="There is no such page.")
@@ -73,6 +77,8 @@ class TaskSite:
         return web.Response(text=self._pages[path], content_type=kind, headers={"Cache-Control": "no-store"})
 
     async def _send(self, request: web.Request) -> web.Response:
+        from aiohttp import web
+
         fields = {}
         for name, value in (await request.post()).items():
             fields[name] = value if isinstance(value, str) else value.file.read().decode("utf-8", "replace")

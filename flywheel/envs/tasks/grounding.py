@@ -12,7 +12,6 @@ from types import TracebackType
 
 import numpy as np
 from PIL import Image as Picture
-from playwright.sync_api import Error, sync_playwright
 
 from flywheel.config import Settings
 from flywheel.envs.browser import chromium
@@ -45,6 +44,8 @@ class SceneRenderer:
         self._executable, self._timeout = executable, timeout_s * 1000
 
     def __enter__(self) -> SceneRenderer:
+        from playwright.sync_api import Error, sync_playwright  # takes a tenth of a second
+
         self._playwright = sync_playwright().start()
         try:
             self._browser = self._playwright.chromium.launch(
@@ -71,6 +72,8 @@ class SceneRenderer:
         return np.concatenate(parts) if parts else np.zeros((0, SCENE_SIDE, SCENE_SIDE, 3), dtype=np.uint8)
 
     def _sheet(self, scenes: Sequence[Scene]) -> np.ndarray:
+        from playwright.sync_api import Error
+
         try:
             self._page.set_content(SHEET_STYLE + "".join(scene.html for scene in scenes), timeout=self._timeout)
             png = self._page.screenshot(timeout=self._timeout)

@@ -8,18 +8,20 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote_plus, urlencode, urlsplit
 
 from flywheel.envs import verdict
 from flywheel.envs.base import Task
 from flywheel.envs.browser.page_source import LoginSteps
 from flywheel.envs.browser.pages import packages
-from flywheel.envs.browser.pages.file_server import FileServer, ServedFolder
 from flywheel.envs.browser.pages.manifest import PAGE_VERIFIER, PageManifest, SeedParameter, check_start_page
 from flywheel.envs.browser.pages.packages import ServerPrograms
 from flywheel.envs.browser.pages.server import PageServer
 from flywheel.utils.errors import BadInput, EnvError
+
+if TYPE_CHECKING:
+    from flywheel.envs.browser.pages.file_server import ServedFolder
 
 # Login: cookies and headers that the browser sends, a form filled in before the first page.
 
@@ -341,6 +343,8 @@ class ManifestPages:
     """
 
     def __init__(self, manifests: Mapping[str, PageManifest]) -> None:
+        from flywheel.envs.browser.pages.file_server import FileServer, ServedFolder  # brings a web server
+
         self._manifests = dict(manifests)
         self._served: dict[str, ServedFolder] = {}
         self._programs: dict[str, ServerPrograms] = {}

@@ -1,0 +1,91 @@
+"""Implement the back-end `phone`: the browsers' sandbox with fingers for a mouse, and the emulated phone's pages."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from flywheel.config import SandboxSettings, Settings
+from flywheel.envs.base import Task, TaskSuite
+from flywheel.envs.browser import chromium
+from flywheel.envs.browser.pool import BrowserPool
+from flywheel.envs.registry import BackendSettings, EnvLimits, EnvPool, parse_backend_settings
+from flywheel.envs.suites.phone.world import PHONE
+from flywheel.envs.verdict import Verifier
+from flywheel.utils.errors import BadInput, Finding, run_diagnostic
+
+_BACKEND_NAME = "phone"
+_IN_IDENTITY = {"width", "height", "step_ms", "frames", "heap_mb", "download_mb"}  # settings that change what happens
+
+
+class PhoneSettings(BackendSettings):
+    """Emulated phones. What is not said here is as `sandbox` has it for browsers."""
+
+    width: int = Field(360, ge=240, le=640)
+    """Of the screen, in pixels."""
+    height: int = Field(640, ge=320, le=1400)
+    """Of the screen, in pixels."""
+
+
+class PhoneBackend:
+    """Implement the back-end of the emulated phone."""
+
+    def suites(self) -> Iterable[str]:
+        return [PHONE.name]
+
+    def suite(self, name: str) -> TaskSuite:
+        """Return the phone's one task suite, whatever `name`."""
+        return PHONE
+
+    def verifier(self, task: Task) -> Verifier:
+        """Return the verifier that `task` names. Raises BadInput where there is none of that name."""
+        found = PHONE.verifier(task.verifier)
+        if found is None:
+            raise BadInput(f"no verifier is called {task.verifier!r}", where=task.task_id, fix="draw the task again")
+        return found
+
+    def limits(self, settings: Settings) -> EnvLimits:
+        """Return how many environments may be open at once, and their deadlines, by the settings."""
+        return parse_backend_settings(settings, _BACKEND_NAME, PhoneSettings).limits
+
+    def identity(self, settings: Settings) -> Mapping[str, Any]:
+        """Return those of its settings that an episode's course depends on."""
+        return phone_browser_settings(settings).model_dump(include=_IN_IDENTITY)
+
+    def check(self, settings: Settings) -> None:
+        """Check its settings and what this machine needs for them. Raises BadInput."""
+        parse_backend_settings(settings, _BACKEND_NAME, PhoneSettings)
+        chromium.find_chromium(settings.sandbox)
+
+    def diagnose(self, settings: Settings) -> Iterable[Finding]:
+        """Say, for `flywheel doctor`, whether this machine has what it needs."""
+        return (
+            run_diagnostic(_BACKEND_NAME, lambda: f"phones are shown by {chromium.find_chromium(settings.sandbox)}"),
+        )
+
+    @asynccontextmanager
+    async def open(self, settings: Settings, root: Path | None) -> AsyncIterator[EnvPool]:
+        """Open a pool of its environments until the block ends.
+
+        root: the folder that relative paths in the settings count from; None: the current one. Raises EnvError where
+        none can be opened.
+        """
+        from flywheel.envs.phone.emulated_phone import PhoneServer  # brings a web server
+
+        async with (
+            PhoneServer() as source,
+            BrowserPool(phone_browser_settings(settings), source, root, touch=True) as pool,
+        ):
+            yield pool
+
+
+def phone_browser_settings(settings: Settings) -> SandboxSettings:
+    """Return the settings of the browsers that show the phones."""
+    chosen = parse_backend_settings(settings, _BACKEND_NAME, PhoneSettings)
+    return settings.sandbox.model_copy(
+        update={"width": chosen.width, "height": chosen.height, "pages": chosen.places, "timeout_s": chosen.timeout_s}
+    )
