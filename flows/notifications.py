@@ -29,13 +29,13 @@ def notify(ws: Workspace, rules: OperationsSettings, event: Event, text: str) ->
 
 
 def _run_command(ws: Workspace, command: str, event: str, text: str) -> None:
-    told = {"event": event, "text": text, "workspace": str(ws.root)}
+    message = {"event": event, "text": text, "workspace": str(ws.root)}
     variables = {**os.environ, "FLYWHEEL_EVENT": event, "FLYWHEEL_TEXT": text}
     try:
         done = subprocess.run(
             command,
             shell=True,
-            input=json.dumps(told),
+            input=json.dumps(message),
             text=True,
             env=variables,
             cwd=ws.root,

@@ -70,8 +70,8 @@ def _cached_database_path() -> Path:
 def _is_sound(file: Path) -> bool:
     try:
         with contextlib.closing(sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True)) as connection:
-            (said,) = connection.execute("PRAGMA quick_check").fetchone()
-            return said == "ok" and bool(connection.execute("SELECT * FROM alembic_version").fetchone())
+            (verdict,) = connection.execute("PRAGMA quick_check").fetchone()
+            return verdict == "ok" and bool(connection.execute("SELECT * FROM alembic_version").fetchone())
     except sqlite3.Error:
         return False
 
@@ -150,8 +150,8 @@ def _reason(error: BaseException, url: sqlalchemy.URL) -> str:
     """What was first raised says it, in one line; SQLAlchemy packs it into statements and links."""
     while cause := error.__cause__ or getattr(error, "orig", None):
         error = cause
-    said = first_line(str(error)) or type(error).__name__
-    return said.replace(url.password, "***") if url.password else said
+    reason = first_line(str(error)) or type(error).__name__
+    return reason.replace(url.password, "***") if url.password else reason
 
 
 # The server, as `prefect server start` starts it, but that it answers to its own host and origin alone, which Prefect

@@ -107,10 +107,10 @@ class StepCounts:
         texts."""
         pages, typed = self.pages, self.typed
         while True:
-            said = [", ".join(f"{kind or 'no action'} {n}" for kind, n in self.actions)]
-            said += [f"typed {', '.join(repr(text) for text in typed)}"] * bool(typed)
-            said += [f"pages {', '.join(pages)}"] * bool(pages)
-            text = "; ".join(said) + "."
+            parts = [", ".join(f"{kind or 'no action'} {n}" for kind, n in self.actions)]
+            parts += [f"typed {', '.join(repr(text) for text in typed)}"] * bool(typed)
+            parts += [f"pages {', '.join(pages)}"] * bool(pages)
+            text = "; ".join(parts) + "."
             if len(text) <= characters or not (pages or typed):
                 return truncate_end(text, characters)
             pages, typed = (pages[1:], typed) if pages else (pages, typed[1:])
@@ -231,13 +231,13 @@ class StepHistory:
             if begin - self.digest.steps >= self._summarizer.every:
                 self.digest = self._summarizer.digest(self.digest, self._steps[self.digest.steps : begin])
             begin = min(self.digest.steps, older)
-        told = self._steps and (policy.history_n_images > 1 or policy.functions)
+        shows_outcome = self._steps and (policy.history_n_images > 1 or policy.functions)
         return EpisodeMemory(
             working=tuple(self._steps[older:]),
             episodic=tuple(summarise_step(step) for step in self._steps[begin:older]),
             before=self.digest.steps if digested else 0,
             digest=self.digest.text if digested else "",
-            result=format_outcome(self._steps[-1]) if told else "",
+            result=format_outcome(self._steps[-1]) if shows_outcome else "",
         )
 
 

@@ -269,8 +269,8 @@ def _screen_tool(grammar: Grammar) -> tuple[str, str, dict[str, Any], list[str]]
         name: option for name, option in _OPTIONS.items() if name not in _NEEDED_BY or _NEEDED_BY[name] & set(actions)
     }
     action = {"type": "string", "enum": list(actions), "description": about}
-    told = f"{what} {scale} Point at the middle of an element."
-    return "mobile_use" if mobile else "computer_use", told, {"action": action, **options}, ["action"]
+    description = f"{what} {scale} Point at the middle of an element."
+    return "mobile_use" if mobile else "computer_use", description, {"action": action, **options}, ["action"]
 
 
 def _signature(name: str, about: str, properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
@@ -313,12 +313,12 @@ def build_context(
         raise BadInput("there is nothing to see and nothing to read", fix="give a screen, or an observation's text")
     screen_size = NO_SCREEN if screenshot is None else screenshot_size(screenshot, policy.max_image_side)
     grammar = Grammar.of(policy, screen_size)
-    told = format_instructions(grammar)
+    instructions = format_instructions(grammar)
     memory = history if isinstance(history, EpisodeMemory) else build_memory(history, policy)
     memory = replace(memory, observation=observation)
 
     def attempt(kept: EpisodeMemory) -> tuple[Context, int]:
-        context = _render(told, instruction, kept, screenshot, grammar, policy)
+        context = _render(instructions, instruction, kept, screenshot, grammar, policy)
         return context, count_tokens_upper_bound(context, policy) if count is None else count(context)
 
     context, tokens = attempt(memory)

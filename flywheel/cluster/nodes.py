@@ -350,14 +350,14 @@ class TeamRanks:
         if not ray.wait([node.news], timeout=0)[0]:
             if time.monotonic() - node.since < self._team.silent_s:
                 return []
-            said = f"its node has been silent for {self._team.silent_s:g} s"
+            reason = f"its node has been silent for {self._team.silent_s:g} s"
         else:
             try:
                 news, node.news = node.news, None
                 return ray.get(news)
             except RayError as error:
-                said = f"its node was lost ({type(error).__name__})"
-        return [RankAnswer(rank, ended=said) for rank in node.ranks if rank in waiting]
+                reason = f"its node was lost ({type(error).__name__})"
+        return [RankAnswer(rank, ended=reason) for rank in node.ranks if rank in waiting]
 
 
 def _node_addresses(group: PlacementGroup) -> list[str]:

@@ -245,8 +245,8 @@ class RayCluster:
         self.alive()
         has = [node["Resources"] for node in list_live_nodes()]
         wanted = resources.compute_worker_resources(stage, ctx, self.limits, has)
-        if said := resources.describe_missing_resources(wanted, has):
-            raise ClusterError(said, where=f"stage {ctx.stage}", fix="add it (docs/cluster.md#the-cluster)")
+        if missing := resources.describe_missing_resources(wanted, has):
+            raise ClusterError(missing, where=f"stage {ctx.stage}", fix="add it (docs/cluster.md#the-cluster)")
         return RayWorkers(self, stage, ctx, wanted)
 
     def check(self) -> None:

@@ -102,16 +102,16 @@ def _parameters(block: type[BaseModel], name: str) -> Iterator[ParameterInfo]:
     default, schemas = block().model_dump(mode="json"), block.model_json_schema()["properties"]
     for field in _own_fields_first(block):
         if not _is_block(block.model_fields[field].annotation):
-            told = {
+            schema = {
                 key: value for key, value in schemas[field].items() if key not in ("default", "title", "description")
             }
-            yield ParameterInfo(f"{name}.{field}".lstrip("."), _description(block, field), told, default[field])
+            yield ParameterInfo(f"{name}.{field}".lstrip("."), _description(block, field), schema, default[field])
 
 
 def _own_fields_first(block: type[BaseModel]) -> list[str]:
     """Its fields: first what it has of its own, then what it shares with other blocks."""
-    told = [name for base in block.__mro__ for name in inspect.get_annotations(base)]
-    return [name for name in dict.fromkeys(told) if name in block.model_fields]
+    field_names = [name for base in block.__mro__ for name in inspect.get_annotations(base)]
+    return [name for name in dict.fromkeys(field_names) if name in block.model_fields]
 
 
 def _description(block: type[BaseModel], field: str) -> str:

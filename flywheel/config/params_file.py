@@ -40,9 +40,11 @@ class SettingsFault:
 
     def names(self, parameters: Iterable[str]) -> bool:
         """Tell whether it is about one of these parameters, or a block or an entry of one."""
-        said = {self.parameter} if self.parameter else set(re.findall(r"[a-z_]+(?:\.[a-z_]+)+", self.message))
+        mentioned = {self.parameter} if self.parameter else set(re.findall(r"[a-z_]+(?:\.[a-z_]+)+", self.message))
         return any(
-            f"{one}.".startswith(f"{name}.") or f"{name}.".startswith(f"{one}.") for one in said for name in parameters
+            f"{one}.".startswith(f"{name}.") or f"{name}.".startswith(f"{one}.")
+            for one in mentioned
+            for name in parameters
         )
 
 
@@ -57,9 +59,9 @@ def list_settings_faults(error: ValidationError, settings: type[BaseModel]) -> l
         path = [str(part) for part in fault["loc"]]
         found = resolve_parameter_path(path, settings)
         name = ".".join(path if found is None else found)
-        if said := renamed.describe_renamed(".".join(path), fault["input"]):
+        if hint := renamed.describe_renamed(".".join(path), fault["input"]):
             earlier.add(name)
-        by_name.setdefault(name, []).append(said or _describe_fault(fault, path, settings))
+        by_name.setdefault(name, []).append(hint or _describe_fault(fault, path, settings))
     return [
         SettingsFault(name, ", or ".join(dict.fromkeys(messages)), name in earlier)
         for name, messages in by_name.items()

@@ -132,8 +132,8 @@ def _rename_line(line: str, found: re.Match[str], block: str) -> str:
     leaf, value = found[2], found[5]
     name = RENAMED.get(f"{block}.{leaf}", f"{block}.{leaf}")
     new = RENAMED_VALUES.get(name, {}).get(value, value)
-    told = "" if value is None else f"{found[3]}{found[4]}{new}{found[4]}"
-    return f"{found[1]}{name.partition('.')[2]}:{told}{line[found.end() :]}"
+    renamed_value = "" if value is None else f"{found[3]}{found[4]}{new}{found[4]}"
+    return f"{found[1]}{name.partition('.')[2]}:{renamed_value}{line[found.end() :]}"
 
 
 def _list_changes(before: dict[str, Any], wanted: dict[str, Any]) -> Iterator[str]:

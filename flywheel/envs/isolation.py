@@ -52,8 +52,8 @@ def explain_missing_bwrap() -> str:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"bubblewrap does not work here: {error}"
-    said = " ".join(tried.stderr.split())
-    return f"bubblewrap does not work here: {said[:200] or tried.returncode}" if tried.returncode else ""
+    complaint = " ".join(tried.stderr.split())
+    return f"bubblewrap does not work here: {complaint[:200] or tried.returncode}" if tried.returncode else ""
 
 
 def wrap_in_bwrap(

@@ -144,11 +144,11 @@ def parse_backend_settings(settings: Settings, name: str, form: type[B]) -> B:
     try:
         return form.model_validate(settings.sandbox.kinds.get(name, {}))
     except ValidationError as error:
-        said = " | ".join(
+        faults = " | ".join(
             f"{_SETTINGS_KEY}.{name}.{fault.line}" for fault in params_file.list_settings_faults(error, form)
         )
         raise BadInput(
-            f"wrong parameter: {said}", where=f"{_SETTINGS_KEY}.{name}", fix="change it and run again"
+            f"wrong parameter: {faults}", where=f"{_SETTINGS_KEY}.{name}", fix="change it and run again"
         ) from None
 
 

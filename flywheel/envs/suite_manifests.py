@@ -95,8 +95,8 @@ def _read_yaml_mapping(path: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"the manifest cannot be read: {error}", where=path, fix="check the path") from None
     except yaml.YAMLError as error:
-        said = str(error).replace("\n", " ")
-        raise BadInput(f"the manifest is not YAML: {said}", where=path, fix="mend that place") from None
+        reason = str(error).replace("\n", " ")
+        raise BadInput(f"the manifest is not YAML: {reason}", where=path, fix="mend that place") from None
     if not isinstance(found, dict):
         raise BadInput("the manifest is no mapping", where=path, fix="begin with kind, world and tasks")
     return found

@@ -33,8 +33,8 @@ def held_out_key(settings: Settings, task_ids: Sequence[str]) -> str:
     any order.
     """
     blocks = (settings.policy, settings.language_model, settings.sandbox, settings.evaluation)
-    said = [settings.seed, [block.model_dump(mode="json") for block in blocks], sorted(task_ids)]
-    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
+    content = [settings.seed, [block.model_dump(mode="json") for block in blocks], sorted(task_ids)]
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def read_comparable_outcomes(ws: Workspace, iteration: int, about: str) -> dict[str, SolvedShares]:

@@ -243,7 +243,7 @@ def estimate_error_rates(
 def explain_judgement(found: GateJudgement, rule: PromotionSettings, against: str, *, seed: int = 0) -> str:
     """Explain a judgement in one line: what was found, what the rule makes of it, and how often the rule errs."""
     bad, good = gate_bounds(rule)
-    said = {
+    words = {
         "pass": _GOOD_WORDS[rule.rule == "superiority"],
         "fail": _BAD_WORDS[rule.rule == "superiority"],
         "undecided": "not decided",
@@ -253,7 +253,7 @@ def explain_judgement(found: GateJudgement, rule: PromotionSettings, against: st
     )  # of a few tasks: no share is nil for having not been seen
     rates = estimate_error_rates(rule, share, seed=seed)
     return (
-        f"{said[found.verdict].format(margin=f'{rule.margin:g}')} against {against}: success {found.difference:+.3f} "
+        f"{words[found.verdict].format(margin=f'{rule.margin:g}')} against {against}: success {found.difference:+.3f} "
         f"[{found.low:+.3f}, {found.high:+.3f}] on {found.n} fresh tasks (at most {rule.tasks}); of models like these, "
         f"which differ on {share:.0%} of tasks, this rule promotes one at {bad:+g} in {rates.type_i_error:.1%} of "
         f"cases and keeps one at {good:+g} back in {rates.type_ii_error:.1%}"
@@ -326,13 +326,13 @@ def parse_gate_metrics(rows: Iterable[Mapping[str, Any]], rule: PromotionSetting
 
     rows: of one iteration. rule: block `promotion`, by which the decision is made again.
     """
-    told = {row["name"]: row for row in rows if row["domain"] == metrics.ALL_DOMAINS}
+    by_name = {row["name"]: row for row in rows if row["domain"] == metrics.ALL_DOMAINS}
     found = {}
     for rival, end in _METRIC_SUFFIX.items():
-        row = told.get(f"gate_difference{end}")
+        row = by_name.get(f"gate_difference{end}")
         if row is not None:
             passing, failing, discordance = (
-                told[f"gate_{name}{end}"]["value"] for name in ("passing", "failing", "discordance")
+                by_name[f"gate_{name}{end}"]["value"] for name in ("passing", "failing", "discordance")
             )
             found[rival] = GateJudgement(
                 decide_gate(passing, failing, rule),

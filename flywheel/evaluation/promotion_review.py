@@ -109,9 +109,9 @@ def decide_promotion(ws: Workspace, iteration: int, *, promote: bool, reviewer: 
     """
     if not reviewer.strip():
         raise BadInput("the reviewer has no name", fix="give yours")
-    for name, said, most in (("name", reviewer, MAX_REVIEWER_LENGTH), ("comment", comment, MAX_COMMENT_LENGTH)):
-        if len(said) > most:
-            raise BadInput(f"a {name} may have {most:,} characters, this one has {len(said):,}", fix="shorten it")
+    for name, text, most in (("name", reviewer, MAX_REVIEWER_LENGTH), ("comment", comment, MAX_COMMENT_LENGTH)):
+        if len(text) > most:
+            raise BadInput(f"a {name} may have {most:,} characters, this one has {len(text):,}", fix="shorten it")
     with file_lock(ws.state / "review.lock", _WAIT_S, "deciding a promotion"):
         if why := find_review_obstacle(ws, iteration):
             raise why

@@ -55,8 +55,8 @@ class Checkup:
         return {name: (sum(outcomes), len(outcomes)) for name, outcomes in of.items()}
 
     def __str__(self) -> str:
-        said = ", ".join(f"{name} {solved} of {n}" for name, (solved, n) in self.shares().items())
-        return f"the model of iteration {iteration_label(self.iteration)} on fresh tasks: {said}"
+        shares = ", ".join(f"{name} {solved} of {n}" for name, (solved, n) in self.shares().items())
+        return f"the model of iteration {iteration_label(self.iteration)} on fresh tasks: {shares}"
 
 
 def run_checkup(ws: Workspace, settings: Settings, run_id: str = "") -> Checkup:

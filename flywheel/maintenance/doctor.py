@@ -148,11 +148,11 @@ def check_recorded_data(root: Path) -> list[Finding]:
     found = [Finding("data", "missing", f"{one.path} is {one.change}", one.repair_command) for one in damage[:5]]
     if len(damage) > len(found):
         found.append(Finding("data", "missing", f"and {len(damage) - len(found)} more", "flywheel status"))
-    told = {one.path for one in damage}
+    damaged = {one.path for one in damage}
     found += [
         Finding("data", "missing", f"{fault.where}: {fault.what}", fault.fix)
         for fault in faults
-        if fault.where.rpartition("/")[0] not in told
+        if fault.where.rpartition("/")[0] not in damaged
     ]
     finished = [int(path.parent.name) for path in ws.root.glob("iterations/*/promotion.json")]
     if finished and not found:

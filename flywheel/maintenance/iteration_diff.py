@@ -71,12 +71,12 @@ def _kinds(connection: duckdb.DuckDBPyConnection, at: dict[str, int]) -> list[Ro
 
 def _numbers(connection: duckdb.DuckDBPyConnection, at: dict[str, int]) -> list[Row]:
     """Summarise by iteration: how many have one, the mean, and the quantiles 0, 0.1, 0.5, 0.9, 1."""
-    told = " UNION ALL ".join(
+    summaries = " UNION ALL ".join(
         f"""SELECT '{name}' AS name, iteration, count({value}) AS n, avg({value}) AS mean,
             quantile_disc({value}, [0, 0.1, 0.5, 0.9, 1]) AS quantiles FROM {_ROUTED.format(**at)} GROUP BY iteration"""
         for name, value in _NUMBERS.items()
     )
-    return database.query_rows(connection, f"{told} ORDER BY name, iteration")
+    return database.query_rows(connection, f"{summaries} ORDER BY name, iteration")
 
 
 def _metrics(connection: duckdb.DuckDBPyConnection, at: dict[str, int]) -> list[Row]:

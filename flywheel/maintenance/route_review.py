@@ -77,9 +77,9 @@ class RouteQuestion:
     @property
     def line(self) -> str:
         """Say in a line what it was, where it went, who said what."""
-        said = ", ".join(_verdict_text(verdict) for verdict in self.verdicts)
+        verdicts = ", ".join(_verdict_text(verdict) for verdict in self.verdicts)
         instruction = " ".join(self.instruction.split())[:120]
-        return f"{self.domain}, {self.world}: {instruction}; went to {self.destination} ({said or self.reason})"
+        return f"{self.domain}, {self.world}: {instruction}; went to {self.destination} ({verdicts or self.reason})"
 
 
 def open_questions(ws: Workspace, iteration: int) -> list[RouteQuestion]:
@@ -93,9 +93,9 @@ def open_questions(ws: Workspace, iteration: int) -> list[RouteQuestion]:
         rows = _draw_sample(connection, iteration, iteration_params.load_iteration_params(ws, iteration))
         which = [row["trajectory_id"] for row in rows]
         scores = _read_scorer_verdicts(connection, iteration, which)
-        said = _newest_labels(connection, iteration, review_queue(ws, iteration))
+        newest = _newest_labels(connection, iteration, review_queue(ws, iteration))
     return [
-        RouteQuestion(**row, verdicts=tuple(scores.get(name, ())), **said.get(name, {}))
+        RouteQuestion(**row, verdicts=tuple(scores.get(name, ())), **newest.get(name, {}))
         for name, row in zip(which, rows, strict=True)
     ]
 
@@ -218,7 +218,7 @@ def _read_scorer_verdicts(
     connection: duckdb.DuckDBPyConnection, iteration: int, which: Iterable[str]
 ) -> dict[str, list[dict[str, Any]]]:
     """trajectory_id -> what each scorer says of it: `scorer`, `score`, `threshold`, `v`, `detail`."""
-    said = database.query_rows(
+    rows = database.query_rows(
         connection,
         """SELECT trajectory_id, scorer, score, threshold, v, detail FROM scores
         WHERE iteration = $iteration AND stage = 'score' AND list_contains($which, trajectory_id)
@@ -226,7 +226,7 @@ def _read_scorer_verdicts(
         {"iteration": iteration, "which": list(which)},
     )
     found: dict[str, list[dict[str, Any]]] = {}
-    for row in said:
+    for row in rows:
         found.setdefault(row.pop("trajectory_id"), []).append(row)
     return found
 

@@ -84,8 +84,8 @@ def status_lines(standing: WorkspaceStatus) -> Iterator[tuple[str, str]]:
         if stage not in standing.recorded.get(int(iteration), ()):
             waiting.append(int(iteration))
         elif not _only_damaged(name, changes, standing.damage):
-            told = ", ".join(f"{path} ({change})" for path, change in changes.items())
-            yield "yellow", f"{name}: changed since it was recorded: {told}"
+            changed_paths = ", ".join(f"{path} ({change})" for path, change in changes.items())
+            yield "yellow", f"{name}: changed since it was recorded: {changed_paths}"
     for k in sorted(set(waiting)):
         done = len(standing.recorded.get(k, ()))
         yield (

@@ -26,13 +26,13 @@ def find_faults(ws: Workspace, iterations: Iterable[int] | None = None) -> Itera
     if unknown := [k for k in which if k not in begun]:
         raise BadInput(f"iteration {unknown[0]} has not been begun", where="ITERATION", fix="see `flywheel status`")
     for k in which:
-        told: set[str] = set()
+        reported: set[str] = set()
         for path, line in _partition_faults(ws, k):
-            told.add(path)
+            reported.add(path)
             yield line
-        yield from _output_faults(ws, k, told)
+        yield from _output_faults(ws, k, reported)
         yield from _promotion_faults(ws, k)
-        yield from _manifest_faults(ws, k, told)
+        yield from _manifest_faults(ws, k, reported)
 
 
 def _partition_faults(ws: Workspace, iteration: int) -> Iterator[tuple[str, str]]:

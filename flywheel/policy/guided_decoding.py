@@ -153,8 +153,8 @@ class AnswerState:
         """
         self._ended |= token == self._end_id
         if not self._ended and not self._matcher.consume_token(token):
-            said = first_line(self._matcher.get_error())
-            raise PolicyError(f"token {token} is not of the form of answers: {said}", where="policy.guided_decoding")
+            reason = first_line(self._matcher.get_error())
+            raise PolicyError(f"token {token} is not of the form of answers: {reason}", where="policy.guided_decoding")
 
 
 class _NotByteLevel(ModelError):

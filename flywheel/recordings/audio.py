@@ -170,10 +170,10 @@ def _check_flac(file: BinaryIO, path: Path) -> None:
             where=path,
             fix="encode it again into a file, not a pipe (flac does so)",
         )
-    said = _rate_of_first_frame(file, head, path)
-    if said not in (0, rate):
+    frame_rate = _rate_of_first_frame(file, head, path)
+    if frame_rate not in (0, rate):
         raise DataError(
-            f"the audio's header says {rate} samples a second, its frames {said}", where=path, fix=FIX_COPY_AUDIO
+            f"the audio's header says {rate} samples a second, its frames {frame_rate}", where=path, fix=FIX_COPY_AUDIO
         )
     import soundfile
 

@@ -70,9 +70,9 @@ def _run_scorer(scorer: Scorer, case: ScoringInput) -> Verdict:
     except BadInput:
         raise
     except Exception as error:
-        said = str(error) if isinstance(error, FlywheelError) else f"{type(error).__name__}: {error}"
-        log.warning("scorer %s failed on %s: %s", scorer.name, case.trajectory.trajectory_id, said)
-        score = Score(None, said)
+        reason = str(error) if isinstance(error, FlywheelError) else f"{type(error).__name__}: {error}"
+        log.warning("scorer %s failed on %s: %s", scorer.name, case.trajectory.trajectory_id, reason)
+        score = Score(None, reason)
     value, detail = score.value, score.detail
     if value is not None and not 0.0 <= value <= 1.0:
         value, detail = None, f"it gave {value}, which is not in [0, 1]"

@@ -391,9 +391,9 @@ def load_weighted_steps(
     """
     kept = []
     for rows in partitions.scan_columns(ws, store, manifest.paths(ws, store), ("trajectory_id", "source", "weight")):
-        said = rows["source"].to_pylist()
+        sources = rows["source"].to_pylist()
         near = pc.fill_null(rows["weight"], 1.0).to_numpy()  # near-duplicates share the weight of one
-        own = np.array([weights.get(source, other) for source in said]) * near
+        own = np.array([weights.get(source, other) for source in sources]) * near
         kept.append(rows.select(["trajectory_id"]).append_column("weight", pa.array(own)).filter(pa.array(own > 0)))
     if not kept:
         return WeightedSteps([], np.zeros(0, int), np.zeros(0))
@@ -490,9 +490,9 @@ def _load_agent_examples(
     for name, steps in histories.items():
         to_learn = [place for place, step in enumerate(steps) if is_trainable(step)]
         ends = {one: to_learn[one.number] + 1 for one in numbers[name]}
-        told = _with_digests(trajectories[name], steps[: max(ends.values())], settings)
-        begun |= {one: told[:end] for one, end in ends.items()}
-    said = _load_responses(
+        prepared = _with_digests(trajectories[name], steps[: max(ends.values())], settings)
+        begun |= {one: prepared[:end] for one, end in ends.items()}
+    responses = _load_responses(
         ws, manifest, {(steps[-1].trajectory_id, steps[-1].step) for steps in begun.values()}, tokens
     )
     wanted = {step.image_sha256 for steps in begun.values() for step in steps[-settings.policy.history_n_images :]}
@@ -501,7 +501,7 @@ def _load_agent_examples(
     made = {}
     for one, steps in begun.items():
         trajectory, step = trajectories[one.name], steps[-1]
-        step = replace(step, **said[step.trajectory_id, step.step])
+        step = replace(step, **responses[step.trajectory_id, step.step])
         made[one] = build_step_example(trajectory, step, partial(prompt, trajectory, steps), encoder)
     return made
 
@@ -554,13 +554,13 @@ def _with_digests(trajectory: Trajectory, steps: Sequence[Step], settings: Setti
     if not settings.policy.summary_max_chars:
         return list(steps)
     history = PromptHistory(trajectory.instruction, {}, settings.policy, summarizer=open_summarizer(settings))
-    told = []
+    prepared = []
     for step in steps:
         if is_trainable(step):
             history.memory(step.memory)
-        told.append(step if step.memory or not is_trainable(step) else replace(step, memory=history.stored))
+        prepared.append(step if step.memory or not is_trainable(step) else replace(step, memory=history.stored))
         history.add(step)
-    return told
+    return prepared
 
 
 def _load_responses(

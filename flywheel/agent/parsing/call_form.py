@@ -207,17 +207,17 @@ def parse_call(text: str, start: int, grammar: Grammar) -> tuple[RawCall, int]:
         word = _WORD.match(text, start)[0][:40]
         raise ParseFailure(f"unknown action {word!r}" if word else "the action is empty", start)
     spent: set[str] = set()
-    said, end = _call(text, call, spent)
+    raw, end = _call(text, call, spent)
     for _ in range(_MOST_ACTIONS):  # code sleeps before and between
-        further = find_next_call(text, end) if said.tool == "time" else -1
+        further = find_next_call(text, end) if raw.tool == "time" else -1
         if further < 0:
             break
-        said, end = _call(text, CALL_START.match(text, further), spent)
-    if said.tool == "time" and "pyautogui" in _IMPORT.sub("", text):
+        raw, end = _call(text, CALL_START.match(text, further), spent)
+    if raw.tool == "time" and "pyautogui" in _IMPORT.sub("", text):
         raise ParseFailure("the code beside it is not read", start)
-    if fold_name(said.name) in ("move_to", "moveto"):
-        said, end = _moved(text, said, end, spent)
-    return said, end
+    if fold_name(raw.name) in ("move_to", "moveto"):
+        raw, end = _moved(text, raw, end, spent)
+    return raw, end
 
 
 def find_next_call(text: str, at: int) -> int:
@@ -248,11 +248,11 @@ def _moved(text: str, said: RawCall, end: int, spent: set[str]) -> tuple[RawCall
 
 def _call(text: str, call: re.Match[str], spent: set[str], depth: int = 0) -> tuple[RawCall, int]:
     values, inline, places, end = _arguments(text, call.end(), fold_name(call[2]), spent, depth)
-    said = RawCall(call[2], values, call.start(), inline, (call[1] or "").lower(), places)
+    raw = RawCall(call[2], values, call.start(), inline, (call[1] or "").lower(), places)
     name = fold_name(call[2])
     if name in COMPUTER_TOOLS and isinstance(values.get("action"), str):
-        said = RawCall(values.pop("action"), values, call.start(), inline, name, places)
-    return said, end
+        raw = RawCall(values.pop("action"), values, call.start(), inline, name, places)
+    return raw, end
 
 
 def _arguments(
@@ -355,8 +355,8 @@ def _gestures(text: str, at: int, spent: set[str]) -> tuple[_Value, int]:
         call = CALL_START.match(text, at)
         if call is None:
             break
-        said, at = _call(text, call, spent, 1)
-        calls.append(said)
+        raw, at = _call(text, call, spent, 1)
+        calls.append(raw)
     raise ParseFailure("a call or a closing bracket was expected", at)
 
 

@@ -288,12 +288,12 @@ def _parse_plain_tool(text: str, grammar: Grammar) -> ParsedResponse | None:
     found = tool_form.parse_plain_tool_call(text, grammar)
     if found is None:
         return None
-    said, at = found
+    raw, at = found
     before = text[:at]
     if "<" in before or "{" in before or "[" in before or "◁" in before:
         return None
     try:
-        action = build_normalised_action(said, grammar.space)
+        action = build_normalised_action(raw, grammar.space)
     except ParseFailure:
         return None
     return ParsedResponse(_without_label(_read_thought(text, 0, at)), action)
@@ -301,10 +301,10 @@ def _parse_plain_tool(text: str, grammar: Grammar) -> ParsedResponse | None:
 
 def _parse_action(text: str, mark: ActionMark, grammar: Grammar) -> tuple[Action, int]:
     """The action, and where it ends. Raises ParseFailure."""
-    said, end = _parse_raw_call(text, mark, grammar)
-    action = build_normalised_action(said, grammar.space)
+    raw, end = _parse_raw_call(text, mark, grammar)
+    action = build_normalised_action(raw, grammar.space)
     name = ACTION_NAMES[type(action)]
-    for further in said.behind:
+    for further in raw.behind:
         _check_alone(name, further)
     if end < len(text):
         _check_behind(text, end, mark, name, grammar)
@@ -339,10 +339,10 @@ def _check_behind(text: str, at: int, mark: ActionMark, first: str, grammar: Gra
         if mark.kind == "call":
             _check_alone(first, RawCall(call_form.CALL_START.match(text, start)[2], {}, start))
         try:
-            said, at = _parse_raw_call(text, ActionMark(start, start, mark.kind), grammar)
+            raw, at = _parse_raw_call(text, ActionMark(start, start, mark.kind), grammar)
         except ParseFailure:
             return
-        _check_alone(first, said)
+        _check_alone(first, raw)
 
 
 def _check_alone(first: str, further: RawCall) -> None:

@@ -135,10 +135,10 @@ _DEEPEST = 4  # envelopes within each other
 def parse_tool_call(text: str, start: int, grammar: Grammar) -> tuple[RawCall, int]:
     """Parse the call whose JSON begins at `start`; returns it, and where it ends. Raises ParseFailure."""
     value, end = lexing.parse_json(text, start, paths=True)
-    said = _to_raw_call(value, start, grammar)
+    raw = _to_raw_call(value, start, grammar)
     if isinstance(value, list) and len(value) > 1:
-        said.behind = tuple(_to_raw_call(one, start, grammar) for one in value[1:_MOST_BEHIND])
-    return said, end
+        raw.behind = tuple(_to_raw_call(one, start, grammar) for one in value[1:_MOST_BEHIND])
+    return raw, end
 
 
 def parse_plain_tool_call(text: str, grammar: Grammar) -> tuple[RawCall, int] | None:

@@ -125,10 +125,10 @@ async def run_checker(
         left_out = await asyncio.to_thread(_prepare_folder, folder, home, most, files)
         seen = {CHECKER_HOME: folder / "home", CHECKER_FOLDER: folder / "program", **(bound or {})}
         question = json.dumps({"home": CHECKER_HOME, "left_out": left_out, **told}).encode()
-        said = await _run_program(name, words, chosen, seen, question)
+        output = await _run_program(name, words, chosen, seen, question)
     finally:
         await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
-    return _parse_verdict(name, said)
+    return _parse_verdict(name, output)
 
 
 def _prepare_folder(folder: Path, home: MachineHome, most: int, files: Mapping[str, bytes]) -> dict[str, str]:
@@ -158,7 +158,7 @@ async def _run_program(
             start_new_session=True, limit=2**16,
         )  # fmt: skip
         async with asyncio.timeout(chosen.seconds):
-            _, said, complaint = await asyncio.gather(
+            _, output, complaint = await asyncio.gather(
                 _write_question(process.stdin, question), _read_output(process), _last_error_line(process.stderr)
             )
             status = await process.wait()
@@ -170,12 +170,12 @@ async def _run_program(
             await _end_process(process)
         if group is not None:
             await asyncio.to_thread(group.end)
-    if len(said) > _MAX_OUTPUT_BYTES:
+    if len(output) > _MAX_OUTPUT_BYTES:
         raise CheckerFailed(f"the checker {name} printed more than {_MAX_OUTPUT_BYTES} bytes", where=_WHERE)
     if status:
         why = f": {complaint}" if complaint else ""
         raise CheckerFailed(f"the checker {name} ended with status {status}{why}", where=_WHERE)
-    return said
+    return output
 
 
 async def _write_question(stdin: asyncio.StreamWriter, question: bytes) -> None:
@@ -187,12 +187,12 @@ async def _write_question(stdin: asyncio.StreamWriter, question: bytes) -> None:
 
 async def _read_output(process: asyncio.subprocess.Process) -> bytes:
     """What it prints, until it ends or has printed too much, and is ended."""
-    said = b""
+    output = b""
     while part := await process.stdout.read(_MAX_OUTPUT_BYTES):
-        said = (said + part)[: _MAX_OUTPUT_BYTES + 1]
-        if len(said) > _MAX_OUTPUT_BYTES:
+        output = (output + part)[: _MAX_OUTPUT_BYTES + 1]
+        if len(output) > _MAX_OUTPUT_BYTES:
             _kill(process)
-    return said
+    return output
 
 
 def _kill(process: asyncio.subprocess.Process) -> None:

@@ -311,11 +311,13 @@ class Computer:
     async def _set_up(self, command: str, limit_s: float) -> None:
         """In the agent's shell, in the home."""
         asked = {"command": f"cd\n{command}", "wait_s": limit_s, "limit": _MAX_ERROR_CHARACTERS}
-        told = await self.machine.call("/shell/run", asked, limit_s)
-        if told["running"] or told["status"] != 0:
-            why = "does not end" if told["running"] else f"exit status {told['status']}"
-            said = " ".join(told["text"].split())[-_MAX_ERROR_CHARACTERS:]
-            raise EnvError(f"set-up failed ({why}): {command[:_MAX_ERROR_CHARACTERS]!r}: {said}", where="params.setup")
+        outcome = await self.machine.call("/shell/run", asked, limit_s)
+        if outcome["running"] or outcome["status"] != 0:
+            why = "does not end" if outcome["running"] else f"exit status {outcome['status']}"
+            output = " ".join(outcome["text"].split())[-_MAX_ERROR_CHARACTERS:]
+            raise EnvError(
+                f"set-up failed ({why}): {command[:_MAX_ERROR_CHARACTERS]!r}: {output}", where="params.setup"
+            )
 
 
 def _decode_base64(path: str, text: str) -> bytes:

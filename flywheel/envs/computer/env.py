@@ -60,8 +60,8 @@ class EpisodeSnapshot(_SnapshotHeader):
         """Write the snapshot as a ZIP file."""
         out = io.BytesIO()
         with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
-            told = self.model_dump_json(exclude={"home"}).encode()
-            for name, content in ((_HEADER_FILE, told), (_HOME_FILE, self.home)):
+            header = self.model_dump_json(exclude={"home"}).encode()
+            for name, content in ((_HEADER_FILE, header), (_HOME_FILE, self.home)):
                 archive.writestr(zipfile.ZipInfo(name, _ZIP_DATE), content, zipfile.ZIP_DEFLATED, 1)
         return out.getvalue()
 
@@ -72,8 +72,8 @@ class EpisodeSnapshot(_SnapshotHeader):
             with zipfile.ZipFile(io.BytesIO(data)) as archive:
                 if sum(one.file_size for one in archive.infolist()) > _MAX_UNPACKED_BYTES:
                     raise ValueError("too much")
-                told = _SnapshotHeader.model_validate_json(archive.read(_HEADER_FILE))
-                return cls(**told.model_dump(), home=archive.read(_HOME_FILE))
+                header = _SnapshotHeader.model_validate_json(archive.read(_HEADER_FILE))
+                return cls(**header.model_dump(), home=archive.read(_HOME_FILE))
         except (zipfile.BadZipFile, zlib.error, KeyError, ValueError, NotImplementedError, EOFError):
             raise EnvError("nothing of an episode was kept in this", where=f"{len(data)} bytes") from None
 

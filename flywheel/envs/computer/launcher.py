@@ -416,9 +416,9 @@ class ContainerProcess:
             return
         words = ["nsenter", f"--user=/proc/{self._guest}/ns/user", "sh", "-ec", _LIMIT_SCRIPT]
         done = await asyncio.create_subprocess_exec(*words, stderr=asyncio.subprocess.PIPE)
-        _, said = await done.communicate()
+        _, output = await done.communicate()
         if done.returncode:
-            raise EnvError(f"a machine's limits cannot be set: {said.decode('utf-8', 'replace').strip()[-200:]}")
+            raise EnvError(f"a machine's limits cannot be set: {output.decode('utf-8', 'replace').strip()[-200:]}")
 
     async def _removed(self) -> None:
         quiet = dict.fromkeys(("stdin", "stdout", "stderr"), asyncio.subprocess.DEVNULL)

@@ -194,16 +194,16 @@ class Machine:
         Raises MachineRefused where it does not start, EnvTimeout where it does not end in time.
         """
         reader, writer = await self.stream("/program", {"command": list(words)})
-        said = bytearray()
+        printed = bytearray()
         try:
             async with asyncio.timeout(wait_s):
-                while len(said) < limit and (part := await reader.read(limit - len(said))):
-                    said += part
+                while len(printed) < limit and (part := await reader.read(limit - len(printed))):
+                    printed += part
         except TimeoutError:
             raise EnvTimeout(f"{words[0]} did not end in {wait_s:g} s", where="computer") from None
         finally:
             writer.close()
-        return bytes(said)
+        return bytes(printed)
 
     async def checkpoint(self) -> bytes:
         """Save the home as a tar file; equal homes give equal bytes. Running programs are not saved.
@@ -259,8 +259,8 @@ async def _receive_home(begun: BubblewrapProcess | ContainerProcess) -> int:
     """The home folder, open."""
     descriptor = await begun.home()
     if descriptor is None:
-        said = " ".join((await begun.process.stderr.read()).decode("utf-8", "replace").split())
-        raise EnvError(f"a machine did not start: {said[-300:]}", where="computer")
+        complaint = " ".join((await begun.process.stderr.read()).decode("utf-8", "replace").split())
+        raise EnvError(f"a machine did not start: {complaint[-300:]}", where="computer")
     return descriptor
 
 

@@ -110,8 +110,8 @@ def _format_arguments(schema: dict[str, Any]) -> str:
     if not isinstance(takes, dict):
         return ""
     needs = needs if isinstance(needs, list) else []
-    said = (f"{name}{'' if name in needs else '?'}: {_argument_type(one)}" for name, one in takes.items())
-    return _one_line(", ".join(said), _MAX_ARGUMENTS)
+    described = (f"{name}{'' if name in needs else '?'}: {_argument_type(one)}" for name, one in takes.items())
+    return _one_line(", ".join(described), _MAX_ARGUMENTS)
 
 
 def _argument_type(schema: Any) -> str:
@@ -312,10 +312,10 @@ class McpTools:
         try:
             if server is None:
                 raise McpFault(f"there is no server {name[:40]!r}: {', '.join(self._servers)}")
-            said = await (server.call(tool, json.loads(action.arguments)) if tool else server.in_full())
+            text = await (server.call(tool, json.loads(action.arguments)) if tool else server.in_full())
         except McpFault as fault:
-            said = f"error: {fault}"
-        return truncate_middle(said, self._chosen.result_bytes) or "[nothing]"
+            text = f"error: {fault}"
+        return truncate_middle(text, self._chosen.result_bytes) or "[nothing]"
 
     async def close(self) -> None:
         await asyncio.gather(*(server.close() for server in self._servers.values()))

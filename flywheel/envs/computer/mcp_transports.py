@@ -121,11 +121,11 @@ class _MachineTransport(httpx2.AsyncBaseTransport):
                 extensions=request.extensions,
             )
         )  # fmt: skip
-        told = httpx2.Response(answer.status, headers=answer.headers, stream=_ResponseStream(answer))
-        if told.headers.get("Content-Encoding", "identity") != "identity":
+        response = httpx2.Response(answer.status, headers=answer.headers, stream=_ResponseStream(answer))
+        if response.headers.get("Content-Encoding", "identity") != "identity":
             await answer.aclose()
             self._line.blame("it packs its answer, which was not asked for")  # and may become any size
-        return told
+        return response
 
     async def aclose(self) -> None:
         await self._pool.aclose()

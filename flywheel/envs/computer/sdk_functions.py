@@ -100,21 +100,21 @@ class SdkFunctions:
         try:
             match action:
                 case Terminal(command):
-                    said = await self._command(command)
+                    text = await self._command(command)
                 case RunPython(code):
-                    said = await self._python(code)
+                    text = await self._python(code)
                 case ReadFile(path):
-                    said = (await self._file("GET", "read", path, limit=self._limit)).decode("utf-8", "replace")
+                    text = (await self._file("GET", "read", path, limit=self._limit)).decode("utf-8", "replace")
                 case WriteFile(path, content):
                     written = await self._file("PUT", "write", path, content=content.encode("utf-8", "replace"))
-                    said = f"[{json.loads(written)['bytes']} bytes written]"
+                    text = f"[{json.loads(written)['bytes']} bytes written]"
                 case ListFiles(path):
-                    said = _format_listing(json.loads(await self._file("GET", "list", path)))
+                    text = _format_listing(json.loads(await self._file("GET", "list", path)))
                 case _:
                     raise TypeError(f"not a function: {action!r}")
         except MachineRefused as refused:
-            said = f"error: {refused.what}"
-        return truncate_middle(said, self._limit) or "[nothing]"
+            text = f"error: {refused.what}"
+        return truncate_middle(text, self._limit) or "[nothing]"
 
     async def keys(self, action: Hotkey | Type) -> str:
         """Type keys into the program that runs in the shell.
@@ -146,32 +146,32 @@ class SdkFunctions:
         return await self._shell("run", command=command, limit=self._limit)
 
     async def _shell(self, what: str, **given: object) -> str:
-        told = await self._machine.call(f"/shell/{what}", {"wait_s": self._run_s, **given}, self._run_s)
-        self.running, self._asks = told["running"], told["asks"]
-        return truncate_middle(told["text"], self._limit) + self._ended(told)
+        outcome = await self._machine.call(f"/shell/{what}", {"wait_s": self._run_s, **given}, self._run_s)
+        self.running, self._asks = outcome["running"], outcome["asks"]
+        return truncate_middle(outcome["text"], self._limit) + self._ended(outcome)
 
     def _ended(self, told: dict) -> str:
         """How far the command is, in a line of its own where there is more to tell than what it printed."""
         if told["asks"]:
-            said = "it waits for keys, and takes a command as a line"
+            note = "it waits for keys, and takes a command as a line"
         elif told["running"]:
-            said = f"still running after {self._run_s:g} s: wait for it, or end it by C-c"
+            note = f"still running after {self._run_s:g} s: wait for it, or end it by C-c"
         elif told["status"] is None:
-            said = "the shell has ended; the next command begins a new one"
+            note = "the shell has ended; the next command begins a new one"
         elif told["status"] or not told["text"].strip():
-            said = f"exit status {told['status']}"
+            note = f"exit status {told['status']}"
         else:
             return ""
-        return ("\n" if told["text"] and not told["text"].endswith("\n") else "") + f"[{said}]"
+        return ("\n" if told["text"] and not told["text"].endswith("\n") else "") + f"[{note}]"
 
     async def _python(self, code: str) -> str:
         given = {"code": code, "wait_s": self._run_s, "limit": self._limit}
-        told = await self._machine.call("/python/run", given, self._run_s + _STOP_S)
-        if told["lost"]:
-            return told["text"] + "[Python has ended: what it had computed is lost]"
-        if told["stopped"]:
-            return told["text"] + f"[interrupted after {self._run_s:g} s]"
-        return told["text"]
+        outcome = await self._machine.call("/python/run", given, self._run_s + _STOP_S)
+        if outcome["lost"]:
+            return outcome["text"] + "[Python has ended: what it had computed is lost]"
+        if outcome["stopped"]:
+            return outcome["text"] + f"[interrupted after {self._run_s:g} s]"
+        return outcome["text"]
 
     async def _file(self, method: str, what: str, path: str, content: bytes | None = None, **query: int) -> bytes:
         path = path.encode("utf-8", "replace").decode()

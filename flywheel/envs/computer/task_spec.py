@@ -134,5 +134,5 @@ class ComputerTaskSpec(BaseModel):
             return cls.model_validate(dict(task.params))
         except ValidationError as error:
             first = error.errors()[0]
-            said = ".".join(map(str, first["loc"]))
-            raise EnvError(f"params.{said}: {first['msg']}", where=f"task {task.task_id}") from None
+            field = ".".join(map(str, first["loc"]))
+            raise EnvError(f"params.{field}: {first['msg']}", where=f"task {task.task_id}") from None

@@ -159,23 +159,23 @@ _MANIFEST_SUITES = {one.environment: one for one in (TerminalManifestSuite, Comp
 
 def load_computer_suite(path: Path, kind: str) -> ManifestSuite | OsworldSuite:
     """Load the suite of a manifest. kind: terminal or computer. Raises BadInput that names what is wrong."""
-    said = suite_manifests.validate_suite_manifest(path, ComputerManifest)
-    if said.osworld is not None:
-        return osworld.load_osworld_suite(path, said.world, said.domain, said.osworld, kind)
-    tasks = {task.name: task for task in said.tasks}
-    if len(tasks) < len(said.tasks):
+    declared = suite_manifests.validate_suite_manifest(path, ComputerManifest)
+    if declared.osworld is not None:
+        return osworld.load_osworld_suite(path, declared.world, declared.domain, declared.osworld, kind)
+    tasks = {task.name: task for task in declared.tasks}
+    if len(tasks) < len(declared.tasks):
         raise BadInput("two tasks have one name", where=path, fix="rename one")
-    folders = {task.name: _load_folder(path, task.folder) for task in said.tasks if task.folder}
-    checkers = {task.name: _load_checker(path, task.end.checker) for task in said.tasks if task.end.checker}
+    folders = {task.name: _load_folder(path, task.folder) for task in declared.tasks if task.folder}
+    checkers = {task.name: _load_checker(path, task.end.checker) for task in declared.tasks if task.end.checker}
     digest = hashlib.sha256(path.read_bytes() + repr(sorted(folders.items())).encode())
     for name, checker in sorted(checkers.items()):
         digest.update(repr((name, checker)).encode())
     templates = {
         task.name: TaskTemplate(instruction="{instruction}", verifier=CHORES_VERIFIER, max_steps=task.max_steps)
-        for task in said.tasks
+        for task in declared.tasks
     }
     return _MANIFEST_SUITES[kind](
-        name=said.world, domain=said.domain, templates=templates, checksum=digest.hexdigest(), tasks=tasks,
+        name=declared.world, domain=declared.domain, templates=templates, checksum=digest.hexdigest(), tasks=tasks,
         folders=folders, checkers=checkers,
     )  # fmt: skip
 

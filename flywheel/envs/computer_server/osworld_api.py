@@ -82,9 +82,9 @@ class OsworldApi:
             return _error_answer(
                 "Execution timeout: Code took too long to execute", output=None, error="TimeoutExpired"
             )
-        told = {"output": ran.stdout, "error": ran.stderr, "return_code": ran.returncode, "need_more": False}
+        answer = {"output": ran.stdout, "error": ran.stderr, "return_code": ran.returncode, "need_more": False}
         status = "success" if ran.returncode == 0 else "error"
-        return {"status": status, "message": ran.stdout + ran.stderr, **told}
+        return {"status": status, "message": ran.stdout + ran.stderr, **answer}
 
     def script(self, request: ApiRequest) -> ApiAnswer | dict:
         script, limit_s = request.text("script"), request.number("timeout", 0, _MOST_S, _SCRIPT_S)

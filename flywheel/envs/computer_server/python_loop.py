@@ -81,8 +81,8 @@ def _keep(path: str, names: dict) -> bool:
 
 def _bring_back(path: str, names: dict) -> bool:
     with Path(path).open("rb") as file:
-        said = json.loads(file.readline())
-        for name, module in said["modules"].items():
+        header = json.loads(file.readline())
+        for name, module in header["modules"].items():
             with contextlib.suppress(BaseException):  # a file that was there is not any more
                 names[name] = importlib.import_module(module)
         names.update(pickle.load(file))

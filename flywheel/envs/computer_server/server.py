@@ -40,12 +40,12 @@ class ApiRequest:
     def json(self) -> dict[str, Any]:
         """Return the body as a JSON object. Raises RequestRefused for anything else."""
         try:
-            said = json.loads(self.body or b"{}")
+            body = json.loads(self.body or b"{}")
         except ValueError as error:
             raise RequestRefused(f"the body is not JSON: {error}") from None
-        if not isinstance(said, dict):
+        if not isinstance(body, dict):
             raise RequestRefused("the body is not a JSON object")
-        return said
+        return body
 
     def text(self, name: str) -> str:
         """Return a field of the body that is a text. Raises RequestRefused where it is none."""

@@ -120,8 +120,8 @@ def _encode_bytes(data: bytes) -> str:
 
 
 def _decode_field(request: ApiRequest, name: str) -> bytes:
-    said = request.json().get(name, "")
+    text = request.json().get(name, "")
     try:
-        return base64.b64decode(said, validate=True)
+        return base64.b64decode(text, validate=True)
     except (TypeError, binascii.Error):
         raise RequestRefused(f"{name} is not base64") from None

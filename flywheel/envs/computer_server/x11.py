@@ -112,8 +112,8 @@ class X11Input:
         with self._sound():
             self._display.damage_subtract(self._damage)
             self._display.sync()
-            told = [self._display.next_event() for _ in range(self._display.pending_events())]
-            areas = [event.area for event in told if event.type == self._display.extension_event.DamageNotify]
+            events = [self._display.next_event() for _ in range(self._display.pending_events())]
+            areas = [event.area for event in events if event.type == self._display.extension_event.DamageNotify]
             if not areas:
                 return None
             return min(area.y for area in areas), max(area.y + area.height for area in areas)
@@ -123,8 +123,10 @@ class X11Input:
         on what was done."""
         with self._sound():
             answer = self._display.res_query_client_ids([{"client": X.NONE, "mask": _LOCAL_PID}])
-            told = self._display.display.socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-            return {*(one.value[0] for one in answer.ids if one.value), _CREDENTIALS.unpack(told)[0]}
+            credentials = self._display.display.socket.getsockopt(
+                socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size
+            )
+            return {*(one.value[0] for one in answer.ids if one.value), _CREDENTIALS.unpack(credentials)[0]}
 
     def windows(self) -> list[dict]:
         """Of the applications, the lowest first: title, kind, frame in pixels, whether it has the focus."""

@@ -88,9 +88,9 @@ class AndroidPhone:
 
         done = await self._asked(call)
         if done.returncode:
-            said = [*(done.stderr or done.stdout).strip().splitlines(), "nothing was said"][0]
+            reason = [*(done.stderr or done.stdout).strip().splitlines(), "nothing was said"][0]
             raise EnvError(
-                f"`{command[:80]}` failed with code {done.returncode}: {said[:200]}",
+                f"`{command[:80]}` failed with code {done.returncode}: {reason[:200]}",
                 where=self.serial, fix=f"try it: adb -s {self.serial} shell",
             )  # fmt: skip
         return done.stdout.rstrip("\r\n")
@@ -102,9 +102,9 @@ class AndroidPhone:
             picture = Image.open(io.BytesIO(png), formats=("PNG",))
             picture.load()
         except (OSError, SyntaxError, ValueError) as error:
-            said = png[:80].decode("utf-8", "replace").strip() if png[:1] != b"\x89" else str(error)
+            reason = png[:80].decode("utf-8", "replace").strip() if png[:1] != b"\x89" else str(error)
             raise EnvError(
-                f"the phone sent no whole picture: {said or 'nothing'}", where=self.serial,
+                f"the phone sent no whole picture: {reason or 'nothing'}", where=self.serial,
                 fix=f"try it: adb -s {self.serial} exec-out screencap -p",
             ) from None  # fmt: skip
         return PhoneScreenshot(png, *picture.size)
@@ -133,8 +133,8 @@ class AndroidPhone:
         except ConnectionRefusedError as error:
             raise EnvError(f"no ADB server answers: {error}", where=where, fix="run `adb start-server`") from None
         except (AdbError, EOFError, OSError, ValueError, IndexError) as error:
-            said = str(error) or "the connection ended"
-            raise EnvError(f"the phone is gone: {said[:200]}", where=where, fix=_LIST_DEVICES) from None
+            reason = str(error) or "the connection ended"
+            raise EnvError(f"the phone is gone: {reason[:200]}", where=where, fix=_LIST_DEVICES) from None
 
 
 def _make_client(host: str, port: int, timeout_s: float) -> Any:
@@ -236,8 +236,8 @@ async def _type_text(phone: AndroidPhone, content: str, keyboard: bool) -> str:
     submits = content.endswith("\n")
     text = content.rstrip("\n").encode("utf-8", "replace").decode()
     if keyboard and text:
-        told = base64.b64encode(text.encode()).decode()
-        await phone.shell(f"am broadcast -a ADB_INPUT_B64 --es msg {told}")
+        encoded = base64.b64encode(text.encode()).decode()
+        await phone.shell(f"am broadcast -a ADB_INPUT_B64 --es msg {encoded}")
     elif _NOT_TYPED.search(text):
         return "not typed: without ADBKeyboard a phone takes the characters of a US keyboard alone"
     else:

@@ -99,12 +99,12 @@ class RemoteEnvs:
                 registry.find_backend(kind).identity(self._settings)
             )
         asked = {"user": self._user, "kind": kind, "identity": identity}
-        status, said = await self._ask("POST", "/sessions", asked)
+        status, answer = await self._ask("POST", "/sessions", asked)
         if status < 400:
-            return said
-        self._why = said.get("error", "")
+            return answer
+        self._why = answer.get("error", "")
         if status != 409:
-            raise BadInput(self._why, where=said.get("where", "manager"), fix=said.get("fix", ""))
+            raise BadInput(self._why, where=answer.get("where", "manager"), fix=answer.get("fix", ""))
         return None
 
     @asynccontextmanager

@@ -288,15 +288,15 @@ class _ManagerHandlers:
         self._ledger, self._token = ledger, token
 
     async def register(self, request: web.Request) -> web.Response:
-        said = await request.json()
-        places = {kind: (int(count), str(identity)) for kind, (count, identity) in said["places"].items()}
-        self._ledger.register(request.match_info["node"], said["boot"], said["address"], places)
+        body = await request.json()
+        places = {kind: (int(count), str(identity)) for kind, (count, identity) in body["places"].items()}
+        self._ledger.register(request.match_info["node"], body["boot"], body["address"], places)
         return web.json_response({})
 
     async def beat(self, request: web.Request) -> web.Response:
-        said, node = await request.json(), request.match_info["node"]
+        body, node = await request.json(), request.match_info["node"]
         try:
-            end = self._ledger.beat(node, said["boot"], said["sessions"])
+            end = self._ledger.beat(node, body["boot"], body["sessions"])
         except KeyError:
             return _error_response(404, "this node is not registered")
         return web.json_response({"end": end, "draining": self._ledger.nodes[node].draining})
@@ -309,8 +309,8 @@ class _ManagerHandlers:
         return web.json_response({})
 
     async def lease(self, request: web.Request) -> web.Response:
-        said = json.loads(await request.read())
-        session, node = self._ledger.lease(str(said["user"]), str(said["kind"]), str(said["identity"]))
+        body = json.loads(await request.read())
+        session, node = self._ledger.lease(str(body["user"]), str(body["kind"]), str(body["identity"]))
         note = LeaseToken(session.id, node.id, session.kind, session.identity, session.until).signed(self._token)
         return web.json_response({"session": session.id, "address": node.address, "note": note})
 

@@ -131,12 +131,12 @@ async def send_heartbeats(
                     await _post_to_manager(client, f"/nodes/{node.name}", {"boot": node.boot, **about})
                     registered = True
                 late = [one for one, session in node.sessions.items() if session.until < time.time()]
-                said = await _post_to_manager(
+                answer = await _post_to_manager(
                     client, f"/nodes/{node.name}/beat", {"boot": node.boot, "sessions": list(node.sessions)}
                 )
-                registered = said is not None
-                await node.end({*late, *(said or {}).get("end", ())})
-                if said and said["draining"] and not node.sessions:
+                registered = answer is not None
+                await node.end({*late, *(answer or {}).get("end", ())})
+                if answer and answer["draining"] and not node.sessions:
                     until_empty.set()
             except (aiohttp.ClientError, TimeoutError) as error:
                 log.warning("the manager does not answer: %s", error)

@@ -108,8 +108,8 @@ def encode_error(error: Exception) -> bytes:
 def decode_error(data: bytes) -> EnvError | BadInput:
     """Decode an error; what is none becomes an EnvError that says so."""
     try:
-        said = json.loads(data)
-        return _ERRORS[said["error"]](said["what"], where=said["where"], fix=said["fix"])
+        body = json.loads(data)
+        return _ERRORS[body["error"]](body["what"], where=body["where"], fix=body["fix"])
     except (ValueError, KeyError, TypeError):
         return EnvError(f"the node answered what cannot be read: {data[:80]!r}")
 

@@ -331,20 +331,20 @@ class _WatchHandlers:
     # -- inside -------------------------------------------------------------------------------------------------------
     async def _told(self, name: str, session: NodeSession) -> dict:
         seen, task = session.last_result, session.task
-        told = {"id": name, "kind": session.kind, "steps": session.steps, "screen": "", "services": ""}
-        told |= {"instruction": task.instruction if task else "", "world": task.world if task else ""}
-        told |= {"text": seen.observation.text if seen else "", "score": seen.info.get("score") if seen else None}
-        told |= {"picture": bool(seen and seen.observation.screenshot)}
-        told |= {"film": not session.episode_buffer.empty}
-        told |= {"over": bool(seen and (seen.terminated or seen.truncated))}
+        row = {"id": name, "kind": session.kind, "steps": session.steps, "screen": "", "services": ""}
+        row |= {"instruction": task.instruction if task else "", "world": task.world if task else ""}
+        row |= {"text": seen.observation.text if seen else "", "score": seen.info.get("score") if seen else None}
+        row |= {"picture": bool(seen and seen.observation.screenshot)}
+        row |= {"film": not session.episode_buffer.empty}
+        row |= {"over": bool(seen and (seen.terminated or seen.truncated))}
         env = await session.env()
         if isinstance(env, LiveView):
-            told["screen"] = "page"
+            row["screen"] = "page"
         if isinstance(env, MachineAccess):
-            told["screen"] = "desktop" if told["picture"] else ""
+            row["screen"] = "desktop" if row["picture"] else ""
             own = f"{self._secret(f'service {name}')}/{name}/"
-            told |= {"services": f"/watch/services/{own}", "whole": f"/watch/whole/{own}"}
-        return told
+            row |= {"services": f"/watch/services/{own}", "whole": f"/watch/whole/{own}"}
+        return row
 
     def _session(self, request: web.Request) -> NodeSession:
         found = self._sessions.get(request.match_info["session"])

@@ -222,8 +222,10 @@ def draw_number_board(level: int, count: int, rng: random.Random, coordinates: i
     if items:
         questions.append(ask_name_at(rng.choice(items), coordinates))
     for key in rng.sample(vocabulary.KEYS, 2):
-        said = rng.choice((f"Press the {key} arrow key.", f"Press {key}.", f"Move {key}."))
-        questions.append(SceneQuestion("key", said, format_answer(f"I press {key}.", Hotkey((key,)), coordinates)))
+        instruction = rng.choice((f"Press the {key} arrow key.", f"Press {key}.", f"Move {key}."))
+        questions.append(
+            SceneQuestion("key", instruction, format_answer(f"I press {key}.", Hotkey((key,)), coordinates))
+        )
     return DrawnScene(format_section(rng, body), questions, items)
 
 
@@ -443,18 +445,18 @@ def draw_form(level: int, count: int, rng: random.Random, coordinates: int) -> D
     items = [SceneItem(f"{label} field", field, ("field",)), SceneItem(f"{button} button", submit, ("button",))]
     questions = ask_about_items(rng, "field", items, coordinates, clicks=2)
     word = draw_typed_text(rng)
-    said = rng.choice((f'Type "{word}".', f"Type {word} in the field.", f"Type {word} in the {label} field."))
+    instruction = rng.choice((f'Type "{word}".', f"Type {word} in the field.", f"Type {word} in the {label} field."))
     if label == "search" and rng.random() < 0.5:
-        said = f"Search for {word}."
+        instruction = f"Search for {word}."
     if value:
         questions.append(SceneQuestion("read", f"What is in the {label} field?", value, seen=field))
     elif focus:
         questions.append(
-            SceneQuestion("type", said, format_answer(f"I type {word}.", Type(word), coordinates), seen=field)
+            SceneQuestion("type", instruction, format_answer(f"I type {word}.", Type(word), coordinates), seen=field)
         )
     else:
         response = format_answer(f"I click the {label} field.", Click(field.centre), coordinates)
-        questions.append(SceneQuestion("field", said, response, (field,)))
+        questions.append(SceneQuestion("field", instruction, response, (field,)))
     return DrawnScene(
         format_section(rng, body), questions, items, [*items, *([SceneItem(value, field)] if value else [])]
     )

@@ -54,16 +54,16 @@ def ask_gesture(rng: random.Random, named: list[tuple[str, SceneItem]], coordina
 
 def _double_click(rng: random.Random, named: list[tuple[str, SceneItem]], coordinates: int) -> SceneQuestion:
     name, item = rng.choice(named)
-    said = rng.choice((f"Double click the {name}.", f"Double click {name}.", f"Click the {name} twice."))
+    instruction = rng.choice((f"Double click the {name}.", f"Double click {name}.", f"Click the {name} twice."))
     response = format_answer(f"I double click the {name}.", LeftDouble(item.box.centre), coordinates)
-    return SceneQuestion("double", said, response, (item.box,))
+    return SceneQuestion("double", instruction, response, (item.box,))
 
 
 def _right_click(rng: random.Random, named: list[tuple[str, SceneItem]], coordinates: int) -> SceneQuestion:
     name, item = rng.choice(named)
-    said = rng.choice((f"Right click the {name}.", f"Right click {name}.", f"Open the menu of the {name}."))
+    instruction = rng.choice((f"Right click the {name}.", f"Right click {name}.", f"Open the menu of the {name}."))
     response = format_answer(f"I right click the {name}.", RightSingle(item.box.centre), coordinates)
-    return SceneQuestion("right", said, response, (item.box,))
+    return SceneQuestion("right", instruction, response, (item.box,))
 
 
 def _drag(rng: random.Random, named: list[tuple[str, SceneItem]], coordinates: int) -> SceneQuestion:
@@ -71,11 +71,11 @@ def _drag(rng: random.Random, named: list[tuple[str, SceneItem]], coordinates: i
     if item is target:
         return _double_click(rng, named, coordinates)
     where = rng.choice(("to", "into", "onto"))
-    said = f"{rng.choice(('Drag', 'Move', 'Put'))} the {name} {where} the {other}."
+    instruction = f"{rng.choice(('Drag', 'Move', 'Put'))} the {name} {where} the {other}."
     response = format_answer(
         f"I drag the {name} to the {other}.", Drag(item.box.centre, target.box.centre), coordinates
     )
-    return SceneQuestion("drag", said, response, (item.box, target.box))
+    return SceneQuestion("drag", instruction, response, (item.box, target.box))
 
 
 def _keys(rng: random.Random, named: list[tuple[str, SceneItem]], coordinates: int) -> SceneQuestion:
@@ -85,8 +85,8 @@ def _keys(rng: random.Random, named: list[tuple[str, SceneItem]], coordinates: i
         held = rng.choice((("ctrl",), ("ctrl",), ("alt",), ("shift",), ("ctrl", "shift")))
         keys = (*held, rng.choice(ascii_lowercase))
     spoken = " ".join(_SPOKEN.get(key, key) for key in keys)
-    said = rng.choice((f"Press {' '.join(keys)}.", f"Press {spoken}.", f"Press {'+'.join(keys)}."))
-    return SceneQuestion("key", said, format_answer(f"I press {spoken}.", Hotkey(keys), coordinates))
+    instruction = rng.choice((f"Press {' '.join(keys)}.", f"Press {spoken}.", f"Press {'+'.join(keys)}."))
+    return SceneQuestion("key", instruction, format_answer(f"I press {spoken}.", Hotkey(keys), coordinates))
 
 
 def _type(rng: random.Random, named: list[tuple[str, SceneItem]], coordinates: int) -> SceneQuestion:
@@ -95,8 +95,8 @@ def _type(rng: random.Random, named: list[tuple[str, SceneItem]], coordinates: i
 
 def ask_typing(text: str, rng: random.Random, coordinates: int) -> SceneQuestion:
     """Ask to type `text`; wording drawn by `rng`. coordinates: cells an axis of the answer's grammar."""
-    said = rng.choice((f"Type {text}.", f"Enter {text}.", f'Type "{text}".', f"Write {text}."))
-    return SceneQuestion("type", said, format_answer(f"I type {text}.", Type(text), coordinates), copied=text)
+    instruction = rng.choice((f"Type {text}.", f"Enter {text}.", f'Type "{text}".', f"Write {text}."))
+    return SceneQuestion("type", instruction, format_answer(f"I type {text}.", Type(text), coordinates), copied=text)
 
 
 def draw_typed_text(rng: random.Random) -> str:
@@ -109,8 +109,10 @@ def draw_typed_text(rng: random.Random) -> str:
 
 def _scroll(rng: random.Random, named: list[tuple[str, SceneItem]], coordinates: int) -> SceneQuestion:
     way = rng.choice(("up", "down", "down", "left", "right"))
-    said = rng.choice((f"Scroll {way}.", f"Move the page {way}.", f"Scroll the page {way}."))
-    return SceneQuestion("scroll", said, format_answer(f"I scroll {way}.", Scroll(Point(0.5, 0.5), way), coordinates))
+    instruction = rng.choice((f"Scroll {way}.", f"Move the page {way}.", f"Scroll the page {way}."))
+    return SceneQuestion(
+        "scroll", instruction, format_answer(f"I scroll {way}.", Scroll(Point(0.5, 0.5), way), coordinates)
+    )
 
 
 def _wait(rng: random.Random, named: list[tuple[str, SceneItem]], coordinates: int) -> SceneQuestion:
@@ -157,8 +159,8 @@ def ask_name_at(item: SceneItem, coordinates: int) -> SceneQuestion:
 def ask_text_at(rng: random.Random, items: list[SceneItem], coordinates: int, limit: int = 2) -> list[SceneQuestion]:
     """Ask for some of the words and numbers by their places."""
     chosen = rng.sample(items, min(limit, len(items)))
-    said = [f"What does it say at {format_point(item.box.centre, coordinates)}?" for item in chosen]
-    return [SceneQuestion("read", ask, item.name, seen=item.box) for ask, item in zip(said, chosen, strict=True)]
+    asks = [f"What does it say at {format_point(item.box.centre, coordinates)}?" for item in chosen]
+    return [SceneQuestion("read", ask, item.name, seen=item.box) for ask, item in zip(asks, chosen, strict=True)]
 
 
 def ask_several_steps(rng: random.Random, items: list[SceneItem], coordinates: int) -> SceneQuestion:
@@ -166,11 +168,11 @@ def ask_several_steps(rng: random.Random, items: list[SceneItem], coordinates: i
     chosen = rng.sample(items, min(len(items), rng.randint(2, 3)))
     verb = rng.choice(CLICK_VERBS)
     if len(chosen) == 2 or rng.random() < 0.5:
-        said = " and ".join(f"the {item.name}" for item in chosen)
+        named = " and ".join(f"the {item.name}" for item in chosen)
     else:
-        said = ", then ".join(f"the {item.name}" for item in chosen)
+        named = ", then ".join(f"the {item.name}" for item in chosen)
     done = rng.randint(0, len(chosen))
-    text = f"{verb.capitalize()} {said}."
+    text = f"{verb.capitalize()} {named}."
     if done:
         text += "\nDone: " + " ".join(f"I {verb} the {item.name}." for item in chosen[:done])
     if done == len(chosen):

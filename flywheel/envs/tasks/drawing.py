@@ -118,8 +118,8 @@ def page_checksum(manifest: PageManifest) -> str:
         files = packages.hash_served_folder(manifest.template) if manifest.template else ""
     else:
         files = manifest.sha256 or packages.hash_served_folder(packages.find_served_folder(manifest))
-    said = manifest.model_dump_json(exclude={"path"})
-    return hashlib.sha256(f"{said}\n{files}".encode()).hexdigest()
+    content = manifest.model_dump_json(exclude={"path"})
+    return hashlib.sha256(f"{content}\n{files}".encode()).hexdigest()
 
 
 async def fetch_page_instructions(

@@ -31,12 +31,12 @@ def _work(ctx: StageContext, folder: Path) -> dict:
     if rule.rule == "always":
         return {"promoted": True, "reason": "the rule promotes always"}
     rows = stage_io.read_stage_rows(ctx, "metrics", "evaluate")
-    judged, said = gate.parse_gate_metrics(rows, rule), "; ".join(gate.explain_gate_metrics(rows, rule))
+    judged, explanation = gate.parse_gate_metrics(rows, rule), "; ".join(gate.explain_gate_metrics(rows, rule))
     if rule.rule == "review":
-        return _reviewed(ctx, said)
+        return _reviewed(ctx, explanation)
     if not judged:
         return {"promoted": False, "reason": "its weights are those of the model that it would replace"}
-    return {"promoted": all(found.verdict == "pass" for found in judged.values()), "reason": said}
+    return {"promoted": all(found.verdict == "pass" for found in judged.values()), "reason": explanation}
 
 
 def _reviewed(ctx: StageContext, said: str) -> dict:

@@ -37,8 +37,8 @@ def stream_windows(seconds: float, hear: Hear) -> Iterator[Word]:
         words = list(hear(at, end, context))
         kept, after = (words, end) if end == seconds else _whole(words, at, end)
         yield from kept
-        said = " ".join(word.word for word in kept)
-        context = "" if _loops(said) else " ".join(f"{context} {said}".split()[-CONTEXT:])
+        text = " ".join(word.word for word in kept)
+        context = "" if _loops(text) else " ".join(f"{context} {text}".split()[-CONTEXT:])
         at = after
 
 

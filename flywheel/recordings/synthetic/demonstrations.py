@@ -79,11 +79,11 @@ async def demonstrate_task(env: Env, task: Task, world: ChoreFamilySuite) -> Dem
             name = hashlib.sha256(before.screenshot).hexdigest()
             screens[name] = before.screenshot
         seen = await env.step(action)
-        said = seen.info.get("note") or seen.info.get("result") or ""
+        outcome = seen.info.get("note") or seen.info.get("result") or ""
         read = before.text if before.text or not name else None
         steps.append(
             DemonstratedStep(
-                serialise_action(action, DEMONSTRATION_GRAMMAR), name, thought, observation=read, result=said
+                serialise_action(action, DEMONSTRATION_GRAMMAR), name, thought, observation=read, result=outcome
             )
         )
     if seen.reward < 1:

@@ -344,10 +344,10 @@ async def make_sessions(folder: Path, count: int, settings: Settings, first: int
             where="--count",
             fix=f"how many there are to be in the end, such as {first + 100}",
         )
-    told = folder / "truth.json"
-    if first and not told.is_file():
+    truth_file = folder / "truth.json"
+    if first and not truth_file.is_file():
         raise BadInput("no truth.json", where=folder, fix="make the sessions before it first, without --first")
-    truth: dict[str, Any] = json.loads(told.read_text(encoding="utf-8")) if told.is_file() else {}
+    truth: dict[str, Any] = json.loads(truth_file.read_text(encoding="utf-8")) if truth_file.is_file() else {}
     if not first:
         for name in truth:
             shutil.rmtree(folder / name, ignore_errors=True)
@@ -377,13 +377,13 @@ async def make_sessions(folder: Path, count: int, settings: Settings, first: int
                 truth[target.name] = found
                 number += 1
             log.info("%s: %s%s", target.name, task.instruction, "" if found else " (left out: one must wait)")
-    told.write_text(json.dumps(truth, indent=1) + "\n", encoding="utf-8")
+    truth_file.write_text(json.dumps(truth, indent=1) + "\n", encoding="utf-8")
 
 
 def sessions_match_settings(folder: Path, settings: Settings) -> bool:
     """Tell whether the sessions in `folder` are the first of those that these settings ask for."""
-    told = folder / "truth.json"
-    names = json.loads(told.read_text(encoding="utf-8")) if told.is_file() else {}
+    truth_file = folder / "truth.json"
+    names = json.loads(truth_file.read_text(encoding="utf-8")) if truth_file.is_file() else {}
     made = {_task_id(folder / name) for name in names}
     asked = itertools.islice(recorded_tasks(settings), len(made) + _LEFT_OUT)
     return made <= {task.task_id for task in asked}

@@ -23,8 +23,8 @@ _ARGUMENT = re.compile(r"""\d+(?:[.,:/-]\d+)*|"[^"]*"|'[^']*'|“[^”]*”|«[^
 def task_content_hash(task: Row) -> str:
     """Hash a task's content: suite, template, level and parameters; without parameters, its instruction and seed."""
     params = _params(task.get("params"))
-    told = params or [_words(task.get("instruction")), task.get("seed")]
-    return _json_digest([task.get("world"), task.get("template"), task.get("level"), told])
+    content = params or [_words(task.get("instruction")), task.get("seed")]
+    return _json_digest([task.get("world"), task.get("template"), task.get("level"), content])
 
 
 def instruction_arguments(instruction: str | None) -> tuple[str, ...]:

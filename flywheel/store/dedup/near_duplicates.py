@@ -219,8 +219,8 @@ def _insert_near(
     if not len(pairs):
         return
     both = np.concatenate([pairs, pairs[:, ::-1]])
-    told = {"number": both[:, 0], "other": both[:, 1], "similarity": np.tile(similarity, 2)}
-    insert_rows(connection, "dedup_near", pa.table({**told, "renamed": np.full(len(both), renamed)}))
+    columns = {"number": both[:, 0], "other": both[:, 1], "similarity": np.tile(similarity, 2)}
+    insert_rows(connection, "dedup_near", pa.table({**columns, "renamed": np.full(len(both), renamed)}))
 
 
 # What is compared is kept for later iterations: `signatures` (a trajectory's steps as numbers) and `screen_hashes` (of

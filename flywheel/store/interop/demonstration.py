@@ -104,13 +104,13 @@ def save_demonstration(one: Demonstration, recordings: Path) -> bool:
     if folder.exists():
         return False
     rows = list(images.image_rows(one.screens))
-    told = {"version": _VERSION, **{name: value for name, value in vars(one).items() if name != "screens"}}
-    told["steps"] = [asdict(step) for step in one.steps]
+    content = {"version": _VERSION, **{name: value for name, value in vars(one).items() if name != "screens"}}
+    content["steps"] = [asdict(step) for step in one.steps]
     with atomic_folder(folder) as temporary:
         if rows:
             table = pa.Table.from_pylist(rows, TABLES["images"])
             pq.write_table(table, temporary / "screens.parquet", compression="zstd")
-        write_json(temporary / DEMONSTRATION_FILE, told)
+        write_json(temporary / DEMONSTRATION_FILE, content)
     return True
 
 
@@ -126,11 +126,11 @@ def load_demonstration(folder: Path) -> tuple[Demonstration, list[dict[str, Any]
     """
     path = folder / DEMONSTRATION_FILE
     try:
-        told = json.loads(path.read_text(encoding="utf-8"))
-        if told.pop("version") != _VERSION:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content.pop("version") != _VERSION:
             raise DataError("a demonstration of another version", where=path, fix=_FIX_IMPORT_AGAIN)
-        steps = tuple(DemonstratedStep(**step) for step in told.pop("steps"))
-        one = Demonstration(**told, steps=steps)
+        steps = tuple(DemonstratedStep(**step) for step in content.pop("steps"))
+        one = Demonstration(**content, steps=steps)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"not a demonstration: {error}", where=path, fix=_FIX_IMPORT_AGAIN) from None
     if not any(step.screen for step in steps):

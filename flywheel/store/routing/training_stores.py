@@ -90,11 +90,11 @@ def decide_routes(
     stays the scorers', so that both can be compared. Demonstrations of people go to CT: they are data for continual
     training (section 2.4).
     """
-    said = people or {}
+    verdicts = people or {}
     columns = {
-        "trajectory_id": pa.array(said, pa.string()),
-        "solved": pa.array([one.solved for one in said.values()], pa.bool_()),
-        "reviewer": pa.array([one.reviewer for one in said.values()], pa.string()),
+        "trajectory_id": pa.array(verdicts, pa.string()),
+        "solved": pa.array([one.solved for one in verdicts.values()], pa.bool_()),
+        "reviewer": pa.array([one.reviewer for one in verdicts.values()], pa.string()),
     }
     connection.register("people", pa.table(columns))
     low, high = band or (0.0, 0.0)

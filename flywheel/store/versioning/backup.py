@@ -84,12 +84,13 @@ def probe_remote(repo: Any, name: str | None) -> None:
 
 
 def _suggest_remote_fix(fault: BaseException | str) -> str:
-    told, names = str(fault), set()
+    message, names = str(fault), set()
     while isinstance(fault, BaseException):
         names |= {kind.__name__ for kind in type(fault).__mro__}
         fault = fault.__cause__ or ""
     return next(
-        (fix for sign, fix in _REMOTE_FIXES.items() if sign in names or sign in told), "`dvc status --cloud` tells more"
+        (fix for sign, fix in _REMOTE_FIXES.items() if sign in names or sign in message),
+        "`dvc status --cloud` tells more",
     )
 
 
@@ -163,8 +164,8 @@ def push_iterations(ws: Workspace, url: str) -> list[int]:
 
 def _pushed_before(ws: Workspace, url: str) -> dict[str, str]:
     try:
-        told = json.loads(_pushed_path(ws).read_text(encoding="utf-8"))
-        return told["pushed"] if told["url"] == url else {}
+        pushed = json.loads(_pushed_path(ws).read_text(encoding="utf-8"))
+        return pushed["pushed"] if pushed["url"] == url else {}
     except (OSError, ValueError, KeyError, TypeError):
         return {}
 

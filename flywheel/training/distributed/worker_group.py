@@ -166,9 +166,9 @@ class _RankProcess:
                 return None
         self._process.join(GRACE_S)
         self._listener.join(_STDERR_S)
-        said = last_line(self._words.decode(errors="replace"))
+        reason = last_line(self._words.decode(errors="replace"))
         ended = f"has ended (exit status {self._process.exitcode})"
-        return RankAnswer(self._rank, ended=f"{ended}, its last words: {said}" if said else ended)
+        return RankAnswer(self._rank, ended=f"{ended}, its last words: {reason}" if reason else ended)
 
     def end(self, ends: float) -> None:
         """ends: the moment from which on it is killed."""

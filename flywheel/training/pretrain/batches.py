@@ -108,10 +108,10 @@ def _draw_distinct(make, count: int, rng: random.Random) -> list[str]:
 
 def collate_copy_texts(encoder: Encoder, texts: Sequence[CopyText]) -> CopyBatch:
     """Tokenise texts into one batch, padded, with the tokens that each repeats."""
-    told = [encoder.tokenizer(each.text, add_special_tokens=False, return_offsets_mapping=True) for each in texts]
-    length = max(len(one["input_ids"]) for one in told)
+    encoded = [encoder.tokenizer(each.text, add_special_tokens=False, return_offsets_mapping=True) for each in texts]
+    length = max(len(one["input_ids"]) for one in encoded)
     ids, repeats = np.zeros((len(texts), length), np.int64), np.zeros((len(texts), length, length), bool)
-    for number, (one, each) in enumerate(zip(told, texts, strict=True)):
+    for number, (one, each) in enumerate(zip(encoded, texts, strict=True)):
         ids[number, : len(one["input_ids"])] = one["input_ids"]
         for token, source in find_repeated_tokens(one["offset_mapping"], each.names):
             repeats[number, token, source] = True
@@ -305,11 +305,11 @@ class QuestionCollator:
         """Of the tokens that say what is copied, from place `at` on of a row."""
         spans = []
         for text, shift in ((asked, 0), (question.response, len(asked))):
-            told = self._encoder.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-            spans += [(start + shift, end + shift) for start, end in told["offset_mapping"]]
+            encoded = self._encoder.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+            spans += [(start + shift, end + shift) for start, end in encoded["offset_mapping"]]
         found = re.finditer(rf"(?<!\w){re.escape(question.copied)}(?!\w)", asked + question.response)
-        said = NameOccurrences(len(question.copied), tuple(match.start() for match in found))
-        return [(at + token, at + source) for token, source in find_repeated_tokens(spans, [said])]
+        occurrences = NameOccurrences(len(question.copied), tuple(match.start() for match in found))
+        return [(at + token, at + source) for token, source in find_repeated_tokens(spans, [occurrences])]
 
     def _points(self, answer: Sequence[int], count: int) -> list[int]:
         """Where the last `count` points of an answer (two digits, a space, two digits) begin."""
@@ -433,7 +433,7 @@ def build_reading_targets(texts: Sequence[Sequence[SceneText]], side: int, cells
 
     Returns int64 [screens x cells x cells, CELL_CHARACTERS]; IGNORED where no text is shown.
     """
-    told = np.full((len(texts), cells * cells, CELL_CHARACTERS), IGNORED)
+    targets = np.full((len(texts), cells * cells, CELL_CHARACTERS), IGNORED)
     for screen, found in enumerate(texts):
         if not found:
             continue
@@ -446,5 +446,5 @@ def build_reading_targets(texts: Sequence[Sequence[SceneText]], side: int, cells
             first = [CHARACTERS[character] for character in text.characters[:CELL_CHARACTERS]]
             spelt[number, : len(first)] = first
         here = areas.max(0) > 0
-        told[screen, here] = spelt[areas.argmax(0)[here]]
-    return torch.from_numpy(told.reshape(-1, CELL_CHARACTERS))
+        targets[screen, here] = spelt[areas.argmax(0)[here]]
+    return torch.from_numpy(targets.reshape(-1, CELL_CHARACTERS))

@@ -280,9 +280,9 @@ def compute_copying_losses(model: torch.nn.Module, texts: CopyBatch) -> Pretrain
     length = texts.ids.shape[1]
     causal = torch.ones(length, length, dtype=torch.bool).tril().expand(len(texts.ids), 1, -1, -1)
     with _bfloat16_autocast(), capture_attention((PREVIOUS_TOKEN_LAYER, POINTING_LAYER), 0) as heard:
-        told = model.model.language_model(input_ids=texts.ids, attention_mask=causal, use_cache=False)[0]
+        hidden = model.model.language_model(input_ids=texts.ids, attention_mask=causal, use_cache=False)[0]
         again = texts.repeats.any(-1)[:, 1:]
-        logits = model.lm_head(told[:, :-1][again])
+        logits = model.lm_head(hidden[:, :-1][again])
     lost, right = _copying_loss(heard[POINTING_LAYER], causal, texts.repeats)
     before = _attention_scores(heard[PREVIOUS_TOKEN_LAYER], causal)[:, :PREVIOUS_TOKEN_HEADS, 1:]
     found = cross_entropy(before.flatten(0, 2), torch.arange(length - 1).repeat(len(texts.ids) * PREVIOUS_TOKEN_HEADS))

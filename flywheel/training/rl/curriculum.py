@@ -277,8 +277,8 @@ def _draw_by_credit(credit: dict[K, float], chances: Mapping[K, float]) -> K:
 
 def _first_credit(seed: int, *names: object) -> float:
     """0 <= fraction < 1, a function of seed and names: the first order."""
-    said = " ".join(map(str, ("curriculum", seed, *names)))
-    return int.from_bytes(hashlib.sha256(said.encode()).digest()[:6]) / 2**48
+    text = " ".join(map(str, ("curriculum", seed, *names)))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6]) / 2**48
 
 
 class ShuffledTasks:

@@ -62,8 +62,10 @@ class ValueModel(nn.Module):
     def forward(self, read: Tensor) -> Tensor:
         """Return values [...]. read: [..., width + 2], of `ValueFeatures.append_to` on hidden states from which a
         response token is predicted."""
-        hidden, told = read.tensor_split([self.norm.normalized_shape[0]], dim=-1)
-        return self.head(torch.cat([self.norm(hidden), _FEATURE_SCALE * (told - UNKNOWN_FEATURE)], dim=-1)).squeeze(-1)
+        hidden, features = read.tensor_split([self.norm.normalized_shape[0]], dim=-1)
+        return self.head(torch.cat([self.norm(hidden), _FEATURE_SCALE * (features - UNKNOWN_FEATURE)], dim=-1)).squeeze(
+            -1
+        )
 
     @torch.no_grad()
     def evaluate(self, read: Tensor) -> Tensor:

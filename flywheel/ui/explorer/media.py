@@ -131,10 +131,12 @@ class SessionAudio:
         samples = audio.read_audio(path)
         parts = np.array_split(np.abs(samples), min(_PEAKS, len(samples)))
         peaks = tuple(round(float(part.max()), 3) for part in parts)
-        said = self._asking.rows(
+        spans = self._asking.rows(
             "SELECT start_s, end_s FROM thoughts WHERE trajectory_id = $id ORDER BY utterance", {"id": name}
         )
-        return Waveform(len(samples) / audio.SAMPLE_RATE, peaks, _estimate_offset(said, audio.speech_segments(samples)))
+        return Waveform(
+            len(samples) / audio.SAMPLE_RATE, peaks, _estimate_offset(spans, audio.speech_segments(samples))
+        )
 
 
 def _find_audio_file(folder: Path) -> tuple[Path, str]:

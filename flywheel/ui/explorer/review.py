@@ -158,15 +158,15 @@ def load_review_item(asking: CatalogReader, tokens: TokenTexts, trajectory_id: s
     reviewer = labels.normalise_reviewer(reviewer)
     found = trajectories.load_trajectory_detail(asking, tokens, trajectory_id)
     columns = 'reviewer, label, comment, "at", queue'
-    said = asking.rows(f"SELECT {columns} FROM labels WHERE trajectory_id = $id ORDER BY ALL", {"id": trajectory_id})
-    mine = next((row for row in said if row["reviewer"] == reviewer), None)
+    given = asking.rows(f"SELECT {columns} FROM labels WHERE trajectory_id = $id ORDER BY ALL", {"id": trajectory_id})
+    mine = next((row for row in given if row["reviewer"] == reviewer), None)
     if mine is None:
         return {
             "mine": None,
             "facts": {name: found["facts"][name] for name in _BLIND_FACTS},
             "steps": _hide_rewards(found["steps"]),
         }
-    return found | {"mine": mine, "others": [row for row in said if row is not mine]}
+    return found | {"mine": mine, "others": [row for row in given if row is not mine]}
 
 
 def _hide_rewards(steps: list[Row]) -> list[Row]:

@@ -74,25 +74,25 @@ class SqlWorkerPool:
             async with asyncio.timeout(self._limits.seconds + _GRACE_S):
                 process.stdin.write(json.dumps({"sql": sql, "form": form}).encode() + b"\n")
                 await process.stdin.drain()
-                told = json.loads(await process.stdout.readline() or b"null")
-                data = await process.stdout.readexactly(told["bytes"]) if told else b""
-            well = told is not None
+                facts = json.loads(await process.stdout.readline() or b"null")
+                data = await process.stdout.readexactly(facts["bytes"]) if facts else b""
+            well = facts is not None
         except TimeoutError:
             raise QueryTimeout(
                 f"the query took longer than the {self._limits.seconds:g} s that one may take, and was ended"
             ) from None
         except (ConnectionError, asyncio.IncompleteReadError):
-            told = None
+            facts = None
         finally:
             if well and process.returncode is None:
                 self._free.append(process)
             else:
                 await self._end(process)
-        if told is None:
+        if facts is None:
             raise FlywheelError("the query ended the process that answered it: it took too much", fix="ask for less")
-        if "error" in told:
-            raise getattr(errors, told["kind"], FlywheelError)(told["error"])
-        return SqlResult(told, data)
+        if "error" in facts:
+            raise getattr(errors, facts["kind"], FlywheelError)(facts["error"])
+        return SqlResult(facts, data)
 
     async def _begin(self) -> asyncio.subprocess.Process:
         command = (

@@ -169,7 +169,7 @@ class SqlAnswerer:
         """
         begun = time.monotonic()
         table, cut, plan = self._resident.run(lambda connection: self._asked(connection, sql, form))
-        told = {
+        facts = {
             "columns": [{"name": field.name, "type": str(field.type)} for field in table.schema],
             "rows": table.num_rows,
             "cut": cut,
@@ -180,7 +180,7 @@ class SqlAnswerer:
             written = _FORMS[form](table)
             if len(written) > 4 * self._limits.bytes:  # what is named once in the result is written in each row
                 raise _too_much(self._limits)
-            return told, written
+            return facts, written
         except (MemoryError, pa.ArrowMemoryError):
             raise _too_much(self._limits) from None
         except pa.ArrowException as error:
@@ -332,10 +332,10 @@ def serve_sql_queries(answers: SqlAnswerer, questions: BinaryIO, out: BinaryIO) 
         asked = json.loads(line)
         payload = b""
         try:
-            told, payload = answers.to(asked["sql"], asked["form"])
+            facts, payload = answers.to(asked["sql"], asked["form"])
         except FlywheelError as error:
-            told = {"error": str(error), "kind": type(error).__name__}
-        out.write(json.dumps(told | {"bytes": len(payload)}).encode() + b"\n" + payload)
+            facts = {"error": str(error), "kind": type(error).__name__}
+        out.write(json.dumps(facts | {"bytes": len(payload)}).encode() + b"\n" + payload)
         out.flush()
 
 

@@ -280,15 +280,15 @@ def _query_steps(connection: duckdb.DuckDBPyConnection, name: str, iteration: in
             {"names": shas, "iteration": iteration},
         )
     }
-    said: dict[int, list[Row]] = defaultdict(list)
+    utterances: dict[int, list[Row]] = defaultdict(list)
     for row in database.query_rows(
         connection,
         """SELECT step, utterance, start_s, end_s, asr_text, text, confidence, doubtful, alignment_score, refined_by
         FROM thoughts WHERE trajectory_id = $id AND iteration = $iteration ORDER BY utterance""",
         {"id": name, "iteration": iteration},
     ):
-        said[row["step"]].append(row)
-    return [_step_row(row, sizes.get(row["image_sha256"]), said[row["step"]]) for row in steps]
+        utterances[row["step"]].append(row)
+    return [_step_row(row, sizes.get(row["image_sha256"]), utterances[row["step"]]) for row in steps]
 
 
 def _step_row(row: Row, size: Row | None, said: list[Row]) -> Row:

@@ -220,9 +220,9 @@ class Chromium:
             profile.remove()
             if isinstance(error, EnvError | OSError):
                 code = process.poll() if process is not None else None
-                said = f"it ended with code {code}" if code is not None else str(error)
+                reason = f"it ended with code {code}" if code is not None else str(error)
                 raise (EnvError if code in (None, -signal.SIGKILL) else _EndedAtStart)(
-                    f"the browser did not start: {said}", where=executable, fix="try it by hand with --version"
+                    f"the browser did not start: {reason}", where=executable, fix="try it by hand with --version"
                 ) from error
             raise
         finally:

@@ -76,8 +76,8 @@ class MouseGrip:
         if self.page.dragged is None:
             self._mouse("mouseReleased", at).add_done_callback(ignore_answer)
         else:
-            told = {"type": "dragCancel", "x": at[0], "y": at[1], "data": self.page.dragged}
-            self.page.post("Input.dispatchDragEvent", told)
+            parameters = {"type": "dragCancel", "x": at[0], "y": at[1], "data": self.page.dragged}
+            self.page.post("Input.dispatchDragEvent", parameters)
             self.page.dragged = None
 
     async def _tell(self, kind: str, at: PixelPoint) -> None:

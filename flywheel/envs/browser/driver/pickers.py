@@ -192,8 +192,8 @@ class FormControl:
             },
         )
         if "exceptionDetails" in answer:
-            told = answer["exceptionDetails"].get("exception", {}).get("description", "a script error")
-            raise EnvError(f"a form control could not be read: {told}", where=self._page.url)
+            description = answer["exceptionDetails"].get("exception", {}).get("description", "a script error")
+            raise EnvError(f"a form control could not be read: {description}", where=self._page.url)
         return answer["result"].get("value")
 
 

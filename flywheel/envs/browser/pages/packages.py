@@ -202,9 +202,9 @@ def _run_registry_client(command: list[str], folder: Path, package: str) -> None
     if done.returncode:
         lines = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
         errors = [line for line in lines if "error" in line.lower() or line.startswith("E:")] or lines[-1:]
-        said = errors[0].strip() if errors else f"exit status {done.returncode}"
+        reason = errors[0].strip() if errors else f"exit status {done.returncode}"
         raise EnvError(
-            f"{command[0]} could not fetch it: {said}",
+            f"{command[0]} could not fetch it: {reason}",
             where=package,
             fix="check name and version, and that the registry is reachable",
         )
@@ -311,5 +311,5 @@ def _run_installer(command: list[str], manifest: PageManifest) -> None:
         what = f"{command[2]} did not end within {_INSTALL_TIMEOUT_S:g} s"
         raise EnvError(what, where=manifest.path, fix="try again") from None
     if done.returncode:
-        said = " ".join(done.stderr.split())[-400:]
-        raise EnvError(f"its server's packages were not installed: {said}", where=manifest.path)
+        output = " ".join(done.stderr.split())[-400:]
+        raise EnvError(f"its server's packages were not installed: {output}", where=manifest.path)

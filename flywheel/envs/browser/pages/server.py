@@ -289,9 +289,9 @@ class PageServer:
         for name in ("home", "tmp", "door"):
             (root / name).mkdir()
         for command in self._said.setup:
-            status, said = await self._run(command, self._environment, self._own)
+            status, output = await self._run(command, self._environment, self._own)
             if status:
-                words = " ".join(said.split())[-400:] or "it said nothing"
+                words = " ".join(output.split())[-400:] or "it said nothing"
                 raise EnvError(
                     f"server.setup: {' '.join(command)[:100]} ended with status {status}: {words}", where=self._where
                 )

@@ -104,9 +104,9 @@ class TaskIdentity:
         reset: it is the document that was reset, whose own word on its address counts. posted: it was asked for with a
         form's content, which may say what no address says. drawn: as in `begins`.
         """
-        said = parse_qsl(urlsplit(url).query, keep_blank_values=True)
+        query = parse_qsl(urlsplit(url).query, keep_blank_values=True)
         for name, value in self._asked:
-            found, mentions = [text for key, text in said if key == name], _count_mentions(url, name)
+            found, mentions = [text for key, text in query if key == name], _count_mentions(url, name)
             if not mentions and not found:
                 if not reset and not self._vouched:
                     return f"its address has no {name}"

@@ -156,15 +156,15 @@ def score_same_number(result: str, expected: str, _: MetricOptions) -> float:
 
 def score_contains(result: str, rules: Any, _: MetricOptions) -> float:
     """Score a file: 1 where its text holds all expected texts."""
-    said = read_text(result)
-    return float(all(one in said for one in rules["expected"]))
+    text = read_text(result)
+    return float(all(one in text for one in rules["expected"]))
 
 
 def score_patterns(result: str, rules: Any, _: MetricOptions) -> float:
     """Score a file: 1 where a line matches each pattern of `expect`, and none one of `unexpect`."""
-    said = read_lines(result)
-    expected = all(any(re.search(one, line) for line in said) for one in rules.get("expect", ()))
-    return float(expected and not any(re.search(one, line) for one in rules.get("unexpect", ()) for line in said))
+    lines = read_lines(result)
+    expected = all(any(re.search(one, line) for line in lines) for one in rules.get("expect", ()))
+    return float(expected and not any(re.search(one, line) for one in rules.get("unexpect", ()) for line in lines))
 
 
 def score_clock_lines(result: str, rules: Any, _: MetricOptions) -> float:
@@ -275,8 +275,8 @@ def score_json_settings(result: str, rules: Any, _: MetricOptions) -> float:
 
 def score_keybindings(result: str, rules: Any, _: MetricOptions) -> float:
     """Score a list of objects: 1 where it holds the expected one. A comment line may stand before it."""
-    said = read_lines(result)
-    for part in (said, said[1:]):
+    lines = read_lines(result)
+    for part in (lines, lines[1:]):
         try:
             found = json.loads("\n".join(part))
         except ValueError:
@@ -454,15 +454,15 @@ _MAX_REASON_CHARACTERS = 200  # characters
 
 
 def main() -> None:
-    told = json.load(sys.stdin)
+    question = json.load(sys.stdin)
     scores, reasons = [], []
-    for metric in told["metrics"]:
+    for metric in question["metrics"]:
         score, why = _judge_metric(
             metric["func"], _resolve_value(metric["result"]), _resolve_value(metric["expected"]), metric["options"]
         )
         scores.append(score)
         reasons.append(f"{metric['func']} {score:g}" + (f" ({why})" if why else ""))
-    print(json.dumps({"score": combine_scores(scores, told["conj"]), "reason": ", ".join(reasons)[:2000]}))
+    print(json.dumps({"score": combine_scores(scores, question["conj"]), "reason": ", ".join(reasons)[:2000]}))
 
 
 def combine_scores(scores: list[float], conj: str) -> float:

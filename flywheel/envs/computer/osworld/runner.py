@@ -153,14 +153,14 @@ async def evaluate_osworld_task(computer: Computer, task: OsworldTask, gave_up: 
         return CheckerVerdict(score=0.0, reason="the agent gave up")
     await run_osworld_steps(computer, task.after, after=True)
     machine = computer.machine
-    told = {"conj": task.conj, "metrics": [await _resolve_metric(computer, metric) for metric in task.metrics]}
+    question = {"conj": task.conj, "metrics": [await _resolve_metric(computer, metric) for metric in task.metrics]}
     return await checker.run_checker(
         "of OSWorld",
         [sys.executable, "-I", _JUDGE_PROGRAM],
         CheckerLimits(seconds=task.seconds),
         machine.home,
         machine.home_bytes,
-        told,
+        question,
         files=checker.decode_files(task.gold),
         bound={f"{_PACKAGE_IN_CHECKER}/{_PACKAGE.name}": _PACKAGE},
     )
