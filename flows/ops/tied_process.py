@@ -1,4 +1,4 @@
-"""A program that ends where the one that began it is killed: `python -P -m flows.ops.tied_process PID MODULE WORDS...`
+"""Run a program that ends when its starter is killed: `python -P -m flows.ops.tied_process PID MODULE WORDS...`
 is `python -P -m MODULE WORDS...`, tied to the process PID, which begins it (Linux; elsewhere it is ended in order).
 
 What ties it is asked for here, before MODULE is imported, not between fork and exec (`preexec_fn`): a fork of a process

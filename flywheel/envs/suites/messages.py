@@ -1,4 +1,4 @@
-"""A small message catalogue: the texts of a site in another language than the English they are written in.
+"""Translate the texts of a site from English by a small message catalogue.
 
 `shared/messages/LANGUAGE.json` holds what all sites share, `SITE/messages/LANGUAGE.json` a site's own: a JSON object
 from the English text, with its `{placeholders}`, to the translation. What is missing is shown in English, and

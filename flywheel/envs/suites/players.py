@@ -1,4 +1,4 @@
-"""Players of any world that know nothing of it: the level of chance."""
+"""Play any suite without knowledge of it: the level of chance."""
 
 from __future__ import annotations
 

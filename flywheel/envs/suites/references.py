@@ -1,4 +1,4 @@
-"""References of a world: what its expert and random play reach in the same tasks, measured and kept in its folder.
+"""Store, for each suite, the scores of its expert and of random play in the same tasks.
 
 A score is told beside them (section 3.1): the share of the expert's score, not clipped, and random play's share. They
 are measured at a step budget that is the same for all worlds, by `flywheel bench worlds --write-references`.

@@ -1,4 +1,4 @@
-"""runs: flow and task runs of the iteration, as the orchestrator told them, become a table.
+"""runs: flow and task runs of the iteration, as Prefect reported them, become a table.
 
 Without an orchestrator (`dvc repro` alone) there are none, and the table has no rows.
 """

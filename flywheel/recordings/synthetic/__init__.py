@@ -1,1 +1,1 @@
-"""Made sessions, whose truth is known, and measuring by them."""
+"""Synthetic sessions, whose truth is known."""

@@ -1,1 +1,1 @@
-"""RL (section 2.5)."""
+"""Train by reinforcement learning (section 2.5)."""

@@ -1,4 +1,4 @@
-"""A process that answers SQL which anybody may have written. `python -m flywheel.ui.explorer.sql_worker ROOT LIMITS`.
+"""Answer untrusted SQL in a confined process: `python -m flywheel.ui.explorer.sql_worker ROOT LIMITS`.
 
 Three locks, each of which would do: one question, and that a SELECT (`sql_worker.py`); DuckDB without extensions,
 settings and any file beside the datasets; a process that can write no file and take no more memory than it is given.

@@ -1,4 +1,4 @@
-"""What OSWorld's set-ups and agents call of PyAutoGUI, for machines that have it not: the guest's own hands, by XTEST.
+"""Stand in for PyAutoGUI, which OSWorld's set-ups and agents import, by XTEST.
 
 Names, orders and defaults of arguments are PyAutoGUI's. Nothing waits between two calls, and there is no fail-safe.
 """

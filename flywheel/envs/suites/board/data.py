@@ -1,4 +1,4 @@
-"""A team's projects, cards, sprints and members: made up anew for each session."""
+"""Data of the board: a team's projects, cards, sprints and members, generated anew for each session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What several task templates of the board draw."""
+"""Draws that several task templates of the board share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages of the board that show: projects, boards, lists, a report, search; and what all pages need."""
+"""Pages of the board that only show: projects, boards, lists, a report, search; and values for all pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calendars with their events, made up anew for each session; today is a working day of 2026."""
+"""Data of the calendar: calendars and events, generated anew for each session; today is a working day of 2026."""
 
 from __future__ import annotations
 

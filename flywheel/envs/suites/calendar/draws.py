@@ -1,4 +1,4 @@
-"""What the task templates of the calendar draw."""
+"""Draws that the task templates of the calendar share."""
 
 from __future__ import annotations
 

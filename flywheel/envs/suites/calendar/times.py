@@ -1,4 +1,4 @@
-"""When events take place: occurrences of a series, lanes of what overlaps, time that is free. Pure functions."""
+"""Times of events: occurrences of a series, lanes of overlapping events, free time. Pure functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Archives packed and unpacked."""
+"""Chores on archives: packed and unpacked."""
 
 from __future__ import annotations
 

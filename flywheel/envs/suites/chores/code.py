@@ -1,4 +1,4 @@
-"""Small programs mended and written. Whether they are right is asked of them, by calls that the agent does not see."""
+"""Chores on code: small programs mended and written, checked by calls that the agent does not see."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings changed in the three forms that are most common: ini, JSON, and lines of name = value."""
+"""Chores on settings files in the three commonest forms: ini, JSON, and lines of name = value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A database of SQLite asked and written down."""
+"""Chores on databases: SQLite queried, results written down."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logs read: what happened, how often, to whom."""
+"""Chores on logs: what happened, how often, to whom."""
 
 from __future__ import annotations
 

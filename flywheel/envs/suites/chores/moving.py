@@ -1,4 +1,4 @@
-"""Files moved, renamed, copied, removed."""
+"""Chores on files: moved, renamed, copied, removed."""
 
 from __future__ import annotations
 

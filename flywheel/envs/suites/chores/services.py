@@ -1,4 +1,4 @@
-"""Services started, ended, changed. Whether they run is asked at their port."""
+"""Chores on services: started, ended, changed. A request to their port tells whether they run."""
 
 from __future__ import annotations
 

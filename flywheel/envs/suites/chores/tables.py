@@ -1,4 +1,4 @@
-"""Tables in CSV: cleaned, filtered, summed, joined, written in another form."""
+"""Chores on tables in CSV: cleaned, filtered, summed, joined, converted."""
 
 from __future__ import annotations
 

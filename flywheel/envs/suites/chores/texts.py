@@ -1,4 +1,4 @@
-"""Texts written, changed, searched, put together."""
+"""Chores on texts: written, changed, searched, joined."""
 
 from __future__ import annotations
 

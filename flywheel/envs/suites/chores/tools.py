@@ -1,4 +1,4 @@
-"""Questions that MCP tools answer: an encyclopaedia searched and read, a database asked in SQL."""
+"""Chores that MCP tools answer: an encyclopaedia searched and read, a database queried in SQL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The expert of every page: it reads what the things on it do, and makes the next step towards the goal.
+"""The expert of all control pages: it reads the things on the page, and makes the next step towards the goal.
 
 Each call plans from the state alone, so it finds its way from any state: what is not shown is opened first, what is not
 in view is scrolled to, what was changed by mistake is mended.

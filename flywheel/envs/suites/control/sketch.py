@@ -1,4 +1,4 @@
-"""One page in the making: its look, the things on it, and what is asked for.
+"""A control page under construction: its look, the things on it, and the question.
 
 A page is data: `items` (what stands where, and what a click on it does), `start` (the values that are asked for, as
 they are at first), `view` (what is open or shown), `goal` (the values that are wanted) and `end` (when it is over).

@@ -1,4 +1,4 @@
-"""How the expert of the encyclopaedia gets around: each is a move, or None where nothing is left to do."""
+"""Navigate as the expert of the encyclopaedia: each function returns the next move, or None at the end."""
 
 from __future__ import annotations
 

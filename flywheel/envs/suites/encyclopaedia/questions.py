@@ -1,4 +1,4 @@
-"""What the question templates of the encyclopaedia share: articles drawn, links followed, answers read.
+"""Shared parts of the encyclopaedia's question templates: articles drawn, links followed, answers read.
 
 Whoever answers may change the units on the way. What is asked is drawn so that the answer is one: a chain goes only
 over links that are alone under their label.

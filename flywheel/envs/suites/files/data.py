@@ -1,4 +1,4 @@
-"""The files of a session: folders, files with sizes, days, shares and versions, the trash; made up from a seed."""
+"""Data of the file manager: folders, files with sizes, days, shares and versions, the trash; generated from a seed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What several task templates of the file manager draw."""
+"""Draws that several task templates of the file manager share."""
 
 from __future__ import annotations
 

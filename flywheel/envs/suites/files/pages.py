@@ -1,4 +1,4 @@
-"""What one looks at in the file manager: folders, lists, the search, a file. Its other modules add to this site."""
+"""Pages of the file manager: folders, lists, the search, a file. Its other modules add to this site."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lies in the file manager: folders, names of files, notes and what one may ask about them."""
+"""Texts of the file manager: names of folders and files, notes and questions about them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folders and files of a session: where a thing lies, what is in it, and what happens to all of it."""
+"""The tree of a session's folders and files: where each lies, what a folder holds, and operations on it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The forum as a session finds it: boards with topics and replies, people, messages, reports; made up from a seed."""
+"""Data of the forum: boards with topics and replies, people, messages, reports; generated from a seed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What several task templates of the forum draw."""
+"""Draws that several task templates of the forum share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one reads in the forum: boards, topics, tags, the search. Its other modules add to this site."""
+"""Pages of the forum to read: boards, topics, tags, the search. Its other modules add to this site."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Members, the own profile, messages, alerts and what one follows."""
+"""Pages and forms of members, the own profile, messages, alerts and followed topics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people write in the forum: titles with their first posts, replies, names."""
+"""Texts of the forum: titles with their first posts, replies, names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topics and posts of the forum: what belongs together, who may do what, and what changes with what."""
+"""Topics and posts of the forum: their relations, permissions, and the effects of a change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A mailbox: made up anew for each session, in English or Chinese. Today is the first of January 2026.
+"""Data of the mailbox, generated anew for each session, in English or Chinese. Today is the first of January 2026.
 
 What a user changes of a conversation (folder, star, labels) stands in `threads`, what was written in `messages`; a
 conversation holds the messages whose `_thread` it is.

@@ -1,4 +1,4 @@
-"""What the task templates of the mailbox draw, and how a change is made in records."""
+"""Draws that the task templates of the mailbox share, and changes of its records."""
 
 from __future__ import annotations
 

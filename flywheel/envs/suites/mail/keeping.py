@@ -1,4 +1,4 @@
-"""Pages and forms of what a mailbox keeps beside mails: contacts, labels, rules, settings."""
+"""Pages and forms of the mailbox beside mails: contacts, labels, rules, settings."""
 
 from __future__ import annotations
 

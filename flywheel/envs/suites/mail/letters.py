@@ -1,4 +1,4 @@
-"""The letters that lie in a mailbox, in English and Chinese, from letters.json.
+"""Letters of the mailbox, in English and Chinese, read from letters.json.
 
 Of each: subject, text, and who may have written it. Placeholders are drawn for each letter; {me} and {name} are the
 receiver and the sender. `questions` says which of them a reader may be asked about, by the key of the letter.

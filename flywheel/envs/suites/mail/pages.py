@@ -1,4 +1,4 @@
-"""Pages and forms of the mailbox: its lists, conversations, and what is done to many of them at once."""
+"""Pages and forms of the mailbox: its lists, conversations, and operations on many of them at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The device whose settings these are: made up anew for each session, in English or Chinese."""
+"""Data of the settings: a device, generated anew for each session, in English or Chinese."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the shop sells, and what its customer left there before: made up anew for each session."""
+"""Data of the shop: its products and the customer's earlier orders, generated anew for each session."""
 
 from __future__ import annotations
 

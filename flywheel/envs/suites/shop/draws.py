@@ -1,4 +1,4 @@
-"""What several task templates of the shop draw, and what they ask to be put into the cart."""
+"""Draws that several task templates of the shop share, with what they ask to be put into the cart."""
 
 from __future__ import annotations
 

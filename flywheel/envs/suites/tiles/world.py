@@ -1,4 +1,4 @@
-"""Tile triples: how a board is drawn, and how it is played."""
+"""Tile triples: boards of stacked tiles, cleared by threes."""
 
 from __future__ import annotations
 
