@@ -35,7 +35,7 @@ def compute_code_version() -> str:
 
 
 def code_version_build_step() -> dict[str, str]:
-    """A build step of prefect.yaml, whose `version` deployments take as theirs."""
+    """Return a build step of prefect.yaml, whose `version` deployments take as theirs."""
     return {"version": compute_code_version()}
 
 

@@ -139,7 +139,7 @@ class StageScheduler:
         return done
 
     def _may_go_on(self, name: str, error: FlywheelError) -> bool:
-        """Whether a stage that failed is asked for again: one whose process died, `operations.restarts` times."""
+        """Tell whether a stage that failed is asked for again: one whose process died, `operations.restarts` times."""
         again = isinstance(error, WorkerLost) and not self._failure
         again = again and self._lost[name] < self._now.operations.restarts
         announce(name, f"{error}; it is asked for again" if again else f"failed: {error}")

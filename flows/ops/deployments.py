@@ -41,7 +41,7 @@ def worker_name() -> str:
 
 
 def has_other_workers(ws: Workspace, client: SyncPrefectClient) -> bool:
-    """Whether the pool has workers besides those that `workspace up` begins on this machine."""
+    """Tell whether the pool has workers besides those that `workspace up` begins on this machine."""
     online = WorkerFilter(status=WorkerFilterStatus(any_=["ONLINE"]))
     found = client.read_workers_for_work_pool(work_pool_name(ws), worker_filter=online)
     return any(not one.name.startswith(f"{socket.gethostname()} ") for one in found)

@@ -35,7 +35,7 @@ from flywheel.utils.local_server import OwnHostOnly
 
 
 def copy_empty_database(file: Path) -> bool:
-    """Whether there was one to copy. A damaged one is removed."""
+    """Tell whether there was one to copy. A damaged one is removed."""
     kept = _cached_database_path()
     if not kept.is_file():
         return False

@@ -176,7 +176,7 @@ class _EnvironmentNodes:
                 log.warning("the nodes cannot be looked at: %s", error)
 
     def _look(self) -> bool:
-        """Whether any node has the browsers, free or not."""
+        """Tell whether any node has the browsers, free or not."""
         for at, one in list(self._actors.items()):
             if one.name in self._ledger.nodes:
                 self._begun.add(one.name)

@@ -275,7 +275,7 @@ def _check_rule(ws: Workspace, iteration: int, rule: RoutingRule, settings: Sett
 
 
 def _are_scores_current(ws: Workspace, iteration: int, rule: RoutingRule, settings: Settings) -> bool:
-    """Whether the scores that are there are those of the rule's scorers, in the versions of today."""
+    """Tell whether the scores that are there are those of the rule's scorers, in the versions of today."""
     panel = ScorerSet(rule.apply_to(settings))
     sql = """SELECT DISTINCT domain, split_part(scorer, ':', 1) AS scorer, version
         FROM scores JOIN trajectories USING (trajectory_id, iteration)

@@ -115,5 +115,5 @@ def _damage_lines(damage: tuple[backup.DamagedOutput, ...]) -> Iterator[tuple[st
 
 
 def _only_damaged(name: str, changes: dict[str, str], damage: tuple[backup.DamagedOutput, ...]) -> bool:
-    """Whether all that a stage finds changed is damage, told already."""
+    """Tell whether all that a stage finds changed is damage, told already."""
     return set(changes) <= {one.path for one in damage}

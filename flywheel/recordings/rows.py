@@ -360,7 +360,7 @@ def _done(step: DemonstratedStep, grammar: Grammar) -> tuple[dict, str]:
 
 
 def _seen(step: Step, screens: set[str]) -> bool:
-    """Whether what was seen is there; where nothing was, what was read."""
+    """Tell whether what was seen is there; where nothing was, what was read."""
     return step.image_sha256 in screens if step.image_sha256 else step.observation is not None
 
 

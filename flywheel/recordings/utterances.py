@@ -99,7 +99,7 @@ def _goes_on(before: Utterance, after: Utterance) -> bool:
 
 
 def _begins(utterance: Utterance) -> bool:
-    """Whether a new sentence begins here, perhaps after fillers. Fillers alone begin none."""
+    """Tell whether a new sentence begins here, perhaps after fillers. Fillers alone begin none."""
     fillers = OPENERS | {word for phrase in FILLERS for word in phrase}
     words = [word.word for word in utterance.words if word.word not in fillers]
     return bool(words) and (words[0] in LEADS or words[0] == "i" or words[0].startswith("i'") or words[0] in VERBS)

@@ -13,7 +13,7 @@ _QUEUE = 2048  # connections that wait to be taken, as uvicorn has it
 
 
 def bind_free_port() -> socket.socket:
-    """A socket at a free port of 127.0.0.1, for a `LocalServer`."""
+    """Return a socket at a free port of 127.0.0.1, for a `LocalServer`."""
     return bind_local_port(0)
 
 

@@ -82,7 +82,7 @@ def _closes(tag: re.Match[str]) -> bool:
 
 
 def _may_be_cut(text: str, at: int, end: int) -> bool:
-    """Whether what is typed behind the tag looks like the action itself, which a draft's open quote swallowed."""
+    """Tell whether what is typed behind the tag looks like the action itself, which a draft's open quote swallowed."""
     like = _LIKE_ACTION.search(text, at, end)
     if like is None:
         return False
@@ -176,7 +176,7 @@ def form_at(text: str, at: int) -> ActionForm | None:
 
 
 def _is_prose(text: str, at: int) -> bool:
-    """Whether what looks like a call may begin a sentence: `Wait (for the page)`."""
+    """Tell whether what looks like a call may begin a sentence: `Wait (for the page)`."""
     call = call_form.CALL_START.match(text, at)
     return call[0][-2:-1].isspace() and call[2].lower() not in KNOWN_ACTIONS
 

@@ -83,7 +83,7 @@ class BrowserSlot:
         return sum(page.reserved for page in self.pages)
 
     def free_page(self) -> PageSlot | None:
-        """A page that is there or on its way for nobody; the one used last, so that the others can grow idle."""
+        """Return a page that is there or on its way for nobody; the one used last, so that the others can grow idle."""
         free = [page for page in self.pages if page.free]
         return max(free, key=lambda page: (page.state == "ready", page.used), default=None)
 

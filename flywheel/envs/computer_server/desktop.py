@@ -175,7 +175,7 @@ def _wait_until(holds: Callable[[], bool], until: float, otherwise: str) -> None
 
 
 def _holds_in_time(holds: Callable[[], bool], until: float) -> bool:
-    """Whether it holds by then."""
+    """Tell whether it holds by then."""
     while not holds():
         if time.monotonic() > until:
             return False

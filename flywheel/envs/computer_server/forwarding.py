@@ -76,7 +76,7 @@ def _relay_program(here: socket.socket, process: subprocess.Popen) -> None:
 
 
 def _feed_program(target: int, data: bytes, here: socket.socket) -> bool:
-    """Whether a program has taken it all, which may never read, before its user was gone."""
+    """Tell whether a program has taken it all, which may never read, before its user was gone."""
     poll = select.poll()
     poll.register(target, select.POLLOUT)
     poll.register(here, getattr(select, "POLLRDHUP", select.POLLHUP))

@@ -38,7 +38,7 @@ def _tell(told: TextIO, failed: bool) -> None:
 
 
 def _run(code: str, names: dict) -> bool:
-    """Whether it failed. The value of a last line that is an expression is printed, as a notebook does."""
+    """Tell whether it failed. The value of a last line that is an expression is printed, as a notebook does."""
     try:
         tree = ast.parse(code, "<cell>")
         last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None

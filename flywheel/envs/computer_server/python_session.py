@@ -104,7 +104,7 @@ class PythonSession:
             pass  # it has ended, which `run` sees
 
     def _wait(self, kept: BoundedOutput, wait_s: float) -> bool | None:
-        """Whether the code failed; None where it has not ended by then, or its process has."""
+        """Tell whether the code failed; None where it has not ended by then, or its process has."""
         until = time.monotonic() + wait_s
         told = b""
         while (left := until - time.monotonic()) > 0:

@@ -65,7 +65,7 @@ class ScreenGrabber:
         return self._picture.png()
 
     def _moves(self) -> bool:
-        """Whether the screen is no longer as it was looked at last."""
+        """Tell whether the screen is no longer as it was looked at last."""
         if self._drawn is None:
             self._stale = (0, self._all["height"])
             return self._update()

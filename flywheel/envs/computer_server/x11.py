@@ -108,7 +108,8 @@ class X11Input:
                 self._display.sync()
 
     def drawn(self) -> tuple[int, int] | None:
-        """The rows in which something was drawn since this was asked last, from and up to; None where nothing was."""
+        """Return the rows in which something was drawn since this was asked last, from and up to; None where nothing
+        was."""
         with self._sound():
             self._display.damage_subtract(self._damage)
             self._display.sync()
@@ -137,7 +138,7 @@ class X11Input:
             return [one for number in found if (one := self._window(number, number in active))]
 
     def managed(self) -> bool:
-        """Whether a window manager is at work."""
+        """Tell whether a window manager is at work."""
         with self._sound():
             return bool(self._property(self._root, "_NET_SUPPORTING_WM_CHECK"))
 
@@ -268,7 +269,7 @@ class _Keyboard:
 
 
 def _is_spare(row: Iterable[int]) -> bool:
-    """Whether a key has no symbol, or none but those of other devices (volume, playing, screens)."""
+    """Tell whether a key has no symbol, or none but those of other devices (volume, playing, screens)."""
     return all(symbol in _OTHER_DEVICES for symbol in row if symbol)
 
 

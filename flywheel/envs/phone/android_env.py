@@ -58,7 +58,7 @@ class AndroidPhone:
 
     @classmethod
     async def find(cls, host: str, port: int, serial: str, timeout_s: float) -> AndroidPhone:
-        """The phone of a serial number, or the only one ("").
+        """Return the phone of a serial number, or the only one ("").
 
         Raises EnvError where no server answers, and where the phone is missing, offline, unauthorized, or one of many.
         """

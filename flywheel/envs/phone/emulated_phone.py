@@ -51,7 +51,7 @@ class PhoneServer(WorldServer):
         return PhoneSession(self, f"{self.url}/s/{token}/", task, phone)
 
     def begin(self, phone: EmulatedPhone, site: str) -> SuiteSession:
-        """The application's session, as it was left."""
+        """Return the application's session, as it was left."""
         token = phone.tokens[site]
         if token not in self._sessions:
             world, params = catalogue.get_world(site), {"seed": PHONE.seed_of(phone.task.params, site)}

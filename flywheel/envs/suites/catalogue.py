@@ -145,5 +145,5 @@ def world_checksum(folder: Path) -> str:
 
 @functools.cache
 def load_look() -> dict[str, dict[str, str]]:
-    """The common look: `colours` (name -> hex) and `icons` (name -> SVG path on a 24 x 24 grid)."""
+    """Return the common look: `colours` (name -> hex) and `icons` (name -> SVG path on a 24 x 24 grid)."""
     return json.loads((SHARED_SOURCES / "look.json").read_text(encoding="utf-8"))

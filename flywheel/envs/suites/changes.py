@@ -59,15 +59,15 @@ def share_of_values(
 
 
 def copy_records(records: Any) -> Any:
-    """A deep copy of JSON values: what copy.deepcopy makes, several times as fast."""
+    """Return a deep copy of JSON values: what copy.deepcopy makes, several times as fast."""
     return pickle.loads(pickle.dumps(records, pickle.HIGHEST_PROTOCOL))
 
 
 def same_answer(given: str, wanted: str | float | Iterable[str]) -> bool:
-    """Whether an answer says what was asked: a text (any case, accents, spaces), a number, or a set of texts.
+    """Tell whether an answer says what was asked: a text (any case, accents, spaces), a number, or a set of texts.
 
-    A number may carry a currency sign, thousands separators or a unit. The texts of a set come in any order, parted
-    by commas, semicolons or "and".
+    A number may carry a currency sign, thousands separators or a unit. The texts of a set come in any order, parted by
+    commas, semicolons or "and".
     """
     if isinstance(wanted, str):
         return _plain(given) == _plain(wanted)

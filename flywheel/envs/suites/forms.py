@@ -33,7 +33,7 @@ class Field:
 
 
 def read_form(form: Mapping[str, str], fields: Iterable[Field]) -> dict[str, str]:
-    """The values of the fields, without spaces around them; a field that was not sent is "". Raises Invalid."""
+    """Return the values of the fields, without spaces around them; a field that was not sent is "". Raises Invalid."""
     values, errors = {}, {}
     for field in fields:
         value = values[field.name] = form.get(field.name, "").strip()

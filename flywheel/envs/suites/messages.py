@@ -37,7 +37,7 @@ class Messages:
 
 @functools.cache
 def load_messages(folder: Path, language: str) -> Messages:
-    """The catalogue of a site, read once. Raises BadInput for a language there is not, or a broken file."""
+    """Return the catalogue of a site, read once. Raises BadInput for a language there is not, or a broken file."""
     if language not in LANGUAGES:
         raise BadInput(f"no language {language!r}", where=folder, fix=f"known are {', '.join(LANGUAGES)}")
     return Messages(folder, language)

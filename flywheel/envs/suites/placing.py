@@ -132,7 +132,7 @@ def attempt(
 
 
 def read(level: Level, state: Mapping[str, Any]) -> PlacingState:
-    """The state of the page as the search has it."""
+    """Return the state of the page as the search has it."""
     filled = level.mask(cell for cell, colour in zip(level.cells, state["cells"], strict=True) if colour)
     tray = tuple(piece for piece in state["tray"] if piece is not None)
     return PlacingState(filled, tray, state["dealt"], state["lines"])

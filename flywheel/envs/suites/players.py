@@ -11,7 +11,8 @@ _TEXTS = ("anna\n", "mug\n", "red\n", "7\n")
 
 
 def random_action(rng: random.Random, *, texts: bool) -> Action:
-    """A click, a drag or an arrow key, as often each, at places anywhere on the screen; with `texts`, text too."""
+    """Return a click, a drag or an arrow key, as often each, at places anywhere on the screen; with `texts`, text
+    too."""
 
     def point() -> Point:
         return Point(rng.random(), rng.random())

@@ -25,7 +25,8 @@ def turned(piece: int, times: int = 1) -> int:
 
 
 def turns(piece: int, wanted: int) -> int:
-    """The fewest quarter turns clockwise from one to the other. Raises ValueError where they are different pieces."""
+    """Return the fewest quarter turns clockwise from one to the other. Raises ValueError where they are different
+    pieces."""
     return [turned(piece, times) for times in range(4)].index(wanted)
 
 

@@ -37,5 +37,5 @@ def find_verifier(task: Task) -> Verifier:
 
 
 def game_score(params: Mapping[str, Any], state: Mapping[str, Any]) -> float:
-    """A game's own score; 1 exactly where it is won."""
+    """Return a game's own score; 1 exactly where it is won."""
     return 1.0 if state["won"] else min(float(state["score"]), _NOT_WON)

@@ -288,8 +288,8 @@ class PrefixCache:
         return self._held.used
 
     def longest(self, prompt: EncodedPrompt) -> tuple[CachedPrefix | None, int]:
-        """The longest beginning that is kept, and its tokens. All of them only where the prompt itself is kept: the
-        logits of the first new token come from the last token's hidden state."""
+        """Return the longest beginning that is kept, and its tokens. All of them only where the prompt itself is
+        kept: the logits of the first new token come from the last token's hidden state."""
         if (whole := self._held.get(prompt.name)) is not None:
             return whole, len(prompt)
         for tokens, cut in reversed(prompt.cuts[:-1]):

@@ -74,7 +74,7 @@ class LoadedCheckpoint:
         )
 
     def engine(self, policy: config.PolicySettings, threads: int = 0) -> InferenceEngine:
-        """A new one, whose caches hold nothing. threads: as it takes them."""
+        """Return a new one, whose caches hold nothing. threads: as it takes them."""
         room = policy.cache_mb << 20
         return InferenceEngine(
             self.model,
@@ -193,7 +193,7 @@ class EmbeddedPolicy:
         return self._loaded.encoder
 
     def activity(self) -> PolicyActivity:
-        """A snapshot, for those who watch."""
+        """Return a snapshot, for those who watch."""
         engine = self._engine
         return PolicyActivity(
             waiting=max(0, self._asked - len(engine.rows)),
@@ -358,7 +358,7 @@ class EmbeddedPolicy:
             ended |= self._take(message)
 
     def _take(self, message: _Request | _Swap | None) -> bool:
-        """Whether it is the end."""
+        """Tell whether it is the end."""
         if isinstance(message, _Swap):
             self._swaps.append(message)
         elif message is not None:

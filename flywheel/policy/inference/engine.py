@@ -120,8 +120,8 @@ class BatchRow:
     generator: torch.Generator | None = None
 
     def fed(self, image_id: int) -> int:
-        """The token that the next one is conditioned on: the newest. An image token that was sampled stands for no
-        image, so in its place the one before it, as in the trainer's pass (`training.forward`)."""
+        """Return the token that the next one is conditioned on: the newest. An image token that was sampled stands
+        for no image, so in its place the one before it, as in the trainer's pass (`training.forward`)."""
         return next((token for token in reversed(self.token_ids) if token != image_id), int(self.prompt.ids[-1]))
 
     def ended(self, end_id: int) -> bool:

@@ -50,7 +50,7 @@ class TextPass:
 
     @staticmethod
     def knows(model: PreTrainedModel) -> bool:
-        """Whether its layers are those that are computed here."""
+        """Tell whether its layers are those that are computed here."""
         first, config = next(model.parameters()), model.config.get_text_config()
         return (
             (first.device.type, first.dtype) == ("cpu", torch.float32)

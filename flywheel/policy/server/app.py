@@ -115,7 +115,7 @@ class PolicyService:
             await asyncio.gather(task, gone, cut, return_exceptions=True)
 
     async def complete(self, asked: ChatRequest) -> tuple[list[Completion], list[int]]:
-        """The samples of one prompt, all asked for at once, and the prompt's tokens.
+        """Return the samples of one prompt, all asked for at once, and the prompt's tokens.
 
         Raises BadInput for a prompt that is too long, and as the policy does.
         """

@@ -57,8 +57,8 @@ class _Block:
 
 
 def find_compacted_iterations(ws: Workspace, without: Set[int] = frozenset()) -> CompactedIterations:
-    """The closed iterations, each in the widest folder that has it as it is now. without: iterations that do not count
-    as closed."""
+    """Return the closed iterations, each in the widest folder that has it as it is now. without: iterations that do
+    not count as closed."""
     taken: dict[int, _Block] = {}
     now: dict[int, str] = {}
     for block in _blocks(ws):

@@ -24,7 +24,7 @@ _COLUMNS = "SELECT column_name, comment FROM duckdb_columns() WHERE table_name =
 
 
 def render_catalog_reference() -> str:
-    """The reference. It is the same for every workspace."""
+    """Return the reference. It is the same for every workspace."""
     with tempfile.TemporaryDirectory() as empty, database.connect_catalog(Workspace(Path(empty))) as connection:
         parts = [_HEAD, "## Views", *_views(connection), "## Macros", *_macros(connection)]
     return "\n".join(parts)

@@ -304,7 +304,7 @@ def _try_or_log(action: Callable[..., Any], **options: Any) -> None:
 
 
 def _is_pruned_and_unneeded(ws: Workspace, damage: DamagedOutput) -> bool:
-    """Whether it was pruned, and is not of what training reads."""
+    """Tell whether it was pruned, and is not of what training reads."""
     if damage.path not in dvc_files.read_pruned(ws, damage.iteration):
         return False
     return all(not one.path.startswith(damage.path + "/") for one in manifest.read_manifest(ws, damage.iteration).all())
@@ -368,7 +368,8 @@ def _where_kept(ws: Workspace, out, path: str, remote: bool) -> str:
 
 
 def _is_input_changed(dependency, outputs) -> bool:
-    """Whether an input is another than the stage recorded. What another stage recorded the same is only damaged."""
+    """Tell whether an input is another than the stage recorded. What another stage recorded the same is only
+    damaged."""
     made = outputs.get(dependency.fs_path)
     if made is not None and made.hash_info == dependency.hash_info:
         return False

@@ -61,10 +61,10 @@ class TrainingEngine(Protocol):
         """
 
     def gather_weights(self) -> Any:
-        """A context in which the module holds its whole weights, also where the processes share them out."""
+        """Return a context in which the module holds its whole weights, also where the processes share them out."""
 
     def state_dict(self) -> dict[str, Any]:
-        """The optimiser's state, of all processes, as it is now: later steps do not change it."""
+        """Return the optimiser's state, of all processes, as it is now: later steps do not change it."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the optimiser, and the weights where `holds_weights`. state: as `state_dict` gave it."""
@@ -332,7 +332,7 @@ class ZeroEngine:
             yield
 
     def state_dict(self) -> dict[str, Any]:
-        """The files of DeepSpeed's checkpoint, by name: of all processes, in each."""
+        """Return the files of DeepSpeed's checkpoint, by name: of all processes, in each."""
         with tempfile.TemporaryDirectory() as folder:  # of this process's files: another one may be on another machine
             self._engine.save_checkpoint(folder, tag=_TAG)
             own = {str(path.relative_to(folder)): path.read_bytes() for path in _list_state_files(Path(folder))}

@@ -71,7 +71,7 @@ class RankProcesses(Protocol):
     grace_s: float
 
     def where(self, rank: int) -> str:
-        """The machine that it is on; empty for this one."""
+        """Return the machine that it is on; empty for this one."""
 
     def ask(self, call: bytes) -> None:
         """Have all of them call a method of their members: (name, arguments), pickled."""

@@ -279,7 +279,7 @@ class Pretrainer(TrainState):
         return SEEING_BATCH if self.step < self.recipe.seeing else BATCH
 
     def _late(self, began: float) -> bool:
-        """Whether the time is over for any process: they must stop at the same step."""
+        """Tell whether the time is over for any process: they must stop at the same step."""
         late = time.monotonic() - began > self.recipe.seconds
         return math.isfinite(self.recipe.seconds) and sum_across_ranks([float(late)], self.engine)[0] > 0
 

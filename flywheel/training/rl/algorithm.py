@@ -59,8 +59,8 @@ class Algorithm(Protocol):
         """What the loss weighs each token by, and V's targets: one estimate a trajectory, in the order of the batch."""
 
     def loss(self, part: TokenBatch, rl: RlSettings) -> tuple[Tensor, PolicyTerms]:
-        """A part's share of the minibatch's loss, with gradient: a sum over its tokens, divided by the minibatch's
-        (`part.tokens`), so that parts and processes add up. And what the step's figures are made of."""
+        """Return a part's share of the minibatch's loss, with gradient: a sum over its tokens, divided by the
+        minibatch's (`part.tokens`), so that parts and processes add up. And what the step's figures are made of."""
 
 
 ALGORITHMS: dict[str, Algorithm] = {}  # by the name that rl.algorithm calls it by

@@ -116,7 +116,7 @@ class Curriculum:
         self._kind_credit = {kind: _first_credit(seed, *kind) / len(self._kinds) for kind in self._kinds}
 
     def next(self) -> Task:
-        """The task of the next group: a function of the state alone. Every task comes again, the rarest too."""
+        """Return the task of the next group: a function of the state alone. Every task comes again, the rarest too."""
         chances = self.chances()
         of_kind = {kind: math.fsum(chances[name] for name in names) for kind, names in self._of_kind.items()}
         kind = _draw_by_credit(self._kind_credit, of_kind)
@@ -165,8 +165,8 @@ class Curriculum:
         return found
 
     def table(self) -> list[dict[str, Any]]:
-        """A row a task (table `curriculum`): how often it was drawn, what is known of it, its chance, and why that is
-        lower than an even share (empty where it is not, or where others are only more promising)."""
+        """Return a row a task (table `curriculum`): how often it was drawn, what is known of it, its chance, and why
+        that is lower than an even share (empty where it is not, or where others are only more promising)."""
         rows, even = [], 1 / len(self._tasks)
         for name, chance in self.chances().items():
             task, own = self._tasks[name], self._own[name]

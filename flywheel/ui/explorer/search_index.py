@@ -129,7 +129,7 @@ def _set_wal(connection: sqlite3.Connection) -> None:
 
 
 def _create_tables(connection: sqlite3.Connection) -> bool:
-    """Whether it has the tables of this version."""
+    """Tell whether it has the tables of this version."""
     with _transaction(connection):
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         for text in _TABLES if not version else ():

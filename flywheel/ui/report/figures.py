@@ -94,9 +94,8 @@ def draw_held_out_success(rows: list[Row], since: int = 0) -> list[Chart]:
 
 
 def draw_losses(connection: duckdb.DuckDBPyConnection, since: int = 0) -> list[Chart]:
-    """The losses of CT and SFT, the newest iteration strong, the ones before it faint. RL's:
-    `ui/report/rl_charts.py`.
-    """
+    """Return the losses of CT and SFT, the newest iteration strong, the ones before it faint. RL's:
+    `ui/report/rl_charts.py`."""
     rows = database.query_rows(
         connection,
         """FROM learning_curves
@@ -125,7 +124,7 @@ def draw_losses(connection: duckdb.DuckDBPyConnection, since: int = 0) -> list[C
 
 
 def query_funnels(connection: duckdb.DuckDBPyConnection, limit: int = 3) -> list[Row]:
-    """The newest `limit` iterations: bars from tasks to stores, and the stores' shares."""
+    """Return the newest `limit` iterations: bars from tasks to stores, and the stores' shares."""
     by_iteration: dict[int, dict[str, int]] = defaultdict(dict)
     for row in database.query_rows(connection, "FROM funnel"):
         by_iteration[row["iteration"]][row["name"]] = row["rows"]
@@ -240,8 +239,8 @@ def pick_replays(
 
 
 def query_world_success(connection: duckdb.DuckDBPyConnection) -> list[Row]:
-    """The newest iteration's rollouts by world: what one sample and all samples of a task come to, tasks solved only
-    sometimes, and what was lost to texts that held no action."""
+    """Return the newest iteration's rollouts by world: what one sample and all samples of a task come to, tasks
+    solved only sometimes, and what was lost to texts that held no action."""
     return database.query_rows(
         connection,
         """SELECT domain, world, sum(tasks)::BIGINT AS tasks, max(samples) AS samples,

@@ -102,7 +102,7 @@ RL_PANELS = (
 
 
 def load_rl_charts(connection: duckdb.DuckDBPyConnection, since: int = 0) -> tuple[list[Chart], list[Chart]]:
-    """The panels, and a small chart a world; the newest iteration strong, those between it and `since` faint."""
+    """Return the panels, and a small chart a world; the newest iteration strong, those between it and `since` faint."""
     rows = database.query_rows(
         connection,
         "FROM metrics WHERE iteration > $since AND stage LIKE 'rl-%' AND value IS NOT NULL",
@@ -138,7 +138,7 @@ def draw_rl_panels(rows: Iterable[Row]) -> list[Chart]:
 
 
 def draw_world_success(rows: Iterable[Row]) -> list[Chart]:
-    """A small chart of success a world: where the mean hides that one game rises and another falls."""
+    """Return a small chart of success a world: where the mean hides that one game rises and another falls."""
     found = _group_curves(row for row in rows if "/" in row["domain"] and row["name"] == "success")
     newest = max((k for k, _, _ in found), default=0)
     result = []

@@ -155,7 +155,7 @@ class FindBar:
         self.elements: list[dict[str, Any]] = []
 
     def open(self, page: BrowserPage) -> bool:
-        """Whether it is over this page. It goes with the document that it was opened for."""
+        """Tell whether it is over this page. It goes with the document that it was opened for."""
         if self._page is not None and (self._page is not page or page.arrivals != self._arrivals):
             self._page = None
         return self._page is not None
@@ -198,7 +198,7 @@ class FindBar:
         return note
 
     async def onto(self, screen: bytes) -> bytes:
-        """A screen of the page, with the bar over it."""
+        """Return a screen of the page, with the bar over it."""
         await self._cover.put_under(screen)
         return await self._cover.screenshot()
 

@@ -32,7 +32,7 @@ class FrameCapture(Protocol):
     on_command: bool  # nothing is drawn but by `draw` and `shot`
 
     def drawing(self, session: str) -> bool:
-        """Whether a frame of that page is under way."""
+        """Tell whether a frame of that page is under way."""
 
     async def screenshot(self, session: str, ticks: float) -> bytes:
         """Capture a PNG of a page's viewport. ticks: the page's frame time in ms, never less than the last."""

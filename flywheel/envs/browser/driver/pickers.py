@@ -258,7 +258,8 @@ class FormPickers:
         return note
 
     async def _meant(self, action: Action, size: tuple[int, int]) -> bool:
-        """Whether an action is for the picker: by mouse upon it, or by keys, of which a field keeps what it types."""
+        """Tell whether an action is for the picker: by mouse upon it, or by keys, of which a field keeps what it
+        types."""
         if self._model["kind"] == "bubble":
             return False
         points = [value for value in vars(action).values() if isinstance(value, Point)]
@@ -372,5 +373,5 @@ def _single_key(action: Action) -> str:
 
 
 def _asks_for_suggestions(action: Action) -> bool:
-    """Whether a field that has suggestions shows them after an action."""
+    """Tell whether a field that has suggestions shows them after an action."""
     return isinstance(action, act.Click | act.LeftDouble | act.Type) or _single_key(action) in _SUGGESTING_KEYS

@@ -286,7 +286,7 @@ def add_card(records: Records, card: Card) -> str:
 
 
 def fresh(records: Records) -> int:
-    """A number that was not given to anything yet."""
+    """Return a number that was not given to anything yet."""
     records["_next"] += 1
     return records["_next"]
 
@@ -307,7 +307,7 @@ def tag(records: Records, card: Card) -> str:
 
 
 def cards_of(records: Records, project: str) -> dict[str, Card]:
-    """The cards of a project that are not archived, in their order."""
+    """Return the cards of a project that are not archived, in their order."""
     mine = [item for item in records["cards"].items() if item[1]["project"] == project and not item[1]["archived"]]
     return dict(sorted(mine, key=lambda item: item[1]["_place"]))
 

@@ -95,7 +95,7 @@ def listed(screen: Screen, key: str, sort: str) -> Move | None:
 
 
 def filtered(screen: Screen, key: str, wanted: Mapping[str, str]) -> Move | None:
-    """A board by its filters: beside it, or on a small screen in a dialog."""
+    """Return a board by its filters: beside it, or on a small screen in a dialog."""
     if (move := project(screen, key)) is not None:
         return move
     if all(screen.query.get(name) == value for name, value in wanted.items()):

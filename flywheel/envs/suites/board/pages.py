@@ -44,12 +44,12 @@ site = Site(Path(__file__).parent, make_records, menu=_menu, common=_common)
 
 
 def short(day: str) -> str:
-    """A day as tiles show it: 14 Feb."""
+    """Return a day as tiles show it: 14 Feb."""
     return f"{int(day[8:])} {date.fromisoformat(day):%b}"
 
 
 def steps_of(records: data.Records, card: str) -> dict[str, dict[str, Any]]:
-    """The checklist of a card."""
+    """Return the checklist of a card."""
     return {key: step for key, step in records["steps"].items() if step["card"] == card}
 
 
@@ -65,7 +65,7 @@ def mine(visit: Visit) -> dict[str, data.Card]:
 
 
 def project_page(visit: Visit, template: str, key: str, **values: Any) -> Page | None:
-    """A page under the tabs of a project; None where there is no such project."""
+    """Return a page under the tabs of a project; None where there is no such project."""
     if (one := visit.records["projects"].get(key)) is None:
         return None
     around = {"heading": one["name"], "key": key, "project": one, "current": ""}

@@ -153,7 +153,7 @@ def make_records(rng: random.Random, language: str) -> dict[str, Any]:
 
 
 def blank(**values: Any) -> dict[str, Any]:
-    """An event of which nothing is said but these."""
+    """Return an event of which nothing is said but these."""
     return {
         "title": "",
         "calendar": "",

@@ -20,7 +20,7 @@ def words(d: Draw, day: str) -> str:
 
 
 def event(d: Draw, fits: Callable[[dict[str, Any]], Any] = lambda one: True) -> Params:
-    """An event of one's own that happens once, at a time."""
+    """Return an event of one's own that happens once, at a time."""
     key, one = d.pick("events", lambda one: plain(one) and fits(one))
     return {"key": key, "title": one["title"], "day": one["day"], "when": words(d, one["day"])}
 
@@ -30,7 +30,7 @@ def plain(one: dict[str, Any]) -> bool:
 
 
 def series(d: Draw) -> Params:
-    """A series, and a day of it within the next weeks."""
+    """Return a series, and a day of it within the next weeks."""
     key, one = d.pick("events", lambda one: one["repeat"] == "weekly")
     days = [day for day in times.days(d.records["_today"], 35) if times.occurs(one, day)]
     if not days:
@@ -40,7 +40,7 @@ def series(d: Draw) -> Params:
 
 
 def coming(d: Draw, most: int = 30) -> str:
-    """A day from tomorrow on."""
+    """Return a day from tomorrow on."""
     return times.shift(d.records["_today"], d.rng.randint(1, most))
 
 

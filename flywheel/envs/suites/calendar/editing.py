@@ -29,7 +29,7 @@ def event(visit: Visit, key: str) -> Page | None:
 
 @site.page("new")
 def new(visit: Visit) -> Page:
-    """An empty form; `day`, `start`, `end` and `guest` fill some of it in, `copy` takes all of another event."""
+    """Return an empty form; `day`, `start`, `end` and `guest` fill some of it in, `copy` takes all of another event."""
     records, query = visit.records, visit.query
     begin = query.get("start", "")
     begin = begin if not time_of_day(begin) else "09:00"

@@ -30,7 +30,7 @@ SAID = {
 
 
 def first(*moves: Callable[[], Move | None]) -> Move | None:
-    """The first of several things that is not done yet."""
+    """Return the first of several things that is not done yet."""
     for move in moves:
         if (found := move()) is not None:
             return found

@@ -28,7 +28,7 @@ class Occurrence:
 
 
 def occurs(event: Mapping[str, Any], day: str) -> bool:
-    """Whether an event, or one of its series, takes place on a day."""
+    """Tell whether an event, or one of its series, takes place on a day."""
     if day < event["day"] or day in event["skipped"] or (event["until"] and day > event["until"]):
         return False
     if day == event["day"]:
@@ -57,7 +57,7 @@ def occurrences(events: Mapping[str, Mapping[str, Any]], on: Iterable[str]) -> l
 
 
 def shown(records: Mapping[str, Any]) -> dict[str, Any]:
-    """The events that views show: of calendars that are turned on, and not declined."""
+    """Return the events that views show: of calendars that are turned on, and not declined."""
     calendars = records["calendars"]
     return {
         key: one
@@ -95,7 +95,7 @@ def free(records: Mapping[str, Any], day: str, length: int, guest: str = "") -> 
 
 
 def week_of(day: str, start: str) -> str:
-    """The first day of the week of a day. start: "monday" or "sunday"."""
+    """Return the first day of the week of a day. start: "monday" or "sunday"."""
     this = date.fromisoformat(day)
     back = this.weekday() if start == "monday" else (this.weekday() + 1) % 7
     return (this - timedelta(days=min(back, this.toordinal() - 1))).isoformat()

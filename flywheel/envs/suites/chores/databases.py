@@ -19,7 +19,7 @@ ORDERED_THINGS = ("book", "chair", "clock", "lamp", "phone", "plant", "radio", "
 
 
 def create_database_command(path: str) -> list[str]:
-    """A command that makes the database of what is in the file orders.sql, and removes that."""
+    """Return a command that makes the database of what is in the file orders.sql, and removes that."""
     program = f"import sqlite3; c = sqlite3.connect('{path}'); c.executescript(open('orders.sql').read()); c.close()"
     return [f'python3 -c "{program}" && rm orders.sql']
 

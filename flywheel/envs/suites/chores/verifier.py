@@ -55,8 +55,8 @@ def _count_spoilt_files(params: Mapping[str, Any], state: Mapping[str, Any]) -> 
 
 
 def file_matches(path: str, wanted: str | None, found: str | None) -> bool:
-    """Whether a file says what is wanted: JSON and tables by their values, other texts to the letter but for space at
-    the end of lines and of the file."""
+    """Tell whether a file says what is wanted: JSON and tables by their values, other texts to the letter but for
+    space at the end of lines and of the file."""
     if wanted is None or found is None:
         return wanted is found
     try:
@@ -74,7 +74,7 @@ def _parse_file(path: str, text: str) -> Any:
 
 
 def answer_matches(wanted: str, said: str) -> bool:
-    """Whether it is the answer: numbers by their value, words whatever their case; a full stop may follow."""
+    """Tell whether it is the answer: numbers by their value, words whatever their case; a full stop may follow."""
     wanted, said = (" ".join(one.split()).rstrip(".").casefold() for one in (wanted, said))
     try:
         return wanted == said or float(wanted) == float(said.replace(",", ""))

@@ -26,7 +26,7 @@ class State(NamedTuple):
 
 
 def dropped(column: Column, number: int) -> Column:
-    """The column after a number fell on it: equal ones double from above, as long as there are any."""
+    """Return the column after a number fell on it: equal ones double from above, as long as there are any."""
     while column and column[-1] == number:
         column, number = column[:-1], 2 * number
     return (*column, number)
@@ -42,11 +42,11 @@ class Level:
         self.start = State(tuple(map(tuple, params["columns"])), 0)
 
     def next(self, state: State) -> int | None:
-        """The number that a drop would bring; None where all have come."""
+        """Return the number that a drop would bring; None where all have come."""
         return self._coming[state.used] if state.used < len(self._coming) else None
 
     def moves(self, state: State) -> Iterator[tuple[Move, State]]:
-        """Each drop of the next number, and each number that can be put onto an equal one."""
+        """Yield each drop of the next number, and each number that can be put onto an equal one."""
         columns, number = state.columns, self.next(state)
         for to, column in enumerate(columns):
             if number is not None and len(after := dropped(column, number)) <= self._high:

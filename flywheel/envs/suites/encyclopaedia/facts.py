@@ -31,7 +31,7 @@ CONTINENTS = ("Africa", "Asia", "Europe", "North America", "Oceania", "South Ame
 
 
 def slug(name: str) -> str:
-    """A name as the last part of an address: ASCII letters, digits and hyphens."""
+    """Return a name as the last part of an address: ASCII letters, digits and hyphens."""
     bare = unicodedata.normalize("NFKD", name.replace("ø", "o").replace("Ø", "O").replace("ł", "l").replace("ı", "i"))
     return re.sub(r"[^a-z0-9]+", "-", bare.encode("ascii", "ignore").decode().lower()).strip("-")
 

@@ -64,7 +64,7 @@ def make_records(rng: random.Random, language: str) -> dict[str, Any]:
 
 
 def shown(name: str, value: Any, units: dict[str, str]) -> str:
-    """A fact as the pages write it."""
+    """Return a fact as the pages write it."""
     if value is None:
         return "–"
     if name in ("melting", "boiling"):

@@ -18,7 +18,7 @@ ANY_UNITS = ("units/*",)  # what may change on the way to an answer
 
 
 def get(key: str) -> Article:
-    """An article by its key."""
+    """Return an article by its key."""
     return articles()[key]
 
 
@@ -28,14 +28,15 @@ def pick(d: Draw, kind: str, fits: Callable[[Article], Any] = lambda one: True) 
 
 
 def alone(one: Article, *labels: str) -> bool:
-    """Whether there is exactly one link under each label."""
+    """Tell whether there is exactly one link under each label."""
     return all(len(one.links[label]) == 1 for label in labels)
 
 
 def chain(
     name: str, text: str, level: int, budget: int, draw: Callable[[Draw], Params], answer: Callable[[Params], Answer]
 ) -> SiteTask:
-    """A template of one level: follow the links of the drawn `chain`, answer with what the last article shows."""
+    """Return a template of one level: follow the links of the drawn `chain`, answer with what the last article
+    shows."""
     return SiteTask(
         name, text, {level: budget}, draw, _steps_chain(answer), answer=lambda _, p: answer(p), ignore=ANY_UNITS
     )
@@ -54,15 +55,15 @@ def _name(key: str) -> str:
 
 
 def of_first(label: str) -> Callable[[Params], str]:
-    """The answer: where the one link under this label of the first article leads."""
+    """Return the answer: where the one link under this label of the first article leads."""
     return lambda p: _name(get(p["chain"][0]).link(label))
 
 
 def of_last(label: str) -> Callable[[Params], str]:
-    """The answer: where the first link under this label of the last article leads."""
+    """Return the answer: where the first link under this label of the last article leads."""
     return lambda p: _name(get(p["chain"][-1]).links[label][0])
 
 
 def last_fact(name: str) -> Callable[[Params], Answer]:
-    """The answer: a fact of the last article."""
+    """Return the answer: a fact of the last article."""
     return lambda p: get(p["chain"][-1]).facts[name]

@@ -62,7 +62,7 @@ def kind_of(name: str) -> str:
 
 
 def node(name: str, parent: str, kind: str, text: str = "", day: str = TODAY) -> dict[str, Any]:
-    """A folder or a file of the user."""
+    """Return a folder or a file of the user."""
     made = {
         "name": name,
         "parent": parent,

@@ -23,13 +23,13 @@ Fits = Callable[[dict[str, Any]], Any]
 
 
 def usable(records: Records, key: str, one: dict[str, Any]) -> bool:
-    """The user's own, not in the trash, and the only thing of its name."""
+    """Return the user's own, not in the trash, and the only thing of its name."""
     same = [other for other in records["nodes"].values() if other["name"].casefold() == one["name"].casefold()]
     return one["owner"] == "me" and len(same) == 1 and tree.alive(records, key)
 
 
 def draw_file(d: Draw, fits: Fits = lambda one: True) -> Params:
-    """A file."""
+    """Return a file."""
     found = [
         key
         for key, one in d.records["nodes"].items()
@@ -42,7 +42,7 @@ def draw_file(d: Draw, fits: Fits = lambda one: True) -> Params:
 
 
 def draw_folder(d: Draw, fits: Fits = lambda one: True) -> Params:
-    """A folder."""
+    """Return a folder."""
     found = [
         key
         for key, one in d.records["nodes"].items()
@@ -67,7 +67,7 @@ def files_in(records: Records, folder: str) -> list[str]:
 
 
 def largest(records: Records, keys: list[str]) -> str:
-    """The key of the largest file, by its size as it is shown. Raises Redraw where two are."""
+    """Return the key of the largest file, by its size as it is shown. Raises Redraw where two are."""
     ranked = sorted(keys, key=lambda key: tree.size(records, key))
     if not ranked or (len(ranked) > 1 and tree.size(records, ranked[-2]) * 1.02 >= tree.size(records, ranked[-1])):
         raise Redraw

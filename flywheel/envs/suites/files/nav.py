@@ -93,5 +93,5 @@ def selected(screen: Screen, keys: list[str], button: str, *said: str) -> Move:
 
 
 def one_page(records: dict, folder_key: str) -> bool:
-    """Whether all of a folder is shown at once."""
+    """Tell whether all of a folder is shown at once."""
     return len(tree.children(records, folder_key)) <= A_PAGE

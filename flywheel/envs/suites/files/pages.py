@@ -70,7 +70,7 @@ def home_of(folder: str) -> str:
 
 
 def where(visit: Visit, key: str) -> str:
-    """The folder that a thing lies in, as text."""
+    """Return the folder that a thing lies in, as text."""
     parent = visit.records["nodes"][key]["parent"]
     if parent in (ROOT, ""):
         return visit.t("Shared") if parent == "" else visit.t("My files")
@@ -113,7 +113,7 @@ def ordered(visit: Visit, rows: list[tuple[str, tree.Node]], sort: str) -> list[
 
 
 def sheet(visit: Visit, rows: list[Any], a_page: int = A_PAGE) -> dict[str, Any]:
-    """The rows of the page that is asked for, and what the page bar needs."""
+    """Return the rows of the page that is asked for, and what the page bar needs."""
     count = max(1, -(-len(rows) // a_page))
     number = visit.number("page", 1, 1, count)
     return {"rows": rows[(number - 1) * a_page : number * a_page], "number": number, "count": count, "total": len(rows)}

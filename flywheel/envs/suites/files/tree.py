@@ -12,7 +12,7 @@ Node = dict[str, Any]
 
 
 def alive(records: Records, key: str) -> bool:
-    """Whether a thing is there, and neither it nor a folder above it is in the trash."""
+    """Tell whether a thing is there, and neither it nor a folder above it is in the trash."""
     one = records["nodes"].get(key)
     return one is not None and not one["trashed"] and (one["parent"] in (ROOT, "") or alive(records, one["parent"]))
 
@@ -23,7 +23,7 @@ def children(records: Records, folder: str) -> list[tuple[str, Node]]:
 
 
 def below(records: Records, key: str) -> Iterator[str]:
-    """A thing and everything in it, the trash included."""
+    """Yield a thing and everything in it, the trash included."""
     yield key
     for inner, one in list(records["nodes"].items()):
         if one["parent"] == key:
@@ -31,7 +31,7 @@ def below(records: Records, key: str) -> Iterator[str]:
 
 
 def path(records: Records, key: str) -> list[str]:
-    """The folders down to a thing, itself the last; ROOT is left out."""
+    """Return the folders down to a thing, itself the last; ROOT is left out."""
     found: list[str] = []
     while key in records["nodes"]:
         found.insert(0, key)
@@ -54,12 +54,13 @@ def used(records: Records) -> int:
 
 
 def taken(records: Records, folder: str, name: str, but: str = "") -> bool:
-    """Whether a folder holds something of this name, other than `but`."""
+    """Tell whether a folder holds something of this name, other than `but`."""
     return any(one["name"].casefold() == name.casefold() for key, one in children(records, folder) if key != but)
 
 
 def fresh(records: Records) -> str:
-    """The first key that is free: who makes a thing, deletes it for good and makes it again ends where he began."""
+    """Return the first key that is free: who makes a thing, deletes it for good and makes it again ends where he
+    began."""
     number = 1
     while f"f{number}" in records["nodes"]:
         number += 1
@@ -73,7 +74,7 @@ def make(records: Records, name: str, folder: str, kind: str, text: str = "") ->
 
 
 def free_name(records: Records, folder: str, name: str) -> str:
-    """The name for a copy: as it is, or with a number before its ending."""
+    """Return the name for a copy: as it is, or with a number before its ending."""
     stem, dot, ending = name.rpartition(".") if "." in name else (name, "", "")
     tried, number = name, 2
     while taken(records, folder, tried):
@@ -82,7 +83,8 @@ def free_name(records: Records, folder: str, name: str) -> str:
 
 
 def copy_to(records: Records, key: str, folder: str) -> str:
-    """A copy, and copies of all that is in it. Shares, stars and versions stay with the first; the key of the copy."""
+    """Return a copy, and copies of all that is in it. Shares, stars and versions stay with the first; the key of the
+    copy."""
     one, new = records["nodes"][key], fresh(records)
     records["nodes"][new] = copy.deepcopy(one) | {
         "name": free_name(records, folder, one["name"]),

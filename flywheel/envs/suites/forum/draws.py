@@ -37,7 +37,7 @@ def draw_board(d: Draw) -> Params:
 
 
 def draw_post(d: Draw, fits: Any = lambda key, one: True) -> Params:
-    """A reply of somebody who wrote no other one in its topic, and did not begin it."""
+    """Return a reply of somebody who wrote no other one in its topic, and did not begin it."""
     records = d.records
     found = []
     for key, one in records["posts"].items():
@@ -74,7 +74,7 @@ def topics_of(records: Records, board: str) -> list[str]:
 
 
 def most(records: Records, keys: list[str], measure: Any) -> str:
-    """The key for which the measure is largest. Raises Redraw where two are."""
+    """Return the key for which the measure is largest. Raises Redraw where two are."""
     ranked = sorted(keys, key=measure)
     if not ranked or (len(ranked) > 1 and measure(ranked[-1]) == measure(ranked[-2])):
         raise Redraw

@@ -56,7 +56,7 @@ def shown_day(text: str) -> str:
 
 
 def sheet(visit: Visit, rows: list[Any], a_page: int) -> dict[str, Any]:
-    """The rows of the page that is asked for, and what the page bar needs."""
+    """Return the rows of the page that is asked for, and what the page bar needs."""
     count = max(1, -(-len(rows) // a_page))
     number = visit.number("page", 1, 1, count)
     return {"rows": rows[(number - 1) * a_page : number * a_page], "number": number, "count": count, "total": len(rows)}

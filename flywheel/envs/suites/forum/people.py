@@ -138,12 +138,12 @@ def send_message(visit: Visit) -> str:
 
 
 def talk(to: str, subject: str, text: str) -> dict[str, Any]:
-    """A new exchange of messages."""
+    """Return a new exchange of messages."""
     return {"with": to, "subject": subject, "letters": [letter(text)]}
 
 
 def letter(text: str) -> dict[str, str]:
-    """A message of the user."""
+    """Return a message of the user."""
     return {"from": ME, "text": text, "day": TODAY}
 
 

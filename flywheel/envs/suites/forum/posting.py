@@ -179,7 +179,7 @@ def save_post(visit: Visit, key: str) -> str | None:
 
 @site.form("post/<key>/delete")
 def delete_post(visit: Visit, key: str) -> str | None:
-    """The own one, or as a moderator any."""
+    """Return the own one, or as a moderator any."""
     one = visit.records["posts"].get(key)
     if one is None or not (one["author"] == ME or threads.moderates(visit.records, one["topic"])):
         return None

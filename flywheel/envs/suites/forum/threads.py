@@ -31,12 +31,12 @@ def last_days(records: Records) -> dict[str, str]:
 
 
 def said(records: Records, key: str) -> dict[str, Any] | None:
-    """A post or the first one of a topic, by its key."""
+    """Return a post or the first one of a topic, by its key."""
     return records["topics"].get(key) or records["posts"].get(key)
 
 
 def topic_of(records: Records, key: str) -> str:
-    """The topic of a post, or the topic itself."""
+    """Return the topic of a post, or the topic itself."""
     return records["posts"][key]["topic"] if key in records["posts"] else key
 
 
@@ -46,7 +46,7 @@ def score(records: Records, key: str) -> int:
 
 
 def page_of(records: Records, post: str) -> int:
-    """The page of its topic that a post stands on, from 1; the first post of a topic stands on the first."""
+    """Return the page of its topic that a post stands on, from 1; the first post of a topic stands on the first."""
     if post in records["topics"]:
         return 1
     keys = [key for key, _ in replies(records, records["posts"][post]["topic"])]
@@ -64,14 +64,14 @@ def moderates(records: Records, topic: str) -> bool:
 
 
 def fresh(records: Records, collection: str, letter: str) -> str:
-    """A key for a new entry, which nothing had before."""
+    """Return a key for a new entry, which nothing had before."""
     known = (int(key[1:]) for key in records[collection])
     number = records[f"_{collection}"] = max(records.get(f"_{collection}", 0), *known, 0) + 1
     return f"{letter}{number}"
 
 
 def add_topic(records: Records, board: str, title: str, tags: list[str], text: str) -> str:
-    """A new topic of the user; its key."""
+    """Add a topic of the user; returns its key."""
     key = fresh(records, "topics", "t")
     records["topics"][key] = {
         "board": board,
@@ -89,7 +89,7 @@ def add_topic(records: Records, board: str, title: str, tags: list[str], text: s
 
 
 def add_reply(records: Records, topic: str, text: str, quote: str = "") -> str:
-    """A new reply of the user; its key."""
+    """Add a reply of the user; returns its key."""
     key = fresh(records, "posts", "p")
     records["posts"][key] = {"topic": topic, "author": ME, "text": text, "day": TODAY, "quote": quote, "_score": 0}
     return key

@@ -53,7 +53,7 @@ def _attempt(level: int, rng: random.Random) -> dict[str, Any] | None:
 
 
 def next_step(task: Task, state: Mapping[str, Any], rng: random.Random) -> tuple[str, Action] | None:
-    """The next click of a join: on the gem that goes, then on the one that it joins."""
+    """Return the next click of a join: on the gem that goes, then on the one that it joins."""
     if state["terminated"]:
         return None
     level = _level(json.dumps(dict(task.params), sort_keys=True))

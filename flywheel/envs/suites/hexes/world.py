@@ -81,7 +81,7 @@ def _attempt(level: int, rng: random.Random) -> dict[str, Any] | None:
 
 
 def next_step(task: Task, state: Mapping[str, Any], rng: random.Random) -> tuple[str, Action] | None:
-    """The next placement of a way to the target."""
+    """Return the next placement of a way to the target."""
     side = task.params["side"]
     width, height = 2 * side - 1 + 2 * EDGE, 2 * (side - 1) * _RISE + 2 / math.sqrt(3) + 2 * EDGE
 

@@ -80,7 +80,7 @@ class Level:
         return 0 <= cell[0] < self.cols and 0 <= cell[1] < self.rows
 
     def beam(self, source: int, lies: Mapping[Cell, str]) -> list[Cell]:
-        """The cells that a beam crosses. lies: of the mirrors, by cell."""
+        """Return the cells that a beam crosses. lies: of the mirrors, by cell."""
         cell, step, _ = self.sources[source]
         crossed: list[Cell] = []
         while True:

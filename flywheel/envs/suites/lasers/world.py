@@ -146,7 +146,7 @@ def _targets(level: Level, lies: Mapping[Cell, str], count: int, rng: random.Ran
 
 
 def next_step(task: Task, state: Mapping[str, Any], rng: random.Random) -> tuple[str, Action] | None:
-    """The next click on a mirror, or drag of one."""
+    """Return the next click on a mirror, or drag of one."""
     if state["terminated"]:
         return None
     level = _level(json.dumps(dict(task.params), sort_keys=True))

@@ -7,7 +7,7 @@ from flywheel.envs.suites.turning import OPPOSITE, STEPS, Board, Cell, fewest_tu
 
 
 def joined(board: Board, cell: Cell) -> bool:
-    """Whether every end of a piece meets one of a neighbour's."""
+    """Tell whether every end of a piece meets one of a neighbour's."""
     x, y = cell
     for side, (dx, dy) in STEPS.items():
         u, v = x + dx, y + dy
@@ -22,7 +22,7 @@ def closed(board: Board) -> bool:
 
 
 def solve(board: Board) -> Way | None:
-    """The cells to click, line by line, with the board after each click; None where no layout is closed."""
+    """Return the cells to click, line by line, with the board after each click; None where no layout is closed."""
     wanted = fewest_turns(board)
     if wanted is None:
         return None

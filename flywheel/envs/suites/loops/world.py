@@ -70,7 +70,7 @@ def _attempt(level: int, rng: random.Random) -> dict[str, Any] | None:
 
 
 def next_step(task: Task, state: Mapping[str, Any], rng: random.Random) -> tuple[str, Action] | None:
-    """The next click, line by line."""
+    """Return the next click, line by line."""
     if state["terminated"]:
         return None
     board = _board(state)

@@ -117,7 +117,7 @@ def stranger(d: Draw) -> tuple[str, str]:
 
 
 def acting(*what: str) -> Callable[[Records, Params], None]:
-    """The change that these things make of the conversation `key`, or of all `keys`."""
+    """Return the change that these things make of the conversation `key`, or of all `keys`."""
 
     def change(records: Records, p: Params) -> None:
         for key in p["keys"] if "keys" in p else [p["key"]]:

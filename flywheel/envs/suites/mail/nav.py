@@ -11,7 +11,7 @@ _OPEN = ("I open it.", "Here it is, I open it.", "This is the mail.")
 
 
 def first(*moves: Callable[[], Move | None]) -> Move | None:
-    """The first of several things that is not done yet."""
+    """Return the first of several things that is not done yet."""
     for move in moves:
         if (found := move()) is not None:
             return found
@@ -43,7 +43,7 @@ def listed(screen: Screen, key: str) -> Move | None:
 
 
 def _near(screen: Screen, key: str) -> bool:
-    """Whether a mail is young enough to be on the second page; keys are in the order of their days."""
+    """Tell whether a mail is young enough to be on the second page; keys are in the order of their days."""
     return key in [name for name, one in screen.records["threads"].items() if one["folder"] == "inbox"][:20]
 
 
@@ -134,7 +134,7 @@ def answering(screen: Screen, kind: str, key: str) -> Move | None:
 
 
 def last_of(screen: Screen, key: str) -> str:
-    """The newest message of a conversation."""
+    """Return the newest message of a conversation."""
     mine = [
         (one["_day"], one["_time"], int(name[1:]), name)
         for name, one in screen.records["messages"].items()

@@ -13,7 +13,7 @@ Edge = tuple[int, int, int]  # column and row of a cell, and which of its sides:
 
 
 def edge(cell: Cell, side: int) -> Edge:
-    """The one name of a side that two cells share."""
+    """Return the one name of a side that two cells share."""
     if side in (RIGHT, DOWN):
         return *cell, side
     dx, dy = STEPS[side]
@@ -42,7 +42,7 @@ class Level:
         self.start = State(tuple(params["light"]))
 
     def passes(self, state: State, side: int) -> bool:
-        """Whether the light gets over a side of its cell."""
+        """Tell whether the light gets over a side of its cell."""
         x, y = state.cell
         if not self.passages[y][x] & side:
             return False
@@ -78,11 +78,11 @@ class Level:
         return state.cell == self.star
 
     def solve(self, state: State | None = None) -> Way | None:
-        """A way of fewest keys to the star; None where there is none."""
+        """Return a way of fewest keys to the star; None where there is none."""
         return shortest(state or self.start, self.moves, self.won)
 
     def never_stuck(self) -> bool:
-        """Whether the star can be reached from every state that the light can get into."""
+        """Tell whether the star can be reached from every state that the light can get into."""
         befores: dict[State, list[State]] = {self.start: []}
         queue = [self.start]
         for state in queue:

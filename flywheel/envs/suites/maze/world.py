@@ -164,7 +164,7 @@ def _between(cell: Cell, there: Cell) -> Edge:
 
 
 def next_step(task: Task, state: Mapping[str, Any], rng: random.Random) -> tuple[str, Action] | None:
-    """The next key of a way to the star."""
+    """Return the next key of a way to the star."""
     if state["terminated"]:
         return None
     level = _level(json.dumps(dict(task.params), sort_keys=True))

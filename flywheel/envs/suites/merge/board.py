@@ -77,7 +77,7 @@ def _fill(board: Board, moves: int, spawn: int) -> Board:
 
 
 def step(state: State, key: str, spawn: int | None) -> State | None:
-    """The state after a key; None where the key moves nothing."""
+    """Return the state after a key; None where the key moves nothing."""
     after, points = _slide(state.board, key)
     if after == state.board:
         return None
@@ -86,12 +86,12 @@ def step(state: State, key: str, spawn: int | None) -> State | None:
 
 
 def first_random(seed: int) -> float:
-    """The first number of `prng(seed)` in `shared/game.js`."""
+    """Return the first number of `prng(seed)` in `shared/game.js`."""
     return prng(seed)()
 
 
 def solve(board: Board, target: int, moves: int, spawn: int | None, limit: int) -> list[str] | None:
-    """A shortest list of keys that brings a tile of `target`; None where none of `limit` keys does."""
+    """Return a shortest list of keys that brings a tile of `target`; None where none of `limit` keys does."""
     queue: deque[tuple[Board, list[str]]] = deque([(board, [])])
     seen = {board}
     while queue:
@@ -122,7 +122,7 @@ def luck(board: Board, target: int, spawn: int | None, budget: int, moves: int =
 
 
 def collect(state: State, goal: int, spawn: int, limit: int) -> Way | None:
-    """A way to `goal` points in at most `limit` moves, by beam search over boards whose new tiles are foreseen.
+    """Return a way to `goal` points in at most `limit` moves, by beam search over boards whose new tiles are foreseen.
 
     None where the beam does not get there.
     """
@@ -134,7 +134,7 @@ def collect(state: State, goal: int, spawn: int, limit: int) -> Way | None:
 
 
 def most_points(state: State, spawn: int, moves: int) -> int:
-    """The most points that the beam meets in `moves` moves."""
+    """Return the most points that the beam meets in `moves` moves."""
     return max(now.points for beam in islice(_beams(state, spawn), moves + 1) for now, _ in beam)
 
 

@@ -28,8 +28,8 @@ _plans = Plans()
 
 
 def draw(template: str, level: int, rng: random.Random) -> dict[str, Any]:
-    """A board that needs exactly the level's number of moves, and that random keys seldom solve; or a goal of points
-    that needs foresight to be reached within the budget."""
+    """Return a board that needs exactly the level's number of moves, and that random keys seldom solve; or a goal of
+    points that needs foresight to be reached within the budget."""
     attempt = _reach if template == "reach" else _points
     return first_winnable(lambda: attempt(level, rng), f"merge level {level}", tries=5000)
 
@@ -60,7 +60,7 @@ def _board(rng: random.Random, values: list[int]) -> Board:
 
 
 def solve(params: Mapping[str, Any]) -> Way | None:
-    """The keys to the target or to the points."""
+    """Return the keys to the target or to the points."""
     state = State(tuple(map(tuple, params["board"])))
     if "goal" in params:
         return collect(state, params["goal"], params["spawn"], 100)
@@ -72,7 +72,7 @@ def solve(params: Mapping[str, Any]) -> Way | None:
 
 
 def next_step(task: Task, state: Mapping[str, Any], rng: random.Random) -> tuple[str, Action] | None:
-    """The first key of a shortest way to the target, or of a good way to the points."""
+    """Return the first key of a shortest way to the target, or of a good way to the points."""
     if state["terminated"]:
         return None
     now = State(tuple(map(tuple, state["board"])), state["moves"], state["points"])

@@ -27,7 +27,7 @@ def get_part_site(part: Mapping[str, Any]) -> Site:
 
 
 def draw_part(site: str, template: str, level: int, rng: random.Random, *, read: bool = False) -> TaskPart:
-    """A task of a site. level: of the site's own."""
+    """Return a task of a site. level: of the site's own."""
     return {"site": site, "params": catalogue.get_world(site).play.draw(template, level, rng), "read": read}
 
 
@@ -39,7 +39,7 @@ def get_part_answer(part: Mapping[str, Any]) -> str:
 
 
 def get_part_state(part: Mapping[str, Any], state: Mapping[str, Any]) -> dict[str, Any]:
-    """The state of a part's application, which may not have begun, with the answer that was given."""
+    """Return the state of a part's application, which may not have begun, with the answer that was given."""
     own = state["apps"].get(part["site"]) or get_part_site(part).start(part["params"])
     if state["app"] != part["site"]:  # its page is not seen
         own = {**own, "page": None}
@@ -47,12 +47,12 @@ def get_part_state(part: Mapping[str, Any], state: Mapping[str, Any]) -> dict[st
 
 
 def score_part(part: Mapping[str, Any], state: Mapping[str, Any]) -> float:
-    """The share of a part that is done, 0 to 1."""
+    """Return the share of a part that is done, 0 to 1."""
     return get_part_site(part).score(part["params"], get_part_state(part, state))
 
 
 def score_phone_task(params: Mapping[str, Any], state: Mapping[str, Any]) -> float:
-    """The verifier of all phone tasks. params: `parts`; `removed`: the icons that shall be gone; `opened`: the
+    """Return the verifier of all phone tasks. params: `parts`; `removed`: the icons that shall be gone; `opened`: the
     applications that shall have been opened, in order (None: any); `home`: the home screen shall be seen at the end.
 
     0 where anything was changed that nobody asked for.
@@ -69,7 +69,8 @@ def score_phone_task(params: Mapping[str, Any], state: Mapping[str, Any]) -> flo
 
 
 def _is_anything_harmed(params: Mapping[str, Any], state: Mapping[str, Any]) -> bool:
-    """Whether an application was changed that is not asked for, or one that was only to be read, or the home screen."""
+    """Tell whether an application was changed that is not asked for, or one that was only to be read, or the home
+    screen."""
     asked = {part["site"] for part in params["parts"] if not part["read"]}
     readers = {part["site"]: part for part in params["parts"] if part["read"]}
     for name, own in state["apps"].items():
@@ -251,7 +252,8 @@ class PhoneWorld(catalogue.BrowserWorld):
     environment: ClassVar[str] = "phone"
 
     def draw(self, template: str, level: int, seed: int) -> dict[str, Any]:
-        """The params of one seed: what `parts.score` reads, and the seed of all records that the task is not about.
+        """Return the params of one seed: what `parts.score` reads, and the seed of all records that the task is not
+        about.
 
         Raises BadInput for a template or a level that the world has not.
         """

@@ -12,7 +12,7 @@ Pour = tuple[int, int]  # from which tube to which
 
 
 def run(tube: Tube) -> int:
-    """How many symbols of one kind lie on top."""
+    """Count how many symbols of one kind lie on top."""
     count = 0
     while count < len(tube) and tube[-1 - count] == tube[-1]:
         count += 1
@@ -24,7 +24,8 @@ def finished(tube: Tube, size: int) -> bool:
 
 
 def poured(source: Tube, target: Tube, size: int) -> int:
-    """How many symbols go from one tube to another: as many of the top run as there is room for; 0: not allowed."""
+    """Count how many symbols go from one tube to another: as many of the top run as there is room for; 0: not
+    allowed."""
     if not source or finished(source, size) or (target and target[-1] != source[-1]):
         return 0
     return min(run(source), size - len(target))
@@ -35,7 +36,7 @@ def sorted_out(tubes: Tubes, size: int) -> bool:
 
 
 def pour(tubes: Tubes, move: Pour, size: int) -> Tubes:
-    """The tubes after a pour that is allowed."""
+    """Return the tubes after a pour that is allowed."""
     source, target = tubes[move[0]], tubes[move[1]]
     count = poured(source, target, size)
     after = list(tubes)

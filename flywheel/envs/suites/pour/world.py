@@ -34,7 +34,7 @@ def draw(template: str, level: int, rng: random.Random) -> dict[str, Any]:
 
 
 def solve(params: Mapping[str, Any]) -> Way | None:
-    """The clicks of a way: the tube to pour from, then the one to pour into."""
+    """Return the clicks of a way: the tube to pour from, then the one to pour into."""
     start = _tubes(params)
     found = search(start, params["size"])
     if found is None:
@@ -77,7 +77,7 @@ def _tangled(kinds: list[str], empty: int, size: int, rng: random.Random) -> lis
 
 
 def next_step(task: Task, state: Mapping[str, Any], rng: random.Random) -> tuple[str, Action] | None:
-    """The next click of a way: on the tube to pour from, or on that to pour into."""
+    """Return the next click of a way: on the tube to pour from, or on that to pour into."""
     if state["terminated"]:
         return None
     size = task.params["size"]

@@ -34,7 +34,7 @@ class Level:
         return set(self.lamps) <= set(self.lit(board))
 
     def solution(self) -> Board | None:
-        """The layout that joins all pieces, if there is exactly one. Raises SearchLimit."""
+        """Return the layout that joins all pieces, if there is exactly one. Raises SearchLimit."""
         if self._solution is None:
             layouts = connected_layouts(self.start)
             found = next(layouts, None)
@@ -44,7 +44,8 @@ class Level:
         return self._solution
 
     def solve(self, board: Board) -> Way | None:
-        """The cells to click, from the power station outward, with the board after each click; [] where it is won."""
+        """Return the cells to click, from the power station outward, with the board after each click; [] where it is
+        won."""
         wanted = self.solution()
         if wanted is None:
             return None

@@ -91,7 +91,7 @@ def _rows(pieces: Mapping[Cell, int], cols: int, rows: int) -> Board:
 
 
 def next_step(task: Task, state: Mapping[str, Any], rng: random.Random) -> tuple[str, Action] | None:
-    """The next click: on the piece nearest to the power station that lies wrong."""
+    """Return the next click: on the piece nearest to the power station that lies wrong."""
     if state["terminated"]:
         return None
     level = _level(json.dumps(dict(task.params), sort_keys=True))

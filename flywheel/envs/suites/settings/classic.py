@@ -65,7 +65,7 @@ def start(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def view(state: dict[str, Any], path: str, query: Mapping[str, str]) -> tuple[str, dict[str, Any]] | None:
-    """A page: template and values; None where there is no such page."""
+    """Return a page: template and values; None where there is no such page."""
     values = state["values"]
     match path:
         case "":
@@ -85,7 +85,7 @@ def view(state: dict[str, Any], path: str, query: Mapping[str, str]) -> tuple[st
 
 
 def act(state: dict[str, Any], path: str, form: Mapping[str, str]) -> str | None:
-    """A posted form: the page to show next; None where there is no such form."""
+    """Handle a posted form and return the page to show next; None where there is no such form."""
     values, value = state["values"], form.get("value", "")
     match path:
         case "switch" if form.get("name") in state["order"]:

@@ -266,7 +266,7 @@ def make_records(rng: random.Random, language: str) -> dict[str, Any]:
 
 
 def word(rng: random.Random) -> str:
-    """A password, or a name of a device."""
+    """Return a password, or a name of a device."""
     return f"{rng.choice(_WORDS)}{rng.randint(100, 999)}"
 
 

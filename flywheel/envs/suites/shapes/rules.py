@@ -14,7 +14,7 @@ Place = tuple[int, Cell]  # quarter turns, and the square of the piece's corner
 
 
 def turned(cells: Cells, times: int) -> Cells:
-    """The squares after so many quarter turns to the right, from (0, 0) on."""
+    """Return the squares after so many quarter turns to the right, from (0, 0) on."""
     for _ in range(times):
         height = 1 + max(y for _, y in cells)
         cells = frozenset((height - 1 - y, x) for x, y in cells)

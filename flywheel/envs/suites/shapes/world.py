@@ -119,7 +119,7 @@ def _grow(figure: set[Cell], squares: int, columns: int, rows: int, rng: random.
 
 
 def _holed(figure: set[Cell], width: int, height: int) -> bool:
-    """Whether there is an empty square inside that cannot be reached from outside."""
+    """Tell whether there is an empty square inside that cannot be reached from outside."""
     reached, fresh = {(-1, -1)}, [(-1, -1)]
     while fresh:
         x, y = fresh.pop()
@@ -136,7 +136,7 @@ def _cornered(cells: frozenset[Cell]) -> frozenset[Cell]:
 
 
 def solve(params: Mapping[str, Any]) -> Way | None:
-    """The turns and drags of a figure; of the first levels, a drag for each piece."""
+    """Return the turns and drags of a figure; of the first levels, a drag for each piece."""
     if "figure" in params:
         return Level(params).solve()
     shapes = [piece["shape"] for piece in params["pieces"]]

@@ -61,7 +61,7 @@ def start(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def view(state: dict[str, Any], path: str, query: Mapping[str, str]) -> tuple[str, dict[str, Any]] | None:
-    """A page: template and values; None where there is no such page."""
+    """Return a page: template and values; None where there is no such page."""
     items = [_item(entry) for entry in state["items"]]
     by_slug = {item["slug"]: item for item in items}
     page: tuple[str, dict[str, Any]] | None = None
@@ -91,7 +91,7 @@ def view(state: dict[str, Any], path: str, query: Mapping[str, str]) -> tuple[st
 
 
 def act(state: dict[str, Any], path: str, form: Mapping[str, str]) -> str | None:
-    """A posted form: the page to show next; None where there is no such form."""
+    """Handle a posted form and return the page to show next; None where there is no such form."""
     names = {item["slug"]: item["name"] for item in map(_item, state["items"])}
     name = names.get(form.get("item", ""))
     cart = state["cart"]

@@ -38,7 +38,7 @@ class Level:
         self._on = [[*(b & ~a for a, b in pairwise(masks)), -1] for masks in self._masks]
 
     def places(self, state: int) -> list[int]:
-        """The place of each block."""
+        """Return the place of each block."""
         return [state >> (_BITS * block) & _PLACE for block in range(len(self._masks))]
 
     def moves(self, state: int) -> Iterator[tuple[tuple[int, int], int]]:
@@ -64,11 +64,11 @@ class Level:
         return found
 
     def out(self, state: int) -> bool:
-        """Whether the key is at the gap, and so out."""
+        """Tell whether the key is at the gap, and so out."""
         return state & _PLACE == self.goal
 
     def solve(self, state: int | None = None) -> Way | None:
-        """The fewest moves from `state` (the start where None) that free the key; None where none do."""
+        """Return the fewest moves from `state` (the start where None) that free the key; None where none do."""
         return shortest(self.start if state is None else state, self.moves, self.out)
 
     def ranges(self) -> list[tuple[int, int]]:

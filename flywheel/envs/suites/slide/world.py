@@ -94,7 +94,8 @@ def _crowd(side: int, count: int, rng: random.Random) -> list[dict[str, Any]] | 
 
 
 def _can_clear(blocks: list[dict[str, Any]], side: int) -> bool:
-    """Whether the upright blocks of each column find room above and below the key's row, in the order they have."""
+    """Tell whether the upright blocks of each column find room above and below the key's row, in the order they
+    have."""
     row = blocks[0]["y"]
     for column in range(side):
         lengths = [b["length"] for b in sorted(blocks, key=lambda b: b["y"]) if not b["across"] and b["x"] == column]
@@ -115,7 +116,7 @@ def _turn(block: dict[str, Any], side: int) -> None:
 
 
 def next_step(task: Task, state: Mapping[str, Any], rng: random.Random) -> tuple[str, Action] | None:
-    """The next drag of a shortest way out."""
+    """Return the next drag of a shortest way out."""
     if state["terminated"]:
         return None
     level = _level(json.dumps(dict(task.params), sort_keys=True))

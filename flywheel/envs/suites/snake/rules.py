@@ -58,11 +58,12 @@ class Level:
         return cell == self.exit and len(state.eaten) < len(self.apples)
 
     def solve(self, state: State | None = None, limit: int = 20_000) -> Way | None:
-        """A way out from `state` (the start where None): keys with the states after them; None where there is none."""
+        """Return a way out from `state` (the start where None): keys with the states after them; None where there is
+        none."""
         return best_first(state or self.start, self.moves, self.out, self._left, limit, weight=1.5)
 
     def connected(self) -> bool:
-        """Whether every apple and key can be reached from the exit, doors open."""
+        """Tell whether every apple and key can be reached from the exit, doors open."""
         return all(cell in self._far[self.exit] for cell in (*self.apples, *self.keys, *self.start.snake))
 
     def out(self, state: State) -> bool:

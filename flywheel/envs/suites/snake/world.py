@@ -96,7 +96,7 @@ def _body(room: list[Cell], length: int, rng: random.Random) -> list[Cell] | Non
 
 
 def next_step(task: Task, state: Mapping[str, Any], rng: random.Random) -> tuple[str, Action] | None:
-    """The next key of a way out."""
+    """Return the next key of a way out."""
     if state["terminated"]:
         return None
     level = _level(json.dumps(dict(task.params), sort_keys=True))

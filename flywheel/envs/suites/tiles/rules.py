@@ -57,7 +57,7 @@ class Level:
                 yield number, State(state.left - {number}, tuple(sorted(tray)))
 
     def solve(self, state: State | None = None, limit: int = 4000) -> Way | None:
-        """An order that clears the board from `state` (the start where None); None where there is none."""
+        """Return an order that clears the board from `state` (the start where None); None where there is none."""
         state = state or self.start
         state = State(state.left, tuple(sorted(state.tray)))
         return best_first(state, self.moves, lambda now: not now.left, self._left, limit, weight=8.0)
@@ -69,7 +69,7 @@ class Level:
         return len(state.left) + 0.5 * len(state.tray) + 0.7 * missing
 
     def careless(self) -> bool:
-        """Whether the plain rule, to finish the kind that is furthest in the tray, clears the board."""
+        """Tell whether the plain rule, to finish the kind that is furthest in the tray, clears the board."""
         state = self.start
         while state.left:
             after = dict(self.moves(state))

@@ -87,7 +87,7 @@ def solve(params: Mapping[str, Any]) -> Way | None:
 
 
 def next_step(task: Task, state: Mapping[str, Any], rng: random.Random) -> tuple[str, Action] | None:
-    """The next tile of an order that clears the board; where there is none, of the kind that is furthest."""
+    """Return the next tile of an order that clears the board; where there is none, of the kind that is furthest."""
     if state["terminated"]:
         return None
     level = _level(json.dumps(dict(task.params), sort_keys=True))

@@ -73,7 +73,7 @@ class Level:
             self._own.append((own, [sum(self.edges[number]) - knot for number in own]))
 
     def crossings(self, places: Places) -> int:
-        """How many pairs of lines get in each other's way."""
+        """Count how many pairs of lines get in each other's way."""
         lines = self._lines(places)
         return int(crossings_of(self.side)[np.ix_(lines, lines)].sum()) // 2
 

@@ -113,7 +113,7 @@ def _connected(edges: list[tuple[int, int]], knots: int) -> bool:
 
 
 def next_step(task: Task, state: Mapping[str, Any], rng: random.Random) -> tuple[str, Action] | None:
-    """The next knot to drag."""
+    """Return the next knot to drag."""
     if state["terminated"]:
         return None
     level = _level(json.dumps(dict(task.params), sort_keys=True))

@@ -87,7 +87,7 @@ def _attempt(level: int, rng: random.Random) -> dict[str, Any] | None:
 
 
 def next_step(task: Task, state: Mapping[str, Any], rng: random.Random) -> tuple[str, Action] | None:
-    """The next placement of a way to the target."""
+    """Return the next placement of a way to the target."""
     level = _level(json.dumps(dict(task.params), sort_keys=True))
     return placing.step(task, state, rng, level, _plans, lambda cell: (EDGE + cell[0] + 0.5, EDGE + cell[1] + 0.5))
 
