@@ -21,7 +21,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from flywheel.config.workspace import Workspace, iteration_label
@@ -187,6 +186,8 @@ def check_contracts_at_write(table: str, data: pa.Table) -> tuple[str, ...]:
 
 def _logprobs_match(rows: pa.RecordBatch) -> bool:
     """As `contracts.STEP_CONTRACTS` has it, of people's steps too. NaN, which compares false, is in doubt."""
+    import pyarrow.compute as pc  # makes its functions as it is loaded: half as long as pyarrow takes
+
     tokens, logprobs = rows["token_ids"], rows["logprobs"]
     lengths = [pc.fill_null(pc.list_value_length(column), 0) for column in (tokens, logprobs)]
     ids, values = tokens.flatten(), logprobs.flatten()
@@ -385,6 +386,8 @@ def _refuse_nulls(table: str, data: pa.Table) -> None:
 
 def is_sorted(data: pa.Table, keys: tuple[str, ...]) -> bool:
     """Tell whether the rows of `data` ascend by the columns `keys`; False where a key is null."""
+    import pyarrow.compute as pc
+
     if data.num_rows < 2:
         return True
     equal = None  # rows that are as the one before them, by the keys so far
@@ -693,6 +696,8 @@ def iter_matching_rows(
     table: theirs. key: a column of text by which the table is sorted. wanted: its values. columns: to return besides
     the key, in the table's order. Raises DataError for a damaged file.
     """
+    import pyarrow.compute as pc
+
     names, values = _in_table_order(table, {key, *columns}), sorted(wanted)
     accepted = pa.array(values, pa.string())
     for path in files if values else ():
