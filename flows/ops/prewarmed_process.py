@@ -1,7 +1,7 @@
 """Import Prefect ahead of the next run. Saves 2.2 s a run: from *Submitting* to *Running* 1.3 s, 3.5 without it.
 
-On busy cores it saves 1.1 to 2.7 s where half a minute lies between runs, nothing where they follow one another, since then the
-next one is still importing. It takes 85 MB.
+On busy cores it saves 1.1 to 2.7 s where half a minute lies between runs, nothing where they follow one another, since
+then the next one is still importing. It takes 85 MB.
 
 `python -P -m flows.ops.prewarmed_process` is told by one line of its input, JSON of the run's environment and folder.
 Of flywheel nothing is imported before: its files may be others by then.
