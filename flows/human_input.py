@@ -175,7 +175,7 @@ def ask_for_route_labels(ctx: StageContext) -> None:
 
 
 def route_review_wait_s(rule: RoutingSettings, stage: str) -> float:
-    """Seconds that the stage may wait for people."""
+    """Return the seconds that the stage may wait for people."""
     return rule.review_timeout_s if stage == route_review.GATED_STAGE and rule.review else 0
 
 

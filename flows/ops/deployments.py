@@ -36,7 +36,7 @@ def work_pool_name(ws: Workspace) -> str:
 
 
 def worker_name() -> str:
-    """Of this process as a worker: machine and process."""
+    """Name this process as a worker: machine and process id."""
     return f"{socket.gethostname()} {os.getpid()}"
 
 

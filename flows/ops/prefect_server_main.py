@@ -48,9 +48,8 @@ def copy_empty_database(file: Path) -> bool:
 
 
 def cache_empty_database(file: Path) -> None:
-    """Of a database that was just made, for the next ones. It is a matter of speed alone: where there is no room for
-    it, or the home folder cannot be written, there is none.
-    """
+    """Cache a copy of a database that was just made, for the next ones. It is a matter of speed alone: where there
+    is no room for it, or the home folder cannot be written, there is none."""
     with (
         contextlib.suppress(OSError, sqlite3.Error),
         atomic_file(_cached_database_path()) as part,
@@ -87,7 +86,8 @@ _SUCH_AS = f"such as {_POSTGRESQL}://USER:PASSWORD@HOST:5432/NAME"
 
 
 def prepare_database() -> None:
-    """Raises BadInput, without the password, where the server could not work on it."""
+    """Check the database, and make it where there is none. Raises BadInput, without the password, where it cannot be
+    used."""
     text = PREFECT_API_DATABASE_CONNECTION_URL.value()
     url = _parse_address(text)
     if url.drivername == _SQLITE:

@@ -153,7 +153,7 @@ def cancel_on_signals(task: asyncio.Task) -> None:
 
 
 def run_process_worker(pool: str) -> None:
-    """Until SIGTERM or Ctrl-C."""
+    """Run the worker until SIGTERM or Ctrl-C."""
     worker, runs = ProcessWorker(pool, name=worker_name(), create_pool_if_not_found=True), RunProcesses()
     worker.job_configuration = DirectJob
     _starter_engine.run_process = runs.run_process  # where Prefect says that it may be replaced

@@ -20,12 +20,12 @@ _PR_SET_PDEATHSIG = 1
 
 
 def tied_command(module: str, *words: str) -> Sequence[str]:
-    """What begins the module tied to this process."""
+    """Build the command that starts a module tied to this process."""
     return [sys.executable, "-P", "-m", "flows.ops.tied_process", str(os.getpid()), module, *words]
 
 
 def untie_from_parent() -> None:
-    """This process lives on from here, whoever began it."""
+    """Let this process live on when its starter ends."""
     _end_with_parent_by(0)
 
 

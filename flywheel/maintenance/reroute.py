@@ -253,7 +253,7 @@ def make_pending_decision(
 def apply_reroute(ws: Workspace, found: Iterable[RouteDifference], rule: RoutingRule) -> None:
     """Make prepared routes the workspace's, where they change anything.
 
-    found: what `prepare_reroute` returned, one an iteration. rule: the same.
+    found: what `prepare_reroute` returned, one an iteration. rule: by which they were prepared.
     """
     if decided := [make_pending_decision(ws, one, rule) for one in found if one.routes or one.scores]:
         apply_decisions(ws, decided)

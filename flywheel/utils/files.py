@@ -141,12 +141,16 @@ _cache: dict[tuple[Path, ...], tuple[_Signature, str]] = {}
 
 
 def file_signature(status: os.stat_result) -> tuple[int, int, int, int]:
-    """Return what stays while a file does: inode, size, and when its content and it itself were changed."""
+    """Return what stays while a file does: inode, size, and when content and metadata were changed. status: of
+    `os.stat`."""
     return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def is_changed_just_now(statuses: Iterable[os.stat_result]) -> bool:
-    """Tell whether a file changed so lately that a change from now on may leave its signature as it is."""
+    """Tell whether a file changed so lately that a change from now on may leave its signature as it is.
+
+    statuses: of `os.stat`, one a file.
+    """
     return time.time_ns() - max((status.st_ctime_ns for status in statuses), default=0) <= _COARSE_NS
 
 

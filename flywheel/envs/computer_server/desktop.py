@@ -51,7 +51,7 @@ class DesktopSession:
         atexit.register(self._end)
 
     def start(self, request: ApiRequest) -> dict:
-        """The X server, the window manager, then the applications, each with its first window."""
+        """Start the X server, the window manager, then the applications, each with its first window."""
         width, height = (int(request.number(name, 64, 8192, 0)) for name in ("width", "height"))
         apps, packages = _commands(request, "apps"), request.json().get("packages", [])
         with self._alone:

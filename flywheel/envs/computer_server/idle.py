@@ -42,7 +42,7 @@ class ProcessWatch:
             time.sleep(_LOOK_S)
 
     def look(self) -> list[str] | None:
-        """How long each thread has run; None where one is awake."""
+        """Return how long each thread has run; None where one is awake."""
         ran = []
         for pid in self.pids:
             folder = f"/proc/{pid}/task"

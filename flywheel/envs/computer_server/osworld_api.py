@@ -51,8 +51,11 @@ class OsworldApi:
 
     # -- commands -----------------------------------------------------------------------------------------------------
     def execute(self, request: ApiRequest) -> ApiAnswer | dict:
-        """Two fields are flywheel's own: `wait_s`, a limit of another length, and `fresh`, for what is run to judge: no
-        program, module or start-up file in the home is then taken for one of the system's."""
+        """Run a command, as OSWorld's server does.
+
+        Two fields are flywheel's own: `wait_s`, a limit of another length, and `fresh`, for what is run to judge: no
+        program, module or start-up file in the home is then taken for one of the system's.
+        """
         words, shell = self._words(request)
         limit_s, fresh = request.number("wait_s", 0, _MOST_S, _COMMAND_S), bool(request.json().get("fresh"))
         try:

@@ -44,7 +44,7 @@ class PyAutoGuiInput:
         (pyautogui.keyDown if down else pyautogui.keyUp)(word)
 
     def text(self, text: str) -> None:
-        """Raises RequestRefused for characters that PyAutoGUI would leave out without a word."""
+        """Type a text. Raises RequestRefused for characters that PyAutoGUI would leave out silently."""
         if lacking := sorted({char for char in text if not pyautogui.isValidKey(char)}):
             raise RequestRefused(f"PyAutoGUI cannot type {''.join(lacking)[:20]!r}: paste it", 501)
         pyautogui.write(text)

@@ -36,12 +36,12 @@ class ScreenGrabber:
         self._stale: tuple[int, int] | None = (0, self._all["height"])  # rows that the picture has not as they are
 
     def take(self) -> bytes:
-        """A PNG of the screen as it is now."""
+        """Take a PNG of the screen as it is now."""
         return self._thread.submit(self._take).result()
 
     def settled(self, rest: Callable[[float], bool], after_ms: float, within_ms: float) -> bytes:
-        """A PNG of the screen when nothing moves: after_ms have passed, its programs are at rest, and a frame later
-        nothing else was drawn. After within_ms the picture is taken whatever moves.
+        """Take a PNG of the screen when nothing moves: after_ms have passed, its programs are at rest, and a frame
+        later nothing else was drawn. After within_ms the picture is taken whatever moves.
 
         rest: waits until the programs are at rest or that time (`time.monotonic`) has come.
         """

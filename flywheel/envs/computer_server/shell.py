@@ -50,7 +50,7 @@ class BoundedOutput:
         return told
 
     def taken(self, shown: Callable[[bytes], str]) -> str:
-        """What was kept since the last time, with a line about what its middle lacks. shown: bytes as a text."""
+        """Return what was kept since the last time, with a line about what its middle lacks. shown: bytes as a text."""
         if len(self._last) > self._half and len(self._first) + len(self._last) > 2 * self._half:
             self._cut(self._half)
         first, last, left_out = bytes(self._first), bytes(self._last), self._left_out
@@ -87,7 +87,8 @@ class Scrollback:
             self._changed.notify_all()
 
     def since(self, place: int, wait_s: float) -> tuple[bytes, int]:
-        """What came after so many bytes, and how many there are then; b"" where nothing did in `wait_s` seconds."""
+        """Return what came after so many bytes, and how many there are then; b"" where nothing did in `wait_s`
+        seconds."""
         with self._changed:
             self._changed.wait_for(lambda: self._end > place, wait_s)
             begin = self._end - len(self._kept)
@@ -219,14 +220,14 @@ class Shell:
         return self._bash is not None and not self._bash.over
 
     def read(self, wait_s: float) -> ShellOutput:
-        """What was printed since, until the command ends or wait_s is over."""
+        """Return what was printed since, until the command ends or wait_s is over."""
         with self._alone:
             if self._bash is None:
                 return ShellOutput("", folder=self._folder)
             return self._bash.wait(wait_s)
 
     def look(self) -> str:
-        """What the terminal shows. What was printed is still there to be read."""
+        """Return what the terminal shows. What was printed can still be read."""
         return self._screen.text if self._bash is None else self._bash.look()
 
     def keys(self, text: str, wait_s: float) -> ShellOutput:

@@ -49,7 +49,7 @@ class TerminalEmulator:
         return "\n".join("".join(row).rstrip() for row in self._grid).rstrip("\n")
 
     def feed(self, text: str) -> None:
-        """What a program prints, in any parts."""
+        """Process what a program prints, in any parts."""
         text, at = self._pending + text, 0
         while found := _TOKEN.match(text, at):
             at = found.end()

@@ -62,7 +62,7 @@ class X11Input:
         return screen.width_in_pixels, screen.height_in_pixels
 
     def position(self) -> tuple[int, int]:
-        """Of the pointer, in pixels."""
+        """Return the pointer's position, in pixels."""
         with self._sound():
             found = self._root.query_pointer()
             return found.root_x, found.root_y
@@ -73,7 +73,7 @@ class X11Input:
             self._display.sync()
 
     def button(self, name: str, down: bool) -> None:
-        """name: left, middle, right."""
+        """Press or release a button of the mouse. name: left, middle, right."""
         self._button(X_BUTTONS[name], down)
 
     def scroll(self, direction: str, notches: int) -> None:
@@ -130,7 +130,7 @@ class X11Input:
             return {*(one.value[0] for one in answer.ids if one.value), _CREDENTIALS.unpack(credentials)[0]}
 
     def windows(self) -> list[dict]:
-        """Of the applications, the lowest first: title, kind, frame in pixels, whether it has the focus."""
+        """List the applications' windows, the lowest first: title, kind, frame in pixels, whether it has the focus."""
         with self._sound():
             names = ("_NET_CLIENT_LIST_STACKING", "_NET_CLIENT_LIST")
             found = next((value for name in names if (value := self._property(self._root, name))), [])

@@ -49,10 +49,7 @@ class AndroidPool:
 
     @asynccontextmanager
     async def env(self) -> AsyncIterator[AndroidEnv]:
-        """On the phone that was free for longest: after a crash, another one where there is another.
-
-        Raises EnvTimeout where none becomes free within `open_s`.
-        """
+        """Lend the phone that was free for longest; after a crash, another one where there is one."""
         chosen = self._chosen
         try:
             async with asyncio.timeout(chosen.open_s):

@@ -81,7 +81,8 @@ class AndroidPhone:
         return phone
 
     async def shell(self, command: str) -> str:
-        """What a command printed, without the last line end. Raises EnvError where it fails, or the phone does."""
+        """Run a command and return what it printed, without the last line end. Raises EnvError where it fails, or
+        the phone does."""
 
         def call() -> Any:
             return self._client.device(self.serial).shell2(command, timeout=self._timeout_s, v2=True)
@@ -96,7 +97,7 @@ class AndroidPhone:
         return done.stdout.rstrip("\r\n")
 
     async def screen(self) -> PhoneScreenshot:
-        """Raises EnvError where the picture is none, or half of one."""
+        """Take a screenshot. Raises EnvError where the phone gives no whole picture."""
         png = await self._asked(self._shot)
         try:
             picture = Image.open(io.BytesIO(png), formats=("PNG",))
@@ -281,7 +282,7 @@ class AndroidEnv:
         self.broken = False
 
     async def reset(self, task: Task, seed: int) -> StepResult:
-        """seed: what the task shows is drawn already, so it changes nothing."""
+        """Begin the task. seed: changes nothing, since the task's params hold all that was drawn."""
         async with self._deadline("reset", task):
             self._task, self._steps, self._over, self._answer = task, 0, False, ""
             phone = self._phone = await self._find()

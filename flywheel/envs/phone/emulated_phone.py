@@ -95,8 +95,11 @@ class PhoneSession(WorldSession):
         self.allowed = (url, *self._urls.values())  # the home screen first: a phone's home key leads there
 
     def state(self, seen: Mapping[str, Any]) -> dict[str, Any]:
-        """app: the site of the application that is seen; "": the home screen. apps: the states of those that were
-        opened, by site. home: the home screen's. opened: which were opened, in order."""
+        """Build the state that a verifier reads.
+
+        app: the site of the application that is seen; "": the home screen. apps: the states of those that were opened,
+        by site. home: the home screen's. opened: which were opened, in order.
+        """
         here = next((site for site, url in self._urls.items() if seen["url"].startswith(url)), "")
         states = {site: self._server.state(self._urls[site]) for site in dict.fromkeys(self._phone.opened)}
         return {"app": here, "apps": states, "home": self._server.state(self.url), "opened": list(self._phone.opened)}

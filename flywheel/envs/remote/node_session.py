@@ -46,7 +46,7 @@ class EpisodeBuffer:
         self._number = self._size = 0
 
     def add(self, action: Action | None, result: StepResult) -> None:
-        """What followed an action; None: a reset, or a checkpoint that was restored."""
+        """Append one step. What followed an action; None: a reset, or a checkpoint that was restored."""
         if not self._limit:
             return
         seen, info = result.observation, result.info
@@ -63,8 +63,8 @@ class EpisodeBuffer:
             self._size -= self._steps.popleft()[2]
 
     def packing(self) -> Callable[[], bytes]:
-        """Makes a ZIP file of what is kept now: `episode.json` with the steps, and the pictures that they name. It may
-        be called in another thread."""
+        """Make a ZIP file of the episode so far: `episode.json` with the steps, and the pictures that they name. It
+        may be called in another thread."""
         steps = list(self._steps)
         about = {**self._about, "left_out": self._number - len(steps), "steps": [step for step, _, _ in steps]}
         return partial(

@@ -267,7 +267,8 @@ class PolicyEndpoint(ChatEndpoint):
         self._policy = policy
 
     def key(self) -> str:
-        """Of a `flywheel model serve` of this user, where one is there, else of policy.key_variable."""
+        """Return the key of this user's own `flywheel model serve` at that address, else that of
+        policy.key_variable."""
         return serving_key.find_server_key(self.url) or super().key()
 
     def _limits(self) -> httpx.Limits:

@@ -113,7 +113,7 @@ class KVCache:
         return self._start
 
     def get_mask_sizes(self, width: int, layer: int = 0) -> tuple[int, int]:
-        """The same: the length that the layers get back, and where it begins."""
+        """Return the length that the layers get back, and where it begins, as the library asks for it."""
         return self._seen, 0
 
 

@@ -58,7 +58,9 @@ class LoadedCheckpoint:
     def open(
         cls, folder: Path, policy: config.PolicySettings, version: str = "", before: LoadedCheckpoint | None = None
     ) -> LoadedCheckpoint:
-        """version: of its weights, where it is known. before: its encoder is kept where this one would be equal.
+        """Load a checkpoint.
+
+        version: of its weights, where it is known. before: its encoder is kept where this one would be equal.
 
         Raises ModelError for a folder that cannot be loaded, or whose answers cannot be held to a form as asked.
         """
@@ -87,7 +89,7 @@ class LoadedCheckpoint:
         )
 
     def completion(self, row: BatchRow) -> Completion:
-        """What a row of its engine came to."""
+        """Make a completion of a row that has ended."""
         end = self.encoder.end_id
         return Completion(
             text=self.encoder.decode([token for token in row.token_ids if token != end]),

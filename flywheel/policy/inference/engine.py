@@ -214,7 +214,8 @@ class InferenceEngine:
 
     @torch.inference_mode()
     def step(self) -> list[BatchRow]:
-        """One token for each row of the batch. Returns the rows that ended. A failure of the model ends them all."""
+        """Sample one token for each row of the batch. Returns the rows that ended. A failure of the model ends them
+        all."""
         try:
             lengths = [len(row.prompt) + len(row.token_ids) - 1 for row in self.rows]  # of what is held
             seen = max(lengths) + 1
@@ -231,11 +232,11 @@ class InferenceEngine:
 
     @torch.inference_mode()
     def drop(self, gone: Callable[[BatchRow], bool]) -> None:
-        """Rows that nobody waits for any longer leave the batch."""
+        """Remove rows that nobody waits for from the batch."""
         self._leave(gone)
 
     def fail(self, error: Exception) -> list[BatchRow]:
-        """The whole batch ends by an error; the engine can be used on."""
+        """End the whole batch by an error; the engine stays usable."""
         failed, self.rows = self.rows, []
         for row in failed:
             row.error = _named(error)

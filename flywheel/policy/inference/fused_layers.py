@@ -164,7 +164,7 @@ class StillPatchEmbedding(nn.Module):
         self.bias = convolution.bias
 
     def forward(self, patches: Tensor) -> Tensor:
-        """[patches, channels, frames, side, side] -> [patches, size]."""
+        """Embed patches: [patches, channels, frames, side, side] -> [patches, size]."""
         return nn.functional.linear(patches[:, :, 0].flatten(1), self.weight, self.bias)
 
 
@@ -182,7 +182,7 @@ class PackedLinear(nn.Module):
         self._after = ("gelu", [], gelu) if gelu else ("none", [], "")
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., in] -> [..., out]."""
+        """Apply the layer: [..., in] -> [..., out]."""
         return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, *self._after)
 
 

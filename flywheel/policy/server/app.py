@@ -99,7 +99,7 @@ class PolicyService:
                 self._idle.set()
 
     async def until_gone(self, request: Request, work: Awaitable[T]) -> T:
-        """The result of `work`, which is cancelled where the caller goes away or the server must close."""
+        """Return the result of `work`, which is cancelled where the caller disconnects or the server must close."""
         task = asyncio.ensure_future(work)
         gone, cut = asyncio.create_task(_disconnected(request)), asyncio.create_task(self._cut.wait())
         try:

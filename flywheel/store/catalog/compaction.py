@@ -94,7 +94,7 @@ def compact_iterations(ws: Workspace) -> None:
 
 
 def find_compacted_file_fault(path: Path) -> DataError | None:
-    """What is wrong with a file of closed iterations; None where it can be read."""
+    """Find what is wrong with a file of closed iterations; None where it can be read."""
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             for group in range(file.num_row_groups):

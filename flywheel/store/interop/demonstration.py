@@ -95,17 +95,17 @@ class RefusedRecord:
     why: str
 
 
-def save_demonstration(one: Demonstration, recordings: Path) -> bool:
-    """Save the demonstration `one` in the folder `recordings`; returns False where it lies there already.
+def save_demonstration(demonstration: Demonstration, recordings: Path) -> bool:
+    """Save `demonstration` in the folder `recordings`; returns False where it lies there already.
 
     Raises OSError for a screen that is no picture, DiskFull.
     """
-    folder = recordings / one.name
+    folder = recordings / demonstration.name
     if folder.exists():
         return False
-    rows = list(images.image_rows(one.screens))
-    content = {"version": _VERSION, **{name: value for name, value in vars(one).items() if name != "screens"}}
-    content["steps"] = [asdict(step) for step in one.steps]
+    rows = list(images.image_rows(demonstration.screens))
+    content = {"version": _VERSION, **{name: value for name, value in vars(demonstration).items() if name != "screens"}}
+    content["steps"] = [asdict(step) for step in demonstration.steps]
     with atomic_folder(folder) as temporary:
         if rows:
             table = pa.Table.from_pylist(rows, TABLES["images"])

@@ -44,7 +44,7 @@ class TrainState:
             yield
 
     def state_dict(self) -> dict[str, Any]:
-        """As it is now, on the CPU: tensors, numbers, texts and bytes, which `torch.save` takes and
+        """Return the state as it is now, on the CPU: tensors, numbers, texts and bytes, which `torch.save` takes and
         `torch.load(weights_only=True)` gives back."""
         with self.gathered():
             weights = {name: _copy_to_cpu(module.state_dict()) for name, module in self._modules.items()}

@@ -77,10 +77,10 @@ class RankProcesses(Protocol):
         """Have all of them call a method of their members: (name, arguments), pickled."""
 
     def answers(self, waiting: Collection[int], seconds: float) -> list[RankAnswer]:
-        """Of those that are waited for, once there are any; none where the seconds are over before."""
+        """Wait for answers of those ranks and return those that have come; none where the seconds are over before."""
 
     def close(self) -> None:
-        """None of them is there after it."""
+        """End all processes and wait for it."""
 
 
 class LocalRanks:

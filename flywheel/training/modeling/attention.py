@@ -122,7 +122,7 @@ def attend_packed(
     scaling: float | None = None,
     **kwargs,
 ) -> tuple[Tensor, None]:
-    """[1, heads, tokens, width] each -> [1, tokens, heads, width].
+    """Compute attention over a pack: [1, heads, tokens, width] each -> [1, tokens, heads, width].
 
     plan: of a pack, for the language model's layers. screens: how many of one size lie behind one another, for the
     vision tower's. Without either it is the library's attention.

@@ -226,7 +226,10 @@ class QuestionCollator:
         return self._encoder.tokenizer(text, add_special_tokens=False)["input_ids"]
 
     def pack(self, pixels: np.ndarray, questions: Sequence[Sequence[SceneQuestion]]) -> QuestionBatch:
-        """pixels: uint8 [batch, side, side, 3]. questions: those of each screen."""
+        """Pack the questions of a batch of screens.
+
+        pixels: uint8 [batch, side, side, 3]. questions: those of each screen.
+        """
         rows = [self._row(asked) for asked in questions]
         length = max(len(row.ids) for row in rows)
         batch = len(rows)
@@ -326,10 +329,7 @@ class QuestionCollator:
         return found[::-1]
 
     def patches(self, pixels: np.ndarray) -> torch.Tensor:
-        """What the image processor makes of screens that have the model's size already, for many at once.
-
-        uint8 [batch, side, side, 3] -> float32 [batch x patches, 3 x 2 x patch x patch], patches in merge order.
-        """
+        """Cut many screens, which have the model's size already, into patches, as the image processor does."""
         batch, p, m = len(pixels), self._patch, self._merge
         g = self._grid // m
         scaled = torch.from_numpy(np.ascontiguousarray(pixels)).float().div_(127.5).sub_(1.0)

@@ -175,7 +175,10 @@ class AuxiliaryHeads(torch.nn.Module):
         self.norm = torch.nn.LayerNorm(vision)
 
     def losses(self, features: torch.Tensor, patches: torch.Tensor, shown: ScreenTargets) -> dict[str, torch.Tensor]:
-        """features: [image tokens, hidden]. patches: [patches, vision], as the tower's last layer leaves them."""
+        """Compute the auxiliary losses of seeing.
+
+        features: [image tokens, hidden]. patches: [patches, vision], as the tower's last layer leaves them.
+        """
         return {
             "placing": self.placing(features, shown.places),
             "spelling": _character_loss(self.spell(self.norm(patches.float())), shown.spelling),

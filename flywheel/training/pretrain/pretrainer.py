@@ -75,7 +75,10 @@ class PretrainLog:
         self._losses: list[tuple[float, ...]] = []
 
     def note(self, lost: Sequence[PretrainLosses], seen: int, asked: int) -> None:
-        """lost: of the screens, and of the texts where there are some, whose copying is the one that is told."""
+        """Add the losses of a step.
+
+        lost: of the screens, and of the texts where there are some, whose copying is the one that is told.
+        """
         aids = {name: aid.item() for part in lost for name, aid in part.aids.items()}
         copies = sum(part.answers.item() for part in lost[1:])
         self._losses.append(
@@ -84,7 +87,7 @@ class PretrainLog:
         self._seen, self._asked = self._seen + seen, self._asked + asked
 
     def write(self, step: int, success: dict[str, float]) -> None:
-        """scenes_s, questions_s: of this process."""
+        """Write a line. scenes_s, questions_s: of this process."""
         now = time.monotonic()
         means = [round(float(mean), 4) for mean in np.mean(self._losses, axis=0)]
         self._line(

@@ -56,7 +56,8 @@ class Algorithm(Protocol):
     needs_value: bool
 
     def advantages(self, batch: Sequence[ScoredTrajectory], rl: RlSettings) -> list[TurnEstimates]:
-        """What the loss weighs each token by, and V's targets: one estimate a trajectory, in the order of the batch."""
+        """Estimate what the loss weighs each token by, and V's targets: one estimate a trajectory, in the order of
+        the batch."""
 
     def loss(self, part: TokenBatch, rl: RlSettings) -> tuple[Tensor, PolicyTerms]:
         """Return a part's share of the minibatch's loss, with gradient: a sum over its tokens, divided by the

@@ -125,10 +125,7 @@ class Curriculum:
         return self._tasks[chosen]
 
     def record(self, task_id: str, scores: Sequence[float], successes: Sequence[bool]) -> None:
-        """The outcomes of a whole group; of none where every environment crashed: then nothing was learnt of it.
-
-        Raises TrainingError for an unknown task, a score that is not finite, or lengths that differ.
-        """
+        """Record the outcomes of a whole group; none where every environment crashed, which teaches nothing."""
         task = self._tasks.get(task_id)
         if task is None or len(scores) != len(successes) or not all(map(math.isfinite, scores)):
             raise TrainingError(
@@ -146,15 +143,19 @@ class Curriculum:
         self._rise(task.world)
 
     def chances(self) -> dict[str, float]:
-        """By task_id the share of draws that each task has now; they sum to 1, and none is under floor / tasks."""
+        """Return by task_id the share of draws that each task has now; they sum to 1, and none is under floor /
+        tasks."""
         weights = {name: self._weight(task) for name, task in self._tasks.items()}
         total, floor = math.fsum(weights.values()), self._rl.curriculum_uniform_fraction
         even = 1 / len(weights)
         return {name: even * floor + (1 - floor) * (w / total if total else even) for name, w in weights.items()}
 
     def figures(self) -> dict[str, float]:
-        """curriculum_: level (mean of the open ones; level_<world> each), informative (of the newest groups, those
-        whose scores differ; absent before the first), always, never, untried (shares of the tasks)."""
+        """Return figures of the curriculum.
+
+        curriculum_: level (mean of the open ones; level_<world> each), informative (of the newest groups, those whose
+        scores differ; absent before the first), always, never, untried (shares of the tasks).
+        """
         marks = [self._mark(name) for name in self._tasks]
         found = {f"curriculum_level_{world}": float(level) for world, level in sorted(self._open.items())}
         found["curriculum_level"] = math.fsum(self._open.values()) / len(self._open)
@@ -190,7 +191,7 @@ class Curriculum:
         return rows
 
     def state_dict(self) -> dict[str, Any]:
-        """All that changes, as JSON values."""
+        """Return all that changes, as JSON values."""
         return {
             "own": {name: [count.successes, count.episodes] for name, count in self._own.items()},
             "kinds": [[*kind, count.successes, count.episodes] for kind, count in self._kinds.items()],
@@ -202,7 +203,7 @@ class Curriculum:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Back to a state. Raises TrainingError where it is one of other tasks."""
+        """Restore a state. Raises TrainingError where it is one of other tasks."""
         if set(state["credit"]) != set(self._tasks):
             apart = len(set(state["credit"]) ^ set(self._tasks))
             raise TrainingError(

@@ -95,7 +95,7 @@ class CoverPage:
         return await self.page.screenshot()
 
     def close(self) -> None:
-        """Nothing is kept of it; may be called twice."""
+        """Drop the page; may be called twice."""
         if self._page is not None:
             self._page.mark_gone("the cover is closed")
         context, self._context, self._page, self._made = self._context, "", None, None
@@ -274,7 +274,7 @@ class Dialogs:
 
     # -- what pages tell ------------------------------------------------------------------------------------------
     def opens(self, page: BrowserPage, params: Mapping[str, Any], drawing: bool) -> None:
-        """drawing: the page is being drawn."""
+        """Show a dialog that a page has opened. drawing: the page is being drawn."""
         dialog = Dialog(page, params["type"], params.get("message", ""), params.get("defaultPrompt", ""), drawing)
         if drawing:
             page.post("Page.handleJavaScriptDialog", {"accept": dialog.kind == "alert"})
@@ -287,14 +287,14 @@ class Dialogs:
             self._blocked.set_result(None)
 
     def closes(self, page: BrowserPage) -> None:
-        """The script of a page goes on."""
+        """Forget a dialog once the page's script goes on."""
         for dialog in self.open:
             if dialog.page is page and not dialog.answered:
                 self.open.remove(dialog)
                 return
 
     def forget(self, page: BrowserPage | None = None) -> None:
-        """A page is gone, or all are: nothing waits any more."""
+        """Forget the dialogs of a page that is gone, or of all."""
         self.open = [dialog for dialog in self.open if page is not None and dialog.page is not page]
         if page is None:
             held, self._held, self._shown = self._held, None, None

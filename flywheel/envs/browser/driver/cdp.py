@@ -74,7 +74,7 @@ class CdpConnection(asyncio.Protocol):
     async def call(
         self, method: str, params: Mapping[str, Any] | None = None, session: str = "", *, timeout_s: float
     ) -> dict[str, Any]:
-        """`send`, and wait for the answer. Raises EnvTimeout after `timeout_s` seconds."""
+        """Send a command and wait for the answer. Raises EnvTimeout after `timeout_s` seconds."""
         try:
             async with asyncio.timeout(timeout_s):
                 return await self.send(method, params, session)

@@ -1,7 +1,7 @@
 """Capture the pixels of a page, drawn on command or by the browser itself.
 
-`BeginFrames` draws a frame on command, where the build has HeadlessExperimental.beginFrame: it waits for no vertical
-sync, and nothing is drawn in between. `Screenshots` asks a browser that draws by itself.
+`BeginFrameCapture` draws a frame on command, where the build has HeadlessExperimental.beginFrame: it waits for no
+vertical sync, and nothing is drawn in between. `ScreenshotCapture` asks a browser that draws by itself.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class ScreenshotCapture:
         return base64.b64decode((await self._capture(session, _PNG))["data"])
 
     async def draw(self, session: str, ticks: float) -> None:
-        """The browser draws by itself: a picture of one pixel is there once it has done so."""
+        """Wait until the browser has drawn by itself, by a screenshot of one pixel."""
         await self._capture(session, {"format": "png", "clip": _CORNER})
 
     async def _capture(self, session: str, what: Mapping[str, Any]) -> dict[str, Any]:

@@ -434,7 +434,7 @@ class BrowserPage:
             raise PageGone(self.gone, where=self.url)
 
     def wake(self) -> None:
-        """Who waits in `until` looks again."""
+        """Let those who wait in `until` check again."""
         self._changed.set()
 
     def _equip(self, worker: str) -> None:
@@ -447,7 +447,7 @@ class BrowserPage:
         equipped.add_done_callback(lambda _: self.connection.post("Runtime.runIfWaitingForDebugger", session=worker))
 
     def mark_gone(self, why: str) -> None:
-        """The page is gone: every call to it ends."""
+        """Mark the page as gone: every call to it ends."""
         self.gone = self.gone or why
         self.connection.end(self.session, PageGone(self.gone, where=self.url))
         self._changed.set()

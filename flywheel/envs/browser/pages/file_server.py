@@ -107,7 +107,7 @@ class FileServer:
         await self._server.stop()
 
     def url(self, folder: ServedFolder) -> str:
-        """`http://127.0.0.1:<port>`, without a slash at the end."""
+        """Return `http://127.0.0.1:<port>`, without a slash at the end."""
         return next(f"http://127.0.0.1:{port}" for port, served in self._ports.items() if served is folder)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -195,7 +195,9 @@ class PageStateReader:
         return self._told({"reward": floor, "success": numeric} | last, page)
 
     def state(self, seen: Mapping[str, Any], page: str) -> dict[str, Any]:
-        """seen: `game`, the value of `expression`; `served`, what was read outside of the page; `url`, `drawn` and
+        """Build the state that a verifier reads.
+
+        seen: `game`, the value of `expression`; `served`, what was read outside of the page; `url`, `drawn` and
         `posted` of the document. page: where it is, as it is told. Raises EnvError naming the field at fault.
         """
         manifest, told = self._manifest, seen.get("game")
