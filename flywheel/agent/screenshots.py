@@ -48,7 +48,7 @@ def _opened(data: bytes, max_side: int) -> Picture.Image:
         raise BadInput("the screen is too large", where=_WHERE, fix=_smaller(max_side)) from None
     except Picture.UnidentifiedImageError:
         raise BadInput("the screen is not an image", where=_WHERE, fix="give a PNG or a JPEG") from None
-    except Exception as error:  # a header that is broken in a way of its own
+    except Exception as error:  # other errors of a broken header
         raise BadInput(f"the screen is not an image: {_line(error)}", where=_WHERE, fix="give a PNG") from None
     width, height = picture.size
     if max(width, height) > max_side:

@@ -39,8 +39,8 @@ from flywheel.utils import progress
 from flywheel.utils.errors import ClusterError
 
 log = logging.getLogger(__name__)
-_LOOK_S = 3.0  # between two looks at which nodes there are
-_AGAIN_S = 30.0  # after environments that did not begin: each try takes seconds of the node's processors
+_LOOK_S = 3.0  # between two checks of which nodes there are
+_AGAIN_S = 30.0  # pause after environments did not start: each try takes seconds of the node's processors
 _CLOSE_S = 30.0  # environments are closed
 _NO_FILE = Path(":memory:")
 
@@ -172,7 +172,7 @@ class _EnvironmentNodes:
         while not self._over.wait(_LOOK_S):
             try:
                 self._look()
-            except Exception as error:  # a head that does not answer, which the run's own watch tells
+            except Exception as error:  # the head does not answer, which the run's own watch reports
                 log.warning("the nodes cannot be looked at: %s", error)
 
     def _look(self) -> bool:

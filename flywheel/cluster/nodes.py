@@ -248,7 +248,7 @@ class _TeamNode:
 class TeamRanks:
     """`training/distributed/worker_group.py: RankProcesses` on several nodes."""
 
-    lost = WorkerLost  # another worker, with other nodes, goes on where this one was
+    lost = WorkerLost  # another worker, with other nodes, resumes where this one was
 
     def __init__(self, team: TrainingTeam, start: GroupSpec, meets: HostPort) -> None:
         self.grace_s = team.silent_s
@@ -341,7 +341,7 @@ class TeamRanks:
             node.news.future().add_done_callback(self._ring)
 
     def _ring(self, _: Any) -> None:
-        with suppress(OSError):  # nobody listens any more
+        with suppress(OSError):  # the listener has ended
             self._wake.send_bytes(b"")
 
     def _heard(self, node: _TeamNode, waiting: Collection[int]) -> list[RankAnswer]:

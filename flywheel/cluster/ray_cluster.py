@@ -170,7 +170,7 @@ class RayWorkers:
                     raise WorkerLost(
                         f"no worker can begin: {describe_ray_error(error)}", where=f"stage {self._stage}"
                     ) from error
-                continue  # its node went before it began: another one is asked for
+                continue  # its node was lost before it started: another one is requested
             raise_node_fault(node, fault)
             self._cluster.alive()
             with self._lock:
@@ -233,7 +233,7 @@ class RayCluster:
         self._settings, self.place = settings, place
         self.environ: dict[str, str] = {}
         self._lock = threading.Lock()
-        self._looked = self._lost = 0.0  # when the head was last looked at, and since when it has not answered
+        self._looked = self._lost = 0.0  # when the head was last checked, and since when it has not answered
         self._life = time.monotonic()
 
     # -- what is done where ---------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from flywheel.envs.verdict import verdicts_from_rows
 from flywheel.evaluation import baselines, gate
 from flywheel.store import lineage, manifest, partitions
 
-_FIRST = ("gate_", "success_")  # figures that decide, told first
+_FIRST = ("gate_", "success_")  # figures that decide, shown first
 _TOLD = 40  # tasks in Prefect's form
 _GROUPS = {"": "", "seen_": ", known", "unseen_": ", new"}
 _LEGEND = "Success on the held-out tasks; *known*: of templates that are trained on, *new*: of those that never are."
@@ -110,7 +110,7 @@ def _find_flipped_tasks(ws: Workspace, iteration: int) -> Iterator[FlippedTask]:
     known = {one["digest"]: one["model"] for one in (baselines.get_best_model(promoted), promoted)}
     for digest, model in known.items():
         made = _MADE.match(model)
-        # What it did on the held-out tasks is not asked again: its episodes lie where it was evaluated first.
+        # Its held-out tasks are not played again: the episodes lie where it was evaluated first.
         first = int(made[1]) if made else 1
         theirs = {
             row["task_id"]: row

@@ -65,7 +65,7 @@ def open_pass_pool(count: int) -> ThreadPoolExecutor | None:
 
 def _use_one_core() -> None:
     torch.set_num_threads(1)
-    torch.get_num_threads()  # a thread that has never asked would take the number of the others when it first computes
+    torch.get_num_threads()  # a thread that never called this would take the others' number when it first computes
 
 
 # GPU kernels, for inference and training.

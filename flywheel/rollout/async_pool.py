@@ -209,7 +209,7 @@ class AsyncRolloutPool:
             where = ", ".join(filter(None, (error.where, self._place(request))))
             self._stop(type(error)(error.what, where=where, fix=error.fix))
         except Exception as error:
-            # Whatever it is, the one who waits for the batch must hear of it.
+            # Any error must reach whoever waits for the batch.
             raised = TrainingError(f"an episode failed: {type(error).__name__}: {error}", where=self._place(request))
             raised.__cause__ = error
             self._stop(raised)

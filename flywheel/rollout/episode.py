@@ -276,7 +276,7 @@ def read_episode_facts(path: Path) -> dict[str, Any]:
 def read_episode(path: Path) -> Episode:
     """Read the episode in the zip file `path`, equal to what was written. Raises DataError for a missing or broken
     file."""
-    from flywheel.store.schema import record_from_row  # with it comes pyarrow, which whoever only plays does not need
+    from flywheel.store.schema import record_from_row  # imports pyarrow, which playing alone does not need
 
     with _open_episode(path) as file:
         rows = json.loads(file.read(_ROWS))

@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 OnMetric = Callable[[Mapping[str, Any]], None]  # called with {"step", "steps", "loss", "lr", "probability"} each step
 
 _STATE_FORMAT = 3  # of the state on disk: that of another one is not taken up
-_FREE_SETTINGS = {"processes", "device"}  # settings that a run which goes on may have others of
+_FREE_SETTINGS = {"processes", "device"}  # settings that may differ in a resumed run
 
 
 def train_supervised(

@@ -55,7 +55,7 @@ async def _serve_socket_file(door: str, port: int, command: list[str]) -> None:
     async with await asyncio.start_unix_server(partial(relay_connection, connect), door):
         server = await asyncio.create_subprocess_exec(*command)
         code = await server.wait()
-        os._exit(code if code >= 0 else 128 - code)  # at once: what is still handed on has nobody left
+        os._exit(code if code >= 0 else 128 - code)  # at once: nothing reads what is still relayed
 
 
 if __name__ == "__main__":

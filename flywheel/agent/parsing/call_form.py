@@ -180,7 +180,7 @@ _WITHOUT_QUOTES = frozenset(
 )
 _SEVERAL = frozenset({"hotkey", "press", "typewrite", "key"})
 _MOST_PARAMETERS = 8  # of a call; no action has more than three
-_MOST_ACTIONS = 8  # that are looked at behind the first
+_MOST_ACTIONS = 8  # actions that are read behind the first
 _MOST_GESTURES = 12  # calls within a call
 
 

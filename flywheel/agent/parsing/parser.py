@@ -230,7 +230,7 @@ _EMPTY_LABEL = re.compile(r"action[ \t*]*[:：][ \t*`]*\Z", re.IGNORECASE)
 # Labels of a thought, the best first (UI-TARS 1.0 wrote the last two).
 _THOUGHTS = ("thought", "thoughts", "action_summary", "reflection")
 _LABEL_ENDS = frozenset(":：*` \t")
-_MOST_ACTIONS = 8  # that are looked at behind the first
+_MOST_ACTIONS = 8  # actions that are read behind the first
 
 
 def parse_response(text: str, grammar: Grammar | int) -> ParsedResponse:

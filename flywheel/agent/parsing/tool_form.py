@@ -128,7 +128,7 @@ _RESERVED = {
 _ENVELOPES = frozenset({"function", "function_call", "computer_call", "tool_use", "tool_call", "computer"})
 _GIVEN = ("arguments", "parameters", "input", "action_input", "args", "params")
 _CALLS = ("tool_calls", "actions", "action_list")
-_MOST_BEHIND = 9  # of a list of calls, that are looked at
+_MOST_BEHIND = 9  # calls of a list that are read
 _DEEPEST = 4  # envelopes within each other
 
 

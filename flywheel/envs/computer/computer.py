@@ -131,7 +131,7 @@ class WarmPool(Generic[CloseableT]):
         taken = self._waiting.popleft()
         try:
             return await taken
-        except asyncio.CancelledError:  # the asker's time is over, and what was taken would be nobody's
+        except asyncio.CancelledError:  # the caller has timed out, and what was taken would have no owner
             taken.add_done_callback(_close_when_started)
             raise
 

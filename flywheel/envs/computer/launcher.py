@@ -131,9 +131,7 @@ class BubblewrapProcess:
 # A container engine, podman or docker: whether it works here, and how to start a machine in it.
 
 HANDSHAKE_SOCKET = "hello"  # socket in the served folder at which a machine's server connects to us
-EMPTY_IMAGE = (
-    "localhost/flywheel-empty:1"  # the image of ours: folders alone, in which this machine's programs are seen
-)
+EMPTY_IMAGE = "localhost/flywheel-empty:1"  # our own image: empty folders, at which this machine's programs are mounted
 _IMAGE_FOLDERS = ("dev", "etc", "home", "opt", "proc", "run", "sys", "tmp", "var")
 _OLDEST_PYTHON = (3, 9)  # the Python that the guest starts under
 _ENGINE_S = 60.0
@@ -149,7 +147,7 @@ _SYS_FOLDER, _PRESSURE_FOLDER = (
     "/sys",
     "/proc/pressure",
 )  # the latter every user may write, and docker has no words for it
-_PROXY_VARIABLES = ("http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "all_proxy")  # which engines hand on unasked
+_PROXY_VARIABLES = ("http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "all_proxy")  # engines pass them on
 
 
 @functools.cache
@@ -362,7 +360,7 @@ class ContainerProcess:
         if self._group is not None:
             return self._group.processes()
         with contextlib.suppress(psutil.Error, OSError):
-            signal.pidfd_send_signal(self._held, 0)  # it lives: its number is nobody else's
+            signal.pidfd_send_signal(self._held, 0)  # it is alive, so the process id is still its own
             return [self._guest, *(process.pid for process in psutil.Process(self._guest).children(recursive=True))]
         return []
 

@@ -137,10 +137,7 @@ _CONNECTION_CLOSED = (
     "Connection closed",
 )  # as the SDK says it; servers use the code alone as well
 
-for _name in (
-    "mcp",
-    "client",
-):  # the agent reads what a server does wrong: it is no fault of ours, to be logged with all
+for _name in ("mcp", "client"):  # the agent reads a server's errors: they are not ours to log with a traceback
     logging.getLogger(_name).setLevel(logging.CRITICAL)
 
 
@@ -366,7 +363,7 @@ class _McpServer:
             raise McpFault(f"{self.name}: {fault}") from None
         finally:
             if not task.done():
-                await self.close()  # first: the SDK would wait for seconds to tell the server that nobody waits
+                await self.close()  # first: the SDK would wait for seconds to notify the server
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
         late = f"{self.name} did not answer in {self._chosen.run_s:g} s{about}"

@@ -111,7 +111,7 @@ class _MachineTransport(httpx2.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         if request.method == "GET" and "Last-Event-ID" not in request.headers:
-            # A stream for what the server says unasked, which the SDK opens again as often as it is closed.
+            # The stream of the server's own messages, which the SDK opens again as often as it is closed.
             return httpx2.Response(405)
         url = request.url
         target = httpcore2.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path)

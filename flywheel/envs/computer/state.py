@@ -18,7 +18,7 @@ from flywheel.utils.errors import EnvTimeout
 
 # Archives are opened outside of their machine, within limits: their headers may lie about sizes.
 
-_MAX_ARCHIVE_BYTES = 2**24  # bytes that are looked at
+_MAX_ARCHIVE_BYTES = 2**24  # bytes that are read
 _MAX_ARCHIVE_FILES = 1000
 _MAX_UNPACKED_BYTES = 2**20  # bytes of all files, unpacked
 

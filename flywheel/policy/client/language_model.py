@@ -106,7 +106,7 @@ class OpenAIChatModel:
 
 log = logging.getLogger(__name__)
 
-_LINE_CHARACTERS = 400  # of each step that a language model is told
+_LINE_CHARACTERS = 400  # of each step that a language model gets
 _CACHE = 4096  # digests that a process keeps
 
 

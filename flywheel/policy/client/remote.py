@@ -29,7 +29,7 @@ from flywheel.utils.progress import announce
 
 Key = TypeVar("T", bound=Hashable)
 
-MAX_SESSIONS = 65_536  # sessions that are remembered; one that was forgotten may go elsewhere, where it is read anew
+MAX_SESSIONS = 65_536  # remembered sessions; a forgotten one may go to a server without its prompt in the cache
 
 
 class SessionAffinity(Generic[Key]):

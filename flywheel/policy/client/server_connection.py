@@ -175,7 +175,7 @@ class VllmPublisher:
             try:
                 await self._swap(client, path, version)
             except BaseException:
-                with contextlib.suppress(PolicyError):  # the first fault is the one to be told
+                with contextlib.suppress(PolicyError):  # the first error is the one to report
                     await self._route(client, "POST", "/resume")
                 raise
             await self._route(client, "POST", "/resume")

@@ -338,7 +338,7 @@ class EmbeddedPolicy:
             ended |= self._receive(wait=idle)
             try:
                 self._turn()
-            except Exception as error:  # a fault of this class: those concerned are told, the others go on
+            except Exception as error:  # an error of this class goes to the requests concerned; the others go on
                 log.exception("the worker stumbled")
                 self._deliver(self._engine.fail(error))
 

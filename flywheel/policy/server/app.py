@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 MAX_BODY = 64 << 20  # bytes of a request
 _RETRY_AFTER_S = "1"
-_GONE = 499  # the status, written into no socket, of a caller who went away
+_GONE = 499  # status for a caller who has disconnected; it is never sent
 
 
 class LocalPolicy(PolicyBackend, Protocol):

@@ -61,7 +61,7 @@ def find_server_key(url: str) -> str:
     return ""
 
 
-GRACE_S = 20.0  # what is under way when the server is told to end has this long
+GRACE_S = 20.0  # seconds for running requests when the server is told to end
 _WRITE_S = 5  # for the last answers to leave
 
 
@@ -106,10 +106,10 @@ async def _serve(
     say: Callable[[ServerReady], None],
     grace_s: float,
 ) -> None:
-    # Imported late, as it imports torch: an address that cannot be used is told at once.
+    # Imported late, as it imports torch: a bad address is reported at once.
     from flywheel.policy.inference.embedded import EmbeddedPolicy
     from flywheel.policy.server.app import PolicyService, create_policy_app
-    from flywheel.utils.local_server import LocalServer  # and uvicorn, for which who asks for a key does not wait
+    from flywheel.utils.local_server import LocalServer  # and uvicorn, which `find_server_key` does not need
 
     engine = EmbeddedPolicy(folder, policy)
     try:

@@ -142,7 +142,7 @@ class _RankProcess:
         self.pipe, theirs = _forks.Pipe()
         self._errors, their_errors = _forks.Pipe(duplex=False)
         self._words = b""
-        # No daemon, which could start none of its own: pretraining has its screens drawn beside it.
+        # Not a daemon, which could start no processes: pretraining draws its screens in another one.
         arguments = (theirs, their_errors, start.make, dict(place), threads, start.limit)
         self._process = _forks.Process(target=_run_rank, args=arguments)
         self._process.start()
@@ -158,7 +158,7 @@ class _RankProcess:
 
     def answer(self) -> RankAnswer | None:
         """What it has said, or that it has ended; None where neither is."""
-        gone = connection.wait([self.sentinel], 0)  # looked at first: what it said before it ended counts
+        gone = connection.wait([self.sentinel], 0)  # read first: an answer before its end counts
         with suppress(EOFError, OSError):
             if self.pipe.poll():
                 return RankAnswer(self._rank, self.pipe.recv_bytes())
@@ -191,7 +191,7 @@ def open_rendezvous(address: str) -> dist.TCPStore:
 
     It is bound before anyone is told of it: a port that is only looked up may be taken by then.
     """
-    import torch.distributed as dist  # who only starts them, as on the other nodes of a cluster, waits for no torch
+    import torch.distributed as dist  # imported here: other nodes of a cluster only start processes and need no torch
 
     server = socket.create_server((address, 0))
     port = server.getsockname()[1]
@@ -225,7 +225,7 @@ def _run_rank(
         while call := _receive_call(pipe):
             name, arguments = call
             pipe.send((getattr(member, name)(*arguments), None))
-    except BrokenPipeError:  # who held it has ended
+    except BrokenPipeError:  # its holder has ended
         pass
     except BaseException as error:
         with suppress(OSError):

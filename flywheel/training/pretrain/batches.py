@@ -345,7 +345,7 @@ class QuestionCollator:
 MIN_SHOWN_SHARE = 0.15  # of an image token's cell that a thing must cover, or half of the thing, to count as shown
 CHARACTERS = {character: number + 1 for number, character in enumerate(ascii_lowercase + digits)}  # 0: none
 PATCH_SLOTS = 4  # across a patch, each for the character whose middle stands there
-CELL_CHARACTERS = 8  # characters of a text that an image token tells, the first ones
+CELL_CHARACTERS = 8  # characters of a text that an image token predicts, the first ones
 
 
 def build_naming_targets(

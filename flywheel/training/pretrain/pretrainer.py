@@ -370,7 +370,7 @@ def _choose_questions(questions: Sequence[layouts.SceneQuestion], rng: random.Ra
     """Some of a screen's questions, its description among them every second time, and some more that read."""
     reads = [question for question in questions if question.skill == "read"]
     rest = [question for question in questions if question.skill != "read"]
-    # Numbers before words: a word is told by any of its letters, a number only by all of its digits.
+    # Numbers before words: any letter identifies a word, only all digits a number.
     chosen = sorted(rng.sample(reads, len(reads)), key=lambda question: not question.response.isdigit())[:READINGS]
     return [*_sample_questions(rest, rng), *chosen]
 

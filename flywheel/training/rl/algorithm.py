@@ -20,7 +20,7 @@ from flywheel.training.rl import algorithms
 from flywheel.training.rl.gae import TurnEstimates
 from flywheel.utils.errors import BadInput
 
-if TYPE_CHECKING:  # names are looked up before anything of torch is wanted, which takes seconds
+if TYPE_CHECKING:  # names are looked up without importing torch, which takes seconds
     from torch import Tensor
 
     from flywheel.training.rl.losses import PolicyTerms, TokenBatch

@@ -29,7 +29,7 @@ from flywheel.training.rl.algorithm import Algorithm
 
 UNKNOWN_FEATURE = 0.5
 """Stands for a number that is not known."""
-_FEATURE_SCALE = 10.0  # of what is told, so that a few gradient steps can learn of it: at 1 they learn nothing
+_FEATURE_SCALE = 10.0  # of the extra features: at 1 a few gradient steps learn nothing from them
 
 
 @dataclass(frozen=True)

@@ -449,7 +449,7 @@ METRICS: dict[str, MetricFunction] = {**TEXT_METRICS, **JSON_METRICS, **TABLE_ME
 # cannot judge, and that is an error.
 
 _MAX_DEPTH, _MAX_ENTRIES = 64, 10_000
-_MAX_FILE_BYTES = 2**25  # bytes of a file that is looked at: one of holes may say that it has any number
+_MAX_FILE_BYTES = 2**25  # bytes of a file that is read: a sparse file may claim any size
 _MAX_REASON_CHARACTERS = 200  # characters
 
 

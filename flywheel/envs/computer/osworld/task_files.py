@@ -249,7 +249,7 @@ def _list_programs(command: OsworldCommand, shell: bool) -> Iterator[str]:
     lexer.whitespace, lexer.commenters, lexer.whitespace_split = " \t\r", "", True
     try:
         words = list(lexer)
-    except ValueError:  # quotes over quotes: the shell will tell
+    except ValueError:  # nested quotes: left to the shell
         return
     begins = True
     for word in words:
