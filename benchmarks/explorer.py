@@ -100,7 +100,7 @@ def _kinds(ws: Workspace, count: int) -> Iterator[tuple[str, Ask, Callable[[], A
         return synthetic.identity(1, rng.randrange(count))
 
     async def listed(client: httpx.AsyncClient, rng: random.Random) -> None:
-        where = rng.choice(["world:is:shop", "world:is:tiles", "level:least:2", "v:is:true", "destination:is:ct"])
+        where = rng.choice(["world:is:shop", "world:is:tiles", "level:least:2", "success:is:true", "destination:is:ct"])
         sort = rng.choice(["-iteration", "level", "-reward", "instruction"])
         await _get(client, "/api/trajectories", where=where, sort=sort, offset=100 * rng.randrange(5))
 

@@ -69,8 +69,8 @@ _IN_ALL = """
 SELECT count(*) AS slots, avg(a.pass_1) AS before, avg(b.pass_1) AS after, avg(b.pass_1 - a.pass_1) AS rise,
     rise - 1.959963984540054 * stddev_samp(b.pass_1 - a.pass_1) / sqrt(slots) AS low,
     rise + 1.959963984540054 * stddev_samp(b.pass_1 - a.pass_1) / sqrt(slots) AS high
-FROM templates a JOIN templates b ON (a.world, a.template, a.level) = (b.world, b.template, b.level)
-WHERE a.iteration = 1 AND b.iteration = (SELECT max(iteration) FROM templates)
+FROM template_success a JOIN template_success b ON (a.world, a.template, a.level) = (b.world, b.template, b.level)
+WHERE a.iteration = 1 AND b.iteration = (SELECT max(iteration) FROM template_success)
 """
 
 

@@ -124,8 +124,8 @@ def _decided(ws: Workspace) -> float:
             (("trajectories", "rollout"), ("scores", "score"))}  # fmt: skip
     with duckdb.connect() as connection:
         connection.execute(
-            f"""CREATE TEMP TABLE decided AS SELECT trajectory_id, min(score) AS score, bool_and(score >= 0) AS v,
-            CASE WHEN v THEN 'sft' ELSE 'ct' END AS destination FROM {read["scores"]} GROUP BY ALL"""
+            f"""CREATE TEMP TABLE decided AS SELECT trajectory_id, min(score) AS score, bool_and(score >= 0) AS success,
+            CASE WHEN success THEN 'sft' ELSE 'ct' END AS destination FROM {read["scores"]} GROUP BY ALL"""
         )
         stores = {name: f"SELECT t.* EXCLUDE (final_state), d.score FROM {read['trajectories']} t JOIN decided d "
                   f"USING (trajectory_id) WHERE destination = '{name}'" for name in ("sft", "ct")}  # fmt: skip

@@ -121,7 +121,7 @@ def _outcome(ws: Workspace, expected: dict, damaged: str | None) -> str:
         return "traceback"
     rows = sum(part.rows for part in partitions.partition_manifest(ws, "trajectories", 1, "rollout").parts)
     kept = sum(len(got[store]) for store in ("sft", "ct"))
-    aside = sum(row["of_table"] == "trajectories" for row in got["quarantine"])
+    aside = sum(row["source_table"] == "trajectories" for row in got["quarantine"])
     if kept + aside != rows:
         return "silent"
     if damaged is not None:
@@ -324,7 +324,7 @@ ROWS: dict[str, tuple[Callable, ...]] = {
     "tasks": (_changed(split=["eval"], task_id=["other", ""]), removed),
     "scores": (
         _changed(score=[NAN, -0.1, 1.1, None], threshold=[NAN, -0.1, 1.1, None], scorer=[None],
-                 v=lambda row: not row["v"]),
+                 success=lambda row: not row["success"]),
         orphaned, removed,
     ),
 }  # fmt: skip

@@ -135,11 +135,12 @@ def _ours(made: pa.Table, tasks: pa.Table) -> tuple[float, float, set[tuple[str,
         connection.register("tasks", tasks)
         # All tasks of a page have the same screens, which tell nothing: here each family has its own.
         connection.execute(
-            """CREATE TABLE episodes AS SELECT trajectory_id, content, arguments, 'sft' AS fate, steps, true AS new,
-            family::VARCHAR AS first_screen, first_screen AS last_screen FROM tasks JOIN coded USING (trajectory_id)"""
+            """CREATE TABLE episodes AS SELECT trajectory_id, content, arguments, 'sft' AS store, step_codes,
+            true AS new, family::VARCHAR AS first_image_sha256, first_image_sha256 AS last_image_sha256
+            FROM tasks JOIN coded USING (trajectory_id)"""
         )
         find_near_duplicates(connection, "FROM episodes", LEAST, lambda pairs: [left == right for left, right in pairs])
-        found = connection.execute("SELECT trajectory_id, twin FROM near_duplicates").fetchall()
+        found = connection.execute("SELECT trajectory_id, duplicate_of FROM near_duplicates").fetchall()
     return time.perf_counter() - began, time.process_time() - cpu, set(found)
 
 
@@ -151,7 +152,7 @@ def _datasketch(made: pa.Table) -> tuple[float, set[tuple[str, str]]]:
     with duckdb.connect() as connection:
         connection.register("made", made)
         coded = pa.concat_tables(episode_similarity.encode_steps(connection, "FROM made"))
-    sequences, ids = StepSequences.from_lists(coded["steps"]), coded["trajectory_id"].to_pylist()
+    sequences, ids = StepSequences.from_lists(coded["step_codes"]), coded["trajectory_id"].to_pylist()
     lsh, signed = MinHashLSH(threshold=0.6, num_perm=64), {}
     coarse = episode_similarity.coarsen_steps(sequences)
     for row, name in enumerate(ids):

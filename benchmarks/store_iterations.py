@@ -112,7 +112,12 @@ def _iteration(ws: Workspace, k: int, domains: list[str]) -> None:
         ("scores", "score"): synthetic.scores(0, _TRAJECTORIES, k, names, 7),
     }
     routes = [
-        {"trajectory_id": row["trajectory_id"], "destination": "sft" if row["v"] else "ct", "v": row["v"], "reason": ""}
+        {
+            "trajectory_id": row["trajectory_id"],
+            "destination": "sft" if row["success"] else "ct",
+            "success": row["success"],
+            "reason": "",
+        }
         | {"score": row["score"], "threshold": row["threshold"]}
         for row in made["scores", "score"].to_pylist()
     ]

@@ -69,10 +69,10 @@ def _questions(ws: Workspace, asked: str) -> Iterator[tuple[str, float, str, Cal
         return [sorted(drew["child"])]
 
     def success() -> list:
-        routes = pd.read_parquet(ws.data / "routes", columns=["trajectory_id", "v", "iteration"])
+        routes = pd.read_parquet(ws.data / "routes", columns=["trajectory_id", "success", "iteration"])
         played = pd.read_parquet(ws.data / "trajectories", columns=["trajectory_id", "domain", "iteration", "stage"])
         both = routes.merge(played[played["stage"] == "rollout"], on="trajectory_id")
-        return [both["v"].mean(), *both.groupby("domain")["v"].mean()]
+        return [both["success"].mean(), *both.groupby("domain")["success"].mean()]
 
     def like() -> list:
         thoughts = pd.read_parquet(ws.data / "steps", columns=["thought"])["thought"]
@@ -120,7 +120,7 @@ def route(ws: Workspace, count: int) -> None:
     if ws.partition("lineage", 1, "sft").exists():
         return
     scores = synthetic.scores(0, count, 1, [], 0)
-    names, good = scores["trajectory_id"].to_pylist(), scores["v"].to_numpy()
+    names, good = scores["trajectory_id"].to_pylist(), scores["success"].to_numpy()
     store = np.where(good, "sft", "ct")
     schema = TABLES["routes"]
     reason = np.where(good, "verified", "not verified")

@@ -201,7 +201,7 @@ def scores(first: int, count: int, iteration: int, names: list[str], seed: int) 
         scorer=["verifier"] * count,
         score=verified.astype(float),
         threshold=np.ones(count),
-        v=verified,
+        success=verified,
         version=["1"] * count,
     )
 

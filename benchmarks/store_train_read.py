@@ -108,7 +108,8 @@ def _screens(names: list[str], seed: int) -> Iterator[dict]:
 
 def _ct(ws: Workspace, iteration: int) -> Iterator[dict]:
     columns = [name for name in TABLES["ct"].names if name in TABLES["trajectories"].names]
-    yield from partitions.read_partition(ws, "trajectories", iteration, "rollout", columns).to_pylist()
+    for row in partitions.read_partition(ws, "trajectories", iteration, "rollout", columns).to_pylist():
+        yield {**row, "weight": 1.0}
 
 
 def _process(what: str, root: Path) -> dict[str, float]:

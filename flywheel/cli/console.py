@@ -100,7 +100,7 @@ def build_summary_table(ws: Workspace, *, everything: bool = False) -> Table:
             str(row["to_sft"]),
             str(row["to_ct"]),
             str(row["to_quarantine"]),
-            *(_format_change(row["success"].get(domain)) for domain in domains),
+            *(_format_change(row["held_out_success"].get(domain)) for domain in domains),
             {None: "-", True: "[green]yes[/]", False: "no"}[row["promoted"]],
             "-" if row["minutes"] is None else f"{row['minutes']:.1f}",
         )

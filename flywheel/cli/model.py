@@ -137,4 +137,4 @@ def eval_command(workspace: Path | None, tasks: int | None) -> None:
     with RunConsole(console) as screen, replace_listener(screen), run_lock.hold_workspace(ws):
         found = checkup.run_checkup(ws, chosen)
     click.echo(f"{found}{', as was known before' if found.before else ''}")
-    click.echo('`flywheel query "from checkups"` shows each episode')
+    click.echo('`flywheel query "from fresh_evaluations"` shows each episode')

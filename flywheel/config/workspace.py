@@ -11,7 +11,7 @@ from pathlib import Path
 
 from flywheel.utils.errors import BadInput
 
-FORMAT = 4  # of the files of a workspace, in its iterations.yaml: one more for each step of maintenance/migrate.py
+FORMAT = 5  # of the files of a workspace, in its iterations.yaml: one more for each step of maintenance/migrate.py
 _FORMAT_LINE = re.compile(r"^format: (\d+)$", re.MULTILINE)
 
 

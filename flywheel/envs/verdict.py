@@ -73,7 +73,7 @@ class Verdict:
 
     def row(self, trajectory_id: str) -> dict[str, Any]:
         """Make a row of the table `scores` for the trajectory `trajectory_id`."""
-        return {"trajectory_id": trajectory_id, **asdict(self), "v": self.v}
+        return {"trajectory_id": trajectory_id, **asdict(self), "success": self.v}
 
 
 def decide_verdict(verdicts: Iterable[Verdict]) -> Verdict:

@@ -120,15 +120,15 @@ def _find_flipped_tasks(ws: Workspace, iteration: int) -> Iterator[FlippedTask]:
         }
         for task in own.keys() & theirs.keys():
             now, before = own[task], theirs[task]
-            if None not in (now["v"], before["v"]) and now["v"] != before["v"]:
+            if None not in (now["success"], before["success"]) and now["success"] != before["success"]:
                 names = (now["trajectory_id"], before["trajectory_id"], model)
-                yield FlippedTask(now["v"], now["domain"], now["world"], now["instruction"], *names)
+                yield FlippedTask(now["success"], now["domain"], now["world"], now["instruction"], *names)
 
 
 def _episodes(ws: Workspace, iteration: int) -> list[Row]:
-    """Of an evaluation, each with its verdict `v`."""
+    """Of an evaluation, each with its verdict `success`."""
     if not ws.partition("scores", iteration, "evaluate").is_dir():
         return []  # evaluated before scores of evaluations were kept, or pruned
     found = verdicts_from_rows(partitions.read_partition(ws, "scores", iteration, "evaluate").to_pylist())
     rows = partitions.read_partition(ws, "trajectories", iteration, "evaluate").to_pylist()
-    return [row | {"v": found[row["trajectory_id"]].v if row["trajectory_id"] in found else None} for row in rows]
+    return [row | {"success": found[row["trajectory_id"]].v if row["trajectory_id"] in found else None} for row in rows]

@@ -1,7 +1,7 @@
 """Evaluate the newest model on fresh tasks, between iterations.
 
 `iterations/NNN/checkup.json`, of the iteration that made the model, has a row an episode: git keeps it, the view
-`checkups` shows it. A model that was evaluated in the same way before is not evaluated again.
+`fresh_evaluations` shows it. A model that was evaluated in the same way before is not evaluated again.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Checkup:
     def shares(self) -> dict[str, tuple[int, int]]:
         """domain -> episodes that were solved, and all of them; `all` comes first."""
         domains = ("all", *dict.fromkeys(row["domain"] for row in self.rows))
-        of = {name: [row["v"] for row in self.rows if name in ("all", row["domain"])] for name in domains}
+        of = {name: [row["success"] for row in self.rows if name in ("all", row["domain"])] for name in domains}
         return {name: (sum(outcomes), len(outcomes)) for name, outcomes in of.items()}
 
     def __str__(self) -> str:
@@ -143,5 +143,5 @@ def _row(settings: Settings, task: Task, episode: Any, result: Any) -> dict[str,
         "sample": episode.trajectory.sample,
         "status": episode.trajectory.status,
         "score": result.score,
-        "v": result.v,
+        "success": result.v,
     }

@@ -20,7 +20,7 @@ from flywheel.store.versioning import dvc_files, stage_records
 from flywheel.utils.errors import BadInput, DataError
 
 _BULKY = ("steps", "images", "events")
-_TRAINED = ("steps", "images", "thoughts", "general")
+_TRAINED = ("steps", "images", "utterances", "grounding_examples")
 
 
 @dataclass(frozen=True)

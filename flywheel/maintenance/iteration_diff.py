@@ -120,10 +120,10 @@ def _templates(connection: duckdb.DuckDBPyConnection, at: dict[str, int]) -> dic
     rows = database.query_rows(
         connection,
         f"""WITH played AS (
-            SELECT iteration, world, template, level, count(*) AS n, count(*) FILTER (WHERE v) AS solved
-            FROM (SELECT r.iteration, t.world, t.level, t.task_id, r.v FROM routes r
+            SELECT iteration, world, template, level, count(*) AS n, count(*) FILTER (WHERE success) AS solved
+            FROM (SELECT r.iteration, t.world, t.level, t.task_id, r.success FROM routes r
                     JOIN trajectories t USING (trajectory_id, iteration)
-                WHERE r.iteration IN ({at["a"]}, {at["b"]}) AND t.stage = 'rollout' AND r.v IS NOT NULL)
+                WHERE r.iteration IN ({at["a"]}, {at["b"]}) AND t.stage = 'rollout' AND r.success IS NOT NULL)
                 JOIN (SELECT task_id, any_value(template) AS template FROM tasks
                     WHERE iteration IN ({at["a"]}, {at["b"]}) GROUP BY ALL) USING (task_id)
             GROUP BY ALL)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from flywheel import config
 from flywheel.config import renamed, run_lock
 from flywheel.config.workspace import FORMAT, Workspace
+from flywheel.maintenance import table_migration
 from flywheel.store.versioning import dvc_files, git_tags
 from flywheel.utils.errors import BadInput
 from flywheel.utils.files import write_text
@@ -131,4 +132,5 @@ STEPS = (
     MigrationStep("names and values of settings", _rename_settings),
     MigrationStep("the build step of prefect.yaml", _rename_build_step),
     MigrationStep("the command of dvc.yaml", _rename_report_command),
+    MigrationStep("names of tables and columns", lambda ws: table_migration.update_tables(ws, _places(ws))),
 )

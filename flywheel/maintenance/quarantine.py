@@ -53,7 +53,7 @@ def quarantine_reasons(ws: Workspace, iteration: int | None = None) -> list[dict
 
     iteration: the only one to look at; default: all.
     """
-    sql = """SELECT iteration, coalesce(of_table, 'trajectories') AS "table", split_part(reason, ' (', 1) AS reason,
+    sql = """SELECT iteration, source_table AS "table", split_part(reason, ' (', 1) AS reason,
             count(*) AS rows, min(trajectory_id) AS first
         FROM quarantine WHERE $k IS NULL OR iteration = $k GROUP BY ALL ORDER BY iteration, rows DESC, reason"""
     with database.connect_catalog(ws) as connection:
@@ -120,7 +120,7 @@ def apply_repair(ws: Workspace, mended: QuarantineRepair) -> None:
 def _create_quarantine_views(connection: duckdb.DuckDBPyConnection, iteration: int) -> None:
     connection.execute(
         f"""CREATE TEMP TABLE why AS SELECT trajectory_id, any_value(reason) AS reason, any_value(detail) AS detail
-        FROM quarantine WHERE iteration = {iteration} AND coalesce(of_table, 'trajectories') = 'trajectories'
+        FROM quarantine WHERE iteration = {iteration} AND source_table = 'trajectories'
         GROUP BY ALL"""
     )
     stages = ", ".join(f"'{stage}'" for stage in INCOMING)
@@ -220,7 +220,7 @@ def _compare_repaired(
 ) -> tuple[reroute.RouteDifference, dict[str, int]]:
     connection.execute(f"CREATE TEMP TABLE decided AS FROM routes WHERE iteration = {iteration}")
     connection.execute(
-        f"CREATE TEMP TABLE orphans AS FROM quarantine WHERE iteration = {iteration} AND of_table <> 'trajectories'"
+        f"CREATE TEMP TABLE orphans AS FROM quarantine WHERE iteration = {iteration} AND source_table <> 'trajectories'"
     )
     connection.register("own", pa.table({"trajectory_id": sorted(ids)}))
     routed = connection.execute(

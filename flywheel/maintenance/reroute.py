@@ -303,7 +303,7 @@ def _create_judgements(connection: duckdb.DuckDBPyConnection, iteration: int, ru
     connection.execute(
         f"""CREATE TEMP TABLE judgements AS
         SELECT * EXCLUDE (asked, held) REPLACE (held AS threshold,
-            CASE WHEN score BETWEEN 0 AND 1 THEN score >= held END AS v) FROM (
+            CASE WHEN score BETWEEN 0 AND 1 THEN score >= held END AS success) FROM (
             SELECT s.*, asked, CASE WHEN coalesce(scorer, '') = '' THEN threshold ELSE {threshold} END AS held
             FROM scores_before s
                 LEFT JOIN (SELECT trajectory_id, any_value(task_id) AS task_id FROM incoming GROUP BY ALL)
@@ -312,8 +312,8 @@ def _create_judgements(connection: duckdb.DuckDBPyConnection, iteration: int, ru
                     GROUP BY ALL) USING (task_id))"""
     )
     return connection.execute(
-        """SELECT count(*) FROM (SELECT trajectory_id, scorer, score, threshold, v FROM judgements EXCEPT
-            SELECT trajectory_id, scorer, score, threshold, v FROM scores_before)"""
+        """SELECT count(*) FROM (SELECT trajectory_id, scorer, score, threshold, success FROM judgements EXCEPT
+            SELECT trajectory_id, scorer, score, threshold, success FROM scores_before)"""
     ).fetchone()[0]
 
 
@@ -324,14 +324,14 @@ def _create_broken(connection: duckdb.DuckDBPyConnection, iteration: int) -> Non
     connection.execute(
         f"""CREATE TEMP TABLE broken AS SELECT trajectory_id, min_by(reason, place) AS reason FROM (
             SELECT trajectory_id, substr(reason, len('contract: ') + 1) AS reason, 0 AS place FROM {aside}
-                AND coalesce(of_table, 'trajectories') = 'trajectories' AND starts_with(reason, 'contract: ')
+                AND source_table = 'trajectories' AND starts_with(reason, 'contract: ')
                 AND split_part(substr(reason, len('contract: ') + 1), ':', 1) NOT IN ({names})
             UNION ALL SELECT trajectory_id, reason, 1 FROM ({contracts.broken_scores_sql()}))
         GROUP BY ALL"""
     )
     connection.execute(
-        f"""CREATE TEMP TABLE orphans AS SELECT of_table, trajectory_id, reason, detail FROM {aside}
-            AND of_table <> 'trajectories'"""
+        f"""CREATE TEMP TABLE orphans AS SELECT source_table, trajectory_id, reason, detail FROM {aside}
+            AND source_table <> 'trajectories'"""
     )
 
 
@@ -352,8 +352,8 @@ def compare_routes(
         WHERE b.destination <> d.destination GROUP BY ALL ORDER BY trajectories DESC, 1, 2, 3""",
     )
     (routes,) = connection.execute(
-        """SELECT count(*) FROM (SELECT trajectory_id, destination, reason, score, v FROM decided EXCEPT
-            SELECT trajectory_id, destination, reason, score, v FROM routes_before)"""
+        """SELECT count(*) FROM (SELECT trajectory_id, destination, reason, score, success FROM decided EXCEPT
+            SELECT trajectory_id, destination, reason, score, success FROM routes_before)"""
     ).fetchone()
     built = training_stores.count_routed(connection)
     stale = stale_stages(ws, iteration) if moved else ()
@@ -370,7 +370,7 @@ def _write_stores(
     scores: bool,
 ) -> None:
     """scores: whether they are written too."""
-    if ws.partition("signatures", iteration, training_stores.ROUTE_STAGE).is_dir():
+    if ws.partition("trajectory_hashes", iteration, training_stores.ROUTE_STAGE).is_dir():
         near_duplicates.weigh_duplicates(ws, iteration, STAGE.partitions(), connection, settings, staged, again=True)
     else:
         connection.execute("CREATE TABLE weights (trajectory_id VARCHAR, weight DOUBLE)")
@@ -411,9 +411,9 @@ def write_decision_metrics(
 ) -> None:
     """Write the figures of `score` and `route` that follow from the decision; their seconds stay."""
     verdicts = connection.execute(
-        f"""SELECT i.domain, count(*) FILTER (WHERE d.v), count(*) FROM decided d
+        f"""SELECT i.domain, count(*) FILTER (WHERE d.success), count(*) FROM decided d
         JOIN (SELECT trajectory_id, domain, task_id FROM incoming WHERE stage = 'rollout') i USING (trajectory_id)
-        WHERE d.v IS NOT NULL AND task_id IN
+        WHERE d.success IS NOT NULL AND task_id IN
             (SELECT task_id FROM tasks WHERE iteration = {iteration} AND stage = 'synthesize' AND split = 'train')
         GROUP BY ALL"""
     ).fetchall()

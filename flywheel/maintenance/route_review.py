@@ -37,11 +37,11 @@ _EVEN, _DOUBTFUL = "even", "doubtful"
 _CANDIDATES = """
 CREATE OR REPLACE TEMP TABLE candidates AS
 WITH judged AS (
-    SELECT trajectory_id, count(DISTINCT v) > 1 OR count(v) < count(*) OR bool_or(
+    SELECT trajectory_id, count(DISTINCT success) > 1 OR count(success) < count(*) OR bool_or(
         score < 1 AND abs(score - threshold) <= $near) AS doubtful
     FROM scores WHERE iteration = $iteration AND stage = 'score' GROUP BY ALL)
-SELECT t.trajectory_id, t.domain, t.world, t.instruction, r.destination, r.reason, r.score, r.v,
-    j.doubtful OR r.v IS NULL AS doubtful, md5($seed || t.trajectory_id) AS key
+SELECT t.trajectory_id, t.domain, t.world, t.instruction, r.destination, r.reason, r.score, r.success,
+    j.doubtful OR r.success IS NULL AS doubtful, md5($seed || t.trajectory_id) AS key
 FROM routes r JOIN trajectories t USING (iteration, trajectory_id) JOIN judged j USING (trajectory_id)
 WHERE r.iteration = $iteration AND t.stage = 'rollout'
     AND NOT regexp_matches(r.reason, '^(contract: |status )')
@@ -66,7 +66,7 @@ class RouteQuestion:
     destination: str
     reason: str
     score: float | None
-    v: bool | None
+    success: bool | None
     drawn: str
     verdicts: tuple[dict[str, Any], ...] = ()
     label: str | None = None
@@ -195,7 +195,7 @@ def _is_review_open(ws: Workspace, iteration: int) -> bool:
 def _draw_sample(connection: duckdb.DuckDBPyConnection, iteration: int, settings: Settings) -> list[dict[str, Any]]:
     """Draw what is reviewed: it follows from what is on disk and the seed, so whoever asks is given the same.
 
-    Returns rows of `trajectory_id`, `domain`, `world`, `instruction`, `destination`, `reason`, `score`, `v` and
+    Returns rows of `trajectory_id`, `domain`, `world`, `instruction`, `destination`, `reason`, `score`, `success` and
     `drawn`, at most `routing.review`, of an iteration that is routed. Those drawn evenly come first.
     """
     rule = settings.routing
@@ -217,10 +217,10 @@ def _draw_sample(connection: duckdb.DuckDBPyConnection, iteration: int, settings
 def _read_scorer_verdicts(
     connection: duckdb.DuckDBPyConnection, iteration: int, which: Iterable[str]
 ) -> dict[str, list[dict[str, Any]]]:
-    """trajectory_id -> what each scorer says of it: `scorer`, `score`, `threshold`, `v`, `detail`."""
+    """trajectory_id -> what each scorer says of it: `scorer`, `score`, `threshold`, `success`, `detail`."""
     rows = database.query_rows(
         connection,
-        """SELECT trajectory_id, scorer, score, threshold, v, detail FROM scores
+        """SELECT trajectory_id, scorer, score, threshold, success, detail FROM scores
         WHERE iteration = $iteration AND stage = 'score' AND list_contains($which, trajectory_id)
         ORDER BY trajectory_id, scorer""",
         {"iteration": iteration, "which": list(which)},
@@ -252,7 +252,7 @@ def _append_label(ws: Workspace, iteration: int, trajectory_id: str, said: str, 
 
 def _as_decision_entry(one: RouteQuestion) -> dict[str, Any]:
     """As it stands in the decision."""
-    names = ("trajectory_id", "domain", "drawn", "destination", "score", "v", "label", "reviewer", "comment")
+    names = ("trajectory_id", "domain", "drawn", "destination", "score", "success", "label", "reviewer", "comment")
     return {name: getattr(one, name) for name in names} | {"at": one.at.isoformat() if one.at else None}
 
 

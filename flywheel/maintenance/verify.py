@@ -7,7 +7,6 @@ models too, in DVC's lock. A folder is named there by the hash of the list of it
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -64,7 +63,7 @@ def _output_faults(ws: Workspace, iteration: int, told: set[str]) -> Iterator[st
                 continue
             if not path.exists():
                 yield f"{out['path']} is missing; {_repair_hint(out['path'])}"
-            elif (_dvc_md5(path) if path.is_dir() else _hash_file(path, "md5")) != out["md5"]:
+            elif (dvc_files.folder_md5(path) if path.is_dir() else _hash_file(path, "md5")) != out["md5"]:
                 recorded = f"{stage}@{iteration_label(iteration)}"
                 yield f"{out['path']} is not as {recorded} recorded it; {_repair_hint(out['path'])}"
 
@@ -97,15 +96,6 @@ def _manifest_faults(ws: Workspace, iteration: int, told: set[str]) -> Iterator[
         listed = {part.name: part.sha256 for part in partitions.read_part_list(ws.resolve(folder)) or ()}
         if listed.get(name) != shard.sha256:
             yield f"{shard.path} is not the file that the manifest of iteration {iteration_label(iteration)} names"
-
-
-def _dvc_md5(folder: Path) -> str:
-    """As DVC names a folder."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    entries = [{"md5": _hash_file(path, "md5"), "relpath": path.relative_to(folder).as_posix()} for path in files]
-    entries.sort(key=lambda one: one["relpath"].split("/"))
-    text = json.dumps(entries, sort_keys=True)
-    return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest() + ".dir"
 
 
 def _hash_file(path: Path, kind: str) -> str:

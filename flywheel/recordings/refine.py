@@ -175,7 +175,7 @@ class RefinerInput:
 
 
 class Refiner(Protocol):
-    """Refine heard words into a thought. name: as it is written into the table `thoughts` (`refined_by`)."""
+    """Refine heard words into a thought. name: as it is written into the table `utterances` (`refined_by`)."""
 
     name: str
 

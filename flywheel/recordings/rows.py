@@ -176,7 +176,7 @@ def _steps(session: RecordedSession, identity: str, thoughts: Sequence[str], gra
                 truncated=number == last and not outcome.terminated,
                 started_at=_at(session, recorded.time_s),
                 ended_at=_at(session, ended),
-                slip=number in slips,
+                misclick=number in slips,
                 **done,
             )
         )
@@ -211,7 +211,7 @@ def _thoughts(
     refined_by: str,
     doubtful: Sequence[bool],
 ) -> Iterable[dict[str, Any]]:
-    """Rows of `thoughts`, their times on the screen's clock."""
+    """Rows of `utterances`, their times on the screen's clock."""
     offset = alignment.offset_s
     for number, (utterance, text) in enumerate(zip(utterances, texts, strict=True)):
         words = [replace(w, start_s=w.start_s + offset, end_s=w.end_s + offset) for w in utterance.words]
@@ -228,7 +228,7 @@ def _thoughts(
             "recognizer": recognizer,
             "refined_by": refined_by,
             "confidence": utterance.confidence,
-            "doubtful": doubtful[number],
+            "low_confidence": doubtful[number],
         }
 
 
@@ -345,7 +345,7 @@ def _step(one: Demonstration, number: int, identity: str, grammar: Grammar) -> S
         reward=float(bool(one.completed)) if last else 0.0,
         terminated=last and one.completed is not False,
         truncated=last and one.completed is False,
-        slip=step.slip,
+        misclick=step.misclick,
         **done,
     )
 
@@ -366,7 +366,7 @@ def _seen(step: Step, screens: set[str]) -> bool:
 
 def _curated(one: Demonstration, steps: list[Step], screens: set[str]) -> Curation:
     faults = [f"step {step.step} has no screen" for step in steps if not _seen(step, screens)][:1]
-    unlearnt = [step for step in steps if step.parse_error or step.slip]
+    unlearnt = [step for step in steps if step.parse_error or step.misclick]
     if len(unlearnt) == len(steps):
         faults.append("no step that can be learnt")
     if not one.instruction.strip():

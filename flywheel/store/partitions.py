@@ -21,10 +21,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from flywheel.config.workspace import Workspace, iteration_label
-from flywheel.store.schema import ADDED_COLUMNS, SCHEMA_VERSION, SORT_KEYS, TABLES
+from flywheel.store.schema import SCHEMA_VERSION, SORT_KEYS, TABLES
 from flywheel.utils.errors import DataError
 from flywheel.utils.files import cached_sha256, disk_full_errors, file_lock, remember_sha256, write_json
 
@@ -186,8 +187,6 @@ def check_contracts_at_write(table: str, data: pa.Table) -> tuple[str, ...]:
 
 def _logprobs_match(rows: pa.RecordBatch) -> bool:
     """As `contracts.STEP_CONTRACTS` has it, of people's steps too. NaN, which compares false, is in doubt."""
-    import pyarrow.compute as pc  # makes its functions as it is loaded: half as long as pyarrow takes
-
     tokens, logprobs = rows["token_ids"], rows["logprobs"]
     lengths = [pc.fill_null(pc.list_value_length(column), 0) for column in (tokens, logprobs)]
     ids, values = tokens.flatten(), logprobs.flatten()
@@ -386,8 +385,6 @@ def _refuse_nulls(table: str, data: pa.Table) -> None:
 
 def is_sorted(data: pa.Table, keys: tuple[str, ...]) -> bool:
     """Tell whether the rows of `data` ascend by the columns `keys`; False where a key is null."""
-    import pyarrow.compute as pc
-
     if data.num_rows < 2:
         return True
     equal = None  # rows that are as the one before them, by the keys so far
@@ -534,7 +531,7 @@ def read_partition_file(ws: Workspace, table: str, path: Path, columns: list[str
             data = file.read(columns=columns)  # not a dataset read: hive columns must not be added
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise damaged_file_error(path, f"not a whole Parquet file: {exception_first_line(error)}") from error
-    return conform_to_schema(ws, table, path, data, columns)
+    return check_schema(ws, table, path, data, columns)
 
 
 def open_partition_file(table: str, path: Path, *, wholly: bool = False) -> pq.ParquetFile:
@@ -565,12 +562,9 @@ def open_partition_file(table: str, path: Path, *, wholly: bool = False) -> pq.P
     return file
 
 
-def conform_to_schema(ws: Workspace, table: str, path: Path, data: pa.Table, columns: list[str] | None) -> pa.Table:
-    """Add the columns that an older file lacks, as nulls. Raises DataError where other columns differ."""
+def check_schema(ws: Workspace, table: str, path: Path, data: pa.Table, columns: list[str] | None) -> pa.Table:
+    """Hold columns against the schema. Raises DataError where they differ."""
     expected = TABLES[table] if columns is None else pa.schema([TABLES[table].field(name) for name in columns])
-    for place, field in enumerate(expected):
-        if field.name in ADDED_COLUMNS.get(table, ()) and field.name not in data.column_names:
-            data = data.add_column(place, field, pa.nulls(data.num_rows, field.type))
     if not data.schema.equals(expected):
         raise DataError(
             f"columns differ from table {table} of this version",
@@ -605,7 +599,7 @@ def verify_partition(ws: Workspace, table: str, iteration: int, stage: str) -> N
     def once() -> None:
         for path in partition_files(ws, table, iteration, stage):
             with open_partition_file(table, path, wholly=True) as file:
-                conform_to_schema(ws, table, path, file.schema_arrow.empty_table(), None)
+                check_schema(ws, table, path, file.schema_arrow.empty_table(), None)
 
     retry_while_replaced(once)
 
@@ -696,8 +690,6 @@ def iter_matching_rows(
     table: theirs. key: a column of text by which the table is sorted. wanted: its values. columns: to return besides
     the key, in the table's order. Raises DataError for a damaged file.
     """
-    import pyarrow.compute as pc
-
     names, values = _in_table_order(table, {key, *columns}), sorted(wanted)
     accepted = pa.array(values, pa.string())
     for path in files if values else ():
@@ -709,7 +701,7 @@ def iter_matching_rows(
                     data = _read_row_group(file, path, group, [name for name in names if name != key]).take(places)
                     data = data.append_column(keys.schema.field(key), keys[key].take(places))
                     data = data.select([name for name in names if name in data.column_names])
-                    yield conform_to_schema(ws, table, path, data, names)
+                    yield check_schema(ws, table, path, data, names)
 
 
 def scan_columns(ws: Workspace, table: str, files: Iterable[Path], columns: Collection[str]) -> Iterator[pa.Table]:
@@ -719,7 +711,7 @@ def scan_columns(ws: Workspace, table: str, files: Iterable[Path], columns: Coll
     for path in files:
         with open_partition_file(table, path) as file, _name_damaged_file(path):
             for batch in file.iter_batches(_SCAN_ROWS, columns=names, use_threads=False):
-                yield conform_to_schema(ws, table, path, pa.Table.from_batches([batch]), names)
+                yield check_schema(ws, table, path, pa.Table.from_batches([batch]), names)
 
 
 def _in_table_order(table: str, columns: Collection[str]) -> list[str]:

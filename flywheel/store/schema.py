@@ -16,7 +16,7 @@ from typing import Any, TypeVar, get_args, get_type_hints
 
 import pyarrow as pa
 
-from flywheel.store.trajectory import ADDED_LATER, Step, Trajectory
+from flywheel.store.trajectory import Step, Trajectory
 
 SCHEMA_VERSION = 1
 T = TypeVar("T")
@@ -71,18 +71,11 @@ def _without_none(hint: Any) -> Any:
     )
 
 
-def added_columns(record: type) -> tuple[str, ...]:
-    hints = get_type_hints(record, include_extras=True)
-    return tuple(
-        field.name for field in _stored(record) if ADDED_LATER in getattr(hints[field.name], "__metadata__", ())
-    )
-
-
 _WORD = pa.struct([("word", _TEXT), ("start_s", pa.float64()), ("end_s", pa.float64()), ("confidence", pa.float32())])
 
 TABLES: dict[str, pa.Schema] = {
     # What was asked. `params` is the template's JSON; `checksum` names the world's sources. `environment`: the kind
-    # that it is played in (null, in files of earlier versions: browser).
+    # that it is played in.
     "tasks": _schema(
         "tasks",
         task_id=_TEXT,
@@ -104,10 +97,10 @@ TABLES: dict[str, pa.Schema] = {
     "trajectories": _schema("trajectories", **record_columns(Trajectory)),
     "steps": _schema("steps", **record_columns(Step)),
     # One row an utterance of a think-aloud recording. Times are on the screen's clock, in seconds from its start.
-    # `confidence`: the recognizer's, 0 to 1, the mean over the words. `doubtful`: it is below the least that is
+    # `confidence`: the recognizer's, 0 to 1, the mean over the words. `low_confidence`: it is below the least that is
     # trusted, so the step has no thought from this utterance.
-    "thoughts": _schema(
-        "thoughts",
+    "utterances": _schema(
+        "utterances",
         trajectory_id=_TEXT,
         utterance=pa.int32(),
         start_s=pa.float64(),
@@ -120,7 +113,7 @@ TABLES: dict[str, pa.Schema] = {
         recognizer=_TEXT,
         refined_by=_TEXT,
         confidence=pa.float64(),
-        doubtful=pa.bool_(),
+        low_confidence=pa.bool_(),
     ),
     # One row a captured input event of a recording.
     "events": _schema(
@@ -135,7 +128,7 @@ TABLES: dict[str, pa.Schema] = {
         text=_TEXT,
         step=pa.int32(),
     ),
-    # One row a trajectory and scorer (`reward.verdict`). `score`: null where the scorer gave none; `detail` says why.
+    # One row a trajectory and scorer (`envs.verdict`). `score`: null where the scorer gave none; `detail` says why.
     # `version`: of the scorer.
     "scores": _schema(
         "scores",
@@ -143,11 +136,13 @@ TABLES: dict[str, pa.Schema] = {
         scorer=_TEXT,
         score=pa.float64(),
         threshold=pa.float64(),
-        v=pa.bool_(),
+        success=pa.bool_(),
         detail=_TEXT,
         version=_TEXT,
     ),
-    "routes": _schema("routes", trajectory_id=_TEXT, destination=_TEXT, reason=_TEXT, score=pa.float64(), v=pa.bool_()),
+    "routes": _schema(
+        "routes", trajectory_id=_TEXT, destination=_TEXT, reason=_TEXT, score=pa.float64(), success=pa.bool_()
+    ),
     "reviews": _schema("reviews", subject=_TEXT, kind=_TEXT, reviewer=_TEXT, decision=_TEXT, comment=_TEXT, at=_TIME),
     # Screens, once each. `bytes` is the encoded file.
     "images": _schema("images", sha256=_TEXT, width=pa.int32(), height=pa.int32(), format=_TEXT, bytes=pa.binary()),
@@ -155,7 +150,7 @@ TABLES: dict[str, pa.Schema] = {
     "lineage": _schema("lineage", child=_TEXT, child_kind=_TEXT, parent=_TEXT, parent_kind=_TEXT, relation=_TEXT),
     # Flow and task runs, exported from Prefect at the end of each iteration (its server forgets). `stage` is the one
     # that wrote the rows, as in every table: which one a run belongs to says the view `run_history`. `message`: of its
-    # last state, for a run that failed the reason (null, in files of earlier versions: not kept).
+    # last state, for a run that failed the reason.
     "runs": _schema(
         "runs",
         run_id=_TEXT,
@@ -182,8 +177,9 @@ TABLES: dict[str, pa.Schema] = {
         high=pa.float64(),
         n=pa.int64(),
     ),
-    # What RL's curriculum knew of each task at the end. `successes` of `episodes`: newer ones count more. `chance`:
-    # share of the draws, `relative` to an even share; `reason`: why that is less than 1 (empty where it is not).
+    # What RL's curriculum knew of each task at the end. `successes` of `episodes`: newer ones count more.
+    # `sampling_prob`: share of the draws, `relative_prob`: relative to an even share; `reason`: why that is less than 1
+    # (empty where it is not).
     "curriculum": _schema(
         "curriculum",
         task_id=_TEXT,
@@ -194,12 +190,12 @@ TABLES: dict[str, pa.Schema] = {
         groups=pa.int32(),
         successes=pa.float64(),
         episodes=pa.float64(),
-        chance=pa.float64(),
-        relative=pa.float64(),
+        sampling_prob=pa.float64(),
+        relative_prob=pa.float64(),
         reason=_TEXT,
     ),
     # Training stores, one row a trajectory; the samples are built from its steps. `weight`: of each of them in the mix,
-    # less than 1 where the trajectory has near-duplicates (null, in files of earlier versions: 1).
+    # less than 1 where the trajectory has near-duplicates.
     "sft": _schema(
         "sft",
         trajectory_id=_TEXT,
@@ -225,50 +221,46 @@ TABLES: dict[str, pa.Schema] = {
     # Near-duplicates among what joined a store (`store/dedup/near_duplicates.py`): the nearest one, the share of steps
     # that agree with it, why it counts as near, and what the trajectory weighs in training, beside 1.
     "duplicates": _schema(
-        "duplicates", trajectory_id=_TEXT, twin=_TEXT, similarity=pa.float64(), reason=_TEXT, weight=pa.float64()
+        "duplicates",
+        trajectory_id=_TEXT,
+        duplicate_of=_TEXT,
+        similarity=pa.float64(),
+        reason=_TEXT,
+        weight=pa.float64(),
     ),
     # What later iterations compare theirs with: the steps as numbers (`store/dedup/episode_similarity.py`), what was
-    # asked, and the sha256 of the first and the last screen; difference hashes of screens that were looked at. `fate`:
+    # asked, and the sha256 of the first and the last screen; difference hashes of screens that were looked at. `store`:
     # the store that the trajectory joined when its steps became numbers; which one it is in since, the stores say.
-    "signatures": _schema(
-        "signatures",
+    "trajectory_hashes": _schema(
+        "trajectory_hashes",
         trajectory_id=_TEXT,
         content=_TEXT,
         arguments=_TEXT,
-        fate=_TEXT,
-        steps=pa.list_(pa.uint64()),
-        first_screen=_TEXT,
-        last_screen=_TEXT,
+        store=_TEXT,
+        step_codes=pa.list_(pa.uint64()),
+        first_image_sha256=_TEXT,
+        last_image_sha256=_TEXT,
     ),
     "screen_hashes": _schema("screen_hashes", sha256=_TEXT, dhash=pa.uint64()),
-    # What is set aside, with the reason. `of_table`: that of the row (null, in files of earlier versions:
-    # trajectories); `record`: a trajectory's whole row as JSON, to be mended and routed again.
-    "quarantine": _schema("quarantine", trajectory_id=_TEXT, reason=_TEXT, detail=_TEXT, record=_TEXT, of_table=_TEXT),
+    # What is set aside, with the reason. `source_table`: that of the row; `record`: a trajectory's whole row as JSON,
+    # to be mended and routed again.
+    "quarantine": _schema(
+        "quarantine", trajectory_id=_TEXT, reason=_TEXT, detail=_TEXT, record=_TEXT, source_table=_TEXT
+    ),
     # General data for the CT and SFT mixes: a screen, a question, the answer text.
-    "general": _schema("general", sample_id=_TEXT, kind=_TEXT, image_sha256=_TEXT, instruction=_TEXT, response=_TEXT),
-}
-
-# Columns that tables were given after their first version: null where an older file lacks them.
-ADDED_COLUMNS: dict[str, tuple[str, ...]] = {
-    "tasks": ("environment",),
-    "trajectories": added_columns(Trajectory),
-    "steps": added_columns(Step),
-    "thoughts": ("confidence", "doubtful"),
-    "scores": ("version",),
-    "runs": ("message",),
-    "sft": ("weight",),
-    "ct": ("weight",),
-    "quarantine": ("of_table",),
+    "grounding_examples": _schema(
+        "grounding_examples", sample_id=_TEXT, kind=_TEXT, image_sha256=_TEXT, instruction=_TEXT, response=_TEXT
+    ),
 }
 
 SORT_KEYS: dict[str, tuple[str, ...]] = {
     "tasks": ("task_id",),
     "steps": ("trajectory_id", "step"),
-    "thoughts": ("trajectory_id", "utterance"),
+    "utterances": ("trajectory_id", "utterance"),
     "events": ("trajectory_id", "event"),
     "images": ("sha256",),
     "screen_hashes": ("sha256",),
-    "general": ("sample_id",),
+    "grounding_examples": ("sample_id",),
     "metrics": ("name", "domain", "step"),
     "runs": ("started_at",),
     "lineage": ("child", "parent"),

@@ -2,7 +2,7 @@
 
 `Step` and `Trajectory` declare the tables `steps` and `trajectories`, a field a column (`schema.TABLES`): what the
 rollout records is what scorers judge and what training learns from. None: unknown, or without meaning for this kind of
-step. A new column is a field with `ADDED_LATER`, and a line where it is filled.
+step. A new column is a field, a line where it is filled, and a step of `flywheel workspace migrate`.
 """
 
 from __future__ import annotations
@@ -10,10 +10,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Annotated
 
-ADDED_LATER = "later"
-"""Marks a column that files of earlier versions lack."""
 NO_COLUMN = {"column": False}
 """Metadata of a field that no table holds."""
 
@@ -56,15 +53,15 @@ class Step:
     truncated: bool | None = None
     started_at: datetime | None = None
     ended_at: datetime | None = None
-    memory: Annotated[str | None, ADDED_LATER] = None
+    memory: str | None = None
     """JSON of the digest of older steps that was shown: steps, text, by."""
-    observation: Annotated[str | None, ADDED_LATER] = None
+    observation: str | None = None
     """What was there to read, where the action was chosen; None where the screen was all."""
 
-    slip: Annotated[bool | None, ADDED_LATER] = None
+    misclick: bool | None = None
     """Whether a person clicked on nothing, and nothing changed: later prompts show it, and imitation leaves it out."""
 
-    state_score: Annotated[float | None, ADDED_LATER] = None
+    state_score: float | None = None
     """Of the state that the action was chosen on, 0 to 1; None where nothing is known of one before the end."""
 
     # What no table holds: RL reads it from the episode, and forgets it with the batch.
@@ -105,9 +102,9 @@ class Trajectory:
     ended_at: datetime | None = None
     run_id: str | None = None
     """The flow run that paid for it."""
-    origin: Annotated[str | None, ADDED_LATER] = None
+    origin: str | None = None
     """Of an imported one: data set and id there, with a colon between."""
-    licence: Annotated[str | None, ADDED_LATER] = None
+    licence: str | None = None
     """Of an imported one: what its data set may be used for, as an SPDX id or as its publisher calls it."""
 
 

@@ -132,7 +132,7 @@ def encode_step_prompt(
 
 def is_trainable(step: Step) -> bool:
     """Return whether imitation learns from the step: not from text without an action, nor from a person's slip."""
-    return not (step.parse_error or step.slip)
+    return not (step.parse_error or step.misclick)
 
 
 def _build_context(history: PromptHistory, step: Step, images: Mapping[str, bytes]) -> Context:
@@ -145,7 +145,7 @@ def _build_context(history: PromptHistory, step: Step, images: Mapping[str, byte
 def build_general_examples(
     rows: Iterable[Mapping[str, Any]], images: Mapping[str, bytes], encoder: Encoder, settings: PolicySettings
 ) -> list[Example]:
-    """Build examples of rows of the table `general`, sorted by sample_id: a screen, a question, the answer's text."""
+    """Build examples of rows of `grounding_examples`, sorted by sample_id: a screen, a question, the answer's text."""
     return [
         Example(
             partial(encode_general_prompt, row, images, encoder, settings),
@@ -369,7 +369,7 @@ def _draw_systematically(pool: WeightedSteps, n: int, rng: np.random.Generator) 
 
 # ---- reading the training stores
 
-_FILTER_COLUMNS = ("trajectory_id", "parse_error", "slip")  # what `is_trainable` reads
+_FILTER_COLUMNS = ("trajectory_id", "parse_error", "misclick")  # what `is_trainable` reads
 # In neither prompts nor examples. All columns but these are read, so a new one needs no change here.
 _UNUSED_COLUMNS = {
     "raw_text",  # a person's alone
@@ -392,7 +392,7 @@ def load_weighted_steps(
     kept = []
     for rows in partitions.scan_columns(ws, store, manifest.paths(ws, store), ("trajectory_id", "source", "weight")):
         sources = rows["source"].to_pylist()
-        near = pc.fill_null(rows["weight"], 1.0).to_numpy()  # near-duplicates share the weight of one
+        near = rows["weight"].to_numpy()  # near-duplicates share the weight of one
         own = np.array([weights.get(source, other) for source in sources]) * near
         kept.append(rows.select(["trajectory_id"]).append_column("weight", pa.array(own)).filter(pa.array(own > 0)))
     if not kept:
@@ -413,7 +413,7 @@ def _count_steps(ws: Workspace, manifest: TrainingManifest) -> list[pa.Table]:
     for rows in partitions.scan_columns(ws, "steps", manifest.paths(ws, "steps"), _FILTER_COLUMNS):
         # `is_trainable`, by columns.
         broken = pc.not_equal(pc.fill_null(rows["parse_error"], ""), "")
-        sound = pc.invert(pc.or_(broken, pc.fill_null(rows["slip"], False)))
+        sound = pc.invert(pc.or_(broken, pc.fill_null(rows["misclick"], False)))
         counts = rows["trajectory_id"].filter(sound).value_counts()
         found.append(pa.table([counts.field("values"), counts.field("counts")], schema=kind))
     return found
@@ -423,7 +423,9 @@ def load_general_examples(ws: Workspace, manifest: TrainingManifest) -> Weighted
     """List the general data of the newest iteration, sorted by sample_id, of equal weight."""
     names = [
         name
-        for rows in partitions.scan_columns(ws, "general", _newest_files(ws, manifest, "general"), ("sample_id",))
+        for rows in partitions.scan_columns(
+            ws, "grounding_examples", _newest_files(ws, manifest, "grounding_examples"), ("sample_id",)
+        )
         for name in rows["sample_id"].to_pylist()
     ]
     return WeightedSteps(sorted(names), np.ones(len(names), int), np.ones(len(names)))
@@ -462,9 +464,9 @@ def _load_general_examples(
     settings: Settings,
     path: Path,
 ) -> dict[ExampleRef, Example]:
-    names, columns = {one.name for one in drawn}, TABLES["general"].names
+    names, columns = {one.name for one in drawn}, TABLES["grounding_examples"].names
     rows = partitions.find_rows(
-        ws, "general", _newest_files(ws, manifest, "general"), "sample_id", names, columns
+        ws, "grounding_examples", _newest_files(ws, manifest, "grounding_examples"), "sample_id", names, columns
     ).to_pylist()
     images = store_images.copy_images_to_file(
         ws, _newest_files(ws, manifest, "images"), {row["image_sha256"] for row in rows}, path

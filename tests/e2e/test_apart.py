@@ -78,7 +78,7 @@ def none_recorded(ws: Workspace) -> Iterator[None]:
 
 def rows(ws: Workspace) -> dict[str, list[dict]]:
     """What both stages wrote, but for how long they took and in which run."""
-    asked = {name: f"from {name}" for name in ("tasks", "steps", "thoughts", "images", "general")}
+    asked = {name: f"from {name}" for name in ("tasks", "steps", "utterances", "images", "grounding_examples")}
     asked["trajectories"] = "select * exclude (run_id) from trajectories"
     asked["metrics"] = "from metrics where name <> 'seconds'"
     return {name: sorted(database.query_catalog(ws, sql).to_pylist(), key=repr) for name, sql in asked.items()}

@@ -117,7 +117,7 @@ def test_a_whole_turn(shelves, base, tmp_path):
 
     assert {row["environment"] for row in rows("tasks", "synthesize")} == {"shelves"}
     assert curriculum.read_open_levels(ws, 1) == {"store": 2}
-    (told,) = database.query_catalog(ws, "FROM success_by_stage WHERE domain = 'all'").to_pylist()
+    (told,) = database.query_catalog(ws, "FROM held_out_success_by_stage WHERE domain = 'all'").to_pylist()
     assert told["merged"] == told["rl"]  # the one specialist
     assert all(0 <= told[name] <= 1 for name in ("before", "ct", "sft", "rl", "merged"))
     kept = [row["policy_version"] for row in rows("trajectories", "evaluate")]
@@ -127,7 +127,7 @@ def test_a_whole_turn(shelves, base, tmp_path):
         assert {step["image_sha256"] for step in steps} == {None}
         assert all("lamp=" in step["observation"] for step in steps)
         assert rows("images", stage) == []
-    verified = {row["trajectory_id"] for row in rows("scores", "score") if row["v"]}
+    verified = {row["trajectory_id"] for row in rows("scores", "score") if row["success"]}
     assert 0 < len(verified) < 24
     assert {row["trajectory_id"] for row in rows("sft", "route")} == verified
     assert len(rows("ct", "route")) + len(rows("quarantine", "route")) == 24 - len(verified)

@@ -42,7 +42,7 @@ def settings_of(ws: Workspace, **routing: object):
 
 
 def opposite(one: route_review.RouteQuestion) -> str:
-    return "not solved" if one.v else "solved"
+    return "not solved" if one.success else "solved"
 
 
 def store_of(ws: Workspace, trajectory: str) -> str:
@@ -109,7 +109,7 @@ def test_the_form_says_what_is_asked_and_moves_what_is_answered(ws):
         shown = read_flow_run_input(keys["description"], flow_run_id=run.id)
     for one in found:
         assert f"{one.line} (`flywheel data view {one.trajectory_id}`)" in shown
-    assert store_of(ws, found[1].trajectory_id) == ("ct" if found[1].v else "sft")
+    assert store_of(ws, found[1].trajectory_id) == ("ct" if found[1].success else "sft")
     assert ended(ws) == "Ada sent the form, with 3 of 4 not looked at"
     assert route_review.open_questions(ws, 1) == []
 
@@ -122,7 +122,7 @@ def test_a_run_that_waits_sees_labels_of_the_command(ws):
         paused(client)
         route_review.label_trajectory(ws, 1, first.trajectory_id, opposite(first), reviewer="Bo")
         route_review.label_remaining(ws, 1, "cannot tell", reviewer="Bo")
-    assert store_of(ws, first.trajectory_id) == ("ct" if first.v else "sft")
+    assert store_of(ws, first.trajectory_id) == ("ct" if first.success else "sft")
     assert ended(ws) == "all were labelled"
 
 
@@ -131,7 +131,7 @@ def test_at_the_deadline_what_was_said_counts_and_the_turn_goes_on(ws):
     route_review.label_trajectory(ws, 1, first.trajectory_id, opposite(first), reviewer="Bo")
     routed_iterations.ask(ws, settings_of(ws, review_timeout_s=1))
     assert ended(ws) == "nobody labelled 3 of 4 in 1 s"
-    assert store_of(ws, first.trajectory_id) == ("ct" if first.v else "sft")
+    assert store_of(ws, first.trajectory_id) == ("ct" if first.success else "sft")
     routed_iterations.ask(ws, settings_of(ws))  # it is not asked for again
 
 
@@ -162,6 +162,6 @@ def test_a_flow_that_is_killed_while_it_waits_is_gone_on_with(ws, prefect):
             run = paused(client, {*before, killed.id})
             send(client, run, {"reviewer": "Bo"})
     assert ended(ws) == "Bo sent the form, with 2 of 4 not looked at"
-    assert store_of(ws, first.trajectory_id) == ("ct" if first.v else "sft")
+    assert store_of(ws, first.trajectory_id) == ("ct" if first.success else "sft")
     (decision,) = routing_decisions.read_decisions(ws, 1)
     assert [row["label"] for row in decision.looked["asked"]] == [opposite(first), "solved", None, None]

@@ -148,7 +148,7 @@ def test_a_domain_is_a_name_in_the_parameters(turned):
     assert {row["world"] for row in rows(ws, "from curriculum where stage = 'rl-clicking'")} == {"counter"}
     merged = "select parent from lineage where child like '%/merged' and parent like 'models/%' order by parent"
     assert "models/iteration=001/rl-clicking" in [row["parent"] for row in rows(ws, merged)]
-    assert rows(ws, "select success['clicking'] is not null as told from iterations") == [{"told": True}]
+    assert rows(ws, "select held_out_success['clicking'] is not null as told from iterations") == [{"told": True}]
     assert "rl-clicking" in dvc_files.recorded_stages(ws, 1)
     assert "Held-out success, clicking" in ws.report_page.read_text()
 

@@ -76,7 +76,7 @@ def test_a_schedule_has_its_runs(served):
 def test_a_checkup_says_what_came_of_it_by_its_state(served, monkeypatch):
     from flows.checkup import checkup
 
-    rows = [{"domain": "games", "v": True}, {"domain": "sites", "v": False}]
+    rows = [{"domain": "games", "success": True}, {"domain": "sites", "success": False}]
     for before, name in ((False, "Completed"), (True, "NothingToDo")):
         monkeypatch.setattr(
             looking, "run_checkup", lambda *given, before=before, **run: looking.Checkup(2, rows, before)

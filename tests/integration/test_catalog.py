@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from flywheel.config.workspace import Workspace
 from flywheel.store import metrics, partitions
 from flywheel.store.catalog import database
-from flywheel.store.schema import ADDED_COLUMNS, TABLES
+from flywheel.store.schema import TABLES
 from flywheel.store.versioning import dvc_files
 from flywheel.utils.confidence_intervals import wilson_interval
 from flywheel.utils.errors import BadInput, DataError
@@ -55,8 +55,8 @@ def test_iterations_tells_the_whole_turn(ws):
     assert (one["iteration"], one["tasks"], one["trajectories"], one["recordings"]) == (1, 4, 8, 3)
     assert one["conserved"] is True
     assert one["to_sft"] + one["to_ct"] + one["to_quarantine"] == 11
-    assert (one["success_before"]["games"], one["success"]["games"]) == (0.2, 0.4)
-    assert (two["success_before"]["sites"], two["success"]["sites"]) == (0.5, 0.75)
+    assert (one["held_out_success_before"]["games"], one["held_out_success"]["games"]) == (0.2, 0.4)
+    assert (two["held_out_success_before"]["sites"], two["held_out_success"]["sites"]) == (0.5, 0.75)
     assert (two["promoted"], two["model"]) == (True, "models/iteration=002/merged")
     assert one["minutes"] == pytest.approx(
         sum(
@@ -76,12 +76,12 @@ def test_templates_and_the_rise_are_what_a_count_by_hand_says(ws):
     steps = ask(ws, "SELECT trajectory_id, parse_error FROM steps")
     slots: dict[tuple, dict[str, list]] = {}
     for row in ask(ws, "FROM routes r JOIN trajectories t USING (trajectory_id, iteration) WHERE t.stage = 'rollout'"):
-        if row["v"] is not None:
+        if row["success"] is not None:
             of = task[row["task_id"]]
             slot = slots.setdefault((row["iteration"], of["world"], of["template"], of["level"]), {})
             broken = [one["parse_error"] for one in steps if one["trajectory_id"] == row["trajectory_id"]]
-            slot.setdefault(row["task_id"], []).append((row["v"], broken))
-    found = {(r["iteration"], r["world"], r["template"], r["level"]): r for r in ask(ws, "FROM templates")}
+            slot.setdefault(row["task_id"], []).append((row["success"], broken))
+    found = {(r["iteration"], r["world"], r["template"], r["level"]): r for r in ask(ws, "FROM template_success")}
     assert found.keys() == slots.keys()
     pass_1 = {}
     for name, tasks in slots.items():
@@ -93,8 +93,10 @@ def test_templates_and_the_rise_are_what_a_count_by_hand_says(ws):
         assert found[name]["pass_1"] == pytest.approx(pass_1[name])
         assert found[name]["pass_k"] == pytest.approx(sum(one > 0 for one in shares) / len(shares))
         if errors:
-            assert found[name]["no_action"] == pytest.approx(sum(one is not None for one in errors) / len(errors))
-        assert found[name]["lost"] == pytest.approx(
+            assert found[name]["invalid_step_fraction"] == pytest.approx(
+                sum(one is not None for one in errors) / len(errors)
+            )
+        assert found[name]["invalid_episode_fraction"] == pytest.approx(
             sum(any(one is not None for one in broken) for _, broken in runs) / len(runs)
         )
     both = [slot for k, *slot in slots if k == 1 and (2, *slot) in slots]
@@ -293,32 +295,19 @@ def test_a_promotion_that_is_no_json_fails_only_what_reads_it(broken):
 
 
 @pytest.mark.parametrize("newer", [False, True], ids=["alone", "beside newer ones"])
-def test_columns_that_older_files_lack_have_the_type_of_the_schema(tmp_path, monkeypatch, newer):
-    """A number stays a number: text would sort 10 before 9 and refuse a sum."""
+def test_a_file_with_other_columns_fails_its_tables_queries_alone(tmp_path, newer):
     ws = Workspace(tmp_path)
-    lacking = {
-        "prompt_tokens": "INTEGER",
-        "x": "DOUBLE",
-        "token_ids": "INTEGER[]",
-        "logprobs": "FLOAT[]",
-        "terminated": "BOOLEAN",
-        "started_at": "TIMESTAMP WITH TIME ZONE",
-        "memory": "VARCHAR",
-    }
-    monkeypatch.setitem(ADDED_COLUMNS, "steps", tuple(lacking))
-    row = {"trajectory_id": "t", "step": 0, "prompt_tokens": 9, "x": 0.5, "token_ids": [3], "terminated": True}
+    row = {"trajectory_id": "t", "step": 0, "prompt_tokens": 9}
     path = ws.resolve(partitions.write_partition(ws, "steps", 1, "rollout", [row]).parts[0].path)
-    pq.write_table(pq.read_table(path).drop_columns(list(lacking)), path)
+    pq.write_table(pq.read_table(path).drop_columns(["memory"]), path)
     if newer:
-        partitions.write_partition(ws, "steps", 2, "rollout", [row, row | {"step": 1, "prompt_tokens": 10}])
-    with database.connect_catalog(ws) as connection:
-        types = {name: kind for name, kind, *_ in connection.execute("DESCRIBE steps").fetchall()}
-        assert {name: types[name] for name in lacking} == lacking
-        asked = "SELECT max(prompt_tokens), sum(x), count(*) FILTER (terminated) FROM steps"
-        assert connection.execute(asked).fetchone() == ((10, 1.0, 2) if newer else (None, None, 0))
+        partitions.write_partition(ws, "steps", 2, "rollout", [row])
+    with pytest.raises(DataError, match="steps"):
+        database.query_catalog(ws, "SELECT count(memory) FROM steps")
+    assert database.query_catalog(ws, "FROM tasks").num_rows == 0
 
 
-def test_a_table_with_added_columns_that_is_damaged_fails_filters_too(tmp_path):
+def test_a_table_that_is_damaged_fails_filters_too(tmp_path):
     """A filter on what the damaged table stands for must not be answered with no rows."""
     ws = Workspace(tmp_path)
     path = ws.resolve(

@@ -51,14 +51,14 @@ def test_task_success_counts_what_p_v1_counts(ws):
     )
 
 
-def test_like_tasks_are_what_the_rise_is_the_mean_of(ws):
-    rows = ask(ws, "FROM like_tasks(1, 2)")
+def test_matched_templates_are_what_the_rise_is_the_mean_of(ws):
+    rows = ask(ws, "FROM matched_templates(1, 2)")
     (rise,) = ask(ws, "FROM p_v1_rise WHERE iteration = 2 AND domain = 'all'")
     assert rise["slots"] == len(rows) > 1
     assert rise["rise"] == pytest.approx(sum(row["rise"] for row in rows) / len(rows))
     assert [row["rise"] for row in rows] == sorted(row["rise"] for row in rows)
-    assert {row["rise"] for row in ask(ws, "FROM like_tasks(2, 2)")} == {0.0}
-    assert ask(ws, "FROM like_tasks(1, 9)") == []
+    assert {row["rise"] for row in ask(ws, "FROM matched_templates(2, 2)")} == {0.0}
+    assert ask(ws, "FROM matched_templates(1, 9)") == []
 
 
 def test_the_macros_of_one_trajectory_give_what_the_views_of_all_give(ws):
@@ -105,21 +105,21 @@ def test_scorers_that_disagree_are_named_with_how_much(tmp_path):
     judged = {"a": (1.0, 1.0), "b": (0.9, 0.2), "c": (0.1, 0.0), "d": (0.3, 0.8), "e": (0.0, 0.1), "f": (1.0, None)}
     partitions.write_partition(ws, "trajectories", 1, "rollout", [trajectory(name, kind) for name in judged])
     rows = [
-        {"trajectory_id": name, "scorer": scorer, "score": score, "v": None if score is None else score >= 0.5}
+        {"trajectory_id": name, "scorer": scorer, "score": score, "success": None if score is None else score >= 0.5}
         for name, both in judged.items()
         for scorer, score in zip(("judge", "verifier"), both, strict=True)
     ]
     partitions.write_partition(ws, "scores", 1, "score", rows)
     found = ask(ws, "FROM disagreements")
-    assert [(row["trajectory_id"], row["v"]) for row in found] == [
+    assert [(row["trajectory_id"], row["success"]) for row in found] == [
         ("b", {"judge": True, "verifier": False}),
         ("d", {"judge": False, "verifier": True}),
     ]
     assert [row["spread"] for row in found] == pytest.approx([0.7, 0.5])
     (pair,) = ask(ws, "FROM scorer_agreement")
-    assert (pair["one"], pair["other"], pair["judged"]) == ("judge", "verifier", 5)
-    assert (pair["only_one"], pair["only_other"], pair["agree"]) == (1, 1, pytest.approx(3 / 5))
-    assert pair["chance"] == pytest.approx(0.4 * 0.4 + 0.6 * 0.6)
+    assert (pair["scorer_a"], pair["scorer_b"], pair["judged"]) == ("judge", "verifier", 5)
+    assert (pair["only_a"], pair["only_b"], pair["agreement"]) == (1, 1, pytest.approx(3 / 5))
+    assert pair["chance_agreement"] == pytest.approx(0.4 * 0.4 + 0.6 * 0.6)
     assert pair["kappa"] == pytest.approx((0.6 - 0.52) / 0.48)
 
 

@@ -78,17 +78,17 @@ def plays(monkeypatch) -> list[str]:
 
 
 def test_its_episodes_are_kept_in_git_and_asked_for_in_sql(played):
-    rows = database.query_catalog(played, "from checkups").to_pylist()
+    rows = database.query_catalog(played, "from fresh_evaluations").to_pylist()
     assert len(rows) == 3
     assert {row["domain"] for row in rows} == {"games", "sites", "control"}
     assert {(row["iteration"], row["model"]) for row in rows} == {(0, "models/base")}
-    assert all(row["v"] in (True, False) and 0 <= row["score"] <= 1 for row in rows)
+    assert all(row["success"] in (True, False) and 0 <= row["score"] <= 1 for row in rows)
     assert git_tags.is_tracked_by_git(played.root, "iterations/000/checkup.json")
     assert not (played.state / checkup.CHECKUP).exists()
 
 
 def test_without_one_the_view_is_empty(tmp_path):
-    assert database.query_catalog(Workspace(tmp_path), "from checkups").num_rows == 0
+    assert database.query_catalog(Workspace(tmp_path), "from fresh_evaluations").num_rows == 0
 
 
 def test_what_was_looked_at_in_the_same_way_is_not_looked_at_again(ws, plays):

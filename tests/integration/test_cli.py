@@ -80,7 +80,7 @@ def test_the_table_of_commands_says_what_the_command_says(words):
 # What help loads none of, and a command what it works with: each takes a twentieth of a second or more.
 _SLOW_IMPORTS = """
 torch transformers prefect ray dvc pandas great_expectations playwright aiohttp uvicorn starlette jinja2 soundfile
-rich flows flywheel.config pydantic yaml ruamel duckdb pyarrow pyarrow.compute numpy PIL httpx psutil
+rich flows flywheel.config pydantic yaml ruamel duckdb pyarrow numpy PIL httpx psutil
 """.split()  # noqa: SIM905
 
 
@@ -105,7 +105,7 @@ sys.exit(", ".join({{*sys.modules}} & {{*{_SLOW_IMPORTS!r}}}) or None)
 _MAY_LOAD = {  # `run` until its first line
     "status": "rich flywheel.config ruamel duckdb pyarrow numpy",
     "query": "rich flywheel.config duckdb pyarrow numpy",
-    "run": "rich flywheel.config pydantic yaml ruamel duckdb pyarrow pyarrow.compute numpy PIL httpx psutil flows",
+    "run": "rich flywheel.config pydantic yaml ruamel duckdb pyarrow numpy PIL httpx psutil flows",
 }
 _TELL_LOADED = """
 import os, sys

@@ -16,7 +16,16 @@ from flywheel.store.versioning import dvc_files
 from flywheel.utils.errors import DataError
 from flywheel.utils.files import write_text
 
-VIEWS = ("iterations", "funnel", "p_v1", "success", "templates", "p_v1_rise", "trajectory_lineage", "learning_curves")
+VIEWS = (
+    "iterations",
+    "funnel",
+    "p_v1",
+    "held_out_success",
+    "template_success",
+    "p_v1_rise",
+    "trajectory_lineage",
+    "learning_curves",
+)
 ITERATIONS = 5
 
 

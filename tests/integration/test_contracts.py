@@ -134,7 +134,7 @@ OFFENCES = [
     ("score_in_range", scores(score=1.5)),
     ("score_in_range", scores(score=NAN)),
     ("threshold_in_range", scores(threshold=NAN)),
-    ("v_follows", scores(score=1.0, threshold=1.0, v=False)),
+    ("v_follows", scores(score=1.0, threshold=1.0, success=False)),
 ]
 
 
@@ -229,15 +229,15 @@ def test_a_trajectory_of_an_earlier_iteration_does_not_come_in_again(built, tmp_
     assert any(row["reason"].startswith("contract: id_new: ") for row in reasons if row["trajectory_id"] == "t10000")
 
 
-@pytest.mark.parametrize(("table", "stage"), [("steps", "rollout"), ("scores", "score"), ("thoughts", "ingest")])
+@pytest.mark.parametrize(("table", "stage"), [("steps", "rollout"), ("scores", "score"), ("utterances", "ingest")])
 def test_rows_of_no_trajectory_are_set_aside_and_counted_apart(built, tmp_path, table, stage):
     source, settings, before = built
     ws = copy(source, tmp_path)
     found = rows(ws, table, stage)
     partitions.write_partition(ws, table, 1, stage, [*found, found[0] | {"trajectory_id": "nobody"}])
     outcome = routed(ws, settings, 1)
-    (orphan,) = [row for row in rows(ws, "quarantine", "route") if row["of_table"] != "trajectories"]
-    assert (orphan["of_table"], orphan["trajectory_id"], orphan["detail"]) == (table, "nobody", "1 rows")
+    (orphan,) = [row for row in rows(ws, "quarantine", "route") if row["source_table"] != "trajectories"]
+    assert (orphan["source_table"], orphan["trajectory_id"], orphan["detail"]) == (table, "nobody", "1 rows")
     assert outcome.summary == before.summary | {"rows of no trajectory": 1}
     assert conserved(ws)
 

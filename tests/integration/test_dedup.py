@@ -45,18 +45,23 @@ def coded(episodes: dict[str, list[tuple]]) -> dict[str, list[int]]:
     }
     database().register("made", pa.table(made))
     table = pa.concat_tables(encode_steps(database(), "FROM made"))
-    return dict(zip(table["trajectory_id"].to_pylist(), table["steps"].to_pylist(), strict=True))
+    return dict(zip(table["trajectory_id"].to_pylist(), table["step_codes"].to_pylist(), strict=True))
 
 
 def table(episodes: dict[str, list[tuple]], **columns: dict[str, str]) -> pa.Table:
     """columns: of some episodes, what is not the same in all."""
     ids = list(episodes)
     steps = coded(episodes)
-    same = {"content": "c", "arguments": "", "fate": "sft"}
+    same = {"content": "c", "arguments": "", "store": "sft"}
     told = {name: [columns.get(name, {}).get(one, value) for one in ids] for name, value in same.items()}
-    screens = dict.fromkeys(("first_screen", "last_screen"), ["screen"] * len(ids))
+    screens = dict.fromkeys(("first_image_sha256", "last_image_sha256"), ["screen"] * len(ids))
     return pa.table(
-        {"trajectory_id": ids, **told, "steps": pa.array([steps[one] for one in ids], pa.list_(pa.uint64())), **screens}
+        {
+            "trajectory_id": ids,
+            **told,
+            "step_codes": pa.array([steps[one] for one in ids], pa.list_(pa.uint64())),
+            **screens,
+        }
     )
 
 
@@ -107,7 +112,7 @@ def test_one_task_under_two_names_is_found_where_its_screens_are_alike():
 
 
 def test_a_success_and_a_failure_are_no_twins():
-    assert found(table({"a": WAY, "b": WAY}, fate={"b": "ct"})) == {}
+    assert found(table({"a": WAY, "b": WAY}, store={"b": "ct"})) == {}
 
 
 def test_of_an_earlier_iteration_only_the_newer_one_is_weighed_down_and_names_it():
@@ -155,13 +160,13 @@ def test_many_episodes_are_compared_some_at_a_time_and_none_of_a_task_is_left_al
     names = [f"t{k:04d}-{sample}" for k, size in enumerate(sizes) for sample in range(size)]
     numbers = [k for k, size in enumerate(sizes) for _ in range(size)]
     done = [[k << 40, 1 << 40, 2 << 40, 3 << 40, place << 45] for place, k in enumerate(numbers)]
-    same = {"arguments": "", "fate": "sft", "first_screen": "screen", "last_screen": "screen"}
+    same = {"arguments": "", "store": "sft", "first_image_sha256": "screen", "last_image_sha256": "screen"}
     told = pa.table(
         {
             "trajectory_id": names,
             "content": [f"c{k}" for k in numbers],
             **{name: [value] * len(names) for name, value in same.items()},
-            "steps": pa.array(done, pa.list_(pa.uint64())),
+            "step_codes": pa.array(done, pa.list_(pa.uint64())),
         }
     )
     weights = {name: weight for name, (*_, weight) in found(told).items()}
@@ -178,7 +183,7 @@ def test_steps_are_put_in_order_where_they_do_not_lie_so(monkeypatch, order):
         NULL::DOUBLE AS x2, NULL::DOUBLE AS y2 FROM range(7 * 900) _(k) ORDER BY {order}"""
     )
     table = pa.concat_tables(encode_steps(database(), "FROM played"))
-    told = dict(zip(table["trajectory_id"].to_pylist(), table["steps"].to_pylist(), strict=True))
+    told = dict(zip(table["trajectory_id"].to_pylist(), table["step_codes"].to_pylist(), strict=True))
     hashed = database().execute("SELECT md5_number_lower('type ' || k::VARCHAR) FROM range(7 * 900) _(k)").fetchall()
     done = [number >> 25 for (number,) in hashed]
     found = {name: [code >> 25 for code in codes] for name, codes in told.items()}
@@ -198,7 +203,7 @@ def test_each_trajectory_comes_once_from_many_files_that_two_threads_read(tmp_pa
     for _ in range(5):  # which thread is the first is chance
         table = pa.concat_tables(encode_steps(connection, f"FROM read_parquet('{tmp_path}/*.parquet')"))
         assert table["trajectory_id"].to_pylist() == [f"t{k:04d}" for k in range(400)]
-        assert {len(codes) for codes in table["steps"].to_pylist()} == {15}
+        assert {len(codes) for codes in table["step_codes"].to_pylist()} == {15}
 
 
 @given(st.lists(st.lists(st.integers(0, 3), max_size=9), min_size=2, max_size=6))

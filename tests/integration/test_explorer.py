@@ -132,7 +132,7 @@ def names(client: httpx.Client, query: str) -> list[str]:
     ("query", "found"),
     [
         ("where=iteration:is:1&where=world:is:settings", ["t1r2", "t1r3"]),
-        ("where=v:is:true&where=iteration:is:2", ["t2r1", "t2r3", "t2r5"]),
+        ("where=success:is:true&where=iteration:is:2", ["t2r1", "t2r3", "t2r5"]),
         ("where=trajectory_id:is:t1r0&where=trajectory_id:is:t2r5", ["t2r5", "t1r0"]),
         (
             "where=reward:least:1&where=reward:most:1&where=sample:not:0&where=iteration:most:1",
@@ -176,7 +176,7 @@ def test_pages_of_the_list_are_its_rows_each_once(served):
         ('where=world" OR 1=1 --:is:x', 'no column world" OR 1=1 --'),
         ("where=world:like:x", "no comparison like"),
         ("where=steps:least:many", "not a number: many"),
-        ("where=v:is:perhaps", "neither true nor false: perhaps"),
+        ("where=success:is:perhaps", "neither true nor false: perhaps"),
         ("where=started_at:least:yesterday", "the query cannot be answered"),
         ("sort=-nothing", "no column nothing"),
         ("q=a&in=tables", "nothing to search named tables"),
@@ -194,9 +194,9 @@ def test_what_cannot_be_asked_is_one_line(served, query, said):
 
 def test_columns_say_what_they_are_and_which_values_they_have(served):
     columns = {row["name"]: row for row in served[2].get("/api/columns").json()}
-    assert columns["v"]["kind"] == "truth"
+    assert columns["success"]["kind"] == "truth"
     assert columns["started_at"]["kind"] == "time"
-    assert "scores say" in columns["v"]["meaning"]
+    assert "scores say" in columns["success"]["meaning"]
     assert served[2].get("/api/values/world").json() == [{"value": "shop", "n": 8}, {"value": "settings", "n": 4}]
     assert served[2].get("/api/values/nothing").status_code == 400
 
@@ -211,17 +211,17 @@ def test_a_trajectory_with_all_that_is_known_of_it(served):
         "duplicates",
         1,
         "route",
-        [{"trajectory_id": "t1r1", "twin": "t1r5", "similarity": 0.9, "reason": "a repeat", "weight": 0.5}],
+        [{"trajectory_id": "t1r1", "duplicate_of": "t1r5", "similarity": 0.9, "reason": "a repeat", "weight": 0.5}],
     )
     write_partition(
         ws, "lineage", 1, "sft", [{"child": "models/iteration=001/sft", "parent": "t1r1", "relation": "trained on"}]
     )
     write_partition(
         ws,
-        "thoughts",
+        "utterances",
         1,
         "rollout",
-        [{"trajectory_id": "t1r1", "utterance": 0, "step": 2, "asr_text": "the mug", "doubtful": False}],
+        [{"trajectory_id": "t1r1", "utterance": 0, "step": 2, "asr_text": "the mug", "low_confidence": False}],
     )
     found = client.get("/api/trajectories/t1r1").json()
     assert found["facts"]["destination"] == "sft"
@@ -308,7 +308,11 @@ def test_a_partition_that_is_half_written_is_not_seen(ws):
 def test_what_is_no_number_in_a_row_is_null(ws):
     rollouts(ws, 1)
     write_partition(
-        ws, "routes", 1, "route", [{"trajectory_id": "t1r0", "destination": "ct", "score": float("nan"), "v": None}]
+        ws,
+        "routes",
+        1,
+        "route",
+        [{"trajectory_id": "t1r0", "destination": "ct", "score": float("nan"), "success": None}],
     )
     with explorer(ws) as (_, client):
         rows = json.loads(client.get("/api/trajectories?where=trajectory_id:is:t1r0").text)["rows"]

@@ -21,7 +21,7 @@ from flywheel.ui.explorer.auth import MAX_REQUEST_BYTES
 from flywheel.utils.files import write_text
 
 ROUTED = {f"t{k}r{n}" for k in (1, 2) for n in range(6)}
-TELLING = ("v", "score", "scorer", "scores", "destination", "reason", "samples", "twins", "others", "reward")
+TELLING = ("success", "score", "scorer", "scores", "destination", "reason", "samples", "twins", "others", "reward")
 
 
 @pytest.fixture
@@ -75,11 +75,11 @@ def test_as_many_of_each_store_are_drawn_by_route(ws, client):
 
 def test_what_scorers_dispute_and_what_was_hardly_understood_is_found(ws, client):
     judged = [("t1r0", "judge", True), ("t1r0", "verifier", False), ("t1r1", "judge", True), ("t1r1", "verifier", True)]
-    rows = [{"trajectory_id": name, "scorer": scorer, "score": float(v), "v": v} for name, scorer, v in judged]
+    rows = [{"trajectory_id": name, "scorer": scorer, "score": float(v), "success": v} for name, scorer, v in judged]
     write_partition(ws, "scores", 1, "score", rows)
     said = [("t1r2", 0, 0.9), ("t1r2", 1, 0.4), ("t1r3", 0, 0.6), ("t1r4", 0, None)]
     rows = [{"trajectory_id": name, "utterance": n, "confidence": heard, "step": 0} for name, n, heard in said]
-    write_partition(ws, "thoughts", 1, "rollout", rows)
+    write_partition(ws, "utterances", 1, "rollout", rows)
     assert names(client, queue="disagreement") == ["t1r0"]
     assert names(client, queue="speech") == ["t1r2", "t1r3"], "the least understood first"
     answer = client.get("/api/review/queue", params={"reviewer": "ada", "size": 1})
@@ -112,9 +112,9 @@ def test_two_label_an_item_and_a_third_decides_where_they_disagree(client):
     assert client.get("/api/review/items/t1r0?reviewer=eve").json()["mine"]["queue"] == "decide"
     told = client.get("/api/review/agreement").json()
     assert told["states"] == [{"state": "decided", "n": 1}]
-    assert [(row["one"], row["other"], row["agree"]) for row in told["pairs"] if row["domain"] == "all"] == [
-        ("ada", "bo", 0.0)
-    ]
+    assert [
+        (row["reviewer_a"], row["reviewer_b"], row["agreement"]) for row in told["pairs"] if row["domain"] == "all"
+    ] == [("ada", "bo", 0.0)]
     assert {row["scorer"] for row in told["scorers"]} == {"verifier", "all together"}
 
 
@@ -136,7 +136,7 @@ def test_nothing_tells_what_others_and_scorers_say_until_one_has_said_ones_own(c
     assert [(one["reviewer"], one["label"], one["comment"]) for one in seen["others"]] == [
         ("bo", "not solved", "the cart is empty")
     ]
-    assert (seen["facts"]["destination"], seen["facts"]["v"]) == ("sft", True)
+    assert (seen["facts"]["destination"], seen["facts"]["success"]) == ("sft", True)
     assert datetime.fromisoformat(seen["mine"]["at"]).tzinfo is not None
 
 

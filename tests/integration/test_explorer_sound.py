@@ -36,7 +36,7 @@ def ws(tmp_path, project) -> Workspace:
     said = [
         {"trajectory_id": mine["trajectory_id"], "utterance": n, "step": at, "asr_text": "add it", "text": "I add it."}
         | {"start_s": start + AHEAD_S, "end_s": end + AHEAD_S, "words": [], "alignment_score": 1.0}
-        | {"recognizer": "none", "refined_by": "rules", "confidence": 1.0, "doubtful": False}
+        | {"recognizer": "none", "refined_by": "rules", "confidence": 1.0, "low_confidence": False}
         for n, (at, (start, end)) in enumerate(((0, first), (2, last)))
     ]
     write_partition(found, "tasks", 1, "ingest", [asked])
@@ -44,7 +44,7 @@ def ws(tmp_path, project) -> Workspace:
     write_partition(found, "trajectories", 1, "rollout", [played])
     write_partition(found, "steps", 1, "ingest", [step(mine, n, total=3) for n in range(3)])
     write_partition(found, "images", 1, "ingest", [image_row(n) for n in range(3)])
-    write_partition(found, "thoughts", 1, "ingest", said)
+    write_partition(found, "utterances", 1, "ingest", said)
     return found
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from aged_tables import age_tables
 from click.testing import CliRunner
 from processes import PATIENCE_S
 
@@ -54,8 +55,10 @@ def aged(ws: Workspace) -> Workspace:
 
 
 @pytest.fixture
-def old(one_iteration: Path, tmp_path: Path) -> Workspace:
-    return aged(Workspace(shutil.copytree(one_iteration, tmp_path / "ws", symlinks=True)))
+def old(three_iterations: Path, tmp_path: Path) -> Workspace:
+    ws = Workspace(shutil.copytree(three_iterations, tmp_path / "ws", symlinks=True))
+    age_tables(ws)
+    return aged(ws)
 
 
 def flywheel(ws: Workspace, *words: str) -> tuple[int, str]:
@@ -80,16 +83,16 @@ def test_other_commands_say_what_to_type(old, words):
     assert "`flywheel workspace migrate`" in output
 
 
-def test_what_was_recorded_stands_by_the_names_of_today(old, one_iteration):
+def test_what_was_recorded_stands_by_the_names_of_today(old, three_iterations):
     code, output = flywheel(old, "workspace", "migrate")
     assert code == 0
     for said in ("params.yaml: policy.space -> ", "iterations/001/params.yaml: ", "001/dvc.lock: ", "format 1 -> "):
         assert said in output
     assert iteration_params.load_iteration_params(old, 1) == iteration_params.load_iteration_params(
-        Workspace(one_iteration), 1
+        Workspace(three_iterations), 1
     )
     assert is_clean(old)
-    assert list(verify.find_faults(old)) == list(verify.find_faults(Workspace(one_iteration)))
+    assert list(verify.find_faults(old)) == list(verify.find_faults(Workspace(three_iterations)))
     assert flywheel(old, "status")[0] == 0
 
 
@@ -100,7 +103,7 @@ def test_a_second_time_there_is_nothing_to_do(old):
     assert before == {path: path.read_bytes() for path in before}
 
 
-def test_a_killed_one_goes_on(old, one_iteration):
+def test_a_killed_one_goes_on(old, three_iterations):
     """Killed after each file in turn."""
     for written in range(1, 9):
         lines = migrate.migrate_workspace(old)
@@ -112,16 +115,27 @@ def test_a_killed_one_goes_on(old, one_iteration):
         lines.close()
     assert old.read_format() == FORMAT
     assert iteration_params.load_iteration_params(old, 1) == iteration_params.load_iteration_params(
-        Workspace(one_iteration), 1
+        Workspace(three_iterations), 1
     )
     assert is_clean(old)
 
 
 def test_what_was_set_aside_comes_along(old):
-    aside = Workspace(old.state / "aside" / "after-000-1")
-    shutil.copytree(old.root / "iterations" / "001", aside.iteration(1))
-    assert f".flywheel/aside/{aside.root.name}/iterations/001/params.yaml: " in flywheel(old, "workspace", "migrate")[1]
-    config.load_settings(aside.frozen_params(1))
+    """And stands on what stayed when it is brought back."""
+    aside = Workspace(old.state / "aside" / "after-002-1")
+    for path in (*old.data.glob("*/iteration=003"), old.root / "models" / "iteration=003", old.iteration(3)):
+        target = aside.root / path.relative_to(old.root)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        path.rename(target)
+    old.iterations_index.write_text("newest: ['002']\n")
+    code, output = flywheel(old, "workspace", "migrate")
+    assert code == 0
+    for said in ("params.yaml: ", "dvc.lock: ", ": "):
+        assert f".flywheel/aside/{aside.root.name}/iterations/003" + "/" * (said != ": ") + said in output
+    assert flywheel(old, "iteration", "rollback", "--undo")[0] == 0
+    assert not aside.root.exists()
+    assert is_clean(old)
+    assert list(verify.find_faults(old)) == []
 
 
 def test_a_workspace_in_git_is_committed(old):

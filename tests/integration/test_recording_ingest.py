@@ -33,7 +33,7 @@ SETTINGS = Settings()
 TABLES = {
     "trajectories": "trajectory",
     "steps": "steps",
-    "thoughts": "thought_rows",
+    "utterances": "thought_rows",
     "events": "event_rows",
     "images": "image_rows",
     "reviews": "review_rows",
@@ -117,7 +117,7 @@ def test_clicks_on_nothing_are_slips(recordings):
     marked, meant = set(), set()
     for name, told in truth.items():
         steps = ingest_session(recordings / name, FixedRecognizer(), SETTINGS, 1).steps
-        marked |= {(name, step.step) for step in steps if step.slip}
+        marked |= {(name, step.step) for step in steps if step.misclick}
         meant |= {(name, step) for step, thought in enumerate(told["thoughts"]) if thought == "Maybe here."}
     assert marked <= meant
     assert len(marked) > len(meant) / 2 > 1
@@ -130,11 +130,14 @@ def test_without_names_of_elements_no_click_is_a_slip(recordings, tmp_path):
     marks = []
     for number, name in enumerate(slipped):
         copied = shutil.copytree(recordings / name, tmp_path / name)
-        marks.append([step.slip for step in ingest_session(copied, FixedRecognizer(), SETTINGS, 1).steps])
+        marks.append([step.misclick for step in ingest_session(copied, FixedRecognizer(), SETTINGS, 1).steps])
         events = [json.loads(line) for line in (copied / "events.jsonl").read_text().splitlines()]
         bare = [event | ({} if event["kind"] == "type" else {"text": ""}) for event in events]
         (copied / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in bare))
-        marks[number] = [marks[number], [s.slip for s in ingest_session(copied, FixedRecognizer(), SETTINGS, 1).steps]]
+        marks[number] = [
+            marks[number],
+            [s.misclick for s in ingest_session(copied, FixedRecognizer(), SETTINGS, 1).steps],
+        ]
     assert any(any(before) for before, _ in marks)
     assert not any(any(after) for _, after in marks)
 
@@ -153,8 +156,8 @@ def test_a_recording_of_a_template_that_is_held_out_is_not_learnt_from(recording
 def test_what_was_hardly_understood_is_kept_and_marked_and_is_no_thought_to_learn_from(recordings):
     sure = ingest_session(recordings / "000-tiles-anna", FixedRecognizer(), SETTINGS, 3)
     unsure = ingest_session(recordings / "000-tiles-anna", FixedRecognizer(0.4), SETTINGS, 3)
-    assert {(row["doubtful"], round(row["confidence"], 3)) for row in sure.thought_rows} == {(False, 0.9)}
-    assert {(row["doubtful"], round(row["confidence"], 3)) for row in unsure.thought_rows} == {(True, 0.4)}
+    assert {(row["low_confidence"], round(row["confidence"], 3)) for row in sure.thought_rows} == {(False, 0.9)}
+    assert {(row["low_confidence"], round(row["confidence"], 3)) for row in unsure.thought_rows} == {(True, 0.4)}
     # The rules make as fluent a sentence of it; what is trained on has none of it.
     assert {row["text"] for row in unsure.thought_rows} == {"I take the tile."}
     assert {(step.thought, "tile" in step.raw_text) for step in unsure.steps} == {("", False)}

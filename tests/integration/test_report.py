@@ -57,7 +57,7 @@ class Page(HTMLParser):
 def test_worlds_and_rises_are_told_as_the_views_say(ws):
     with database.connect_catalog(ws) as connection:
         told, rises = figures.query_world_success(connection), figures.query_p_v1_rises(connection)
-        newest = database.query_rows(connection, "FROM templates WHERE iteration = 2")
+        newest = database.query_rows(connection, "FROM template_success WHERE iteration = 2")
     assert sum(row["tasks"] for row in told) == sum(row["tasks"] for row in newest) > 0
     for row in told:
         own = [one for one in newest if one["world"] == row["world"]]
@@ -65,7 +65,9 @@ def test_worlds_and_rises_are_told_as_the_views_say(ws):
             mean = sum(one[name] * one["tasks"] for one in own) / sum(one["tasks"] for one in own)
             assert row[name] == pytest.approx(mean)
         assert row["mixed"] == sum(one["mixed"] for one in own)
-        assert row["no_action"] == pytest.approx(sum(one["broken"] for one in own) / sum(one["steps"] for one in own))
+        assert row["invalid_step_fraction"] == pytest.approx(
+            sum(one["invalid_steps"] for one in own) / sum(one["steps"] for one in own)
+        )
     assert [row["iteration"] for row in rises] == [2]
 
 
@@ -220,7 +222,7 @@ def test_the_last_screen_cuts_nothing_off_with_the_domains_of_the_main_job(ws, m
             "to_quarantine": 4,
             "promoted": False,
             "minutes": 10.5,
-            "success": {name: {"before": 0.25, "after": 0.5} for name in ("control", "games", "sites")},
+            "held_out_success": {name: {"before": 0.25, "after": 0.5} for name in ("control", "games", "sites")},
         }
     ]
     monkeypatch.setattr(figures, "query_report_iterations", lambda connection: rows)

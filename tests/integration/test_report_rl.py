@@ -121,8 +121,8 @@ def test_the_funnel_and_a_view_say_so_in_sql(ws):
         row["name"]: row["rows"] for row in database.query_catalog(ws, "FROM funnel WHERE iteration = 1").to_pylist()
     }
     assert (funnel["rl_tasks"], funnel["rl_sampled_less"]) == (12, 8)
-    less = database.query_catalog(ws, "FROM sampled_less WHERE stage = 'rl-games'").to_pylist()
+    less = database.query_catalog(ws, "FROM downsampled_tasks WHERE stage = 'rl-games'").to_pylist()
     assert {row["reason"] for row in less} == {"always solved", "never solved", "level not reached"}
     always = next(row for row in less if row["reason"] == "always solved")
-    assert (always["success"], always["groups"], round(always["relative"], 2)) == (1.0, 3, 0.6)
+    assert (always["success_rate"], always["groups"], round(always["relative_prob"], 2)) == (1.0, 3, 0.6)
     assert always["instruction"]

@@ -140,7 +140,7 @@ def test_a_scorer_judges_stored_trajectories_anew(recorded, monkeypatch):
     assert flywheel(recorded, "data", "reroute", 2, "--scorer", "verifier", "--write")[0] == 0
     long = {row["trajectory_id"] for row in rows(recorded, "trajectories", 2, "rollout") if row["steps"] >= 4}
     scored = {row["trajectory_id"]: row for row in rows(recorded, "scores", 2, "score")}
-    assert {name for name, row in scored.items() if row["v"]} == long & scored.keys()
+    assert {name for name, row in scored.items() if row["success"]} == long & scored.keys()
     assert {row["trajectory_id"] for row in rows(recorded, "sft", 2)} <= long
     assert stage_records.changed_stages(recorded) == {}
     by_stage = list(
@@ -285,10 +285,10 @@ def test_a_decision_leaves_the_large_tables_as_they_are(ws):
     files = {path.stat().st_ino for path in ws.partition("steps", 1, "rollout").iterdir()}
     flywheel(ws, "data", "reroute", 1, "--write")
     assert {path.stat().st_ino for path in ws.partition("steps", 1, "rollout").iterdir()} == files
-    signed, stores = partitions.partition_files(ws, "signatures", 1, "route"), store_ids(ws)
+    signed, stores = partitions.partition_files(ws, "trajectory_hashes", 1, "route"), store_ids(ws)
     flywheel(ws, "data", "reroute", 1, "--threshold", 0.4, "--write")
     assert store_ids(ws) != stores
-    assert partitions.partition_files(ws, "signatures", 1, "route") == signed  # by content: they are named by it
+    assert partitions.partition_files(ws, "trajectory_hashes", 1, "route") == signed  # by content: they are named by it
 
 
 def store_ids(ws) -> list[list[str]]:

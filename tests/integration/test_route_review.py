@@ -45,11 +45,11 @@ def sources(ws: Workspace) -> list[dict]:
 
 
 def opposite(one: route_review.RouteQuestion) -> str:
-    return "not solved" if one.v else "solved"
+    return "not solved" if one.success else "solved"
 
 
 def same(one: route_review.RouteQuestion) -> str:
-    return "solved" if one.v else "not solved"
+    return "solved" if one.success else "not solved"
 
 
 def say(ws: Workspace, one: route_review.RouteQuestion, said: str, reviewer: str = "ada") -> None:
@@ -70,10 +70,10 @@ def test_doubtful_ones_weigh_more(ws):
     scores = partitions.read_partition(ws, "scores", 1, "score").to_pylist()
     sound = {name for name, store in stores(ws).items() if store != "quarantine"}
     own = [row for row in scores if row["trajectory_id"].startswith("t1") and row["trajectory_id"] in sound]
-    rolled = [row for row in own if row["v"]]
+    rolled = [row for row in own if row["success"]]
     doubted = {row["trajectory_id"] for row in rolled[:2]}
-    scores += [row | {"scorer": "judge", "score": 0.0, "v": False} for row in rolled[:2]]
-    low = next(row for row in own if row["v"] is False)
+    scores += [row | {"scorer": "judge", "score": 0.0, "success": False} for row in rolled[:2]]
+    low = next(row for row in own if row["success"] is False)
     low["score"] = 0.95
     partitions.write_partition(ws, "scores", 1, "score", scores)
     found = route_review.open_questions(ws, 1)
@@ -102,7 +102,7 @@ def test_what_people_say_moves_trajectories_and_all_is_recorded(ended):
     after = stores(ws)
     assert {name for name in before if before[name] != after[name]} == {one.trajectory_id for one in found[:2]}
     for one in found[:2]:
-        assert after[one.trajectory_id] == ("ct" if one.v else "sft")
+        assert after[one.trajectory_id] == ("ct" if one.success else "sft")
     (decision,) = routing_decisions.read_decisions(ws, 1)
     assert decision.looked["ended"] == "somebody sent the form"
     assert [row["label"] for row in decision.looked["asked"]] == [
@@ -112,9 +112,9 @@ def test_what_people_say_moves_trajectories_and_all_is_recorded(ended):
     assert "@001.1" in next(iter(manifest.read_manifest(ws, 1).datasets("sft")))
     assert stage_records.unfinished_stages(ws, ("score", "route"), 1) == []
     verdicts = {
-        row["trajectory_id"]: row["v"] for row in partitions.read_partition(ws, "routes", 1, "route").to_pylist()
+        row["trajectory_id"]: row["success"] for row in partitions.read_partition(ws, "routes", 1, "route").to_pylist()
     }
-    assert all(verdicts[one.trajectory_id] is one.v for one in found), "V stays the scorers'"
+    assert all(verdicts[one.trajectory_id] is one.success for one in found), "V stays the scorers'"
     moved = {row["trajectory_id"] for row in database.query_catalog(ws, "FROM route_reviews WHERE moved").to_pylist()}
     assert moved == {one.trajectory_id for one in found[:2]}
 
@@ -122,14 +122,18 @@ def test_what_people_say_moves_trajectories_and_all_is_recorded(ended):
 def test_people_and_the_verifier_are_held_against_each_other(ended):
     ws, found, _ = ended
     (row,) = database.query_catalog(
-        ws, "FROM verifier_beside_people WHERE iteration = 1 AND domain = 'all' AND drawn = 'any'"
+        ws, "FROM verifier_vs_humans WHERE iteration = 1 AND domain = 'all' AND sampling = 'any'"
     ).to_pylist()
-    assert (row["n"], row["both_solved"], row["both_not"]) == (3, int(found[2].v), int(not found[2].v))
-    assert (row["verifier_alone"], row["people_alone"]) == tuple(
-        sum(one.v is v for one in found[:2]) for v in (True, False)
+    assert (row["n"], row["true_positives"], row["true_negatives"]) == (
+        3,
+        int(found[2].success),
+        int(not found[2].success),
     )
-    assert row["agree"] == pytest.approx(1 / 3)
-    assert row["agree_low"] < 1 / 3 < row["agree_high"]
+    assert (row["false_positives"], row["false_negatives"]) == tuple(
+        sum(one.success is v for one in found[:2]) for v in (True, False)
+    )
+    assert row["agreement"] == pytest.approx(1 / 3)
+    assert row["agreement_low"] < 1 / 3 < row["agreement_high"]
 
 
 def test_what_was_said_stands_when_the_stage_is_run_again_or_decides_by_another_rule(ended, tmp_path):
@@ -182,8 +186,8 @@ def test_nobody_answers_and_the_stores_stay_as_they_are(ws):
     )
     assert held.to_pylist()[0]["n"] == sum(store == "sft" for store in before.values())
     assert (
-        database.query_catalog(ws, "SELECT DISTINCT ended FROM route_reviews")
-        .to_pylist()[0]["ended"]
+        database.query_catalog(ws, "SELECT DISTINCT end_reason FROM route_reviews")
+        .to_pylist()[0]["end_reason"]
         .startswith("nobody")
     )
 
@@ -200,7 +204,7 @@ def test_an_end_that_was_killed_is_gone_on_with(ws, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             route_review.end_route_review(ws, 1, "enough")
     reroute.resume_pending_decisions(ws)
-    assert stores(ws)[one.trajectory_id] == ("ct" if one.v else "sft")
+    assert stores(ws)[one.trajectory_id] == ("ct" if one.success else "sft")
     assert route_review.open_questions(ws, 1) == []
 
 
@@ -230,7 +234,7 @@ def test_by_the_command(ws):
         code, told = flywheel(ws, "review", "routes", "--remaining", "cannot tell", "--reviewer", "Bo")
     assert "the run that waits goes on" in told
     route_review.require_route_review(ws, 1, "ct")
-    assert stores(ws)[first] == ("ct" if found[0].v else "sft")
+    assert stores(ws)[first] == ("ct" if found[0].success else "sft")
     assert "nobody is asked" in flywheel(ws, "review", "routes")[1]
 
 

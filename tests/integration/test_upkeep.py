@@ -128,7 +128,9 @@ def test_two_iterations_compared(ws):
         assert by_kind["destination", store] == counted[store, "route"]
     score = {row["iteration"]: row for row in found["numbers"] if row["name"] == "score"}
     scores = [
-        row["score"] for row in partitions.read_partition(ws, "routes", 1, "route").to_pylist() if row["v"] is not None
+        row["score"]
+        for row in partitions.read_partition(ws, "routes", 1, "route").to_pylist()
+        if row["success"] is not None
     ]
     assert score[1]["n"] == len(scores)
     assert score[1]["mean"] == pytest.approx(sum(scores) / len(scores))

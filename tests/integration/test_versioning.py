@@ -192,8 +192,8 @@ def test_changed_work_is_not_thrown_away_unless_forced(done):
 def test_a_stage_with_a_missing_output_is_not_recorded(ws, settings):
     begin_iteration(ws, 1, settings)
     run_stage(ws, "synthesize", 1)
-    shutil.rmtree(ws.partition("general", 1, "synthesize"))
-    with pytest.raises(stage_records.VersioningError, match="general/iteration=001/stage=synthesize"):
+    shutil.rmtree(ws.partition("grounding_examples", 1, "synthesize"))
+    with pytest.raises(stage_records.VersioningError, match="grounding_examples/iteration=001/stage=synthesize"):
         stage_records.record_stage(ws, "synthesize", 1)
     assert not stage_records.is_stage_done(ws, "synthesize", 1)
 

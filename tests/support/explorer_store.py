@@ -48,11 +48,15 @@ def rollouts(ws: Workspace, iteration: int = 1, *, stage: str = "rollout", polic
         ws, "images", iteration, stage, [image_row(n) for n in range(3)]
     )  # that of the fourth step is missing
     judged = [{"trajectory_id": row["trajectory_id"], "scorer": "verifier", "score": row["reward"]} for row in rows]
-    scores = [one | {"v": one["score"] == 1.0, "threshold": 1.0, "detail": ""} for one in judged]
+    scores = [one | {"success": one["score"] == 1.0, "threshold": 1.0, "detail": ""} for one in judged]
     write_partition(ws, "scores", iteration, "evaluate" if stage == "evaluate" else "score", scores)
     if stage == "rollout":
         routes = [
-            {**one, "destination": "sft" if one["v"] else "ct", "reason": "verified" if one["v"] else "not verified"}
+            {
+                **one,
+                "destination": "sft" if one["success"] else "ct",
+                "reason": "verified" if one["success"] else "not verified",
+            }
             for one in scores
         ]
         write_partition(ws, "routes", iteration, "route", [{k: one[k] for k in _ROUTE} for one in routes])
@@ -65,11 +69,13 @@ def held_out(ws: Workspace) -> None:
         rollouts(ws, k, stage="evaluate", policy=policy)
         promoted = {"model": f"m{k}", "digest": policy, "iteration": k, "promoted": True, "reason": ""}
         write_json(ws.promotion(k), promoted)
-    won = [{"trajectory_id": f"t2e{n}", "scorer": "verifier", "score": 1.0 * (n < 2), "v": n < 2} for n in range(6)]
+    won = [
+        {"trajectory_id": f"t2e{n}", "scorer": "verifier", "score": 1.0 * (n < 2), "success": n < 2} for n in range(6)
+    ]
     write_partition(ws, "scores", 2, "evaluate", [one | {"threshold": 1.0, "detail": ""} for one in won])
 
 
-_ROUTE = ("trajectory_id", "destination", "reason", "score", "v")
+_ROUTE = ("trajectory_id", "destination", "reason", "score", "success")
 
 
 @contextmanager

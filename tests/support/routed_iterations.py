@@ -14,7 +14,7 @@ from flywheel.store import partitions
 from flywheel.store.versioning import stage_records
 from flywheel.utils.files import write_json
 
-_OF_INGEST = ("reviews", "thoughts", "events", "images")
+_OF_INGEST = ("reviews", "utterances", "events", "images")
 
 
 def routed(root: Path, **routing: object) -> Workspace:

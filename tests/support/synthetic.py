@@ -47,7 +47,7 @@ def incoming(ws: Workspace, settings: Settings, k: int, *, tasks: int = 10, samp
     held = [task(f"held{n:02d}", *places[n % 4], "eval") for n in range(8)]
     write_partition(ws, "tasks", k, "synthesize", [*train, *held])
     write_partition(ws, "images", k, "synthesize", [])
-    write_partition(ws, "general", k, "synthesize", [])
+    write_partition(ws, "grounding_examples", k, "synthesize", [])
     _metrics(ws, k, "synthesize", [metrics.metric_row("tasks", tasks)], 4)
     ingested(ws, k)
     rolled, scores = [], []
@@ -76,7 +76,7 @@ def incoming(ws: Workspace, settings: Settings, k: int, *, tasks: int = 10, samp
                     "scorer": "verifier:shop",
                     "score": row["reward"],
                     "threshold": 1.0,
-                    "v": good,
+                    "success": good,
                     "detail": "",
                 }
             )
@@ -92,7 +92,7 @@ def incoming(ws: Workspace, settings: Settings, k: int, *, tasks: int = 10, samp
     write_partition(ws, "images", k, "rollout", [image_row(n) for n in range(6)])
     _metrics(ws, k, "rollout", [metrics.metric_row("trajectories", len(rolled))], 61)
     write_partition(ws, "scores", k, "score", scores)
-    verified = sum(row["v"] for row in scores)
+    verified = sum(row["success"] for row in scores)
     _metrics(ws, k, "score", [metrics.fraction_metric_row("p_v1", verified, len(scores))], 0.4)
 
 
@@ -110,7 +110,7 @@ def ingested(ws: Workspace, k: int) -> None:
     said = ("um so i click the uh add button", "I click the Add button.")
     write_partition(
         ws,
-        "thoughts",
+        "utterances",
         k,
         "ingest",
         [
@@ -127,7 +127,7 @@ def ingested(ws: Workspace, k: int) -> None:
                 "recognizer": "pocketsphinx",
                 "refined_by": "rules",
                 "confidence": 0.95 - 0.2 * n,
-                "doubtful": n == 2,
+                "low_confidence": n == 2,
             }
             for row in rows[:2]
             for n in range(3)
@@ -207,7 +207,7 @@ def outgoing(ws: Workspace, k: int) -> None:
                 "scorer": "verifier:tiles",
                 "score": 1.0,
                 "threshold": 1.0,
-                "v": True,
+                "success": True,
                 "detail": "",
             }
         ],

@@ -122,6 +122,7 @@ def task(name: str, domain: str, world: str, split: str = "train") -> dict:
         "verifier": world,
         "threshold": 1.0,
         "checksum": "c",
+        "environment": "browser",
     }
 
 
@@ -176,8 +177,8 @@ def rl_curriculum(domain: str, k: int) -> list[dict]:
             "groups": 3 - n % 3,
             "successes": won,
             "episodes": 0.0 if why == above[0] else 4.0,
-            "chance": share[why],
-            "relative": 6 * share[why],
+            "sampling_prob": share[why],
+            "relative_prob": 6 * share[why],
             "reason": why,
         }
         for n, (why, won) in enumerate(fates)

@@ -55,7 +55,7 @@ def steps_of(one: Trajectory, count: int = 6) -> Iterator[Step]:
             image_sha256=NAMES[(n + len(one.trajectory_id) + ord(one.trajectory_id[-1])) % len(NAMES)],
             url=f"shop/{n}",
             tool_result="42 files" if n == 1 else None,
-            slip=n == 2 if human else None,
+            misclick=n == 2 if human else None,
         )
         if n == 2 and not human:
             step = replace(step, parse_error="no action", action=None, action_type=None)
@@ -85,7 +85,7 @@ def stores(ws):
         for store, numbers in (("sft", (0, 1)), ("ct", (2, 3))):
             chosen = [record_to_row("trajectories", played[n]) for n in numbers]
             named = [{name: row[name] for name in ("trajectory_id", "task_id", "domain", "source")} for row in chosen]
-            partitions.write_partition(ws, store, k, "route", named)
+            partitions.write_partition(ws, store, k, "route", [row | {"weight": 1.0} for row in named])
         general = [
             {
                 "sample_id": f"g{k}{n}",
@@ -96,8 +96,8 @@ def stores(ws):
             }
             for n in range(3)
         ]
-        partitions.write_partition(ws, "general", k, "synthesize", general)
-        data = (*DATA, ("general", "synthesize"))
+        partitions.write_partition(ws, "grounding_examples", k, "synthesize", general)
+        data = (*DATA, ("grounding_examples", "synthesize"))
         read = manifest.write_manifest(ws, k, window=1, data=data)
     return ws, read
 
@@ -124,12 +124,13 @@ def test_a_step_counts_where_it_is_imitated(ws):
     one = trajectory(1, 0)
     kinds = [(error, slip) for error in (None, "", "no action") for slip in (None, False, True)]
     steps = [
-        replace(step, parse_error=error, slip=slip) for step, (error, slip) in zip(steps_of(one, 9), kinds, strict=True)
+        replace(step, parse_error=error, misclick=slip)
+        for step, (error, slip) in zip(steps_of(one, 9), kinds, strict=True)
     ]
     manifest.init_first_checkpoint(ws, digest="base")
     partitions.write_partition(ws, "steps", 1, "rollout", [record_to_row("steps", step) for step in steps])
     row = record_to_row("trajectories", one)
-    stored = {name: row[name] for name in ("trajectory_id", "task_id", "domain", "source")}
+    stored = {name: row[name] for name in ("trajectory_id", "task_id", "domain", "source")} | {"weight": 1.0}
     for store, rows in (("ct", [stored]), ("sft", [])):
         partitions.write_partition(ws, store, 1, "route", rows)
     read = manifest.write_manifest(ws, 1, window=1, data=[("steps", "rollout")])
@@ -185,7 +186,7 @@ def test_only_the_screens_of_what_is_drawn_are_needed(stores, encoder, tmp_path)
     for k in PLAYED:
         partitions.write_partition(ws, "images", k, "rollout", image_rows({name: SCREENS[name] for name in shown}))
         partitions.write_partition(ws, "images", k, "synthesize", [])
-        read = manifest.write_manifest(ws, k, window=1, data=(*DATA, ("general", "synthesize")))
+        read = manifest.write_manifest(ws, k, window=1, data=(*DATA, ("grounding_examples", "synthesize")))
     (one,) = dataset.load_examples(ws, read, [ExampleRef("t12", 1, False)], encoder, SETTINGS, tmp_path)
     assert one.step == 1
     assert sum(path.stat().st_size for path in tmp_path.glob("screens")) == sum(len(SCREENS[name]) for name in shown)
@@ -222,7 +223,7 @@ def test_what_is_lost_is_named(stores, encoder, tmp_path):
     rows = [record_to_row("steps", step) for one in PLAYED[2] for step in steps_of(one)]
     rows[0] |= {"token_ids": None, "raw_text": None}
     partitions.write_partition(ws, "steps", 2, "rollout", rows)
-    read = manifest.write_manifest(ws, 2, window=1, data=(*DATA, ("general", "synthesize")))
+    read = manifest.write_manifest(ws, 2, window=1, data=(*DATA, ("grounding_examples", "synthesize")))
     with pytest.raises(DataError, match=r"neither tokens nor a text.*trajectory t20, step 0"):
         dataset.load_examples(ws, read, [ExampleRef("t20", 0, False)], encoder, SETTINGS, tmp_path)
 

@@ -54,7 +54,7 @@ def test_samples_of_one_task_with_the_same_steps_weigh_together_as_one(made):
         assert row["weight"] == pytest.approx(1 / same)
         assert (name in near) == (same > 1)
     for row in near.values():
-        one, twin = stores[row["trajectory_id"]], stores[row["twin"]]
+        one, twin = stores[row["trajectory_id"]], stores[row["duplicate_of"]]
         assert (one["task_id"], one["store"], one["weight"]) == (twin["task_id"], twin["store"], row["weight"])
 
 
@@ -75,13 +75,13 @@ def test_the_next_iteration_knows_the_one_before_by_what_was_kept_of_it(made):
             row["seed"] = first[row["task_id"].replace("i2", "i1")]["seed"]
     partitions.write_partition(ws, "tasks", 2, "synthesize", again)
     built(ws, settings, 1)
-    before = {row["trajectory_id"] for row in rows(ws, "signatures")}
+    before = {row["trajectory_id"] for row in rows(ws, "trajectory_hashes")}
     partitions.write_partition(ws, "steps", 1, "rollout", [])  # of the iteration before, its signatures alone are read
     built(ws, settings, 2)
-    assert before & {row["twin"] for row in rows(ws, "duplicates", 2)}
+    assert before & {row["duplicate_of"] for row in rows(ws, "duplicates", 2)}
     alone = settings.model_copy(update={"routing": settings.routing.model_copy(update={"dedup_window": 0})})
     built(ws, alone, 2)
-    assert not before & {row["twin"] for row in rows(ws, "duplicates", 2)}
+    assert not before & {row["duplicate_of"] for row in rows(ws, "duplicates", 2)}
 
 
 def test_what_is_near_an_evaluation_task_is_set_aside_with_its_reason(made):
@@ -105,5 +105,5 @@ def test_the_manifest_names_what_later_iterations_compare_with(made):
     ws, settings = made
     built(ws, settings)
     named = manifest.read_manifest(ws, 1)
-    assert [shard.rows for shard in named.shards("signatures")] == [len(rows(ws, "signatures"))]
+    assert [shard.rows for shard in named.shards("trajectory_hashes")] == [len(rows(ws, "trajectory_hashes"))]
     assert named.shards("screen_hashes")

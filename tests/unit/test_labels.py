@@ -34,7 +34,7 @@ def reviewed(ws: Workspace) -> None:
     rows = [trajectory(f"t{n:02d}", tasks[kind]) for n, kind in enumerate(KINDS)]
     partitions.write_partition(ws, "trajectories", 1, "rollout", rows)
     scores = [
-        {"trajectory_id": row["trajectory_id"], "scorer": "verifier", "score": float(v), "threshold": 1.0, "v": v}
+        {"trajectory_id": row["trajectory_id"], "scorer": "verifier", "score": float(v), "threshold": 1.0, "success": v}
         for row, v in zip(rows, VERDICTS, strict=True)
     ]
     partitions.write_partition(ws, "scores", 1, "score", scores)
@@ -57,7 +57,7 @@ def kappa(one: list[str], other: list[str]) -> float:
 
 
 def test_no_folder_is_no_label(ws):
-    assert ask(ws, "FROM labels") == ask(ws, "FROM reviews") == ask(ws, "FROM scorers_beside_people") == []
+    assert ask(ws, "FROM labels") == ask(ws, "FROM reviews") == ask(ws, "FROM scorers_vs_humans") == []
 
 
 def test_each_reviewer_has_a_file_that_grows_and_the_newest_label_counts(ws):
@@ -141,27 +141,29 @@ def test_labels_are_lines_of_json_that_git_can_join(ws):
 def test_agreement_is_cohens_kappa_of_those_who_did_not_see_one_another(ws):
     reviewed(ws)
     found = {row["domain"]: row for row in ask(ws, "FROM reviewer_agreement")}
-    assert {(row["one"], row["other"]) for row in found.values()} == {("ada", "bo")}, "eve was asked to decide"
+    assert {(row["reviewer_a"], row["reviewer_b"]) for row in found.values()} == {("ada", "bo")}, (
+        "eve was asked to decide"
+    )
     for domain, row in found.items():
         both = [n for n in range(11) if domain in ("all", KINDS[n])]
         one, other = ([SAID[name][n] for n in both] for name in ("ada", "bo"))
         assert row["n"] == len(both)
-        assert row["agree"] == pytest.approx(sum(a == b for a, b in zip(one, other, strict=True)) / len(both))
+        assert row["agreement"] == pytest.approx(sum(a == b for a, b in zip(one, other, strict=True)) / len(both))
         assert row["kappa"] == pytest.approx(kappa(one, other))
     assert found.keys() == {"all", "games", "sites"}
-    assert found["all"]["agree"] == pytest.approx(8 / 11)
+    assert found["all"]["agreement"] == pytest.approx(8 / 11)
     # Known: 11 pairs, of which 4 + 3 + 1 agree; margins 5, 5, 1 and 6, 4, 1.
     assert found["all"]["kappa"] == pytest.approx((8 / 11 - 51 / 121) / (1 - 51 / 121))
     labels.append_label(ws, label("t03", "n", "ada", at=9))
     (row,) = ask(ws, "FROM reviewer_agreement WHERE domain = 'all'")
-    assert row["agree"] == pytest.approx(8 / 11), "she has seen by then what the other says"
+    assert row["agreement"] == pytest.approx(8 / 11), "she has seen by then what the other says"
 
 
 def test_two_who_always_say_the_same_one_thing_have_no_kappa(ws):
     partitions.write_partition(ws, "trajectories", 1, "rollout", [trajectory("t0", task("k", "games", "tiles"))])
     for reviewer in ("ada", "bo"):
         labels.append_label(ws, label("t0", "s", reviewer))
-    assert {(row["domain"], row["agree"], row["kappa"]) for row in ask(ws, "FROM reviewer_agreement")} == {
+    assert {(row["domain"], row["agreement"], row["kappa"]) for row in ask(ws, "FROM reviewer_agreement")} == {
         ("all", 1.0, None),
         ("games", 1.0, None),
     }
@@ -184,10 +186,10 @@ def test_most_decide_and_where_none_has_most_the_third(ws):
 def test_scorers_are_held_against_people_by_domain(ws):
     reviewed(ws)
     partitions.write_partition(
-        ws, "routes", 1, "route", [{"trajectory_id": "t00", "destination": "ct", "score": 0.0, "v": False}]
+        ws, "routes", 1, "route", [{"trajectory_id": "t00", "destination": "ct", "score": 0.0, "success": False}]
     )
-    rows = ask(ws, "FROM scorers_beside_people")
-    found = {(row["scorer"], row["drawn"], row["domain"]): row for row in rows}
+    rows = ask(ws, "FROM scorers_vs_humans")
+    found = {(row["scorer"], row["sampling"], row["domain"]): row for row in rows}
     truth = {0: True, 1: True, 2: True, 3: True, 4: False, 5: False, 6: False, 9: True, 10: False}
     for drawn, domain in (("any", "all"), ("any", "games"), ("any", "sites"), ("random", "all"), ("random", "games")):
         of = [n for n in truth if domain in ("all", KINDS[n]) and (drawn == "any" or n % 2)]
@@ -196,7 +198,7 @@ def test_scorers_are_held_against_people_by_domain(ws):
             sum(test(n) for n in of)
             for test in (lambda n: VERDICTS[n] and truth[n], lambda n: VERDICTS[n], lambda n: truth[n])
         )
-        assert (row["n"], row["hits"], row["verified"], row["solved"]) == (len(of), hits, verified, solved)
+        assert (row["n"], row["true_positives"], row["verified"], row["solved"]) == (len(of), hits, verified, solved)
         assert row["precision"] == pytest.approx(hits / verified)
         assert row["recall"] == pytest.approx(hits / solved)
     total = found["verifier", "any", "all"]

@@ -27,14 +27,13 @@ def test_rows_are_those_that_a_filter_gives(tmp_path_factory, files, wanted, gro
         every += rows
         folder = ws.partition("steps", k, "rollout")
         folder.mkdir(parents=True)
-        # As an earlier version wrote them: a file without a list, and without the column that came later.
-        older = pa.schema([field for field in TABLES["steps"] if field.name != "slip"], TABLES["steps"].metadata)
+        # As an earlier version wrote them: a file without a list.
         paths.append(folder / "part-00000.parquet")
-        pq.write_table(pa.Table.from_pylist(rows, schema=older), paths[-1], row_group_size=group)
+        pq.write_table(pa.Table.from_pylist(rows, schema=TABLES["steps"]), paths[-1], row_group_size=group)
     names = {f"t{n:02d}" for n in wanted}
-    found = partitions.find_rows(ws, "steps", paths, "trajectory_id", names, ("slip", "step", "trajectory_id"))
-    assert found.column_names == ["trajectory_id", "step", "slip"]
-    assert found.to_pylist() == [row | {"slip": None} for row in every if row["trajectory_id"] in names]
+    found = partitions.find_rows(ws, "steps", paths, "trajectory_id", names, ("misclick", "step", "trajectory_id"))
+    assert found.column_names == ["trajectory_id", "step", "misclick"]
+    assert found.to_pylist() == [row | {"misclick": None} for row in every if row["trajectory_id"] in names]
     seen = pa.concat_tables(partitions.scan_columns(ws, "steps", paths, ("step",)))["step"].to_pylist() if every else []
     assert seen == [row["step"] for row in every]
 

@@ -39,12 +39,12 @@ names = st.lists(st.text(min_size=1, max_size=8), unique=True, max_size=30)
 @given(names)
 def test_what_is_written_is_read_back_sorted(tmp_path, ids):
     ws = Workspace(tmp_path / str(next(numbers)))
-    manifest = partitions.write_partition(ws, "general", 7, "synthesize", [general(name) for name in ids])
-    back = partitions.read_partition(ws, "general", 7, "synthesize")
-    assert back.schema.equals(TABLES["general"])
+    manifest = partitions.write_partition(ws, "grounding_examples", 7, "synthesize", [general(name) for name in ids])
+    back = partitions.read_partition(ws, "grounding_examples", 7, "synthesize")
+    assert back.schema.equals(TABLES["grounding_examples"])
     assert back["sample_id"].to_pylist() == sorted(ids, key=str.encode)
     assert manifest.rows == len(ids)
-    assert manifest == partitions.partition_manifest(ws, "general", 7, "synthesize")
+    assert manifest == partitions.partition_manifest(ws, "grounding_examples", 7, "synthesize")
 
 
 @pytest.mark.parametrize("table", TABLES)
@@ -60,45 +60,47 @@ def test_every_table_has_an_empty_partition_and_a_sort(ws, table):
 
 def test_the_same_rows_give_the_same_bytes(ws):
     rows = [general("b"), general("a")]
-    one = partitions.write_partition(ws, "general", 1, "synthesize", rows)
-    two = partitions.write_partition(ws, "general", 1, "synthesize", rows[::-1])
+    one = partitions.write_partition(ws, "grounding_examples", 1, "synthesize", rows)
+    two = partitions.write_partition(ws, "grounding_examples", 1, "synthesize", rows[::-1])
     assert one == two
 
 
 def test_a_partition_is_replaced_as_a_whole(ws):
-    partitions.write_partition(ws, "general", 1, "synthesize", [general("a"), general("b")])
-    partitions.write_partition(ws, "general", 1, "synthesize", [general("c")])
-    assert partitions.read_partition(ws, "general", 1, "synthesize")["sample_id"].to_pylist() == ["c"]
-    assert [path.name for path in (ws.data / "general" / "iteration=001").iterdir()] == ["stage=synthesize"]
+    partitions.write_partition(ws, "grounding_examples", 1, "synthesize", [general("a"), general("b")])
+    partitions.write_partition(ws, "grounding_examples", 1, "synthesize", [general("c")])
+    assert partitions.read_partition(ws, "grounding_examples", 1, "synthesize")["sample_id"].to_pylist() == ["c"]
+    assert [path.name for path in (ws.data / "grounding_examples" / "iteration=001").iterdir()] == ["stage=synthesize"]
 
 
 def test_a_reader_that_its_writer_always_outruns_holds_it_off_in_the_end(ws):
     written = itertools.count(1)
-    folder = ws.partition("general", 1, "synthesize")
+    folder = ws.partition("grounding_examples", 1, "synthesize")
 
     def write() -> None:
-        partitions.write_partition(ws, "general", 1, "synthesize", [general(f"s{next(written)}")])
+        partitions.write_partition(ws, "grounding_examples", 1, "synthesize", [general(f"s{next(written)}")])
 
     def read() -> list[list[str]]:
-        paths = partitions.partition_files(ws, "general", 1, "synthesize")
+        paths = partitions.partition_files(ws, "grounding_examples", 1, "synthesize")
         with contextlib.suppress(DataError):
             with partitions.lock_partition(folder, 0.0):
                 pass
             write()  # at the worst moment, whenever it may
-        return [partitions.read_partition_file(ws, "general", path)["sample_id"].to_pylist() for path in paths]
+        return [
+            partitions.read_partition_file(ws, "grounding_examples", path)["sample_id"].to_pylist() for path in paths
+        ]
 
     write()
     assert partitions.retry_while_replaced(read) == [["s5"]]
     write()  # nobody holds it off any more
-    assert partitions.read_partition(ws, "general", 1, "synthesize")["sample_id"].to_pylist() == ["s6"]
+    assert partitions.read_partition(ws, "grounding_examples", 1, "synthesize")["sample_id"].to_pylist() == ["s6"]
 
 
 def test_a_file_that_is_lost_is_told_and_not_waited_for(ws):
-    partitions.write_partition(ws, "general", 1, "synthesize", [general("a")])
-    (path,) = partitions.partition_files(ws, "general", 1, "synthesize")
+    partitions.write_partition(ws, "grounding_examples", 1, "synthesize", [general("a")])
+    (path,) = partitions.partition_files(ws, "grounding_examples", 1, "synthesize")
     path.unlink()
     with pytest.raises(partitions.PartMissing, match="missing") as caught:
-        partitions.read_partition(ws, "general", 1, "synthesize")
+        partitions.read_partition(ws, "grounding_examples", 1, "synthesize")
     assert caught.value.folder == path.parent
 
 
@@ -106,18 +108,21 @@ def test_a_file_that_is_lost_is_told_and_not_waited_for(ws):
 def test_many_rows_are_cut_into_files_each_in_order(ws, monkeypatch, backwards):
     monkeypatch.setattr(partitions, "_RUN_BYTES", 400)
     rows = [general(f"s{n:03d}") for n in range(40)]
-    with partitions.open_partition_writer(ws, "general", 1, "synthesize") as writer:
+    with partitions.open_partition_writer(ws, "grounding_examples", 1, "synthesize") as writer:
         for first in range(0, 40, 5):
             batch = rows[first : first + 5]
-            writer.write(partitions.table_from_rows("general", batch[::-1] if backwards else batch))
+            writer.write(partitions.table_from_rows("grounding_examples", batch[::-1] if backwards else batch))
     found = [
-        pq.read_table(path, partitioning=None) for path in partitions.partition_files(ws, "general", 1, "synthesize")
+        pq.read_table(path, partitioning=None)
+        for path in partitions.partition_files(ws, "grounding_examples", 1, "synthesize")
     ]
     assert len(found) >= 3
     assert all(part["sample_id"].to_pylist() == sorted(part["sample_id"].to_pylist()) for part in found)
-    back = partitions.read_partition(ws, "general", 1, "synthesize")["sample_id"].to_pylist()
+    back = partitions.read_partition(ws, "grounding_examples", 1, "synthesize")["sample_id"].to_pylist()
     assert back == [row["sample_id"] for row in rows]
-    pages = pq.ParquetFile(partitions.partition_files(ws, "general", 1, "synthesize")[0]).metadata.row_group(0)
+    pages = pq.ParquetFile(partitions.partition_files(ws, "grounding_examples", 1, "synthesize")[0]).metadata.row_group(
+        0
+    )
     assert [one.column_index for one in pages.sorting_columns] == [0]
 
 
@@ -126,28 +131,28 @@ def test_many_rows_are_cut_into_files_each_in_order(ws, monkeypatch, backwards):
     [
         (general("a", colour="red"), "has no column"),
         (general(None), "column sample_id is empty"),
-        (general("a", kind=3.5), "does not fit table general"),
+        (general("a", kind=3.5), "does not fit table grounding_examples"),
     ],
 )
 def test_rows_that_do_not_fit_are_refused(ws, row, message):
     with pytest.raises(DataError, match=message):
-        partitions.write_partition(ws, "general", 1, "synthesize", [row])
+        partitions.write_partition(ws, "grounding_examples", 1, "synthesize", [row])
     assert not ws.data.exists()
 
 
 def test_a_table_of_another_schema_is_refused(ws):
-    with pytest.raises(DataError, match="do not have the schema of table general"):
-        partitions.write_partition(ws, "general", 1, "synthesize", pa.table({"sample_id": ["a"]}))
+    with pytest.raises(DataError, match="do not have the schema of table grounding_examples"):
+        partitions.write_partition(ws, "grounding_examples", 1, "synthesize", pa.table({"sample_id": ["a"]}))
 
 
 def test_a_cut_off_file_is_named_with_what_to_do(ws):
-    manifest = partitions.write_partition(ws, "general", 1, "synthesize", [general("a")])
+    manifest = partitions.write_partition(ws, "grounding_examples", 1, "synthesize", [general("a")])
     path = ws.resolve(manifest.parts[0].path)
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(DataError, match="not a whole Parquet file") as raised:
-        partitions.read_partition(ws, "general", 1, "synthesize")
-    assert raised.value.where == f"data/general/iteration=001/stage=synthesize/{path.name}"
-    assert "dvc checkout --force data/general/iteration=001/stage=synthesize" in raised.value.fix
+        partitions.read_partition(ws, "grounding_examples", 1, "synthesize")
+    assert raised.value.where == f"data/grounding_examples/iteration=001/stage=synthesize/{path.name}"
+    assert "dvc checkout --force data/grounding_examples/iteration=001/stage=synthesize" in raised.value.fix
 
 
 def test_a_missing_partition_names_its_stage(ws):
@@ -156,91 +161,98 @@ def test_a_missing_partition_names_its_stage(ws):
 
 
 def test_a_full_disk_leaves_the_old_partition_and_no_half_one(ws, monkeypatch):
-    partitions.write_partition(ws, "general", 1, "synthesize", [general("a")])
+    partitions.write_partition(ws, "grounding_examples", 1, "synthesize", [general("a")])
 
     def full(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(partitions.pq, "write_table", full)
     with pytest.raises(DiskFull, match="the disk is full"):
-        partitions.write_partition(ws, "general", 1, "synthesize", [general("b")])
-    assert partitions.read_partition(ws, "general", 1, "synthesize")["sample_id"].to_pylist() == ["a"]
-    assert [path.name for path in (ws.data / "general" / "iteration=001").iterdir()] == ["stage=synthesize"]
+        partitions.write_partition(ws, "grounding_examples", 1, "synthesize", [general("b")])
+    assert partitions.read_partition(ws, "grounding_examples", 1, "synthesize")["sample_id"].to_pylist() == ["a"]
+    assert [path.name for path in (ws.data / "grounding_examples" / "iteration=001").iterdir()] == ["stage=synthesize"]
 
 
 def test_a_column_that_only_a_later_row_has_is_refused_and_not_dropped(ws):
-    with pytest.raises(DataError, match=r"table general has no column \['colour'\] \(row 2\)"):
+    with pytest.raises(DataError, match=r"table grounding_examples has no column \['colour'\] \(row 2\)"):
         partitions.write_partition(
-            ws, "general", 1, "synthesize", [general("a"), general("b"), general("c", colour="red")]
+            ws, "grounding_examples", 1, "synthesize", [general("a"), general("b"), general("c", colour="red")]
         )
-    assert not ws.partition("general", 1, "synthesize").exists()
+    assert not ws.partition("grounding_examples", 1, "synthesize").exists()
 
 
 def a_file(ws, count=3000) -> tuple[Workspace, object]:
     rows = [general(f"s{number:05d}", response=f"answer {number * 7919 % 1009}") for number in range(count)]
-    partitions.write_partition(ws, "general", 1, "synthesize", rows)
-    return partitions.partition_files(ws, "general", 1, "synthesize")[0]
+    partitions.write_partition(ws, "grounding_examples", 1, "synthesize", rows)
+    return partitions.partition_files(ws, "grounding_examples", 1, "synthesize")[0]
 
 
 def test_no_flipped_bit_is_read_in_silence(ws):
     """Wherever it is in the file, a whole reading names it; a reading of some columns never gives other values."""
     path = a_file(ws)
-    sound, right = path.read_bytes(), partitions.read_partition(ws, "general", 1, "synthesize", ["sample_id"])
+    sound, right = (
+        path.read_bytes(),
+        partitions.read_partition(ws, "grounding_examples", 1, "synthesize", ["sample_id"]),
+    )
     for place in range(0, len(sound), max(1, len(sound) // 150)):
         path.write_bytes(sound[:place] + bytes([sound[place] ^ 1 << place % 8]) + sound[place + 1 :])
         with pytest.raises(DataError, match="not a whole Parquet file"):
-            partitions.read_partition(ws, "general", 1, "synthesize")
+            partitions.read_partition(ws, "grounding_examples", 1, "synthesize")
         with contextlib.suppress(DataError):
-            assert partitions.read_partition(ws, "general", 1, "synthesize", ["sample_id"]) == right
+            assert partitions.read_partition(ws, "grounding_examples", 1, "synthesize", ["sample_id"]) == right
 
 
 @pytest.mark.parametrize(
-    "metadata", [{"table": "sft", "schema_version": "1"}, {"table": "general", "schema_version": "99"}, {}]
+    "metadata", [{"table": "sft", "schema_version": "1"}, {"table": "grounding_examples", "schema_version": "99"}, {}]
 )
 def test_a_file_of_another_table_or_version_is_refused(ws, metadata):
     path = a_file(ws, 3)
     rows = pq.read_table(path, partitioning=None).replace_schema_metadata(metadata)
     pq.write_table(rows, path)
-    partitions.write_part_list(path.parent, "general", [partitions.describe_part_file(path, 3, sha256_file(path))])
-    with pytest.raises(DataError, match="expected general, version 1"):
-        partitions.read_partition(ws, "general", 1, "synthesize")
+    partitions.write_part_list(
+        path.parent, "grounding_examples", [partitions.describe_part_file(path, 3, sha256_file(path))]
+    )
+    with pytest.raises(DataError, match="expected grounding_examples, version 1"):
+        partitions.read_partition(ws, "grounding_examples", 1, "synthesize")
 
 
-@pytest.mark.parametrize("damage", ["", "{}", "[]", '{"version": 9, "table": "general", "parts": []}', '{"version": 1'])
+@pytest.mark.parametrize(
+    "damage", ["", "{}", "[]", '{"version": 9, "table": "grounding_examples", "parts": []}', '{"version": 1']
+)
 def test_a_damaged_list_is_named(ws, damage):
     path = a_file(ws, 3).with_name(partitions.PARTS_FILE)
     path.write_text(damage)
     with pytest.raises(DataError, match="not a list of a partition's files") as raised:
-        partitions.read_partition(ws, "general", 1, "synthesize")
-    assert raised.value.where == "data/general/iteration=001/stage=synthesize/_parts.json"
+        partitions.read_partition(ws, "grounding_examples", 1, "synthesize")
+    assert raised.value.where == "data/grounding_examples/iteration=001/stage=synthesize/_parts.json"
 
 
 def test_a_lost_list_or_file_is_no_empty_partition(ws):
     path = a_file(ws, 3)
     path.rename(path.with_suffix(".gone"))
     with pytest.raises(DataError, match="a file of the partition is missing"):
-        partitions.read_partition(ws, "general", 1, "synthesize")
+        partitions.read_partition(ws, "grounding_examples", 1, "synthesize")
     path.with_suffix(".gone").rename(path)
     path.with_name(partitions.PARTS_FILE).unlink()
     with pytest.raises(DataError, match="no such partition"):
-        partitions.read_partition(ws, "general", 1, "synthesize")
+        partitions.read_partition(ws, "grounding_examples", 1, "synthesize")
 
 
 def test_partitions_of_earlier_versions_are_read_and_replaced(ws):
     path = a_file(ws, 3)
     path.with_name(partitions.PARTS_FILE).unlink()
     path.rename(path.with_name("part-00000.parquet"))
-    assert partitions.read_partition(ws, "general", 1, "synthesize").num_rows == 3
-    partitions.write_partition(ws, "general", 1, "synthesize", [general("a")])
-    assert partitions.read_partition(ws, "general", 1, "synthesize").num_rows == 1
+    assert partitions.read_partition(ws, "grounding_examples", 1, "synthesize").num_rows == 3
+    partitions.write_partition(ws, "grounding_examples", 1, "synthesize", [general("a")])
+    assert partitions.read_partition(ws, "grounding_examples", 1, "synthesize").num_rows == 1
     assert len(list(path.parent.iterdir())) == 2
 
 
 def test_a_list_that_counts_other_rows_is_told(tmp_path):
     ws = Workspace(tmp_path)
-    partitions.write_partition(ws, "general", 1, "synthesize", [{"sample_id": "a"}])
-    (path,) = partitions.partition_files(ws, "general", 1, "synthesize")
+    partitions.write_partition(ws, "grounding_examples", 1, "synthesize", [{"sample_id": "a"}])
+    (path,) = partitions.partition_files(ws, "grounding_examples", 1, "synthesize")
     (listed,) = partitions.read_part_list(path.parent)
-    partitions.write_part_list(path.parent, "general", [replace(listed, rows=2)])
+    partitions.write_part_list(path.parent, "grounding_examples", [replace(listed, rows=2)])
     with pytest.raises(DataError, match="it has 1 rows, and its list says 2"):
-        partitions.verify_partition(ws, "general", 1, "synthesize")
+        partitions.verify_partition(ws, "grounding_examples", 1, "synthesize")

@@ -89,7 +89,7 @@ def test_sft_may_take_what_failed_and_still_takes_nothing_unjudged_and_no_record
         "quarantine",
         "ct",
     ]
-    assert [routed[name]["v"] for name in ("won", "lost")] == [True, False]
+    assert [routed[name]["success"] for name in ("won", "lost")] == [True, False]
 
 
 some_trajectories = st.lists(
@@ -150,7 +150,7 @@ def test_the_tables_verdict_is_the_verdict_of_the_rest_of_the_program(trajectori
         verdict = verdicts.get(row["trajectory_id"])
         assert decided["destination"] == by_the_rule(row, verdict)
         v = None if verdict is None else verdict.v
-        assert (decided["v"], decided["score"]) == (v, None if v is None else verdict.score)
+        assert (decided["success"], decided["score"]) == (v, None if v is None else verdict.score)
 
 
 @settings(max_examples=examples(40), deadline=None)

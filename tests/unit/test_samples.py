@@ -74,7 +74,7 @@ async def test_a_slip_is_not_imitated_and_stays_in_the_history(encoder):
     trajectories, steps, images, _ = await rolled_out(lambda context, sampling: LEFT)
     later = next(step for step in steps if step.step > 0)
     slip = {(later.trajectory_id, later.step - 1)}
-    marked = [replace(step, slip=(step.trajectory_id, step.step) in slip) for step in steps]
+    marked = [replace(step, misclick=(step.trajectory_id, step.step) in slip) for step in steps]
     every = {(s.trajectory_id, s.step): s for s in build_agent_examples(trajectories, steps, images, encoder, S.policy)}
     sound = {
         (s.trajectory_id, s.step): s for s in build_agent_examples(trajectories, marked, images, encoder, S.policy)
@@ -105,7 +105,7 @@ def test_general_samples(encoder):
         {"sample_id": f"g{n}", "kind": "where", "image_sha256": name, "instruction": "Which side?", "response": name}
         for n, name in ((2, "b"), (1, "a"))
     ]
-    samples = build_general_examples(table_from_rows("general", rows).to_pylist(), images, encoder, S.policy)
+    samples = build_general_examples(table_from_rows("grounding_examples", rows).to_pylist(), images, encoder, S.policy)
     assert [s.trajectory_id for s in samples] == ["g1", "g2"]
     assert [s.response for s in samples] == [tuple(encoder.encode_text(text)) for text in "ab"]
     assert {s.domain for s in samples} == {"general"}

@@ -94,9 +94,9 @@ def test_a_second_scorer_is_one_file_and_its_name_in_the_settings(attentive, tmp
     assert set(told) == {*((name, judge) for name in ("t1", "t2", "t3") for judge in judges), ("t4", judges[0])}
     assert {row["version"] for row in rows if row["scorer"] == "attentive"} == {"3"}
     fine, lost = told["t1", "attentive"], told["t2", "attentive"]
-    assert (fine["score"], fine["v"], fine["detail"]) == (1.0, True, "2 screens looked at")
+    assert (fine["score"], fine["success"], fine["detail"]) == (1.0, True, "2 screens looked at")
     # Its own failure is no score of 0, and says why.
-    assert (lost["score"], lost["v"], lost["detail"]) == (None, None, "RuntimeError: it is a riddle to me")
+    assert (lost["score"], lost["success"], lost["detail"]) == (None, None, "RuntimeError: it is a riddle to me")
     routes = {
         row["trajectory_id"]: row
         for row in route(partitions.read_partition(ws, "trajectories", 1, "rollout").to_pylist(), rows)
@@ -144,7 +144,7 @@ def test_what_no_scorer_needs_is_not_read(attentive, tmp_path, monkeypatch):
     _, _, rows, _, _ = scored(tmp_path / "attentive", one, routing={"scorers": {"default": ["attentive"]}})
     assert {table for table, _ in read} == {"tasks", "trajectories", "steps", "images", "scores"}
     assert not any("final_state" in columns for table, columns in read if table == "trajectories")
-    assert [(row["scorer"], row["v"]) for row in rows] == [("attentive", True)]
+    assert [(row["scorer"], row["success"]) for row in rows] == [("attentive", True)]
 
 
 def test_other_scorers_are_another_input_of_the_stage(attentive, tmp_path):
@@ -162,7 +162,10 @@ def test_other_scorers_are_another_input_of_the_stage(attentive, tmp_path):
 
 def test_a_verifier_that_cannot_read_the_state_gives_none_and_the_others_go_on(tmp_path):
     _, _, rows, outcome, _ = scored(tmp_path, {"t1": ("sites", None, "Buy it"), "t2": ("sites", 1.0, "Buy it")})
-    assert [(row["trajectory_id"], row["score"], row["v"]) for row in rows] == [("t1", None, None), ("t2", 1.0, True)]
+    assert [(row["trajectory_id"], row["score"], row["success"]) for row in rows] == [
+        ("t1", None, None),
+        ("t2", 1.0, True),
+    ]
     assert rows[0]["scorer"] == "verifier:state:score"
     assert "cannot read the state" in rows[0]["detail"]
     assert outcome.summary["P(V=1)"] == "1.000"

@@ -104,7 +104,7 @@ def test_the_curriculum_begins_from_rejection_sampling(tmp_path):
         row["trajectory_id"]: row["task_id"]
         for row in partitions.read_partition(ws, "trajectories", 1, "rollout").to_pylist()
     }
-    mine = [row["v"] for row in scores if of_task.get(row["trajectory_id"]) == one.task_id]
+    mine = [row["success"] for row in scores if of_task.get(row["trajectory_id"]) == one.task_id]
     assert found.tasks[one.task_id] == (sum(mine), len(mine))
     assert set(found.tasks) == {one.task_id, two.task_id}
     won, n = found.kinds["tiles", "one", 1]

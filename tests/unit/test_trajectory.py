@@ -6,7 +6,6 @@ import dataclasses
 import typing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Annotated
 
 import pyarrow as pa
 import pytest
@@ -19,7 +18,7 @@ from flywheel.agent.parsing.parser import action_fields
 from flywheel.store import schema
 from flywheel.store.partitions import table_from_rows
 from flywheel.store.schema import TABLES, record_from_row, record_to_row
-from flywheel.store.trajectory import ADDED_LATER, NO_COLUMN, Step, Trajectory
+from flywheel.store.trajectory import NO_COLUMN, Step, Trajectory
 
 KINDS = {"steps": Step, "trajectories": Trajectory}
 BESIDE = {"steps": {"sampled_logprobs", "version"}, "trajectories": set()}  # fields that no table holds
@@ -31,7 +30,7 @@ ON_DISK = {
         "token_ids: list<item: int32>, logprobs: list<item: float>, weight_version: string, image_sha256: string, "
         "url: string, tool_result: string, reward: double, terminated: bool, truncated: bool, "
         "started_at: timestamp[us, tz=UTC], ended_at: timestamp[us, tz=UTC], memory: string, observation: string, "
-        "slip: bool, state_score: double"
+        "misclick: bool, state_score: double"
     ),
     "trajectories": (
         "trajectory_id: string, task_id: string, domain: string, world: string, level: int32, instruction: string, "
@@ -105,13 +104,12 @@ def test_an_action_as_fields():
 class Moody(Step):
     """What somebody adds who wants two columns more."""
 
-    mood: Annotated[str | None, ADDED_LATER] = None
-    weight: Annotated[float | None, ADDED_LATER] = None
+    mood: str | None = None
+    weight: float | None = None
     scratch: int = field(default=0, metadata=NO_COLUMN)
 
 
 def test_a_new_column_is_a_field():
     more = {"mood": pa.string(), "weight": pa.float64()}
     assert schema.record_columns(Moody) == {**schema.record_columns(Step), **more}
-    assert schema.added_columns(Moody) == (*schema.added_columns(Step), *more)
     assert list(schema.record_columns(Step)) == schema.TABLES["steps"].names

@@ -94,13 +94,13 @@ async def test_one_table_from_score_to_route(score, threshold, v, store):
             "scorer": "verifier:state:score",
             "score": score,
             "threshold": threshold,
-            "v": v,
+            "success": v,
             "detail": "",
             "version": "1",
         }
     ]
     (decision,) = route([record_to_row("trajectories", trajectory)], rows)
-    assert (decision["destination"], decision["v"], decision["score"]) == (store, v, score)
+    assert (decision["destination"], decision["success"], decision["score"]) == (store, v, score)
     # The end of an episode.
     result = await BrowserEnv(Tab(), page(score), SandboxSettings()).reset(task, 1)
     assert result.terminated is v
@@ -156,7 +156,7 @@ def test_rows_and_back(given):
 
 
 def test_rows_of_an_older_version_are_read():
-    row = {"trajectory_id": "t", "scorer": "verifier:x", "score": 0.5, "threshold": 0.5, "v": True, "detail": ""}
+    row = {"trajectory_id": "t", "scorer": "verifier:x", "score": 0.5, "threshold": 0.5, "success": True, "detail": ""}
     assert verdicts_from_rows([row])["t"] == Verdict(0.5, 0.5, "verifier:x")
 
 
@@ -164,7 +164,7 @@ def test_a_crash_is_no_verdict_and_a_failure_of_the_model_that_is_measured():
     crashed = Trajectory("t1", TASK.task_id, "games", status="crashed", error="the page died")
     judged = judge_episode(TASK, Episode(crashed, (), {}), ScorerSet(Settings()))
     (row,) = (one.row("t1") for one in judged.verdicts)
-    assert (row["score"], row["v"], row["detail"]) == (None, None, "crashed: the page died")
+    assert (row["score"], row["success"], row["detail"]) == (None, None, "crashed: the page died")
     assert (judged.result.score, judged.result.v) == (0.0, False)
 
 

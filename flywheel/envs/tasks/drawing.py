@@ -464,8 +464,7 @@ def task_to_row(task: Task) -> dict[str, Any]:
 
 def task_from_row(row: Mapping[str, Any]) -> Task:
     """Make a task of a row of the table `tasks`; further columns, such as iteration, are ignored."""
-    older = set() if row.get("environment") else {"environment"}  # a column that earlier versions had not
-    fields = {name: row[name] for name in Task.__dataclass_fields__.keys() - older}
+    fields = {name: row[name] for name in Task.__dataclass_fields__}
     return Task(**{**fields, "params": json.loads(row["params"])})
 
 

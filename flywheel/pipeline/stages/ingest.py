@@ -31,7 +31,7 @@ from flywheel.utils.progress import announce
 # A shard, which a kill can lose: so many sessions, or so many bytes of speech (some six minutes in Opus).
 _PER_SHARD, _SPEECH = 24, 2_000_000
 # Table -> the column by which shards may share a row.
-_TABLES = {"steps": None, "thoughts": None, "events": None, "images": "sha256", "tasks": "task_id"}
+_TABLES = {"steps": None, "utterances": None, "events": None, "images": "sha256", "tasks": "task_id"}
 
 
 def _sessions(ctx: StageContext) -> list[SessionFolder]:
@@ -93,7 +93,7 @@ def _work(ctx: StageContext, shard: str, folder: Path) -> list[dict[str, str]]:
     )
     stage_io.write_shard(folder, "tasks", (one.task_row for one in ingested if one.task_row))
     stage_io.write_shard(folder, "steps", (record_to_row("steps", step) for one in ingested for step in one.steps))
-    stage_io.write_shard(folder, "thoughts", (row for one in ingested for row in one.thought_rows))
+    stage_io.write_shard(folder, "utterances", (row for one in ingested for row in one.thought_rows))
     stage_io.write_shard(folder, "events", (row for one in ingested for row in one.event_rows))
     stage_io.write_shard(folder, "images", {row["sha256"]: row for one in ingested for row in one.image_rows}.values())
     stage_io.write_shard(folder, "reviews", (row for one in ingested for row in one.review_rows))
@@ -110,24 +110,26 @@ def _finish(ctx: StageContext, results: dict[str, tuple[Path, Any]]) -> StageRes
             announce(
                 ctx.stage, f"a recording is not used: {row['error']} (mended, it comes again in the next iteration)"
             )
-    thoughts = tables["thoughts"].to_pylist()
+    utterances = tables["utterances"].to_pylist()
     usable = sum(row["status"] != "invalid" for row in trajectories)
-    spoken = len({(row["trajectory_id"], row["step"]) for row in thoughts if row["text"] and not row["doubtful"]})
-    doubtful = sum(bool(row["doubtful"]) for row in thoughts)
+    spoken = len(
+        {(row["trajectory_id"], row["step"]) for row in utterances if row["text"] and not row["low_confidence"]}
+    )
+    doubtful = sum(bool(row["low_confidence"]) for row in utterances)
     figures = [
         metrics.metric_row("sessions", len(trajectories)),
-        metrics.metric_row("utterances", len(thoughts)),
+        metrics.metric_row("utterances", len(utterances)),
         metrics.fraction_metric_row("steps_with_a_thought", spoken, tables["steps"].num_rows),
     ]
-    if thoughts:
-        score = sum(row["alignment_score"] for row in thoughts) / len(thoughts)
-        figures.append(metrics.metric_row("alignment_score", score, n=len(thoughts)))
-        figures.append(metrics.fraction_metric_row("doubtful_thoughts", doubtful, len(thoughts)))
+    if utterances:
+        score = sum(row["alignment_score"] for row in utterances) / len(utterances)
+        figures.append(metrics.metric_row("alignment_score", score, n=len(utterances)))
+        figures.append(metrics.fraction_metric_row("doubtful_thoughts", doubtful, len(utterances)))
     summary = {
         "sessions": len(trajectories),
         "usable": usable,
         "steps": tables["steps"].num_rows,
-        "utterances": len(thoughts),
+        "utterances": len(utterances),
         "steps with a thought": spoken,
         "hardly understood": doubtful,
     }
@@ -181,7 +183,7 @@ def _known(ctx: StageContext, tasks: Iterable[Mapping[str, Any]]) -> dict[str, s
 STAGE = Stage(
     "ingest",
     reads=(Record("sessions"), Record("manifest", previous=True)),
-    writes=("trajectories", "steps", "thoughts", "events", "images", "tasks", "reviews"),
+    writes=("trajectories", "steps", "utterances", "events", "images", "tasks", "reviews"),
     settings=("policy", "sandbox", "recording", "language_model", "synthesis"),
     plan=_plan,
     work=_work,

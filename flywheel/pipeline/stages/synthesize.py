@@ -56,7 +56,7 @@ def _work(ctx: StageContext, folder: Path) -> dict:
             }
         )
     stage_io.write_shard(folder, "tasks", (task_to_row(task) for task in tasks))
-    stage_io.write_shard(folder, "general", rows)
+    stage_io.write_shard(folder, "grounding_examples", rows)
     stage_io.write_shard(folder, "images", images.image_rows(pictures))
     return {}
 
@@ -69,7 +69,7 @@ async def _instruct(ctx: StageContext, tasks: list[Task]) -> list[Task]:
 
 def _finish(ctx: StageContext, folder: Path, result: dict) -> StageResult:
     results = {"synthesize": (folder, result)}
-    manifests = {name: stage_io.gather_shards(ctx, results, name) for name in ("tasks", "general", "images")}
+    manifests = {name: stage_io.gather_shards(ctx, results, name) for name in ("tasks", "grounding_examples", "images")}
     tasks = stage_io.read_stage_rows(ctx, "tasks", ctx.stage)
     train = [task for task in tasks if task["split"] == "train"]
     figures = [metrics.metric_row("tasks", len(train))]
@@ -79,7 +79,7 @@ def _finish(ctx: StageContext, folder: Path, result: dict) -> StageResult:
         "tasks": len(train),
         "held out": len(tasks) - len(train),
         "worlds": len({task["world"] for task in tasks}),
-        "general screens": manifests["general"].rows,
+        "general screens": manifests["grounding_examples"].rows,
     }
     return StageResult(tuple(manifests.values()), tuple(figures), summary)
 
@@ -87,7 +87,7 @@ def _finish(ctx: StageContext, folder: Path, result: dict) -> StageResult:
 STAGE = single_shard_stage(
     "synthesize",
     reads=(Record("levels", previous=True),),
-    writes=("tasks", "general", "images"),
+    writes=("tasks", "grounding_examples", "images"),
     settings=("seed", "policy", "sandbox", "synthesis", "routing"),
     work=_work,
     finish=_finish,

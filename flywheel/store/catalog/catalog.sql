@@ -12,16 +12,16 @@ COMMENT ON MACRO wilson_low IS 'Lower end of Wilson''s 95% interval of k success
 COMMENT ON MACRO wilson_high IS 'Upper end of Wilson''s 95% interval of k successes in n cases';
 
 CREATE VIEW p_v1 AS
-    SELECT r.iteration, coalesce(t.domain, 'all') AS domain, count(*) FILTER (WHERE r.v) AS verified, count(*) AS scored,
+    SELECT r.iteration, coalesce(t.domain, 'all') AS domain, count(*) FILTER (WHERE r.success) AS verified, count(*) AS scored,
         verified / scored AS p, wilson_low(verified, scored) AS low, wilson_high(verified, scored) AS high
     FROM routes r JOIN trajectories t USING (trajectory_id, iteration)
-    WHERE t.stage = 'rollout' AND r.v IS NOT NULL
+    WHERE t.stage = 'rollout' AND r.success IS NOT NULL
     GROUP BY GROUPING SETS ((r.iteration), (r.iteration, t.domain)) ORDER BY r.iteration, domain;
 COMMENT ON VIEW p_v1 IS 'P(V = 1) of the newest model''s rollouts, by iteration and domain';
 COMMENT ON COLUMN p_v1.domain IS '`all` for all of them';
 COMMENT ON COLUMN p_v1.p IS 'verified / scored; `low`, `high`: its 95% interval';
 
-CREATE VIEW success AS
+CREATE VIEW held_out_success AS
     SELECT iteration, domain,
         max(value) FILTER (WHERE name = 'success_before') AS before,
         max(low) FILTER (WHERE name = 'success_before') AS before_low,
@@ -32,12 +32,12 @@ CREATE VIEW success AS
         max(n) FILTER (WHERE name = 'success_after') AS n
     FROM metrics WHERE stage = 'evaluate' AND name IN ('success_before', 'success_after')
     GROUP BY iteration, domain ORDER BY iteration, domain;
-COMMENT ON VIEW success IS 'Held-out success, by iteration and domain';
-COMMENT ON COLUMN success.before IS 'of the predecessor, with its 95% interval';
-COMMENT ON COLUMN success.after IS 'of the merged model, with its 95% interval';
-COMMENT ON COLUMN success.n IS 'episodes of the merged model';
+COMMENT ON VIEW held_out_success IS 'Held-out success, by iteration and domain';
+COMMENT ON COLUMN held_out_success.before IS 'of the predecessor, with its 95% interval';
+COMMENT ON COLUMN held_out_success.after IS 'of the merged model, with its 95% interval';
+COMMENT ON COLUMN held_out_success.n IS 'episodes of the merged model';
 
-CREATE VIEW success_by_stage AS
+CREATE VIEW held_out_success_by_stage AS
     SELECT iteration, domain,
         max(value) FILTER (WHERE name = 'success_before') AS before,
         max(value) FILTER (WHERE name = 'success_ct') AS ct,
@@ -46,9 +46,9 @@ CREATE VIEW success_by_stage AS
         max(value) FILTER (WHERE name = 'success_after') AS merged,
         max(n) FILTER (WHERE name = 'success_after') AS n
     FROM metrics WHERE stage = 'evaluate' GROUP BY iteration, domain HAVING ct IS NOT NULL ORDER BY iteration, domain;
-COMMENT ON VIEW success_by_stage IS
+COMMENT ON VIEW held_out_success_by_stage IS
     'Held-out success after each stage, where `evaluation.stages` is set: which one gains, and which one loses';
-COMMENT ON COLUMN success_by_stage.rl IS 'of the specialists, each in its domain';
+COMMENT ON COLUMN held_out_success_by_stage.rl IS 'of the specialists, each in its domain';
 
 CREATE VIEW funnel AS
     SELECT iteration, position, name, count(id) AS rows FROM (
@@ -58,11 +58,11 @@ CREATE VIEW funnel AS
         UNION ALL SELECT iteration, 3, 'recordings', trajectory_id FROM trajectories WHERE stage = 'ingest'
         UNION ALL SELECT iteration, 4, 'scored', trajectory_id FROM (SELECT DISTINCT iteration, trajectory_id FROM scores
             WHERE stage = 'score')
-        UNION ALL SELECT iteration, 5, 'verified', trajectory_id FROM routes WHERE v
+        UNION ALL SELECT iteration, 5, 'verified', trajectory_id FROM routes WHERE success
         UNION ALL SELECT iteration, 6, 'sft', trajectory_id FROM sft
         UNION ALL SELECT iteration, 7, 'ct', trajectory_id FROM ct
         UNION ALL SELECT iteration, 8, 'quarantine', trajectory_id FROM quarantine
-            WHERE coalesce(of_table, 'trajectories') = 'trajectories'
+            WHERE source_table = 'trajectories'
         UNION ALL SELECT iteration, 9, 'rl_tasks', task_id FROM curriculum
         UNION ALL SELECT iteration, 10, 'rl_sampled_less', task_id FROM curriculum WHERE reason <> ''
         UNION ALL SELECT iteration, 11, 'rl_episodes', trajectory_id FROM trajectories WHERE stage LIKE 'rl-%'
@@ -96,14 +96,14 @@ CREATE VIEW iterations AS
             coalesce(sum(rows) FILTER (WHERE name = 'quarantine'), 0)::BIGINT AS to_quarantine
         FROM funnel GROUP BY iteration
     ), held_out AS (
-        SELECT iteration, map_from_entries(list((domain, before) ORDER BY domain)) AS success_before,
-            map_from_entries(list((domain, after) ORDER BY domain)) AS success
-        FROM success WHERE domain <> 'all' GROUP BY iteration
+        SELECT iteration, map_from_entries(list((domain, before) ORDER BY domain)) AS held_out_success_before,
+            map_from_entries(list((domain, after) ORDER BY domain)) AS held_out_success
+        FROM held_out_success WHERE domain <> 'all' GROUP BY iteration
     ), spent AS (SELECT iteration, sum(minutes) AS minutes FROM stage_minutes GROUP BY iteration)
     SELECT c.iteration, c.tasks, c.trajectories, c.recordings, p.p AS p_v1, p.low AS p_v1_low, p.high AS p_v1_high,
         c.to_sft, c.to_ct, c.to_quarantine,
         c.trajectories + c.recordings = c.to_sft + c.to_ct + c.to_quarantine AS conserved,
-        h.success_before, h.success,
+        h.held_out_success_before, h.held_out_success,
         m.promoted, m.model, s.minutes
     FROM counts c LEFT JOIN p_v1 p ON p.iteration = c.iteration AND p.domain = 'all'
         LEFT JOIN held_out h ON h.iteration = c.iteration
@@ -113,6 +113,6 @@ CREATE VIEW iterations AS
 COMMENT ON VIEW iterations IS 'One row an iteration: what came in, where it went, what it brought';
 COMMENT ON COLUMN iterations.p_v1 IS 'P(V = 1) of the rollouts, with its 95% interval';
 COMMENT ON COLUMN iterations.conserved IS 'every trajectory that came in lies in exactly one store';
-COMMENT ON COLUMN iterations.success_before IS 'held-out success of the predecessor, by domain';
-COMMENT ON COLUMN iterations.success IS 'of the merged model, by domain, such as `success[''games'']`';
+COMMENT ON COLUMN iterations.held_out_success_before IS 'held-out success of the predecessor, by domain';
+COMMENT ON COLUMN iterations.held_out_success IS 'of the merged model, by domain, such as `held_out_success[''games'']`';
 COMMENT ON COLUMN iterations.model IS 'the newest after this iteration';

@@ -47,113 +47,113 @@ CREATE VIEW reviewer_agreement AS
         QUALIFY row_number() OVER (PARTITION BY l.reviewer, l.trajectory_id ORDER BY l."at", l.line) = 1
             AND l.queue <> 'decide'),
     pairs AS (
-        SELECT a.reviewer AS one, b.reviewer AS other, unnest(['all', a.domain]) AS domain, a.label AS of_one,
+        SELECT a.reviewer AS reviewer_a, b.reviewer AS reviewer_b, unnest(['all', a.domain]) AS domain, a.label AS of_one,
             b.label AS of_other
         FROM blind a JOIN blind b
             ON (a.iteration, a.trajectory_id) = (b.iteration, b.trajectory_id) AND a.reviewer < b.reviewer),
     shares AS (
-        SELECT one, other, domain, count(*) AS n, count(*) FILTER (WHERE of_one = of_other) AS alike,
+        SELECT reviewer_a, reviewer_b, domain, count(*) AS n, count(*) FILTER (WHERE of_one = of_other) AS alike,
             (count(*) FILTER (WHERE of_one = 'solved') * count(*) FILTER (WHERE of_other = 'solved')
                 + count(*) FILTER (WHERE of_one = 'not solved') * count(*) FILTER (WHERE of_other = 'not solved')
                 + count(*) FILTER (WHERE of_one = 'cannot tell') * count(*) FILTER (WHERE of_other = 'cannot tell'))
-                / (count(*) * count(*)) AS chance
+                / (count(*) * count(*)) AS chance_agreement
         FROM pairs WHERE domain IS NOT NULL GROUP BY ALL)
-    SELECT one, other, domain, n, alike / n AS agree, wilson_low(alike, n) AS low, wilson_high(alike, n) AS high,
-        chance, if(chance < 1, (agree - chance) / (1 - chance), NULL) AS kappa
-    FROM shares ORDER BY one, other, domain = 'all' DESC, domain;
+    SELECT reviewer_a, reviewer_b, domain, n, alike / n AS agreement, wilson_low(alike, n) AS low, wilson_high(alike, n) AS high,
+        chance_agreement, if(chance_agreement < 1, (agreement - chance_agreement) / (1 - chance_agreement), NULL) AS kappa
+    FROM shares ORDER BY reviewer_a, reviewer_b, domain = 'all' DESC, domain;
 COMMENT ON VIEW reviewer_agreement IS
     'How far two reviewers say the same of the same trajectories, by their first labels, which they gave before they could see the other''s. Labels of who was asked to decide are left out: those trajectories were chosen for being disputed';
 COMMENT ON COLUMN reviewer_agreement.domain IS '`all` for all of them';
 COMMENT ON COLUMN reviewer_agreement.n IS 'trajectories that both labelled';
-COMMENT ON COLUMN reviewer_agreement.agree IS 'share with the same label; `low`, `high`: its 95% interval';
-COMMENT ON COLUMN reviewer_agreement.chance IS 'share that would agree by chance';
+COMMENT ON COLUMN reviewer_agreement.agreement IS 'share with the same label; `low`, `high`: its 95% interval';
+COMMENT ON COLUMN reviewer_agreement.chance_agreement IS 'share that would agree by chance';
 COMMENT ON COLUMN reviewer_agreement.kappa IS
     'Cohen''s, of three labels: 1 is full agreement, 0 what chance alone would give; null where both always said one and the same';
 
-CREATE VIEW scorers_beside_people AS
+CREATE VIEW scorers_vs_humans AS
     WITH settled AS (
         SELECT h.iteration, h.trajectory_id, h.label = 'solved' AS truly, h.queue, t.domain
         FROM human_labels h JOIN trajectories t USING (iteration, trajectory_id)
         WHERE h.label IN ('solved', 'not solved')),
     said AS (
-        SELECT iteration, trajectory_id, scorer, v FROM scores
-        UNION ALL SELECT iteration, trajectory_id, 'all together', v FROM routes),
+        SELECT iteration, trajectory_id, scorer, success FROM scores
+        UNION ALL SELECT iteration, trajectory_id, 'all together', success FROM routes),
     judged AS (
-        SELECT scorer, domain, unnest(if(queue = 'random', ['any', 'random'], ['any'])) AS drawn, v, truly
-        FROM said JOIN settled USING (iteration, trajectory_id) WHERE v IS NOT NULL),
+        SELECT scorer, domain, unnest(if(queue = 'random', ['any', 'random'], ['any'])) AS sampling, success, truly
+        FROM said JOIN settled USING (iteration, trajectory_id) WHERE success IS NOT NULL),
     counts AS (
-        SELECT scorer, coalesce(domain, 'all') AS domain, drawn, count(*) AS n,
-            count(*) FILTER (WHERE v AND truly) AS hits, count(*) FILTER (WHERE v) AS verified,
+        SELECT scorer, coalesce(domain, 'all') AS domain, sampling, count(*) AS n,
+            count(*) FILTER (WHERE success AND truly) AS true_positives, count(*) FILTER (WHERE success) AS verified,
             count(*) FILTER (WHERE truly) AS solved
-        FROM judged GROUP BY GROUPING SETS ((scorer, drawn), (scorer, drawn, domain)))
-    SELECT scorer, domain, drawn, n, verified, solved, hits, hits / nullif(verified, 0) AS precision,
-        wilson_low(hits, verified) AS precision_low, wilson_high(hits, verified) AS precision_high,
-        hits / nullif(solved, 0) AS recall, wilson_low(hits, solved) AS recall_low, wilson_high(hits, solved) AS recall_high
-    FROM counts ORDER BY drawn DESC, scorer, domain = 'all' DESC, domain;
-COMMENT ON VIEW scorers_beside_people IS
+        FROM judged GROUP BY GROUPING SETS ((scorer, sampling), (scorer, sampling, domain)))
+    SELECT scorer, domain, sampling, n, verified, solved, true_positives, true_positives / nullif(verified, 0) AS precision,
+        wilson_low(true_positives, verified) AS precision_low, wilson_high(true_positives, verified) AS precision_high,
+        true_positives / nullif(solved, 0) AS recall, wilson_low(true_positives, solved) AS recall_low, wilson_high(true_positives, solved) AS recall_high
+    FROM counts ORDER BY sampling DESC, scorer, domain = 'all' DESC, domain;
+COMMENT ON VIEW scorers_vs_humans IS
     'How far scorers say V = 1 where people say solved. It rests on trajectories on which two or more people agree, or that were decided; those of which they cannot tell are left out';
-COMMENT ON COLUMN scorers_beside_people.scorer IS '`all together`: the verdict that trajectories are routed by';
-COMMENT ON COLUMN scorers_beside_people.domain IS '`all` for all of them';
-COMMENT ON COLUMN scorers_beside_people.drawn IS
+COMMENT ON COLUMN scorers_vs_humans.scorer IS '`all together`: the verdict that trajectories are routed by';
+COMMENT ON COLUMN scorers_vs_humans.domain IS '`all` for all of them';
+COMMENT ON COLUMN scorers_vs_humans.sampling IS
     'random: those that were drawn at random alone, which stand for all trajectories; any: all, where those that scorers dispute, or of rare stores, weigh more';
-COMMENT ON COLUMN scorers_beside_people.n IS 'trajectories that it judged, and people too';
-COMMENT ON COLUMN scorers_beside_people.verified IS 'of them, with V = 1';
-COMMENT ON COLUMN scorers_beside_people.solved IS 'of them, as people say';
-COMMENT ON COLUMN scorers_beside_people.hits IS 'both';
-COMMENT ON COLUMN scorers_beside_people.precision IS 'hits / verified, with its 95% interval';
-COMMENT ON COLUMN scorers_beside_people.recall IS 'hits / solved, with its 95% interval';
+COMMENT ON COLUMN scorers_vs_humans.n IS 'trajectories that it judged, and people too';
+COMMENT ON COLUMN scorers_vs_humans.verified IS 'of them, with V = 1';
+COMMENT ON COLUMN scorers_vs_humans.solved IS 'of them, as people say';
+COMMENT ON COLUMN scorers_vs_humans.true_positives IS 'both';
+COMMENT ON COLUMN scorers_vs_humans.precision IS 'true_positives / verified, with its 95% interval';
+COMMENT ON COLUMN scorers_vs_humans.recall IS 'true_positives / solved, with its 95% interval';
 
 COMMENT ON VIEW decision_files IS 'The text of each iteration''s decisions.json, of which the view `route_reviews` is made';
 
 CREATE VIEW route_reviews AS
-    SELECT iteration, row ->> 'trajectory_id' AS trajectory_id, row ->> 'domain' AS domain, row ->> 'drawn' AS drawn,
-        row ->> 'destination' AS destination, (row ->> 'score')::DOUBLE AS score, (row ->> 'v')::BOOLEAN AS v,
+    SELECT iteration, row ->> 'trajectory_id' AS trajectory_id, row ->> 'domain' AS domain, row ->> 'drawn' AS sampling,
+        row ->> 'destination' AS destination, (row ->> 'score')::DOUBLE AS score, (row ->> 'success')::BOOLEAN AS success,
         row ->> 'label' AS label, row ->> 'reviewer' AS reviewer, row ->> 'comment' AS comment,
         (row ->> 'at')::TIMESTAMPTZ AS at,
         coalesce(CASE label WHEN 'solved' THEN destination <> 'sft' WHEN 'not solved' THEN destination <> 'ct' END, false)
-            AS moved, ended
+            AS moved, end_reason
     FROM (
-        SELECT iteration, unnest((decision -> 'looked' -> 'asked')::JSON[]) AS row, decision -> 'looked' ->> 'ended' AS ended
+        SELECT iteration, unnest((decision -> 'looked' -> 'asked')::JSON[]) AS row, decision -> 'looked' ->> 'ended' AS end_reason
         FROM (SELECT iteration, unnest((content -> 'decisions')::JSON[]) AS decision FROM decision_files))
     ORDER BY iteration, trajectory_id;
 COMMENT ON VIEW route_reviews IS
     'The sample of each iteration that people were asked to look at before it trained (`routing.review`), and what was said';
-COMMENT ON COLUMN route_reviews.drawn IS 'even: over domains and stores; doubtful: of those that scorers dispute or find hard';
+COMMENT ON COLUMN route_reviews.sampling IS 'even: over domains and stores; doubtful: of those that scorers dispute or find hard';
 COMMENT ON COLUMN route_reviews.destination IS 'where it had gone by the scorers';
-COMMENT ON COLUMN route_reviews.v IS 'what scorers say';
+COMMENT ON COLUMN route_reviews.success IS 'what scorers say';
 COMMENT ON COLUMN route_reviews.label IS 'solved, not solved or cannot tell; null where nobody looked';
 COMMENT ON COLUMN route_reviews.moved IS 'whether it went to another store by it';
-COMMENT ON COLUMN route_reviews.ended IS 'why the look ended';
+COMMENT ON COLUMN route_reviews.end_reason IS 'why the look ended';
 
-CREATE VIEW verifier_beside_people AS
+CREATE VIEW verifier_vs_humans AS
     WITH looked AS (
-        SELECT iteration, domain, unnest(['any', drawn]) AS drawn, v, label = 'solved' AS solved
-        FROM route_reviews WHERE label IN ('solved', 'not solved') AND v IS NOT NULL),
+        SELECT iteration, domain, unnest(['any', sampling]) AS sampling, success, label = 'solved' AS solved
+        FROM route_reviews WHERE label IN ('solved', 'not solved') AND success IS NOT NULL),
     counts AS (
-        SELECT iteration, coalesce(domain, 'all') AS domain, drawn, count(*) AS n, count(*) FILTER (WHERE v AND solved) AS both_solved,
-            count(*) FILTER (WHERE v AND NOT solved) AS verifier_alone, count(*) FILTER (WHERE NOT v AND solved) AS people_alone,
-            count(*) FILTER (WHERE NOT v AND NOT solved) AS both_not
+        SELECT iteration, coalesce(domain, 'all') AS domain, sampling, count(*) AS n, count(*) FILTER (WHERE success AND solved) AS true_positives,
+            count(*) FILTER (WHERE success AND NOT solved) AS false_positives, count(*) FILTER (WHERE NOT success AND solved) AS false_negatives,
+            count(*) FILTER (WHERE NOT success AND NOT solved) AS true_negatives
         FROM looked GROUP BY GROUPING SETS (
-            (drawn), (drawn, domain), (iteration, drawn), (iteration, drawn, domain)))
-    SELECT *, (both_solved + both_not) / n AS agree, wilson_low(both_solved + both_not, n) AS agree_low,
-        wilson_high(both_solved + both_not, n) AS agree_high, both_solved / nullif(both_solved + verifier_alone, 0) AS verified_right,
-        wilson_low(both_solved, both_solved + verifier_alone) AS verified_right_low,
-        wilson_high(both_solved, both_solved + verifier_alone) AS verified_right_high,
-        both_not / nullif(both_not + people_alone, 0) AS refused_right,
-        wilson_low(both_not, both_not + people_alone) AS refused_right_low,
-        wilson_high(both_not, both_not + people_alone) AS refused_right_high
-    FROM counts ORDER BY iteration NULLS FIRST, drawn, domain = 'all' DESC, domain;
-COMMENT ON VIEW verifier_beside_people IS
+            (sampling), (sampling, domain), (iteration, sampling), (iteration, sampling, domain)))
+    SELECT *, (true_positives + true_negatives) / n AS agreement, wilson_low(true_positives + true_negatives, n) AS agreement_low,
+        wilson_high(true_positives + true_negatives, n) AS agreement_high, true_positives / nullif(true_positives + false_positives, 0) AS precision,
+        wilson_low(true_positives, true_positives + false_positives) AS precision_low,
+        wilson_high(true_positives, true_positives + false_positives) AS precision_high,
+        true_negatives / nullif(true_negatives + false_negatives, 0) AS negative_predictive_value,
+        wilson_low(true_negatives, true_negatives + false_negatives) AS negative_predictive_value_low,
+        wilson_high(true_negatives, true_negatives + false_negatives) AS negative_predictive_value_high
+    FROM counts ORDER BY iteration NULLS FIRST, sampling, domain = 'all' DESC, domain;
+COMMENT ON VIEW verifier_vs_humans IS
     'How often people and the verdict that routes are of one mind, of what people looked at before training';
-COMMENT ON COLUMN verifier_beside_people.iteration IS 'null: all of them';
-COMMENT ON COLUMN verifier_beside_people.domain IS '`all` for all of them';
-COMMENT ON COLUMN verifier_beside_people.drawn IS
-    'even: those drawn evenly over domains and stores alone, so that of a domain `verified_right` and `refused_right` stand for all its trajectories; doubtful; any: both';
-COMMENT ON COLUMN verifier_beside_people.n IS 'trajectories with V and a label that is solved or not solved';
-COMMENT ON COLUMN verifier_beside_people.both_solved IS 'V = 1, and solved';
-COMMENT ON COLUMN verifier_beside_people.verifier_alone IS 'V = 1, and not solved as people say';
-COMMENT ON COLUMN verifier_beside_people.people_alone IS 'V = 0, and solved as people say';
-COMMENT ON COLUMN verifier_beside_people.both_not IS 'V = 0, and not solved';
-COMMENT ON COLUMN verifier_beside_people.agree IS 'share of one mind, with its 95% interval';
-COMMENT ON COLUMN verifier_beside_people.verified_right IS 'of V = 1, the share that people call solved, with its 95% interval';
-COMMENT ON COLUMN verifier_beside_people.refused_right IS 'of V = 0, the share that people call not solved, with its 95% interval';
+COMMENT ON COLUMN verifier_vs_humans.iteration IS 'null: all of them';
+COMMENT ON COLUMN verifier_vs_humans.domain IS '`all` for all of them';
+COMMENT ON COLUMN verifier_vs_humans.sampling IS
+    'even: those drawn evenly over domains and stores alone, so that of a domain `precision` and `negative_predictive_value` stand for all its trajectories; doubtful; any: both';
+COMMENT ON COLUMN verifier_vs_humans.n IS 'trajectories with V and a label that is solved or not solved';
+COMMENT ON COLUMN verifier_vs_humans.true_positives IS 'V = 1, and solved';
+COMMENT ON COLUMN verifier_vs_humans.false_positives IS 'V = 1, and not solved as people say';
+COMMENT ON COLUMN verifier_vs_humans.false_negatives IS 'V = 0, and solved as people say';
+COMMENT ON COLUMN verifier_vs_humans.true_negatives IS 'V = 0, and not solved';
+COMMENT ON COLUMN verifier_vs_humans.agreement IS 'share of one mind, with its 95% interval';
+COMMENT ON COLUMN verifier_vs_humans.precision IS 'of V = 1, the share that people call solved, with its 95% interval';
+COMMENT ON COLUMN verifier_vs_humans.negative_predictive_value IS 'of V = 0, the share that people call not solved, with its 95% interval';

@@ -2,13 +2,13 @@
 
 CREATE VIEW task_success AS
     SELECT r.iteration, t.domain, t.world, k.template, t.level, t.task_id, count(*) AS samples,
-        count(*) FILTER (WHERE r.v) AS verified, verified / samples AS share
+        count(*) FILTER (WHERE r.success) AS verified, verified / samples AS success_rate
     FROM routes r JOIN trajectories t USING (trajectory_id, iteration)
         JOIN (SELECT task_id, any_value(template) AS template FROM tasks GROUP BY ALL) k USING (task_id)
-    WHERE t.stage = 'rollout' AND r.v IS NOT NULL GROUP BY ALL ORDER BY ALL;
+    WHERE t.stage = 'rollout' AND r.success IS NOT NULL GROUP BY ALL ORDER BY ALL;
 COMMENT ON VIEW task_success IS 'The newest model''s rollouts by task';
 COMMENT ON COLUMN task_success.samples IS 'rollouts of the task that were scored';
-COMMENT ON COLUMN task_success.share IS 'verified / samples';
+COMMENT ON COLUMN task_success.success_rate IS 'verified / samples';
 
 CREATE MACRO pass_at_k(n, c, k) AS CASE WHEN n < k THEN NULL WHEN n - c < k THEN 1.0
     ELSE 1 - list_product(list_transform(range(k::BIGINT), lambda i: (n - c - i) / (n - i))) END;
@@ -22,38 +22,39 @@ CREATE MACRO pass_at(k) AS TABLE
 COMMENT ON MACRO TABLE pass_at IS
     'pass@k of the newest model''s rollouts, by iteration and domain (`all`: of all): `FROM pass_at(4)`. Tasks of fewer than k samples are left out';
 
-CREATE VIEW templates AS
+CREATE VIEW template_success AS
     WITH played AS (
-        SELECT r.iteration, t.domain, t.world, k.template, t.level, t.task_id, r.v, s.steps, s.broken
+        SELECT r.iteration, t.domain, t.world, k.template, t.level, t.task_id, r.success, s.steps, s.invalid_steps
         FROM routes r JOIN trajectories t USING (trajectory_id, iteration)
             JOIN (SELECT task_id, any_value(template) AS template FROM tasks GROUP BY ALL) k USING (task_id)
-            LEFT JOIN (SELECT trajectory_id, count(*) AS steps, count(parse_error) AS broken FROM steps GROUP BY ALL) s
+            LEFT JOIN (SELECT trajectory_id, count(*) AS steps, count(parse_error) AS invalid_steps FROM steps GROUP BY ALL) s
                 USING (trajectory_id)
-        WHERE t.stage = 'rollout' AND r.v IS NOT NULL
+        WHERE t.stage = 'rollout' AND r.success IS NOT NULL
     ), by_task AS (
-        SELECT iteration, domain, world, template, level, task_id, count(*) AS samples, avg(v::INT) AS share,
-            bool_or(v) AS solved, coalesce(sum(steps), 0) AS steps, coalesce(sum(broken), 0) AS broken,
-            count(*) FILTER (WHERE broken > 0) AS lost
+        SELECT iteration, domain, world, template, level, task_id, count(*) AS samples, avg(success::INT) AS share,
+            bool_or(success) AS solved, coalesce(sum(steps), 0) AS steps, coalesce(sum(invalid_steps), 0) AS invalid_steps,
+            count(*) FILTER (WHERE invalid_steps > 0) AS invalid_episodes
         FROM played GROUP BY ALL
     )
     SELECT iteration, domain, world, template, level, count(*) AS tasks, max(samples) AS samples, avg(share) AS pass_1,
         avg(solved::INT) AS pass_k, count(*) FILTER (WHERE share > 0 AND share < 1) AS mixed,
-        sum(steps) AS steps, sum(broken) AS broken, broken / nullif(steps, 0) AS no_action, sum(lost) / sum(samples) AS lost
+        sum(steps) AS steps, sum(invalid_steps) AS invalid_steps, invalid_steps / nullif(steps, 0) AS invalid_step_fraction,
+        sum(invalid_episodes) / sum(samples) AS invalid_episode_fraction
     FROM by_task GROUP BY ALL ORDER BY iteration, domain, world, template, level;
-COMMENT ON VIEW templates IS 'The newest model''s rollouts by template and level';
-COMMENT ON COLUMN templates.samples IS 'of a task, at most';
-COMMENT ON COLUMN templates.pass_1 IS 'P(V = 1) of one sample';
-COMMENT ON COLUMN templates.pass_k IS 'share of the tasks that any of their samples solved';
-COMMENT ON COLUMN templates.mixed IS 'tasks of which some samples did';
-COMMENT ON COLUMN templates.broken IS 'steps whose text held no action; `no_action`: their share';
-COMMENT ON COLUMN templates.lost IS 'share of the episodes with such a step';
+COMMENT ON VIEW template_success IS 'The newest model''s rollouts by template and level';
+COMMENT ON COLUMN template_success.samples IS 'of a task, at most';
+COMMENT ON COLUMN template_success.pass_1 IS 'P(V = 1) of one sample';
+COMMENT ON COLUMN template_success.pass_k IS 'share of the tasks that any of their samples solved';
+COMMENT ON COLUMN template_success.mixed IS 'tasks of which some samples did';
+COMMENT ON COLUMN template_success.invalid_steps IS 'steps whose text held no action; `invalid_step_fraction`: their share';
+COMMENT ON COLUMN template_success.invalid_episode_fraction IS 'share of the episodes with such a step';
 
 CREATE VIEW p_v1_rise AS
     SELECT b.iteration, coalesce(b.domain, 'all') AS domain, count(*) AS slots, avg(a.pass_1) AS before,
         avg(b.pass_1) AS after, avg(b.pass_1 - a.pass_1) AS rise,
         rise - 1.959963984540054 * stddev_samp(b.pass_1 - a.pass_1) / sqrt(slots) AS low,
         rise + 1.959963984540054 * stddev_samp(b.pass_1 - a.pass_1) / sqrt(slots) AS high
-    FROM templates a JOIN templates b
+    FROM template_success a JOIN template_success b
         ON b.iteration = a.iteration + 1 AND (a.world, a.template, a.level) = (b.world, b.template, b.level)
     GROUP BY GROUPING SETS ((b.iteration), (b.iteration, b.domain)) ORDER BY b.iteration, domain;
 COMMENT ON VIEW p_v1_rise IS
@@ -61,21 +62,21 @@ COMMENT ON VIEW p_v1_rise IS
 COMMENT ON COLUMN p_v1_rise.slots IS 'templates and levels that both played';
 COMMENT ON COLUMN p_v1_rise.rise IS 'mean difference; `low`, `high`: its 95% interval, from its spread over the slots';
 
-CREATE MACRO like_tasks(first, last) AS TABLE
+CREATE MACRO matched_templates(first, last) AS TABLE
     SELECT b.domain, b.world, b.template, b.level, a.tasks AS tasks_before, b.tasks AS tasks_after, a.pass_1 AS before,
         b.pass_1 AS after, b.pass_1 - a.pass_1 AS rise
-    FROM templates a JOIN templates b ON (a.world, a.template, a.level) = (b.world, b.template, b.level)
+    FROM template_success a JOIN template_success b ON (a.world, a.template, a.level) = (b.world, b.template, b.level)
     WHERE a.iteration = first AND b.iteration = last ORDER BY rise, b.world, b.template, b.level;
-COMMENT ON MACRO TABLE like_tasks IS
-    'P(V = 1) of any two iterations by template and level, those that both played, the worst first: `FROM like_tasks(1, 5)`';
+COMMENT ON MACRO TABLE matched_templates IS
+    'P(V = 1) of any two iterations by template and level, those that both played, the worst first: `FROM matched_templates(1, 5)`';
 
-CREATE VIEW sampled_less AS
+CREATE VIEW downsampled_tasks AS
     SELECT c.iteration, c.stage, c.task_id, c.world, c.template, c.level, t.instruction, c.groups,
-        c.successes / nullif(c.episodes, 0) AS success, c.relative, c.reason
+        c.successes / nullif(c.episodes, 0) AS success_rate, c.relative_prob, c.reason
     FROM curriculum c LEFT JOIN (SELECT task_id, any_value(instruction) AS instruction FROM tasks GROUP BY ALL) t
         USING (task_id)
-    WHERE c.reason <> '' ORDER BY c.iteration, c.stage, c.reason, c.relative, c.task_id;
-COMMENT ON VIEW sampled_less IS
+    WHERE c.reason <> '' ORDER BY c.iteration, c.stage, c.reason, c.relative_prob, c.task_id;
+COMMENT ON VIEW downsampled_tasks IS
     'Tasks that RL draws less often than others: what always or never succeeds teaches nothing';
-COMMENT ON COLUMN sampled_less.success IS 'share of its episodes, newer ones count more';
-COMMENT ON COLUMN sampled_less.relative IS 'share of the draws, relative to an even one';
+COMMENT ON COLUMN downsampled_tasks.success_rate IS 'share of its episodes, newer ones count more';
+COMMENT ON COLUMN downsampled_tasks.relative_prob IS 'share of the draws, relative to an even one';

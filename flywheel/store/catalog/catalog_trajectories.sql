@@ -26,27 +26,27 @@ COMMENT ON MACRO TABLE replay IS
     'One trajectory''s steps in order, each with its screen as an encoded image: `FROM replay(''t0123'')`';
 
 CREATE VIEW disagreements AS
-    SELECT iteration, trajectory_id, t.domain, t.world, map_from_entries(list((scorer, v) ORDER BY scorer)) AS v,
+    SELECT iteration, trajectory_id, t.domain, t.world, map_from_entries(list((scorer, success) ORDER BY scorer)) AS success,
         map_from_entries(list((scorer, score) ORDER BY scorer)) AS score, max(score) - min(score) AS spread
     FROM scores s JOIN trajectories t USING (iteration, trajectory_id)
-    WHERE s.v IS NOT NULL GROUP BY ALL HAVING count(DISTINCT s.v) > 1 ORDER BY iteration, spread DESC, trajectory_id;
+    WHERE s.success IS NOT NULL GROUP BY ALL HAVING count(DISTINCT s.success) > 1 ORDER BY iteration, spread DESC, trajectory_id;
 COMMENT ON VIEW disagreements IS 'Trajectories that scorers do not judge alike';
-COMMENT ON COLUMN disagreements.v IS 'verdict by scorer';
+COMMENT ON COLUMN disagreements.success IS 'verdict by scorer';
 COMMENT ON COLUMN disagreements.score IS 'score by scorer';
 
 CREATE VIEW scorer_agreement AS
-    SELECT a.iteration, a.scorer AS one, b.scorer AS other, count(*) AS judged, avg((a.v = b.v)::INT) AS agree,
-        count(*) FILTER (WHERE a.v AND NOT b.v) AS only_one, count(*) FILTER (WHERE b.v AND NOT a.v) AS only_other,
-        avg(a.v::INT) * avg(b.v::INT) + (1 - avg(a.v::INT)) * (1 - avg(b.v::INT)) AS chance,
-        (agree - chance) / nullif(1 - chance, 0) AS kappa
+    SELECT a.iteration, a.scorer AS scorer_a, b.scorer AS scorer_b, count(*) AS judged, avg((a.success = b.success)::INT) AS agreement,
+        count(*) FILTER (WHERE a.success AND NOT b.success) AS only_a, count(*) FILTER (WHERE b.success AND NOT a.success) AS only_b,
+        avg(a.success::INT) * avg(b.success::INT) + (1 - avg(a.success::INT)) * (1 - avg(b.success::INT)) AS chance_agreement,
+        (agreement - chance_agreement) / nullif(1 - chance_agreement, 0) AS kappa
     FROM scores a JOIN scores b
         ON (a.iteration, a.trajectory_id) = (b.iteration, b.trajectory_id) AND a.scorer < b.scorer
-    WHERE a.v IS NOT NULL AND b.v IS NOT NULL GROUP BY ALL ORDER BY ALL;
+    WHERE a.success IS NOT NULL AND b.success IS NOT NULL GROUP BY ALL ORDER BY ALL;
 COMMENT ON VIEW scorer_agreement IS 'How far two scorers judge the same trajectories alike';
-COMMENT ON COLUMN scorer_agreement.agree IS 'share of the trajectories with the same verdict';
-COMMENT ON COLUMN scorer_agreement.only_one IS 'verified by `one`, not by `other`';
+COMMENT ON COLUMN scorer_agreement.agreement IS 'share of the trajectories with the same verdict';
+COMMENT ON COLUMN scorer_agreement.only_a IS 'verified by `scorer_a`, not by `scorer_b`';
 COMMENT ON COLUMN scorer_agreement.kappa IS 'Cohen''s: 1 is full agreement, 0 what chance alone would give';
-COMMENT ON COLUMN scorer_agreement.chance IS 'share that would agree by chance';
+COMMENT ON COLUMN scorer_agreement.chance_agreement IS 'share that would agree by chance';
 
 CREATE VIEW trained_on AS
     SELECT DISTINCT child AS checkpoint, parent AS trajectory_id FROM lineage WHERE relation = 'trained on'
@@ -69,7 +69,7 @@ CREATE VIEW trajectory_lineage AS
     SELECT t.iteration, t.stage, t.trajectory_id, t.source, t.status, t.steps, t.reward, t.run_id,
         (SELECT any_value(name) FROM runs u WHERE u.run_id = t.run_id) AS run, t.policy_version,
         w.checkpoint AS model, t.task_id, t.domain, t.world, t.instruction,
-        (SELECT any_value(split) FROM tasks k WHERE k.task_id = t.task_id) AS split, g.scorer, r.score, r.v,
+        (SELECT any_value(split) FROM tasks k WHERE k.task_id = t.task_id) AS split, g.scorer, r.score, r.success,
         r.destination, r.reason, coalesce(c.trained, []) AS trained_checkpoints
     FROM trajectories t
         LEFT JOIN weights w ON w.digest = t.policy_version
@@ -91,7 +91,7 @@ COMMENT ON MACRO TABLE lineage_of IS
 
 CREATE MACRO training_of(model) AS TABLE
     SELECT t.iteration, t.trajectory_id, t.source, t.domain, t.world, t.task_id, t.policy_version, r.destination,
-        r.score, r.v
+        r.score, r.success
     FROM trained_on o JOIN trajectories t USING (trajectory_id)
         LEFT JOIN routes r ON r.trajectory_id = t.trajectory_id AND r.iteration = t.iteration
     WHERE o.checkpoint = model ORDER BY t.iteration, t.trajectory_id;
@@ -100,11 +100,11 @@ COMMENT ON MACRO TABLE training_of IS
 
 CREATE VIEW trajectory_outcomes AS
     WITH judged AS (
-        SELECT iteration, trajectory_id, min_by({'score': score, 'v': v, 'scorer': scorer},
-            CASE WHEN v THEN 2 + score WHEN v IS NULL THEN 1.5 ELSE score END) AS said
+        SELECT iteration, trajectory_id, min_by({'score': score, 'success': success, 'scorer': scorer},
+            CASE WHEN success THEN 2 + score WHEN success IS NULL THEN 1.5 ELSE score END) AS said
         FROM scores GROUP BY ALL)
     SELECT t.iteration, t.stage, t.trajectory_id, t.domain, t.world, k.template, t.level, t.task_id, t.instruction,
-        k.split, t.source, t.author, t.sample, t.status, t.steps, t.reward, coalesce(r.v, j.said.v) AS v,
+        k.split, t.source, t.author, t.sample, t.status, t.steps, t.reward, coalesce(r.success, j.said.success) AS success,
         coalesce(r.score, j.said.score) AS score, j.said.scorer AS scorer, r.destination, r.reason, t.error,
         t.policy_version, t.started_at, t.ended_at, epoch(t.ended_at - t.started_at) AS seconds, t.run_id, t.origin,
         t.licence
@@ -115,16 +115,16 @@ CREATE VIEW trajectory_outcomes AS
         LEFT JOIN judged j ON (j.iteration, j.trajectory_id) = (t.iteration, t.trajectory_id);
 COMMENT ON VIEW trajectory_outcomes IS
     'Each trajectory with its task, what was decided of it and where it went; those of evaluations and of RL too';
-COMMENT ON COLUMN trajectory_outcomes.v IS 'as it was routed; where it was not, as its scores say';
+COMMENT ON COLUMN trajectory_outcomes.success IS 'as it was routed; where it was not, as its scores say';
 COMMENT ON COLUMN trajectory_outcomes.scorer IS 'the one that decided: all must be satisfied, the least satisfied speaks';
 COMMENT ON COLUMN trajectory_outcomes.destination IS 'sft, ct, quarantine; null for an episode that is not routed';
 
 CREATE MACRO held_out_between(first, last) AS TABLE
     WITH played AS (
         SELECT o.iteration, task_id, any_value(domain) AS domain, any_value(world) AS world,
-            any_value(instruction) AS instruction, avg(v::INT) > 0.5 AS solved, min(trajectory_id) AS trajectory_id
+            any_value(instruction) AS instruction, avg(success::INT) > 0.5 AS solved, min(trajectory_id) AS trajectory_id
         FROM trajectory_outcomes o JOIN promotions p ON (p.iteration, p.digest) = (o.iteration, o.policy_version)
-        WHERE o.stage = 'evaluate' AND v IS NOT NULL AND o.iteration IN (first, last) GROUP BY o.iteration, task_id)
+        WHERE o.stage = 'evaluate' AND success IS NOT NULL AND o.iteration IN (first, last) GROUP BY o.iteration, task_id)
     SELECT task_id, b.domain, b.world, b.instruction, a.solved AS before, b.solved AS after,
         a.trajectory_id AS trajectory_before, b.trajectory_id AS trajectory_after
     FROM (FROM played WHERE iteration = first) a JOIN (FROM played WHERE iteration = last) b USING (task_id)

@@ -22,10 +22,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from flywheel.config.workspace import Workspace
-from flywheel.store import labels, manifest, partitions
+from flywheel.store import labels, manifest, partitions, renamed_tables
 from flywheel.store.catalog import compaction
 from flywheel.store.partitions import PartMissing
-from flywheel.store.schema import ADDED_COLUMNS, TABLES
+from flywheel.store.schema import TABLES
 from flywheel.store.versioning import dvc_files
 from flywheel.utils.errors import BadInput, DataError, FlywheelError
 
@@ -173,7 +173,7 @@ def create_table_views(
     _create_promotions(connection, ws)
     create_file_view(connection, "dvc_lock", [ws.root / "iterations" / "*" / "dvc.lock"])
     create_file_view(connection, "decision_files", [ws.root / "iterations" / "*" / "decisions.json"])
-    create_file_view(connection, "checkup_files", [ws.root / "iterations" / "*" / "checkup.json"])
+    create_file_view(connection, "fresh_evaluation_files", [ws.root / "iterations" / "*" / "checkup.json"])
 
 
 def find_table_file_fault(path: Path) -> DataError | None:
@@ -263,8 +263,7 @@ def _create_table_view(
         return
     try:
         read = [_select_sql(kinds, _read_compacted_sql(path, without)) for path, without in done.files[table]]
-        for lacks, alike in _group_by_missing_columns(connection, files, ADDED_COLUMNS.get(table, ())).items():
-            read.append(_select_sql(kinds, _read_parquet_sql(alike), lacks))
+        read += [_select_sql(kinds, _read_parquet_sql(files))] if files else []
         read += filter(None, [_ROWS_OUTSIDE_PARTITIONS.get(name)])
         if read:
             connection.execute(f"CREATE VIEW {name} AS {' UNION ALL '.join(read)}")
@@ -282,29 +281,8 @@ def _create_table_view(
         _create_fault_view(connection, name, kinds, found)
 
 
-def _group_by_missing_columns(
-    connection: duckdb.DuckDBPyConnection, files: Sequence[Path], added: Sequence[str]
-) -> dict[frozenset[str], list[Path]]:
-    """The files by which of the columns `added` they lack, since they are older. DuckDB can do without
-    (`union_by_name`), but then looks at all footers again at each question."""
-    if not files:
-        return {}
-    has = {str(path): frozenset(added) for path in files}
-    if added:
-        names = ", ".join(f"'{name}'" for name in added)
-        said = connection.execute(
-            f"""SELECT file_name, list(name) FILTER (name IN ({names}))
-            FROM parquet_schema([{_quote_paths(files)}]) GROUP BY file_name"""
-        ).fetchall()
-        has |= {path: frozenset(own or ()) for path, own in said}
-    found: dict[frozenset[str], list[Path]] = {}
-    for path in files:
-        found.setdefault(frozenset(added) - has[str(path)], []).append(path)
-    return found
-
-
-def _select_sql(kinds: Mapping[str, str], read: str, lacks: Set[str] = frozenset()) -> str:
-    columns = (f'NULL::{kind} AS "{name}"' if name in lacks else f'"{name}"' for name, kind in kinds.items())
+def _select_sql(kinds: Mapping[str, str], read: str) -> str:
+    columns = (f'"{name}"' for name in kinds)
     return f"SELECT {', '.join(columns)} FROM {read}"
 
 
@@ -505,9 +483,18 @@ _OF_THE_QUERY = (
 )
 
 
+_UNKNOWN_COLUMN = re.compile(r'column (?:named )?"(\w+)"')
+_UNKNOWN_TABLE = re.compile(r"(?:Table|Function) with name (\w+) does not exist")
+
+
 def _wrong_query_error(error: duckdb.Error) -> BadInput:
+    told, renamed = duckdb_message(error), ""
+    if column := _UNKNOWN_COLUMN.search(told):
+        renamed = renamed_tables.describe_renamed_column(column[1], str(error))
+    elif table := _UNKNOWN_TABLE.search(told):
+        renamed = renamed_tables.describe_renamed_table(table[1])
     return BadInput(
-        f"the query cannot be answered: {duckdb_message(error)}",
+        renamed or f"the query cannot be answered: {told}",
         fix="`SHOW TABLES` lists tables and views, `DESCRIBE t` columns",
     )
 

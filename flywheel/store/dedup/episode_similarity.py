@@ -72,8 +72,8 @@ class StepSequences:
 
 
 def encode_steps(connection: duckdb.DuckDBPyConnection, steps: str) -> Iterator[pa.Table]:
-    """Columns trajectory_id and steps (list of codes), each trajectory once, some at a time; the connection is busy
-    until the last of them.
+    """Columns trajectory_id and step_codes (a list), each trajectory once, some at a time; the connection is busy until
+    the last of them.
 
     steps: SQL of a relation with the columns trajectory_id, step, action_type, action, x, y, x2, y2.
     """
@@ -103,7 +103,7 @@ def _as_lists(rows: pa.Table, ends: np.ndarray) -> pa.Table:
     return pa.table(
         {
             "trajectory_id": rows["trajectory_id"].take(pa.array(ends[:-1])),
-            "steps": pa.ListArray.from_arrays(pa.array(ends if len(ends) else [0], pa.int32()), codes),
+            "step_codes": pa.ListArray.from_arrays(pa.array(ends if len(ends) else [0], pa.int32()), codes),
         }
     )
 

@@ -30,7 +30,7 @@ def insert_rows(connection: duckdb.DuckDBPyConnection, table: str, rows: pa.Tabl
 
 # Finding near-duplicates.
 #
-# Two episodes are near one another where they have the same fate (store, author) and
+# Two episodes are near one another where they have the same store (sft or ct) and author and
 #
 #     one task content         the share of steps that agree is at least `least`
 #     other contents           all steps but idle ones agree, the instructions' numbers and quoted texts are the same,
@@ -44,7 +44,16 @@ def insert_rows(connection: duckdb.DuckDBPyConnection, table: str, rows: pa.Tabl
 # actions: DuckDB sorts by these, on disk where need be, and some groups at a time are compared.
 
 REASON_SAME_TASK, REASON_OTHER_TASK = "a repeat of its task", "another task's steps on the same screens"
-EPISODE_COLUMNS = ("trajectory_id", "content", "arguments", "fate", "steps", "first_screen", "last_screen", "new")
+EPISODE_COLUMNS = (
+    "trajectory_id",
+    "content",
+    "arguments",
+    "store",
+    "step_codes",
+    "first_image_sha256",
+    "last_image_sha256",
+    "new",
+)
 FirstLastScreens = tuple[str | None, str | None]  # an episode's first and last one, by sha256
 CompareScreens = Callable[[Sequence[tuple[FirstLastScreens, FirstLastScreens]]], Sequence[bool]]
 _EPISODES_PER_BATCH = 20_000  # episodes
@@ -53,24 +62,27 @@ _EPISODES_PER_BATCH = 20_000  # episodes
 # itself. Of equally near ones an earlier iteration's comes first, then the first by id.
 _TABLES = """
 CREATE OR REPLACE TABLE dedup_ones (number BIGINT, key UBIGINT, told UBIGINT, content VARCHAR, count BIGINT,
-    new BOOLEAN, first VARCHAR, second VARCHAR, steps UBIGINT[], first_screen VARCHAR, last_screen VARCHAR);
+    new BOOLEAN, first VARCHAR, second VARCHAR, step_codes UBIGINT[], first_image_sha256 VARCHAR,
+    last_image_sha256 VARCHAR);
 CREATE OR REPLACE TABLE dedup_members (number BIGINT, trajectory_id VARCHAR);
 CREATE OR REPLACE TABLE dedup_near (number BIGINT, other BIGINT, similarity DOUBLE, renamed BOOLEAN);
 """
 _BY_CONTENT = """
-SELECT trajectory_id, content, fate, hash(fate, arguments) AS told, steps, first_screen, last_screen, new FROM ({})
-ORDER BY content, fate, told, new, trajectory_id"""
-_BY_KEY = """SELECT number, key, told, content, steps, first_screen, last_screen FROM dedup_ones
+SELECT trajectory_id, content, store, hash(store, arguments) AS told, step_codes, first_image_sha256,
+    last_image_sha256, new FROM ({})
+ORDER BY content, store, told, new, trajectory_id"""
+_BY_KEY = """SELECT number, key, told, content, step_codes, first_image_sha256, last_image_sha256 FROM dedup_ones
 WHERE key IN (SELECT key FROM dedup_ones GROUP BY key HAVING min(content) <> max(content))
 ORDER BY key, content, number"""
 _FOUND = f"""
 CREATE OR REPLACE TABLE near_duplicates AS
 WITH around AS (
     SELECT near.number, sum(other.count) AS others,
-        arg_min({{'twin': first, 'similarity': similarity, 'renamed': renamed}}, (-similarity, new, first)) AS best
+        arg_min({{'duplicate_of': first, 'similarity': similarity, 'renamed': renamed}}, (-similarity, new, first))
+            AS best
     FROM dedup_near near JOIN dedup_ones other ON other.number = near.other GROUP BY near.number)
 SELECT trajectory_id,
-    CASE WHEN count = 1 THEN best.twin WHEN trajectory_id = first THEN second ELSE first END AS twin,
+    CASE WHEN count = 1 THEN best.duplicate_of WHEN trajectory_id = first THEN second ELSE first END AS duplicate_of,
     CASE WHEN count = 1 THEN best.similarity ELSE 1.0 END AS similarity,
     CASE WHEN count = 1 AND best.renamed
         THEN '{REASON_OTHER_TASK.replace("'", "''")}' ELSE '{REASON_SAME_TASK}' END AS reason,
@@ -83,8 +95,9 @@ WHERE count > 1 OR others > 0
 def find_near_duplicates(
     connection: duckdb.DuckDBPyConnection, episodes: str, least: float, alike: CompareScreens
 ) -> None:
-    """Make the table `near_duplicates`, one row for each new episode that is near another one: trajectory_id; twin, the
-    nearest of its neighbours; similarity, the share of steps that agree with the twin's; reason; weight, in training.
+    """Make the table `near_duplicates`, one row for each new episode that is near another one: trajectory_id;
+    duplicate_of, the nearest of its neighbours; similarity, the share of steps that agree with that one's; reason;
+    weight, in training.
 
     episodes: SQL of a relation with `COLUMNS`, each trajectory once, which other cursors of the database see; those
     that are not new are of earlier iterations, and stay as they are. least: share of steps, in (0, 1]. alike: of pairs
@@ -121,9 +134,9 @@ def _together(connection: duckdb.DuckDBPyConnection, sql: str, by: str) -> Itera
 
 
 def _of_one_content(connection: duckdb.DuckDBPyConnection, rows: pa.Table, number: int, least: float) -> int:
-    """Rows by content, fate and arguments: which are one, and which of those are near one another. Returns how many
+    """Rows by content, store and arguments: which are one, and which of those are near one another. Returns how many
     there are; they are numbered from `number` on."""
-    sequences = StepSequences.from_lists(rows["steps"])
+    sequences = StepSequences.from_lists(rows["step_codes"])
     content, told = _codes(rows["content"]), rows["told"].to_numpy()
     first, second, count, member = _collapsed(content, told, sequences)
     ones, some = rows.take(pa.array(first)), sequences.take(first)
@@ -132,13 +145,13 @@ def _of_one_content(connection: duckdb.DuckDBPyConnection, rows: pa.Table, numbe
     insert_rows(connection, "dedup_ones", pa.table({
         "number": numbers, "key": _keys(told[first], some), "told": ones["told"], "content": ones["content"],
         "count": count, "new": ones["new"], "first": ones["trajectory_id"],
-        "second": names.take(pa.array(second, mask=second < 0)), "steps": ones["steps"],
-        "first_screen": ones["first_screen"], "last_screen": ones["last_screen"],
+        "second": names.take(pa.array(second, mask=second < 0)), "step_codes": ones["step_codes"],
+        "first_image_sha256": ones["first_image_sha256"], "last_image_sha256": ones["last_image_sha256"],
     }))  # fmt: skip
     new = rows["new"].to_numpy()
     mine = {"number": numbers[member[new]], "trajectory_id": names.filter(rows["new"])}
     insert_rows(connection, "dedup_members", pa.table(mine))
-    found = episode_similarity.candidate_pairs(_groups(content[first], _codes(ones["fate"])), some)
+    found = episode_similarity.candidate_pairs(_groups(content[first], _codes(ones["store"])), some)
     similar = episode_similarity.sequence_similarity(some, found)
     near = similar >= least
     _insert_near(connection, numbers[found[near]], similar[near], renamed=False)
@@ -147,12 +160,12 @@ def _of_one_content(connection: duckdb.DuckDBPyConnection, rows: pa.Table, numbe
 
 def _of_others(connection: duckdb.DuckDBPyConnection, rows: pa.Table, alike: CompareScreens) -> None:
     """Rows by key: which of them are near one another though they are of two contents."""
-    sequences = StepSequences.from_lists(rows["steps"])
+    sequences = StepSequences.from_lists(rows["step_codes"])
     pairs = episode_similarity.candidate_pairs(rows["key"].to_numpy(), sequences)
     content, told = _codes(rows["content"]), rows["told"].to_numpy()
     pairs = pairs[(content[pairs[:, 0]] != content[pairs[:, 1]]) & (told[pairs[:, 0]] == told[pairs[:, 1]])]
     pairs = pairs[episode_similarity.sequences_equal(sequences.without_idle(), pairs)]
-    screens = list(zip(rows["first_screen"].to_pylist(), rows["last_screen"].to_pylist(), strict=True))
+    screens = list(zip(rows["first_image_sha256"].to_pylist(), rows["last_image_sha256"].to_pylist(), strict=True))
     seen = alike([(screens[i], screens[j]) for i, j in pairs.tolist()])
     pairs = pairs[np.array(seen, bool)] if len(pairs) else pairs
     _insert_near(
@@ -208,8 +221,8 @@ def _codes(column: pa.ChunkedArray) -> np.ndarray:
     return column.combine_chunks().dictionary_encode().indices.to_numpy().astype(np.int64)
 
 
-def _groups(content: np.ndarray, fate: np.ndarray) -> np.ndarray:
-    return content * (fate.max(initial=0) + 1) + fate
+def _groups(content: np.ndarray, store: np.ndarray) -> np.ndarray:
+    return content * (store.max(initial=0) + 1) + store
 
 
 def _insert_near(
@@ -223,12 +236,12 @@ def _insert_near(
     insert_rows(connection, "dedup_near", pa.table({**columns, "renamed": np.full(len(both), renamed)}))
 
 
-# What is compared is kept for later iterations: `signatures` (a trajectory's steps as numbers) and `screen_hashes` (of
-# the screens that were looked at), so that nothing of an earlier iteration is read but these, and which store a
-# trajectory is in. `duplicates` has each trajectory that was weighed down, its twin, and why.
+# What is compared is kept for later iterations: `trajectory_hashes` (a trajectory's steps as numbers) and
+# `screen_hashes` (of the screens that were looked at), so that nothing of an earlier iteration is read but these, and
+# which store a trajectory is in. `duplicates` has each trajectory that was weighed down, what it is near, and why.
 
 ROUTE_STAGE = "route"  # the stage that routes, looks for duplicates and builds the stores
-SIGNATURE_TABLES = ("signatures", "screen_hashes")
+SIGNATURE_TABLES = ("trajectory_hashes", "screen_hashes")
 _PROMISE = "no task held out for evaluation, and none near one, is trained on"
 _TASKS_PER_BATCH = 5_000  # rows that Python looks at
 _ROWS_AT_ONCE = 20_000
@@ -287,8 +300,8 @@ def weigh_duplicates(
     """
     _write_signatures(ws, iteration, read, connection, staged, again=again)
     before, since = manifest.read_manifest(ws, iteration - 1), iteration - settings.dedup_window
-    signed = partitions.partition_files(staged, "signatures", iteration, ROUTE_STAGE)
-    _create_episodes_view(connection, iteration, since, signed, _checked_files(ws, before, "signatures", since))
+    signed = partitions.partition_files(staged, "trajectory_hashes", iteration, ROUTE_STAGE)
+    _create_episodes_view(connection, iteration, since, signed, _checked_files(ws, before, "trajectory_hashes", since))
     looked = _ScreenComparer(ws, iteration, read, before, since)
     find_near_duplicates(connection, "FROM episodes", settings.dedup_min_similarity, looked.compare)
     if settings.dedup_weighting == "each":
@@ -297,7 +310,7 @@ def weigh_duplicates(
     with partitions.open_partition_writer(staged, "duplicates", iteration, ROUTE_STAGE) as writer:
         _write_query(connection, "FROM near_duplicates ORDER BY trajectory_id", "duplicates", writer)
     partitions.write_partition(staged, "screen_hashes", iteration, ROUTE_STAGE, looked.rows())
-    connection.execute("DROP VIEW episodes; DROP TABLE fates")
+    connection.execute("DROP VIEW episodes; DROP TABLE stores_now")
 
 
 def _write_signatures(
@@ -310,12 +323,12 @@ def _write_signatures(
     again: bool,
 ) -> None:
     """Write signatures of the trajectories that are looked at, beside those that there are, which stay in their files:
-    of a trajectory's signature nothing changes when it is decided again, but its fate, which the stores tell."""
-    signed = partitions.partition_files(ws, "signatures", iteration, ROUTE_STAGE) if again else []
+    of a trajectory's signature nothing changes when it is decided again, but its store, which the stores tell."""
+    signed = partitions.partition_files(ws, "trajectory_hashes", iteration, ROUTE_STAGE) if again else []
     stages = {table: [stage for name, stage in read if name == table] for table in ("steps", "tasks")}
     wanted = f"FROM steps WHERE iteration = {int(iteration)} AND stage IN ({_quote_texts(stages['steps'])})"
     connection.execute(
-        """CREATE OR REPLACE TABLE unsigned AS SELECT trajectory_id, task_id, instruction, destination AS fate
+        """CREATE OR REPLACE TABLE unsigned AS SELECT trajectory_id, task_id, instruction, destination AS store
         FROM incoming JOIN decided USING (trajectory_id) WHERE destination <> 'quarantine' AND author = 'model'"""
     )
     if signed:
@@ -325,11 +338,11 @@ def _write_signatures(
         wanted += " AND trajectory_id IN (SELECT trajectory_id FROM unsigned)"
     connection.execute(
         """CREATE OR REPLACE TABLE words (instruction VARCHAR, arguments VARCHAR);
-        CREATE OR REPLACE TABLE coded (trajectory_id VARCHAR, steps UBIGINT[])"""
+        CREATE OR REPLACE TABLE coded (trajectory_id VARCHAR, step_codes UBIGINT[])"""
     )
-    with partitions.open_partition_writer(staged, "signatures", iteration, ROUTE_STAGE) as writer:
+    with partitions.open_partition_writer(staged, "trajectory_hashes", iteration, ROUTE_STAGE) as writer:
         if signed:
-            partitions.link_partition_files(ws, writer, "signatures", iteration, ROUTE_STAGE)
+            partitions.link_partition_files(ws, writer, "trajectory_hashes", iteration, ROUTE_STAGE)
         if connection.execute("SELECT count(*) FROM unsigned").fetchone()[0]:
             if again:
                 create_task_contents(connection, iteration, stages["tasks"])
@@ -344,22 +357,23 @@ def _write_signatures(
                     insert_rows(connection, "coded", coded)
             for sql in _SIGNATURES_SQL:  # one after the other: each holds less than all at once
                 connection.execute(sql.format(wanted=wanted))
-            _write_query(connection, "FROM signed ORDER BY trajectory_id", "signatures", writer)
+            _write_query(connection, "FROM signed ORDER BY trajectory_id", "trajectory_hashes", writer)
     connection.execute("DROP TABLE unsigned; DROP TABLE words; DROP TABLE coded; DROP TABLE IF EXISTS signed")
 
 
 _SIGNATURES_SQL = (
     """CREATE OR REPLACE TABLE ends AS WITH own AS (SELECT trajectory_id, step, image_sha256 {wanted}),
 places AS (SELECT trajectory_id, min(step) AS first, max(step) AS last FROM own GROUP BY trajectory_id)
-SELECT trajectory_id, a.image_sha256 AS first_screen, b.image_sha256 AS last_screen FROM places
+SELECT trajectory_id, a.image_sha256 AS first_image_sha256, b.image_sha256 AS last_image_sha256 FROM places
     JOIN own a USING (trajectory_id) JOIN own b USING (trajectory_id) WHERE a.step = first AND b.step = last""",
-    """CREATE OR REPLACE TABLE told AS SELECT trajectory_id, content, arguments, fate, first_screen, last_screen
+    """CREATE OR REPLACE TABLE told AS
+    SELECT trajectory_id, content, arguments, store, first_image_sha256, last_image_sha256
     FROM unsigned JOIN words ON words.instruction IS NOT DISTINCT FROM unsigned.instruction
         JOIN (SELECT task_id, any_value(content) AS content FROM contents GROUP BY ALL) USING (task_id)
         JOIN ends USING (trajectory_id)""",
     "DROP TABLE ends",
     """CREATE OR REPLACE TABLE signed AS
-    SELECT trajectory_id, content, arguments, fate, steps, first_screen, last_screen
+    SELECT trajectory_id, content, arguments, store, step_codes, first_image_sha256, last_image_sha256
     FROM told JOIN coded USING (trajectory_id)""",
     "DROP TABLE told",
 )
@@ -372,15 +386,16 @@ def _create_episodes_view(
     earlier = f"iteration >= {since} AND iteration < {iteration}"
     database.run_query(
         connection,
-        f"""CREATE OR REPLACE TABLE fates AS
-        SELECT trajectory_id, destination AS fate, true AS new FROM decided WHERE destination <> 'quarantine'
+        f"""CREATE OR REPLACE TABLE stores_now AS
+        SELECT trajectory_id, destination AS store, true AS new FROM decided WHERE destination <> 'quarantine'
         UNION ALL SELECT trajectory_id, 'sft', false FROM sft WHERE {earlier}
         UNION ALL SELECT trajectory_id, 'ct', false FROM ct WHERE {earlier}""",
     )
-    signed = [f"SELECT * EXCLUDE (fate), true AS new FROM {_read_parquet_sql(own)}"]
-    signed += [f"SELECT * EXCLUDE (fate), false AS new FROM {_read_parquet_sql(known)}"] if known else []
+    signed = [f"SELECT * EXCLUDE (store), true AS new FROM {_read_parquet_sql(own)}"]
+    signed += [f"SELECT * EXCLUDE (store), false AS new FROM {_read_parquet_sql(known)}"] if known else []
     connection.execute(
-        f"CREATE OR REPLACE VIEW episodes AS FROM ({' UNION ALL '.join(signed)}) JOIN fates USING (trajectory_id, new)"
+        f"""CREATE OR REPLACE VIEW episodes AS FROM ({" UNION ALL ".join(signed)})
+        JOIN stores_now USING (trajectory_id, new)"""
     )
 
 

@@ -78,14 +78,8 @@ def read_store_steps(ws: Workspace, store: str, iteration: int) -> Iterator[Expo
             seen = images.load_images(ws, files("images", shard.iteration), wanted)
             for row in sorted(steps, key=lambda row: (row["trajectory_id"], row["step"])):
                 name = row["trajectory_id"]
-                weight = own[name]["weight"]
-                yield ExportedStep(
-                    row,
-                    episodes[name],
-                    own[name]["score"],
-                    1.0 if weight is None else weight,
-                    seen.get(row["image_sha256"]),
-                )
+                score, weight = own[name]["score"], own[name]["weight"]
+                yield ExportedStep(row, episodes[name], score, weight, seen.get(row["image_sha256"]))
 
 
 EXPORT_SCHEMA = pa.schema(

@@ -141,14 +141,15 @@ SCORE_CONTRACTS = (
     _score("threshold_in_range", "threshold in [0, 1]", "NOT threshold BETWEEN 0 AND 1", "format('{}', threshold)"),
     _score(
         "v_follows",
-        "v is what score and threshold make of it",
-        "score BETWEEN 0 AND 1 AND threshold BETWEEN 0 AND 1 AND v IS NOT NULL AND v <> (score >= threshold)",
-        "format('score {}, threshold {}, v {}', score, threshold, v)",
+        "success is what score and threshold make of it",
+        """score BETWEEN 0 AND 1 AND threshold BETWEEN 0 AND 1 AND success IS NOT NULL
+            AND success <> (score >= threshold)""",
+        "format('score {}, threshold {}, success {}', score, threshold, success)",
     ),
 )
 
 # Tables whose rows must belong to an incoming trajectory, and what a row of each is called.
-ORPHAN_TABLES = (("steps", "step"), ("scores", "score"), ("thoughts", "thought"))
+ORPHAN_TABLES = (("steps", "step"), ("scores", "score"), ("utterances", "utterance"))
 
 TABLE_CONTRACTS = (
     TableContract(
@@ -170,7 +171,7 @@ TABLE_CONTRACTS = (
             SELECT trajectory_id, 'sft' AS store FROM sft WHERE iteration = $iteration
             UNION ALL SELECT trajectory_id, 'ct' FROM ct WHERE iteration = $iteration
             UNION SELECT trajectory_id, 'quarantine' FROM quarantine
-                WHERE iteration = $iteration AND coalesce(of_table, 'trajectories') = 'trajectories')
+                WHERE iteration = $iteration AND source_table = 'trajectories')
         FULL JOIN (FROM routes WHERE iteration = $iteration) USING (trajectory_id)
         WHERE store IS DISTINCT FROM destination""",
     ),
@@ -229,7 +230,7 @@ def check_row_contracts(
     connection: from `connect_catalog`. incoming: the stages whose trajectories are held. kept: names of contracts of
     steps that are known to hold (`partitions.py`): what they alone look at is not read. Leaves four temporary tables:
     `judged`, one row a trajectory; `judgements`, their scores; `broken` (trajectory_id, reason), of the first contract
-    that each breaks; `orphans` (of_table, trajectory_id, reason, detail), what belongs to none of them.
+    that each breaks; `orphans` (source_table, trajectory_id, reason, detail), what belongs to none of them.
     """
     stages = ", ".join(f"'{stage}'" for stage in incoming)
     new, scored = f"iteration = {iteration} AND stage IN ({stages})", f"iteration = {iteration} AND stage = 'score'"
@@ -339,7 +340,7 @@ FROM own t LEFT JOIN walked USING (trajectory_id) LEFT JOIN disorder USING (traj
 
 def _find_orphans(connection: duckdb.DuckDBPyConnection, new: str, scored: str) -> list[ContractResult]:
     connection.execute(
-        "CREATE TEMP TABLE orphans (of_table VARCHAR, trajectory_id VARCHAR, reason VARCHAR, detail VARCHAR)"
+        "CREATE TEMP TABLE orphans (source_table VARCHAR, trajectory_id VARCHAR, reason VARCHAR, detail VARCHAR)"
     )
     found = []
     for table, name in ORPHAN_TABLES:
@@ -352,7 +353,8 @@ def _find_orphans(connection: duckdb.DuckDBPyConnection, new: str, scored: str) 
             [table, reason],
         )
         rows, broken = connection.execute(
-            f"SELECT (SELECT count(*) FROM {table} WHERE {where}), (SELECT count(*) FROM orphans WHERE of_table = ?)",
+            f"""SELECT (SELECT count(*) FROM {table} WHERE {where}),
+            (SELECT count(*) FROM orphans WHERE source_table = ?)""",
             [table],
         ).fetchone()
         found.append(ContractResult(contract, rows, broken))

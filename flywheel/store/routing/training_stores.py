@@ -33,10 +33,12 @@ DESTINATIONS = ("sft", "ct", "quarantine")
 _VERDICTS = """
 SELECT trajectory_id, said FROM (
     SELECT trajectory_id, {
-        'score': score, 'v': v, 'scorer': coalesce(scorer, ''), 'detail': coalesce(detail, ''),
-        'place': CASE v WHEN false THEN 0 WHEN true THEN 2 ELSE 1 END, 'held': CASE WHEN v IS NULL THEN 0 ELSE score END
+        'score': score, 'success': success, 'scorer': coalesce(scorer, ''), 'detail': coalesce(detail, ''),
+        'place': CASE success WHEN false THEN 0 WHEN true THEN 2 ELSE 1 END,
+        'held': CASE WHEN success IS NULL THEN 0 ELSE score END
     } AS said
-    FROM (SELECT * EXCLUDE (v), CASE WHEN score BETWEEN 0 AND 1 THEN score >= threshold END AS v FROM judgements))
+    FROM (SELECT * EXCLUDE (success), CASE WHEN score BETWEEN 0 AND 1 THEN score >= threshold END AS success
+        FROM judgements))
 QUALIFY row_number() OVER (PARTITION BY trajectory_id ORDER BY said.place, said.held, said.scorer, said.detail) = 1
 """
 
@@ -44,8 +46,8 @@ QUALIFY row_number() OVER (PARTITION BY trajectory_id ORDER BY said.place, said.
 _DECIDED = f"""
 CREATE OR REPLACE TEMP TABLE decided AS
 WITH verdicts AS ({_VERDICTS}), known AS (
-    SELECT t.*, b.reason AS broken, p.solved, p.reviewer, s.said.v AS v,
-        CASE WHEN v IS NOT NULL THEN s.said.score END AS score,
+    SELECT t.*, b.reason AS broken, p.solved, p.reviewer, s.said.success AS success,
+        CASE WHEN success IS NOT NULL THEN s.said.score END AS score,
         CASE WHEN s.said IS NULL THEN 'no score' WHEN s.said.detail = '' THEN 'score is not a number'
             ELSE 'no score' || CASE WHEN s.said.scorer <> '' THEN ' by ' || s.said.scorer ELSE '' END
                 || ' (' || s.said.detail || ')' END AS unjudged
@@ -54,8 +56,8 @@ WITH verdicts AS ({_VERDICTS}), known AS (
         LEFT JOIN verdicts s USING (trajectory_id) LEFT JOIN broken b USING (trajectory_id)
         LEFT JOIN people p USING (trajectory_id)
 )
-SELECT trajectory_id, decision.destination, decision.reason, score, v FROM (
-    SELECT trajectory_id, score, v, CASE
+SELECT trajectory_id, decision.destination, decision.reason, score, success FROM (
+    SELECT trajectory_id, score, success, CASE
         WHEN broken IS NOT NULL THEN {{'destination': 'quarantine', 'reason': 'contract: ' || broken}}
         WHEN status IS NULL OR status NOT IN ('completed', 'truncated') THEN {{'destination': 'quarantine',
             'reason': 'status ' || coalesce(status, 'none') || CASE WHEN error <> '' THEN ': ' || error ELSE '' END}}
@@ -63,10 +65,10 @@ SELECT trajectory_id, decision.destination, decision.reason, score, v FROM (
             {{'destination': 'ct', 'reason': 'human demonstration: continual training'}}
         WHEN solved THEN {{'destination': 'sft', 'reason': 'solved, as a person says (' || reviewer || ')'}}
         WHEN NOT solved THEN {{'destination': 'ct', 'reason': 'not solved, as a person says (' || reviewer || ')'}}
-        WHEN v IS NULL THEN {{'destination': 'quarantine', 'reason': unjudged}}
+        WHEN success IS NULL THEN {{'destination': 'quarantine', 'reason': unjudged}}
         WHEN score >= $low AND score < $high THEN {{'destination': 'quarantine',
             'reason': format('doubted: score {{:.2f}} is in [$low, $high)', score)}}
-        WHEN v THEN {{'destination': 'sft', 'reason': format('verified: score {{:.2f}}', score)}}
+        WHEN success THEN {{'destination': 'sft', 'reason': format('verified: score {{:.2f}}', score)}}
         WHEN NOT $verified_only THEN
             {{'destination': 'sft', 'reason': format('not verified, and not asked to be: score {{:.2f}}', score)}}
         ELSE {{'destination': 'ct', 'reason': format('not verified: score {{:.2f}}', score)}}
@@ -114,7 +116,7 @@ def training_stores_sql(iteration: int, version: int = 0) -> dict[str, str]:
         FROM incoming JOIN decided d USING (trajectory_id) LEFT JOIN weights USING (trajectory_id)
         WHERE destination = '{}' ORDER BY trajectory_id"""
     return {
-        "routes": "SELECT trajectory_id, destination, reason, score, v FROM decided ORDER BY trajectory_id",
+        "routes": "SELECT trajectory_id, destination, reason, score, success FROM decided ORDER BY trajectory_id",
         "sft": joined.format("sft"),
         "ct": joined.format("ct"),
         "lineage": lineage.routed_links_sql(iteration, version),
@@ -136,7 +138,7 @@ def quarantine_rows(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any
             "reason": row["reason"],
             "detail": row["error"] or "",
             "record": json.dumps(record, default=_json_default, sort_keys=True, ensure_ascii=False),
-            "of_table": "trajectories",
+            "source_table": "trajectories",
         }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import logging
@@ -109,6 +110,46 @@ def dump_dvc_lock(entries: Mapping[str, Any]) -> str:
     stream = io.StringIO()
     _yaml().dump({"schema": "2.0", "stages": dict(entries)}, stream)
     return stream.getvalue()
+
+
+# As DVC names what it records: a file by the MD5 of its bytes, a folder by that of the list of its files.
+
+
+def file_md5(path: Path) -> str:
+    """Hash a file's bytes with MD5."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+
+
+def list_folder(folder: Path) -> tuple[str, list[dict[str, str]]]:
+    """List the files of a folder (`md5`, `relpath`), as the text that DVC's cache keeps, and as a list."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    entries = [{"md5": file_md5(path), "relpath": path.relative_to(folder).as_posix()} for path in files]
+    entries.sort(key=lambda one: one["relpath"].split("/"))
+    return json.dumps(entries, sort_keys=True), entries
+
+
+def folder_md5(folder: Path) -> str:
+    """Hash a folder as DVC does."""
+    text, _ = list_folder(folder)
+    return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest() + ".dir"
+
+
+def describe_folder(folder: Path) -> dict[str, Any]:
+    """Return what is recorded of a folder, but for its path."""
+    sizes = [path.stat().st_size for path in folder.rglob("*") if path.is_file()]
+    return {"hash": "md5", "md5": folder_md5(folder), "size": sum(sizes), "nfiles": len(sizes)}
+
+
+def describe_file(path: Path) -> dict[str, Any]:
+    """Return what is recorded of a file, but for its path."""
+    return {"hash": "md5", "md5": file_md5(path), "size": path.stat().st_size}
+
+
+def find_cache_folder(ws: Workspace) -> Path:
+    """Find where DVC's cache keeps files by their MD5."""
+    with open_dvc(ws) as repo:
+        return Path(repo.cache.local.path)
 
 
 def _yaml() -> Any:

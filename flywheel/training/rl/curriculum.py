@@ -183,8 +183,8 @@ class Curriculum:
                     "groups": self._drawn[name],
                     "successes": own.successes,
                     "episodes": own.episodes,
-                    "chance": chance,
-                    "relative": chance / even,
+                    "sampling_prob": chance,
+                    "relative_prob": chance / even,
                     "reason": why,
                 }
             )

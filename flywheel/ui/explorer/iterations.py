@@ -36,7 +36,7 @@ def _query_workspace_overview(connection: duckdb.DuckDBPyConnection) -> dict[str
         "iterations": figures.query_report_iterations(connection),
         "p_v1": database.query_rows(connection, "FROM p_v1"),
         "rises": database.query_rows(connection, "FROM p_v1_rise"),
-        "success": database.query_rows(connection, "FROM success"),
+        "held_out_success": database.query_rows(connection, "FROM held_out_success"),
         "funnel": database.query_rows(connection, "FROM funnel"),
         "minutes": database.query_rows(connection, "FROM stage_minutes"),
         "pass": _query_pass_at_k(connection),

@@ -132,7 +132,7 @@ class SessionAudio:
         parts = np.array_split(np.abs(samples), min(_PEAKS, len(samples)))
         peaks = tuple(round(float(part.max()), 3) for part in parts)
         spans = self._asking.rows(
-            "SELECT start_s, end_s FROM thoughts WHERE trajectory_id = $id ORDER BY utterance", {"id": name}
+            "SELECT start_s, end_s FROM utterances WHERE trajectory_id = $id ORDER BY utterance", {"id": name}
         )
         return Waveform(
             len(samples) / audio.SAMPLE_RATE, peaks, _estimate_offset(spans, audio.speech_segments(samples))

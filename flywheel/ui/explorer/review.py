@@ -41,13 +41,13 @@ _QUEUES: dict[ReviewQueue, tuple[str, str]] = {
     "disagreement": (
         """SEMI JOIN (
             SELECT iteration, trajectory_id FROM scores
-            WHERE v IS NOT NULL AND ($iteration IS NULL OR iteration = $iteration)
-            GROUP BY ALL HAVING count(DISTINCT v) > 1) USING (iteration, trajectory_id)""",
+            WHERE success IS NOT NULL AND ($iteration IS NULL OR iteration = $iteration)
+            GROUP BY ALL HAVING count(DISTINCT success) > 1) USING (iteration, trajectory_id)""",
         "key",
     ),
     "speech": (
         """JOIN (
-            SELECT iteration, trajectory_id, min(confidence) AS least FROM thoughts
+            SELECT iteration, trajectory_id, min(confidence) AS least FROM utterances
             WHERE confidence IS NOT NULL AND ($iteration IS NULL OR iteration = $iteration)
             GROUP BY ALL) USING (iteration, trajectory_id)""",
         "least, key",
@@ -212,7 +212,7 @@ def query_agreement(asking: CatalogReader) -> dict[str, Any]:
     """Query how far reviewers agree, and scorers with them; and the number of trajectories in each state."""
     return {
         "pairs": asking.rows("FROM reviewer_agreement"),
-        "scorers": asking.rows("FROM scorers_beside_people"),
+        "scorers": asking.rows("FROM scorers_vs_humans"),
         "states": asking.rows("SELECT state, count(*) AS n FROM human_labels GROUP BY ALL ORDER BY state"),
         "reviewers": asking.rows("SELECT reviewer, count(*) AS n FROM labels GROUP BY ALL ORDER BY n DESC, reviewer"),
     }

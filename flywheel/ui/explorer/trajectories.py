@@ -196,7 +196,7 @@ def count_column_values(asking: CatalogReader, column: str) -> list[Row]:
 
 # One trajectory: its steps with the overlays of their screens, and all facts about it.
 
-_SIBLING_COLUMNS = "trajectory_id, iteration, stage, sample, policy_version, status, steps, v, score, destination"
+_SIBLING_COLUMNS = "trajectory_id, iteration, stage, sample, policy_version, status, steps, success, score, destination"
 
 
 def load_trajectory_detail(asking: CatalogReader, tokens: TokenTexts, trajectory_id: str) -> dict[str, Any]:
@@ -227,14 +227,16 @@ def _query_detail(connection: duckdb.DuckDBPyConnection, name: str) -> dict[str,
         "samples": _query_siblings(connection, outcome),
         "twins": rows(
             f"""WITH near AS (
-                SELECT twin AS other, similarity, reason AS why, weight FROM duplicates WHERE trajectory_id = $id
-                UNION SELECT trajectory_id, similarity, reason, weight FROM duplicates WHERE twin = $id)
+                SELECT duplicate_of AS other, similarity, reason AS why, weight FROM duplicates
+                WHERE trajectory_id = $id
+                UNION SELECT trajectory_id, similarity, reason, weight FROM duplicates WHERE duplicate_of = $id)
             SELECT {_SIBLING_COLUMNS}, similarity, why, weight FROM near JOIN {OUTCOMES_TABLE} ON trajectory_id = other
             ORDER BY similarity DESC, trajectory_id LIMIT 50""",
             id=name,
         ),
         "set_aside": rows(
-            "SELECT reason, detail, of_table FROM quarantine WHERE trajectory_id = $id AND iteration = $iteration", **of
+            "SELECT reason, detail, source_table FROM quarantine WHERE trajectory_id = $id AND iteration = $iteration",
+            **of,
         ),
         "steps": _query_steps(connection, name, of["iteration"]),
     }
@@ -283,8 +285,8 @@ def _query_steps(connection: duckdb.DuckDBPyConnection, name: str, iteration: in
     utterances: dict[int, list[Row]] = defaultdict(list)
     for row in database.query_rows(
         connection,
-        """SELECT step, utterance, start_s, end_s, asr_text, text, confidence, doubtful, alignment_score, refined_by
-        FROM thoughts WHERE trajectory_id = $id AND iteration = $iteration ORDER BY utterance""",
+        """SELECT step, utterance, start_s, end_s, asr_text, text, confidence, low_confidence, alignment_score,
+            refined_by FROM utterances WHERE trajectory_id = $id AND iteration = $iteration ORDER BY utterance""",
         {"id": name, "iteration": iteration},
     ):
         utterances[row["step"]].append(row)

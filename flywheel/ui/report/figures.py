@@ -21,7 +21,7 @@ _LINKS = "SELECT DISTINCT child, parent FROM lineage WHERE relation = $relation 
 
 
 def query_report_iterations(connection: duckdb.DuckDBPyConnection) -> list[Row]:
-    """Query the view `iterations`, each row with `success` (by domain) and the promotion's `reason`.
+    """Query the view `iterations`, each row with `held_out_success` (by domain) and the promotion's `reason`.
 
     connection: to the catalogue.
     """
@@ -29,16 +29,16 @@ def query_report_iterations(connection: duckdb.DuckDBPyConnection) -> list[Row]:
         connection, "SELECT i.*, p.reason FROM iterations i LEFT JOIN promotions p USING (iteration) ORDER BY iteration"
     )
     success = defaultdict(dict)
-    for row in database.query_rows(connection, "FROM success"):
+    for row in database.query_rows(connection, "FROM held_out_success"):
         success[row["iteration"]][row["domain"]] = row
     for row in found:
-        row["success"] = success[row["iteration"]]
+        row["held_out_success"] = success[row["iteration"]]
     return found
 
 
 def list_evaluated_domains(rows: list[Row]) -> list[str]:
     """List the domains that were evaluated, sorted, without `all`. rows: as `query_report_iterations` returns them."""
-    return sorted({name for row in rows for name in row["success"]} - {ALL_DOMAINS})
+    return sorted({name for row in rows for name in row["held_out_success"]} - {ALL_DOMAINS})
 
 
 def draw_p_v1(connection: duckdb.DuckDBPyConnection, since: int = 0) -> Chart | None:
@@ -74,14 +74,16 @@ def draw_held_out_success(rows: list[Row], since: int = 0) -> list[Chart]:
     for domain in list_evaluated_domains(rows):
         groups = []
         for row in rows:
-            found = row["success"].get(domain) if row["iteration"] > since else None
+            found = row["held_out_success"].get(domain) if row["iteration"] > since else None
             if found:
                 marks = [
                     (f"{_tone(domain)} before", _success_mark(found, "before")),
                     (_tone(domain), _success_mark(found, "after")),
                 ]
                 groups.append((iteration_label(row["iteration"]), marks))
-        cases = max((row["success"][domain]["n"] or 0 for row in rows if domain in row["success"]), default=0)
+        cases = max(
+            (row["held_out_success"][domain]["n"] or 0 for row in rows if domain in row["held_out_success"]), default=0
+        )
         result.append(
             Chart(
                 f"Held-out success, {domain}",
@@ -176,8 +178,9 @@ def query_alignment(connection: duckdb.DuckDBPyConnection, since: int = 0) -> tu
         connection,
         """SELECT iteration, count(DISTINCT trajectory_id) AS recordings, count(*) AS utterances,
             string_agg(DISTINCT recognizer, ', ') AS recognizer, string_agg(DISTINCT refined_by, ', ') AS refined_by,
-            avg(alignment_score) AS score, count(*) FILTER (doubtful) AS doubtful, count(step) / count(*) AS aligned
-        FROM thoughts WHERE iteration > $since GROUP BY iteration ORDER BY iteration""",
+            avg(alignment_score) AS score, count(*) FILTER (low_confidence) AS doubtful,
+            count(step) / count(*) AS aligned
+        FROM utterances WHERE iteration > $since GROUP BY iteration ORDER BY iteration""",
         {"since": since},
     )
     figures = {
@@ -193,10 +196,10 @@ def query_alignment(connection: duckdb.DuckDBPyConnection, since: int = 0) -> tu
     example = database.query_rows(
         connection,
         """SELECT h.*, t.instruction
-        FROM thoughts h JOIN steps s ON s.trajectory_id = h.trajectory_id AND s.step = h.step
+        FROM utterances h JOIN steps s ON s.trajectory_id = h.trajectory_id AND s.step = h.step
             JOIN trajectories t ON t.trajectory_id = h.trajectory_id
         WHERE h.iteration > $since AND s.iteration > $since AND t.iteration > $since
-            AND h.asr_text <> '' AND h.text <> '' AND NOT coalesce(h.doubtful, false)
+            AND h.asr_text <> '' AND h.text <> '' AND NOT coalesce(h.low_confidence, false)
         ORDER BY h.iteration DESC, (h.asr_text <> h.text) DESC, h.alignment_score DESC, h.trajectory_id LIMIT 1""",
         {"since": since},
     )
@@ -245,9 +248,9 @@ def query_world_success(connection: duckdb.DuckDBPyConnection) -> list[Row]:
         connection,
         """SELECT domain, world, sum(tasks)::BIGINT AS tasks, max(samples) AS samples,
             sum(pass_1 * tasks) / sum(tasks) AS pass_1, sum(pass_k * tasks) / sum(tasks) AS pass_k,
-            sum(mixed)::BIGINT AS mixed, sum(broken) / nullif(sum(steps), 0) AS no_action,
-            sum(lost * tasks * samples) / sum(tasks * samples) AS lost
-        FROM templates WHERE iteration = (SELECT max(iteration) FROM templates)
+            sum(mixed)::BIGINT AS mixed, sum(invalid_steps) / nullif(sum(steps), 0) AS invalid_step_fraction,
+            sum(invalid_episode_fraction * tasks * samples) / sum(tasks * samples) AS invalid_episode_fraction
+        FROM template_success WHERE iteration = (SELECT max(iteration) FROM template_success)
         GROUP BY domain, world ORDER BY domain, world""",
     )
 
@@ -260,21 +263,21 @@ def query_p_v1_rises(connection: duckdb.DuckDBPyConnection, since: int = 0) -> l
 
 def query_success_by_stage(connection: duckdb.DuckDBPyConnection, since: int = 0) -> list[Row]:
     """Held-out success after each stage of an iteration after `since`, where evaluation.stages is set."""
-    rows = "FROM success_by_stage WHERE domain = 'all' AND iteration > $since ORDER BY iteration"
+    rows = "FROM held_out_success_by_stage WHERE domain = 'all' AND iteration > $since ORDER BY iteration"
     return database.query_rows(connection, rows, {"since": since})
 
 
 def query_route_reviews(connection: duckdb.DuckDBPyConnection, since: int = 0) -> list[Row]:
     """What people said of routes before training beside what scorers said, of each iteration after `since` in which
     somebody was asked: `asked`, `labelled`, `moved`, and of those drawn either way the counts of
-    `verifier_beside_people`."""
+    `verifier_vs_humans`."""
     return database.query_rows(
         connection,
         """SELECT * FROM (
             SELECT iteration, count(*) AS asked, count(label) AS labelled, count(*) FILTER (WHERE moved) AS moved,
-                any_value(ended) AS ended
+                any_value(end_reason) AS end_reason
             FROM route_reviews WHERE iteration > $since GROUP BY ALL)
-        LEFT JOIN (FROM verifier_beside_people WHERE domain = 'all' AND drawn = 'any') USING (iteration)
+        LEFT JOIN (FROM verifier_vs_humans WHERE domain = 'all' AND sampling = 'any') USING (iteration)
         ORDER BY iteration""",
         {"since": since},
     )

@@ -50,7 +50,7 @@ def write_report(ws: Workspace, *, everything: bool = False) -> Path:
             "curves": report_figures.draw_losses(connection, since),
             "rl_curves": rl_curves,
             "rl_worlds": rl_worlds,
-            "sampled_less": rl_charts.query_sampled_less(connection),
+            "downsampled": rl_charts.query_downsampled_tasks(connection),
             "alignment": alignment,
             "utterance": utterance,
             "replays": report_figures.pick_replays(connection, report_figures.list_evaluated_domains(rows), since),
@@ -144,7 +144,11 @@ def list_headline_figures(rows: list[Row]) -> list[Row]:
             }
         )
     for domain in report_figures.list_evaluated_domains(rows):
-        known = [row["success"][domain] for row in rows if row["success"].get(domain, {}).get("after") is not None]
+        known = [
+            row["held_out_success"][domain]
+            for row in rows
+            if row["held_out_success"].get(domain, {}).get("after") is not None
+        ]
         if known:
             result.append(
                 {

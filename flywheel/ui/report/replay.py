@@ -60,7 +60,8 @@ def load_replay(connection: duckdb.DuckDBPyConnection, trajectory_id: str, limit
     steps = database.query_rows(connection, "FROM replay($id)", {"id": trajectory_id})
     spoken = database.query_rows(
         connection,
-        "SELECT step, asr_text, confidence, doubtful FROM thoughts WHERE trajectory_id = $id ORDER BY utterance",
+        """SELECT step, asr_text, confidence, low_confidence FROM utterances WHERE trajectory_id = $id
+        ORDER BY utterance""",
         {"id": trajectory_id},
     )
     said: dict[int, list[dict[str, Any]]] = {}
@@ -92,8 +93,8 @@ def build_frame(row: dict[str, Any], said: Sequence[dict[str, Any]] = ()) -> Rep
         action=describe_action(row),
         raw=row["raw_text"] or row["action"] or "",
         thought=row["thought"] or "",
-        said=" … ".join(one["asr_text"] for one in said if one["asr_text"] and not one["doubtful"]),
-        unsure=" … ".join(f"{one['asr_text']} ({one['confidence']:.2f})" for one in said if one["doubtful"]),
+        said=" … ".join(one["asr_text"] for one in said if one["asr_text"] and not one["low_confidence"]),
+        unsure=" … ".join(f"{one['asr_text']} ({one['confidence']:.2f})" for one in said if one["low_confidence"]),
         reward=row["reward"] or 0.0,
         error=row["parse_error"] or "",
     )

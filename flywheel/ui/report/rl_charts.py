@@ -158,7 +158,7 @@ def draw_world_success(rows: Iterable[Row]) -> list[Chart]:
     return result
 
 
-def query_sampled_less(connection: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
+def query_downsampled_tasks(connection: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
     """For each specialist of the newest iteration that has one: how many tasks come less and why, and which."""
     newest = "iteration = (SELECT max(iteration) FROM curriculum)"
     reasons: dict[str, dict[str, int]] = defaultdict(dict)
@@ -166,7 +166,7 @@ def query_sampled_less(connection: duckdb.DuckDBPyConnection) -> list[dict[str, 
         connection, f"SELECT stage, reason, count(*) AS n FROM curriculum WHERE {newest} GROUP BY ALL"
     ):
         reasons[row["stage"]][row["reason"]] = row["n"]
-    rows = database.query_rows(connection, f"FROM sampled_less WHERE {newest}")
+    rows = database.query_rows(connection, f"FROM downsampled_tasks WHERE {newest}")
     return [
         {
             "stage": stage,

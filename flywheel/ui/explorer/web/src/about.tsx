@@ -14,7 +14,7 @@ export function About({ data }: { data: Row }) {
         <dl class="facts">
           <dt>Verdict</dt>
           <dd>
-            <Verdict v={facts.v} /> {facts.score == null ? "not scored" : `score ${short(facts.score)}`}
+            <Verdict success={facts.success} /> {facts.score == null ? "not scored" : `score ${short(facts.score)}`}
           </dd>
           <dt>Store</dt>
           <dd>{facts.destination ? <><Store name={facts.destination} /> {facts.reason}</> : "not routed"}</dd>
@@ -115,7 +115,7 @@ function Others({ title, id, rows, none, children }: { title: string; id: string
       <ul class="others">
         {rows.map((row) => (
           <li>
-            <Verdict v={row.v} /> <a href={`/trajectories/${encodeURIComponent(row.trajectory_id)}`}><code>{row.trajectory_id}</code></a>{" "}
+            <Verdict success={row.success} /> <a href={`/trajectories/${encodeURIComponent(row.trajectory_id)}`}><code>{row.trajectory_id}</code></a>{" "}
             <span class="soft small">{children(row)}</span>{" "}
             <a class="small" href={`/compare?a=${encodeURIComponent(id)}&b=${encodeURIComponent(row.trajectory_id)}`} aria-label={`Compare with ${row.trajectory_id}`}>
               compare

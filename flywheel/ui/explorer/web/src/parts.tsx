@@ -41,8 +41,8 @@ const VERDICTS = new Map<boolean | null, [string, string]>([
   [null, ["no V", "other"]],
 ]);
 
-export function Verdict({ v }: { v: boolean | null }) {
-  const [text, tone] = VERDICTS.get(v ?? null)!;
+export function Verdict({ success }: { success: boolean | null }) {
+  const [text, tone] = VERDICTS.get(success ?? null)!;
   return <span class={`pill ${tone}`}>{text}</span>;
 }
 

@@ -51,7 +51,7 @@ export function StepWords({ step, at, of }: { step: Row; at: number; of: number 
               “{one.asr_text}”{" "}
               <span class="soft small">
                 {short(one.start_s)} to {short(one.end_s)} s{one.confidence == null ? "" : `, understood with ${short(one.confidence)}`}
-                {one.doubtful ? "; hardly understood, not learned from" : ""}
+                {one.low_confidence ? "; hardly understood, not learned from" : ""}
               </span>
             </p>
           ))}
@@ -104,7 +104,7 @@ export function StepWords({ step, at, of }: { step: Row; at: number; of: number 
             <dd>{step.prompt_tokens} tokens</dd>
           </>
         )}
-        {step.slip && (
+        {step.misclick && (
           <>
             <dt>Slip</dt>
             <dd>a click on nothing: shown in later prompts, not imitated</dd>

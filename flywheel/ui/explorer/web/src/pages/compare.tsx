@@ -138,7 +138,7 @@ function Side({ answer, at }: { answer: { data?: Row; error?: string }; at: numb
         <a href={`/trajectories/${encodeURIComponent(facts.trajectory_id)}`}>{facts.instruction || facts.trajectory_id}</a>
       </p>
       <p class="soft small">
-        <Verdict v={facts.v} /> <Store name={facts.destination} /> iteration {label(facts.iteration)} · {facts.stage} · {facts.model ?? facts.author} · {several(steps.length, "step")}
+        <Verdict success={facts.success} /> <Store name={facts.destination} /> iteration {label(facts.iteration)} · {facts.stage} · {facts.model ?? facts.author} · {several(steps.length, "step")}
       </p>
       {step ? (
         <>

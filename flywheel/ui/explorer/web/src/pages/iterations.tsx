@@ -51,7 +51,7 @@ export function Iterations() {
 
 function Table({ data, laid, toggle }: { data: Row; laid: number[]; toggle: (k: number) => void }) {
   const revisions = useRevisions();
-  const domains = [...new Set<string>(data.success.map((row: Row) => row.domain))].filter((name) => name !== "all");
+  const domains = [...new Set<string>(data.held_out_success.map((row: Row) => row.domain))].filter((name) => name !== "all");
   return (
     <div class="card wide all" tabIndex={0} role="region" aria-label="All iterations">
       <table>
@@ -99,7 +99,7 @@ function Table({ data, laid, toggle }: { data: Row; laid: number[]; toggle: (k: 
                 {row.conserved === false && row.to_sft + row.to_ct > 0 && <span class="bad"> not conserved</span>}
               </td>
               {domains.map((name) => (
-                <td>{row.success[name] ? `${share(row.success[name].before)} → ${share(row.success[name].after)}` : "–"}</td>
+                <td>{row.held_out_success[name] ? `${share(row.held_out_success[name].before)} → ${share(row.held_out_success[name].after)}` : "–"}</td>
               ))}
               <td>{row.minutes == null ? "–" : row.minutes.toFixed(1)}</td>
               <td class="left">
@@ -138,7 +138,7 @@ function Why({ row }: { row: Row }) {
 // Its rows, and those of the workspace that is laid over it, which say of which they are.
 function both(data: Row): Row {
   const { other } = data;
-  const tables = ["iterations", "p_v1", "rises", "success", "funnel", "minutes", "pass"];
+  const tables = ["iterations", "p_v1", "rises", "held_out_success", "funnel", "minutes", "pass"];
   return { ...data, ...Object.fromEntries(tables.map((name) => [name, beside(data[name], other?.[name], other?.name)])) };
 }
 
@@ -155,7 +155,7 @@ function Pictures({ data: own, laid }: { data: Row; laid: number[] }) {
   const options = useMemo(
     () => ({
       p: overTime(data.p_v1, "p", "low", "high"),
-      success: overTime(data.success, "after", "after_low", "after_high"),
+      success: overTime(data.held_out_success, "after", "after_low", "after_high"),
       rises: overTime(data.rises, "rise", "low", "high", true),
       stores: bars(stores, "rows"),
       minutes: bars(minutes, "minutes"),
@@ -171,8 +171,8 @@ function Pictures({ data: own, laid }: { data: Row; laid: number[] }) {
       {data.rises.length > 0 && (
         <Chart title="Rise of P(V = 1) on like tasks" note="Beside the iteration before, on templates and levels that both played." option={options.rises} columns={[...whose, "iteration", "domain", "before", "after", "rise", "low", "high", "slots"]} rows={data.rises} />
       )}
-      {data.success.length > 0 && (
-        <Chart title="Held-out success" note="Of the merged model; 95% intervals." option={options.success} columns={[...whose, "iteration", "domain", "before", "after", "after_low", "after_high", "n"]} rows={data.success} />
+      {data.held_out_success.length > 0 && (
+        <Chart title="Held-out success" note="Of the merged model; 95% intervals." option={options.success} columns={[...whose, "iteration", "domain", "before", "after", "after_low", "after_high", "n"]} rows={data.held_out_success} />
       )}
       {some.pass && data.pass.length > 0 && (
         <Chart title="pass@k" note="Chance that one of k samples of a task is verified." option={some.pass} columns={[...whose, "iteration", "k", "pass", "tasks"]} rows={of(data.pass)} />

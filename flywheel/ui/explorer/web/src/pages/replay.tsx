@@ -33,7 +33,7 @@ export function Replay({ id }: { id: string }) {
       <div class="head">
         <h1>{facts.instruction || facts.trajectory_id}</h1>
         <span class="pills">
-          <Verdict v={facts.v} />
+          <Verdict success={facts.success} />
           <Store name={facts.destination} />
         </span>
         <span class="push" />

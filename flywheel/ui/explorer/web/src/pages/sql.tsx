@@ -10,7 +10,7 @@ import { Picture } from "../picture";
 const EXAMPLES: [string, string][] = [
   ["Iterations", "FROM iterations"],
   ["P(V = 1)", "SELECT iteration, domain, p, low, high, scored\nFROM p_v1\nORDER BY iteration, domain"],
-  ["Hardest templates", "SELECT world, template, level, tasks, pass_1, pass_k\nFROM templates\nWHERE iteration = (SELECT max(iteration) FROM templates)\nORDER BY pass_1, tasks DESC\nLIMIT 20"],
+  ["Hardest templates", "SELECT world, template, level, tasks, pass_1, pass_k\nFROM template_success\nWHERE iteration = (SELECT max(iteration) FROM template_success)\nORDER BY pass_1, tasks DESC\nLIMIT 20"],
   ["Rewards of RL", "SELECT iteration, stage, step, value\nFROM learning_curves\nWHERE name = 'reward'\nORDER BY iteration, stage, step"],
   ["Set aside", "SELECT reason, count(*) AS n\nFROM quarantine\nGROUP BY ALL\nORDER BY n DESC"],
 ];

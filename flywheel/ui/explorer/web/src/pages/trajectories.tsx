@@ -9,8 +9,8 @@ import { CopyLink, count, Empty, Failure, label, short, useNarrow, when } from "
 // What leads to a list that is asked for often.
 const SAVED: [string, string][] = [
   ["All", ""],
-  ["Verified rollouts", "?where=stage:is:rollout&where=v:is:true"],
-  ["Failed rollouts", "?where=stage:is:rollout&where=v:is:false&sort=-steps"],
+  ["Verified rollouts", "?where=stage:is:rollout&where=success:is:true"],
+  ["Failed rollouts", "?where=stage:is:rollout&where=success:is:false&sort=-steps"],
   ["Recordings", "?where=source:is:recording"],
   ["Evaluations", "?where=stage:is:evaluate"],
   ["Set aside", "?where=destination:is:quarantine"],
@@ -127,7 +127,7 @@ function title(row?: Row): HTMLElement {
 
 function verdict(row?: Row): HTMLElement {
   if (!row) return element("span");
-  const [text, tone] = row.v === true ? ["V = 1", "good"] : row.v === false ? ["V = 0", "bad"] : ["no V", "other"];
+  const [text, tone] = row.success === true ? ["V = 1", "good"] : row.success === false ? ["V = 0", "bad"] : ["no V", "other"];
   return element("span", { class: `pill ${tone}` }, text);
 }
 
@@ -147,7 +147,7 @@ const text = (field: string, headerName: string, width: number, more: ColDef<Row
 const WIDE: ColDef<Row>[] = [
   { colId: "screen", headerName: "Screen", width: 84, sortable: false, cellRenderer: ({ data }: { data?: Row }) => thumbnail(data) },
   { field: "instruction", headerName: "Instruction", minWidth: 240, flex: 1, cellRenderer: ({ data }: { data?: Row }) => title(data) },
-  { field: "v", headerName: "Verdict", width: 92, cellRenderer: ({ data }: { data?: Row }) => verdict(data) },
+  { field: "success", headerName: "Verdict", width: 92, cellRenderer: ({ data }: { data?: Row }) => verdict(data) },
   text("score", "Score", 84),
   { field: "destination", headerName: "Store", width: 108, cellRenderer: ({ data }: { data?: Row }) => store(data) },
   text("iteration", "Iteration", 96, { valueFormatter: ({ value }) => (value == null ? "" : label(value)) }),

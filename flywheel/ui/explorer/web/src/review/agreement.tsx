@@ -5,11 +5,11 @@ import { count, Empty, Failure, Loading, share } from "../parts";
 
 export function Agreement() {
   const { data, error } = useAnswer("/api/review/agreement", useStanding());
-  const [drawn, draw] = useState("any");
+  const [sampling, setSampling] = useState("any");
   if (error) return <Failure error={error} />;
   if (!data) return <Loading what="the agreement" />;
   if (!data.states.length) return <Empty>Nobody has labelled anything yet. Two reviewers who label the same samples are compared here, and scorers with them.</Empty>;
-  const scorers = data.scorers.filter((row: Row) => row.drawn === drawn);
+  const scorers = data.scorers.filter((row: Row) => row.sampling === sampling);
   return (
     <>
       <div class="about">
@@ -23,7 +23,7 @@ export function Agreement() {
           <Table
             name="Agreement of reviewers"
             heads={["Reviewers", "Domain", "Both labelled", "Alike", "95% interval", "Cohen’s kappa"]}
-            rows={data.pairs.map((row: Row) => [`${row.one}, ${row.other}`, row.domain, count(row.n), share(row.agree), range(row.low, row.high), row.kappa == null ? "–" : row.kappa.toFixed(2)])}
+            rows={data.pairs.map((row: Row) => [`${row.reviewer_a}, ${row.reviewer_b}`, row.domain, count(row.n), share(row.agreement), range(row.low, row.high), row.kappa == null ? "–" : row.kappa.toFixed(2)])}
           />
         ) : (
           <Empty>No two reviewers have labelled the same trajectory yet.</Empty>
@@ -36,12 +36,12 @@ export function Agreement() {
         <div class="choices">
           <label>
             Samples{" "}
-            <select value={drawn} onChange={(event) => draw(event.currentTarget.value)}>
+            <select value={sampling} onChange={(event) => setSampling(event.currentTarget.value)}>
               <option value="any">of all queues</option>
               <option value="random">drawn at random alone</option>
             </select>
           </label>
-          <span class="soft small">{drawn === "any" ? "Disputed ones and rare stores weigh more than in life." : "These stand for all trajectories."}</span>
+          <span class="soft small">{sampling === "any" ? "Disputed ones and rare stores weigh more than in life." : "These stand for all trajectories."}</span>
         </div>
         {scorers.length ? (
           <Table
@@ -51,16 +51,16 @@ export function Agreement() {
               row.scorer,
               row.domain,
               count(row.n),
-              of(row.precision, row.hits, row.verified),
+              of(row.precision, row.true_positives, row.verified),
               range(row.precision_low, row.precision_high),
-              of(row.recall, row.hits, row.solved),
+              of(row.recall, row.true_positives, row.solved),
               range(row.recall_low, row.recall_high),
             ])}
           />
         ) : (
           <Empty>Nothing yet: two reviewers have to agree on a trajectory, or a third to decide it.</Empty>
         )}
-        <Ask sql="FROM scorers_beside_people" />
+        <Ask sql="FROM scorers_vs_humans" />
       </section>
     </>
   );

@@ -110,7 +110,7 @@ function Others({ mine, others, facts }: { mine: Row; others: Row[]; facts: Row 
         </span>
       ))}
       {others.length === 0 && "No other reviewer has labelled it yet. "}
-      It was routed: <Verdict v={facts.v} /> <Store name={facts.destination} /> {facts.reason}
+      It was routed: <Verdict success={facts.success} /> <Store name={facts.destination} /> {facts.reason}
     </div>
   );
 }
