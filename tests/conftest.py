@@ -1,4 +1,4 @@
-"""Shared by all tests: fixtures, and the order in which files run."""
+"""Shared by all tests: fixtures, tiers, and the order in which files run."""
 
 from __future__ import annotations
 
@@ -39,130 +39,6 @@ TESTS = Path(__file__).resolve().parent
 PROJECT = TESTS.parent
 
 
-# The longest files first (`test_` and `.py` left out), whatever their folder: they begin first where several workers
-# share the tests. One that is missing here costs nothing but balance.
-SLOW = (
-    "trainers",
-    "turn",
-    "terminal",
-    "escape",
-    "containers",
-    "keeping",
-    "apart",
-    "reroute",
-    "sites",
-    "games",
-    "env_hostile",
-    "own_pool",
-    "cluster",
-    "upkeep",
-    "unwatched",
-    "workers",
-    "policy_servers_real",
-    "rl_killed",
-    "dialogs",
-    "object_store",
-    "third_party",
-    "manifest_pages",
-    "ppo_training",
-    "trial",
-    "hostile_settings",
-    "postgres",
-    "placed",
-    "recovery",
-    "control",
-    "versioning",
-    "pretrain",
-    "desktop",
-    "explorer_pages",
-    "env_browser",
-    "serve",
-    "controls",
-    "rl_stream",
-    "tasks",
-    "tools_hostile",
-    "remote_policy",
-    "explorer_review_page",
-    "flows",
-    "gpu_check",
-    "engines",
-    "policy_conformance",
-    "contracts",
-    "catalog",
-    "rl_processes",
-    "environments_turn",
-    "policy_servers",
-    "backend",
-    "pipeline",
-    "phone",
-    "races",
-    "recording_ingest",
-    "page_servers",
-    "env_worlds",
-    "shell",
-    "env_pool",
-    "closed",
-    "history_command",
-    "adb",
-    "cli",
-    "notify",
-    "report",
-    "publisher",
-    "parser_properties",
-    "recognizer",
-    "recorded_tasks",
-    "route_form",
-    "route_review",
-    "review_form",
-    "empty_database",
-    "dialog_origins",
-    "errands",
-    "loopback",
-    "embedded_policy",
-    "explorer_sql",
-    "chores_played",
-    "page_identity",
-    "bench_worlds",
-    "page_command",
-    "explorer_reviews",
-    "history",
-    "tools",
-    "watching_pages",
-    "discard",
-    "checkpoints",
-    "manager",
-    "dedup",
-    "bench_orchestration",
-    "supervised",
-    "site_ends",
-    "checkpoint_bytes",
-    "answer_form",
-    "catalog_views",
-    "data_docs",
-    "engine",
-    "bench_rl",
-    "checkup",
-    "osworld_played",
-    "tab",
-    "libraries",
-    "browser_keys",
-    "game_tabs",
-    "whisper",
-    "packages",
-    "watching_machines",
-    "explorer_sound",
-    "explorer",
-    "pool_chaos",
-    "general",
-    "watching",
-    "catalog_file",
-    "duplicates",
-    "routing",
-    "notebook",
-    "merge",
-)
-
-
 TIERS = ("unit", "integration", "e2e", "exhaustive")  # folders, and marks of the tests in them
 
 
@@ -171,15 +47,16 @@ def tier(item: pytest.Item) -> str | None:
     return next((name for name in TIERS if TESTS / name in item.path.parents), None)
 
 
+# Where several workers share the tests, heavy tiers begin first, so that no long file ends alone: unit tests fill up.
+_ORDER = ("e2e", "exhaustive", "integration", "unit")
+
+
 # tryfirst: before `-m` chooses by these marks.
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark each test by its tier, a case marked `exhaustive` (`night.by_day`) by that one; put slow files last.
-
-    Where several workers share them slow files come first, so that none ends alone.
-    """
-    rank = {f"test_{name}": place for place, name in enumerate(SLOW)}
-    items.sort(key=lambda item: rank.get(item.path.stem, len(rank) if SHARED else -1))
+    """Mark each test by its tier; a case that is marked `exhaustive` (`night.by_day`) belongs to that one alone."""
+    if SHARED:
+        items.sort(key=lambda item: _ORDER.index(tier(item) or "unit"))
     for item in items:
         if (name := tier(item)) and not item.get_closest_marker("exhaustive"):
             item.add_marker(name)
