@@ -87,7 +87,7 @@ def pytest_runtest_makereport(call: pytest.CallInfo) -> Iterator[None]:
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    _cpu_of_tests[report.nodeid] += report.cpu_s
+    _cpu_of_tests[report.nodeid] += getattr(report, "cpu_s", 0.0)  # none of a worker that crashed
 
 
 def pytest_terminal_summary(terminalreporter, config: pytest.Config) -> None:
