@@ -19,7 +19,7 @@ os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
 
 import pytest
 from hypothesis import settings
-from night import NIGHT, examples
+from night import NIGHT, by_day, examples
 
 from flywheel.config.workspace import Workspace
 from flywheel.envs import isolation
@@ -164,7 +164,7 @@ def ws(tmp_path: Path) -> Workspace:
     return Workspace(tmp_path)
 
 
-@pytest.fixture(params=["apart", "beside"])
+@pytest.fixture(params=by_day(["apart", "beside"]))
 def isolation_mode(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Servers of pages are kept apart from this machine, or are not."""
     if request.param == "beside":

@@ -8,6 +8,7 @@ import pytest
 import pytest_asyncio
 from browser_pages import SETTINGS, Stage, act, at, browser, html
 from hostile import Site
+from night import by_day
 from PIL import Image
 
 from flywheel.agent.actions import Click, Hotkey, Navigate, NavigateBack, Point, Press, Release, Type
@@ -24,7 +25,7 @@ def key(name: str) -> Hotkey:
     return Hotkey(tuple(name.split("+")))
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module", params=["begin_frame", "screenshot"])
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=by_day(["begin_frame", "screenshot"]))
 async def stage(request):
     with Site({"next": html("<p data-el=next>next")}) as site:
         async with browser(SETTINGS.model_copy(update={"frames": request.param})) as chromium:

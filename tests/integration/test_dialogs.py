@@ -10,6 +10,7 @@ import pytest_asyncio
 from browser_pages import SETTINGS, Stage, at, browser, html
 from dialogs import CLICK, ENTER, ESCAPE, TAB, asks, on, step
 from hostile import Site
+from night import by_day
 from processes import PATIENCE_S
 
 from flywheel.agent import actions as act
@@ -19,7 +20,7 @@ from flywheel.envs.browser.driver.tab import BrowserTab
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module", params=["begin_frame", "screenshot"])
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=by_day(["begin_frame", "screenshot"]))
 async def stage(request):
     with Site({}) as site:
         async with browser(SETTINGS.model_copy(update={"frames": request.param})) as chromium:

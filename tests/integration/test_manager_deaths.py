@@ -45,7 +45,7 @@ async def test_places_come_back_however_who_plays_ends(tmp_path):
 
 
 async def test_who_is_killed_is_silent_and_loses_its_places(tmp_path):
-    async with manager(tmp_path, LeasePolicy(silent_s=3)) as it, node(it.address) as one:
+    async with manager(tmp_path, LeasePolicy(silent_s=8)) as it, node(it.address) as one:
         player = await asyncio.create_subprocess_exec(
             sys.executable, "-c", _PLAYER, it.address, env={**os.environ, TOKEN_VARIABLE: SECRET},
             stdout=subprocess.PIPE,

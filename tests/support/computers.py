@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from fake_env import fake_task
+from night import by_day
 
 from flywheel.config import Settings, parse_settings
 from flywheel.envs import isolation
@@ -36,7 +37,7 @@ def small_world(monkeypatch):
     monkeypatch.setitem(task_suites.COMPUTER_VERIFIERS, "wanted", wanted)
 
 
-@pytest.fixture(params=WALLS, name="apart")
+@pytest.fixture(params=by_day(WALLS), name="apart")
 def each_wall(request) -> str:
     """Each of what may keep a machine apart, where it can here."""
     if why := MachineSettings(walls=request.param).missing()[0]:

@@ -9,7 +9,7 @@ from processes import PATIENCE_S
 from flywheel.ui.explorer.server import ExplorerServer
 
 axe = pytest.importorskip("axe_playwright_python.base", reason="pip install -e '.[dev]'").AXE_FILE_PATH
-SIZES = [(1280, 860, "light"), (390, 800, "dark")]
+SIZES = [(1280, 860, "light"), pytest.param((390, 800, "dark"), marks=pytest.mark.exhaustive)]
 WAIT_MS = 1000 * PATIENCE_S
 
 
