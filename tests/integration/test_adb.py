@@ -236,6 +236,7 @@ async def test_a_task_is_done_on_the_phone_and_seen_in_its_settings():
         assert (gave_up.reward, gave_up.terminated) == (0.0, True)
 
 
+@pytest.mark.exhaustive
 async def test_the_environment_passes_the_suite():
     moves = (OpenApp("Settings"), Click(at(FIELD)), Type("wlan"), Scroll(Point(0.5, 0.5), "down"), PressHome())
     able = frozenset({LongPress, OpenApp, PressHome, PressBack})

@@ -112,6 +112,7 @@ def test_a_step_makes_likelier_what_was_better(folder, name):
     assert sum(moved) > 0
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_third_algorithm_trains_by_its_name_alone(folder, tmp_path, monkeypatch, processes):

@@ -14,6 +14,7 @@ import click
 import minimal_iterations
 import pytest
 from click.testing import CliRunner
+from night import by_day
 
 from flywheel import config
 from flywheel.cli import main
@@ -364,13 +365,15 @@ def test_init_refuses_a_folder_that_holds_something(tmp_path):
 
 @pytest.mark.parametrize(
     ("profile", "wanted"),
-    [
-        ("small", None),
-        ("laptop", None),
-        ("evening", "--params params.yaml --first 144 --count 864"),
-        ("overnight", "--params params.yaml --count 1200"),  # the shipped ones are of fewer worlds
-        ("computer", "--world chores --count 1500"),
-    ],
+    by_day(
+        [
+            ("small", None),
+            ("laptop", None),
+            ("evening", "--params params.yaml --first 144 --count 864"),
+            ("overnight", "--params params.yaml --count 1200"),  # the shipped ones are of fewer worlds
+            ("computer", "--world chores --count 1500"),
+        ]
+    ),
 )
 def test_init_says_how_many_recordings_the_profile_lacks(tmp_path, profile, wanted):
     code, output = flywheel("init", tmp_path / "new", "--profile", profile)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import synthetic
+from night import by_day
 
 from flywheel.config.workspace import Workspace
 from flywheel.store import partitions
@@ -82,7 +83,7 @@ def test_it_reads_the_files_of_closed_iterations_there_alone(ws):
     assert answers(ws) == before
 
 
-@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("wide", by_day([False, True]))
 def test_a_partition_that_is_another_by_now_is_read_anew(ws, wide):
     compaction.compact_iterations(ws)
     if wide:
@@ -117,7 +118,7 @@ def test_a_damaged_iteration_is_left_where_it_is_told(ws):
         database.query_catalog(ws, "FROM routes")
 
 
-@pytest.mark.parametrize("left", [40, 0])
+@pytest.mark.parametrize("left", by_day([40, 0]))
 def test_a_damaged_file_of_closed_iterations_is_told_with_the_way_out(ws, left):
     compaction.compact_iterations(ws)
     (path,) = (ws.state / "closed").glob("001-004/routes.parquet")
@@ -128,6 +129,7 @@ def test_a_damaged_file_of_closed_iterations_is_told_with_the_way_out(ws, left):
     assert database.query_catalog(ws, "FROM scores").num_rows
 
 
+@pytest.mark.exhaustive
 def test_what_another_schema_put_together_does_not_count(ws, monkeypatch):
     before = answers(ws)
     compaction.compact_iterations(ws)

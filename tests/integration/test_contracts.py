@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import synthetic
 import synthetic_rows
+from night import by_day
 from synthetic import routed
 
 from flywheel.config.workspace import Workspace
@@ -159,7 +160,7 @@ def many(tmp_path_factory) -> tuple[Workspace, object, list[str]]:
     return ws, settings, sorted({row["trajectory_id"] for row in rows(ws, "scores", "score")} - aside(ws).keys())
 
 
-@pytest.mark.parametrize("offences", rounds())
+@pytest.mark.parametrize("offences", by_day(rounds(), 2))
 def test_what_breaks_a_row_contract_is_set_aside_and_the_rest_goes_on(many, tmp_path, offences):
     source, settings, sound = many
     ws = copy(source, tmp_path)
@@ -179,7 +180,7 @@ def test_what_breaks_a_row_contract_is_set_aside_and_the_rest_goes_on(many, tmp_
     assert stored == set(sound) - broken.keys() | {"r10", "r11"}
 
 
-@pytest.mark.parametrize("content", [None, b"no picture"])
+@pytest.mark.parametrize("content", by_day([None, b"no picture"]))
 def test_a_screen_that_is_not_what_its_name_says_is_no_screen(built, tmp_path, content):
     source, settings, _ = built
     ws = copy(source, tmp_path)
@@ -192,6 +193,7 @@ def test_a_screen_that_is_not_what_its_name_says_is_no_screen(built, tmp_path, c
     assert conserved(ws)
 
 
+@pytest.mark.exhaustive
 def test_a_screen_or_task_without_a_name_switches_no_contract_off(built, tmp_path):
     """In SQL nothing is outside of a list that holds a null."""
     source, settings, _ = built
@@ -216,6 +218,7 @@ def test_a_doubled_trajectory_is_set_aside_twice(built, tmp_path):
     assert conserved(ws)
 
 
+@pytest.mark.exhaustive
 def test_a_trajectory_of_an_earlier_iteration_does_not_come_in_again(built, tmp_path):
     source, settings, _ = built
     ws = copy(source, tmp_path)
@@ -229,7 +232,9 @@ def test_a_trajectory_of_an_earlier_iteration_does_not_come_in_again(built, tmp_
     assert any(row["reason"].startswith("contract: id_new: ") for row in reasons if row["trajectory_id"] == "t10000")
 
 
-@pytest.mark.parametrize(("table", "stage"), [("steps", "rollout"), ("scores", "score"), ("utterances", "ingest")])
+@pytest.mark.parametrize(
+    ("table", "stage"), by_day([("steps", "rollout"), ("scores", "score"), ("utterances", "ingest")])
+)
 def test_rows_of_no_trajectory_are_set_aside_and_counted_apart(built, tmp_path, table, stage):
     source, settings, before = built
     ws = copy(source, tmp_path)

@@ -10,6 +10,7 @@ import re
 
 import pytest
 import pytest_asyncio
+from night import by_day
 from pages import Experts, script, spoken_words
 
 from flywheel.agent.actions import (
@@ -75,7 +76,7 @@ def on(name, action=Click):
 
 
 # -- the expert --------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.__name__.rpartition(".")[2])
+@pytest.mark.parametrize("family", by_day(FAMILIES, 2), ids=lambda family: family.__name__.rpartition(".")[2])
 async def test_its_expert_wins_each_page_and_says_why(experts, family):
 
     async def win(task):
@@ -307,7 +308,7 @@ async def test_actions_beside_everything_change_nothing(pool):
 
 
 # -- the verifier ------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("template", KINDS)
+@pytest.mark.parametrize("template", by_day(KINDS, 3))
 async def test_the_verifier_agrees_with_the_page_and_refuses_other_pages(pool, experts, template):
     """The end of a page counts for it alone; one step before it, and the end of another page, do not."""
     task, other = task_of(template, 2, SEEDS[2]), task_of(template, 2, 9)

@@ -60,6 +60,7 @@ async def test_controls_are_operated_by_mouse_and_by_keys(way, names):
     assert len(found) == 2 * len(names)
 
 
+@pytest.mark.exhaustive
 def test_a_page_of_every_control_passes_page_try(tmp_path):
     page = Path(__file__).parents[1] / "support" / "native_controls.html"
     (tmp_path / "index.html").write_bytes(page.read_bytes())

@@ -18,6 +18,7 @@ def test_a_page_that_cannot_be_written_stops_nothing(tmp_path, caplog):
     assert "Data Docs are not written" in caplog.text
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("killed", [False, True])
 def test_a_page_whose_process_fails_is_told_and_stops_nothing(tmp_path, caplog, monkeypatch, killed):
     (tmp_path / "report").write_text("in the way")

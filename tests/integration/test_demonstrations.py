@@ -50,6 +50,7 @@ def test_a_step_without_anything_to_see_or_to_read_is_told(tmp_path):
     assert "step 0 has no screen" in ingested(one, tmp_path).trajectory.error
 
 
+@pytest.mark.exhaustive
 def test_they_need_no_recognizer_and_keep_their_places_among_those_that_do(tmp_path):
     chosen = Settings.model_validate({"recording": {"recognizer": "whisper", "whisper_model": "/nowhere.pt"}})
     step = (DemonstratedStep("list_files(path='.')", "", observation="~$"),)

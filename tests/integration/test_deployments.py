@@ -115,6 +115,7 @@ def test_the_image_has_what_the_setup_would_install(project):
     assert re.search(r"^USER (?!root)\w+$", dockerfile, flags=re.M)
 
 
+@pytest.mark.exhaustive
 def test_workspaces_on_one_server_have_names_of_their_own(project, tmp_path):
     ws = scaffold.create_workspace(tmp_path / "Night 2")
     found = yaml.safe_load((ws.root / "prefect.yaml").read_text())

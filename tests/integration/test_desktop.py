@@ -113,6 +113,7 @@ def test_a_verifier_that_there_is_not_is_named():
 
 
 # -- desktops ---------------------------------------------------------------------------------------------------------
+@pytest.mark.exhaustive
 @desktops.needed
 async def test_the_environment_passes_the_suite():
     task = desk_task("write")
@@ -141,6 +142,7 @@ async def test_an_expert_solves_every_template_and_chance_does_not():
             assert early.reward < 1.0, task.template
 
 
+@pytest.mark.exhaustive
 @desktops.needed
 async def test_text_of_every_plane_arrives_to_the_letter():
     async with desktops.opened({"notes.txt": ""}, [["mousepad", "notes.txt"]]) as desktop:

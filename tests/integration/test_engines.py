@@ -49,6 +49,7 @@ def alone(folder, tmp_path_factory):
     return json.loads(out.read_text())
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("engine", "stage", "processes"),
     [

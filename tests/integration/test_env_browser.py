@@ -7,6 +7,7 @@ import asyncio
 import pytest
 import pytest_asyncio
 from fake_env import FakeEnv, FakePool, Faults, fake_task
+from night import by_day
 from pages import click_on, script, swallow, task_of
 
 from flywheel.agent import actions as act
@@ -34,7 +35,7 @@ async def hasty():
 
 
 # -- conformance ---
-@pytest.mark.parametrize(("world", "template"), [("tiles", "clear"), ("merge", "reach"), ("shop", "add")])
+@pytest.mark.parametrize(("world", "template"), by_day([("tiles", "clear"), ("merge", "reach"), ("shop", "add")]))
 async def test_the_browser_passes_the_conformance_suite(pool, world, template):
     await check_env(pool.env, task_of(world, template))
 

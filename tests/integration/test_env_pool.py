@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from night import by_day
 from pages import script, task_of
 from processes import descendants, gone
 from routed_rows import route
@@ -202,7 +203,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.parametrize(
     ("how", "number"),
-    [("return", 0), ("raise", 0), ("wait", signal.SIGINT), ("wait", signal.SIGTERM), ("wait", signal.SIGKILL)],
+    by_day([("return", 0), ("raise", 0), ("wait", signal.SIGINT), ("wait", signal.SIGTERM), ("wait", signal.SIGKILL)]),
 )
 async def test_nothing_outlives_its_process(how, number):
     child = await asyncio.create_subprocess_exec(

@@ -72,6 +72,7 @@ async def test_higher_levels_can_be_solved(pool):
         assert steps[-1][2].reward == 1.0, world
 
 
+@pytest.mark.exhaustive
 async def test_random_play_seldom_succeeds(pool):
     async def luck(task):
         rng = random.Random(task.task_id)

@@ -256,6 +256,7 @@ def test_a_promotion_is_decided_as_by_the_command(ws):
 # -- before an iteration trains ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 def test_what_is_asked_before_training_is_a_queue_of_its_own_and_a_label_is_the_answer(ws):
     asked = routed_iterations.routed(ws.root / "asked", review=3)
     found = [one.trajectory_id for one in route_review.open_questions(asked, 1)]

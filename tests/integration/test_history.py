@@ -11,6 +11,7 @@ import pytest
 from lamp_env import LEFT, LampEnv, Lamps, Scripted, task
 from lamp_env import settings as lamp_settings
 from local_server import Server, said
+from night import by_day
 
 from flywheel.agent.prompt import Image
 from flywheel.envs.base import Observation
@@ -97,7 +98,7 @@ SEEN = [(name, LampEnv) for name in MEMORIES] + [
 ]
 
 
-@pytest.mark.parametrize(("name", "make"), SEEN)
+@pytest.mark.parametrize(("name", "make"), by_day(SEEN, 2))
 async def test_training_sees_what_the_rollout_saw(name, make, encoder):
     chosen = settings(**MEMORIES[name])
     episodes, policy = await rolled_out(encoder, chosen, make)

@@ -92,6 +92,7 @@ slow = Slow()
         assert {"shell", "python"} <= {*lost}
 
 
+@pytest.mark.exhaustive
 @desktops.needed
 async def test_the_applications_of_a_task_begin_anew():
     apps, files = [["mousepad", "notes.txt"], ["sh", "run"]], {"notes.txt": "one\n", "run": "exec xterm"}

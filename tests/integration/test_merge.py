@@ -130,6 +130,7 @@ def test_a_missing_shard_is_named(tmp_path):
         merge_checkpoints([folder], [1.0], tmp_path / "out")
 
 
+@pytest.mark.exhaustive
 def test_no_more_than_a_shard_is_in_memory(tmp_path):
     """Three checkpoints of 8 shards of 8 MB: 192 MB are read, the process grows by less than 64."""
     for name in "abc":

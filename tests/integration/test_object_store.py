@@ -11,6 +11,7 @@ import sys
 import object_store
 import pytest
 import s3fs
+from night import by_day
 from object_store import BUCKET, Store
 from processes import PATIENCE_S
 
@@ -110,6 +111,7 @@ def test_what_was_pushed_comes_back_from_the_store_alone(store, ws):
     assert content(ws) == before
 
 
+@pytest.mark.exhaustive
 def test_keys_from_a_file_and_the_address_from_dvcs_own_settings_do_too(store, ws, monkeypatch, tmp_path):
     monkeypatch.delenv("AWS_ENDPOINT_URL")
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
@@ -135,7 +137,7 @@ HINDERED = {
 }
 
 
-@pytest.mark.parametrize("name", HINDERED)
+@pytest.mark.parametrize("name", by_day(HINDERED))
 def test_a_store_that_cannot_be_used_is_told_in_a_line_and_nothing_is_lost(store, ws, name, monkeypatch, capfd):
     before = content(ws)
     variable, value, words = HINDERED[name]
@@ -161,6 +163,7 @@ def test_a_store_that_cannot_be_used_is_told_in_a_line_and_nothing_is_lost(store
     assert push(ws)[0] == [1]
 
 
+@pytest.mark.exhaustive
 def test_a_store_that_is_gone_when_files_are_wanted_says_so_and_the_same_command_goes_on(store, ws, monkeypatch):
     before = content(ws)
     push(ws)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 import yaml
 from click.testing import CliRunner
 
@@ -87,6 +88,7 @@ new WebSocket('ws://127.0.0.1:9/')</script>"""
 )
 
 
+@pytest.mark.exhaustive
 def test_what_may_differ_is_named_by_what_the_page_uses(tmp_path):
     """Two first screens that are unlike: the check says which of the page's features may be to blame."""
     lay(tmp_path / "racing")
@@ -99,6 +101,7 @@ def test_what_may_differ_is_named_by_what_the_page_uses(tmp_path):
     assert "video" not in said
 
 
+@pytest.mark.exhaustive
 def test_screens_that_differ_are_no_fault_of_a_page_that_is_not_exact(tmp_path):
     """In none of the suite's clauses, those that compare an action that does nothing with waiting included."""
     lay(tmp_path / "racing", exact=False)

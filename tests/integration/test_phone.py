@@ -188,6 +188,7 @@ async def test_the_same_touches_give_the_same_pixels(phones, played):
         assert [one.observation for one in again] == [one.observation for one in results], task.template
 
 
+@pytest.mark.exhaustive
 async def test_the_phone_passes_the_suite(phones):
     moves = (OpenApp("mail"), Scroll(MIDDLE, "down"), PressBack(), LongPress(Point(0.2, 0.17)), PressHome())
     task = task_of("several")

@@ -286,6 +286,7 @@ def test_a_list_that_cannot_be_meant(endpoint, words):
         config.parse_settings({"policy": {"backend": "openai", "endpoint": endpoint}}, where="params.yaml")
 
 
+@pytest.mark.exhaustive
 def test_preflight_tells_of_a_server_that_is_away_and_refuses_one_that_cannot_be_used(pair, project):
     one, other = pair
 

@@ -101,6 +101,7 @@ def test_success_rises(sft, tmp_path):
     assert load_model(tmp_path / "out")
 
 
+@pytest.mark.exhaustive
 def test_killed_run_goes_on_with_the_same_numbers(sft, tmp_path):
     class Killed(Exception):
         pass

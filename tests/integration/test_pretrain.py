@@ -83,6 +83,7 @@ def test_a_state_of_an_earlier_version_is_refused_and_left(small, tmp_path, monk
     assert (tmp_path / "state.pt").read_bytes() == before
 
 
+@pytest.mark.exhaustive
 def test_two_processes_train_one_model(tmp_path):
     """Real screens; both must end at the same step, and one line is written for both."""
     run = {"seed": 3, "report_every": 1, "evaluate_every": 100, "held_out": 1, "steps": 2, "seeing": 1, "chunk": 32}

@@ -101,6 +101,7 @@ def test_the_copying_loss_is_low_where_heads_look_at_the_source_and_at_the_token
     assert loss(1, 0, either) == (pytest.approx(0, abs=1e-3), 1.0)
 
 
+@pytest.mark.exhaustive
 def test_a_base_learns_to_copy_and_its_sight_and_words_rest(tmp_path, monkeypatch):
     for name, value in (("BATCH", 4), ("QUESTIONS", 2), ("WARMUP", 2)):
         monkeypatch.setattr(module, name, value)

@@ -12,6 +12,7 @@ from uuid import uuid4
 
 import psutil
 import pytest
+from night import by_day
 from prefect.client.schemas.objects import FlowRun
 from prefect.utilities.processutils import command_from_string
 from processes import PATIENCE_S
@@ -118,7 +119,7 @@ def test_that_a_run_is_killed_is_known_at_once_though_what_it_began_is_there_sti
         done.communicate()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", by_day([signal.SIGTERM, signal.SIGINT]))
 def test_it_ends_though_the_signal_comes_where_python_forgets_what_is_raised(number):
     always_in_a_callback = """
 import asyncio, time, weakref
@@ -147,6 +148,7 @@ except asyncio.CancelledError:
     assert (begun.returncode, told) == (0, f"The worker ends by {number.name}\nin order\n")
 
 
+@pytest.mark.exhaustive
 def test_it_ends_at_once_by_a_second_signal_and_by_time_where_it_does_not_end_in_order():
     never_in_order = """
 import asyncio, sys

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import pytest
 import torch
+from night import by_day
 from policy_servers import Misbehaving, checkpoints, context, says, serving
 
 from flywheel.config import PolicySettings
@@ -113,7 +114,7 @@ async def test_a_server_that_sees_another_file_system_says_so(vllm, folders):
 
 
 # -- a real swap under load -------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("backend", ["transformers", "openai"])
+@pytest.mark.parametrize("backend", by_day(["transformers", "openai"]))
 async def test_a_swap_under_load_loses_no_request(backend, server, folders):
     """32 requests, two swaps: each is answered once, by one version, with that version's log-probabilities."""
     policy = open_policy(folders[0], PolicySettings(backend=backend, endpoint=server.url, max_num_seqs=8, retries=0))

@@ -113,6 +113,7 @@ def test_pocketsphinx_hears_what_was_said(speech):
     assert edits(SAID.split(), [word.word for one in utterances for word in one.words]) <= 2
 
 
+@pytest.mark.exhaustive
 def test_other_speech_than_about_these_interfaces_is_heard_as_the_stock_recognizer_hears_it():
     """One sentence in our wording and one in none: what the language model of interfaces hears must not stand there."""
     ours, stock = PocketSphinx(), PocketSphinx(adapted=False)

@@ -80,6 +80,7 @@ def test_where_levels_open_one_by_one_lower_ones_come_more_often():
     assert levels[:6] == [1, 1, 2, 1, 2, 3]
 
 
+@pytest.mark.exhaustive
 async def test_more_are_added_to_those_that_are_there(tmp_path):
     await make_sessions(tmp_path, 1, Settings())
     (first,) = tmp_path.glob("000-*")

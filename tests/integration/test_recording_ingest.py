@@ -231,6 +231,7 @@ def test_damage_is_named_and_quarantined(session, what, ws):
     assert (one.task_row is not None) == known
 
 
+@pytest.mark.exhaustive
 def test_processes_agree_with_one_process_and_go_on_past_a_corrupt_session(recordings, tmp_path):
     names = ["003-shapes-dana", "012-shapes-carl"]
     folders = [shutil.copytree(recordings / name, tmp_path / name) for name in names]
@@ -255,6 +256,7 @@ def test_a_recognizer_is_opened_once_for_several_lots(recordings, monkeypatch):
     assert len(opened) == 1
 
 
+@pytest.mark.exhaustive
 def test_a_killed_run_leaves_none_of_its_processes(recordings):
     program = (
         "from pathlib import Path\n"
@@ -285,6 +287,7 @@ def _listens(process: psutil.Process) -> bool:
     return False
 
 
+@pytest.mark.exhaustive
 def test_a_missing_model_is_the_users_error_in_worker_processes_too(recordings, tmp_path):
     settings = Settings(recording=RecordingSettings(recognizer="whisper", whisper_model=str(tmp_path / "none.pt")))
     with pytest.raises(BadInput, match="no such Whisper checkpoint"):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import minimal_iterations
 import pytest
+from night import by_day
 from processes import PATIENCE_S
 
 from flows.iteration_loop import run_iterations
@@ -66,7 +67,7 @@ def everything(ws: Workspace) -> None:
     shutil.rmtree(ws.root / "models")
 
 
-@pytest.mark.parametrize("damage", [cut, deleted, model, everything])
+@pytest.mark.parametrize("damage", by_day([cut, deleted, model, everything]))
 def test_a_damaged_file_of_a_complete_iteration_comes_back_and_nothing_is_done_again(ws, damage: Callable):
     before, said = whole(ws), []
     damage(ws)
@@ -91,6 +92,7 @@ def test_an_iteration_that_goes_on_does_not_repeat_what_it_has_recorded(ws):
     assert whole(ws) == before
 
 
+@pytest.mark.exhaustive
 def test_a_file_of_an_earlier_iteration_that_training_reads_comes_back(three_iterations, tmp_path):
     ws = Workspace(shutil.copytree(three_iterations, tmp_path / "ws", symlinks=True))
     before = whole(ws)
@@ -116,6 +118,7 @@ def test_a_cache_that_was_cleared_stops_nothing_where_the_files_are_here(ws):
     assert run_iterations(ws, {}, iteration=1).done_before == (1,)
 
 
+@pytest.mark.exhaustive
 def test_a_clone_fetches_from_its_remote_and_without_one_says_dvc_pull(ws, tmp_path):
     remote = ["remote", "add", "--quiet", "--default", "store", str(tmp_path / "remote")]
     subprocess.run([DVC, *remote], cwd=ws.root, check=True)

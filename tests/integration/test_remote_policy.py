@@ -233,6 +233,7 @@ async def test_the_key_is_sent(server, monkeypatch):
         assert "authorization" not in client.headers
 
 
+@pytest.mark.exhaustive
 def test_doctor_looks_at_the_server(server, tmp_path):
     def found():
         findings = {finding.name: finding for finding in doctor.diagnose_installation(tmp_path)}

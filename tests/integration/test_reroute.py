@@ -10,6 +10,7 @@ from pathlib import Path
 import made_workspaces
 import pytest
 from made_workspaces import flywheel
+from night import by_day
 
 from flywheel.config import Settings
 from flywheel.config.workspace import Workspace
@@ -101,6 +102,7 @@ def test_what_is_written_is_what_the_stages_give_and_all_is_recorded(ws):
     assert figure["p"] == pytest.approx(metric[0]["value"])
 
 
+@pytest.mark.exhaustive
 def test_without_options_it_goes_back_to_the_parameters(ws):
     before = {row["trajectory_id"]: row["destination"] for row in rows(ws, "routes", 1)}
     flywheel(ws, "data", "reroute", 1, "--threshold", 0.4, "--write")
@@ -115,6 +117,7 @@ def test_without_options_it_goes_back_to_the_parameters(ws):
     assert routing_decisions.store_version(ws, 1) == 2
 
 
+@pytest.mark.exhaustive
 def test_a_band_of_doubt_sets_aside_and_gives_back(ws):
     in_ct = [row["trajectory_id"] for row in rows(ws, "ct", 1) if row["source"] == "rollout"]
     flywheel(ws, "data", "reroute", 1, "--band", 0.3, 0.6, "--write")
@@ -124,6 +127,7 @@ def test_a_band_of_doubt_sets_aside_and_gives_back(ws):
     assert in_ct == [row["trajectory_id"] for row in rows(ws, "ct", 1) if row["source"] == "rollout"]
 
 
+@pytest.mark.exhaustive
 def test_a_scorer_judges_stored_trajectories_anew(recorded, monkeypatch):
     """The verifier of the synthetic tasks knows no such page: by it nothing can be judged any more."""
     from flywheel.rewards.scorers import verifier as module
@@ -149,7 +153,7 @@ def test_a_scorer_judges_stored_trajectories_anew(recorded, monkeypatch):
     assert sorted(by_stage, key=lambda row: row["trajectory_id"]) == rows(recorded, "scores", 2, "score")
 
 
-@pytest.mark.parametrize("after", ["rewrite_manifest", "relink_manifest", "update_lock_entries"])
+@pytest.mark.parametrize("after", by_day(["rewrite_manifest", "relink_manifest", "update_lock_entries"]))
 def test_a_write_that_is_killed_is_gone_on_with(ws, monkeypatch, after):
 
     def killed(*arguments):
@@ -167,6 +171,7 @@ def test_a_write_that_is_killed_is_gone_on_with(ws, monkeypatch, after):
     assert reroute.resume_pending_decisions(ws) == []
 
 
+@pytest.mark.exhaustive
 def test_an_open_iteration_trains_on_what_was_decided_again(ws):
     from flywheel.store.versioning import dvc_files
 
@@ -208,6 +213,7 @@ def test_looking_at_what_was_set_aside(still):
     assert [json.loads(line)["trajectory_id"] for line in told.splitlines()] == ["t10001"]
 
 
+@pytest.mark.exhaustive
 def test_a_mended_row_is_judged_and_routed_again(ws, monkeypatch):
     from flywheel.rewards.scorer import Score
     from flywheel.rewards.scorers import verifier as module
@@ -280,6 +286,7 @@ def test_what_cannot_be_mended_is_one_line_and_changes_nothing(still, arguments,
     assert what in told
 
 
+@pytest.mark.exhaustive
 def test_a_decision_leaves_the_large_tables_as_they_are(ws):
     flywheel(ws, "data", "reroute", 1, "--threshold", 0.4, "--write")
     files = {path.stat().st_ino for path in ws.partition("steps", 1, "rollout").iterdir()}

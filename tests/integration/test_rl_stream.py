@@ -10,6 +10,7 @@ from multiprocessing import get_context
 import pytest
 import torch
 from lamp_env import LampEnv, Lamps, settings, small_model, task
+from night import by_day
 from safetensors.torch import load_file
 
 from flywheel import config
@@ -116,7 +117,7 @@ def fresh():
         yield pool
 
 
-@pytest.mark.parametrize("algorithm", ["ppo", "grpo"])
+@pytest.mark.parametrize("algorithm", by_day(["grpo", "ppo"]))
 def test_at_staleness_0_the_weights_are_those_of_the_synchronous_loop(fresh, model, tmp_path, algorithm):
     assert fresh.submit(both_ways, model, tmp_path, algorithm).result(300) == (True, True)
 

@@ -136,6 +136,7 @@ def test_people_and_the_verifier_are_held_against_each_other(ended):
     assert row["agreement_low"] < 1 / 3 < row["agreement_high"]
 
 
+@pytest.mark.exhaustive
 def test_what_was_said_stands_when_the_stage_is_run_again_or_decides_by_another_rule(ended, tmp_path):
     ws = Workspace(shutil.copytree(ended[0].root, tmp_path / "ws", symlinks=True))
     then = stores(ws)
@@ -156,6 +157,7 @@ def test_a_second_answer_is_a_second_row_and_the_newest_counts(ws):
     assert route_review.open_questions(ws, 1)[0].label == "cannot tell"
 
 
+@pytest.mark.exhaustive
 def test_none_counts_once_the_look_has_ended_or_training_began(ws):
     one = route_review.open_questions(ws, 1)[0]
     with pytest.raises(BadInput, match="nobody is asked about nothing of iteration 001"):
@@ -238,6 +240,7 @@ def test_by_the_command(ws):
     assert "nobody is asked" in flywheel(ws, "review", "routes")[1]
 
 
+@pytest.mark.exhaustive
 def test_the_last_label_is_carried_out_where_no_run_waits(ws):
     code, told = flywheel(ws, "review", "routes", "--remaining", "solved", "--reviewer", "Ada")
     assert (code, "type `flywheel run` to go on" in told) == (0, True)

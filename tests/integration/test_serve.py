@@ -223,6 +223,7 @@ def test_weights_that_cannot_be_taken(server, folder, ask, body, words):
 
 
 # -- the process ------------------------------------------------------------------------------------------------------
+@pytest.mark.exhaustive
 def test_it_ends_once_what_is_under_way_is_answered(folder):
     with serving(folder, "--set", "policy.max_num_seqs=4") as server, ThreadPoolExecutor(4) as threads:
         body = format_chat_request(context(0), SamplingParams(max_new_tokens=600, ignore_end=True), "small")
@@ -279,6 +280,7 @@ def test_what_cannot_be_served(folder, tmp_path, arguments, words):
     assert words in line
 
 
+@pytest.mark.exhaustive
 def test_a_key_is_made_for_each_server_and_its_user_alone_finds_it(folder, monkeypatch):
     """And it is nobody's any more when the server is gone, in whatever way."""
     monkeypatch.setenv("OPENAI_API_KEY", "of another server")

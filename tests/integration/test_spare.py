@@ -15,6 +15,7 @@ from unittest import mock
 import anyio
 import psutil
 import pytest
+from night import by_day
 from processes import PATIENCE_S, alive, gone
 
 from flows.ops import process_worker
@@ -52,7 +53,7 @@ async def test_it_becomes_the_run_and_another_waits(tmp_path, capfd):
     assert "Invalid flow run id. Received arguments: ['" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("options", [{}, {"stream_output": False}])
+@pytest.mark.parametrize("options", by_day([{}, {"stream_output": False}]))
 async def test_a_run_begins_without_it_where_it_was_killed(tmp_path, capfd, options):
     runs = RunProcesses()
     await runs.spare.start()

@@ -105,6 +105,7 @@ def test_killed_run_ends_with_the_same_weights(base, samples, tmp_path):
     assert all(torch.equal(one[name], two[name]) for name in one)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["torch", pytest.param("deepspeed", marks=needs_deepspeed)])
 def test_two_processes_come_to_what_one_comes_to(base, samples, tmp_path, monkeypatch, engine):
@@ -132,6 +133,7 @@ def test_two_processes_come_to_what_one_comes_to(base, samples, tmp_path, monkey
     assert all(torch.allclose(one[name], other[name], atol=2e-4) for name in one)
 
 
+@pytest.mark.exhaustive
 def test_a_run_goes_on_with_another_number_of_processes(base, samples, tmp_path):
     """The state is that of the training, not of the processes that happened to do it."""
 

@@ -78,6 +78,7 @@ async def test_a_terminal_passes_the_suite(apart):
         await check_env(lambda: environments.env(task), task, hang, able=frozenset(SDK_ACTION_TYPES), moves=MOVES)
 
 
+@pytest.mark.exhaustive
 @desktops.needed
 async def test_a_computer_passes_the_suite(apart):
     """That with hands alone: tests/integration/test_desktop.py."""

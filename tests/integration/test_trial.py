@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import pytest_asyncio
 import yaml
+from night import by_day
 from page_sources import Sources
 
 from flywheel.config import SandboxSettings
@@ -81,18 +82,20 @@ async def test_the_conformance_suite_itself_sees_it(tmp_path, tried):
 
 @pytest.mark.parametrize(
     ("text", "fields", "kind", "part"),
-    [
-        (DUEL.replace("CHANCE", "0.5"), {}, "wrong", "there is no chance in this page"),
-        (
-            DUEL.replace("CHANCE", "0.5") + "<script>const start = () => {}</script>",
-            {"reset": "start(seed)"},
-            "wrong",
-            "the seed is ignored, as far as can be seen",
-        ),
-        ("<p>still</p>", {"reset": {"parameter": "seed"}}, "wrong", "the seed is ignored, as far as can be seen"),
-        ("<script>const id = Math.random()</script>", {}, "doubtful", "drew 1 numbers from its seeded chance"),
-        ("<script>const later = () => Math.random()</script>", {}, "doubtful", "name Math.random"),
-    ],
+    by_day(
+        [
+            (DUEL.replace("CHANCE", "0.5"), {}, "wrong", "there is no chance in this page"),
+            (
+                DUEL.replace("CHANCE", "0.5") + "<script>const start = () => {}</script>",
+                {"reset": "start(seed)"},
+                "wrong",
+                "the seed is ignored, as far as can be seen",
+            ),
+            ("<p>still</p>", {"reset": {"parameter": "seed"}}, "wrong", "the seed is ignored, as far as can be seen"),
+            ("<script>const id = Math.random()</script>", {}, "doubtful", "drew 1 numbers from its seeded chance"),
+            ("<script>const later = () => Math.random()</script>", {}, "doubtful", "name Math.random"),
+        ]
+    ),
     ids=["none", "ignored", "ignored in the address", "unseen", "later"],
 )
 async def test_what_seeds_do_is_told_as_it_is(tmp_path, tried, text, fields, kind, part):

@@ -12,6 +12,7 @@ from pathlib import Path
 import made_workspaces
 import pytest
 from made_workspaces import flywheel
+from night import by_day
 
 from flywheel.config import Settings
 from flywheel.config.workspace import Workspace
@@ -63,6 +64,7 @@ def _later(path: str, k: int) -> bool:
     return any(f"iteration={n:03d}" in path or path.startswith(f"iterations/{n:03d}") for n in range(k + 1, 10))
 
 
+@pytest.mark.exhaustive
 def test_a_next_iteration_begins_where_it_went_back_to(ws):
     before = made_workspaces.content(ws)
     rollback.roll_back(ws, 2)
@@ -77,7 +79,7 @@ def test_a_next_iteration_begins_where_it_went_back_to(ws):
 
 
 @pytest.mark.parametrize("back", [False, True])
-@pytest.mark.parametrize("moves", [0, 1, 7, 25])
+@pytest.mark.parametrize("moves", by_day([7, 0, 1, 25]))
 def test_a_move_that_is_killed_is_gone_on_with_and_loses_nothing(ws, monkeypatch, back, moves):
     before = made_workspaces.content(ws)
     if back:
@@ -270,6 +272,7 @@ def test_garbage_of_the_cache_is_what_nothing_names(ws):
 # -- the copy elsewhere -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 def test_a_fresh_clone_fetches_what_was_pushed_is_mended_compared_and_gone_back_in(ws, tmp_path):
     copy = tmp_path / "copy"
     assert backup.push_iterations(ws, str(copy)) == [1, 2, 3]
@@ -305,6 +308,7 @@ def test_a_remote_that_cannot_be_reached_is_told_and_pushed_to_later(ws, tmp_pat
     assert backup.push_iterations(ws, str(tmp_path / "copy")) == [1, 2, 3]
 
 
+@pytest.mark.exhaustive
 def test_what_is_decided_again_is_pushed_again(ws, tmp_path):
     backup.push_iterations(ws, str(tmp_path / "copy"))
     flywheel(ws, "data", "reroute", 2, "--band", 0.9, 1, "--write")

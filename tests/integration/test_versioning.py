@@ -52,6 +52,7 @@ def test_a_fresh_workspace_is_clean(ws):
     assert stage_records.list_iterations(ws) == []
 
 
+@pytest.mark.exhaustive
 def test_each_stage_is_clean_once_it_is_recorded(ws, settings):
     begin_iteration(ws, 1, settings)
     names = stage_records.stage_names(ws, 1)
@@ -107,6 +108,7 @@ def test_the_next_iteration_leaves_the_last_one_unchanged(done, settings):
     assert [path.read_bytes() for path in files] == before
 
 
+@pytest.mark.exhaustive
 def test_an_iteration_of_one_domain_has_one_specialist(ws, settings):
     one = frozen(settings, synthesis={"domains": {"games": ["tiles"]}}, merge={"weights": {"games": 1.0}})
     begin_iteration(ws, 1, one)
@@ -214,6 +216,7 @@ def test_prepare_keeps_what_exists(done):
     assert {path: path.read_bytes() for path in done.root.rglob("*.yaml")} == before
 
 
+@pytest.mark.exhaustive
 def test_an_iteration_at_work_gets_the_declarations_of_this_version(done, settings, monkeypatch):
     """What it recorded under others stands, what was changed since is still seen; a complete one keeps its own."""
     text = dag.render_dvc_yaml(2, list(settings.synthesis.domains))

@@ -151,6 +151,7 @@ def tiny(tmp_path_factory):
     return path
 
 
+@pytest.mark.exhaustive
 def test_a_checkpoint_of_published_shape_hears_a_recording_longer_than_its_window(tiny, tmp_path):
     recognizer = Whisper(tiny)
     assert recognizer.name == "whisper-tiny"

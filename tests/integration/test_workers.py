@@ -14,6 +14,7 @@ import pytest
 import torch
 from lamp_env import Lamps, settings, small_model, task
 from made_experience import needs_deepspeed
+from night import by_day
 from processes import PATIENCE_S, alive
 from safetensors.torch import load_file
 from worker_members import Kept, Member
@@ -116,11 +117,13 @@ def test_an_error_of_all_is_that_error(groups):
 
 @pytest.mark.parametrize(
     "end",
-    [
-        "os.kill(os.getpid(), 9)",
-        "workers._ranks.ask(pickle.dumps(('add', (1.0,)))); os.kill(os.getpid(), 9)",
-        "sys.exit()",
-    ],
+    by_day(
+        [
+            "os.kill(os.getpid(), 9)",
+            "workers._ranks.ask(pickle.dumps(('add', (1.0,)))); os.kill(os.getpid(), 9)",
+            "sys.exit()",
+        ]
+    ),
     ids=["killed", "killed while they are at work", "without closing it"],
 )
 def test_the_others_end_with_the_leader(tmp_path, end):

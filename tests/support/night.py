@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
+from _pytest.mark.structures import ParameterSet
 
 NIGHT = bool(os.environ.get("FLYWHEEL_NIGHT"))  # `make test-all` and `make test-worlds` set it
 _FACTOR = 5  # examples by night for one by day
@@ -28,7 +29,11 @@ def in_smoke(cases: Iterable[Any], number: int = 1) -> list[Any]:
 
 
 def _marked(cases: Iterable[Any], number: int, first: list, others: list) -> list[Any]:
-    return [
-        pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=first if place < number else others)
-        for place, case in enumerate(cases)
-    ]
+    marked = []
+    for place, case in enumerate(cases):
+        marks = first if place < number else others
+        if isinstance(case, ParameterSet):
+            marked.append(pytest.param(*case.values, marks=[*case.marks, *marks], id=case.id))
+        else:
+            marked.append(pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=marks))
+    return marked
