@@ -345,7 +345,7 @@ def _step(one: Demonstration, number: int, identity: str, grammar: Grammar) -> S
         reward=float(bool(one.completed)) if last else 0.0,
         terminated=last and one.completed is not False,
         truncated=last and one.completed is False,
-        misclick=step.misclick,
+        misclick=step.slip,
         **done,
     )
 
