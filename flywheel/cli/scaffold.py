@@ -1,4 +1,4 @@
-"""Create a workspace from a profile, and remove what runs made in it."""
+"""Create a workspace from a profile, list the data that it still lacks, and remove what runs made in it."""
 
 from __future__ import annotations
 

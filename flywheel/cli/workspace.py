@@ -305,8 +305,8 @@ def gc_command(
         if write:
             garbage_collection.prune_outputs(ws, chosen)
         if cache:
-            spare = [one.path for one in chosen]
-            garbage = garbage_collection.unreferenced_cache_files(ws, spare)
+            pruned = [one.path for one in chosen]
+            garbage = garbage_collection.unreferenced_cache_files(ws, pruned)
             click.echo(f"{sum(size for _, size in garbage) / _MIB:.1f} MiB of DVC's cache {verb}")
             for path, _ in garbage if write else ():
                 path.unlink()

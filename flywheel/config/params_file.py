@@ -49,7 +49,7 @@ class SettingsFault:
 
 
 def list_settings_faults(error: ValidationError, settings: type[BaseModel]) -> list[SettingsFault]:
-    """List the faults of a validation error, each once: a field of several forms gets one line.
+    """List the faults of a validation error in the order met, each once: a field of several forms gets one line.
 
     error: pydantic's. settings: the class that was validated.
     """
@@ -108,10 +108,10 @@ MIGRATE_FIX = "type the new name; `flywheel workspace migrate` does so in the fi
 
 
 def load_settings(path: Path, overrides: dict[str, Any] | None = None) -> Settings:
-    """Read settings from a YAML file; `overrides` maps dotted names to values ("rl.steps": 3).
+    """Load settings from a YAML file; `overrides` maps dotted names to values ("rl.steps": 3), which win over its own.
 
-    Raises BadInput, naming the parameter, for a missing, empty or cut-off file, bad YAML, an unknown name or a bad
-    value; what is wrong with an override is said of `--set`.
+    What neither names has its default. Raises BadInput, naming the parameter, for a missing, empty or cut-off file, bad
+    YAML, an unknown name or a bad value; what is wrong with an override is said of `--set`.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -144,9 +144,11 @@ def load_settings(path: Path, overrides: dict[str, Any] | None = None) -> Settin
 
 
 def parse_settings(raw: dict[str, Any], *, where: str, overrides: dict[str, Any] | None = None) -> Settings:
-    """Validate a mapping; raises BadInput that names each wrong parameter.
+    """Validate a mapping of blocks and parameters; what it lacks has its default.
 
-    where: the file that `raw` stands in, but for the `overrides`, which were typed.
+    where: the file that `raw` stands in, for messages. overrides: those of `raw` that were typed, by dotted name; they
+    are not applied here, and where they alone are wrong, `--set` is named. Raises BadInput that names each wrong
+    parameter.
     """
     try:
         return Settings.model_validate(raw)
@@ -161,18 +163,24 @@ def parse_settings(raw: dict[str, Any], *, where: str, overrides: dict[str, Any]
 
 
 def is_settings_parameter(name: str) -> bool:
-    """Tell whether a dotted name is a parameter: `rl.steps`, `synthesis.domains.games`."""
+    """Tell whether a dotted name is a parameter, not a block: `rl.steps`, `synthesis.domains.games`."""
     return resolve_parameter_path(name.split("."), Settings) is not None
 
 
 def dump_settings(settings: Settings) -> str:
-    """Settings as YAML, every field written out: what an iteration keeps as its frozen copy."""
+    """Render settings as YAML, every field written out: what an iteration keeps as its frozen copy.
+
+    A mark at its end shows `load_settings` whether a file was cut off.
+    """
     text = yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
     return f"{_WHOLE_FILE_LINE}\n{text}{_END_MARK}\n"
 
 
 def dump_commented_settings(settings: Settings) -> str:
-    """Render the settings as `params.yaml` that people edit: each description is a comment above its line."""
+    """Render the settings as `params.yaml` that people edit: each description is a comment above its line.
+
+    A mark at its end shows `load_settings` whether a file was cut off.
+    """
     lines, values = [_WHOLE_FILE_LINE, _HEAD.rstrip()], settings.model_dump(mode="json")
     for section in parameters.list_parameter_sections():
         lines += ["", *_comment(section.description), f"{section.name}:"] if section.name else [""]

@@ -101,7 +101,7 @@ _LEAF = re.compile(r"^( +)(\w+):(?:( +)(['\"]?)([\w.-]+)\4(?=\s|$))?")
 
 
 def rename_in_text(text: str, where: str) -> tuple[str, list[str]]:
-    """Rename settings in a file's text; returns the text and what was changed, in words.
+    """Rename settings in a file's text; returns the text and what was changed, in words (no words: nothing was).
 
     text: YAML of the file. where: the file, for messages. Comments and line form stay, but for a file whose blocks are
     written in one line: of that the values stay. Raises BadInput for bad YAML, and for a parameter that stands there by

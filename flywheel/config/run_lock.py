@@ -22,7 +22,11 @@ class WorkspaceBusy(FlywheelError):
 
 @contextlib.contextmanager
 def hold_workspace(ws: Workspace) -> Iterator[None]:
-    """Hold the workspace for a run within the block. Raises WorkspaceBusy naming the process that holds it."""
+    """Hold the workspace for a run within the block.
+
+    The lock is a file's in `.flywheel`, and ends with the process. Raises WorkspaceBusy, naming the process that holds
+    it, also where that is this one.
+    """
     with hold_exclusively(
         _lock_path(ws), "another run is at work here", fix="wait for it, or end it with Ctrl-C in its terminal"
     ):
@@ -35,8 +39,10 @@ def hold_workspace(ws: Workspace) -> Iterator[None]:
 
 @contextlib.contextmanager
 def hold_workspace_reentrant(ws: Workspace) -> Iterator[None]:
-    """Hold the workspace as `hold_workspace` does; nothing happens within a block of this process that holds it
-    already."""
+    """Hold the workspace as `hold_workspace` does; within a block of this process that holds it, do nothing.
+
+    Raises WorkspaceBusy where another process holds it.
+    """
     with contextlib.nullcontext() if ws.root in _held_here else hold_workspace(ws):
         yield
 
@@ -47,7 +53,7 @@ def is_workspace_busy(ws: Workspace) -> bool:
 
 
 def workspace_holder(ws: Workspace) -> int | None:
-    """Return the process id of the run that holds the workspace now; None where there is none."""
+    """Return the process id of the run that holds the workspace now; None where there is none, or it just begins."""
     if not is_workspace_busy(ws):
         return None
     try:
@@ -58,10 +64,10 @@ def workspace_holder(ws: Workspace) -> int | None:
 
 @contextlib.contextmanager
 def hold_exclusively(path: Path, otherwise: str, fix: str) -> Iterator[None]:
-    """Hold the lock of a file within the block; the file gets the process's id.
+    """Hold the lock of a file within the block; the file gets the process's id, and stays.
 
-    path: the file. otherwise: first words of the message where another process has it. fix: its last ones. Raises
-    WorkspaceBusy.
+    path: the file; its folder is made. otherwise: first words of the message where another holds it. fix: its last
+    ones. Raises WorkspaceBusy, within a second: it does not wait.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     until = time.monotonic() + _PROBED_S
@@ -79,7 +85,10 @@ def hold_exclusively(path: Path, otherwise: str, fix: str) -> Iterator[None]:
 
 
 def is_lock_held(path: Path) -> bool:
-    """Tell whether a process holds the lock of the file `path` now."""
+    """Tell whether a process holds the lock of the file `path` now.
+
+    An empty file is made where there is none; False where its folder is missing or cannot be written.
+    """
     try:
         with path.open("a+") as file:
             return not _try_lock(file)

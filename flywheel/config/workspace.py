@@ -1,4 +1,4 @@
-"""Name the paths of a workspace.
+"""Find a workspace, check its format, and name its paths.
 
 A workspace is a folder with `params.yaml` and `dvc.yaml`. Paths that enter datasets are relative to it.
 """
@@ -16,7 +16,7 @@ _FORMAT_LINE = re.compile(r"^format: (\d+)$", re.MULTILINE)
 
 
 def iteration_label(iteration: int) -> str:
-    """Write an iteration as it stands in paths, tags and stage names: `7` -> `007`."""
+    """Write an iteration as it stands in paths, tags and stage names, in three digits or more: `7` -> `007`."""
     return f"{iteration:03d}"
 
 

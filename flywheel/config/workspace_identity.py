@@ -12,9 +12,10 @@ from flywheel.utils.files import write_json
 
 
 def workspace_name(ws: Workspace) -> str:
-    """Return the workspace's name, such as `night-3fa9c1`: its folder's name and six digits, made at the first call.
+    """Return the workspace's name, such as `night-3fa9c1`: its folder's name and six hex digits.
 
-    A copy elsewhere gets a name of its own.
+    It is made, and written to `.flywheel/identity.json`, at the first call, and anew where the folder was moved or
+    copied or the file is damaged.
     """
     path, root = ws.state / "identity.json", str(ws.root.resolve())
     try:
@@ -29,13 +30,15 @@ def workspace_name(ws: Workspace) -> str:
 
 
 def folder_slug(folder: Path) -> str:
-    """Return the name of `folder` in small letters, digits and hyphens."""
+    """Return the name of `folder` in small letters, digits and hyphens, 40 at most; `workspace` where none is left."""
     return (re.sub(r"[^a-z0-9]+", "-", folder.name.lower()).strip("-") or "workspace")[:40]
 
 
 def iteration_run_id(ws: Workspace, iteration: int) -> str:
-    """Return the id of the attempt that makes this iteration here, such as `003-9c41d2`, however often it is
-    resumed."""
+    """Return the id of the attempt that makes this iteration here, such as `003-9c41d2`, however often it is resumed.
+
+    It is made, and kept under `.flywheel`, at the first call.
+    """
     path = _iteration_run_path(ws, iteration)
     if not path.is_file():
         renew_iteration_run_id(ws, iteration)

@@ -60,11 +60,11 @@ class Checkup:
 
 
 def run_checkup(ws: Workspace, settings: Settings, run_id: str = "") -> Checkup:
-    """Evaluate the newest model on fresh tasks, under the workspace's lock; after a kill the next call goes on.
+    """Evaluate the newest model on fresh tasks. Call it under the workspace's lock; after a kill the next call goes on.
 
-    run_id: of the Prefect run, for the episodes' rows. Returns its rows; those of before, where the model was evaluated
-    in the same way. Raises BadInput where no fresh task is left to be drawn, DataError where a scorer failed that a
-    verdict depends on.
+    run_id: of the Prefect run, for the episodes' rows. Writes the iteration's check-up file, and commits it where
+    `versioning.git` is set. Returns its rows; those of before, where the model was evaluated in the same way. Raises
+    BadInput where no fresh task is left to be drawn, DataError where a scorer failed that a verdict depends on.
     """
     recover_workspace(ws)
     iterations.record_base_model(ws, settings)

@@ -74,9 +74,9 @@ def discard_lines(ws: Workspace, chosen: DiscardPlan) -> list[str]:
 
 
 def discard_iteration(ws: Workspace, chosen: DiscardPlan) -> None:
-    """Remove an iteration, under the workspace's lock; its files in DVC's cache stay, without a name.
+    """Remove an iteration that `plan_discard` planned. Call it under the workspace's lock.
 
-    chosen: what `plan_discard` planned.
+    Its files in DVC's cache stay, without a name; git is not touched. After a kill, `plan_discard` plans what is left.
     """
     last = ws.iteration(chosen.iteration)
     for path in (path for path in chosen.paths if path != last):

@@ -35,12 +35,12 @@ class Prunable:
 def plan_prune(
     ws: Workspace, *, keep: int | None = None, older: timedelta | None = None, training_data: bool = False
 ) -> list[Prunable]:
-    """List the outputs that may go, of complete iterations that are not among the newest `keep` nor younger than
-    `older`.
+    """List the outputs that may go, oldest iteration first; nothing is changed.
 
-    training_data: also what training reads of them; a run that reads it fetches it from DVC's cache or remote. Raises
-    BadInput where neither `keep` nor `older` is given, or training data are asked for while an open iteration reads
-    them.
+    They are of complete iterations that are neither among the newest `keep` nor younger than `older`; what the
+    iterations at work read stays, and so do promoted models. keep: 0 keeps none for their number. training_data: also
+    what training reads of them; a run that reads it fetches it from DVC's cache or remote. Raises BadInput where
+    neither `keep` nor `older` is given, or training data are asked for while an open iteration reads them.
     """
     if keep is None and older is None:
         raise BadInput("no rule", where="flywheel workspace gc", fix="give --keep N, or --older-than DAYS, or both")
@@ -66,9 +66,10 @@ def plan_prune(
 
 
 def prune_outputs(ws: Workspace, chosen: list[Prunable]) -> None:
-    """Remove outputs, under the workspace's lock. chosen: what `plan_prune` listed.
+    """Remove the outputs that `plan_prune` listed. Call it under the workspace's lock.
 
-    They are noted first, so that an interrupted removal does not count as damage.
+    They are noted first (`pruned.json` of the iteration), so that an interrupted removal does not count as damage. What
+    DVC's cache and remote hold of them stays. Raises FileNotFoundError for one that is gone since.
     """
     for k in sorted({one.iteration for one in chosen}):
         dvc_files.add_pruned(ws, k, [one.path for one in chosen if one.iteration == k])
@@ -76,17 +77,18 @@ def prune_outputs(ws: Workspace, chosen: list[Prunable]) -> None:
         shutil.rmtree(ws.root / one.path)
 
 
-def unreferenced_cache_files(ws: Workspace, spared: Collection[str] = ()) -> list[tuple[Path, int]]:
-    """List the files of DVC's cache, with their bytes, that no iteration names which is here or set aside.
+def unreferenced_cache_files(ws: Workspace, pruned: Collection[str] = ()) -> list[tuple[Path, int]]:
+    """List the files of DVC's cache, as (path, bytes), that no iteration names, here or set aside; nothing is removed.
 
-    spared: paths that go too, as if they were pruned already. Versions that git's history alone names are listed as
-    well.
+    pruned: paths of outputs, relative to the workspace, that count as pruned beside those that are noted: files that
+    they alone name are listed too. So are versions that git's history alone names. The paths listed begin with
+    `ws.root`. Raises DataError for a damaged dvc.lock or list of what was pruned.
     """
     cache = ws.root / ".dvc" / "cache" / "files" / "md5"
     used: set[str] = set()
     for place in (ws, *(Workspace(path) for path in (ws.state / "aside").glob("after-*"))):
         for path in place.root.glob("iterations/[0-9]*/dvc.lock"):
-            gone = {*dvc_files.read_pruned(place, int(path.parent.name)), *spared}
+            gone = {*dvc_files.read_pruned(place, int(path.parent.name)), *pruned}
             for entry in dvc_files.read_dvc_lock(path).values():
                 used |= {one["md5"] for one in entry.get("outs", ()) if one["path"] not in gone and "md5" in one}
     for name in [name for name in used if name.endswith(".dir")]:

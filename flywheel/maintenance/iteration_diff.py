@@ -25,8 +25,9 @@ _ROUTED = "trajectories t JOIN routes r USING (trajectory_id, iteration) WHERE i
 def compare_iterations(ws: Workspace, before: int, after: int) -> dict[str, Any]:
     """Compare the iterations numbered `before` and `after`.
 
-    Returns `rows` by table and stage, `kinds` and `numbers` of the routed trajectories, `metrics` (single figures),
-    `held_out` and `templates` (tasks gained and lost). Raises BadInput for an iteration that has not been begun.
+    Returns these numbers by their names, and lists of rows: `rows` (counts by table and stage), `kinds` (counts) and
+    `numbers` (mean, quantiles) of the routed trajectories, `metrics` (single figures), `held_out` and `templates`
+    (tasks gained and lost). Raises BadInput for an iteration that has not been begun.
     """
     begun = stage_records.list_iterations(ws)
     for k in (before, after):

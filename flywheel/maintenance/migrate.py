@@ -33,8 +33,9 @@ class MigrationStep:
 def migrate_workspace(ws: Workspace) -> Iterator[str]:
     """Run each migration step that is left, and yield a line for each file that was changed.
 
-    Raises BadInput where the workspace is of a later version or a file cannot be read, WorkspaceBusy where a run holds
-    it.
+    Nothing happens until it is iterated; it holds the workspace's lock, and commits at the end where `versioning.git`
+    is set. One that was cut off is run again. Raises BadInput where the workspace is of a later version or a file
+    cannot be read, WorkspaceBusy where a run holds it.
     """
     if (found := ws.read_format()) > FORMAT:
         raise BadInput(

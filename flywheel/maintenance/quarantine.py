@@ -51,7 +51,8 @@ class QuarantineRepair:
 def quarantine_reasons(ws: Workspace, iteration: int | None = None) -> list[dict[str, Any]]:
     """Count quarantined rows by iteration, table and reason (without what differs from row to row, in brackets).
 
-    iteration: the only one to look at; default: all.
+    iteration: the only one to look at; default: all. Keys: `iteration`, `table`, `reason`, `rows`, `first` (the lowest
+    trajectory_id); by iteration, then most rows first.
     """
     sql = """SELECT iteration, source_table AS "table", split_part(reason, ' (', 1) AS reason,
             count(*) AS rows, min(trajectory_id) AS first
@@ -77,11 +78,12 @@ def quarantined_trajectories(
 def prepare_repair(
     ws: Workspace, iteration: int, assignments: Mapping[str, str], where: str, table: str = "trajectories"
 ) -> QuarantineRepair:
-    """Repair quarantined rows in a copy beside the data, and route the iteration again there.
+    """Repair quarantined rows in a copy under `.flywheel`, and route the iteration again there; the data stay.
 
-    assignments: column -> SQL expression, on columns of the table, and `reason` and `detail` of why it was quarantined.
-    where: SQL condition on the same, which rows. table: whose rows. Returns what would change, for `apply_repair`.
-    Raises BadInput for SQL that cannot be used, and where no row is chosen.
+    Call it under the workspace's lock. assignments: column -> SQL expression, on columns of the table, and `reason` and
+    `detail` of why it was quarantined. where: SQL condition on the same, which rows. table: whose rows. Returns what
+    would change, for `apply_repair`; `reroute.settle_pending_decisions` drops the copy. Raises BadInput for SQL that
+    cannot be used, and where no row is chosen, ContractBroken where the stores would break a contract.
     """
     if table not in _REPAIRABLE:
         raise BadInput(f"no row of {table} can be mended", where="--table", fix=f"one of: {', '.join(_REPAIRABLE)}")
@@ -112,7 +114,10 @@ def prepare_repair(
 
 
 def apply_repair(ws: Workspace, mended: QuarantineRepair) -> None:
-    """Make a repair the workspace's, as one more routing decision. mended: what `prepare_repair` returned."""
+    """Make a repair the workspace's, as one more routing decision. mended: what `prepare_repair` returned.
+
+    Writes and sends what `reroute.apply_reroute` does. Call it under the workspace's lock.
+    """
     rule = routing_decisions.current_routing_rule(ws, mended.difference.iteration)
     reroute.apply_decisions(ws, [reroute.make_pending_decision(ws, mended.difference, rule, mended.how)])
 

@@ -10,7 +10,8 @@ from flywheel.store.versioning import backup
 def recover_workspace(ws: Workspace) -> None:
     """Finish pending routing decisions and rollbacks, and restore recorded files that are damaged or missing.
 
-    It takes no lock: call it under the workspace's lock, before anything else.
+    Call it under the workspace's lock, which it does not take, before anything else. Files come from DVC's cache or its
+    remote. Raises DataError where one cannot be restored.
     """
     reroute.resume_pending_decisions(ws)
     rollback.resume_rollback(ws)

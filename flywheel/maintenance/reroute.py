@@ -54,7 +54,10 @@ def staged_workspace(ws: Workspace, iteration: int) -> Workspace:
 
 
 def settle_pending_decisions(ws: Workspace) -> None:
-    """Finish the pending decisions that had begun to be applied, and remove the others. Under the workspace's lock."""
+    """Finish the pending decisions that had begun to be applied, and remove the others with their copies.
+
+    Call it under the workspace's lock.
+    """
     resume_pending_decisions(ws)
     shutil.rmtree(_pending_folder(ws), ignore_errors=True)
 
@@ -92,8 +95,10 @@ def apply_decisions(ws: Workspace, decided: Iterable[PendingDecision]) -> None:
 
 
 def resume_pending_decisions(ws: Workspace) -> list[int]:
-    """Finish the pending decisions that had begun to be applied, and return their iterations. Under the workspace's
-    lock."""
+    """Finish the pending decisions that had begun to be applied; returns their iterations, none where there were none.
+
+    Writes, commits and pushes what `apply_reroute` does. Call it under the workspace's lock.
+    """
     try:
         plan = json.loads(_pending_plan_path(ws).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -182,10 +187,11 @@ class RouteDifference:
 
 
 def prepare_reroute(ws: Workspace, iteration: int, rule: RoutingRule) -> RouteDifference:
-    """Route an iteration again by other rules, in a copy beside the data (`staged_workspace`); nothing is changed.
+    """Route an iteration again by other rules, in a copy under `.flywheel` (`staged_workspace`); the data stay.
 
-    rule: threshold, scorers and band of doubt; what is None stays. Returns what would change, for `apply_reroute`.
-    Raises BadInput where the iteration is not routed yet, or the rule cannot be followed.
+    Call it under the workspace's lock. rule: threshold, scorers and band of doubt; what is None stays. Returns what
+    would change, for `apply_reroute`; `settle_pending_decisions` drops the copy. Raises BadInput where the iteration is
+    not routed yet, or the rule cannot be followed, ContractBroken where the stores would break a contract.
     """
     settings = iteration_params.load_iteration_params(ws, iteration)
     _check_rule(ws, iteration, rule, settings)
@@ -251,9 +257,12 @@ def make_pending_decision(
 
 
 def apply_reroute(ws: Workspace, found: Iterable[RouteDifference], rule: RoutingRule) -> None:
-    """Make prepared routes the workspace's, where they change anything.
+    """Make prepared routes the workspace's; those that change nothing are left out.
 
-    found: what `prepare_reroute` returned, one an iteration. rule: by which they were prepared.
+    found: what `prepare_reroute` returned, one an iteration. rule: by which they were prepared. Call it under the
+    workspace's lock. Writes partitions, decisions, manifests and DVC's records, commits where `versioning.git` is set,
+    and pushes to `versioning.remote`; a remote out of reach is announced. `resume_pending_decisions` finishes one that
+    was cut off.
     """
     if decided := [make_pending_decision(ws, one, rule) for one in found if one.routes or one.scores]:
         apply_decisions(ws, decided)

@@ -19,9 +19,9 @@ from flywheel.utils.files import write_json
 
 
 def plan_rollback(ws: Workspace, iteration: int) -> list[int]:
-    """List the iterations that rolling back to `iteration` would set aside, oldest first.
+    """List the iterations that rolling back to `iteration` would set aside, oldest first; nothing is changed.
 
-    iteration: 0 sets all aside. Raises BadInput where it has not been begun.
+    iteration: 0 sets all aside; the newest gives an empty list. Raises BadInput where it has not been begun.
     """
     begun = stage_records.list_iterations(ws)
     if iteration not in (0, *begun):
@@ -33,7 +33,11 @@ def plan_rollback(ws: Workspace, iteration: int) -> list[int]:
 
 
 def roll_back(ws: Workspace, iteration: int) -> Path:
-    """Set aside what came after `iteration`; returns the folder. Under the workspace's lock."""
+    """Move what came after `iteration` to a new folder under `.flywheel/aside`; returns it.
+
+    Call it under the workspace's lock, with a number that `plan_rollback` took. Commits where `versioning.git` is set.
+    `resume_rollback` finishes one that was cut off, `undo_rollback` brings the iterations back.
+    """
     aside = ws.state / "aside"
     number = 1 + max((int(path.name.rpartition("-")[2]) for path in aside.glob("after-*-*")), default=0)
     folder = aside / f"after-{iteration_label(iteration)}-{number}"
@@ -51,9 +55,10 @@ def rolled_back_iterations(ws: Workspace) -> dict[int, Path]:
 
 
 def undo_rollback(ws: Workspace) -> int:
-    """Bring back what was set aside after the newest iteration; returns the number of that. Under the workspace's lock.
+    """Bring back what was set aside last after the newest iteration; returns the number of that iteration.
 
-    Raises BadInput where nothing was set aside.
+    Call it under the workspace's lock. Commits where `versioning.git` is set; `resume_rollback` finishes one that was
+    cut off. Raises BadInput where nothing was set aside.
     """
     there, now = rolled_back_iterations(ws), max(stage_records.list_iterations(ws), default=0)
     if now not in there:
@@ -65,7 +70,7 @@ def undo_rollback(ws: Workspace) -> int:
 
 
 def resume_rollback(ws: Workspace) -> None:
-    """Finish a rollback, or its undoing, that was interrupted. Under the workspace's lock."""
+    """Finish a rollback, or its undoing, that was interrupted, if there is one. Call it under the workspace's lock."""
     try:
         going = json.loads(_journal_path(ws).read_text(encoding="utf-8"))
     except FileNotFoundError:

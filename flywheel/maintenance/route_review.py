@@ -103,10 +103,11 @@ def open_questions(ws: Workspace, iteration: int) -> list[RouteQuestion]:
 def label_trajectory(
     ws: Workspace, iteration: int, trajectory_id: str, said: str, *, reviewer: str, comment: str = ""
 ) -> None:
-    """Record a person's label of a trajectory that is asked about; earlier labels stay in the file.
+    """Record a person's label of a trajectory that is asked about; earlier labels stay in the file, the newest counts.
 
     iteration, trajectory_id: of the question. said: the label, one of `labels.LABELS`. reviewer: the person's name.
-    comment: may be "". Raises BadInput where that question is not open.
+    comment: may be "". It waits for other reviewers' labels. Raises BadInput where that question is not open, or for a
+    label or name that is none, DiskFull.
     """
     with _review_lock(ws):
         if trajectory_id not in {one.trajectory_id for one in open_questions(ws, iteration)}:
@@ -115,10 +116,10 @@ def label_trajectory(
 
 
 def label_remaining(ws: Workspace, iteration: int, said: str, *, reviewer: str, comment: str = "") -> int:
-    """Record the same label for all trajectories that are asked about and have none; returns how many.
+    """Record the same label for all trajectories that are asked about and have none; returns how many, perhaps 0.
 
     iteration: whose routes are reviewed. said: the label, one of `labels.LABELS`. reviewer: the person's name. comment:
-    may be "". Raises BadInput where no question is open.
+    may be "". Raises BadInput where no question is open, or for a label or name that is none, DiskFull.
     """
     with _review_lock(ws):
         open_ones = open_questions(ws, iteration)
@@ -131,10 +132,10 @@ def label_remaining(ws: Workspace, iteration: int, said: str, *, reviewer: str, 
 
 
 def end_route_review(ws: Workspace, iteration: int, why: str) -> reroute.RouteDifference | None:
-    """End the review of an iteration's routes with the labels so far, and move what they move. Under the workspace's
-    lock.
+    """End the review of an iteration's routes with the labels so far, and move what they move.
 
-    why: in words, stored with the decision. Returns what moved; None where no review is open.
+    Call it under the workspace's lock. why: in words, stored with the decision. It writes what `reroute.apply_reroute`
+    does. Returns what moved; None where no review is open.
     """
     with _review_lock(ws):
         reroute.settle_pending_decisions(ws)
@@ -157,8 +158,8 @@ def end_route_review(ws: Workspace, iteration: int, why: str) -> reroute.RouteDi
 def require_route_review(ws: Workspace, iteration: int, stage: str) -> None:
     """Check, before a stage runs by itself, that it does not train on routes that a person has yet to review.
 
-    iteration, stage: about to run; only the stage after routing is held back. Ends the review where all is labelled.
-    Raises FlywheelError where labels are missing.
+    iteration, stage: about to run; only the stage after routing is held back. Where all is labelled, it takes the
+    workspace's lock and ends the review. Raises FlywheelError where labels are missing, WorkspaceBusy.
     """
     if stage != GATED_STAGE or not (found := open_questions(ws, iteration)):
         return

@@ -38,9 +38,10 @@ class WorkspaceStatus:
 
 
 def read_workspace_status(ws: Workspace, *, everything: bool = False) -> WorkspaceStatus:
-    """Compare the files of the open iterations with what is recorded of them.
+    """Compare the files of the open iterations with what is recorded of them; nothing is changed.
 
-    everything: of all iterations. Raises DataError where DVC's file of an iteration is lost.
+    everything: of all iterations. It needs DVC's lock; where that cannot be had, `unknown` says so. Raises DataError
+    where DVC's file of an iteration is lost.
     """
     backup.check_iterations_recorded(ws)
     begun = tuple(stage_records.list_iterations(ws))

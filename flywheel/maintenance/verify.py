@@ -18,8 +18,11 @@ from flywheel.utils.errors import BadInput, DataError, FlywheelError
 
 
 def find_faults(ws: Workspace, iterations: Iterable[int] | None = None) -> Iterator[str]:
-    """Yield a line for each fault. iterations: to look at; default: all. Raises BadInput for one that has not been
-    begun."""
+    """Yield a line for each fault of data, records, promotions and manifests; every byte is read, nothing is changed.
+
+    iterations: to look at; default: all. Raises BadInput for one that has not been begun, once the first line is asked
+    for.
+    """
     begun = stage_records.list_iterations(ws)
     which = begun if iterations is None else list(iterations)
     if unknown := [k for k in which if k not in begun]:

@@ -48,9 +48,10 @@ def stage_order(domains: Iterable[str], *, closing: bool = False) -> tuple[str, 
 
 
 def stages_until(name: str | None, domains: Iterable[str]) -> tuple[str, ...]:
-    """Return the stages of an iteration up to `name`, or all where it is None. Raises BadInput for an unknown one.
+    """Return the stages of an iteration, in order, up to and with `name`; all where it is None.
 
-    domains: of the iteration; a stage that is there once a domain is repeated for each.
+    domains: of the iteration; a stage that is there once a domain is repeated for each. Raises BadInput for an unknown
+    `name`.
     """
     names = stage_order(domains)
     if name is None:
@@ -63,7 +64,7 @@ def stages_until(name: str | None, domains: Iterable[str]) -> tuple[str, ...]:
 def upstream_stages(names: Sequence[str], domains: Sequence[str]) -> dict[str, set[str]]:
     """Map each of the stages `names` to those among them that write what it reads: it runs after them.
 
-    domains: of the iteration.
+    domains: of the iteration. Raises BadInput for an unknown stage.
     """
     declared = {name: find_stage(name) for name in names}
     written = {

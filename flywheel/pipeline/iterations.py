@@ -20,10 +20,11 @@ from flywheel.utils.progress import announce
 def plan_iterations(
     ws: Workspace, settings: Settings, iterations: int | None = None, iteration: int | None = None
 ) -> list[int]:
-    """Plan the iterations of a run: the one asked for; else those that a killed run still owes, where no number
-    is asked for; else `iterations` more (default: settings.iterations), of which one that is not complete is the first.
+    """Plan the numbers of the iterations of a run, oldest first; nothing is begun.
 
-    Raises BadInput for an iteration out of order.
+    iteration: the only one wanted; it wins over `iterations`. iterations: how many, one that is not complete being the
+    first; None: what a killed run still owes, else `settings.iterations`. Raises BadInput for an iteration out of
+    order, DataError where a complete one was changed.
     """
     newest = newest_iteration(ws)
     if iteration is not None:
@@ -58,14 +59,14 @@ def check_iteration(ws: Workspace, settings: Settings, number: int) -> None:
 def begin_iteration(
     ws: Workspace, iteration: int, settings: Settings, later: selection.DeferSession | None = None
 ) -> Settings:
-    """Begin an iteration: its own copy of the parameters, its list of sessions, its stages.
+    """Begin an iteration, or go on with it: write its parameters, its list of sessions, its stages.
 
     What was frozen stands: a resumed iteration keeps the parameters that it began with. Its stages are those of this
-    version until it is complete.
+    version until it is complete. It waits for DVC's lock; what a cut-off call lacks, the next one writes.
 
     iteration: its number, from 1. settings: the parameters that a new one gets. later: the sessions that are chosen
     last, as for `selection.choose_sessions`. Returns the iteration's own parameters. Raises DataError where the
-    iteration before it is not there.
+    iteration before it is not there, or a chosen session is gone; BadInput where its own parameters are wrong.
     """
     begun = stage_records.list_iterations(ws)
     if iteration > 1 and iteration - 1 not in begun:
@@ -91,20 +92,27 @@ def begin_iteration(
 
 
 def record_base_model(ws: Workspace, settings: Settings) -> None:
-    """Record the model that the workspace begins from in its manifest. Raises ModelError where it cannot be had."""
+    """Record the model that the workspace begins from as what iteration 0 promoted; what is recorded already stays.
+
+    A Hugging Face name is fetched where it must be. Raises ModelError where the model cannot be had.
+    """
     first = checkpoint.resolve_checkpoint(settings.policy.base, ws.root)
     manifest.init_first_checkpoint(ws, checkpoint.checkpoint_digest(first), settings.policy.base)
 
 
 def newest_iteration(ws: Workspace) -> int:
-    """Return the newest iteration that was begun; 0 before the first."""
+    """Return the newest iteration that was begun; 0 before the first.
+
+    Raises DataError where DVC's file of one is lost.
+    """
     return max(stage_records.list_iterations(ws), default=0)
 
 
 def check_iteration_complete(ws: Workspace, iteration: int) -> bool:
     """Return whether every stage of an iteration is recorded and unchanged, and its end is over.
 
-    Raises DataError where it was complete once and is not so any more: it is never done again in silence.
+    False for one not begun. Raises DataError where it was complete once and is not so any more: it is never done again
+    in silence; BadInput where its parameters are lost or wrong.
     """
     if iteration > newest_iteration(ws):
         return False

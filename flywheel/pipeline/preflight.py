@@ -30,10 +30,11 @@ _LOOK_S = 10
 
 
 def run_preflight(ws: Workspace, settings: Settings, iteration: int = 1) -> None:
-    """Check that `iteration` can be run with these settings. Nothing is written.
+    """Check that `iteration` can be run with these settings: disk, model, devices, recordings, back ends, servers.
 
-    Raises BadInput, ModelError, DiskFull, PolicyError (no server answers, or one that cannot be used), and says how to
-    mend it.
+    The workspace is not written; a model named by its Hugging Face name is fetched, and servers are asked. Raises
+    BadInput, ModelError, DiskFull, PolicyError (no server answers, or one that cannot be used), and says how to mend
+    it.
     """
     free_mb = shutil.disk_usage(ws.root).free // 2**20
     if free_mb < NEEDED_MB:

@@ -135,7 +135,10 @@ def _draw_gate_tasks(ctx: StageContext) -> list[Task]:
 
 
 def demonstrated_tasks(ws: Workspace, iteration: int) -> list[Task]:
-    """List the tasks of the recordings that training has taken in up to `iteration`: people record what they like."""
+    """List the tasks of the recordings that training has taken in up to `iteration`: people record what they like.
+
+    Oldest iteration first; a task may be there more than once. Raises DataError for a missing or damaged file.
+    """
     shards = manifest.read_manifest(ws, iteration).shards("tasks")
     paths = [ws.resolve(shard.path) for shard in shards if shard.stage == "ingest"]
     return [

@@ -252,10 +252,10 @@ def _read_result(folder: Path) -> dict[str, Any] | None:
 
 
 def publish_stage_result(stage: Stage, ctx: StageContext, results: dict[str, tuple[Path, Any]]) -> StageResult:
-    """Finish a stage: write its partitions and its metrics, stage seconds included.
+    """Finish a stage: write its partitions and its metrics, stage seconds included, in place of earlier ones.
 
-    results: by shard, its folder and what `work` returned. Raises FlywheelError where it wrote other tables than it
-    declares.
+    results: by shard, its folder and what `work` returned. What is staged stays (`clear_staging`), and DVC's record is
+    left to `stage_records.record_stage`. Raises FlywheelError where it wrote other tables than it declares.
     """
     outcome = stage.finish(ctx, results)
     wrote, declared = sorted(manifest.table for manifest in outcome.manifests), sorted(filter(_is_table, stage.writes))
@@ -275,12 +275,16 @@ def _is_table(written: str | Checkpoint | Record) -> bool:
 
 
 def clear_staging(ctx: StageContext) -> None:
-    """Remove what a stage has staged; call it once its result is recorded."""
+    """Remove all that a stage has staged, if anything; call it once its result is recorded."""
     shutil.rmtree(ctx.ws.staging(ctx.iteration, ctx.stage), ignore_errors=True)
 
 
 def run_stage(stage: Stage, ctx: StageContext) -> StageResult:
-    """Run a whole stage in this process, one shard after the other."""
+    """Run a whole stage in this process, one shard after the other, and write its partitions.
+
+    Shards that a cut-off run finished are not done again. What is staged stays (`clear_staging`), and DVC's record is
+    left to `stage_records.record_stage`.
+    """
     results = {}
     shards = stage.plan(ctx)
     with InProcessWorker(stage, ctx) as worker:

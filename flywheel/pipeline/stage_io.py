@@ -1,4 +1,4 @@
-"""Read the rows that a stage takes in, and stage the rows that its shards write as Parquet."""
+"""Read the rows and the newest model that a stage takes in, and stage the rows that its shards write."""
 
 from __future__ import annotations
 

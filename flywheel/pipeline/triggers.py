@@ -32,9 +32,9 @@ class DueRun:
 
 
 def due_runs(ws: Workspace, settings: Settings) -> list[DueRun]:
-    """List the runs that new recordings and demonstrations ask for, one at most.
+    """List the runs that new recordings and demonstrations ask for, one at most; nothing is started.
 
-    `operations.trigger_min_recordings` and `trigger_min_demonstrations` say how many there must be.
+    `operations.trigger_min_recordings` and `trigger_min_demonstrations` say how many there must be; 0: no such run.
     """
     rules = settings.operations
     if not (rules.trigger_min_recordings or rules.trigger_min_demonstrations):
@@ -59,7 +59,7 @@ def due_runs(ws: Workspace, settings: Settings) -> list[DueRun]:
 
 
 def count_missing_recordings(ws: Workspace, settings: Settings) -> int:
-    """Count how many more new recordings there must be before the next iteration begins with them."""
+    """Count how many more new recordings there must be before the next iteration begins with them; 0: enough."""
     enough = settings.operations.trigger_min_recordings or settings.recording.sessions_per_iteration
     return max(0, enough - count_new_recordings(ws, settings))
 
@@ -88,7 +88,8 @@ def _count_demonstrations(ws: Workspace, iteration: int) -> int:
 def halt_if_asked(ws: Workspace, rules: OperationsSettings) -> None:
     """Raise LoopHalted where the last iterations are such that a person should look (`operations.halt_after_*`).
 
-    rules: block `operations`.
+    rules: block `operations`; 0 never halts. Complete iterations alone count, and there must be as many as the rule
+    asks.
     """
     longest = max(rules.halt_after_rejected, rules.halt_after_empty)
     if not longest or not iterations.newest_iteration(ws):

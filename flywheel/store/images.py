@@ -17,12 +17,15 @@ from flywheel.utils.files import disk_full_errors
 
 
 def image_digest(png: bytes) -> str:
-    """Return the name of an image: the sha256 of the bytes `png`, in hexadecimal."""
+    """Return the name of an image: the sha256 of the bytes `png`, in 64 hex digits."""
     return hashlib.sha256(png).hexdigest()
 
 
 def image_rows(screens: Mapping[str, bytes]) -> Iterator[dict[str, Any]]:
-    """Yield rows of the table `images`. screens: PNG files, or other pictures, by sha256."""
+    """Yield rows of the table `images`. screens: by sha256, PNG files or others that Pillow reads; `format` says which.
+
+    Raises OSError for one that is no picture.
+    """
     for name, png in screens.items():
         with Image.open(io.BytesIO(png)) as picture:
             width, height, form = *picture.size, picture.format.lower()
@@ -30,9 +33,10 @@ def image_rows(screens: Mapping[str, bytes]) -> Iterator[dict[str, Any]]:
 
 
 def load_images(ws: Workspace, files: Iterable[Path], wanted: Collection[str]) -> dict[str, bytes]:
-    """Load the `wanted` screens, by sha256, from Parquet `files` of the table `images`.
+    """Load the `wanted` screens, by sha256, from Parquet `files` of the table `images`, as the bytes stored there.
 
-    Raises DataError where one is in none of them. Memory stays at what is wanted.
+    They are PNG files, or what else `image_rows` took. Files are opened in turn until all are found. Memory stays at
+    what is wanted. Raises DataError where one is in none of them, or for a damaged file.
     """
     return dict(_iter_images(ws, files, wanted))
 
@@ -40,8 +44,9 @@ def load_images(ws: Workspace, files: Iterable[Path], wanted: Collection[str]) -
 def copy_images_to_file(ws: Workspace, files: Iterable[Path], wanted: Collection[str], path: Path) -> ImageFile:
     """Copy the `wanted` screens (by sha256) from Parquet `files` of the table `images` into one file at `path`.
 
-    Returns that file with the place of each screen. Memory stays at a row group. Raises DataError where a screen is in
-    none of the files, DiskFull.
+    Returns that file as a mapping, sha256 -> bytes, read at each look. A file that is there is replaced, and a failed
+    call leaves a part of one. Memory stays at a row group. Raises DataError where a screen is in none of the files,
+    DiskFull.
     """
     places = {}
     path.parent.mkdir(parents=True, exist_ok=True)

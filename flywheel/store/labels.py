@@ -51,12 +51,12 @@ class Label:
 
 
 def labels_folder(ws: Workspace) -> Path:
-    """Return the folder of the labels."""
+    """Return the folder of the labels, `reviews`; it need not be there."""
     return ws.root / _FOLDER
 
 
 def labels_stamp(ws: Workspace) -> list[tuple[str, int]]:
-    """Return a value that changes whenever a label is added."""
+    """Return a value that differs from an earlier one (`!=`) once a label was added; [] where there are no labels."""
     return sorted((path.name, path.stat().st_size) for path in labels_folder(ws).glob("*.jsonl"))
 
 
@@ -75,8 +75,8 @@ def normalise_reviewer(name: str) -> str:
 def append_label(ws: Workspace, label: Label) -> None:
     """Append a label to its reviewer's file, whole or not at all.
 
-    label: its reviewer may be in capitals. Raises BadInput naming the field that is wrong, DiskFull, and DataError
-    where the line was not written whole.
+    label: its reviewer may be in capitals. It waits up to 10 seconds for others that write. Raises BadInput naming the
+    field that is wrong, DiskFull, and DataError where the wait is over or the line was not written whole.
     """
     label = replace(label, reviewer=normalise_reviewer(label.reviewer))
     path = labels_folder(ws) / f"{label.reviewer}.jsonl"

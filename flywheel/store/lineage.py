@@ -87,7 +87,7 @@ def checkpoint_links(
     earlier: Mapping[int, str] | None = None,
     run_id: str = "",
 ) -> list[Row]:
-    """Build the links of a checkpoint.
+    """Build the links of a checkpoint, as rows of the table `lineage`.
 
     checkpoint: folder relative to the workspace. digest: of its weights. parents: checkpoints that it began from or
     merges. datasets: stores that it may have drawn from (`dataset_name`). trajectories: those whose steps it was

@@ -90,7 +90,7 @@ def init_manifests(ws: Workspace, iterations: Iterable[int] = ()) -> None:
 def init_first_checkpoint(ws: Workspace, digest: str, model: str = "models/base") -> None:
     """Write iteration 0: empty stores, and the first checkpoint as the promoted model. Existing files stay.
 
-    digest: sha256 of its weights. model: its folder, relative to the workspace.
+    digest: sha256 of its weights, in hex. model: its folder, relative to the workspace, or a Hugging Face name.
     """
     init_manifests(ws)
     if not ws.promotion(0).exists():
@@ -101,11 +101,11 @@ def init_first_checkpoint(ws: Workspace, digest: str, model: str = "models/base"
 def write_manifest(
     ws: Workspace, iteration: int, *, window: int, sessions: Iterable[str] = (), data: Iterable[tuple[str, str]] = ()
 ) -> TrainingManifest:
-    """Write an iteration's manifest from its partitions on disk. Returns it with those before it.
+    """Write an iteration's manifest from its partitions on disk, over an earlier one; returns it with those before it.
 
-    window: iterations of the SFT store that are used. sessions: ids of the recordings ingested in this iteration. data:
-    (table, stage) of what training needs besides the stores. Raises DataError where a predecessor's manifest is
-    missing, changed or not readable.
+    window: iterations of the SFT store that are used. sessions: ids of the recordings ingested in this iteration; those
+    that an earlier manifest names are left out. data: (table, stage) of what training needs besides the stores. Raises
+    DataError where a predecessor's manifest is missing, changed or not readable.
     """
     before = read_manifest(ws, iteration - 1)
     own = [shard for table in ("ct", "sft") for shard in _manifest_files(ws, table, iteration, "route")]
@@ -121,7 +121,8 @@ def write_manifest(
 def rewrite_manifest(ws: Workspace, iteration: int) -> None:
     """Write an iteration's manifest again after its partitions were routed again; all else that it names stays.
 
-    Raises DataError where a predecessor's manifest is missing, changed or not readable.
+    Later manifests must be chained to it anew (`relink_manifest`). Raises DataError where its own or its predecessor's
+    manifest is missing or not readable.
     """
     raw = read_own_manifest(ws, iteration)
     named = dict.fromkeys((shard["table"], shard["stage"]) for shard in raw["shards"])
@@ -131,7 +132,10 @@ def rewrite_manifest(ws: Workspace, iteration: int) -> None:
 
 
 def relink_manifest(ws: Workspace, iteration: int) -> bool:
-    """Let an iteration's manifest chain to the one before it as that is now; returns whether this changed it."""
+    """Let an iteration's manifest chain to the one before it as that is now; returns whether this changed it.
+
+    Raises DataError where its own is missing or of an earlier version.
+    """
     raw, previous = read_own_manifest(ws, iteration), sha256_file(ws.manifest(iteration - 1))
     if raw["previous"] == previous:
         return False
@@ -140,7 +144,12 @@ def relink_manifest(ws: Workspace, iteration: int) -> bool:
 
 
 def read_own_manifest(ws: Workspace, iteration: int) -> dict[str, Any]:
-    """Read an iteration's manifest alone. Raises DataError where there is none, or it is of an earlier version."""
+    """Read an iteration's manifest alone, as the JSON object that it is.
+
+    Keys: `previous` (sha256 of the manifest before), `window`, `shards` (mappings with `table`, `stage`, `path`,
+    `rows`, `sha256`), `sessions`, and `version` where it was routed again. Raises DataError where there is none, or it
+    is of an earlier version.
+    """
     raw, _ = _read_json_object(
         ws, ws.manifest(iteration), fix="run the iteration before it, or fetch it with `git checkout`"
     )
@@ -202,9 +211,9 @@ def read_promotion(ws: Workspace, iteration: int) -> dict[str, Any]:
 
 
 def verify_manifest(ws: Workspace, iteration: int) -> None:
-    """Check the chain back to iteration 0 and every file that iteration k's manifest and those before it name.
+    """Check the chain back to iteration 0 and every file that the iteration's manifest and those before it name.
 
-    Raises DataError naming the first file that is missing or differs.
+    Raises DataError naming the first file that is missing or differs, or a manifest that read_manifest refuses.
     """
     for shard in read_manifest(ws, iteration).all():
         path = ws.resolve(shard.path)

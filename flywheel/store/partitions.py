@@ -137,14 +137,14 @@ def check_part_file_bytes(path: Path, of: ListedFile) -> None:
 
 
 def missing_part_error(path: Path) -> PartMissing:
-    """Make the error of a partition's file `path` that is not there."""
+    """Make, without raising it, the error of a partition's file `path` that is not there."""
     error = damaged_file_error(path, "a file of the partition is missing", PartMissing)
     error.folder = path.parent
     return error
 
 
 def damaged_file_error(path: Path, what: str, kind: type[E] = DataError) -> E:
-    """Make the error of a damaged table file, with the command that restores it.
+    """Make, without raising it, the error of a damaged table file, with the command that restores it.
 
     path: the file. what: is wrong, in words. kind: class of the error.
     """
@@ -309,8 +309,9 @@ class PartitionWriter:
 def open_partition_writer(ws: Workspace, table: str, iteration: int, stage: str) -> Iterator[PartitionWriter]:
     """Yield a writer of a partition, which replaces the old one at the end of the block, unless the block fails.
 
-    table, iteration, stage: name the partition. One process writes a partition at a time; another one waits. Raises
-    DiskFull, and DataError where the wait takes more than ten minutes.
+    table, iteration, stage: name the partition. It has what was written within the block alone; where nothing was, one
+    file without rows. One process writes a partition at a time; another one waits. Raises DiskFull, and DataError where
+    the wait takes more than ten minutes.
     """
     folder = ws.partition(table, iteration, stage)
     with lock_partition(folder, _LOCK_S), disk_full_errors(folder):
@@ -358,9 +359,10 @@ class _PandasHidden:
 
 
 def table_from_rows(table: str, rows: Iterable[Mapping[str, Any]], first: int = 0) -> pa.Table:
-    """Make a table of the schema from `rows`, mappings; columns that are missing are null.
+    """Make a table of the schema from `rows`, mappings; columns that are missing are null, no rows give an empty table.
 
-    table: its name. first: number of the first row, for messages. Raises DataError naming the column that does not fit.
+    table: its name. first: number of the first row, for messages. Raises DataError naming the column that does not fit,
+    or is null and must not be.
     """
     schema = TABLES[table]
     rows = list(rows)
@@ -384,7 +386,10 @@ def _refuse_nulls(table: str, data: pa.Table) -> None:
 
 
 def is_sorted(data: pa.Table, keys: tuple[str, ...]) -> bool:
-    """Tell whether the rows of `data` ascend by the columns `keys`; False where a key is null."""
+    """Tell whether no row of `data` is below the one before it, by the columns `keys` in turn.
+
+    Equal rows may follow each other. True for fewer than two rows; else False where a key is null.
+    """
     if data.num_rows < 2:
         return True
     equal = None  # rows that are as the one before them, by the keys so far
@@ -483,7 +488,7 @@ def table_files(ws: Workspace, table: str, without: Set[int] = frozenset()) -> l
 
 
 def read_partition(ws: Workspace, table: str, iteration: int, stage: str, columns: list[str] | None = None) -> pa.Table:
-    """Read the rows of a partition.
+    """Read the rows of a partition, in the order of its files; it reads again where it was replaced meanwhile.
 
     table, iteration, stage: name it. columns: to read; default: all. Raises DataError where it is missing, damaged, or
     of another schema.
@@ -499,8 +504,8 @@ def read_partition(ws: Workspace, table: str, iteration: int, stage: str, column
 def retry_while_replaced(read: Callable[[], T]) -> T:
     """Return what `read` returns; call it again where a partition was replaced meanwhile.
 
-    A reader that was too slow for its writer several times holds the writer off. Raises PartMissing where a file is
-    lost for good.
+    read: raises PartMissing for a file that is gone, and must bear to be called again. A reader that was too slow for
+    its writer several times holds the writer off. Raises PartMissing where a file is lost for good.
     """
     deadline = time.monotonic() + _RETRY_S
     missing, tries = None, 0
@@ -537,8 +542,8 @@ def read_partition_file(ws: Workspace, table: str, path: Path, columns: list[str
 def open_partition_file(table: str, path: Path, *, wholly: bool = False) -> pq.ParquetFile:
     """Open a file of a table to read row groups of; its pages' checksums are checked as they are read.
 
-    path: of the file. wholly: check all of its bytes now. Raises DataError where it is damaged, or not one of the
-    table's.
+    Close it after use. path: of the file. wholly: check all of its bytes now. Raises DataError where it is damaged, or
+    not one of the table's.
     """
     own = {part.name: part for part in read_part_list(path.parent) or ()}.get(path.name)
     if own is None:
@@ -614,9 +619,10 @@ def contracts_checked_at_write(ws: Workspace, table: str, iteration: int, stage:
 
 
 def adopt_partition(ws: Workspace, staged: Workspace, table: str, iteration: int, stage: str) -> PartitionManifest:
-    """Link a partition of the workspace `staged` into this one; it stays there too. Returns its list.
+    """Replace a partition of this workspace by that of `staged`, by hard links; it stays there too. Returns its list.
 
-    table, iteration, stage: name it. Raises DataError where it is missing there, DiskFull.
+    table, iteration, stage: name it. Both must lie on one file system. Raises DataError where it is missing there,
+    DiskFull.
     """
     with open_partition_writer(ws, table, iteration, stage) as writer:
         link_partition_files(staged, writer, table, iteration, stage)
@@ -626,10 +632,10 @@ def adopt_partition(ws: Workspace, staged: Workspace, table: str, iteration: int
 def link_partition_files(
     ws: Workspace, writer: PartitionWriter, table: str, iteration: int, stage: str, only: Path | None = None
 ) -> None:
-    """Append the files of a partition to `writer` by hard links.
+    """Append the files of a partition to `writer` by hard links; both must lie on one file system.
 
-    table, iteration, stage: name the partition. only: the one file to take; default: all. Raises DataError where the
-    partition is missing.
+    ws: whose partition. table, iteration, stage: name it. only: the one file to take, by its path; default: all. Raises
+    DataError where the partition is missing.
     """
     folder = ws.partition(table, iteration, stage)
     for path in partition_files(ws, table, iteration, stage) if only is None else [only]:
@@ -637,7 +643,10 @@ def link_partition_files(
 
 
 def check_all_partitions(ws: Workspace, *, wholly: bool = False) -> tuple[int, list[DataError]]:
-    """Count the files of all tables' partitions, and list what is wrong with them. wholly: check all their bytes."""
+    """Count the files of all tables' partitions, and list what is wrong with them, without raising it.
+
+    wholly: check all their bytes; else their lists, sizes and footers.
+    """
     count, faults = 0, []
     for table in TABLES:
         for folder in sorted((ws.data / table).glob("iteration=*/stage=*")):
@@ -654,7 +663,7 @@ def check_all_partitions(ws: Workspace, *, wholly: bool = False) -> tuple[int, l
 def partition_manifest(ws: Workspace, table: str, iteration: int, stage: str) -> PartitionManifest:
     """Read what a partition's list says of its files, without opening them; no files where there is no such partition.
 
-    table, iteration, stage: name it.
+    table, iteration, stage: name it. Raises DataError for a damaged list.
     """
     folder = ws.partition(table, iteration, stage)
     found = read_part_list(folder) or ()
@@ -672,10 +681,10 @@ _SCAN_ROWS = 2**17  # rows of a scan, of which few columns are read
 def find_rows(
     ws: Workspace, table: str, files: Iterable[Path], key: str, wanted: Collection[str], columns: Collection[str]
 ) -> pa.Table:
-    """Find the rows of `files` whose `key` is among the wanted, in the files' order.
+    """Find the rows of `files` whose `key` is among the wanted, in the files' order; none is an empty table.
 
-    table: theirs. key: a column of text by which the table is sorted. wanted: its values. columns: to return besides
-    the key, in the table's order. Raises DataError for a damaged file.
+    table: theirs. key: a column of text by which the table is sorted. wanted: its values; what is not found is no
+    error. columns: to return besides the key, in the table's order. Raises DataError for a damaged or missing file.
     """
     names = _in_table_order(table, {key, *columns})
     nothing = pa.schema([TABLES[table].field(name) for name in names]).empty_table()
@@ -705,8 +714,10 @@ def iter_matching_rows(
 
 
 def scan_columns(ws: Workspace, table: str, files: Iterable[Path], columns: Collection[str]) -> Iterator[pa.Table]:
-    """Yield the `columns` of all rows of `files`, some rows at a time. table: theirs. Raises DataError for a damaged
-    file."""
+    """Yield the `columns` of all rows of `files`, some rows at a time, in the table's order of columns.
+
+    table: theirs. Raises DataError for a damaged or missing file.
+    """
     names = _in_table_order(table, columns)
     for path in files:
         with open_partition_file(table, path) as file, _name_damaged_file(path):

@@ -124,7 +124,7 @@ def is_of_earlier_schema(table: str, schema: pa.Schema) -> bool:
 
 
 def rename_rows(table: str, rows: pa.Table, where: object) -> pa.Table:
-    """Bring rows of an earlier version to the columns of today; what they lack is filled in.
+    """Bring rows of an earlier version to the columns of today; what they lack is filled in, with null or a default.
 
     table: its name of today. Raises DataError, at `where`, for columns that no earlier version had.
     """

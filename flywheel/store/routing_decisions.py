@@ -89,7 +89,7 @@ def read_decisions(ws: Workspace, iteration: int) -> tuple[RoutingDecision, ...]
 
 
 def write_decisions(ws: Workspace, iteration: int, decided: tuple[RoutingDecision, ...]) -> None:
-    """Replace the decisions of `iteration` by `decided`, oldest first."""
+    """Replace the decisions of `iteration` by `decided`, oldest first; with them `store_version` changes."""
     write_json(decisions_path(ws, iteration), {"decisions": [asdict(one) for one in decided]})
 
 
@@ -101,12 +101,18 @@ def parse_decision(raw: dict[str, Any]) -> RoutingDecision:
 
 
 def current_routing_rule(ws: Workspace, iteration: int) -> RoutingRule:
-    """Return the rule of the iteration's last routing decision; an empty one where there is none."""
+    """Return the rule of the iteration's last routing decision; where there is none, one whose parts are all None.
+
+    Raises DataError for a damaged file.
+    """
     return next((decision.rule for decision in reversed(read_decisions(ws, iteration))), RoutingRule())
 
 
 def store_version(ws: Workspace, iteration: int) -> int:
-    """Return the version of the stores of `iteration`: how many decisions it had; 0 as they were first routed."""
+    """Return the version of the stores of `iteration`: how many decisions it had; 0 as they were first routed.
+
+    Raises DataError for a damaged file.
+    """
     return len(read_decisions(ws, iteration))
 
 
@@ -119,9 +125,10 @@ class HumanVerdict:
 
 
 def human_verdicts(decided: Iterable[RoutingDecision]) -> dict[str, HumanVerdict]:
-    """Collect, by trajectory_id, what a person said before the iteration trained; it holds whatever rule comes later.
+    """Collect, by trajectory_id, what people said of trajectories when their routes were reviewed.
 
-    decided: the iteration's decisions, oldest first.
+    It holds whatever rule comes later. decided: the iteration's decisions, oldest first. The last verdict of a
+    trajectory counts; labels but solved and not solved are left out.
     """
     return {
         row["trajectory_id"]: HumanVerdict(row["label"] == SOLVED, row["reviewer"])

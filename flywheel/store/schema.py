@@ -273,7 +273,10 @@ for _name in TABLES:
 
 
 def record_to_row(table: str, record: Any) -> dict[str, Any]:
-    """Return the row of `table` for a record such as `trajectory.Step`: its fields that are columns."""
+    """Return the row of `table` for a record such as `trajectory.Step`: its fields that are columns, in their order.
+
+    Raises AttributeError where a column is no field of it.
+    """
     return {name: getattr(record, name) for name in TABLES[table].names}
 
 

@@ -109,9 +109,10 @@ class Trajectory:
 
 
 def make_trajectory_id(iteration: int, task_id: str, sample: int, policy_version: str) -> str:
-    """Name a trajectory by its content, so that a resumed run makes the same names and neither loses nor repeats one.
+    """Name a trajectory by where it comes from: `t` and 19 hex digits of a hash of the arguments.
 
-    iteration, task_id: played. sample: number of the attempt at the task. policy_version: digest of the weights.
+    A resumed run makes the same names, and neither loses nor repeats one. iteration, task_id: played. sample: number of
+    the attempt at the task. policy_version: digest of the weights.
     """
     text = f"{iteration}|{task_id}|{sample}|{policy_version}"
     return "t" + hashlib.sha256(text.encode()).hexdigest()[:19]

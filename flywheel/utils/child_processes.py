@@ -32,10 +32,11 @@ _GUARD_SCRIPT = (
 
 
 def limit_command(command: Sequence[str], megabytes: int, more: str = "", redirect: str = "") -> list[str]:
-    """Wrap a command so that its memory is limited, it dumps no core, and it ends with this process.
+    """Wrap a command so that its memory is limited and it dumps no core; it is killed when this process ends.
 
-    command: program and arguments. megabytes: most private memory (`ulimit -d`). more: further limits, as shell code
-    that ends in `;`. redirect: redirections, as shell code. Returns the command to run.
+    command: program and arguments. megabytes: most private memory (MiB, `ulimit -d`). more: further limits, as shell
+    code that ends in `;`. redirect: redirections, as shell code. Returns the command to run, by `/bin/sh`. Without the
+    program `setpriv` it lives on after this process.
     """
     # The shell sets the limits and is replaced.
     shell = f'ulimit -c 0; ulimit -d "$0"; {more} exec "$@" {redirect}'
@@ -80,20 +81,23 @@ class ProcessGuard:
 
 
 def kill_process_group(leader: int) -> None:
-    """Kill (SIGKILL) all processes of a group that is ours. leader: its process id, which is the group's."""
+    """Kill (SIGKILL) all processes of a group; one that is gone, or another user's, is left alone.
+
+    leader: its process id, which is the group's.
+    """
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, signal.SIGKILL)
 
 
 def kill_marked_processes(mark: str) -> None:
-    """Kill (SIGKILL) all processes whose environment holds the text `mark`."""
+    """Kill (SIGKILL) all processes whose environment holds the text `mark`; those that are gone are no error."""
     for pid in list_marked_processes(mark):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
 
 
 async def wait_group_gone(leader: int) -> None:
-    """Kill what is left of the process group of `leader` (a process id) until none is there.
+    """Kill what is left of the process group of `leader` (a process id) until none is there, or 5 seconds are over.
 
     A dying process has its folder open until then.
     """
@@ -101,7 +105,7 @@ async def wait_group_gone(leader: int) -> None:
 
 
 async def wait_marked_gone(mark: str) -> None:
-    """Kill the processes whose environment holds the text `mark` until none is there."""
+    """Kill the processes whose environment holds the text `mark` until none is there, or 5 seconds are over."""
     await _kill_until_gone(lambda: list_marked_processes(mark), lambda: kill_marked_processes(mark))
 
 
@@ -114,7 +118,7 @@ async def _kill_until_gone(left: Callable[[], list[int]], kill: Callable[[], Non
 
 
 async def reap_process(process: subprocess.Popen) -> None:
-    """Wait for a killed `process` and reap it; one that the kernel cannot end within the deadline is left to it."""
+    """Wait for a killed `process` and reap it; one that the kernel cannot end within 5 seconds is left to it."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_END_TIMEOUT_S):
             while process.poll() is None:  # noqa: ASYNC110 (the kernel tells nobody)
@@ -234,11 +238,11 @@ class ProcessMemory:
 
 
 def measure_memory(pids: Iterable[int], *, one_mb: float = 0, all_mb: float = 0) -> dict[int, list[ProcessMemory]]:
-    """Measure the memory of each process of `pids` and of all its descendants, by pid.
+    """Measure the memory of each process of `pids` and of all its descendants, by pid; an empty list for a lost one.
 
-    one_mb, all_mb: megabytes. Where no process of a family maps more than `one_mb`, and all together no more than
-    `all_mb`, the mapped sizes are enough. Else the kernel is asked for the share of pages that several map, which takes
-    up to a tenth of a second for a browser, and the browser waits meanwhile.
+    one_mb, all_mb: MiB. Where no process of a family maps more than `one_mb`, and all together no more than `all_mb`,
+    the mapped sizes are enough. Else the kernel is asked for the share of pages that several map, which takes up to a
+    tenth of a second for a browser, and the browser waits meanwhile.
     """
     children: dict[int, list[int]] = {}
     for folder in _PROC.glob("[0-9]*"):

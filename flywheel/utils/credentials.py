@@ -17,7 +17,7 @@ USER = "flywheel"
 
 
 def workspace_credentials(folder: Path) -> str:
-    """Return `flywheel:...`, user and password of a workspace's servers; made at the first call.
+    """Return `flywheel:PASSWORD`, user and password of a workspace's servers; made and kept at the first call.
 
     folder: the workspace's `.flywheel`. A password that others could have read is replaced.
     """
@@ -32,7 +32,7 @@ def workspace_credentials(folder: Path) -> str:
 
 
 def credentials_path(folder: Path) -> Path:
-    """Return the path of the file with user and password. folder: the workspace's `.flywheel`."""
+    """Return the path of the file with user and password, there or not. folder: the workspace's `.flywheel`."""
     return folder / "auth"
 
 
@@ -52,5 +52,8 @@ def basic_auth_header(secret: str) -> str:
 
 
 def is_valid_basic_auth(secret: str, header: str) -> bool:
-    """Check an Authorization header in constant time. secret: `user:password`. header: its value, `Basic ...`."""
+    """Tell in constant time whether an Authorization header is the right one.
+
+    secret: `user:password`. header: its value, `Basic ...`; "" where there is none.
+    """
     return hmac.compare_digest(header.encode(), basic_auth_header(secret).encode())

@@ -108,12 +108,15 @@ class DiskFull(FlywheelError):
 
 
 def first_line(text: str) -> str:
-    """Return the first line of a text from outside, at most 200 characters of it; "" where `text` is empty."""
+    """Return the first line that is not blank, at most 200 characters of it; "" where `text` has none."""
     return (text.strip().splitlines() or [""])[0][:200]
 
 
 def last_line(text: str) -> str:
-    """Return the last line of `text`, at most 200 characters of it: a traceback has its reason there."""
+    """Return the last line that is not blank, at most its first 200 characters, without blanks at its ends.
+
+    A traceback has its reason there. "" where `text` has no such line.
+    """
     return (text.strip().splitlines() or [""])[-1].strip()[:200]
 
 
@@ -143,9 +146,9 @@ def errors_of_setting(name: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def errors_of_place(place: object) -> Iterator[None]:
-    """Turn the system's refusal of a path that the user named into bad input. place: the path, for the message.
+    """Turn the system's refusal of a path that the user named into bad input.
 
-    Raises BadInput for an OSError of the block.
+    place: the path, for the message. Raises BadInput for any OSError of the block.
     """
     try:
         yield
@@ -172,7 +175,7 @@ class Finding:
 def run_diagnostic(name: str, look: Callable[[], str]) -> Finding:
     """Run one check of the machine. name: of what is looked for. look: returns what it found, as a line, or raises.
 
-    Returns a finding `ok`, or `missing` with what a FlywheelError says and how to fix it.
+    Returns a finding `ok`, or `missing` with what a FlywheelError says and how to fix it; other errors are raised.
     """
     try:
         return Finding(name, "ok", look())

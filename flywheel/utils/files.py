@@ -46,7 +46,8 @@ def atomic_file(path: Path, *, over: bool = True) -> Iterator[Path]:
 def atomic_folder(path: Path) -> Iterator[Path]:
     """Yield an empty temporary folder to fill; at the end of the block it replaces the folder `path` with all in it.
 
-    It is removed where the block fails.
+    It is removed where the block fails; `path` stays then. Missing folders above `path` are made. A kill while an old
+    folder is replaced may leave none.
     """
     temporary = _temporary_path(path)
     temporary.mkdir()
@@ -61,10 +62,10 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def file_lock(path: Path, seconds: float, what: str, kind: type[FlywheelError] = DataError) -> Iterator[None]:
-    """Hold a lock file that one process has at a time.
+    """Hold a lock file that one process has at a time; a second hold within the same process waits too.
 
-    path: the file; its folder is made. seconds: how long to wait for it. what: what another holder is doing, for the
-    message, after "another process has been". kind: of the error. Raises `kind` where the wait is over.
+    path: the file; it and its folder are made. seconds: how long to wait for it. what: what another holder is doing,
+    for the message, after "another process has been". kind: of the error. Raises `kind` where the wait is over.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + seconds
@@ -98,26 +99,33 @@ def _temporary_path(path: Path) -> Path:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write `text` to the file `path` in UTF-8, whole or not at all. Raises DiskFull."""
+    """Write `text` to the file `path` in UTF-8, whole or not at all. Missing folders are made. Raises DiskFull."""
     with disk_full_errors(path), atomic_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write `value` to the file `path` as JSON for people (indented, sorted), whole or not at all. Raises DiskFull."""
+    """Write `value` to the file `path` as JSON for people (indented, sorted), whole or not at all.
+
+    Missing folders are made. Raises DiskFull, TypeError for what JSON has no form for.
+    """
     write_text(path, json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
 
 
 def sha256_file(path: Path) -> str:
-    """Hash the contents of the file `path` as they are now; see `cached_sha256` for files that stay as they are."""
+    """Hash the contents of the file `path` as they are now, in hex.
+
+    Of files that stay as they are, `cached_sha256` remembers it.
+    """
     return _sha256((path,))
 
 
 def cached_sha256(*paths: Path) -> str:
-    """Hash the contents of `paths`, one after the other; read once in a process while the files stay as they are.
+    """Hash the contents of `paths`, one after the other, in hex; read once in a process while they stay as they are.
 
     Whether they do is judged as DVC judges it: by inode, size and times. A file that changed within the last moments
-    before it is read may change again unseen (clocks of file systems are coarse), and is read each time.
+    before it is read may change again unseen (clocks of file systems are coarse), and is read each time. Raises
+    FileNotFoundError for one that is missing.
     """
     statuses = [path.stat() for path in paths]
     signature = tuple(map(file_signature, statuses))
@@ -130,8 +138,10 @@ def cached_sha256(*paths: Path) -> str:
 
 
 def remember_sha256(path: Path, sha256: str) -> None:
-    """Remember the hash of a file that this process has just written, for `cached_sha256`. sha256: of the file
-    `path`."""
+    """Remember the hash of a file that this process has just written, for `cached_sha256`; it is not checked.
+
+    sha256: of the file `path`, in hex.
+    """
     _cache[path,] = (file_signature(path.stat()),), sha256
 
 

@@ -20,8 +20,8 @@ def bind_free_port() -> socket.socket:
 def bind_local_port(port: int) -> socket.socket:
     """Bind a socket to a port of 127.0.0.1. port: 0 takes a free one. Raises BadInput where it is in use.
 
-    The protocol is named so that asyncio turns Nagle's algorithm off on what it accepts: with it, each answer of a head
-    and a body waits 40 ms for the other side's delayed acknowledgement.
+    It listens already, unless `port` is 0. The protocol is named so that asyncio turns Nagle's algorithm off on what it
+    accepts: with it, each answer of a head and a body waits 40 ms for the other side's delayed acknowledgement.
     """
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     if port:

@@ -68,7 +68,8 @@ def trim_heap() -> None:
 def run_periodically(look: Callable[[], object], every_s: float) -> Iterator[None]:
     """Call `look` in a daemon thread, in the caller's context, `every_s` seconds after the end of its last call.
 
-    It stops at the end of the block, which waits up to 10 seconds for a call that has begun.
+    The first call comes after `every_s` seconds; one that raises is the last. It stops at the end of the block, which
+    waits up to 10 seconds for a call that has begun.
     """
     over = threading.Event()
 
@@ -86,7 +87,7 @@ def run_periodically(look: Callable[[], object], every_s: float) -> Iterator[Non
 
 
 def terminate_process(process: subprocess.Popen) -> None:
-    """End `process` by SIGTERM; by SIGKILL where that does not end it in 10 seconds."""
+    """End `process` by SIGTERM, by SIGKILL where that does not end it in 10 seconds, and reap it; its children live."""
     import subprocess
 
     if process.poll() is None:

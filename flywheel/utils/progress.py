@@ -12,7 +12,10 @@ _listener: ContextVar[Listener] = ContextVar("listener", default=lambda stage, l
 
 
 def report_progress(stage: str, line: str) -> None:
-    """Pass one short line about a stage to the listener; a few times a second at most. The next line may replace it."""
+    """Pass one short line about a stage to the listener; a few times a second at most. The next line may replace it.
+
+    Nothing happens where there is no listener.
+    """
     _listener.get()(stage, line)
 
 
@@ -40,14 +43,21 @@ def report_shard_progress(stage: str, line: str, shard: str, share: float) -> No
 
 
 def announce(stage: str, line: str) -> None:
-    """Pass a line that matters to the listener, of the stage named `stage`: something to do, a decision, a file
-    restored."""
+    """Pass a line that matters to the listener: something to do, a decision, a file restored.
+
+    stage: name of the stage, or of the part that it comes from. It is an `Announcement`: nothing replaces it.
+    """
     _listener.get()(stage, Announcement(line))
 
 
 @contextmanager
 def add_listener(listener: Listener) -> Iterator[None]:
-    """Call `listener(stage, line)` for each line within the block, after the listener that is there already."""
+    """Call `listener(stage, line)` for each line within the block, after the listener that is there already.
+
+    Lines of this context alone: tasks of asyncio inherit it, a thread started by hand has none. It also gets
+    `ShardProgress` and `Announcement`, which are lines with more to tell. What it raises, whoever reports the line
+    gets.
+    """
     before = _listener.get()
 
     def both(stage: str, line: str) -> None:
@@ -60,7 +70,10 @@ def add_listener(listener: Listener) -> Iterator[None]:
 
 @contextmanager
 def replace_listener(listener: Listener) -> Iterator[None]:
-    """Call `listener(stage, line)` for each line within the block, instead of the listener that is there."""
+    """Call `listener(stage, line)` for each line within the block, instead of the listener that is there.
+
+    Lines of this context alone, of all kinds, as for `add_listener`.
+    """
     token = _listener.set(listener)
     try:
         yield

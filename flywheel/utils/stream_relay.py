@@ -20,10 +20,10 @@ _CHUNK = 2**16
 async def relay_connection(
     connect: Callable[[], Awaitable[Streams]], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> None:
-    """Relay bytes between an accepted connection and a new one, until the new one ends.
+    """Relay bytes between an accepted connection and a new one, both ways, until the new one ends.
 
     connect: opens the new connection. reader, writer: of the accepted one; closed at the end, and at once where
-    `connect` raises OSError. What the accepted side still sends after the end is dropped.
+    `connect` raises OSError, which is not raised on. What the accepted side still sends after the end is dropped.
     """
     try:
         theirs, ours = await connect()

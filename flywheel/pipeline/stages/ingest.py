@@ -42,8 +42,8 @@ def deferral_rule(ws: Workspace, settings: Settings, iteration: int) -> selectio
     """Make the rule by which recordings wait while there are others: the model learns what it is asked for.
 
     It is true of a session's folder whose task is of a level that the iteration's training tasks have not reached
-    (`synthesis.level_unlock_success`). Returns None where all levels are open: then no recording need be opened to be
-    chosen.
+    (`synthesis.level_unlock_success`), false of one that cannot be read. Returns None where all levels are open: then
+    no recording need be opened to be chosen.
     """
     if not settings.synthesis.level_unlock_success:
         return None

@@ -53,8 +53,9 @@ def score_trajectories(
 ) -> Iterator[dict[str, Any]]:
     """Score every trajectory that ended; yields rows of `scores`. Crashed, invalid and imported ones get none.
 
-    rule: whose scorers and threshold replace the iteration's own, where it names some. which: ids of the only
-    trajectories to score; default: all. Raises BadInput for an unknown scorer.
+    One row a scorer; one without a scorer, score and success where the task is not in `tasks`. rule: whose scorers and
+    threshold replace the iteration's own, where it names some. which: ids of the only trajectories to score; default:
+    all. Raises BadInput for an unknown scorer, once the first row is asked for.
     """
     panel = ScorerSet(rule.apply_to(ctx.settings))
     for trajectory, case in _cases(ctx, panel, which):

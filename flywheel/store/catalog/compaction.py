@@ -79,7 +79,10 @@ def find_compacted_iterations(ws: Workspace, without: Set[int] = frozenset()) ->
 
 
 def compact_iterations(ws: Workspace) -> None:
-    """Compact iterations that were completed or changed since, and join small folders. Under the workspace's lock."""
+    """Compact iterations that were completed or changed since, and join small folders, under `.flywheel/closed`.
+
+    The partitions stay. An iteration with a damaged file is left out. Call it under the workspace's lock.
+    """
     remove_unfinished(ws.state / "closed")
     seen = find_compacted_iterations(ws).iterations
     for k in stage_records.list_iterations(ws):

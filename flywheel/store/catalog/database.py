@@ -44,9 +44,10 @@ def render_json(result: pa.Table) -> str:
 
 
 def query_json_rows(connection: duckdb.DuckDBPyConnection, select: str) -> list[dict[str, Any]]:
-    """Run one SELECT and return its rows as JSON values; numbers that are not finite are null.
+    """Run one SELECT and return its rows as JSON values (times as text); numbers that are not finite are null.
 
-    connection: to the catalogue. select: SQL. Raises BadInput for wrong SQL, DataError for a damaged file.
+    connection: to the catalogue. select: SQL, without a semicolon. Raises BadInput for wrong SQL, DataError for a
+    damaged file.
     """
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "result"
@@ -55,14 +56,17 @@ def query_json_rows(connection: duckdb.DuckDBPyConnection, select: str) -> list[
 
 
 def result_as_json_rows(result: pa.Table) -> list[dict[str, Any]]:
-    """Return the rows of a query's result as JSON values; numbers that are not finite are null. result: any table."""
+    """Return the rows of a query's result as JSON values (times as text); numbers that are not finite are null.
+
+    result: any table.
+    """
     if not result.num_columns:
         return []
     return json.loads(_copy_as_text(result, "FORMAT json, ARRAY true"), parse_constant=lambda _: None)
 
 
 def table_from_mappings(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """Make a table of `rows` that have the same columns, to be shown."""
+    """Make a table of `rows` that have the same columns, to be shown; no rows give a table without columns."""
     return pa.Table.from_pylist([dict(row) for row in rows])
 
 
@@ -434,9 +438,10 @@ def catalog_views_sql(of: str = ".sql") -> str:
 
 
 def query_catalog(ws: Workspace, sql: str) -> pa.Table:
-    """Run the statement `sql` on the catalogue and return its rows.
+    """Run the statement `sql` on the catalogue and return its rows; a statement without a result gives no columns.
 
-    Raises BadInput, in one line, for wrong SQL; DataError for a damaged file.
+    It runs again where a partition was replaced meanwhile. Raises BadInput, in one line, for wrong or empty SQL;
+    DataError for a damaged file.
     """
 
     def once() -> pa.Table:
@@ -521,10 +526,10 @@ def query_rows(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Any 
 
 
 def render_result(result: pa.Table, format: ResultFormat = "table", output: Path | None = None) -> str:
-    """Render a query's result as text, or write it to the file `output` and return a line that says how many rows it
-    has.
+    """Render a query's result as text; or write it to the file `output`, and return a line that says so.
 
-    format: Parquet needs `output`. Raises BadInput where that is missing or cannot be written.
+    format: Parquet needs `output`. A file that is there is replaced; the line says how many rows it has. Raises
+    BadInput where `output` is missing or cannot be written.
     """
     if format == "parquet":
         if output is None:

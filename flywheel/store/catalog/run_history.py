@@ -21,6 +21,7 @@ from flywheel.config.workspace import Workspace
 from flywheel.store import lineage, partitions
 from flywheel.store.catalog import database
 from flywheel.store.versioning import dvc_files, stage_records
+from flywheel.utils.errors import DataError
 from flywheel.utils.files import sha256_file
 
 Row = dict[str, Any]
@@ -50,7 +51,13 @@ _TASKS = f"""
 
 
 def query_iteration_history(ws: Workspace, which: Sequence[int]) -> list[Row]:
-    """Return a row for each iteration of `which`: its state, stages, attempts and durations in seconds."""
+    """Return a row for each iteration of `which`, in that order, with or without a run.
+
+    Keys: `iteration`; `state` (complete, running, unfinished); `recorded` of `stages`, both counts; `tries` and
+    `failed`, counts; `first_started`, `last_ended`; `seconds` of all tries; `longest`, the stage that took longest, and
+    its `longest_seconds`; `at_stage` and `reason` of the last failure. From `first_started` on None where nothing is
+    known. Raises BadInput for an iteration that has not been begun.
+    """
     with closing(_connect(ws, which)) as connection:
         known = {row["iteration"]: row for row in database.query_rows(connection, _ITERATIONS)}
     found, at_work = [], _at_work(ws)
@@ -68,8 +75,13 @@ def query_iteration_history(ws: Workspace, which: Sequence[int]) -> list[Row]:
 
 
 def query_stage_history(ws: Workspace, which: Sequence[int], name: str = "") -> list[Row]:
-    """Return a row for each stage of the iterations `which`, in the order they run. name: the only stage wanted; "":
-    all."""
+    """Return a row for each stage of the iterations `which`, in the order they run, with or without a run.
+
+    name: the only stage wanted; "": all; one that is not there gives no row. Keys: `iteration`, `stage`, `state` (of
+    Prefect's last try, or recorded, running, begun, not begun), counts (`tries`, `failed`, `shards`, `retries`, and
+    `staged`, shards that lie finished on disk), those of the views `stage_runs` and `stage_trend`, and `reason` of the
+    last failure; None where nothing is known. Raises BadInput for an iteration that has not been begun.
+    """
     earlier = {k for one in which for k in range(max(1, one - _BEFORE), one + 1)}
     with closing(_connect(ws, sorted(earlier))) as connection:
         known = {(row["iteration"], row["stage"]): row for row in database.query_rows(connection, _STAGES)}
@@ -82,14 +94,21 @@ def query_stage_history(ws: Workspace, which: Sequence[int], name: str = "") -> 
 
 
 def query_failures(ws: Workspace, which: Sequence[int], stage: str = "") -> list[Row]:
-    """Return the rows of the view `failures` of the iterations `which`. stage: the only one wanted; "": all."""
+    """Return the rows of the view `failures` of the iterations `which`, oldest first.
+
+    stage: the only one wanted; "": all.
+    """
     asked = "FROM failures WHERE $stage IN ('', stage)"
     with closing(_connect(ws, which)) as connection:
         return database.query_rows(connection, asked, {"stage": stage})
 
 
 def query_stage_attempts(ws: Workspace, iteration: int, stage: str) -> tuple[list[Row], list[Row]]:
-    """Return the attempts of an iteration's stage, and their tasks: two lists of rows. stage: its name."""
+    """Return the attempts of an iteration's stage, and their tasks: two lists of rows, oldest first.
+
+    stage: its name. Keys: `try` (from 1), `state`, `started_at`, `ended_at`, `seconds`, `message`, `run_id`; of a task
+    also `task` and `attempts`. Both are empty where no run is known.
+    """
     key = {"iteration": iteration, "stage": stage}
     with closing(_connect(ws, [iteration])) as connection:
         return database.query_rows(connection, f"{_TRIES} ORDER BY try", key), database.query_rows(
@@ -98,10 +117,10 @@ def query_stage_attempts(ws: Workspace, iteration: int, stage: str) -> tuple[lis
 
 
 def query_stage_artifacts(ws: Workspace, iteration: int, stage: str) -> list[Row]:
-    """Return the rows of the view `stage_artifacts` of an iteration's stage, with `rows` and `sha256` where the files
-    are here.
+    """Return the rows of the view `stage_artifacts` of an iteration's stage, with `rows` and `sha256`.
 
-    stage: its name. sha256: of each file; of a checkpoint the digest of its weights.
+    stage: its name. rows: of a partition that is here, else None. sha256: list of each file's; of a checkpoint the
+    digest of its weights; None or empty where the files are not here.
     """
     with closing(_connect(ws, [iteration])) as connection:
         every = database.query_rows(connection, "FROM stage_artifacts")
@@ -121,13 +140,25 @@ def query_stage_artifacts(ws: Workspace, iteration: int, stage: str) -> list[Row
 
 
 def read_run_history(ws: Workspace, iteration: int) -> list[Row]:
-    """Return what Prefect reported of the iteration's runs when the last of them ended, as JSON values."""
+    """Read what Prefect reported of the iteration's runs when the last of them ended, as JSON values.
+
+    Empty where nothing was. Raises DataError for a damaged file.
+    """
     path = ws.run_history(iteration)
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
+    if not path.is_file():
+        return []
+    fix = "remove it: what earlier runs of this iteration took and why they failed is then not known"
+    try:
+        rows = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise DataError(f"not valid JSON: {error}", where=ws.relative(path), fix=fix) from None
+    if not isinstance(rows, list):
+        raise DataError("not a list of runs", where=ws.relative(path), fix=fix)
+    return rows
 
 
 def run_history_rows(runs: Iterable[Row]) -> list[Row]:
-    """Build rows of the table `runs` from `runs`, as Prefect reported them."""
+    """Build rows of the table `runs` from `runs`, as `read_run_history` gives them: times become datetimes."""
     times = ("started_at", "ended_at")
     return [
         {**row, **{name: datetime.fromisoformat(row[name]) if row[name] else None for name in times}} for row in runs

@@ -96,9 +96,10 @@ class RefusedRecord:
 
 
 def save_demonstration(demonstration: Demonstration, recordings: Path) -> bool:
-    """Save `demonstration` in the folder `recordings`; returns False where it lies there already.
+    """Save `demonstration` in a folder of its own in `recordings`, whole or not at all.
 
-    Raises OSError for a screen that is no picture, DiskFull.
+    Returns False where a folder of its name lies there already, which is not compared. Raises OSError for a screen that
+    is no picture, DiskFull.
     """
     folder = recordings / demonstration.name
     if folder.exists():
@@ -115,7 +116,7 @@ def save_demonstration(demonstration: Demonstration, recordings: Path) -> bool:
 
 
 def is_demonstration(folder: Path) -> bool:
-    """Tell whether a folder is an imported demonstration."""
+    """Tell whether a folder is an imported demonstration, by the file that it has; the file is not read."""
     return (folder / DEMONSTRATION_FILE).is_file()
 
 

@@ -49,10 +49,10 @@ class ExportedStep:
 
 
 def read_store_steps(ws: Workspace, store: str, iteration: int) -> Iterator[ExportedStep]:
-    """Yield every step of the store `ct` or `sft` as the iteration's manifest names it.
+    """Yield every step of the store `ct` or `sft` as the iteration's manifest names it, each with its screen.
 
-    store: its name. They come oldest iteration first, then by (trajectory_id, step). Raises BadInput for another store,
-    DataError for what is missing or damaged.
+    store: its name. They come oldest iteration first, then by (trajectory_id, step). The screen is None where the step
+    has none. Raises BadInput for another store, DataError for what is missing or damaged, once a step is asked for.
     """
     if store not in ("ct", "sft"):
         raise BadInput(f"no training store is called {store}", where="export", fix="ct or sft")
@@ -123,8 +123,8 @@ def write_hugging_face(
 ) -> int:
     """Write steps as a Hugging Face data set: `folder/data/train-00000.parquet` and on, with a card; returns how many.
 
-    title: of the card. bytes_per_file: size in memory after which the next file begins. The folder appears when all of
-    it is there.
+    title: of the card. bytes_per_file: size in memory after which the next file begins. No steps give one file without
+    rows. The folder appears when all of it is there, and replaces one that is there.
     """
     schema = EXPORT_SCHEMA.with_metadata({"huggingface": json.dumps(_FEATURES)})
     count, number, size, writer = 0, 0, 0, None
@@ -179,7 +179,8 @@ _IMAGE_FORMATS = {b"\x89PNG": "png", b"\xff\xd8\xff": "jpg", b"RIFF": "webp"}
 def write_webdataset(steps: Iterable[ExportedStep], folder: Path, bytes_per_file: int = TAR_FILE_BYTES) -> int:
     """Write steps as a WebDataset: `folder/00000.tar` and on; returns how many.
 
-    bytes_per_file: size after which the next file begins. The folder appears when all of it is there.
+    bytes_per_file: size after which the next file begins. No steps give an empty folder. The folder appears when all of
+    it is there, and replaces one that is there.
     """
     count, number, size, tar = 0, 0, 0, None
     with atomic_folder(folder) as temporary:

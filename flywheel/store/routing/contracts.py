@@ -364,7 +364,7 @@ def _find_orphans(connection: duckdb.DuckDBPyConnection, new: str, scored: str) 
 def check_table_contracts(
     ws: Workspace, iteration: int, incoming: Sequence[str], staged: Workspace | None = None
 ) -> None:
-    """Check an iteration's stores against the contracts that span tables.
+    """Check an iteration's stores against the contracts that span tables; nothing is changed.
 
     incoming: the stages whose trajectories came in. staged: where the iteration's new partitions lie before they are
     published. Raises ContractBroken, naming contract, table and partition, for the first that is broken.

@@ -108,8 +108,9 @@ def decide_routes(
 def training_stores_sql(iteration: int, version: int = 0) -> dict[str, str]:
     """Return, by table, SQL of the rows of an iteration's stores, in the table's order.
 
-    It reads `incoming`, `decided` (`decide_routes`) and `weights` (`weigh_duplicates`), which must be there when it
-    runs. version: of the stores; 0 as they were first routed. `quarantine` is left to `quarantine_rows`.
+    Keys: `routes`, `sft`, `ct`, `lineage`. It reads `incoming`, `decided` (`decide_routes`) and `weights`
+    (`weigh_duplicates`), which must be there when it runs. version: of the stores; 0 as they were first routed.
+    `quarantine` is left to `quarantine_rows`.
     """
     joined = """SELECT trajectory_id, task_id, domain, source, d.score, steps, policy_version,
             coalesce(weight, 1.0) AS weight
@@ -214,11 +215,10 @@ def build_training_stores(
 def connect_incoming(
     ws: Workspace, iteration: int, sources: Sequence[str], staged: Workspace | None = None
 ) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Open the catalogue in bounded memory, with the view `incoming`: an iteration's trajectories of the stages
-    `sources`.
+    """Open the catalogue with the view `incoming`: an iteration's trajectories of the stages `sources`.
 
-    staged: a workspace whose partitions are seen in place of the own ones. The connection is closed at the end of the
-    block.
+    staged: a workspace whose partitions are seen in place of the own ones. Memory is bounded; beyond it DuckDB writes
+    under `.flywheel`. The connection is closed at the end of the block.
     """
     with database.connect_catalog(ws, staged, tables_alone=True) as connection:
         connection.execute(f"SET memory_limit = '{_MEMORY}'")
@@ -248,7 +248,11 @@ def _contracts_checked_at_write(
 def publish_training_stores(
     ws: Workspace, iteration: int, staged: Workspace
 ) -> tuple[partitions.PartitionManifest, ...]:
-    """Link the stores of an iteration from the workspace `staged` into this one; returns the lists of their files."""
+    """Replace the stores of an iteration by those in the workspace `staged`, one table after the other, by hard links.
+
+    They stay in `staged`, on the same file system; after a kill some tables are the old ones, and the call is done
+    again. Returns the lists of their files. Raises DataError where `staged` lacks one, DiskFull.
+    """
     return tuple(partitions.adopt_partition(ws, staged, table, iteration, ROUTE_STAGE) for table in WRITTEN_TABLES)
 
 
@@ -295,8 +299,10 @@ def write_training_stores(
 
 
 def iter_batches(connection: duckdb.DuckDBPyConnection, sql: str) -> Iterator[pa.Table]:
-    """Run the query `sql` on `connection` and yield its rows, some at a time, so that they are never in memory as a
-    whole."""
+    """Run the query `sql` on `connection` and yield its rows, some at a time: they are never in memory as a whole.
+
+    No rows yield nothing. No other query may run on the connection meanwhile. Errors are DuckDB's.
+    """
     for batch in connection.execute(sql).to_arrow_reader(_ROWS_AT_ONCE):
         yield pa.Table.from_batches([batch])
 

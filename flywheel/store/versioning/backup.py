@@ -100,7 +100,10 @@ REMOTE_NAME = "flywheel"
 
 
 def check_remote_url(url: str) -> None:
-    """Check that the installed DVC supports the kind of store at `url`; the store is not contacted. Raises BadInput."""
+    """Check that the installed DVC supports the kind of store at `url`; the store is not contacted.
+
+    A folder's path always passes, "" too. Raises BadInput, also where a password stands in it.
+    """
     scheme, separator, rest = url.partition("://")
     if not separator:
         return
@@ -122,7 +125,10 @@ def check_remote_url(url: str) -> None:
 
 
 def configure_remote(ws: Workspace, url: str) -> None:
-    """Make the remote at `url` DVC's default; "" changes nothing."""
+    """Make the remote at `url` DVC's default, in `.dvc/config`; "" changes nothing.
+
+    A folder's path counts from the workspace; `~` is the home.
+    """
     if not url:
         return
     url = url if "://" in url else str(ws.resolve(str(Path(url).expanduser())).resolve())
@@ -135,7 +141,8 @@ def configure_remote(ws: Workspace, url: str) -> None:
 def push_iterations(ws: Workspace, url: str) -> list[int]:
     """Copy what iterations recorded since they were pushed to the remote at `url`. Returns these iterations.
 
-    A remote that cannot be reached is announced, and what it lacks is pushed with the next iteration.
+    None where `url` is "" or nothing is new. A remote that cannot be reached is announced, and what it lacks is pushed
+    with the next iteration. The remote becomes DVC's default (`configure_remote`).
     """
     if not url:
         return []
@@ -211,10 +218,10 @@ class DamagedOutput:
 
 
 def find_damaged_outputs(ws: Workspace, which: Iterable[int] | None = None) -> list[DamagedOutput]:
-    """Find every recorded output whose file on disk differs, in the order of the stages.
+    """Find every recorded output whose file on disk differs, in the order of the stages; nothing is changed.
 
     which: iterations to look at; default: all. A stage whose own inputs changed is left out: it waits to be run again;
-    so is what was pruned.
+    so is what was pruned. Raises DataError where data are there and no record names them.
     """
     check_iterations_recorded(ws)
     which = _recorded_to_compare(ws, stage_records.list_iterations(ws) if which is None else which)
@@ -226,9 +233,11 @@ def find_damaged_outputs(ws: Workspace, which: Iterable[int] | None = None) -> l
 
 
 def restore_damaged_outputs(ws: Workspace) -> list[DamagedOutput]:
-    """Restore damaged outputs of the iterations that a run reads; returns those.
+    """Restore damaged or missing outputs of the iterations that the next run reads; returns what was damaged.
 
-    Raises DataError that says what to type where one cannot be restored.
+    They come from DVC's cache, else from the remote, which is announced. A file that was changed by hand is
+    overwritten. Pruned outputs come back where they are needed. Raises DataError that says what to type where one
+    cannot be restored; others are then.
     """
     check_iterations_recorded(ws)
     which = _recorded_to_compare(ws, _needed_iterations(ws))

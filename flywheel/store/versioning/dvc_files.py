@@ -36,7 +36,10 @@ def dvc_lock_path(ws: Workspace, iteration: int) -> Path:
 
 
 def recorded_stages(ws: Workspace, iteration: int) -> list[str]:
-    """Name the iteration's stages that are recorded; their files are not checked."""
+    """Name the iteration's stages that are recorded, in the file's order; their files are not checked.
+
+    Empty where there is no dvc.lock.
+    """
     try:
         return _ENTRY.findall(dvc_lock_path(ws, iteration).read_text(encoding="utf-8", errors="replace"))
     except FileNotFoundError:
@@ -71,7 +74,11 @@ def add_lock_entries(ws: Workspace, iteration: int, stages: Iterable[Any]) -> No
 
 
 def recorded_outputs(ws: Workspace, iteration: int) -> dict[str, dict[str, Any]]:
-    """Return what is recorded of each output of `iteration` (`md5`, `size`), by path."""
+    """Return what is recorded of each output of `iteration`, by path relative to the workspace.
+
+    Keys: `path`, `hash`, `md5`, `size` (bytes), of a folder `nfiles`. Empty where nothing is recorded. Raises DataError
+    for a damaged dvc.lock.
+    """
     return {
         out["path"]: out
         for entry in read_dvc_lock(dvc_lock_path(ws, iteration)).values()
@@ -80,9 +87,10 @@ def recorded_outputs(ws: Workspace, iteration: int) -> dict[str, dict[str, Any]]
 
 
 def update_lock_entries(ws: Workspace, iteration: int, files: Mapping[str, tuple[str, Mapping[str, Any]]]) -> None:
-    """Replace what the dvc.lock of `iteration` records of some files and folders.
+    """Replace what the dvc.lock of `iteration` records of some files and folders, as inputs and as outputs.
 
-    files: path -> (md5 that was recorded, what to record now); one that is recorded with another md5 stays.
+    files: path -> (md5 that was recorded, what to record now); one that is recorded with another md5 stays. Raises
+    DataError for a damaged dvc.lock.
     """
     entries = read_dvc_lock(dvc_lock_path(ws, iteration))
     for entry in entries.values():
@@ -94,10 +102,23 @@ def update_lock_entries(ws: Workspace, iteration: int, files: Mapping[str, tuple
 
 
 def read_dvc_lock(file: Path) -> dict[str, Any]:
-    """Read a dvc.lock: name of a stage -> what is recorded; empty where there is no such file."""
+    """Read a dvc.lock: name of a stage -> what is recorded (`cmd`, `deps`, `params`, `outs`); empty if there is none.
+
+    Raises DataError for a damaged file.
+    """
+    from ruamel.yaml import YAMLError
+
     if not file.exists():
         return {}
-    return parse_dvc_yaml(file.read_text(encoding="utf-8"))["stages"]
+    fix = "restore it, for example with `git checkout`"
+    try:
+        raw = parse_dvc_yaml(file.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, YAMLError) as error:
+        raise DataError(f"not valid YAML: {' '.join(str(error).split())}", where=file, fix=fix) from None
+    stages = raw.get("stages") if isinstance(raw, dict) else None
+    if not isinstance(stages, dict) or not all(isinstance(entry, dict) for entry in stages.values()):
+        raise DataError("not a dvc.lock: it has no mapping `stages` of mappings", where=file, fix=fix)
+    return stages
 
 
 def parse_dvc_yaml(text: str) -> Any:
@@ -106,7 +127,7 @@ def parse_dvc_yaml(text: str) -> Any:
 
 
 def dump_dvc_lock(entries: Mapping[str, Any]) -> str:
-    """Render a dvc.lock. entries: name of a stage -> what is recorded."""
+    """Render a dvc.lock as text. entries: name of a stage -> what is recorded, as `read_dvc_lock` gives it."""
     stream = io.StringIO()
     _yaml().dump({"schema": "2.0", "stages": dict(entries)}, stream)
     return stream.getvalue()
@@ -116,13 +137,16 @@ def dump_dvc_lock(entries: Mapping[str, Any]) -> str:
 
 
 def file_md5(path: Path) -> str:
-    """Hash a file's bytes with MD5."""
+    """Hash a file's bytes with MD5, in 32 hex digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
 
 def list_folder(folder: Path) -> tuple[str, list[dict[str, str]]]:
-    """List the files of a folder (`md5`, `relpath`), as the text that DVC's cache keeps, and as a list."""
+    """List the files of a folder and below (`md5`, `relpath`), as the JSON text that DVC's cache keeps, and as a list.
+
+    They are in the order of their path's parts. All files are read.
+    """
     files = [path for path in folder.rglob("*") if path.is_file()]
     entries = [{"md5": file_md5(path), "relpath": path.relative_to(folder).as_posix()} for path in files]
     entries.sort(key=lambda one: one["relpath"].split("/"))
@@ -130,24 +154,24 @@ def list_folder(folder: Path) -> tuple[str, list[dict[str, str]]]:
 
 
 def folder_md5(folder: Path) -> str:
-    """Hash a folder as DVC does."""
+    """Hash a folder as DVC does: 32 hex digits and `.dir`. All files are read."""
     text, _ = list_folder(folder)
     return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest() + ".dir"
 
 
 def describe_folder(folder: Path) -> dict[str, Any]:
-    """Return what is recorded of a folder, but for its path."""
+    """Return what is recorded of a folder, but for its path: `hash`, `md5`, `size` (bytes of all files), `nfiles`."""
     sizes = [path.stat().st_size for path in folder.rglob("*") if path.is_file()]
     return {"hash": "md5", "md5": folder_md5(folder), "size": sum(sizes), "nfiles": len(sizes)}
 
 
 def describe_file(path: Path) -> dict[str, Any]:
-    """Return what is recorded of a file, but for its path."""
+    """Return what is recorded of a file, but for its path: `hash`, `md5`, `size` in bytes."""
     return {"hash": "md5", "md5": file_md5(path), "size": path.stat().st_size}
 
 
 def find_cache_folder(ws: Workspace) -> Path:
-    """Find where DVC's cache keeps files by their MD5."""
+    """Find where DVC's cache keeps files by their MD5, as DVC's settings say: an absolute path, there or not."""
     with open_dvc(ws) as repo:
         return Path(repo.cache.local.path)
 
@@ -206,7 +230,10 @@ stages:
 
 
 def write_workspace_dvc_yaml(ws: Workspace, iteration: int) -> None:
-    """Write the workspace's dvc.yaml, which depends on the end of `iteration`; 0: on none."""
+    """Write the workspace's dvc.yaml, which depends on the end of `iteration`, and what `set_newest_iteration` does.
+
+    iteration: 0: on none.
+    """
     path = ws.root / "dvc.yaml"
     if not path.exists() or path.read_text(encoding="utf-8") != WORKSPACE_DVC_YAML:
         write_text(path, WORKSPACE_DVC_YAML)
@@ -214,7 +241,11 @@ def write_workspace_dvc_yaml(ws: Workspace, iteration: int) -> None:
 
 
 def set_newest_iteration(ws: Workspace, iteration: int) -> None:
-    """Let the workspace's dvc.yaml depend on the end of `iteration`, as recorded with its last stage."""
+    """Write which iteration is the newest to `iterations.yaml`, with the workspace's format. iteration: 0: none.
+
+    Once its last stage is recorded, the workspace's dvc.lock also gets what that stage wrote, as what the report
+    depends on; until then it stays. Files that say so already are not written.
+    """
     newest = [iteration_label(iteration)] if iteration else []
     _write_if_changed(ws, ws.iterations_index.name, f"format: {FORMAT}\nnewest: {newest}\n")
     last = read_dvc_lock(dvc_lock_path(ws, iteration)).get(LAST_STAGE) if iteration else None
@@ -275,7 +306,7 @@ def forget_dvc_listings() -> None:
 def lock_dvc(ws: Workspace) -> Iterator[None]:
     """Hold DVC of this workspace for this process, since parallel DVC processes meet lock errors.
 
-    Raises VersioningError where another holds it past the deadline.
+    A hold within a hold waits for itself. Raises VersioningError where another holds it past five minutes.
     """
     with file_lock(ws.state / "dvc.lock", _LOCK_TIMEOUT_S, "recording", VersioningError):
         yield

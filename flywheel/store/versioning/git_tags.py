@@ -21,25 +21,34 @@ _DEADLINE_S = 600  # for a workspace on a slow disk
 
 
 def init_git(root: Path) -> None:
-    """Make the folder `root` a git repository and commit what is in it."""
+    """Make the folder `root` a git repository with the branch `main`, and commit what is in it.
+
+    Raises FlywheelError where git is not installed or refuses.
+    """
     _git(root, "init", "--quiet", "--initial-branch=main")
     commit_to_git(root, "A flywheel workspace", ("--all",))
 
 
 def tag_iteration(ws: Workspace, iteration: int) -> None:
-    """Commit the iteration and tag it `iteration-NNN`; a tag that stands is moved only to a newer commit."""
+    """Commit the workspace's tracked files and tag the commit `iteration-NNN`; a tag that is there moves to it.
+
+    Without a change, the newest commit is tagged. Raises FlywheelError where git is not installed or refuses.
+    """
     name = f"iteration-{iteration_label(iteration)}"
     commit_workspace(ws, f"Iteration {iteration_label(iteration)}")
     _git(ws.root, "tag", "--force", name)
 
 
 def commit_workspace(ws: Workspace, message: str) -> None:
-    """Commit the workspace's tracked files if they hold a change. message: of the commit."""
+    """Commit the workspace's tracked files if they hold a change. message: of the commit.
+
+    What was staged besides goes with it. Raises FlywheelError where git is not installed or refuses.
+    """
     commit_to_git(ws.root, message, tuple(path for path in _TRACKED if (ws.root / path).exists()))
 
 
 def is_iteration_tagged(ws: Workspace, iteration: int) -> bool:
-    """Tell whether the iteration has its tag."""
+    """Tell whether the iteration has its tag; False where the workspace is no repository of its own."""
     if not (ws.root / ".git").exists() or not shutil.which("git"):
         return False
     return bool(_git(ws.root, "tag", "--list", f"iteration-{iteration_label(iteration)}"))
@@ -61,7 +70,11 @@ def is_tracked_by_git(root: Path, path: str) -> bool:
 
 
 def commit_to_git(root: Path, message: str, paths: tuple[str, ...]) -> None:
-    """Commit `paths` in the repository at `root` if they hold a change. message: of the commit."""
+    """Commit `paths` in the repository at `root` if they hold a change. message: of the commit.
+
+    paths: relative to `root`, or what else `git add` takes (`--all`). What was staged besides goes with them. Where git
+    knows no author, it is `flywheel`. Raises FlywheelError where git is not installed or refuses.
+    """
     _git(root, "add", *paths)
     if _git(root, "status", "--porcelain", "--untracked-files=no"):
         _git(root, "commit", "--quiet", "-m", message)

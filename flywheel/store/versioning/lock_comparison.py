@@ -19,7 +19,7 @@ from typing import Any
 
 from flywheel.config.workspace import Workspace, iteration_label
 from flywheel.store.versioning import dvc_files
-from flywheel.utils.errors import DiskFull
+from flywheel.utils.errors import DataError, DiskFull
 from flywheel.utils.files import file_signature, is_changed_just_now, write_json
 
 _STAGE_KEYS = {"wdir", "cmd", "params", "deps", "outs"}
@@ -44,7 +44,7 @@ def find_unchanged_stages(ws: Workspace, iteration: int) -> frozenset[str]:
             for name, stage in declared.items()
             if name in recorded and _is_unchanged(stage, recorded[name], params, hashes)
         )
-    except (OSError, YAMLError, *_MALFORMED):  # DVC tells what is wrong with it
+    except (OSError, YAMLError, DataError, *_MALFORMED):  # DVC tells what is wrong with it
         return frozenset()
     hashes.save()
     return unchanged

@@ -89,7 +89,10 @@ def active_iterations(ws: Workspace) -> list[int]:
 
 
 def forget_iteration(ws: Workspace, iteration: int) -> None:
-    """Remove the newest iteration's stages and their records from DVC; nothing happens where there are none."""
+    """Remove an iteration's dvc.yaml and dvc.lock, and let DVC name the one before as the newest.
+
+    iteration: the newest; its data stay, in DVC's cache too. Files that are not there are no error.
+    """
     dvc_files.dvc_lock_path(ws, iteration).unlink(missing_ok=True)
     dvc_files.dvc_yaml_path(ws, iteration).unlink(missing_ok=True)
     dvc_files.set_newest_iteration(ws, max(list_iterations(ws), default=0))
@@ -98,7 +101,8 @@ def forget_iteration(ws: Workspace, iteration: int) -> None:
 def record_stage(ws: Workspace, stage: str, iteration: int) -> None:
     """Record the inputs, parameters and outputs of a stage of `iteration` as they are now (`dvc commit --force`).
 
-    stage: its name. Raises VersioningError naming what is missing.
+    Outputs go to DVC's cache; git is not touched. With an iteration's last stage, the workspace's files name it as the
+    newest that ended. stage: its name. Raises VersioningError naming what is missing, BadInput for an unknown stage.
     """
     name = stage_address(ws, stage, iteration)
     with dvc_files.open_dvc(ws) as repo:
@@ -122,7 +126,7 @@ def record_stage(ws: Workspace, stage: str, iteration: int) -> None:
 
 
 def rerecord_changed(ws: Workspace, iteration: int, names: Collection[str]) -> int:
-    """Record stages again whose declaration changed; returns how many.
+    """Record stages again whose declaration or files changed; returns how many.
 
     iteration: whose stages. names: those that may be recorded again; those that do not differ from their record stay.
     """
@@ -136,14 +140,18 @@ def rerecord_changed(ws: Workspace, iteration: int, names: Collection[str]) -> i
 
 
 def is_stage_done(ws: Workspace, stage: str, iteration: int) -> bool:
-    """Tell whether a stage of `iteration` is recorded, and its command, parameters, inputs and outputs are unchanged
-    since."""
+    """Tell whether a stage of `iteration` is recorded, and unchanged since: command, parameters, inputs, outputs.
+
+    Raises BadInput where the iteration has no such stage.
+    """
     return not unfinished_stages(ws, (stage,), iteration)
 
 
 def unfinished_stages(ws: Workspace, names: Iterable[str], iteration: int) -> list[str]:
-    """Name those of the stages `names` of `iteration` that are not recorded or changed since, in order, by one look
-    at DVC where any of them may have changed."""
+    """Name those of the stages `names` of `iteration` that are not recorded or changed since, in order.
+
+    DVC is opened once, and only where one may have changed. Raises BadInput where the iteration has no such stage.
+    """
     names = [stage_address(ws, name, iteration).partition("@")[0] for name in names]
     unchanged = lock_comparison.find_unchanged_stages(ws, iteration)
     left = [name for name in names if name not in unchanged]
@@ -154,14 +162,15 @@ def unfinished_stages(ws: Workspace, names: Iterable[str], iteration: int) -> li
 
 
 def iterations_to_compare(ws: Workspace, which: Iterable[int]) -> list[int]:
-    """List those of the iterations in which a stage is not recorded, or may have changed since: DVC tells."""
+    """List those of the iterations in which a stage is not recorded, or may have changed: DVC has to look."""
     return [k for k in which if not lock_comparison.find_unchanged_stages(ws, k).issuperset(stage_names(ws, k))]
 
 
 def changed_stages(ws: Workspace, which: Iterable[int] | None = None) -> dict[str, dict[str, str]]:
-    """Find stages that changed since they were recorded: `{"merge@001": {path: what happened to it}}`; empty if none.
+    """Find stages that changed since they were recorded, or are not: `{"merge@001": {path: change}}`; empty if none.
 
-    which: iterations to look at; default: all.
+    which: iterations to look at; default: all. Changes are DVC's words, such as `modified` and `deleted`; paths are
+    relative to the workspace. What was pruned is no change.
     """
     asked = iterations_to_compare(ws, list_iterations(ws) if which is None else which)
     if not asked:

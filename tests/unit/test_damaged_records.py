@@ -1,0 +1,64 @@
+"""A damaged record of an iteration is told with its place and what to do, not by a parser's error."""
+
+from __future__ import annotations
+
+import pytest
+
+from flywheel.config.workspace import Workspace
+from flywheel.store.catalog import run_history
+from flywheel.store.versioning import dvc_files, lock_comparison
+from flywheel.utils.errors import DataError
+from flywheel.utils.files import write_text
+
+ENTRIES = {"rollout": {"cmd": "flywheel stage rollout", "outs": [{"path": "data/steps", "md5": "d0", "size": 3}]}}
+CONFLICT = "schema: '2.0'\nstages:\n<<<<<<< HEAD\n  rollout: {cmd: x}\n=======\n"
+
+
+def test_a_dvc_lock_is_read_as_it_was_written_and_one_that_is_missing_is_empty(tmp_path):
+    path = tmp_path / "dvc.lock"
+    assert dvc_files.read_dvc_lock(path) == {}
+    path.write_text(dvc_files.dump_dvc_lock(ENTRIES))
+    assert dvc_files.read_dvc_lock(path) == ENTRIES
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (CONFLICT.encode(), "not valid YAML: .*line 4"),
+        (b"\xff\xfe", "not valid YAML: "),
+        (b"", "not a dvc.lock"),
+        (b"- rollout\n", "not a dvc.lock"),
+        (b"schema: '2.0'\n", "not a dvc.lock"),
+        (b"stages:\n  rollout: 3\n", "not a dvc.lock"),
+    ],
+)
+def test_a_damaged_dvc_lock_is_named_in_one_line(tmp_path, content, what):
+    path = tmp_path / "dvc.lock"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=what) as error:
+        dvc_files.read_dvc_lock(path)
+    assert error.value.where == str(path)
+    assert "git checkout" in error.value.fix
+    assert "\n" not in str(error.value)
+
+
+def test_beside_a_damaged_dvc_lock_no_stage_counts_as_unchanged(tmp_path):
+    ws = Workspace(tmp_path)
+    (tmp_path / ".dvc").mkdir()
+    write_text(tmp_path / ".dvcignore", dvc_files.DVCIGNORE)
+    write_text(dvc_files.dvc_yaml_path(ws, 1), "stages:\n  rollout: {cmd: flywheel stage rollout, wdir: ../..}\n")
+    write_text(dvc_files.dvc_lock_path(ws, 1), dvc_files.dump_dvc_lock({"rollout": {"cmd": "flywheel stage rollout"}}))
+    assert lock_comparison.find_unchanged_stages(ws, 1) == {"rollout"}
+    write_text(dvc_files.dvc_lock_path(ws, 1), CONFLICT)
+    assert lock_comparison.find_unchanged_stages(ws, 1) == frozenset()
+
+
+@pytest.mark.parametrize(("text", "what"), [("[{", "not valid JSON: "), ("{}", "not a list of runs")])
+def test_damaged_run_history_is_named(tmp_path, text, what):
+    ws = Workspace(tmp_path)
+    assert run_history.read_run_history(ws, 3) == []
+    write_text(ws.run_history(3), text)
+    with pytest.raises(DataError, match=what) as error:
+        run_history.read_run_history(ws, 3)
+    assert error.value.where == ".flywheel/runs/003.json"
+    assert error.value.fix
