@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from lamp_env import LEFT, LampEnv, Lamps, Scripted, task
 from lamp_env import settings as lamp_settings
@@ -19,10 +17,8 @@ from flywheel.policy.client.language_model import ModelSummarizer, OpenAIChatMod
 from flywheel.policy.encoding import Encoder
 from flywheel.rollout.history import build_step_context
 from flywheel.rollout.pool import run_rollout
-from flywheel.store import partitions
-from flywheel.store.catalog import database
-from flywheel.store.partitions import read_partition, table_from_rows, write_partition
-from flywheel.store.schema import TABLES, record_from_row, record_to_row
+from flywheel.store.partitions import table_from_rows
+from flywheel.store.schema import record_from_row, record_to_row
 from flywheel.store.trajectory import Step
 from flywheel.training.data import build_agent_examples
 
@@ -163,21 +159,3 @@ async def test_without_a_digest_nothing_is_stored(encoder):
     episodes, _ = await rolled_out(encoder, settings())
     assert {row.memory for episode in episodes for row in episode.steps} == {None}
     assert open_summarizer(settings()).name == "rules"
-
-
-def test_steps_of_an_older_version_are_read_with_an_empty_memory(ws):
-    """Files without the column, alone and beside newer ones, in the partition and in the catalog."""
-    row = {"trajectory_id": "t", "step": 0, "action": "wait()"}
-    part = write_partition(ws, "steps", 0, "rollout", [row]).parts[0]
-    path = ws.resolve(part.path)
-    old = pq.read_table(path).drop_columns(["memory", "observation"])
-    pq.write_table(old.replace_schema_metadata(TABLES["steps"].metadata), path.with_name("part-00000.parquet"))
-    path.unlink()
-    (path.parent / partitions.PARTS_FILE).unlink()  # which that version did not write
-    assert read_partition(ws, "steps", 0, "rollout").schema.equals(TABLES["steps"])
-    assert read_partition(ws, "steps", 0, "rollout", ["memory"])["memory"].to_pylist() == [None]
-    ask = "SELECT iteration, memory, observation FROM steps ORDER BY iteration"
-    assert database.connect_catalog(ws).execute(ask).fetchall() == [(0, None, None)]
-    write_partition(ws, "steps", 1, "rollout", [row | {"memory": "{}", "observation": ""}])
-    assert database.connect_catalog(ws).execute(ask).fetchall() == [(0, None, None), (1, "{}", "")]
-    assert isinstance(pa.concat_tables([read_partition(ws, "steps", n, "rollout") for n in (0, 1)]), pa.Table)

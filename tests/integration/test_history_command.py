@@ -7,7 +7,6 @@ import io
 import json
 from datetime import UTC, datetime, timedelta
 
-import pyarrow.parquet as pq
 import pytest
 import synthetic
 import yaml
@@ -146,13 +145,6 @@ def test_a_turn_that_failed_by_itself_is_told(ws):
     complete(ws, 14, rows)
     found = ask(ws, "SELECT stage, run, message FROM failures WHERE iteration = 14")
     assert found == [{"stage": "", "run": "iteration 014", "message": "killed"}]
-
-
-def test_runs_of_an_older_version_have_no_message(ws):
-    (path,) = partitions.partition_files(ws, "runs", 13, "runs")
-    pq.write_table(pq.read_table(path).drop_columns(["message"]), path)
-    assert {row["message"] for row in ask(ws, "FROM run_history WHERE iteration = 13")} == {""}
-    assert [row["run"] for row in ask(ws, "FROM failures")] == ["b"]
 
 
 @pytest.mark.parametrize(
