@@ -1,9 +1,11 @@
-"""Run a program that ends when its starter is killed: `python -P -m flows.ops.tied_process PID MODULE WORDS...`
-is `python -P -m MODULE WORDS...`, tied to the process PID, which begins it (Linux; elsewhere it is ended in order).
+"""Run a Python module that is ended when the process that starts it dies.
 
-What ties it is asked for here, before MODULE is imported, not between fork and exec (`preexec_fn`): a fork of a process
-that has threads calls what they register for forks at that moment half, after without before. That took a lock away
-from the explorer's thread, once in five starts of a busy machine, and its server ended.
+`python -P -m flows.ops.tied_process PID MODULE WORDS...` is `python -P -m MODULE WORDS...`, tied to the process PID,
+which starts it (Linux, by PR_SET_PDEATHSIG; elsewhere it is ended in order).
+
+It is asked for here, before MODULE is imported, and not in `preexec_fn`: in a process with threads, a fork at the wrong
+moment runs the after-fork handlers without the before-fork ones. That released a lock of the explorer's thread in one
+of five starts on a busy machine, and its server ended.
 """
 
 from __future__ import annotations

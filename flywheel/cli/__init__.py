@@ -10,8 +10,7 @@ from typing import NoReturn
 
 import click
 
-from flywheel.cli.lazy_group import LazyGroup
-from flywheel.cli.renamed_commands import describe_renamed_command, describe_renamed_option
+from flywheel.cli.lazy_group import LazyGroup, describe_renamed_command, describe_renamed_option
 from flywheel.utils.errors import BadInput, FlywheelError
 from flywheel.utils.processes import Terminated
 
@@ -31,7 +30,7 @@ _ITERATION = LazyGroup(
     },
 )
 _REVIEW = LazyGroup(
-    help="Decide on routes and promotions that wait for a person.",
+    help="Label trajectories and decide on promotions that wait for a person.",
     epilog="Example: flywheel review routes",
     table={
         "routes": (
@@ -69,7 +68,10 @@ _DATA = LazyGroup(
             "flywheel.cli.data:export_command",
             "Export a training store to WebDataset or Hugging Face's datasets.",
         ),
-        "reroute": ("flywheel.cli.data:reroute_command", "Decide again which store each trajectory goes to."),
+        "reroute": (
+            "flywheel.cli.data:reroute_command",
+            "Show which store each trajectory would go to now; --write moves it.",
+        ),
         "quarantine": (
             "flywheel.cli.data:quarantine_command",
             "Show quarantined trajectories, repair their rows, and route them again.",
@@ -130,10 +132,13 @@ _WORKSPACE = LazyGroup(
         ),
         "down": (
             "flywheel.cli.workspace:down_command",
-            "Stop what `flywheel workspace up` started, and the run at work.",
+            "Stop what `workspace up` started, and the iteration that is running.",
         ),
         "verify": ("flywheel.cli.workspace:verify_command", "Check every file against its recorded hash."),
-        "gc": ("flywheel.cli.workspace:gc_command", "Remove files of past iterations that nothing needs."),
+        "gc": (
+            "flywheel.cli.workspace:gc_command",
+            "List files of past iterations that nothing needs; --write removes them.",
+        ),
         "reset": (
             "flywheel.cli.workspace:reset_command",
             "Remove all that runs have made: data, models, history, report.",

@@ -19,7 +19,7 @@ from typing import Any
 
 import click
 
-from flywheel.cli.renamed_commands import describe_renamed_option
+from flywheel.cli.lazy_group import describe_renamed_option
 from flywheel.utils.errors import BadInput
 
 BENCHMARKS_FOLDER = Path(__file__).resolve().parent.parent.parent / "benchmarks"

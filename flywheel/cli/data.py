@@ -146,7 +146,7 @@ def reroute_command(
     as_json: bool,
     workspace: Path | None,
 ) -> None:
-    """Decide again which store each trajectory goes to. Stored scores are used: nothing is played, no model is asked.
+    """Show which store each trajectory would go to now; --write moves it. Stored scores are used: nothing is played.
 
     What no option names is as the iteration's own parameters say, so without options it goes back to those.
     """
@@ -304,10 +304,10 @@ def catalog_command(file: Path | None, workspace: Path | None) -> None:
     The file holds no rows, but reads the workspace's Parquet files: open it with DuckDB, from any language, without
     flywheel. Write it anew after each iteration.
     """
-    from flywheel.store.catalog import database, reference
+    from flywheel.store.catalog import database
 
     if file is None:
-        click.echo(reference.render_catalog_reference(), nl=False)
+        click.echo(database.render_catalog_reference(), nl=False)
         return
     database.write_catalog_file(Workspace.find(workspace), file)
     click.echo(file)

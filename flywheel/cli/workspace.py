@@ -245,7 +245,7 @@ def up_command(workspace: Path | None, port: int, foreground: bool) -> None:
 @click.command(epilog="Example: flywheel workspace down")
 @WORKSPACE_OPTION
 def down_command(workspace: Path | None) -> None:
-    """Stop what `flywheel workspace up` started, and the run at work. What it had finished is kept."""
+    """Stop what `workspace up` started, and the iteration that is running. What it has finished is kept."""
     from flows.ops import supervisor
 
     ws = Workspace.find(workspace)
@@ -286,7 +286,8 @@ def verify_command(iteration: int | None, workspace: Path | None) -> None:
 def gc_command(
     keep: int | None, days: float | None, training_data: bool, cache: bool, write: bool, workspace: Path | None
 ) -> None:
-    """Remove files of past iterations that nothing needs. Weights of promoted models and training data stay.
+    """List files of past iterations that nothing needs; --write removes them. Weights of promoted models and training
+    data stay.
 
     Intermediate checkpoints go, and the steps, screens and events of evaluation and RL. DVC's cache and the remote keep
     them, unless --cache is given and there is no remote.

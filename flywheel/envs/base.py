@@ -1,4 +1,4 @@
-"""Define the environment contract: tasks, task suites, environments and what a watcher may see of one.
+"""Define the interfaces of environments: tasks, suites, `Env`, checkpoints, live view and take-over by a person.
 
 An `Env` is one session: reset to a task, stepped to its end, reset again or closed. `terminated` is an end of the task,
 `truncated` a limit (the step budget); a crash is an `EnvError`, never a reward. Every back-end passes

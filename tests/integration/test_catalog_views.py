@@ -10,7 +10,7 @@ from synthetic_rows import image_row, step, task, trajectory
 
 from flywheel.config.workspace import Workspace
 from flywheel.store import partitions
-from flywheel.store.catalog import database, reference
+from flywheel.store.catalog import database
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +124,7 @@ def test_scorers_that_disagree_are_named_with_how_much(tmp_path):
 
 
 def test_the_reference_is_what_the_sql_says(project):
-    assert (project / "docs/sql.md").read_text(encoding="utf-8") == reference.render_catalog_reference()
+    assert (project / "docs/sql.md").read_text(encoding="utf-8") == database.render_catalog_reference()
 
 
 def test_every_view_and_macro_says_what_it_is(tmp_path):

@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from flywheel.cli import main
 from flywheel.cli.bench import BENCHMARKS_FOLDER
-from flywheel.cli.renamed_commands import RENAMED_COMMANDS, RENAMED_OPTIONS
+from flywheel.cli.lazy_group import RENAMED_COMMANDS, RENAMED_OPTIONS
 
 
 def refusal(*words: str) -> str:

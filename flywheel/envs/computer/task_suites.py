@@ -1,4 +1,4 @@
-"""Load computer task suites from manifests, and list those that ship."""
+"""Define and load the manifest of a computer task suite; register the suites and verifiers that ship."""
 
 from __future__ import annotations
 

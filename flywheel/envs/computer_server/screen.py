@@ -1,4 +1,4 @@
-"""Perform acts on this machine's screen, and take its picture when it has come to rest."""
+"""Serve mouse, keyboard and screenshots of this machine over HTTP; a screenshot waits until the screen is still."""
 
 from __future__ import annotations
 

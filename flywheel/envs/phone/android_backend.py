@@ -1,4 +1,4 @@
-"""Implement the back-end `android`: real phones and emulators behind an ADB server."""
+"""Define the back-end `android`: its settings, its pool of phones, its suites; the phone itself is `android_env.py`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class AndroidSettings(BackendSettings):
     port: int = Field(5037, ge=1, le=65535)
     """Of the ADB server."""
     serials: list[str] = Field([])
-    """Serial numbers of the phones to use. None: the only one that is connected."""
+    """Serial numbers of the phones to use. Empty: the one phone that is connected."""
     settle_ms: float = Field(1000.0, ge=0, le=60_000)
     """Milliseconds after an action until the screen is looked at."""
 

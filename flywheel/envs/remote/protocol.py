@@ -24,7 +24,7 @@ _ERRORS = {kind.__name__: kind for kind in (EnvError, EnvTimeout, BadInput)}
 
 @dataclass(frozen=True)
 class LeaseToken:
-    """What a node believes of a session, signed by the manager. until: seconds since 1970."""
+    """Hold claims about a session that a node trusts, since the manager signed them. until: seconds since 1970."""
 
     session: str
     node: str

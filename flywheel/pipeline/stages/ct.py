@@ -1,4 +1,4 @@
-"""ct: continual training on all that was ever collected, agent data a small part of the mix (section 2.3).
+"""ct: continual training on general data, people's steps and all unverified trajectories so far (section 2.3).
 
 Runs in each `ct.every`-th iteration; in the others a model is handed on as it is: the newest, or the last that CT made.
 """

@@ -1,4 +1,4 @@
-"""Run `flywheel model serve`: open a socket, load the model, end cleanly on a signal."""
+"""Run the policy server (`flywheel model serve`) until a signal; keep its API key where local clients find it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run the server of one session of a page, and read the manifest's fields from it."""
+"""Run a page's server for one session; read reward, success and other values from it (command, SQL, HTTP)."""
 
 from __future__ import annotations
 
