@@ -85,7 +85,8 @@ class RouteQuestion:
 def open_questions(ws: Workspace, iteration: int) -> list[RouteQuestion]:
     """List the trajectories that a person is asked about now, with their scores and the newest labels.
 
-    iteration: whose routes are reviewed. Empty where no review is asked for, or it has ended.
+    iteration: whose routes are reviewed. Whoever asks gets the same ones; those drawn evenly come first, labelled ones
+    stay (`label` is None where nobody has said anything). Empty where no review is asked for, or it has ended.
     """
     if not _is_review_open(ws, iteration):
         return []

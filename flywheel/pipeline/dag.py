@@ -75,7 +75,10 @@ def upstream_stages(names: Sequence[str], domains: Sequence[str]) -> dict[str, s
 
 
 def find_stage(name: str) -> Any:
-    """Find the stage of a name such as `rollout` or `rl-games`. Raises BadInput for an unknown one."""
+    """Find the stage of a name such as `rollout` or `rl-games`; whether there is such a domain is not checked.
+
+    Raises BadInput for an unknown stage.
+    """
     for stage in all_stages():
         before, domain, _ = stage.name.partition(DOMAIN_PLACEHOLDER)
         if name == stage.name or (domain and name.startswith(before) and name != before):

@@ -88,8 +88,8 @@ def _count_demonstrations(ws: Workspace, iteration: int) -> int:
 def halt_if_asked(ws: Workspace, rules: OperationsSettings) -> None:
     """Raise LoopHalted where the last iterations are such that a person should look (`operations.halt_after_*`).
 
-    rules: block `operations`; 0 never halts. Complete iterations alone count, and there must be as many as the rule
-    asks.
+    rules: block `operations`; 0 never halts. There must be as many iterations as the rule asks; those of which no stage
+    has ended are left out.
     """
     longest = max(rules.halt_after_rejected, rules.halt_after_empty)
     if not longest or not iterations.newest_iteration(ws):

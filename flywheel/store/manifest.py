@@ -121,8 +121,8 @@ def write_manifest(
 def rewrite_manifest(ws: Workspace, iteration: int) -> None:
     """Write an iteration's manifest again after its partitions were routed again; all else that it names stays.
 
-    Later manifests must be chained to it anew (`relink_manifest`). Raises DataError where its own or its predecessor's
-    manifest is missing or not readable.
+    The next one must be chained to it anew (`relink_manifest`). Raises DataError where it is missing or of an earlier
+    version, FileNotFoundError where the one before it is missing.
     """
     raw = read_own_manifest(ws, iteration)
     named = dict.fromkeys((shard["table"], shard["stage"]) for shard in raw["shards"])
@@ -134,7 +134,7 @@ def rewrite_manifest(ws: Workspace, iteration: int) -> None:
 def relink_manifest(ws: Workspace, iteration: int) -> bool:
     """Let an iteration's manifest chain to the one before it as that is now; returns whether this changed it.
 
-    Raises DataError where its own is missing or of an earlier version.
+    Raises DataError where it is missing or of an earlier version, FileNotFoundError where the one before it is missing.
     """
     raw, previous = read_own_manifest(ws, iteration), sha256_file(ws.manifest(iteration - 1))
     if raw["previous"] == previous:

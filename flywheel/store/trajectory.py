@@ -119,6 +119,8 @@ def make_trajectory_id(iteration: int, task_id: str, sample: int, policy_version
 
 
 def session_trajectory_id(iteration: int, task_id: str, session: str) -> str:
-    """Name the trajectory that a person's session becomes in an iteration. task_id: of its task. session: its
-    folder's name."""
+    """Name the trajectory that a person's session becomes in an iteration, in the form of `make_trajectory_id`.
+
+    task_id: of its task. session: its folder's name.
+    """
     return make_trajectory_id(iteration, task_id, 0, f"human-{session}")

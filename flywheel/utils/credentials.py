@@ -37,7 +37,7 @@ def credentials_path(folder: Path) -> Path:
 
 
 def write_private_file(path: Path, text: str, *, over: bool = True) -> None:
-    """Write `text` to `path`, whole or not at all, at no moment readable by other users.
+    """Write `text` to `path`, whole or not at all, at no moment readable by other users. Missing folders are made.
 
     over: replace a file that is there; else raises FileExistsError for it.
     """

@@ -151,8 +151,10 @@ _cache: dict[tuple[Path, ...], tuple[_Signature, str]] = {}
 
 
 def file_signature(status: os.stat_result) -> tuple[int, int, int, int]:
-    """Return what stays while a file does: inode, size, and when content and metadata were changed. status: of
-    `os.stat`."""
+    """Return what stays while a file does: inode, size, and when content and metadata were changed (ns).
+
+    status: of `os.stat`.
+    """
     return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 

@@ -364,7 +364,7 @@ def connect_catalog(
 
     A table's view has the columns of its schema, `iteration` INTEGER and `stage` VARCHAR; no rows where nothing is
     written yet. It sees the files that exist now; a later partition of a table that had none needs a new connection. A
-    file that is not whole fails the queries that read its table, no others.
+    file that is not whole fails the queries that read its table, no others. Close it after use.
 
     staged: a workspace whose partitions are seen in place of `ws`'s own. database: a new file, or in memory.
     tables_alone: without views and macros, which take most of the time.
@@ -438,7 +438,7 @@ def catalog_views_sql(of: str = ".sql") -> str:
 
 
 def query_catalog(ws: Workspace, sql: str) -> pa.Table:
-    """Run the statement `sql` on the catalogue and return its rows; a statement without a result gives no columns.
+    """Run the statement `sql` on the catalogue and return its rows.
 
     It runs again where a partition was replaced meanwhile. Raises BadInput, in one line, for wrong or empty SQL;
     DataError for a damaged file.
@@ -455,7 +455,7 @@ def run_query(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Any =
     """Run the statement `sql` on an open connection to the catalogue and return its rows.
 
     parameters: of the statement, by place or name. Raises BadInput, in one line, for wrong or empty SQL; DataError for
-    a damaged file.
+    a damaged file, PartMissing for one that is lost or was replaced meanwhile.
     """
     try:
         result = connection.execute(sql, parameters)
@@ -519,8 +519,7 @@ def _find_damaged_file(connection: duckdb.DuckDBPyConnection, error: duckdb.Erro
 def query_rows(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Any = None) -> list[dict[str, Any]]:
     """Run the statement `sql` on an open connection to the catalogue and return a mapping for each row.
 
-    parameters: of the statement, by place or name. Raises BadInput, in one line, for wrong or empty SQL; DataError for
-    a damaged file.
+    parameters: of the statement, by place or name. Raises what `run_query` does.
     """
     return run_query(connection, sql, parameters).to_pylist(maps_as_pydicts="strict")
 

@@ -119,8 +119,8 @@ def query_stage_attempts(ws: Workspace, iteration: int, stage: str) -> tuple[lis
 def query_stage_artifacts(ws: Workspace, iteration: int, stage: str) -> list[Row]:
     """Return the rows of the view `stage_artifacts` of an iteration's stage, with `rows` and `sha256`.
 
-    stage: its name. rows: of a partition that is here, else None. sha256: list of each file's; of a checkpoint the
-    digest of its weights; None or empty where the files are not here.
+    stage: its name; one that is not there gives no rows. rows: of a partition that is here, else None. sha256: list of
+    each file's, in hex; of a checkpoint the digest of its weights; empty where the files are not here.
     """
     with closing(_connect(ws, [iteration])) as connection:
         every = database.query_rows(connection, "FROM stage_artifacts")

@@ -83,7 +83,10 @@ class Demonstration:
 
 
 def demonstration_folder_name(dataset: str, id_: str) -> str:
-    """Name the folder of the demonstration `id_` of the data set `dataset`; ids may hold what a file name may not."""
+    """Name the folder of a demonstration: its data set's name, a hyphen, and 16 hex digits of a hash of its id.
+
+    dataset: a name that a folder may have. id_: any text.
+    """
     return f"{dataset}-{hashlib.sha256(id_.encode()).hexdigest()[:16]}"
 
 

@@ -139,10 +139,10 @@ def configure_remote(ws: Workspace, url: str) -> None:
 
 
 def push_iterations(ws: Workspace, url: str) -> list[int]:
-    """Copy what iterations recorded since they were pushed to the remote at `url`. Returns these iterations.
+    """Copy what iterations recorded since they were pushed to the remote at `url`; returns these iterations.
 
-    None where `url` is "" or nothing is new. A remote that cannot be reached is announced, and what it lacks is pushed
-    with the next iteration. The remote becomes DVC's default (`configure_remote`).
+    Empty where `url` is "", nothing is new, or the remote cannot be reached: that is announced, and what it lacks is
+    pushed with the next iteration. The remote becomes DVC's default (`configure_remote`).
     """
     if not url:
         return []
@@ -236,8 +236,8 @@ def restore_damaged_outputs(ws: Workspace) -> list[DamagedOutput]:
     """Restore damaged or missing outputs of the iterations that the next run reads; returns what was damaged.
 
     They come from DVC's cache, else from the remote, which is announced. A file that was changed by hand is
-    overwritten. Pruned outputs come back where they are needed. Raises DataError that says what to type where one
-    cannot be restored; others are then.
+    overwritten. What was pruned comes back where training reads it. Raises DataError that says what to type where one
+    cannot be restored, once the others are.
     """
     check_iterations_recorded(ws)
     which = _recorded_to_compare(ws, _needed_iterations(ws))

@@ -203,7 +203,10 @@ def read_pruned(ws: Workspace, iteration: int) -> frozenset[str]:
 
 
 def add_pruned(ws: Workspace, iteration: int, paths: Iterable[str]) -> None:
-    """Add `paths` of outputs, relative to the workspace, to those of `iteration` that were pruned."""
+    """Add `paths` of outputs, relative to the workspace, to those of `iteration` that were pruned; nothing is removed.
+
+    Raises DataError for a damaged list.
+    """
     every = sorted(read_pruned(ws, iteration) | set(paths))
     write_json(ws.iteration(iteration) / "pruned.json", {"paths": every})
 

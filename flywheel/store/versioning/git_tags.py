@@ -48,14 +48,17 @@ def commit_workspace(ws: Workspace, message: str) -> None:
 
 
 def is_iteration_tagged(ws: Workspace, iteration: int) -> bool:
-    """Tell whether the iteration has its tag; False where the workspace is no repository of its own."""
+    """Tell whether the iteration has its tag; False where the workspace is no repository of its own, or without git."""
     if not (ws.root / ".git").exists() or not shutil.which("git"):
         return False
     return bool(_git(ws.root, "tag", "--list", f"iteration-{iteration_label(iteration)}"))
 
 
 def iteration_tags(ws: Workspace) -> list[tuple[str, str]]:
-    """List each tag `iteration-NNN` with the commit it names; none where the workspace is no repository of its own."""
+    """List each tag `iteration-NNN` with the full commit it names, by name.
+
+    Empty where the workspace is no repository of its own, or git is not installed.
+    """
     if not (ws.root / ".git").exists() or not shutil.which("git"):
         return []
     lines = _git(ws.root, "for-each-ref", "refs/tags/iteration-*", "--format=%(refname:short) %(objectname)")

@@ -83,7 +83,10 @@ def list_iterations(ws: Workspace) -> list[int]:
 
 
 def active_iterations(ws: Workspace) -> list[int]:
-    """List the newest iteration, and, while it is not complete, the one before it."""
+    """List the newest iteration, and, while it is not complete, before it the one that it reads.
+
+    Empty before the first iteration.
+    """
     begun = list_iterations(ws)
     return begun[-1:] if not begun or dvc_files.is_iteration_complete(ws, begun[-1]) else begun[-2:]
 
