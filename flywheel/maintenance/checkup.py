@@ -30,7 +30,7 @@ from flywheel.policy import checkpoint, open_policy
 from flywheel.store import manifest
 from flywheel.store.versioning import dvc_files, git_tags
 from flywheel.utils import progress
-from flywheel.utils.errors import BadInput
+from flywheel.utils.errors import BadInput, DataError
 from flywheel.utils.files import write_json
 
 CHECKUP = "checkup"  # as progress is told
@@ -62,9 +62,10 @@ class Checkup:
 def run_checkup(ws: Workspace, settings: Settings, run_id: str = "") -> Checkup:
     """Evaluate the newest model on fresh tasks. Call it under the workspace's lock; after a kill the next call goes on.
 
-    run_id: of the Prefect run, for the episodes' rows. Writes the iteration's check-up file, and commits it where
+    run_id: of the Prefect run, for the episodes' rows. Writes the iteration's `checkup.json`, and commits it where
     `versioning.git` is set. Returns its rows; those of before, where the model was evaluated in the same way. Raises
-    BadInput where no fresh task is left to be drawn, DataError where a scorer failed that a verdict depends on.
+    BadInput where no fresh task is left to be drawn, DataError where a scorer failed that a verdict depends on, or an
+    earlier `checkup.json` is damaged.
     """
     recover_workspace(ws)
     iterations.record_base_model(ws, settings)
@@ -74,7 +75,7 @@ def run_checkup(ws: Workspace, settings: Settings, run_id: str = "") -> Checkup:
     tasks = _draw_tasks(ws, settings, k, made)
     about = baselines.held_out_key(settings, [task.task_id for task in tasks])
     path = ws.checkup(made)
-    known = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    known = read_checkup(ws, made)
     if (known.get("digest"), known.get("about")) == (newest["digest"], about):
         return Checkup(made, known["rows"], before=True)
     folder = ws.state / CHECKUP / f"{newest['digest'][:12]}-{about}"
@@ -89,6 +90,24 @@ def run_checkup(ws: Workspace, settings: Settings, run_id: str = "") -> Checkup:
             ws.root, f"Check-up of the model of iteration {iteration_label(made)}", (ws.relative(path),)
         )
     return Checkup(made, rows, before=False)
+
+
+def read_checkup(ws: Workspace, iteration: int) -> dict[str, Any]:
+    """Read the check-up of the model that this iteration made; empty where there is none.
+
+    Keys: `model`, `digest` of its weights, `about` (what it was evaluated on), `at`, `rows`. Raises DataError for a
+    damaged file.
+    """
+    path, fix = ws.checkup(iteration), "restore it from git, or delete it: the model is evaluated again"
+    if not path.is_file():
+        return {}
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise DataError(f"not valid JSON: {error}", where=ws.relative(path), fix=fix) from None
+    if not isinstance(found, dict) or not isinstance(found.get("rows"), list):
+        raise DataError("not a check-up: it has no list `rows`", where=ws.relative(path), fix=fix)
+    return found
 
 
 def origin_iteration(ws: Workspace, k: int) -> int:

@@ -79,7 +79,7 @@ def stale_stages(ws: Workspace, iteration: int) -> tuple[str, ...]:
 
 
 def apply_decisions(ws: Workspace, decided: Iterable[PendingDecision]) -> None:
-    """Make it the workspace's: partitions, decisions, manifests, DVC's records. Under the workspace's lock."""
+    """Make pending decisions the workspace's, as `apply_reroute` does; call it under the workspace's lock."""
     again = [
         {"iteration": one.iteration, "version": routing_decisions.store_version(ws, one.iteration) + 1, **asdict(one)}
         for one in decided

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flywheel.config.workspace import Workspace
+from flywheel.maintenance import checkup
 from flywheel.store.catalog import run_history
 from flywheel.store.versioning import dvc_files, lock_comparison
 from flywheel.utils.errors import DataError
@@ -62,3 +63,16 @@ def test_damaged_run_history_is_named(tmp_path, text, what):
         run_history.read_run_history(ws, 3)
     assert error.value.where == ".flywheel/runs/003.json"
     assert error.value.fix
+
+
+@pytest.mark.parametrize(("text", "what"), [("<<<<<<< HEAD", "not valid JSON: "), ("[]", "no list"), ("{}", "no list")])
+def test_a_damaged_checkup_is_named(tmp_path, text, what):
+    ws = Workspace(tmp_path)
+    assert checkup.read_checkup(ws, 2) == {}
+    write_text(ws.checkup(2), '{"digest": "d0", "rows": []}')
+    assert checkup.read_checkup(ws, 2) == {"digest": "d0", "rows": []}
+    write_text(ws.checkup(2), text)
+    with pytest.raises(DataError, match=what) as error:
+        checkup.read_checkup(ws, 2)
+    assert error.value.where == "iterations/002/checkup.json"
+    assert "delete it" in error.value.fix
