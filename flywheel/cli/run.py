@@ -77,6 +77,7 @@ def stage_command(name: str, iteration: int, workspace: Path | None) -> None:
     partitions.leave_pandas_out()
     chosen = dag.find_stage(name)
     ctx = StageContext.open(ws, iteration, name)
+    stage_records.stage_address(ws, name, iteration)  # refuses one that the iteration was begun without
     route_review.require_route_review(ws, iteration, name)
     console = Console()
     with (

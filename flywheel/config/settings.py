@@ -336,7 +336,7 @@ class RoutingSettings(SettingsBlock):
 
     review: int = Field(0, ge=0, le=200)
     """Trajectories that a person looks at after each iteration is routed and before it trains; what they say moves them
-    to the other store. Drawn evenly over domains and stores. 0: none, and the turn waits for nobody."""
+    to the other store. Drawn evenly over domains and stores. 0: none, and the iteration waits for nobody."""
     review_doubtful: float = Field(0.5, ge=0, le=1)
     """Share of them that is drawn from doubtful ones, as long as there are any: scorers disagree or gave no score, or
     a score is within review_near of its threshold."""
@@ -345,7 +345,7 @@ class RoutingSettings(SettingsBlock):
     review_timeout_s: float = Field(86_400.0, gt=0)
     """Seconds that a run waits for what people say of them (`flywheel review routes`)."""
     on_timeout: Literal["keep", "fail"] = "keep"
-    """What happens then. keep: what nobody looked at stays where it is, and the turn goes on; fail: the run fails, and
+    """What happens then. keep: what nobody looked at stays where it is, and the run goes on; fail: the run fails, and
     goes on once all are labelled."""
 
     dedup_min_similarity: float = Field(0.8, gt=0, le=1)

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import socket as socketlib
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -26,6 +27,16 @@ GUEST = Path(flywheel.__file__).parent / "envs" / "computer_server"
 NO_X = not all(map(shutil.which, ("Xvnc", "openbox", "xterm")))
 
 
+def takes_connections(path: Path) -> bool:
+    """Tell whether a server listens at the socket file: it is there before that."""
+    with socketlib.socket(socketlib.AF_UNIX) as client:
+        try:
+            client.connect(str(path))
+        except OSError:
+            return False
+    return True
+
+
 @contextmanager
 def guest(home: Path, *options: str, **environment: str) -> Iterator[httpx.Client]:
     """One on a unix socket, as a program beside this one."""
@@ -37,7 +48,7 @@ def guest(home: Path, *options: str, **environment: str) -> Iterator[httpx.Clien
         stderr=subprocess.PIPE,
     )
     try:
-        until(lambda: socket.is_socket() or process.poll() is not None, "the guest's socket")
+        until(lambda: takes_connections(socket) or process.poll() is not None, "the guest's socket")
         with httpx.Client(
             transport=httpx.HTTPTransport(uds=str(socket)), base_url="http://guest", timeout=60
         ) as client:

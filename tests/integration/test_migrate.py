@@ -96,6 +96,7 @@ def test_what_was_recorded_stands_by_the_names_of_today(old, three_iterations):
     assert flywheel(old, "status")[0] == 0
 
 
+@pytest.mark.exhaustive
 def test_a_second_time_there_is_nothing_to_do(old):
     flywheel(old, "workspace", "migrate")
     before = {path: path.read_bytes() for path in old.root.rglob("*") if path.suffix in (".yaml", ".lock")}
@@ -120,6 +121,7 @@ def test_a_killed_one_goes_on(old, three_iterations):
     assert is_clean(old)
 
 
+@pytest.mark.exhaustive
 def test_what_was_set_aside_comes_along(old):
     """And stands on what stayed when it is brought back."""
     aside = Workspace(old.state / "aside" / "after-002-1")
@@ -166,6 +168,7 @@ def test_the_format_counts_the_steps():
     assert len(migrate.STEPS) + 1 == FORMAT
 
 
+@pytest.mark.exhaustive
 def test_the_build_step_of_prefect_is_where_it_lies_now(old):
     path = old.root / "prefect.yaml"
     path.write_text("build:\n  - flows.code.fingerprint: {id: code}\n")
@@ -173,6 +176,7 @@ def test_the_build_step_of_prefect_is_where_it_lies_now(old):
     assert path.read_text() == "build:\n  - flows.code_version.code_version_build_step: {id: code}\n"
 
 
+@pytest.mark.exhaustive
 def test_the_command_of_dvc_is_the_one_of_today(old):
     path = old.root / "dvc.yaml"
     path.write_text(path.read_text().replace("flywheel iteration report", "flywheel report"))

@@ -78,6 +78,7 @@ def test_rows_stand_by_the_names_of_today(old, three_iterations):
     assert flywheel(old, "workspace", "migrate") == (0, "nothing to do: the workspace is up to date\n")
 
 
+@pytest.mark.exhaustive
 def test_the_cache_has_what_is_recorded(old):
     flywheel(old, "workspace", "migrate")
     before = rows_of(old)
@@ -108,6 +109,7 @@ class Killed(BaseException):
     """The process ends here."""
 
 
+@pytest.mark.exhaustive
 def test_killed_between_any_two_changes_it_goes_on(old, three_iterations, monkeypatch):
     """Killed again and again, each time some changes later; no step is skipped, and none is done to what is done."""
     changes = 0
@@ -179,6 +181,7 @@ def test_a_partition_that_is_not_here_is_asked_for(old):
     assert old.read_format() == FORMAT - 1
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("cached", [True, False])
 def test_what_was_pruned_stays_out_and_comes_back_by_the_names_of_today(old, three_iterations, cached):
     folder = old.data / "thoughts" / "iteration=001" / "stage=ingest"
@@ -221,6 +224,7 @@ def test_what_an_earlier_version_has_half_done_is_its_to_end(old, begun):
         list(migrate.migrate_workspace(old))
 
 
+@pytest.mark.exhaustive
 def test_finished_shards_come_along(old):
     folder = old.staging(4, "synthesize") / "0123456789ab" / "synthesize"
     folder.mkdir(parents=True)
@@ -232,6 +236,7 @@ def test_finished_shards_come_along(old):
     assert pq.ParquetFile(folder / "grounding_examples.parquet").read().to_pylist() == [row]
 
 
+@pytest.mark.exhaustive
 def test_rows_in_records_have_the_columns_of_today(old):
     path = old.iteration(2) / "checkup.json"
     path.write_text(json.dumps({"model": "m", "rows": [{"task_id": "k", "score": 1.0, "v": True}]}))

@@ -12,6 +12,7 @@ import pytest
 import yaml
 from fsspec.implementations.memory import MemoryFileSystem
 from minimal_iterations import frozen, run_stage
+from night import by_day
 from processes import PATIENCE_S
 from ruamel.yaml import YAML
 
@@ -303,7 +304,7 @@ def _unchanged_by_dvc(ws: Workspace) -> set[str]:
     return {*dvc_files.recorded_stages(ws, 1)}.intersection(stage_records.stage_names(ws, 1)) - changed
 
 
-@pytest.mark.parametrize("change", _CHANGES)
+@pytest.mark.parametrize("change", by_day(_CHANGES, 4))
 def test_unchanged_stages_are_those_of_dvc(done, change, monkeypatch):
     monkeypatch.chdir(done.root)
     for _ in range(2):  # with nothing remembered, and with what was read before
@@ -314,7 +315,7 @@ def test_unchanged_stages_are_those_of_dvc(done, change, monkeypatch):
     assert lock_comparison.find_unchanged_stages(done, 1) == unchanged
 
 
-@pytest.mark.parametrize("change", _LEFT_TO_DVC)
+@pytest.mark.parametrize("change", by_day(_LEFT_TO_DVC, 2))
 def test_a_stage_that_dvc_may_see_otherwise_is_not_named(done, change, monkeypatch):
     monkeypatch.chdir(done.root)
     _LEFT_TO_DVC[change](done.root)

@@ -176,13 +176,10 @@ def test_its_tasks_are_drawn_as_all_others(shelves):
     assert {task.instruction for task in train} == {"Turn the lamp on.", "Turn the lamp off."}
 
 
-def test_the_kind_stands_in_the_table_and_earlier_rows_are_of_browsers(shelves):
+def test_the_kind_stands_in_the_table(shelves):
     task = store_task()
     (row,) = table_from_rows("tasks", [task_to_row(task)]).to_pylist()
     assert task_from_row(row) == task
-    del row["environment"]
-    assert task_from_row(row).environment == "browser"
-    assert task_from_row(row | {"environment": None}).environment == "browser"
 
 
 # -- rollouts ---------------------------------------------------------------------------------------------------------

@@ -185,7 +185,7 @@ def test_a_score_out_of_its_bounds_is_none(attentive, tmp_path, monkeypatch):
 def test_an_unknown_scorer_is_named():
     with pytest.raises(BadInput, match=r"no scorer is called 'verifer' \(routing.scorers\); did you mean verifier"):
         ScorerSet(Settings.model_validate({"routing": {"scorers": {"default": ["verifer"]}}}))
-    assert list_scorers() == ["verifier"]
+    assert "verifier" in list_scorers()
 
 
 @pytest.mark.parametrize(

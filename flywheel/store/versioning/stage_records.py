@@ -46,9 +46,10 @@ def stage_address(ws: Workspace, stage: str, iteration: int) -> str:
     """
     known = stage_names(ws, iteration)
     if stage not in known:
-        what = f"there is no stage {stage}@{iteration_label(iteration)}"
         raise BadInput(
-            what, where=ws.relative(dvc_files.dvc_yaml_path(ws, iteration)), fix=f"one of: {', '.join(known)}"
+            f"iteration {iteration_label(iteration)} has no stage {stage}",
+            where=ws.relative(dvc_files.dvc_yaml_path(ws, iteration)),
+            fix=f"use one of: {', '.join(known)}; `flywheel run` adds a new one to an iteration that is not complete",
         )
     return f"{stage}@{iteration_label(iteration)}"
 
