@@ -6,7 +6,8 @@ import asyncio
 import hashlib
 import json
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -49,7 +50,10 @@ class Episode:
 
 
 def derive_seed(*names: object) -> int:
-    """Derive a seed from names: 0 <= seed < 2**31, the same on every machine."""
+    """Derive a seed from names: 0 <= seed < 2**31, the same on every machine.
+
+    Their texts (`str`) and their order count.
+    """
     return int.from_bytes(hashlib.sha256("|".join(map(str, names)).encode()).digest()[:4]) >> 1
 
 
@@ -255,7 +259,8 @@ _ROWS, _LAST = "episode.json", "last.png"
 def write_episode(path: Path, episode: Episode, facts: Mapping[str, Any]) -> None:
     """Write an episode to the zip file `path`, whole or not at all: steps as JSON, screens as PNG.
 
-    facts: JSON values stored beside the episode. Numbers come back as they are, to the last bit.
+    path: replaced where it is there. facts: JSON values stored beside the episode, for `read_episode_facts`. Numbers
+    come back as they are, to the last bit.
     """
     rows = {"facts": facts, "trajectory": vars(episode.trajectory), "steps": [vars(step) for step in episode.steps]}
     rows["last_observation"] = episode.last_observation
@@ -268,30 +273,35 @@ def write_episode(path: Path, episode: Episode, facts: Mapping[str, Any]) -> Non
 
 
 def read_episode_facts(path: Path) -> dict[str, Any]:
-    """Read the facts alone. Raises DataError for a file that is missing or broken."""
+    """Read the facts that `write_episode` was given, alone. Raises DataError for a file that is missing or broken."""
     with _open_episode(path) as file:
         return json.loads(file.read(_ROWS))["facts"]
 
 
 def read_episode(path: Path) -> Episode:
-    """Read the episode in the zip file `path`, equal to what was written. Raises DataError for a missing or broken
-    file."""
+    """Read the episode in the zip file `path`, equal to what was written.
+
+    Raises DataError for a file that is missing, cut off or damaged.
+    """
     from flywheel.store.schema import record_from_row  # imports pyarrow, which playing alone does not need
 
     with _open_episode(path) as file:
         rows = json.loads(file.read(_ROWS))
         screens = {name: file.read(name) for name in file.namelist() if name != _ROWS}
+        steps = tuple(record_from_row("steps", Step, _parse_times(row)) for row in rows["steps"])
+        trajectory = record_from_row("trajectories", Trajectory, _parse_times(rows["trajectory"]))
     last = screens.pop(_LAST, None)
     images = {name.removesuffix(".png"): png for name, png in screens.items()}
-    steps = tuple(record_from_row("steps", Step, _parse_times(row)) for row in rows["steps"])
-    trajectory = record_from_row("trajectories", Trajectory, _parse_times(rows["trajectory"]))
     return Episode(trajectory, steps, images, last, rows.get("last_observation"))
 
 
-def _open_episode(path: Path) -> zipfile.ZipFile:
+@contextmanager
+def _open_episode(path: Path) -> Iterator[zipfile.ZipFile]:
+    """Open an episode's file; what is raised within the block for a file that is missing or damaged is a DataError."""
     try:
-        return zipfile.ZipFile(path)
-    except (OSError, zipfile.BadZipFile) as error:
+        with zipfile.ZipFile(path) as file:
+            yield file
+    except (OSError, EOFError, zipfile.BadZipFile, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"the episode cannot be read: {error}", where=path, fix="delete its folder") from None
 
 

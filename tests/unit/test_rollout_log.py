@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
+import zipfile
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -55,6 +56,28 @@ def test_an_episode_comes_back_as_it_was(tmp_path):
     (tmp_path / "e.zip").write_bytes(b"half")
     with pytest.raises(DataError, match="cannot be read"):
         read_episode(tmp_path / "e.zip")
+
+
+@pytest.mark.parametrize(
+    "content", [{}, {"episode.json": "{"}, {"episode.json": "[]"}, {"episode.json": '{"steps": []}'}]
+)
+def test_a_damaged_episode_is_refused_by_its_path(tmp_path, content):
+    path = tmp_path / "e.zip"
+    with zipfile.ZipFile(path, "w") as file:
+        for name, text in content.items():
+            file.writestr(name, text)
+    with pytest.raises(DataError, match=r"the episode cannot be read.*e\.zip"):
+        read_episode(path)
+    with pytest.raises(DataError, match=r"the episode cannot be read.*e\.zip"):
+        read_episode_facts(path)
+
+
+def test_an_episode_with_a_changed_byte_is_refused(tmp_path):
+    path = tmp_path / "e.zip"
+    write_episode(path, episode("t1", 2), {"start": 3})
+    path.write_bytes(path.read_bytes().replace(b"facts", b"fakts", 1))
+    with pytest.raises(DataError, match="the episode cannot be read"):
+        read_episode(path)
 
 
 class LedgerMachine(RuleBasedStateMachine):

@@ -37,6 +37,7 @@ from flywheel.envs.screens.scene import (
     text_colour,
     vary_colour,
 )
+from flywheel.utils.errors import BadInput, did_you_mean
 
 # Plain shapes, blocks with icons, pieces with their outlines.
 
@@ -495,11 +496,19 @@ SCENE_KINDS: dict[str, Callable[[int, int, random.Random, int], DrawnScene]] = {
 
 
 def draw_scene(kind: str, level: int, rng: random.Random, coordinates: int, count: int | None = None) -> Scene:
-    """Draw a scene of `kind` (a key of SCENE_KINDS); levels 1 to SCENE_LEVELS hold more, and more alike, elements.
+    """Draw a scene: a synthetic screen as HTML, with questions about it and their exact answers.
 
-    rng: of all that is drawn. coordinates: cells an axis of the answers' points. count: most elements, in place of the
-    level's own number; some kinds hold fewer, or a number of their own.
+    kind: a key of SCENE_KINDS. level: 1 to SCENE_LEVELS; a higher one holds more, and more alike, elements. rng: of all
+    that is drawn. coordinates: cells an axis; answers' points are whole numbers from 0 to coordinates - 1. count: most
+    elements, at least 1, in place of the level's own number; some kinds hold fewer, or a number of their own. Raises
+    BadInput for another kind, level or count.
     """
+    if kind not in SCENE_KINDS:
+        raise BadInput(f"no kind of scene is called {kind!r}", where="kind", fix=did_you_mean(kind, SCENE_KINDS))
+    if not 1 <= level <= SCENE_LEVELS:
+        raise BadInput(f"no scene has the level {level}", where="level", fix=f"use 1 to {SCENE_LEVELS}")
+    if count is not None and count < 1:
+        raise BadInput(f"no scene holds {count} elements", where="count", fix="use 1 or more")
     drawn = SCENE_KINDS[kind](level, count or rng.randint(*ELEMENT_COUNTS[level - 1]), rng, coordinates)
     shown = tuple((item.name, item.box) for item in drawn.shown or drawn.items)
     return Scene(

@@ -12,7 +12,7 @@ import random
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -37,7 +37,7 @@ from flywheel.recordings.session import (
     action_to_events,
     write_session,
 )
-from flywheel.utils.errors import BadInput, FlywheelError
+from flywheel.utils.errors import BadInput, DataError, FlywheelError
 
 # Speech: what a person might say, spoken by `flite`, as one track of samples.
 
@@ -381,9 +381,13 @@ async def make_sessions(folder: Path, count: int, settings: Settings, first: int
 
 
 def sessions_match_settings(folder: Path, settings: Settings) -> bool:
-    """Tell whether the sessions in `folder` are the first of those that these settings ask for."""
+    """Tell whether the sessions in `folder` are the first of those that these settings ask for.
+
+    Only those that its truth.json names count, so it is True where there is none of them. Raises DataError for a
+    truth.json or a session.json that is damaged.
+    """
     truth_file = folder / "truth.json"
-    names = json.loads(truth_file.read_text(encoding="utf-8")) if truth_file.is_file() else {}
+    names = _read_json(truth_file, list) if truth_file.is_file() else []
     made = {_task_id(folder / name) for name in names}
     asked = itertools.islice(recorded_tasks(settings), len(made) + _LEFT_OUT)
     return made <= {task.task_id for task in asked}
@@ -392,7 +396,14 @@ def sessions_match_settings(folder: Path, settings: Settings) -> bool:
 def _task_id(folder: Path) -> str | None:
     """Of the task that the session in the folder shows."""
     meta = folder / "session.json"
-    return json.loads(meta.read_text(encoding="utf-8"))["task"]["task_id"] if meta.is_file() else None
+    return _read_json(meta, lambda found: found["task"]["task_id"]) if meta.is_file() else None
+
+
+def _read_json(path: Path, take: Callable[[Any], Any]) -> Any:
+    try:
+        return take(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"the recording cannot be read: {error!r}", where=path, fix="restore the file") from None
 
 
 def main() -> None:
