@@ -309,7 +309,10 @@ class ParsedResponse:
 
 
 def actions_to_json(actions: Sequence[Action]) -> str:
-    """Write actions as JSON text, which `actions_from_json` reads back."""
+    """Write actions as JSON text, [[class name, {field: value}], ...] in their order; "[]" for none.
+
+    `actions_from_json` reads it back.
+    """
     return json.dumps([[type(action).__name__, dataclasses.asdict(action)] for action in actions])
 
 

@@ -67,8 +67,10 @@ def as_grammar(grammar: Grammar | int) -> Grammar:
 
 
 def grammar_without_thinking(grammar: Grammar | int) -> Grammar:
-    """Return `grammar` (or that of a plain number, as `as_grammar`) for steps that a person did: no prompt opened a
-    thinking."""
+    """Return the grammar of steps that a person did: no prompt opened a thinking, so `thinks` is False.
+
+    grammar: or a plain number, as `as_grammar` takes it.
+    """
     return replace(as_grammar(grammar), thinks=False)
 
 
@@ -80,8 +82,8 @@ def _cells(number: int) -> Grammar:
 def format_response(thought: str, action: str) -> str:
     """Write a step as the model writes it: `Thought: ` and the thought, then the action.
 
-    thought: may be "". action: as `serialise_action` writes it; a tool call carries a mark of its own and gets no
-    `Action: ` before it.
+    thought: may be "", its label stays. action: as `serialise_action` writes it; a tool call carries a mark of its own
+    and gets no `Action: ` before it.
     """
     label = "" if action.startswith("<tool_call>") else "Action: "
     return f"Thought: {thought}\n{label}{action}"

@@ -35,7 +35,8 @@ class PastStep:
 def summarise_step(step: PastStep, characters: int = SUMMARY_CHARACTERS) -> str:
     """Summarise a step in one line, by rule: its thought, or else its action, then what a tool returned.
 
-    step: one that is past. characters: most that the line may have.
+    step: one that is past; with neither thought nor action it is "No action.". characters: most that the line may have;
+    what is over is cut off at its end, where "..." stands.
     """
     text = collapse_whitespace(step.thought or step.action or "No action.")
     if step.tool_result:
@@ -54,14 +55,15 @@ def collapse_whitespace(text: str) -> str:
 
 
 def truncate_end(text: str, characters: int) -> str:
-    """Cut the end of `text` off where it has more than so many `characters`; "..." stands in its place."""
+    """Cut the end of `text` off where it has more than so many `characters`; "..." in its place is counted."""
     return text if len(text) <= characters else text[: max(0, characters - 3)].rstrip() + "..."[:characters]
 
 
 def truncate_middle(text: str, characters: int) -> str:
     """Cut the middle of `text` out where it has more than so many `characters`.
 
-    A tool's last lines say as much as its first.
+    A tool's last lines say as much as its first. A line in its place says by how many characters the text is too long;
+    it is counted, so a few more than that are left out.
     """
     if len(text) <= characters:
         return text

@@ -141,7 +141,7 @@ def format_instructions(grammar: Grammar) -> str:
 
 
 def list_action_signatures(grammar: Grammar) -> list[str]:
-    """List the calls of the grammar's action space, an example each, some with a comment behind `  #`."""
+    """List the calls of the grammar's action space, in its order, an example each, some with a comment behind ` #`."""
     names = ACTION_SPACES[grammar.actions] + (SDK_FUNCTIONS if grammar.functions else ())
     return [_LINES[name].format(**_places(grammar)) for name in names]
 

@@ -16,7 +16,7 @@ _WHERE = "policy context"
 
 
 def screenshot_size(data: bytes, max_side: int = MAX_SIDE) -> tuple[int, int]:
-    """Read (width, height) in pixels from the header of a picture.
+    """Read (width, height) in pixels from the header of a picture; its pixels may still be broken.
 
     data: the file's bytes. max_side: longest side that is allowed, in pixels. Raises BadInput for an empty file, one
     that is no image, a longer side, and a picture narrower than 1 : 200.
@@ -28,8 +28,9 @@ def screenshot_size(data: bytes, max_side: int = MAX_SIDE) -> tuple[int, int]:
 def decode_screenshot(data: bytes, max_side: int = MAX_SIDE) -> Picture.Image:
     """Decode a picture to RGB, 8 bits a channel. What is transparent lies on white, as on a browser's page.
 
-    data: the file's bytes. max_side: longest side that is allowed, in pixels. Raises BadInput for a file that is empty,
-    no image, cut off or broken, a longer side, and a picture narrower than 1 : 200.
+    data: the file's bytes, PNG, JPEG or another format that PIL reads. max_side: longest side that is allowed, in
+    pixels. Raises BadInput for a file that is empty, no image, cut off or broken, a longer side, and a picture narrower
+    than 1 : 200.
     """
     picture = _opened(data, max_side)
     try:

@@ -62,8 +62,10 @@ def current_cluster() -> ClusterBackend:
 def open_cluster(ws: Workspace, settings: Settings) -> Iterator[ClusterBackend]:
     """Open the cluster that `cluster.engine` and `sandbox.manager` name, check its nodes, and make it the current one.
 
-    ws: its folder is shared with the nodes. Yields the cluster; it is closed at the end of the block. Raises BadInput
-    for settings that cannot work, ClusterError where a node cannot take part.
+    ws: its folder is shared with the nodes. Yields the cluster; it is closed at the end of the block, where the one
+    before it is current again. With the engine `local` nothing is started; with `ray` it connects, and starts on the
+    nodes the environments that `sandbox.manager: cluster` asks for. Raises BadInput for settings that cannot work,
+    ClusterError where Ray or a node cannot take part.
     """
     if settings.sandbox.backend == "manager":
         from flywheel.envs.remote import client  # its HTTP client takes a sixth of a second to load

@@ -92,7 +92,10 @@ def list_backends() -> list[str]:
 
 
 def find_backend(name: str) -> EnvBackend:
-    """Find a back-end by its name. Raises BadInput where there is none."""
+    """Find a back-end by its name, the same object each time; its module is imported when it is first asked for.
+
+    Raises BadInput where there is none.
+    """
     if name not in BACKENDS:
         if name not in list_backends():
             raise BadInput(
@@ -105,7 +108,12 @@ def find_backend(name: str) -> EnvBackend:
 
 
 def check_backends(settings: Settings, used: Iterable[str]) -> None:
-    """Check the back-ends `used`, and the settings of all that have some. Raises BadInput."""
+    """Check that the back-ends `used` can run here, and that the settings of all others can be read.
+
+    Of those used the settings and what this machine needs are checked (`EnvBackend.check`); of the others that
+    `sandbox.kinds` has settings for, these are only read. Raises BadInput for the first fault: a kind that is not
+    there, a wrong setting, or something that is missing here.
+    """
     for name in settings.sandbox.kinds:
         if name not in list_backends():
             raise BadInput(
@@ -194,7 +202,10 @@ def list_task_suites() -> list[str]:
 
 
 def get_task_suite(name: str) -> TaskSuite:
-    """Find a task suite by its name. Raises BadInput where there is none."""
+    """Find a task suite by its name; one of `synthesis.worlds` once `load_external_suites` has loaded it.
+
+    Raises BadInput where there is none, or two back-ends have one of the same name.
+    """
     of_world = _backend_by_suite()
     if name not in of_world:
         raise BadInput(f"no world is called {name!r}", where="synthesis.domains", fix=did_you_mean(name, of_world))
@@ -202,7 +213,11 @@ def get_task_suite(name: str) -> TaskSuite:
 
 
 def find_used_backends(settings: Settings) -> set[str]:
-    """Find the back-ends of the suites that the settings name; third-party pages are played in `browser`."""
+    """Find the names of the back-ends of the suites that `synthesis.domains` names.
+
+    A name that no loaded suite has is passed over; `browser` is among them where `synthesis.manifests` names pages.
+    Raises BadInput where two back-ends have a suite of the same name.
+    """
     of_world = _backend_by_suite()
     named = {world for worlds in settings.synthesis.domains.values() for world in worlds}
     found = {of_world[world] for world in named & of_world.keys()}

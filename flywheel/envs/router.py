@@ -53,7 +53,9 @@ async def open_environments(
 ) -> AsyncIterator[EnvProvider]:
     """Open the environments that these tasks need: on this machine, or leased from `sandbox.manager`.
 
-    root: the folder that relative paths in the settings count from. Raises EnvTimeout where a back-end does not open
+    tasks: only their back-ends count; leased ones are of whatever kind is asked for later. root: the folder that
+    relative paths in the settings count from; None: the current one. Raises BadInput for a back-end that is not there,
+    wrong settings, or a manager that is not named or whose token is missing; EnvTimeout where a back-end does not open
     or close within its deadline.
     """
     if settings.sandbox.backend == "manager":

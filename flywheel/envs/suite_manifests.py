@@ -53,7 +53,8 @@ class ManifestLoader(Protocol):
 def load_external_suites(settings: Settings, root: Path) -> None:
     """Load the task suites of `synthesis.worlds` into their back-ends, again where a manifest has changed.
 
-    root: the folder that relative paths count from. Raises BadInput for a manifest that cannot be used.
+    They stay there for the process. root: the folder that relative paths count from. Raises BadInput for a manifest
+    that is missing or cannot be used; those before it are loaded by then.
     """
     for entry in settings.synthesis.worlds:
         path = root / entry

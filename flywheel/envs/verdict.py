@@ -77,7 +77,11 @@ class Verdict:
 
 
 def decide_verdict(verdicts: Iterable[Verdict]) -> Verdict:
-    """Choose the verdict that counts, of all `verdicts` on a trajectory; one without a score where there are none."""
+    """Choose the verdict that counts, of all `verdicts` on a trajectory: the least satisfied one.
+
+    That is one whose V is false, else one without V, else one whose V is true; of several, the lowest score, then the
+    first. A verdict without a score where there are none.
+    """
     return min(verdicts, key=_verdict_rank, default=Verdict(None, None, detail="no score"))
 
 
@@ -87,8 +91,10 @@ def _verdict_rank(verdict: Verdict) -> tuple[int, float]:
 
 
 def verdicts_from_rows(rows: Iterable[Mapping[str, Any]]) -> dict[str, Verdict]:
-    """Return the deciding verdict of each trajectory. rows: of the table `scores`; columns that a row lacks are
-    empty."""
+    """Return the deciding verdict (`decide_verdict`) of each trajectory that has a row, by its id.
+
+    rows: of the table `scores`; they need `trajectory_id`, other columns that a row lacks are empty.
+    """
     by_trajectory: dict[str, list[Verdict]] = defaultdict(list)
     for row in rows:
         texts = {name: row.get(name) or "" for name in ("scorer", "version", "detail")}

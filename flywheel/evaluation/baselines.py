@@ -41,7 +41,7 @@ def read_comparable_outcomes(ws: Workspace, iteration: int, about: str) -> dict[
     """Read the outcomes that an iteration's evaluation recorded, if they were measured in the same way.
 
     about: key of the present measure (`held_out_key`). Returns, by digest of a model, the share of solved episodes by
-    task; {} where the key differs or nothing was recorded. Raises DataError for a file that cannot be read.
+    task; {} where the key differs. Raises DataError for a file that is missing or cannot be read.
     """
     return read_outcomes(ws, iteration) if _load_outcomes(ws, ws.held_out(iteration))["about"] == about else {}
 
@@ -66,7 +66,7 @@ def _load_outcomes(ws: Workspace, path: Path) -> dict[str, Any]:
 
 
 def write_outcomes(ws: Workspace, iteration: int, about: str, models: Mapping[str, SolvedShares]) -> None:
-    """Write an iteration's `held_out.json`.
+    """Write an iteration's `held_out.json`, which is replaced where it is there.
 
     about: key of how it was measured (`held_out_key`). models: by digest of a model, the share of solved episodes by
     task, in [0, 1]. Raises DiskFull.
@@ -75,7 +75,7 @@ def write_outcomes(ws: Workspace, iteration: int, about: str, models: Mapping[st
 
 
 def solved_share_by_task(results: Sequence[EvalResult]) -> SolvedShares:
-    """Compute the share of solved episodes of each task, in [0, 1], by task id.
+    """Compute the share of solved episodes of each task, in [0, 1], by task id; {} for no results.
 
     results: of one model, any number of episodes a task.
     """
@@ -94,7 +94,8 @@ def mean_success(outcome: SolvedShares) -> float:
 def get_best_model(promotion: Mapping[str, Any]) -> dict[str, Any]:
     """Return the best model so far as {"model", "digest"}.
 
-    promotion: what the iteration before recorded of its promotion. Where it names no best model, the newest one counts.
+    promotion: what the iteration before recorded of its promotion. Where it names no best model, its own `model` and
+    `digest` count, which it must have.
     """
     return dict(promotion.get("best") or {name: promotion[name] for name in ("model", "digest")})
 
@@ -105,8 +106,9 @@ def choose_best_model(
     """Choose the best model after a promotion was decided, as {"model", "digest"}.
 
     before: what the iteration before recorded of its promotion. newest: the model that this iteration made, with
-    `model` and `digest`. promoted: whether it was. outcomes: by digest, the share of solved episodes by task; a
-    promoted model whose success, or whose rival's, is not among them is taken as the best.
+    `model` and `digest`. promoted: whether it was. outcomes: by digest, the share of solved episodes by task. A
+    promoted model is the best where its mean success is not below that of the best before, or one of the two is not in
+    `outcomes`; else the best before stays.
     """
     old = get_best_model(before)
     mine, theirs = outcomes.get(newest["digest"]), outcomes.get(old["digest"])

@@ -50,8 +50,9 @@ async def evaluate_policy(
 
     policy: answers with the model to be measured. tasks: held-out or fresh ones. environments: lends an environment for
     each. iteration, run_id: stand in the episodes' rows. on_episode: called with each as it ends. stats: counters that
-    are added to. Returns the judged episodes, which are for the report and never enter training. Raises DataError where
-    a scorer failed that a verdict depends on.
+    are added to. Returns the judged episodes, sorted by trajectory_id, which are for the report and never enter
+    training; nothing is stored. Raises DataError where a scorer failed that a verdict depends on, PolicyError where the
+    policy does.
     """
     panel = ScorerSet(settings)
     episodes = await run_rollout(

@@ -154,7 +154,7 @@ def pair_differences(old: Sequence[EvalResult], new: Sequence[EvalResult]) -> li
     """Compute the difference in success, new - old, of each task, sorted by task id: [tasks], each in [-1, 1].
 
     old, new: results of the two models, one or several episodes a task. Raises DataError where the two were not
-    evaluated on the same tasks.
+    evaluated on the same tasks, or on none.
     """
     before, after = _by_task(old), _by_task(new)
     if before.keys() != after.keys() or not before:
@@ -170,9 +170,10 @@ def pair_differences(old: Sequence[EvalResult], new: Sequence[EvalResult]) -> li
 def compare_models(old: Sequence[EvalResult], new: Sequence[EvalResult], *, seed: int = 0) -> Comparison:
     """Compare two models' success, paired by task, for a number of tasks that was fixed beforehand.
 
-    old, new: results of each, one or several episodes a task. With one episode a task the interval is Newcombe's (1998,
-    method 10), else a bootstrap over tasks, drawn with `seed`. Returns the mean difference new - old, its 95% interval
-    and the number of tasks. Raises DataError where the two were not evaluated on the same tasks.
+    old, new: results of each, one or several episodes a task. Where each task ends alike in all its episodes, as with
+    one a task, the interval is Newcombe's (1998, method 10), else a bootstrap over tasks, drawn with `seed`. Returns
+    the mean difference new - old, its 95% interval and the number of tasks. Raises DataError where the two were not
+    evaluated on the same tasks, or on none.
     """
     differences, before = pair_differences(old, new), _by_task(old)
     if all(value in (-1, 0, 1) for value in differences) and all(_mean(runs) in (0, 1) for runs in before.values()):
@@ -192,8 +193,9 @@ def gate_bounds(rule: PromotionSettings) -> tuple[float, float]:
 def judge_differences(differences: Sequence[float], rule: PromotionSettings) -> GateJudgement:
     """Decide by the promotion rule what paired differences say.
 
-    differences: new - old of each task, [tasks], each in [-1, 1], in the order played. rule: block `promotion`; under
-    `rule: review` the decision is the one of `non_inferiority`, for a person to read.
+    differences: new - old of each task, [tasks], each in [-1, 1], in the order played; of none the decision is
+    `undecided`. rule: block `promotion`; under `rule: review` the decision is the one of `non_inferiority`, for a
+    person to read.
     """
     bad, good = gate_bounds(rule)
     passing = log_capital_above(differences, bad)
@@ -308,7 +310,9 @@ _BASELINE_NAMES = {"before": "the model before it", "best": "the best model so f
 def build_gate_metrics(rival: str, judged: GateJudgement) -> list[dict[str, Any]]:
     """Build the rows of the table `metrics` that hold a judgement; `parse_gate_metrics` reads it back.
 
-    rival: whom the new model was compared with: `before`, the one before it, or `best`. judged: what came of it.
+    rival: whom the new model was compared with: `before`, the one before it, or `best`, whose figures' names end in
+    `_best`. judged: what came of it. Returns gate_difference with its interval, gate_passing, gate_failing and
+    gate_discordance, each with the number of tasks; nothing is written.
     """
     end = _METRIC_SUFFIX[rival]
     interval = {"low": judged.low, "high": judged.high, "n": judged.n}
@@ -321,10 +325,10 @@ def build_gate_metrics(rival: str, judged: GateJudgement) -> list[dict[str, Any]
 
 
 def parse_gate_metrics(rows: Iterable[Mapping[str, Any]], rule: PromotionSettings) -> dict[str, GateJudgement]:
-    """Read judgements back from rows of the table `metrics`, by rival (`before`, `best`); none of a rival not played
-    against.
+    """Read judgements back from rows of the table `metrics`, by rival (`before`, `best`) that was played against.
 
-    rows: of one iteration. rule: block `promotion`, by which the decision is made again.
+    rows: of one iteration; those of other figures and of single domains are ignored. rule: block `promotion`, by which
+    the decision is made again.
     """
     by_name = {row["name"]: row for row in rows if row["domain"] == metrics.ALL_DOMAINS}
     found = {}
@@ -350,7 +354,7 @@ def parse_gate_metrics(rows: Iterable[Mapping[str, Any]], rule: PromotionSetting
 def explain_gate_metrics(rows: Iterable[Mapping[str, Any]], rule: PromotionSettings) -> list[str]:
     """Explain each judgement in a line: what was found, what the rule makes of it, how often it errs.
 
-    rows: of the table `metrics`, of one iteration. rule: block `promotion`.
+    rows: of the table `metrics`, of one iteration; [] where they hold no judgement. rule: block `promotion`.
     """
     return [
         explain_judgement(found, rule, _BASELINE_NAMES[rival])

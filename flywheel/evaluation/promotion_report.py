@@ -90,9 +90,10 @@ def _format_difference(row: Row | None) -> str:
 
 
 def build_promotion_report(ws: Workspace, iteration: int, rule: PromotionSettings) -> PromotionReport:
-    """Collect what a decision about the promotion of an evaluated iteration rests on.
+    """Collect what a decision about the promotion of an evaluated iteration rests on; nothing is written.
 
-    rule: block `promotion`. Raises DataError where the stage `evaluate` has left no metrics.
+    rule: block `promotion`. Lost tasks come before gained ones. Raises DataError where the stage `evaluate` has left no
+    metrics.
     """
     metrics = partitions.read_partition(ws, "metrics", iteration, "evaluate")
     figures = [row for row in metrics.to_pylist() if row["step"] == 0]

@@ -44,7 +44,7 @@ class PromotionDecision:
 
 
 def review_path(ws: Workspace, iteration: int) -> Path:
-    """Return the path of the file with a person's decision about the promotion of `iteration`."""
+    """Return the path of the file with a person's decision about the promotion of `iteration`, there or not."""
     return ws.iteration(iteration) / "review.json"
 
 
@@ -89,8 +89,7 @@ def find_review_obstacle(ws: Workspace, iteration: int) -> BadInput | None:
 
 
 def list_pending_reviews(ws: Workspace) -> list[int]:
-    """List the iterations whose promotion a person can decide now, oldest first, earlier ones than a decided one
-    too."""
+    """List the iterations whose promotion a person can decide now, oldest first; none before the newest decided one."""
     found: list[int] = []
     folders = (path.name for path in (ws.root / "iterations").glob("[0-9]*"))
     for k in sorted((int(name) for name in folders if name.isdigit()), reverse=True):
@@ -102,10 +101,12 @@ def list_pending_reviews(ws: Workspace) -> list[int]:
 
 
 def decide_promotion(ws: Workspace, iteration: int, *, promote: bool, reviewer: str, comment: str) -> PromotionDecision:
-    """Record a person's decision about the promotion of `iteration`; an earlier decision stays in the same file.
+    """Record a person's decision about the promotion of `iteration`, in its `review.json`.
 
+    An earlier decision stays in that file, under `earlier`. Nothing else happens until the stage `promote` reads it.
     promote: yes or no. reviewer: the person's name. comment: why; may be "". Raises BadInput where no decision is open,
-    or a name or comment is empty or too long; DataError where the file holds no decision, or is locked for too long.
+    the name is empty, or name or comment is too long (MAX_REVIEWER_LENGTH, MAX_COMMENT_LENGTH); DataError where the
+    file holds no decision, or another process has been deciding for 10 seconds.
     """
     if not reviewer.strip():
         raise BadInput("the reviewer has no name", fix="give yours")

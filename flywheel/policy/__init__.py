@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def open_policy(folder: Path | str, policy: config.PolicySettings) -> PolicyBackend:
-    """Open the back-end that the settings name, answering with the checkpoint in `folder`.
+    """Open the back-end that the settings name, answering with the checkpoint in `folder`; the caller closes it.
 
     policy: block `policy`. Raises ModelError for a folder that cannot be loaded, PolicyError for a server that does not
     answer or cannot take the checkpoint's weights.

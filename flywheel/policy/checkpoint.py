@@ -27,8 +27,9 @@ def resolve_checkpoint(base: Path | str, root: Path | None = None) -> Path:
     """Return the folder of a checkpoint: of a path, or the snapshot of a Hugging Face repository.
 
     base: a path, or a repository's name, which is looked up in the hub's cache on this machine and fetched where it is
-    not there. What begins with the name of a folder that is there (`models/none`) is a path. root: the folder that
-    relative paths count from. Raises ModelError where there is neither a folder nor such a repository within reach.
+    not there. What begins with the name of a folder that is there (`models/none`) is a path, and is returned even where
+    there is nothing; what lies in it is not looked at (`check_checkpoint`). root: the folder that relative paths count
+    from; None: the current one. Raises ModelError where such a repository is not within reach.
     """
     folder = (root or Path()) / base
     if folder.exists() or folder.parent.exists() or not _HUB_NAME.fullmatch(str(base)):
@@ -76,7 +77,11 @@ def check_checkpoint(folder: Path | str, *, weights: bool = True) -> dict[str, A
 
 
 def checkpoint_digest(folder: Path | str) -> str:
-    """Name the weights in `folder`: the first 16 hexadecimal digits of the SHA-256 over its safetensors files."""
+    """Name the weights in `folder`: the first 16 hexadecimal digits of the SHA-256 over its safetensors files.
+
+    Files are read whole once in a process, and again where they change; configuration and tokeniser do not count.
+    Raises ModelError where there are no weights, or a shard is missing.
+    """
     return cached_sha256(*weight_files(folder))[:16]
 
 
@@ -108,7 +113,7 @@ def has_tokenizer(folder: Path) -> bool:
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
-    """Read the JSON object in the file `path`. Raises ModelError naming the file where there is none."""
+    """Read the JSON object in the file `path`. Raises ModelError naming the file where it is missing or holds none."""
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, OSError) as error:
@@ -148,6 +153,6 @@ def _check_header(file: Path) -> int:
 
 
 def summarise_error(error: Exception) -> str:
-    """Return the first line of a library's error, cut to a length that can be read."""
+    """Return the first line of a library's error, of 300 characters at most; its class where it says nothing."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     return (lines[0].strip() if lines else type(error).__name__)[:300]

@@ -52,7 +52,7 @@ def open_pass_pool(count: int) -> ThreadPoolExecutor | None:
     """Open a pool of `count` threads with one core each; None for one, since the caller's own thread will do.
 
     Setting the number of threads in one thread also sets it for all that begin later. So these begin at once, and the
-    number is put back.
+    number is put back. The caller shuts the pool down.
     """
     if count < 2:
         return None
@@ -89,18 +89,17 @@ def supports_flash_attention(device: torch.device, dtype: torch.dtype) -> bool:
 
 
 def enable_tf32(device: torch.device) -> None:
-    """Let this process multiply float32 matrices on a GPU in TF32 (factors of 10 bits, sums of 23). device: none but a
-    GPU.
+    """Let this process multiply float32 matrices on a GPU in TF32 (factors of 10 bits, sums of 23), from now on.
 
-    Training is three times as fast, and log-probabilities move by a seventeenth of what bfloat16 moves them
-    (docs/scaling.md). NVIDIA_TF32_OVERRIDE=0 forbids it.
+    device: for one that is no GPU nothing happens. Training is three times as fast, and log-probabilities move by a
+    seventeenth of what bfloat16 moves them (docs/scaling.md). NVIDIA_TF32_OVERRIDE=0 forbids it.
     """
     if is_cuda(device):
         torch.backends.cuda.matmul.allow_tf32 = True  # torch fails where a library asks for it the new way as well
 
 
 def install_window_attention(model: PreTrainedModel) -> None:
-    """Replace the vision attention of a Qwen-VL `model` by one that works window by window (`window_attention`)."""
+    """Replace, in place, the vision attention of a Qwen-VL `model` by one that works window by window."""
     model.set_attn_implementation({"vision_config": WINDOW_ATTENTION})
 
 

@@ -313,9 +313,9 @@ def _check_match(
 def collate_sequences(items: Sequence[EncodedSequence], side: Literal["left", "right"]) -> dict[str, torch.Tensor]:
     """Pad sequences into one batch for the model.
 
-    items: of any lengths. side: left for generation, right for training. Returns input_ids, attention_mask,
-    mm_token_type_ids: int64 [batch, longest]; and, where there are images, pixel_values and image_grid_thw of all of
-    them in order. Padding is id 0 and masked.
+    items: of any lengths, at least one. side: where padding goes: left for generation, right for training. Returns
+    input_ids, attention_mask, mm_token_type_ids: int64 [batch, longest]; and, where there are images, pixel_values and
+    image_grid_thw of all of them in order. Padding is id 0 and masked.
     """
     longest = max(len(item) for item in items)
     ids = np.zeros((len(items), longest), dtype=np.int64)

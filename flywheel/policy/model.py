@@ -176,7 +176,10 @@ def tiny_config() -> Qwen3VLConfig:
 
 
 def make_tiny_model(seed: int) -> Qwen3VLForConditionalGeneration:
-    """Make a tiny Qwen3-VL with random weights, in float32; the same `seed` gives the same weights."""
+    """Make a tiny Qwen3-VL with random weights, in float32; the same `seed` gives the same weights.
+
+    Torch's own random state stays as it is.
+    """
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = Qwen3VLForConditionalGeneration(tiny_config())
@@ -224,11 +227,12 @@ def _sine_positions(side: int, width: int) -> torch.Tensor:
 def load_model(
     folder: Path | str, *, dtype: Literal["float32", "bfloat16"] = "float32", device: str = "cpu"
 ) -> PreTrainedModel:
-    """Load the checkpoint in `folder`, in evaluation mode.
+    """Load the checkpoint in `folder`, in evaluation mode; nothing is fetched.
 
     dtype: of the weights in memory, whatever is on disk; training wants float32: its weights, and log-probabilities to
-    1e-4. device: cpu, cuda, or auto (cuda if there is one). Raises ModelError, in one line, for a folder that is not a
-    model of the Qwen-VL family, or whose weights are cut off, incomplete or of other shapes.
+    1e-4. device: cpu, cuda, or auto (cuda if there is one). Weights that have no place in the model are left out, with
+    a warning. Raises ModelError, in one line, for a device that is not there, a folder that is not a model of the
+    Qwen-VL family, or whose weights are cut off, incomplete or of other shapes.
     """
     place = resolve_device(device)
     checkpoint.check_checkpoint(folder)
@@ -268,8 +272,8 @@ def save_checkpoint(
 ) -> Path:
     """Write weights, tokeniser and image processor to `folder`, whole or not at all; returns the folder.
 
-    model: the network. encoder: its tokeniser and image processor. folder: replaced where it is there. dtype: of the
-    file; loading gives float32 again.
+    model: the network. encoder: its tokeniser and image processor. folder: replaced where it is there, with all in it;
+    missing folders above it are made. dtype: of the file; loading gives float32 again.
     """
     folder = Path(folder)
     with atomic_folder(folder) as staged:

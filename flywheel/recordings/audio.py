@@ -350,7 +350,7 @@ def speech_segments(
     shortest_s: float = 0.2,
     longest_s: float = 20.0,
 ) -> list[tuple[float, float]]:
-    """Find the utterances: (start, end) in seconds of each, in order, not overlapping.
+    """Find the utterances: (start, end) in seconds of each, in order, not overlapping; [] for silence or no samples.
 
     samples: float32 mono [n] in [-1, 1], `rate` a second. A frame is speech where its level is well over the noise
     floor of the recording (a low percentile of the levels) and not far under its loud parts. Pauses shorter than

@@ -87,7 +87,8 @@ def find_idle_steps(steps: Sequence[Step]) -> list[int]:
 def recording_fingerprint(task: Mapping[str, Any], steps: Sequence[Step]) -> str:
     """Hash a task's content with the actions: the same for two recordings of one task, whoever made them.
 
-    task: row of the table `tasks`. steps: of the recording, in order; only their actions count.
+    task: row of the table `tasks`. steps: of the recording, in order; only their actions count. Returns sha256 in
+    hexadecimal digits.
     """
     content = [task["world"], task["template"], task["params"], [step.action for step in steps]]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()

@@ -235,8 +235,9 @@ _INTERFACE = frozenset(
 def find_duplicates(recordings: Iterable[tuple[str, str, bool]], seen: Mapping[str, str]) -> list[str]:
     """Tell which recordings are of the same task with the same actions as an earlier one; the first one stands.
 
-    recordings: (session, fingerprint, whether it is usable) of each, in their order. seen: fingerprint -> session of
-    those before them. Returns why each is a duplicate; "" where it is none.
+    recordings: (session, fingerprint, whether it is usable) of each, in their order; one that is not usable neither is
+    a duplicate nor has one. seen: fingerprint -> session of those before them; it is not changed. Returns, for each in
+    their order, why it is a duplicate; "" where it is none.
     """
     known, reasons = dict(seen), []
     for session, fingerprint, usable in recordings:
@@ -259,7 +260,7 @@ def mark_duplicates(ingested: Sequence[IngestedSession], seen: Mapping[str, str]
 
 
 def duplicate_review(trajectory_id: str, reason: str) -> dict[str, Any]:
-    """Build the row of `reviews` that takes a duplicate out of training.
+    """Build the row of `reviews` that takes a duplicate out of training; it is not written.
 
     trajectory_id: of the duplicate. reason: what it repeats, in words.
     """

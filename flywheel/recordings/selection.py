@@ -40,11 +40,15 @@ def choose_sessions(
 ) -> list[SessionFolder]:
     """Choose the recorded sessions that an iteration ingests, by name, none that an earlier iteration used.
 
-    folder: of the recordings, seen from the workspace. limit, imports: how many recorded and imported sessions at most.
-    later: true for sessions that come after all others, where there are more than `limit`. A choice once made stands; a
-    damaged session that was set aside and is mended since is chosen again, and until the stage `ingest` is recorded,
-    chosen sessions are taken as they lie there now, so that they can be mended. Raises BadInput where the folder is
-    missing (and sessions are wanted), DataError where a session that was chosen is gone.
+    The choice is written to the iteration's `sessions.json`, with a hash of each session's files, and stands: called
+    again it is read, and until the stage `ingest` is recorded, the chosen sessions are taken as they lie there now, so
+    that they can be mended. A damaged session that was set aside by an earlier iteration and is mended since is chosen
+    again.
+
+    folder: of the recordings, seen from the workspace. limit, imports: how many recorded and imported sessions at most;
+    fewer where there are no more. later: true for sessions that come after all others, where there are more than
+    `limit`. Raises BadInput where the folder is missing (and sessions are wanted), DataError where a session that was
+    chosen is gone.
     """
     path = _path(ws, iteration)
     if not path.exists():
@@ -59,7 +63,10 @@ def choose_sessions(
 
 
 def read_chosen_sessions(ws: Workspace, iteration: int) -> list[SessionFolder]:
-    """Read the sessions of an iteration, as they were chosen. Raises DataError where their list is not one."""
+    """Read the sessions of an iteration, as they were chosen, sorted by folder.
+
+    Raises DataError where their list is missing or is not one.
+    """
     path = _path(ws, iteration)
     try:
         return [SessionFolder(**raw) for raw in json.loads(path.read_text(encoding="utf-8"))["sessions"]]
@@ -70,7 +77,10 @@ def read_chosen_sessions(ws: Workspace, iteration: int) -> list[SessionFolder]:
 
 
 def check_sessions_unchanged(ws: Workspace, sessions: Iterable[SessionFolder]) -> None:
-    """Check that the sessions' files are as they were when chosen. Raises DataError naming one that changed."""
+    """Check that the sessions' files, which are all read, are as they were when chosen.
+
+    Raises DataError naming the first session that changed or is missing.
+    """
     for session in sessions:
         if folder_digest(ws.resolve(session.path)) != session.sha256:
             raise DataError(

@@ -34,7 +34,7 @@ def length_penalty(length: int, shaping: ShapingConfig) -> float:
 def reward_at_end(outcome: float, steps: int) -> tuple[float, ...]:
     """Give the whole outcome with the last step: one reward a step, [steps].
 
-    outcome: score of the episode. steps: how many it has.
+    outcome: score of the episode. steps: how many it has; of 0 there is none to get it.
     """
     return (*(0.0 for _ in range(steps - 1)), outcome) if steps else ()
 
@@ -43,9 +43,9 @@ def reward_as_earned(outcome: float, scores: Sequence[float | None]) -> tuple[fl
     """Split the outcome over the steps by what each added to the score; the last gets what is missing to the outcome.
 
     outcome: score of the episode. scores: [steps], of the state that each step was chosen on; None, where none is
-    known, is the one before it. Returns [steps]. The sum is the outcome less the first score, which is the same for all
-    trajectories of a task, so no policy is preferred that the outcome alone would not prefer (potential-based shaping,
-    Ng et al. 1999, at gamma 1).
+    known, is the one before it, 0 where there is none before. Returns [steps]. The sum is the outcome less the first
+    score, which is the same for all trajectories of a task, so no policy is preferred that the outcome alone would not
+    prefer (potential-based shaping, Ng et al. 1999, at gamma 1).
     """
     known: list[float] = []
     for score in scores:

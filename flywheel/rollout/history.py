@@ -99,9 +99,10 @@ def build_step_context(
 ) -> Context:
     """Build the context that follows the steps `before`. For every step of a trajectory, use a `PromptHistory`.
 
-    instruction: the task. images: PNG by sha256, of those steps. screen: PNG that is seen now; None where there is
-    none. policy: block `policy`. observation: text to read, if any. count: tokens of a context (`Encoder.count`).
-    summarizer: of what is too old for a line; rules where there is none.
+    instruction: the task. before: in their order; [] at the beginning. images: PNG by sha256, of those steps. screen:
+    PNG that is seen now; None where there is none. policy: block `policy`. observation: text to read, if any. count:
+    tokens of a context (`Encoder.count`); without it an upper bound is taken. summarizer: of what is too old for a
+    line; rules where there is none. Raises BadInput as `build_context` does.
     """
     history = PromptHistory(instruction, images, policy, count=count, summarizer=summarizer)
     stored = None

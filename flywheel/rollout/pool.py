@@ -86,9 +86,9 @@ async def run_rollout(
 
     tasks: of any environment kinds. policy: answers with the model. environments: lends an environment for each task.
     iteration, run_id: stand in the episodes' rows. temperature: of sampling; 0 is greedy. on_episode: called with each
-    as it ends. stats: counters that are added to. After a crash an episode starts again in a fresh environment,
-    rollout.retries times; then its status is `crashed`, with the error. Raises PolicyError: without a policy no episode
-    can go on.
+    as it ends, crashed ones included. stats: counters that are added to. Nothing is stored. After a crash an episode
+    starts again in a fresh environment, rollout.retries times; then its status is `crashed`, with the error. Raises
+    PolicyError, and ends the other episodes: without a policy no episode can go on.
     """
     stats, before = stats or RolloutStats(), _event_counts(environments)
     places = EpisodeSlots(settings, (task.environment for task in tasks))
@@ -212,7 +212,8 @@ def open_rollout_worker(model: Path, tasks: Iterable[Task], settings: Settings, 
     """Open the model in a folder, and environments of the kinds that the tasks are played in.
 
     model: the checkpoint's folder. root: the folder that relative paths in the settings count from. Yields a worker,
-    closed at the end of the block. Raises as `open_policy` does, and EnvError where an environment cannot be opened.
+    with an event loop in a thread of its own, closed at the end of the block. Raises as `open_policy` and
+    `open_environments` do, and EnvError where an environment cannot be opened.
     """
     with (
         start_blocking_portal() as loop,

@@ -55,10 +55,12 @@ def merge_checkpoints(folders: Sequence[Path], weights: Sequence[float], out: Pa
     """Write the weighted mean of checkpoints, theta = sum_k w_k theta_k, to the folder `out` (section 2.6).
 
     folders: of the checkpoints; what is not a weight is copied from the first. weights: one a checkpoint, 0 or more,
-    sum 1. The sum is taken in float64 and stored in the checkpoints' type, in shards as the first one's: no more is in
-    memory than one of these and one tensor. Integer tensors must be equal. Raises BadInput for weights that are not
-    finite, negative, or do not sum to 1; ModelError for checkpoints of different tensors, shapes, types or
-    configurations, for a weight that is not finite, and for a mean that the type cannot hold.
+    sum 1. out: written whole or not at all, replaced where it is there; missing folders above it are made, and what a
+    killed call left beside it is removed. The sum is taken in float64 and stored in the checkpoints' type, in shards as
+    the first one's: no more is in memory than one of these and one tensor. Integer tensors must be equal. Raises
+    BadInput for no checkpoints, another number of weights, and weights that are not finite, negative, or do not sum to
+    1; ModelError for checkpoints of different tensors, shapes, types or configurations, for a weight that is not
+    finite, and for a mean that the type cannot hold.
     """
     if len(folders) != len(weights) or not folders:
         raise BadInput(f"{len(folders)} checkpoints but {len(weights)} weights", where="merge")

@@ -45,11 +45,12 @@ def train_supervised(
 ) -> list[float]:
     """Train a checkpoint on each batch once, write the result to `out_folder`, and return the loss of each step.
 
-    model_folder: the checkpoint. dataset: its batches, in order. settings: block `ct` or `sft`. A killed run that is
-    called again with the same arguments resumes from the state in `state_folder` and ends with the same weights; the
-    caller deletes the state. on_metric: called after each step. Raises TrainingError where the data set is empty, the
-    loss is not finite, or one of several processes ends (on the nodes of a cluster WorkerLost, and ClusterError where a
-    node cannot take part).
+    model_folder: the checkpoint. out_folder: replaced where it is there. dataset: its batches, in order. settings:
+    block `ct` or `sft`. state_folder: a killed run that is called again with the same arguments resumes from the state
+    in it (saved every `save_every` steps) and ends with the same weights and losses; the state of other arguments is
+    not taken up, and the caller deletes it. on_metric: called after each step that is taken in this call. Raises
+    TrainingError where the data set is empty, the loss is not finite, or one of several processes ends (on the nodes of
+    a cluster WorkerLost, and ClusterError where a node cannot take part).
     """
     name = out_folder.name
     steps = len(dataset)

@@ -237,8 +237,9 @@ def parse_response(text: str, grammar: Grammar | int) -> ParsedResponse:
     """Parse one model output into a thought and an action.
 
     text: as sampled. grammar: or a plain number, as `as_grammar` takes it. What stands before the end of thinking is
-    thought; the first action behind it counts, unless `finished` or `call_user`, which stand alone, is among several. A
-    box gives its centre. Never raises: a text without an action has the reason as its error.
+    thought; the first action behind it counts, unless `finished` or `call_user`, which stand alone, is among several:
+    that is an error. A box gives its centre. Never raises: a text without a valid action has a ParseError, with the
+    reason, in the place of its action.
     """
     grammar = as_grammar(grammar)
     if not grammar.thinks:

@@ -18,10 +18,12 @@ _INSTALL_FIX = "install one (`apt install chromium-headless-shell` or `playwrigh
 
 
 def find_chromium(settings: SandboxSettings) -> Path:
-    """Find `sandbox.executable`, or else chromium-headless-shell, chromium, google-chrome or playwright's.
+    """Find the browser's executable: that of `sandbox.executable`, or else the first one that is installed.
 
-    A binary under lib/chromium goes before a shell wrapper of the same name, which would orphan it when killed.
-    Raises BadInput that says what to type where there is none.
+    `sandbox.executable` is a path (relative to the current folder) or a name on PATH. Where it is empty,
+    chromium-headless-shell, chromium and google-chrome are looked for on PATH, then what `playwright install` fetched.
+    A binary under lib/chromium goes before a shell wrapper of the same name, which would orphan it when killed. Nothing
+    is started. Raises BadInput that says what to type where there is none, or none of the name that is set.
     """
     if settings.executable:
         found = shutil.which(settings.executable)

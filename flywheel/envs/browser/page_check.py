@@ -371,9 +371,10 @@ async def check_page(
 ) -> PageCheck:
     """Try one task of a manifest, and return what is wrong with its page.
 
-    picture: a file for the first screen; None: it is not saved. say: called with each finding's title and text. check:
-    run the conformance suite too. Raises BadInput where there is nothing to try (packages not fetched, a first page
-    that is not there), EnvError where no browser starts; whatever the page does is in the result.
+    Opens the page's server and a browser for it, and ends both. picture: PNG file for the first screen, replaced, its
+    folders made; None: it is not saved. say: called with each finding's title and text. check: run the conformance
+    suite too. Raises BadInput where there is nothing to try (packages not fetched, a first page that is not there),
+    EnvError where no browser starts; whatever the page does is in the result.
     """
     trial = PageCheck()
     async with ManifestPages({manifest.name: manifest}) as pages, BrowserPool(settings.sandbox, pages) as pool:

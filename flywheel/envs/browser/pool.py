@@ -673,6 +673,8 @@ async def open_browser_pool(settings: Settings, root: Path | None = None) -> Asy
     """Open the pages' servers and the browser pool: `async with open_browser_pool(settings) as pool:`.
 
     root: the folder that relative paths in the settings count from, which is the workspace; None: the current one.
+    Removes folders that killed processes left, and starts the fewest browsers in the background. At the end of the
+    block all sessions and browsers are ended; who still holds a page gets EnvError.
     """
     async with open_page_sources(settings, root) as source, BrowserPool(settings.sandbox, source, root) as pool:
         yield pool

@@ -214,7 +214,11 @@ _ENV_CLASSES = {
 
 
 def check_manager_settings(settings: Settings) -> None:
-    """Check what of the manager's settings can be checked before a run begins. Raises BadInput."""
+    """Check what of the manager's settings can be checked before a run begins; the manager is not asked.
+
+    Raises BadInput where no manager is named or its token is not in the environment; for `sandbox.manager: cluster`,
+    where the engine is not ray or stages run side by side.
+    """
     if settings.sandbox.manager != CLUSTER_MANAGER:
         _manager_address_and_token(settings)
     elif settings.cluster.engine != "ray":

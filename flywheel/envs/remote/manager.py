@@ -248,7 +248,9 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 def manager_application(ledger: LeaseLedger, token: str) -> web.Application:
     """Make the manager's HTTP application, which closes the ledger at its end.
 
-    token: that nodes and players send as a bearer's. Answers that are no success have `error`; 409: try again later.
+    token: that nodes and players send as a bearer's. Answers that are no success are JSON with `error`, of 400 also
+    `where` and `fix`: 400 input that is refused, 401 another token, 409 no environment is free (try again later), 422 a
+    request that cannot be read.
     """
     manager = _ManagerHandlers(ledger, token)
 

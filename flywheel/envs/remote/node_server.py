@@ -157,10 +157,15 @@ async def _post_to_manager(client: aiohttp.ClientSession, path: str, body: Mappi
 async def open_node(
     name: str, token: str, settings: Settings, names: Iterable[str], root: Path | None = None, film: int = 0
 ) -> AsyncIterator[tuple[EnvNode, dict[str, tuple[int, str]]]]:
-    """Open a node; yields it, and by back-end how many environments it has and the hash of its settings.
+    """Open the environments of this machine as a node, which neither listens nor knows its manager yet (`run_node`).
 
-    name: of the node. token: the manager's. names: back-ends that it plays. root: the folder that relative paths in the
-    settings count from. film: bytes of each session's episode that are kept; 0 is none.
+    Yields the node, and by back-end (its number of environments, the hash of its settings), which is what the manager
+    is told. At the end of the block its sessions are ended and its environments closed.
+
+    name: of the node. token: the manager's, by which leases are signed. names: back-ends that it plays. root: the
+    folder that relative paths in the settings count from; None: the current one. film: bytes of each session's episode
+    that are kept for those who watch, the newest steps, one at least; 0 is none. Raises BadInput for a back-end that is
+    not there or wrong settings of one, EnvTimeout where one does not open, or close, within its deadline.
     """
     names = list(names)
     found = {one: registry.find_backend(one) for one in names}
@@ -180,7 +185,7 @@ _MAX_WAITING_CONNECTIONS = 2048  # connections that wait to be taken
 
 @asynccontextmanager
 async def serve_application(application: web.Application, host: str, port: int = 0) -> AsyncIterator[str]:
-    """Serve an application until the block ends; yields its address.
+    """Serve an application until the block ends; yields its address, `http://HOST:PORT` with `host` as it is given.
 
     host, port: where it listens; port 0 takes a free one. Raises BadInput where the port is in use.
     """
@@ -204,11 +209,13 @@ async def run_node(
     address: str = "",
     ready: Callable[[str], None] = lambda address: None,
 ) -> None:
-    """Run a node until it was drained.
+    """Run a node until the manager has drained it and its last session has ended, or until it is cancelled.
 
-    opening: `open_node(...)`. token: the manager's. manager: its address. host, port: where the node listens; port 0
-    takes a free one. address: where players find it; empty: where it listens. ready: called with the address. Raises
-    BadInput where the manager refuses the node or the port is in use, and what `opening` raises.
+    It registers with the manager, and again where that has forgotten it; one that does not answer is tried again for
+    ever. opening: `open_node(...)`, entered and left here. token: the manager's. manager: its address. host, port:
+    where the node listens; port 0 takes a free one. address: where players find it; empty: where it listens. ready:
+    called with the address. Raises BadInput where the manager refuses the node or the port is in use, and what
+    `opening` raises.
     """
     async with opening as (made, places), serve_application(made.application(), host, port) as own:
         empty = asyncio.Event()

@@ -22,7 +22,10 @@ _FEWEST = 4  # trajectories of a level that must have been judged before it open
 
 
 def read_open_levels(ws: Workspace, iteration: int) -> dict[str, int]:
-    """Read the highest open level of each suite after an iteration. Raises DataError for a file that cannot be read."""
+    """Read the highest open level of each suite after an iteration; a suite that is absent begins with its lowest.
+
+    Raises DataError for a file that is missing or damaged.
+    """
     path = ws.levels(iteration)
     try:
         found = json.loads(path.read_text(encoding="utf-8"))["open"]
@@ -34,7 +37,10 @@ def read_open_levels(ws: Workspace, iteration: int) -> dict[str, int]:
 
 
 def write_open_levels(ws: Workspace, iteration: int, found: Mapping[str, int]) -> None:
-    """Write the highest open level of each suite after `iteration`. found: level by suite."""
+    """Write the highest open level of each suite after `iteration` to its `levels.json`, which is replaced.
+
+    found: level by suite. Raises DiskFull.
+    """
     write_json(ws.levels(iteration), {"open": dict(sorted(found.items()))})
 
 
@@ -45,9 +51,9 @@ def lowest_level(settings: Settings, world: str) -> int:
 
 
 def is_above_open_level(settings: Settings, opened: Mapping[str, int], task: Task) -> bool:
-    """Tell whether a task is of a level that is not open yet in its suite; False where all are open, or it has no
-    levels.
+    """Tell whether a task is of a level that is not open yet in its suite.
 
+    False where all are open (`synthesis.level_unlock_success` is 0), and for a task of no suite, which has no levels.
     opened: highest open level by suite; absent: its lowest.
     """
     if not settings.synthesis.level_unlock_success or task.world not in registry.list_task_suites():
@@ -58,11 +64,11 @@ def is_above_open_level(settings: Settings, opened: Mapping[str, int], task: Tas
 def raise_open_levels(
     settings: Settings, before: Mapping[str, int], outcomes: Iterable[tuple[Task, bool]]
 ) -> dict[str, int]:
-    """Return the open levels after an iteration.
+    """Return the open levels after an iteration: by suite the highest one, which rises by one at most.
 
-    before: those that its tasks were made of. outcomes: of each of its judged trajectories, the task and V. The next
-    level opens where at least synthesis.level_unlock_success of the trajectories of the highest open one solved their
-    task; where that is 0 all are open.
+    before: those that its tasks were made of; suites without outcomes keep theirs. outcomes: of each of its judged
+    trajectories, the task and V. The next level opens where four or more trajectories of the highest open one were
+    judged, and at least synthesis.level_unlock_success of them solved their task; where that is 0 all are open.
     """
     judged: dict[tuple[str, int], list[bool]] = defaultdict(list)
     for task, solved in outcomes:

@@ -28,7 +28,10 @@ _MIN_TEMPLATES = 4  # templates that a suite must have before a share of them is
 
 
 def list_templates(settings: Settings, world: TaskSuite) -> Mapping[str, TaskTemplate]:
-    """List the templates of the suite `world` that tasks are made of. Raises BadInput for a name that no suite has."""
+    """List the templates of the suite `world` that tasks are made of: all but `synthesis.excluded_templates`, by name.
+
+    Raises BadInput for a name there that no suite has.
+    """
     out = _templates_of_world(settings.synthesis.excluded_templates, world, "excluded_templates")
     return {name: spec for name, spec in world.templates.items() if name not in out}
 
@@ -36,8 +39,9 @@ def list_templates(settings: Settings, world: TaskSuite) -> Mapping[str, TaskTem
 def held_out_templates(settings: Settings, world: TaskSuite) -> frozenset[str]:
     """Return the templates of the suite `world` that evaluation alone draws.
 
-    They are those named, or a share of those that have one of the levels asked for, the same for all seeds. Raises
-    BadInput for a name that no suite has.
+    They are those that `synthesis.held_out` names, or, where it is a share, that share of the templates that have one
+    of the levels asked for (at least one), the same for all seeds; none where the share is 0 or there are few
+    templates. Raises BadInput for a name that no suite has.
     """
     chosen = settings.synthesis.held_out
     if not isinstance(chosen, float | int):
@@ -54,7 +58,10 @@ def held_out_templates(settings: Settings, world: TaskSuite) -> frozenset[str]:
 
 
 def is_held_out(settings: Settings, task: Task) -> bool:
-    """Tell whether no training task has the task's template. A third-party page's template is its own."""
+    """Tell whether a task's template is held out, so that no training task has it; False for a third-party page's.
+
+    Raises BadInput for a name in the settings that no suite has.
+    """
     return task.world in registry.list_task_suites() and task.template in held_out_templates(
         settings, registry.get_task_suite(task.world)
     )
@@ -90,8 +97,9 @@ def _split_template_name(name: str, parameter: str) -> tuple[str, str]:
 def make_page_task(manifest: PageManifest, variant: str, seed: int, split: str, domain: str = "") -> Task:
     """Make one task of a manifest. Its instruction is "" where the page gives it.
 
-    variant: of the page. seed: any integer. split: train or eval. domain: by default the one that the manifest names.
-    Raises BadInput for packages that are not fetched.
+    Its id is a hash of the manifest's name, variant, level and seed; neither domain nor split changes it. variant: of
+    the page; that the manifest has it is not checked. seed: any integer. split: train or eval. domain: by default the
+    one that the manifest names. Raises BadInput for packages that are not fetched, or have another checksum.
     """
     params = {"variant": variant, "seed": seed}
     identity = json.dumps([manifest.name, variant, manifest.level, seed])
@@ -113,7 +121,11 @@ def make_page_task(manifest: PageManifest, variant: str, seed: int, split: str, 
 
 
 def page_checksum(manifest: PageManifest) -> str:
-    """Hash (sha256) what a task was made for: the manifest, and the files of its page where they are ours to serve."""
+    """Hash what a page's task was made for: the manifest, and the files of its page where they are ours to serve.
+
+    Returns sha256 in hexadecimal digits; where the manifest lies does not count. Raises BadInput for packages that are
+    not fetched, where it gives no checksum of theirs.
+    """
     if manifest.url or manifest.server:
         files = packages.hash_served_folder(manifest.template) if manifest.template else ""
     else:
@@ -125,9 +137,11 @@ def page_checksum(manifest: PageManifest) -> str:
 async def fetch_page_instructions(
     tasks: Iterable[Task], lease: Callable[[Task], AbstractAsyncContextManager[Any]]
 ) -> list[Task]:
-    """Return the tasks with the instructions that their pages give. lease: lends an environment (`EnvProvider.env`).
+    """Return the tasks, in their order, with the instructions that their pages give.
 
-    Raises EnvError where a page cannot be opened or read.
+    One that has an instruction stays as it is. Pages are opened all at once, as far as `lease` lends. lease: lends an
+    environment (`EnvProvider.env`). Raises EnvError where a page cannot be opened or read, or opens dialogs without
+    end.
     """
 
     async def one(task: Task) -> Task:
@@ -165,10 +179,11 @@ Turn = tuple[TaskSuite | PageManifest, list[Slot]]  # what is drawn from, and wh
 def make_tasks(
     settings: Settings, iteration: int, split: str, root: Path | None = None, opened: Mapping[str, int] | None = None
 ) -> list[Task]:
-    """Make the tasks of an iteration's split, each with its own content.
+    """Make the tasks of an iteration's split, each with its own content, turn by turn over domains and their suites.
 
-    split: train, eval or gate. root: the workspace, for synthesis.manifests. opened: with
-    synthesis.level_unlock_success, the highest level of training tasks by suite; absent: its lowest (`curriculum.py`).
+    split: train, eval or gate. root: the workspace, for synthesis.worlds and synthesis.manifests; None: the current
+    folder. opened: with synthesis.level_unlock_success, the highest level of training tasks by suite; absent: its
+    lowest (`curriculum.py`). The same arguments give the same tasks; instructions that pages give are "".
 
     Train tasks are new in each iteration. synthesis.fixed_template_fraction of a suite's are of the same templates and
     levels in each, so that iterations can be compared; the others go on where the iteration before it stopped. Eval
@@ -178,7 +193,8 @@ def make_tasks(
     such a content is passed over, and there may be fewer than promotion.tasks. They too are of the split eval.
 
     Raises BadInput for an unknown split, a suite in two domains, levels that no suite has, a held-out template that
-    there is not, or a wrong manifest.
+    there is not, too few different tasks of a template for train or eval, pages that are not fetched, or a wrong
+    manifest.
     """
     if split not in SPLITS:
         raise BadInput(f"no split is called {split!r}", where="make_tasks", fix=f"use {', '.join(SPLITS)}")
@@ -209,10 +225,11 @@ def make_tasks(
 
 
 def fresh_tasks(settings: Settings, iteration: int, count: int, root: Path | None = None) -> list[Task]:
-    """Draw at most `count` tasks that had no part in making or choosing an iteration's model.
+    """Draw at most `count` tasks that had no part in making or choosing an iteration's model; fewer where no more fit.
 
-    They are drawn as its gate tasks are, none with the content of one of these or of an eval task. root: the workspace,
-    for synthesis.manifests.
+    They are drawn as its gate tasks are, the same at each call, none with the content of one of these or of an eval
+    task. root: the workspace, for synthesis.worlds and synthesis.manifests; None: the current folder. Raises BadInput
+    as `make_tasks` does.
     """
     looked_at = {
         task_content(task) for split in ("eval", "gate") for task in make_tasks(settings, iteration, split, root)
@@ -422,11 +439,12 @@ def make_task(
     domain: str = "",
     threshold: float = 1.0,
 ) -> Task:
-    """Make one task. Its id is its content: suite, template, level, seed, params.
+    """Make one task. Its id is a hash of its content: suite, template, level, seed, params.
 
-    world: a suite, or the manifest of a third-party page. template: for a page, its variant. seed: any integer. split:
-    train or eval. domain: by default the one that the suite is listed in. threshold: of a template that names none; a
-    manifest says itself what success is. Raises BadInput for a template or a level that the suite has not.
+    world: a suite, or the manifest of a third-party page. template: for a page, its variant. level: of a page not used.
+    seed: any integer. split: train or eval. domain: by default the one that the suite is listed in. threshold: of a
+    template that names none; a manifest says itself what success is. Raises BadInput for a template or a level that the
+    suite has not, or a page's packages that are not fetched.
     """
     if isinstance(world, PageManifest):
         return make_page_task(world, template, seed, split, domain)
@@ -453,17 +471,23 @@ def make_task(
 
 
 def task_content(task: Task) -> str:
-    """Return what the agent meets, without the seed: two tasks of equal content are the same task."""
+    """Return what the agent meets, without the seed, as JSON text.
+
+    Two tasks of equal content are the same task.
+    """
     return json.dumps([task.world, task.template, task.level, task.params], sort_keys=True)
 
 
 def task_to_row(task: Task) -> dict[str, Any]:
-    """Make a row of the table `tasks` of `task`."""
+    """Make a row of the table `tasks` of `task`; its params become JSON text."""
     return {**vars(task), "params": json.dumps(task.params, sort_keys=True)}
 
 
 def task_from_row(row: Mapping[str, Any]) -> Task:
-    """Make a task of a row of the table `tasks`; further columns, such as iteration, are ignored."""
+    """Make a task of a row of the table `tasks`; further columns, such as iteration, are ignored.
+
+    Raises KeyError for a column that is missing, ValueError or TypeError for `params` that are not JSON text.
+    """
     fields = {name: row[name] for name in Task.__dataclass_fields__}
     return Task(**{**fields, "params": json.loads(row["params"])})
 
@@ -477,10 +501,11 @@ def _seed(split: str, key: str) -> int:
 
 
 def check_task_settings(settings: Settings, iteration: int, root: Path) -> frozenset[str]:
-    """Draw the iteration's tasks as a check, less the instructions that pages give; returns the back-ends that they
-    need.
+    """Draw the iteration's tasks as a check, less the instructions of pages; returns the back-ends that they need.
 
-    root: the workspace. Raises BadInput naming the parameter.
+    Loads the suites of `synthesis.worlds`; nothing is written, fetched or started. root: the workspace. Raises BadInput
+    naming the parameter, such as for pages that are not fetched, a domain without a task, levels or templates that no
+    suite has, or too few different tasks.
     """
     chosen = settings.synthesis
     with errors_of_setting("synthesis.worlds"):

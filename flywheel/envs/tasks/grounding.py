@@ -105,7 +105,8 @@ class GroundingExample:
 def make_grounding_examples(n: int, seed: int, settings: Settings) -> list[GroundingExample]:
     """Make `n` examples, of every kind of scene and every level in turn, three questions a screen at most.
 
-    seed: the same arguments give the same examples. Raises EnvError where Chromium fails, BadInput where there is none.
+    Starts a Chromium for the time of the call, which blocks; none for 0. seed: the same arguments give the same
+    examples. Raises EnvError where Chromium fails, BadInput where there is none.
     """
     rng = random.Random(f"general {seed}")
     kinds, per_screen = list(layouts.SCENE_KINDS), 3

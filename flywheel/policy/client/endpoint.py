@@ -309,10 +309,10 @@ class PolicyEndpoint(ChatEndpoint):
 
 
 def describe_policy_server(policy: config.PolicySettings) -> str:
-    """Ask the one server of `policy.endpoint` what it serves, and say it in one line.
+    """Ask the one server of `policy.endpoint` what it serves, and say it in one line: address, model, owner, weights.
 
-    policy: block `policy`. Raises PolicyError where it does not answer or has no such model. Must not be called from a
-    running event loop.
+    policy: block `policy`. Raises PolicyError where it does not answer or has no such model, BadInput for an endpoint
+    that is no address. Must not be called from a running event loop.
     """
     endpoint = PolicyEndpoint(policy)
 

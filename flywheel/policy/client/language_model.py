@@ -168,7 +168,10 @@ Steps since:
 
 
 def open_summarizer(settings: config.Settings) -> Summarizer:
-    """Open the summarizer that `policy.summarizer` names. All callers in a process share a model's answers."""
+    """Open the summarizer that `policy.summarizer` names; no server is asked yet, and there is nothing to close.
+
+    All callers in a process share a model's answers. Raises BadInput for an endpoint that is not an address.
+    """
     policy = settings.policy
     if policy.summarizer == "rules":
         return RuleSummarizer(policy.summary_max_chars)

@@ -208,7 +208,7 @@ def make_prompt(model: PreTrainedModel, encoded: EncodedSequence, end_id: int, k
     """Prepare an encoded prompt for the engine: positions, screens and the places where its prefix may be cut.
 
     model: only its rule for positions is used. encoded: the prompt. end_id: token that ends a message. keys: one a
-    screen; equal keys mean equal screens.
+    screen, in order; equal keys mean equal screens.
     """
     ids, kinds = torch.from_numpy(encoded.input_ids), torch.from_numpy(encoded.mm_token_type_ids)
     grid = torch.from_numpy(encoded.image_grid_thw) if len(encoded.image_grid_thw) else None
@@ -391,6 +391,9 @@ def _split_screens(screens: Sequence[EncodedScreen], limit: int, threads: int) -
 
 
 def to_encoder_outputs(features: Sequence[ScreenFeatures]) -> dict[str, Any]:
-    """Put the screens' features into the form in which the library's models take ready ones (`mm_encoder_outputs`)."""
+    """Put the screens' features, in order, into the form in which the library's models take ready ones.
+
+    features: of at least one screen. Returns {"image": outputs}, the models' argument `mm_encoder_outputs`.
+    """
     first, *deeper = zip(*features, strict=True)
     return {"image": SimpleNamespace(pooler_output=list(first), deepstack_features=[list(level) for level in deeper])}

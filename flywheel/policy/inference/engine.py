@@ -72,7 +72,8 @@ def generate_responses(
     """Sample one response to each prompt, all in one batch, as the policy samples.
 
     end_id: token that ends a response. prompts: encoded. samplings: temperature, limit and seed of each, as many as
-    prompts. Returns them in order; raises what the model raises.
+    prompts. Returns them in order, tokens and the log-probability of each; raises what the model raises, for the first
+    that failed.
     """
     from flywheel.policy.inference.cache import make_prompt
 

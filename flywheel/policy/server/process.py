@@ -89,9 +89,10 @@ def serve_policy(
     """Serve a checkpoint until SIGTERM or Ctrl-C; returns once nothing of it runs any more.
 
     folder: of the checkpoint, or a Hugging Face name. policy: block `policy`. host, port: address; port 0 takes a free
-    one. name: of the model, for callers. key: that callers must send. say: called with the address once the server
-    answers. grace_s: seconds that running answers have at the end. Raises BadInput for an address that cannot be used
-    and ModelError for a folder that is no checkpoint, before anything answers.
+    one. name: of the model, for callers. key: that callers must send; it lies in a file of this user's, which is
+    removed at the end. say: called with the address once the server answers. grace_s: seconds that running answers have
+    at the end; a second signal cuts them off. Raises BadInput for an address that cannot be used and ModelError for a
+    folder that is no checkpoint, before anything answers.
     """
     with _listener(host, port) as listener:
         asyncio.run(_serve(listener, checkpoint.resolve_checkpoint(folder), policy, name, key, say, grace_s))

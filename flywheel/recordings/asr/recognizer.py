@@ -60,8 +60,8 @@ class Recognizer(Protocol):
 def locate_whisper_checkpoint(settings: RecordingSettings, folder: Path) -> RecordingSettings:
     """Return the settings with the Whisper checkpoint's full path, where it is a path relative to `folder`.
 
-    settings: block `recording`. Else it would depend on the directory that a process was started in. A published
-    model's name stays.
+    settings: block `recording`, left as it is. Else it would depend on the directory that a process was started in. A
+    name that is no file there, such as a published model's, stays.
     """
     path = folder / Path(settings.whisper_model).expanduser()
     return settings.model_copy(update={"whisper_model": str(path)}) if path.is_file() else settings

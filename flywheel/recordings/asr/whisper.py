@@ -125,10 +125,12 @@ def _package() -> ModuleType:
 
 
 def find_whisper_checkpoint(model: str | Path) -> Path:
-    """Return the file of a Whisper checkpoint.
+    """Return the file of a Whisper checkpoint; nothing is downloaded.
 
-    model: a path, or the name of a published one in the cache, whose checksum must be the published one. Raises
-    BadInput where there is none, or it is damaged.
+    model: a path (relative to the current folder), or the name of a published one in the cache
+    (`$XDG_CACHE_HOME/whisper`, by default `~/.cache/whisper`), whose checksum must be the published one; a file goes
+    before a name. Raises BadInput where Whisper is not installed, there is no such file or name, or the published one
+    is damaged.
     """
     whisper, model = _package(), str(model)
     path = Path(model).expanduser()

@@ -249,8 +249,10 @@ class Curriculum:
 
 
 def describe_curriculum(table: Sequence[Mapping[str, Any]]) -> str:
-    """Describe the curriculum in one line: "3 always solved, 5 never solved of 20". table: rows of
-    `Curriculum.table`."""
+    """Describe the curriculum in one line: "3 always solved, 5 never solved of 20".
+
+    table: rows of `Curriculum.table`; where none has a reason to come less often: "none of 20".
+    """
     counts = Counter(row["reason"] for row in table if row["reason"])
     return f"{', '.join(f'{n} {why}' for why, n in sorted(counts.items())) or 'none'} of {len(table)}"
 

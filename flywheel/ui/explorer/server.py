@@ -37,10 +37,11 @@ class ExplorerServer:
 
 @contextlib.contextmanager
 def serve_explorer(ws: Workspace, port: int, other: Workspace | None = None) -> Iterator[ExplorerServer]:
-    """Serve the workspace's explorer within the block. port: 0 takes a free one.
+    """Serve the workspace's explorer on 127.0.0.1, in a thread, within the block.
 
-    other: a workspace whose iterations are shown for comparison. Yields the server. Raises BadInput where the port is
-    taken.
+    port: 0 takes a free one. other: a workspace whose iterations are shown for comparison. Yields the server; its
+    `entrance` lets a browser in, and the workspace's credentials are made where it has none. Raises BadInput where the
+    port is taken.
     """
     processes.limit_malloc_arenas()
     listener = bind_local_port(port)

@@ -21,9 +21,10 @@ _LINKS = "SELECT DISTINCT child, parent FROM lineage WHERE relation = $relation 
 
 
 def query_report_iterations(connection: duckdb.DuckDBPyConnection) -> list[Row]:
-    """Query the view `iterations`, each row with `held_out_success` (by domain) and the promotion's `reason`.
+    """Query the view `iterations`, a dict by column for each iteration, oldest first.
 
-    connection: to the catalogue.
+    Each also has `held_out_success` (rows of the view by domain, `all` included; empty where it was not evaluated) and
+    the promotion's `reason` (None where none was decided). connection: to the catalogue.
     """
     found = database.query_rows(
         connection, "SELECT i.*, p.reason FROM iterations i LEFT JOIN promotions p USING (iteration) ORDER BY iteration"
@@ -37,7 +38,10 @@ def query_report_iterations(connection: duckdb.DuckDBPyConnection) -> list[Row]:
 
 
 def list_evaluated_domains(rows: list[Row]) -> list[str]:
-    """List the domains that were evaluated, sorted, without `all`. rows: as `query_report_iterations` returns them."""
+    """List the domains that were evaluated in any iteration, sorted, without `all`.
+
+    rows: as `query_report_iterations` returns them.
+    """
     return sorted({name for row in rows for name in row["held_out_success"]} - {ALL_DOMAINS})
 
 

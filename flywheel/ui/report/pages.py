@@ -30,9 +30,10 @@ _ITERATIONS_SHOWN = 10  # iterations
 
 
 def write_report(ws: Workspace, *, everything: bool = False) -> Path:
-    """Write the report's page and return its path. A workspace where nothing has run yet gets a page that says so.
+    """Write the report's page, `report/index.html`, and return its path; an earlier one is replaced.
 
-    everything: show all iterations, not the newest ten, with earlier ones in the curves alone.
+    A workspace where nothing has run yet gets a page that says so. everything: show all iterations, not the newest ten,
+    with earlier ones in the curves alone.
     """
     with database.connect_catalog(ws) as connection:
         rows = report_figures.query_report_iterations(connection)
@@ -194,9 +195,10 @@ def _templates() -> Environment:
 def write_trajectory_page(
     ws: Workspace, trajectory_id: str, connection: duckdb.DuckDBPyConnection | None = None
 ) -> Path:
-    """Write `report/trajectories/<trajectory_id>.html` and return its path. Raises BadInput for an unknown trajectory.
+    """Write `report/trajectories/<trajectory_id>.html` and return its path; an earlier one is replaced.
 
-    connection: to the catalogue, where one is open already.
+    In the file's name all but letters, digits, `_`, `.` and `-` becomes `_`. connection: to the catalogue, where one is
+    open already. Raises BadInput for an unknown trajectory.
     """
     with contextlib.nullcontext(connection) if connection else database.connect_catalog(ws) as connection:
         found = replay.load_replay(connection, trajectory_id)
@@ -268,5 +270,9 @@ def screenshot_page(
 
 
 def screenshot_report(ws: Workspace, output: Path) -> Path:
-    """Save the top of the report as a PNG at `output`, as the README shows it; returns that path."""
+    """Save the top of the report as a PNG at `output`, as the README shows it; returns that path.
+
+    The report must have been written (`write_report`). output: replaced where it is there. Starts a Chromium for the
+    call; raises BadInput where there is none.
+    """
     return screenshot_page(ws.report_page, output, width=1280, height=1500)

@@ -180,8 +180,10 @@ def query_downsampled_tasks(connection: duckdb.DuckDBPyConnection) -> list[dict[
 
 
 def draw_rl_sheet(rows: Sequence[Row], title: str) -> str:
-    """Draw all training curves of RL as one SVG that needs no style sheet. rows: of the table `metrics`. title:
-    above them."""
+    """Draw all training curves of RL as one SVG, whose text is returned; it needs no style sheet.
+
+    rows: of the table `metrics`, of RL's stages. title: above them.
+    """
     return _sheet(draw_rl_panels(rows), draw_world_success(rows), title)
 
 

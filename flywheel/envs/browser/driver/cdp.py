@@ -1,4 +1,4 @@
-"""Speak the Chrome DevTools Protocol over the two pipes of `--remote-debugging-pipe`.
+"""Speak the Chrome DevTools Protocol over the two pipes of `--remote-debugging-pipe`; tell who owns each page.
 
 Sessions are flattened: one connection carries the browser's own commands and those of every page, told apart by
 `sessionId`. A command is written at once and answered by a future, so that several may be under way (pipelined), and

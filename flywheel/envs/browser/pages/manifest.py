@@ -418,7 +418,11 @@ class PageManifest(ManifestPart):
 
 
 def load_page_manifest(path: Path) -> PageManifest:
-    """Read and check the manifest in the file `path`. Raises BadInput that names file, field and what to write."""
+    """Read and check the manifest in the file `path`.
+
+    Folders that it names count from its own; they must be there, and so must its first page, where it has no package.
+    Whether its packages are fetched is not looked at. Raises BadInput that names file, field and what to write.
+    """
     raw = parse_manifest_file(path)
     if "path" in raw:
         raise BadInput("the manifest has no field path", where=path, fix="take it out")
@@ -446,7 +450,11 @@ def load_page_manifest(path: Path) -> PageManifest:
 
 
 def find_page_manifest(name: str) -> Path:
-    """Find a manifest by its path, or by the name of one that ships with the project. Raises BadInput."""
+    """Find a manifest by its path, or by the name of one that ships with the project.
+
+    name: a file of this path (relative to the current folder) goes before a shipped one of this name. Its content is
+    not read. Raises BadInput, which lists the shipped ones, where there is neither.
+    """
     if Path(name).is_file():
         return Path(name)
     shipped = SHIPPED_MANIFESTS / f"{name}.yaml"
@@ -457,10 +465,12 @@ def find_page_manifest(name: str) -> Path:
 
 
 def load_page_manifests(entries: Sequence[str], root: Path) -> dict[str, PageManifest]:
-    """Load every manifest that `synthesis.manifests` names, by name.
+    """Load every manifest that `synthesis.manifests` names, by the name it gives itself, in their order.
 
-    entries: files, folders of files, names of shipped ones. root: the folder that relative paths count from. Raises
-    BadInput for an entry that is none of these, a folder without manifests, or a name that two manifests have.
+    entries: files, folders whose manifests are all taken (not those of folders in them), names of shipped ones; a file
+    or folder goes before a shipped one of its name, and one named twice is loaded once. root: the folder that relative
+    paths count from. Raises BadInput for an entry that is none of these, a wrong manifest, a folder without manifests,
+    or a name that two manifests have.
     """
     found: dict[str, PageManifest] = {}
     for entry in entries:
@@ -473,8 +483,11 @@ def load_page_manifests(entries: Sequence[str], root: Path) -> dict[str, PageMan
 
 
 def check_start_page(manifest: PageManifest, served: Path) -> None:
-    """Check that the first page of each variant of `manifest` is among what is served. served: the folder. Raises
-    BadInput."""
+    """Check that the first page of each variant of `manifest` is among what is served.
+
+    served: the folder; of a folder in it the first page is index.html. Raises BadInput for a page that is not there, or
+    lies outside.
+    """
     for variant in manifest.variants:
         start = urlsplit(manifest.start.replace("{variant}", variant)).path.lstrip("/")
         if ".." in PurePosixPath(start).parts:

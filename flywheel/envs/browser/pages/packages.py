@@ -61,7 +61,10 @@ def find_served_folder(manifest: PageManifest) -> Path:
 
 
 def has_page_files(manifest: PageManifest) -> bool:
-    """Tell whether the files of the page of `manifest` are here; True where another server has them."""
+    """Tell whether the files of the page of `manifest` are here; True where it has a `url` or a `server`.
+
+    False also where they have another checksum than the manifest gives.
+    """
     try:
         return bool(manifest.url or manifest.server) or find_served_folder(manifest).is_dir()
     except BadInput:
@@ -71,8 +74,10 @@ def has_page_files(manifest: PageManifest) -> bool:
 def fetch_page_packages(manifest: PageManifest) -> tuple[Path, str]:
     """Fetch a manifest's packages into the cache; returns the folder that is served, and its checksum.
 
-    Raises BadInput for a manifest without packages or with another checksum, EnvError where a registry does not give a
-    package (not there, not reachable, not within FETCH_S).
+    The checksum is a sha256 in hexadecimal digits. Fetched anew where they are there already; a copy in the cache
+    (`packages_cache`) is replaced once the new one is whole. Nothing in them is executed. Raises BadInput for a
+    manifest without packages, with another checksum, or with a folder that they do not have; EnvError where a registry
+    does not give a package (not there, not reachable, not within FETCH_TIMEOUT_S) or it cannot be unpacked.
     """
     if not manifest.package:
         raise BadInput("the manifest names no package", where=manifest.path, fix="there is nothing to fetch")
@@ -256,7 +261,10 @@ class ServerPrograms:
 
 
 def has_server_programs(manifest: PageManifest) -> bool:
-    """Tell whether the programs of the server of `manifest` are here; True where it has none."""
+    """Tell whether the programs of the server of `manifest` are here; True where it has no server.
+
+    False where its packages are not installed to the end, or one of its commands is not found.
+    """
     try:
         return manifest.server is None or bool(ServerPrograms(manifest))
     except BadInput:
@@ -276,7 +284,9 @@ def server_venv(manifest: PageManifest) -> Path | None:
 def install_server_packages(manifest: PageManifest) -> Path:
     """Install the Python packages of a manifest's server into an environment of its own; returns its folder.
 
-    Raises BadInput where its server names none, EnvError where PyPI does not give them.
+    It lies in the cache (`server_venv`) and is made of wheels alone, so that no set-up script runs. One that is whole
+    is left as it is, one that was cut off is made anew. Raises BadInput where the server names no packages or there is
+    no server, EnvError where PyPI does not give them.
     """
     own = server_venv(manifest)
     if own is None:

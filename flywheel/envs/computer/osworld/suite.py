@@ -128,9 +128,10 @@ def read_task_files(
 ) -> tuple[dict[str, dict[str, Any]], dict[str, str], dict[str, int]]:
     """Read OSWorld task files: params of those that can be played, why the others cannot, and counts by reason.
 
-    paths: the files. copies: folder of what they download; None if there is none. screen: whether the machine has one.
-    said: the manifest's block `osworld`. Tasks are named folder_file; the commonest reason comes first. Raises BadInput
-    for a file that is no task, or a wrong one.
+    The first two are by template, `<name of the file's folder>_<stem of the file>`, the third by
+    `UnsupportedTask.reason`, the commonest first. paths: the files. copies: folder of what they download; None if there
+    is none. screen: whether the machine has one. said: the manifest's block `osworld`. Raises BadInput for a file that
+    cannot be read, is no task or a wrong one, and for two of one template.
     """
     tasks: dict[str, dict[str, Any]] = {}
     left_out: dict[str, str] = {}
@@ -156,7 +157,7 @@ def read_task_files(
 
 
 def list_task_files(path: Path) -> list[Path]:
-    """List the JSON files in the folder `path` and below, or `path` itself where it is a file."""
+    """List the JSON files in the folder `path` and below, sorted; `path` itself where it is none, there or not."""
     return sorted(path.rglob("*.json")) if path.is_dir() else [path]
 
 
