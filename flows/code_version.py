@@ -24,8 +24,10 @@ _OURS = re.compile(r"\S+\+[0-9a-f]{12}")
 
 @cache
 def compute_code_version() -> str:
-    """Compute the version of the code, such as `0.1.0+3fa9c1d04b7e`: the release, and the first digits of a hash of
-    the source that this process runs."""
+    """Compute the version of the code, such as `0.1.0+3fa9c1d04b7e`.
+
+    It is the release, and the first 12 hexadecimal digits of a hash of the source that this process would run now.
+    """
     found = (path for package in _PACKAGES for path in (_ROOT / package).rglob("*") if path.suffix in _KINDS)
     digest = hashlib.sha256()
     for path in sorted(found):
@@ -41,10 +43,10 @@ def code_version_build_step() -> dict[str, str]:
 
 
 def check_code_version(made_with: str | None, by: str = "") -> None:
-    """Check the version of the code. Raises BadInput where this is not the code that a deployment, or an iteration that
-    asks for a stage, has.
+    """Check that this is the code that a deployment, or an iteration that asks for a stage, has.
 
-    by: whose it is, in words; left out, the deployment of the run at work.
+    made_with: its version, as `compute_code_version` gives it; None or another form of text is not checked. by: whose
+    it is, in words; left out, the deployment of the run at work. Raises BadInput for other code.
     """
     if made_with and _OURS.fullmatch(made_with) and made_with != compute_code_version():
         own = compute_code_version()

@@ -48,9 +48,10 @@ def pause_for_input(
 ) -> Any:
     """Pause this flow until the form is filled in, and return it.
 
-    elsewhere: asked every two seconds while the run is paused, with whether the deadline has passed; what it returns
-    fills in the form, None does not. Raises InputTimeout after `timeout_s` seconds where `unanswered` is fail; where it
-    is keep, `elsewhere` has to answer by then: a run whose pause ends by itself could only fail.
+    form: what is asked, on the run's page. key: of the pause, one a flow run. elsewhere: asked every two seconds while
+    the run is paused, with whether the deadline has passed; what it returns fills in the form, None does not. Raises
+    InputTimeout after `timeout_s` seconds where `unanswered` is fail; where it is keep, `elsewhere` has to answer by
+    then: a run whose pause ends by itself could only fail.
     """
     longest = timeout_s + (_GRACE_S if unanswered == "keep" else 0)
     try:
@@ -89,9 +90,11 @@ class PromotionReview(RunInput):
 
 
 def ask_reviewer(ctx: StageContext) -> None:
-    """Before the stage `promote`, where the rule is `review` and nobody has decided yet: pause until someone does.
+    """Pause before the stage `promote`, where the rule is `review` and nobody has decided yet, until someone does.
 
-    When promotion.review_timeout_s has passed the old model stays, or FlywheelError is raised (promotion.on_timeout).
+    Returns at once before any other stage, and where there is a decision. People are notified; what is decided is
+    written to the iteration's `review.json`. When promotion.review_timeout_s has passed the old model stays, or
+    FlywheelError is raised (promotion.on_timeout).
     """
     rule = ctx.settings.promotion
     if (
@@ -159,11 +162,12 @@ _Label = Literal["not looked at", "solved", "not solved", "cannot tell"]
 
 
 def ask_for_route_labels(ctx: StageContext) -> None:
-    """Before the first stage that trains, where `routing.review` asks for it: pause until people have said of each
-    trajectory of the sample whether it solved its task, then move those that are to be moved.
+    """Pause before the first stage that trains, until people have looked at the sample of trajectories.
 
-    A form that is sent ends the look, with what it leaves out. When routing.review_timeout_s has passed, what was said
-    so far counts, or FlywheelError is raised (routing.on_timeout).
+    Only where `routing.review` asks for it. They say of each one whether it solved its task; then those that are to be
+    moved go to the other store. A form that is sent ends the look, with what it leaves out. When
+    routing.review_timeout_s has passed, what was said so far counts, or FlywheelError is raised (routing.on_timeout).
+    Returns at once before any other stage.
     """
     if ctx.stage != route_review.GATED_STAGE or not (asked := route_review.open_questions(ctx.ws, ctx.iteration)):
         return
@@ -175,7 +179,7 @@ def ask_for_route_labels(ctx: StageContext) -> None:
 
 
 def route_review_wait_s(rule: RoutingSettings, stage: str) -> float:
-    """Return the seconds that the stage may wait for people."""
+    """Return the seconds that the stage may wait for people; 0 where nobody is asked before it."""
     return rule.review_timeout_s if stage == route_review.GATED_STAGE and rule.review else 0
 
 

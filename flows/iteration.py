@@ -151,17 +151,17 @@ class StageScheduler:
 def iteration(
     workspace: str, number: int | None = None, settings: dict[str, Any] | None = None, until: str | None = None
 ) -> State | None:
-    """Run one iteration: ingest, synthesize; rollout, score, route; ct, sft, rl (one a domain), merge; evaluate,
-    promote. Then report, tag and copy to the remote.
+    """Run one iteration: every stage from ingest to promote, then report, tag and copy to the remote.
 
-    Where it was stopped it goes on: what is finished is passed over. Two never work in one workspace: the second one is
-    skipped, which its state says. A deployed run that fails says why in one line, its state's.
+    Stages: ingest, synthesize; rollout, score, route; ct, sft, rl (one a domain), merge; evaluate, promote. Where it
+    was stopped it goes on: what is finished is passed over. Two never work in one workspace: the second one is skipped,
+    which its state says. A deployed run that fails says why in one line, its state's.
 
     Args:
         workspace: Its folder.
         number: The iteration; left out, the one that is not complete, else the next.
-        settings: Parameters for an iteration that is begun now, by their dotted names, such as {"rollout.n_rollouts":
-        8}. until: The stage after which it waits, such as ingest; left out, it goes on to its end.
+        settings: Parameters for an iteration begun now, by their dotted names, such as {"rollout.n_rollouts": 8}.
+        until: The stage after which it waits, such as ingest; left out, it goes on to its end.
     """
     return run_with_workspace_lock(
         workspace,

@@ -20,7 +20,8 @@ log = logging.getLogger(__name__)
 def notify(ws: Workspace, rules: OperationsSettings, event: Event, text: str) -> None:
     """Notify people of an event; a failure to do so is reported with the run's progress and stops nothing.
 
-    rules: block `operations`, which names the command and the block. event: its name. text: what happened.
+    Does nothing where the settings name neither command nor block. rules: block `operations`, which names the command
+    and the block. event: its name. text: what happened.
     """
     if rules.notify_command:
         _run_command(ws, rules.notify_command, event, text)

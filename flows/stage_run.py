@@ -51,7 +51,11 @@ def stage_flow(workspace: str, number: int, name: str) -> str:
 
 
 def run_stage_tasks(ctx: StageContext) -> str:
-    """Run a stage within a flow: questions to people, shards, finish, version. Returns what came of it, in a line."""
+    """Run a stage within a flow: questions to people, shards, finish, version. Returns what came of it, in a line.
+
+    Shards that were done before are taken. Raises what the stage raises; what was done by then is taken by the next
+    try.
+    """
     report_progress(ctx.stage, "begins")
     partitions.leave_pandas_out()
     ask_for_route_labels(ctx)

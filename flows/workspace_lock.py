@@ -28,8 +28,10 @@ _TIMES = 10
 
 
 def reschedule_run() -> str:
-    """Called within a deployed run: it has a run to come in its stead, unless it is the last of so many. Returns what
-    is to be told of it, to go on with."""
+    """Give the deployed run that calls a run to come in its stead, unless it is the last of so many.
+
+    Returns what is to be told of it, to go on with, such as "; it comes again in 50 s"; "" where none comes.
+    """
     with get_client(sync_client=True) as client:
         run = client.read_flow_run(flow_run.id)
         times = max((int(tag.removeprefix(_LATER)) for tag in run.tags if tag.startswith(_LATER)), default=0)
@@ -59,7 +61,7 @@ def is_deployed_run() -> bool:
 def run_with_workspace_lock(
     workspace: str, work: Callable[[Workspace, OperationsSettings], State | None], *, comes_again: bool = False
 ) -> State | None:
-    """Do the work of a flow with the workspace's lock; its state.
+    """Do the work of a flow with the workspace's lock; returns its state, None where `work` gives none.
 
     A deployed run says what came of it by its state, in one line: *Skipped* where another run is at work (comes_again:
     and it has another to come in its stead), *Failed* where it raised a FlywheelError, such as other code than the

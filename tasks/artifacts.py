@@ -16,7 +16,11 @@ def _key(ctx: StageContext, name: str) -> str:
 
 
 def publish_stage_artifacts(ctx: StageContext, outcome: StageResult) -> None:
-    """Tables of the stage's partitions and figures, its summary as Markdown, and what else it has to show."""
+    """Publish what came of a stage as artifacts on the run's page in Prefect.
+
+    Tables of its partitions and of its figures, its summary as Markdown, its own tables, and for RL the training
+    curves. Called within a task or a flow. A stage that runs again gives each a new version.
+    """
     written = [
         {"table": part.table, "rows": part.rows, "files": len(part.parts), "sha256": part.parts[0].sha256[:12]}
         for part in outcome.manifests
@@ -54,7 +58,10 @@ def _curves(ctx: StageContext, outcome: StageResult) -> None:
 
 
 def publish_report_artifact(ctx: StageContext) -> None:
-    """Say where the report lies. No link: its server and port are known only when `flywheel ui` runs."""
+    """Publish, as an artifact on the run's page, where the report lies.
+
+    No link: its server and port are known only when `flywheel ui` runs.
+    """
     create_markdown_artifact(
         key="report",
         markdown=f"The report is `{ctx.ws.report_page}`; `flywheel ui` says where it serves it.",

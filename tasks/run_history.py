@@ -114,11 +114,11 @@ def _last_heard_of(client: SyncPrefectClient, run: FlowRun, tasks: Sequence[Task
 
 
 def read_run_rows(ws: Workspace, iteration: int, *, ends: str = "", error: str = "") -> list[dict[str, Any]]:
-    """Return rows of the table `runs`, times as ISO 8601: each flow run and task run of an iteration, earlier attempts
-    too.
+    """Read rows of the table `runs`: each flow run and task run of an iteration, those that failed or were killed too.
 
-    ends: id of the run that asks as its last act; it counts as completed now, or as failed with this `error`. Where it
-    is completed so are its tasks, and the server is given half a minute to hear of their ends.
+    Times are ISO 8601. Runs of an earlier attempt under the same number are left out (`iteration_attempt_tag`). ends:
+    id of the run that asks as its last act; it counts as completed now, or as failed with this `error`. Where it is
+    completed so are its tasks, and the server is given half a minute to hear of their ends.
     """
     own = FlowRunFilter(tags=FlowRunFilterTags(all_=[iteration_attempt_tag(ws, iteration)]))
     with get_client(sync_client=True) as client:
@@ -153,7 +153,10 @@ def _wait_for_task_ends(client: SyncPrefectClient, own: FlowRunFilter) -> None:
 
 
 def read_all_pages(read, sort, **filters) -> list:
-    """Read all that a paging method of the client finds."""
+    """Read all that a paging method of the client finds, page by page.
+
+    read: the method. sort, filters: its arguments.
+    """
     found, offset = [], 0
     while page := read(**filters, sort=sort, limit=_PAGE, offset=offset):
         found += page

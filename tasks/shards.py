@@ -40,7 +40,10 @@ def _worth_a_retry(task, run, state) -> bool:
     task_run_name="{shard}", retries=2, retry_delay_seconds=1, retry_condition_fn=_worth_a_retry, cache_policy=NO_CACHE
 )
 def do_shard(ctx: StageContext, shard: str, workers: StageWorkers) -> tuple[Path, Any]:
-    """Do one shard of a stage, or take the result of a run that was killed after it; returns folder and result."""
+    """Do one shard of a stage, or take the result of a run that was killed after it; returns folder and result.
+
+    Says in the run's progress that it is done, or was done before.
+    """
     folder, result, before = workers.do_shard(shard)
     ctx.report_part(f"{shard} was done before" if before else f"{shard} done", 1, 1, shard)
     return folder, result

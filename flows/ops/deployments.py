@@ -48,9 +48,10 @@ def has_other_workers(ws: Workspace, client: SyncPrefectClient) -> bool:
 
 
 def deploy_workspace(ws: Workspace, rules: OperationsSettings) -> dict[str, UUID]:
-    """Make the workspace's pool and deployments, or bring them up to date; ids of `iteration`, `ingest` and `checkup`.
+    """Make the workspace's pool and deployments in Prefect, or bring them up to date.
 
-    Raises BadInput naming a schedule that Prefect cannot read.
+    Returns the ids of the deployments `iteration`, `ingest` and `checkup`, by these names. Raises BadInput naming a
+    schedule that Prefect cannot read; what was made before it stays.
     """
     deploy_stages(ws)
     turn, look = (Flow.from_source(source=str(SOURCE), entrypoint=one) for one in (ENTRYPOINT, CHECKUP))

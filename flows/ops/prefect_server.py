@@ -49,7 +49,10 @@ _LEASES = {"PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurren
 
 
 def configure_prefect(ws: Workspace, url: str = "") -> None:
-    """Point Prefect at this workspace; its telemetry is off."""
+    """Point Prefect at this workspace, by variables of this process and of those it starts; its telemetry is off.
+
+    url: of the workspace's own server, which gets its credentials; "": they stay.
+    """
     os.environ.update(
         PREFECT_HOME=str(ws.prefect_home),
         PREFECT_SERVER_ANALYTICS_ENABLED="false",
@@ -102,8 +105,10 @@ def open_prefect_server(ws: Workspace, port: int = 0, meanwhile: Callable[[], No
 
 
 def find_external_server() -> str:
-    """Address of the server of one's own that PREFECT_API_URL names; "" where it names none. Raises BadInput where it
-    does not answer."""
+    """Find the address of the server of one's own that PREFECT_API_URL names, without `/api`; "" where it names none.
+
+    Raises BadInput where it does not answer.
+    """
     api = os.environ.get("PREFECT_API_URL", "").rstrip("/")
     url = api.removesuffix("/api")
     if not api or url in _OURS:
@@ -188,7 +193,7 @@ class _PrefectServer:
 
 
 def find_running_server(ws: Workspace) -> str:
-    """Address of a server that answers for this workspace now; empty where there is none."""
+    """Find the address of a server that answers for this workspace now; "" where there is none."""
     try:
         url = json.loads(_note_path(ws).read_text(encoding="utf-8"))["url"]
         return url if _is_healthy(url) else ""

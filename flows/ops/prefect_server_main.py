@@ -35,7 +35,7 @@ from flywheel.utils.local_server import OwnHostOnly
 
 
 def copy_empty_database(file: Path) -> bool:
-    """Tell whether there was one to copy. A damaged one is removed."""
+    """Copy the cached empty database to `file`; returns whether there was one. A damaged one is removed."""
     kept = _cached_database_path()
     if not kept.is_file():
         return False
@@ -48,8 +48,10 @@ def copy_empty_database(file: Path) -> bool:
 
 
 def cache_empty_database(file: Path) -> None:
-    """Cache a copy of a database that was just made, for the next ones. It is a matter of speed alone: where there
-    is no room for it, or the home folder cannot be written, there is none."""
+    """Cache a copy of a database that was just made, for the next ones.
+
+    It is a matter of speed alone: where there is no room for it, or the home folder cannot be written, there is none.
+    """
     with (
         contextlib.suppress(OSError, sqlite3.Error),
         atomic_file(_cached_database_path()) as part,
@@ -86,8 +88,10 @@ _SUCH_AS = f"such as {_POSTGRESQL}://USER:PASSWORD@HOST:5432/NAME"
 
 
 def prepare_database() -> None:
-    """Check the database, and make it where there is none. Raises BadInput, without the password, where it cannot be
-    used."""
+    """Check the database of Prefect's settings, and make or migrate it; SQLite's is made where there is none.
+
+    Raises BadInput, without the password, where it cannot be used.
+    """
     text = PREFECT_API_DATABASE_CONNECTION_URL.value()
     url = _parse_address(text)
     if url.drivername == _SQLITE:

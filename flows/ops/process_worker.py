@@ -132,11 +132,11 @@ async def _terminate_on_exit(process: Process) -> AsyncIterator[Process]:
 
 
 def cancel_on_signals(task: asyncio.Task) -> None:
-    """SIGTERM and Ctrl-C cancel the task; a second one, or ten seconds, end the process at once.
-    Saves no time, but the worker ends.
+    """Let SIGTERM and Ctrl-C cancel the task; a second one, or ten seconds, end the process at once.
 
-    Prefect's own handlers raise KeyboardInterrupt wherever Python happens to be. In the callback of a weak reference
-    Python writes that down and goes on, and so did, for good, the worker of a run that was killed.
+    Called in the running loop. Prefect's own handlers raise KeyboardInterrupt wherever Python happens to be. In the
+    callback of a weak reference Python writes that down and goes on, and so did, for good, the worker of a run that was
+    killed.
     """
     loop = asyncio.get_running_loop()
 
@@ -153,7 +153,7 @@ def cancel_on_signals(task: asyncio.Task) -> None:
 
 
 def run_process_worker(pool: str) -> None:
-    """Run the worker until SIGTERM or Ctrl-C."""
+    """Run the worker of the work pool named `pool`, which is made where there is none, until SIGTERM or Ctrl-C."""
     worker, runs = ProcessWorker(pool, name=worker_name(), create_pool_if_not_found=True), RunProcesses()
     worker.job_configuration = DirectJob
     _starter_engine.run_process = runs.run_process  # where Prefect says that it may be replaced

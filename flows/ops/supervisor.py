@@ -41,8 +41,9 @@ _START_S = 180.0
 def start_supervisor(ws: Workspace, port: int) -> dict:
     """Start the supervisor in the background, and return what it reports of itself once all of it answers.
 
-    port: of Prefect's server. One that runs already stays. Raises BadInput or FlywheelError, with the last line of its
-    log, where it does not start.
+    It outlives this process, and writes to the workspace's `up.log`. port: of Prefect's server; the report has the next
+    one, the explorer the one after. One that runs already stays. Returns what `find_supervisor` does. Raises BadInput
+    or FlywheelError, with the last line of its log, where it does not start.
     """
     if found := find_supervisor(ws):
         return found
@@ -91,7 +92,10 @@ def stop_supervisor(ws: Workspace) -> bool:
 
 
 def find_supervisor(ws: Workspace) -> dict:
-    """pid, and the addresses of Prefect's pages, the report and the explorer; empty where it is not up."""
+    """Find the supervisor: its pid, and the addresses of Prefect's pages, the report and the explorer.
+
+    {} where none is up, and for one that is still coming up.
+    """
     if not _is_up(ws):
         return {}
     try:

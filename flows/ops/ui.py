@@ -52,9 +52,10 @@ def serve_ui(ws: Workspace, port: int, say: Callable[[str], None], other: Worksp
 
 
 def start_report_server(ws: Workspace, port: int) -> http.server.ThreadingHTTPServer:
-    """Serve the report, in a thread, to whoever has the workspace's secret. port: 0 takes a free one.
+    """Serve the report on 127.0.0.1, in a thread, to whoever has the workspace's secret.
 
-    `/trajectories/ID.html` is made when it is asked for.
+    `/trajectories/ID.html` is made when it is asked for. port: 0 takes a free one. The caller shuts the server down.
+    Raises BadInput where the port is taken.
     """
     handler = functools.partial(
         _ReportHandler,

@@ -89,7 +89,7 @@ def norm1_space() -> CoordinateSpace:
 
 
 def smart_resize(width: int, height: int, factor: int, min_pixels: int, max_pixels: int) -> tuple[int, int]:
-    """Width and height of the image that Qwen2-VL's processor makes of a screen.
+    """Compute width and height of the image that Qwen2-VL's processor makes of a screen.
 
     Both are multiples of `factor`, their product lies in min_pixels..max_pixels as nearly as that allows, and their
     ratio is kept. Raises BadInput for an empty screen and for sides that differ by more than 200 times, which the

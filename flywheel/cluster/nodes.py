@@ -76,7 +76,7 @@ def compute_source_digest() -> str:
 
 
 def find_node_fault(shared: SharedFolder, settings: Settings, plays: bool) -> NodeFault | None:
-    """Why this machine cannot take part; None where it can. plays: it is to open environments."""
+    """Find why this machine cannot take part; None where it can. plays: it is to open environments."""
     if compute_source_digest() != shared.source:
         return "it has another version of flywheel", "install the same one on all nodes"
     try:

@@ -75,7 +75,7 @@ def _wanted_device(needs: Sequence[str], name: str, settings: Settings) -> tuple
 
 
 def describe_missing_resources(wanted: Sequence[Resources], nodes: Sequence[Resources]) -> str:
-    """Why no nodes can ever take such a worker, in words; empty where some can."""
+    """Describe why no nodes can ever take such a worker; "" where some can."""
     first, *others = wanted
     for at in nodes:
         left = [node for node in nodes if node is not at]

@@ -42,7 +42,7 @@ _UNSHARE_FLAGS += ("--proc", "/proc", "--remount-ro", "/proc", "--dev", "/dev", 
 
 @functools.cache
 def explain_missing_bwrap() -> str:
-    """Why servers are not kept apart from this machine; "" where they are."""
+    """Explain why servers are not kept apart from this machine; "" where they are. It is tried for real."""
     program = shutil.which("bwrap")
     if program is None:
         return "bubblewrap is not installed"

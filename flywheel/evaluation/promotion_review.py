@@ -68,7 +68,10 @@ def read_review(ws: Workspace, iteration: int) -> PromotionDecision | None:
 
 
 def find_review_obstacle(ws: Workspace, iteration: int) -> BadInput | None:
-    """Return the error that says why nobody can decide the promotion of `iteration` now, or None where somebody can."""
+    """Find why nobody can decide the promotion of `iteration` now; None where somebody can.
+
+    Returns the error, which is not raised.
+    """
     if dvc_files.is_promotion_decided(ws, iteration):
         return BadInput(
             f"the promotion of iteration {iteration_label(iteration)} is decided already",

@@ -25,7 +25,10 @@ class ShapingConfig:
 
 
 def length_penalty(length: int, shaping: ShapingConfig) -> float:
-    """min(-(len - (L_max - L_buf)) / L_buf * f, 0): 0 up to L_max - L_buf, -f at L_max (DAPO, eq. 13)."""
+    """Compute min(-(len - (L_max - L_buf)) / L_buf * f, 0): 0 up to L_max - L_buf, -f at L_max (DAPO, eq. 13).
+
+    length: response tokens of a step. Without a buffer it is 0.
+    """
     if not shaping.buffer:
         return 0.0
     return min(-(length - (shaping.max_tokens - shaping.buffer)) / shaping.buffer * shaping.length_penalty, 0.0)

@@ -199,7 +199,7 @@ def list_system_paths() -> tuple[str, ...]:
 
 
 def list_etc_files() -> dict[str, Path]:
-    """Files by which the user and the machine have names, by where they lie in there."""
+    """List the files by which the user and the machine have names, by where they lie in there."""
     return {f"/etc/{file.name}": file for file in sorted(_ETC.iterdir())}
 
 

@@ -100,7 +100,7 @@ def find_own_cgroup(pid: int) -> Cgroup | None:
 
 
 def explain_missing_cgroups() -> str:
-    """Why machines have no limits together here; "" where they have."""
+    """Explain why machines have no limits together here; "" where they have."""
     return "" if _find_cgroup_parents() else "this user may make no cgroups (memory, pids)"
 
 

@@ -225,7 +225,10 @@ class Desktop:
 
 
 def list_missing_packages(apps: Mapping[str, str] = MappingProxyType({})) -> list[str]:
-    """Debian's packages that are not there: a desktop's own, and those of applications (program -> package)."""
+    """List Debian's packages that are not there: a desktop's own, and those of applications.
+
+    apps: Debian's package by program, which is looked for on PATH.
+    """
     return [package for program, package in {**_DESKTOP_PROGRAMS, **apps}.items() if shutil.which(program) is None]
 
 

@@ -152,9 +152,9 @@ _PROXY_VARIABLES = ("http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "all_p
 
 @functools.cache
 def diagnose_container_engine(engine: str, image: str) -> tuple[str, str]:
-    """Why it starts no machine here, and how to mend it; empty where it does. It is tried for real.
+    """Explain why it starts no machine here, and how to mend it; both "" where it does. It is tried for real.
 
-    image: as in the settings. Ours is made where it is not there.
+    image: as in the settings. Ours is made where it is not there; another one is not pulled.
     """
     if shutil.which(engine) is None:
         return f"{engine} is not installed", f"install {engine}, or set machine.walls to bubblewrap"

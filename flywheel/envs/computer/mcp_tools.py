@@ -64,7 +64,10 @@ def describe_tool_in_full(server: str, tool: mcp_types.Tool) -> str:
 
 
 def format_tool_list(tools: Iterable[ListedTool], limit: int) -> str:
-    """Lines of tools in `limit` characters: of more than fit the names alone, and of those as many as fit."""
+    """Format tools, a line each, in `limit` characters.
+
+    Of more than fit the names alone, and of those as many as fit.
+    """
     tools = list(tools)
     text = "\n".join(tool.line for tool in tools)
     if len(text) <= limit:

@@ -24,8 +24,10 @@ _MAX_UNPACKED_BYTES = 2**20  # bytes of all files, unpacked
 
 
 def read_archive(data: bytes | None) -> dict[str, str] | None:
-    """Texts by path, of a zip or of a tar of any compression; folders are left out. None where it is no archive, or
-    holds more than is looked at."""
+    """Read texts by path, of a zip or of a tar of any compression; folders are left out.
+
+    Returns None where it is no archive, wants a password, or holds more than is looked at.
+    """
     if data is None or len(data) > _MAX_ARCHIVE_BYTES:
         return None
     members = _iterate_zip if data.startswith(b"PK") else _iterate_tar

@@ -42,7 +42,7 @@ class PhoneScreenshot:
 
 
 def explain_missing_adb() -> str:
-    """Why no phone can be reached from here; "" where nothing is missing."""
+    """Explain why no phone can be reached from here; "" where nothing is missing."""
     try:
         import adbutils  # noqa: F401
     except ImportError:

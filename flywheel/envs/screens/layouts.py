@@ -79,7 +79,7 @@ def draw_shapes(level: int, count: int, rng: random.Random, coordinates: int) ->
 
 
 def draw_blocks(level: int, count: int, rng: random.Random, coordinates: int) -> DrawnScene:
-    """Coloured blocks with an icon: in a grid or scattered, with or without a label below."""
+    """Draw coloured blocks with an icon: in a grid or scattered, with or without a label below."""
     nouns = rng.choice((vocabulary.SYMBOLS, icon_names()))
     labelled = nouns is not vocabulary.SYMBOLS and rng.random() < 0.7
     if level <= 2:
@@ -121,7 +121,7 @@ def _block_places(count: int, side: float, below: float, rng: random.Random) -> 
 
 
 def draw_outlines(level: int, count: int, rng: random.Random, coordinates: int) -> DrawnScene:
-    """Coloured pieces, and a dashed outline of each one's shape elsewhere."""
+    """Draw coloured pieces, and a dashed outline of each one's shape elsewhere."""
     count = min(count, level, 3)
     side = rng.uniform(36, 56)
     boxes = list(scatter_boxes(rng, [(side, side)] * (2 * count)).values())
@@ -152,7 +152,7 @@ NUMBERS_SHARE = 0.4  # of the texts
 
 
 def draw_texts(level: int, count: int, rng: random.Random, coordinates: int) -> DrawnScene:
-    """Words and numbers of up to three digits, each on a card of its own colour or on the plain page."""
+    """Draw words and numbers of up to three digits, each on a card of its own colour or on the plain page."""
     count = min(count, 8)
     colours = rng.sample(list(vocabulary.COLOURS), count)
     shown = _different_texts(count, rng)
@@ -300,7 +300,7 @@ LABELS = (*vocabulary.BUTTONS, *vocabulary.THINGS, *vocabulary.PEOPLE)
 
 
 def draw_buttons(level: int, count: int, rng: random.Random, coordinates: int) -> DrawnScene:
-    """Buttons, or plain links, with a word each."""
+    """Draw buttons, or plain links, with a word each; eight at most."""
     count = min(count, 8)
     pool = {1: vocabulary.BUTTONS[:12], 2: vocabulary.BUTTONS[:24]}.get(level, LABELS)
     labels = rng.sample(pool, count)
@@ -337,7 +337,7 @@ def _link(box: SceneBox, shown: str, rng: random.Random) -> str:
 
 
 def draw_mixed(level: int, count: int, rng: random.Random, coordinates: int) -> DrawnScene:
-    """Shapes, icons and buttons on one page."""
+    """Draw shapes, icons and buttons on one page."""
     count = min(count, 8)
     names = draw_colour_noun_pairs(rng, count, level, vocabulary.SHAPES + vocabulary.SYMBOLS)
     labels = rng.sample(LABELS, count)
@@ -369,7 +369,7 @@ def draw_mixed(level: int, count: int, rng: random.Random, coordinates: int) -> 
 
 
 def draw_settings_rows(level: int, count: int, rng: random.Random, coordinates: int) -> DrawnScene:
-    """Settings, each with its switch."""
+    """Draw settings, each with its switch."""
     count = min(count, 6)
     single = tuple(word for word in vocabulary.SETTINGS if " " not in word)
     labels = rng.sample(single[:10] if level == 1 else vocabulary.SETTINGS, count)

@@ -350,9 +350,10 @@ def _turns(
 def group_by_domain(
     settings: Settings, manifests: Mapping[str, PageManifest]
 ) -> dict[str, tuple[list[TaskSuite], list[PageManifest]]]:
-    """Domain -> its worlds and its third-party pages. A page that no domain names is of its manifest's own domain.
+    """Group suites and third-party pages by domain, each domain of the settings -> (suites, pages).
 
-    Raises BadInput for a name that is of neither, and for a page whose domain the settings have not.
+    A page that no domain names is of its manifest's own domain. Raises BadInput for a name that is of neither, and for
+    a page whose domain the settings have not.
     """
     domains = settings.synthesis.domains
     named = {name: domain for domain, names in domains.items() for name in names}

@@ -270,7 +270,10 @@ _SLOTS: dict[str, tuple[str, ...]] = {
 
 
 def generate_sentences(count: int = SENTENCES, seed: int = 0) -> list[list[str]]:
-    """Generated think-aloud speech, in lower case."""
+    """Generate think-aloud speech: `count` sentences, each a list of words in lower case.
+
+    The same `seed` gives the same ones.
+    """
     rng = random.Random(seed)
     return [_sentence(rng) for _ in range(count)]
 

@@ -114,9 +114,11 @@ def synthesize_speech(text: str, voice: str, pace: float) -> np.ndarray:
 def mix_audio_track(
     pieces: Sequence[tuple[float, np.ndarray]], seconds: float, clicks: Sequence[float], rng: np.random.Generator
 ) -> np.ndarray:
-    """Pieces (start in seconds, samples) on one float32 track, with the noise of a room and of the mouse.
+    """Mix pieces of sound on one float32 track in [-1, 1], with the noise of a room and of the mouse.
 
-    What would lie before the track's beginning is lost, as it is for a microphone that was switched on late.
+    pieces: (start in seconds, samples at `SAMPLE_RATE`). seconds: length of the track; what would lie behind it is
+    lost, and so is what would lie before its beginning, as it is for a microphone that was switched on late. clicks:
+    seconds at which the mouse clicks.
     """
     samples = rng.normal(0, 6e-4, round(seconds * audio.SAMPLE_RATE)).astype(np.float32)
     decay = np.exp(-np.arange(160) / 25).astype(np.float32)
@@ -180,7 +182,10 @@ class _SessionTake:
 
 
 def recorded_tasks(settings: Settings) -> Iterator[Task]:
-    """Tasks of all worlds, templates and levels in turn, without end; none has the content of an evaluation task."""
+    """Yield tasks of all worlds, templates and levels in turn, without end.
+
+    None has the content of an evaluation task. The same settings give the same tasks.
+    """
     held_out = {task_content(task) for task in make_tasks(settings, 0, "eval")}
     names = [name for pair in zip(*_even(settings), strict=True) for name in pair]
     slots = {name: _slots(settings, name) for name in names}

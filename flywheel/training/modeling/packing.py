@@ -41,7 +41,10 @@ class PaddedTokens:
 
 
 def pad_samples(prompts: Sequence[EncodedSequence], responses: Sequence[Sequence[int]]) -> PaddedTokens:
-    """Prompts and their responses as one batch; every response has at least one token."""
+    """Pad prompts and their responses into one batch.
+
+    responses: token ids, one a prompt, each with at least one token.
+    """
     longest = max(len(response) for response in responses)
     ids = np.zeros((len(prompts), longest), dtype=np.int64)
     mask = np.zeros(ids.shape, dtype=bool)
@@ -76,7 +79,10 @@ def compute_padded_hidden(trunk: nn.Module, batch: PaddedTokens) -> Tensor:
 
 
 def batch_by_length(lengths: Sequence[int], size: int) -> Iterator[list[int]]:
-    """Indices cut into batches of `size` of similar length: little padding."""
+    """Cut indices into batches of `size` of similar length, the shortest first: little padding.
+
+    The last may be smaller.
+    """
     order = sorted(range(len(lengths)), key=lambda i: (lengths[i], i))
     for start in range(0, len(order), size):
         yield order[start : start + size]

@@ -77,7 +77,10 @@ def draw_copy_text(rng: random.Random) -> CopyText:
 
 
 def draw_name(rng: random.Random) -> str:
-    """Letters, syllables, a word, a number, or a word with a number or letters; of four one has an ending."""
+    """Draw a name: letters, syllables, a word, a number, or a word with a number or letters.
+
+    Of four one has an ending.
+    """
     word, kind = rng.choice(_WORDS), rng.randrange(20)
     if kind < 5:
         said = "".join(rng.choices(ascii_lowercase, k=rng.randint(3, 8)))

@@ -81,7 +81,7 @@ def answer_questions(
 def evaluate_grounding(
     model: torch.nn.Module, encoder: Encoder, policy: config.PolicySettings, *, seed: int, scenes_a_kind: int = 24
 ) -> dict[str, dict[str, float]]:
-    """Success on fresh held-out scenes of all levels, for each skill: value, n, 95% Wilson interval."""
+    """Measure success on fresh held-out scenes of all levels, for each skill: value, n, 95% Wilson interval."""
     rng = random.Random(f"held out {seed}")
     asked = []
     for kind in layouts.SCENE_KINDS:

@@ -87,7 +87,10 @@ def build_experiences(
     encoder: Encoder,
     settings: Settings,
 ) -> list[Experience]:
-    """Sorted by trajectory_id; episodes without a step are left out. outcomes: of each episode. tasks: by task_id."""
+    """Build what is trained on of each episode, sorted by trajectory_id; episodes without a step are left out.
+
+    outcomes: of each episode, in the same order. tasks: by task_id.
+    """
     shaping = ShapingConfig(
         settings.rl.format_penalty,
         settings.policy.max_new_tokens,
@@ -172,11 +175,11 @@ def _build_value_features(scores: Sequence[float | None], budget: int) -> tuple[
 def estimate_step_samples(
     batch: Sequence[Experience], learner: Learner, rl: RlSettings
 ) -> tuple[list[StepSample], float]:
-    """Values and advantages over each whole trajectory, as the learner's algorithm has them, then one turn a step; and
-    the mean horizon in tokens (NaN where the algorithm has none).
+    """Estimate values and advantages over each whole trajectory, as the learner's algorithm has them.
 
-    Raises TrainingError, naming trajectory and step, for an empty batch, a trajectory or step without a trainable
-    token, a reward or log-probability that is not finite, and a step whose log-probabilities nobody knows.
+    Then cut into one turn a step. Returns the samples, and the mean horizon in tokens (NaN where the algorithm has
+    none). Raises TrainingError, naming trajectory and step, for an empty batch, a trajectory or step without a
+    trainable token, a reward or log-probability that is not finite, and a step whose log-probabilities nobody knows.
     """
     if not batch:
         raise TrainingError("the batch is empty", where="RL", fix="check the rollout's log for what became of it")

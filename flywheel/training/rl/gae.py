@@ -35,7 +35,7 @@ class AdvantageEstimate:
 
 
 def length_adaptive_lambda(length: int, alpha: float, gamma: float = 1.0) -> LengthAdaptive:
-    """lambda_policy = max(0, 1 - 1 / (alpha l)), l = trainable tokens of the whole trajectory (VAPO, eq. 7).
+    """Compute lambda_policy = max(0, 1 - 1 / (alpha l)), l = trainable tokens of the whole trajectory (VAPO, eq. 7).
 
     The horizon is then alpha l tokens (gamma 1), never under one: 5% of the trajectory at the report's alpha of 0.05.
     """
@@ -77,14 +77,17 @@ def estimate_advantages(
     bootstrap: float = 0.0,
     outcome: float = 0.0,
 ) -> AdvantageEstimate:
-    """Decoupled GAE of one trajectory: the policy's advantages with the length-adaptive lambda (or a fixed
-    lambda_policy), the value model's targets (advantage + value) with lambda_critic. Shapes as in `gae`.
+    """Estimate the advantages of one trajectory by decoupled GAE.
+
+    Returns the policy's advantages with the length-adaptive lambda (or a fixed lambda_policy), and the value model's
+    targets (advantage + value) with lambda_critic. Shapes as in `gae`.
 
     Where a limit cut the trajectory off, the advantages end in `bootstrap`, V behind the last token, and the targets in
     `outcome`, what it had earned by then: a V that is trained towards itself has nothing to hold it, and at gamma 1 any
     constant would do. Both are 0 where it really ended, with its outcome among the rewards.
 
-    Raises TrainingError where a number that is read is not finite, and where no token is trainable."""
+    Raises TrainingError where a number that is read is not finite, and where no token is trainable.
+    """
     mask = np.asarray(mask, dtype=bool)
     read = (np.asarray(rewards, float)[mask], np.asarray(values, float)[mask], bootstrap, outcome)
     if not all(np.isfinite(part).all() for part in read):

@@ -141,7 +141,7 @@ def _ratio(new: Tensor, old: Tensor) -> Tensor:
 
 
 def positive_nll(logprobs: Tensor, mask: Tensor, positive: Tensor, *, tokens: int) -> Tensor:
-    """VAPO's L_NLL: -sum log pi / tokens over the trainable tokens of correct samples.
+    """Compute VAPO's L_NLL: -sum log pi / tokens over the trainable tokens of correct samples.
 
     positive: [batch] where the others are [batch, length], else of their shape; true for samples (tokens) of correct
     trajectories. tokens: trainable tokens of the correct samples in the global batch; with none the term is 0.
@@ -151,7 +151,10 @@ def positive_nll(logprobs: Tensor, mask: Tensor, positive: Tensor, *, tokens: in
 
 
 def value_loss(values: Tensor, returns: Tensor, mask: Tensor, *, tokens: int) -> Tensor:
-    """sum (V - R)^2 / (2 tokens) over trainable tokens."""
+    """Compute sum (V - R)^2 / (2 tokens) over trainable tokens.
+
+    values, returns, mask: of one shape. tokens: trainable tokens of the global batch, at least one.
+    """
     return 0.5 * (values[mask] - returns[mask]).square().sum() / tokens
 
 

@@ -123,7 +123,7 @@ def open_trainer_thread(settings: Settings) -> Iterator[ThreadPoolExecutor]:
 
 
 def count_trainer_threads(settings: Settings, every: int) -> int:
-    """Threads of the trainer's arithmetic, of `every` that there are.
+    """Count the threads of the trainer's arithmetic, of `every` that there are.
 
     Two Python threads that each drive a full team of OpenMP threads make both slow, even where only one of them is at
     work: so trainer and policy share the cores where the policy is on them too.
@@ -159,7 +159,10 @@ def episode_metrics(batch: Sequence[Experience]) -> dict[str, float]:
 
 
 def metrics_by_interface(batch: Sequence[Experience]) -> dict[str, float]:
-    """reward_<interface>, success_<interface>: of the episodes of tasks that say how they may be done."""
+    """Compute reward_<interface> and success_<interface>: means over episodes.
+
+    Of tasks that say how they may be done. An interface without episodes is left out.
+    """
     found = {}
     for name in INTERFACES:
         if mine := [experience for experience in batch if experience.interface == name]:
@@ -169,7 +172,7 @@ def metrics_by_interface(batch: Sequence[Experience]) -> dict[str, float]:
 
 
 def success_by_world(batch: EpisodeBatch) -> dict[str, float]:
-    """success_<world>: of the batch's episodes in each."""
+    """Compute success_<world>: the share of the batch's episodes in each that succeeded."""
     found: dict[str, list[bool]] = defaultdict(list)
     for (ticket, _), outcome in zip(batch.episodes, batch.outcomes, strict=True):
         found[ticket.task.world].append(outcome.success)

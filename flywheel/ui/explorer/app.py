@@ -48,7 +48,10 @@ class ServerLinks:
 
 
 def list_git_revisions(ws: Workspace) -> list[dict[str, str]]:
-    """git's tag of each iteration that has one, and the commit it names. Raises FlywheelError."""
+    """List git's tag of each iteration that has one, and the commit it names: {"tag", "commit"}.
+
+    Raises FlywheelError.
+    """
     return [{"tag": tag, "commit": commit} for tag, commit in git_tags.iteration_tags(ws)]
 
 

@@ -83,7 +83,10 @@ class LabelRequest(BaseModel):
 
 
 def list_review_choices(asking: CatalogReader) -> dict[str, Any]:
-    """Iterations, newest first, and domains that have trajectories to draw."""
+    """List what a reviewer may choose: iterations, newest first, domains with trajectories to draw, labels.
+
+    Returns `iterations`, `domains`, `labels`, and `comment`: most characters of one.
+    """
     rows = asking.rows(f"SELECT DISTINCT iteration, domain FROM {OUTCOMES_TABLE} WHERE {_ROUTED}")
     return {
         "iterations": sorted({row["iteration"] for row in rows}, reverse=True),

@@ -56,7 +56,7 @@ class TrajectoryQuery:
 
 
 def column_kind(sql_type: str) -> str:
-    """text, truth, time or number."""
+    """Return the kind of a column of `sql_type`: text, truth, time or number."""
     return _KINDS.get(sql_type, "number")
 
 

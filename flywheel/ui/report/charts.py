@@ -38,7 +38,7 @@ _SPARE_TONES = 4  # colours for domains that have none of their own
 
 
 def tone_class(name: str) -> str:
-    """The CSS class of a domain, a store or `all`. A domain keeps its colour from report to report."""
+    """Return the CSS class of a domain, a store or `all`. A domain keeps its colour from report to report."""
     return f"tone-{name}" if name in _TONES else f"tone-domain-{zlib.crc32(name.encode()) % _SPARE_TONES}"
 
 
@@ -107,7 +107,7 @@ def draw_lines(
     width: int = CHART_WIDTH,
     height: int = CHART_HEIGHT,
 ) -> str:
-    """Curves over a common x axis. zero: the y axis begins at 0 (values are 0 or more)."""
+    """Draw curves over a common x axis as SVG. zero: the y axis begins at 0 (values are 0 or more)."""
     xs = [x for one in series for x, _ in one.points]
     ys = [y for one in series for _, y in one.points]
     if not xs:
@@ -136,9 +136,9 @@ def draw_lines(
 
 
 def draw_intervals(groups: Sequence[tuple[str, Sequence[tuple[str, ChartMark | None]]]], *, title: str) -> str:
-    """Fractions with intervals: for each x label, marks of (tone, mark) side by side; marks of a tone are joined.
+    """Draw fractions with intervals as SVG: for each x label, marks of (tone, mark) side by side.
 
-    A tone that holds `before` is drawn hollow.
+    Marks of a tone are joined. A tone that holds `before` is drawn hollow.
     """
     low, high, ticks = 0.0, 1.0, (0.0, 0.25, 0.5, 0.75, 1.0)
     body = [_grid(ticks, low, high, True)]
@@ -231,7 +231,10 @@ _STYLE = (
 
 
 def draw_chart_sheet(charts: Sequence[Chart], small: Sequence[Chart], title: str, columns: int = 3) -> str:
-    """Charts in rows of `columns`, below them the small ones, one column more to a row. Light, whatever the page is."""
+    """Draw charts as one SVG, in rows of `columns`, below them the small ones, one column more to a row.
+
+    Light, whatever the page is.
+    """
     wide = columns * (CHART_WIDTH + 2 * _PAD) + (columns - 1) * _GAP
     body, y = [f'<text class="h" x="{_GAP}" y="38">{escape(title)}</text>'], 58
     cell = CHART_HEIGHT + _HEAD + 42

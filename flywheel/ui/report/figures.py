@@ -158,7 +158,10 @@ def query_funnels(connection: duckdb.DuckDBPyConnection, limit: int = 3) -> list
 
 
 def query_stage_minutes(connection: duckdb.DuckDBPyConnection, stages: Sequence[str]) -> tuple[list[int], list[Row]]:
-    """Iterations, and a row a stage: its minutes in each, and the width of a bar for the newest."""
+    """Query the iterations, and a row a stage: its minutes in each, and the width of a bar for the newest, 0 to 100.
+
+    Returns them as a pair; a row has `stage`, `minutes` (None where it did not run) and `width`. stages: their order.
+    """
     rows = database.query_rows(connection, "FROM stage_minutes")
     numbers = sorted({row["iteration"] for row in rows})
     spent = {(row["stage"], row["iteration"]): row["minutes"] for row in rows}
@@ -272,9 +275,11 @@ def query_success_by_stage(connection: duckdb.DuckDBPyConnection, since: int = 0
 
 
 def query_route_reviews(connection: duckdb.DuckDBPyConnection, since: int = 0) -> list[Row]:
-    """What people said of routes before training beside what scorers said, of each iteration after `since` in which
-    somebody was asked: `asked`, `labelled`, `moved`, and of those drawn either way the counts of
-    `verifier_vs_humans`."""
+    """Query what people said of routes before training beside what scorers said, of each iteration after `since`.
+
+    Only of those in which somebody was asked: `asked`, `labelled`, `moved`, and of those drawn either way the counts of
+    `verifier_vs_humans`.
+    """
     return database.query_rows(
         connection,
         """SELECT * FROM (
@@ -288,7 +293,10 @@ def query_route_reviews(connection: duckdb.DuckDBPyConnection, since: int = 0) -
 
 
 def query_quarantine_reasons(connection: duckdb.DuckDBPyConnection, since: int = 0, limit: int = 12) -> list[Row]:
-    """Reasons for setting aside after `since`, the most frequent first, with their iterations and an example."""
+    """Query reasons for setting aside after `since`, the most frequent first, with their iterations and an example.
+
+    limit: reasons at most.
+    """
     return database.query_rows(
         connection,
         """SELECT regexp_replace(reason, ' \\(.*\\)$', '') AS why, count(*) AS rows,
@@ -300,9 +308,10 @@ def query_quarantine_reasons(connection: duckdb.DuckDBPyConnection, since: int =
 
 
 def query_model_lineage(connection: duckdb.DuckDBPyConnection, since: int = 0) -> list[list[list[Row]]]:
-    """Ancestors of the newest promoted model, back to those of iteration `since`: turns, oldest first, each a list of
-    ranks, each a list of checkpoints with `name`, `path`, the datasets it drew from and how many trajectories trained
-    it.
+    """Query the ancestors of the newest promoted model, back to those of iteration `since`.
+
+    Returns turns, oldest first, each a list of ranks, each a list of checkpoints with `name`, `path`, the datasets it
+    drew from and how many trajectories trained it.
     """
     newest = database.query_rows(connection, "SELECT model FROM promotions ORDER BY iteration DESC LIMIT 1")
     if not newest:

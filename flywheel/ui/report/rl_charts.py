@@ -112,7 +112,10 @@ def load_rl_charts(connection: duckdb.DuckDBPyConnection, since: int = 0) -> tup
 
 
 def draw_rl_panels(rows: Iterable[Row]) -> list[Chart]:
-    """One chart a figure that was measured. rows: domain, name, step, value, and iteration where there are several."""
+    """Draw one chart a figure that was measured.
+
+    rows: domain, name, step, value, and iteration where there are several.
+    """
     found = _group_curves(row for row in rows if "/" not in row["domain"])
     newest = max((k for k, _, _ in found), default=0)
     result = []
@@ -159,7 +162,7 @@ def draw_world_success(rows: Iterable[Row]) -> list[Chart]:
 
 
 def query_downsampled_tasks(connection: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
-    """For each specialist of the newest iteration that has one: how many tasks come less and why, and which."""
+    """Query, for each specialist of the newest iteration that has one, how many tasks come less and why, and which."""
     newest = "iteration = (SELECT max(iteration) FROM curriculum)"
     reasons: dict[str, dict[str, int]] = defaultdict(dict)
     for row in database.query_rows(

@@ -39,7 +39,7 @@ class Ppo:
 
 
 def normalise_advantages(estimates: Sequence[TurnEstimates]) -> list[TurnEstimates]:
-    """Advantages to mean 0 and deviation 1 over all tokens; unchanged where all are the same."""
+    """Normalise advantages to mean 0 and deviation 1 over all tokens; unchanged where all are the same."""
     every = np.concatenate([turn for estimate in estimates for turn in estimate.advantages])
     mean, deviation = every.mean(), every.std()
     if deviation < 1e-8:
