@@ -48,10 +48,10 @@ def pause_for_input(
 ) -> Any:
     """Pause this flow until the form is filled in, and return it.
 
-    form: what is asked, on the run's page. key: of the pause, one a flow run. elsewhere: asked every two seconds while
-    the run is paused, with whether the deadline has passed; what it returns fills in the form, None does not. Raises
-    InputTimeout after `timeout_s` seconds where `unanswered` is fail; where it is keep, `elsewhere` has to answer by
-    then: a run whose pause ends by itself could only fail.
+    form: what is asked, on the run's page. key: of the pause, of its own in the flow run. elsewhere: asked every two
+    seconds while the run is paused, with whether the deadline has passed; what it returns fills in the form, None does
+    not. Raises InputTimeout after `timeout_s` seconds where `unanswered` is fail; where it is keep, `elsewhere` has to
+    answer by then: a run whose pause ends by itself could only fail.
     """
     longest = timeout_s + (_GRACE_S if unanswered == "keep" else 0)
     try:

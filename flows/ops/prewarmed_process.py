@@ -37,7 +37,7 @@ class PrewarmedProcess:
         self._begins = False
 
     async def start(self) -> None:
-        """Unless one waits. Where the machine has no room for it, runs begin without it."""
+        """Start the spare process, unless one waits. Where the machine has no room for it, runs begin without it."""
         if self._begins or (self._waits is not None and self._waits.returncode is None):
             return
         self._waits, self._environment, self._begins = None, dict(os.environ), True

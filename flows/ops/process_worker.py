@@ -94,8 +94,10 @@ class RunProcesses:
         stream_output: bool = True,
         **options: Any,
     ) -> Process:
-        """Prefect's function of this name, for runs: what they say goes where this worker's words go; nowhere, where
-        stream_output is false. What names no command of its own is the spare process, where there is one.
+        """Run the process of a run, in the place of Prefect's function of this name.
+
+        What it says goes where this worker's words go; nowhere, where stream_output is false. What names no command of
+        its own is the spare process, where there is one.
 
         Prefect's reads a pipe to its end, which what a killed run has begun holds open. Saves up to 8 s until it is
         known that a run was killed, and leaves a run whose worker is killed somewhere to write.

@@ -50,8 +50,10 @@ class TriggerWatcher:
         return get_client(sync_client=True).__enter__()
 
     def check(self, settings: Settings) -> bool:
-        """Called each second: what is due begins; what died is looked for each _DIED_S. Returns whether a run was asked
-        for that begins now."""
+        """Begin what is due, and look each _DIED_S for what died. Called each second.
+
+        Returns whether a run was asked for that begins now.
+        """
         begun = self.start_due_runs(settings)
         if time.monotonic() - self._looked >= _DIED_S:
             self.restart_dead_runs(settings.operations)
@@ -100,7 +102,10 @@ class TriggerWatcher:
                 announce("watch", f"{name} is begun again: {run.name} died")
 
     def mark_dead_runs(self) -> None:
-        """Called where no worker of this machine is at work: what a run left Running would keep the next one out."""
+        """Mark as killed what a run left Running, which would keep the next one out.
+
+        Called where no worker of this machine is at work.
+        """
         if not run_lock.is_workspace_busy(self._ws):
             others = has_other_workers(self._ws, self._client)  # which may be about to begin what is pending
             run_history.mark_killed_runs(self._ws, worker=others, client=self._client)

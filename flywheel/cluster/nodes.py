@@ -150,8 +150,10 @@ class ShardWorker:
         return use_launcher(self._team)
 
     def news(self, seconds: float) -> list[tuple[str, str]]:
-        """Lines said since the last call, once there are any, the shard is over, or so many seconds have passed: the
-        worker's sign of life."""
+        """Return the lines said since the last call: the worker's sign of life.
+
+        Waits until there are any, the shard is over, or so many seconds have passed.
+        """
         found = []
         try:
             line = self._said.get(timeout=seconds)
@@ -193,7 +195,7 @@ class TrainingTeam:
 
     @classmethod
     def reserve(cls, wanted: Sequence[resources.Resources], *more: Any) -> TrainingTeam:
-        """Asks for the nodes, and does not wait for them: who is placed `within` them begins once all are there."""
+        """Ask for the nodes, and do not wait for them: who is placed `within` them begins once all are there."""
         return cls(placement_group([dict(one) for one in wanted], strategy="STRICT_SPREAD"), wanted, *more)
 
     def within(self, number: int) -> Within:
@@ -216,7 +218,7 @@ class NodeRanks:
     """The actor: the processes of one node."""
 
     def look(self, shared: SharedFolder, settings: Settings, meets: HostPort) -> NodeFault | None:
-        """Why this node cannot take part."""
+        """Find why this node cannot take part; None where it can. meets: where the processes meet."""
         if found := find_node_fault(shared, settings, plays=False):
             return found
         if not is_reachable(meets):

@@ -238,7 +238,7 @@ class Shell:
         return self.read(wait_s)
 
     def type(self, data: bytes) -> None:
-        """Keys of somebody who watches; without a program that runs they go nowhere."""
+        """Type the keys of somebody who watches; without a program that runs they go nowhere."""
         if (bash := self._bash) is not None and bash.running:
             bash.type(data)
 

@@ -40,7 +40,7 @@ class EpisodeBuffer:
         return not self._steps
 
     def begin(self, task: Task, seed: int) -> None:
-        """Another episode; nothing is kept of the last one."""
+        """Begin another episode; nothing is kept of the last one."""
         self._about = {"task": task.task_id, "instruction": task.instruction, "world": task.world, "seed": seed}
         self._steps.clear()
         self._number = self._size = 0

@@ -99,7 +99,8 @@ def make_page_task(manifest: PageManifest, variant: str, seed: int, split: str, 
 
     Its id is a hash of the manifest's name, variant, level and seed; neither domain nor split changes it. variant: of
     the page; that the manifest has it is not checked. seed: any integer. split: train or eval. domain: by default the
-    one that the manifest names. Raises BadInput for packages that are not fetched, or have another checksum.
+    one that the manifest names. Raises BadInput for packages that are not fetched, where the manifest gives no checksum
+    of theirs.
     """
     params = {"variant": variant, "seed": seed}
     identity = json.dumps([manifest.name, variant, manifest.level, seed])

@@ -94,7 +94,7 @@ class ChatEndpoint:
         return {"Authorization": f"Bearer {key}"} if key else {}
 
     def client(self) -> httpx.AsyncClient:
-        """Connections to this server, to be closed. They belong to the event loop that they are used in."""
+        """Open connections to this server, to be closed. They belong to the event loop that they are used in."""
         # Without limits of its own on time: `call` has a deadline over everything.
         return httpx.AsyncClient(headers=self.headers(), timeout=None, limits=self._limits())
 

@@ -127,7 +127,10 @@ class ModelSummarizer:
         self._lock = threading.Lock()
 
     def digest(self, before: HistorySummary, aged: Sequence[PastStep]) -> HistorySummary:
-        """Blocks while the model answers, `language_model.timeout_s` at most."""
+        """Ask the model for the digest of what is `before` and of the `aged` steps since.
+
+        Blocks while it answers, `language_model.timeout_s` at most; where it fails, the digest is by rules and says so.
+        """
         ruled = self._rules.digest(before, aged)
         try:
             text = self._ask(before, aged)

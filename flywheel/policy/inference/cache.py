@@ -63,7 +63,7 @@ class KVCache:
         return (torch.arange(seen, device=device) <= places[:, :, None])[:, None]
 
     def update(self, keys: Tensor, values: Tensor, layer: int, *_: object, **__: object) -> tuple[Tensor, Tensor]:
-        """Keeps a layer's new keys and values, [rows, heads, width, head size]; returns those of all tokens so far."""
+        """Keep a layer's new keys and values, [rows, heads, width, head size]; return those of all tokens so far."""
         pair = self._buffer(keys)[layer]
         for buffer, new in zip(pair, (keys, values), strict=True):
             buffer.transpose(1, 2)[self._where] = new.transpose(1, 2)
@@ -100,7 +100,7 @@ class KVCache:
         self.write(row, other._held[:, :, other_row, :, :tokens])
 
     def wipe(self, row: int) -> None:
-        """Zeros, for a row that may hold numbers that are not finite."""
+        """Set a row that may hold numbers that are not finite to zero."""
         if self._held is not None:
             self._held[:, :, row] = 0
 

@@ -58,10 +58,9 @@ _captured: Captured | None = None
 
 @contextmanager
 def capture_attention(layers: tuple[int, ...], screens: int) -> Iterator[dict[int, CapturedQK]]:
-    """Capture, for one forward pass over `screens` screens of one size, queries and keys of the language model's
-    `layers`.
+    """Capture queries and keys of the language model's `layers` for one forward pass.
 
-    One pass at a time in a process.
+    screens: of one size, that the pass is over. One pass at a time in a process.
     """
     global _captured
     _captured = Captured(layers, screens)

@@ -34,7 +34,7 @@ ACCURACY_WINDOW = 300  # questions that success is measured on
 
 
 def draw_scene_kinds(count: int, rng: random.Random) -> list[tuple[str, int]]:
-    """Kinds and levels of the next scenes: all kinds, those that teach most more often.
+    """Draw kinds and levels of the next scenes: all kinds, those that teach most more often.
 
     Levels raised by success, which a small model needs to learn by answers alone which thing a word means, are not
     needed where attention is taught to point: it falls on the right one of several things after 5,000 screens.
@@ -65,9 +65,10 @@ class KindAccuracy:
 def stream_scene_chunks(
     name: str, first: int, coordinates: int, size: int
 ) -> Iterator[tuple[int, np.ndarray, list[layouts.Scene]]]:
-    """Number, pixels (uint8 [size, side, side, 3]) and scenes of each chunk; the next ones are drawn meanwhile.
+    """Yield number, pixels (uint8 [size, side, side, 3]) and scenes of each chunk; the next ones are drawn meanwhile.
 
-    name: of the stream: the same name, number and size give the same scenes. size: scenes drawn at once.
+    name: of the stream: the same name, number and size give the same scenes. first: number of the first chunk. size:
+    scenes drawn at once.
     """
     spawn = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(1, mp_context=spawn, initializer=exit_with_parent)

@@ -69,7 +69,7 @@ class ValueModel(nn.Module):
 
     @torch.no_grad()
     def evaluate(self, read: Tensor) -> Tensor:
-        """Values without gradient."""
+        """Compute values without gradient."""
         return self(read)
 
 

@@ -110,5 +110,5 @@ class CatalogReader:
             self._places.release()
 
     def standing(self) -> str:
-        """Changes when a partition or a promotion came, went or was replaced."""
+        """Return a text that changes when a partition or a promotion came, went or was replaced."""
         return self._resident.digest()

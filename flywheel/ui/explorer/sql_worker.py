@@ -159,7 +159,7 @@ class SqlAnswerer:
         self._resident = CatalogConnection(ws, lambda connection: lock_connection(ws, limits, connection))
 
     def warm(self) -> None:
-        """Opens the catalogue."""
+        """Open the catalogue."""
         self._resident.run(lambda connection: connection.execute("SELECT 1").fetchall())
 
     def to(self, sql: str, form: str) -> tuple[dict[str, Any], bytes]:

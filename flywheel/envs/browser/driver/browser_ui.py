@@ -77,7 +77,7 @@ class CoverPage:
         await self.page.observe(0)
 
     async def put_under(self, screen: bytes) -> None:
-        """Another screen below the same HTML."""
+        """Put another screen below the same HTML."""
         if screen:
             source = f"data:image/png;base64,{base64.b64encode(screen).decode()}"
             await self.page.evaluate(_BACKGROUND_SCRIPT.replace("SOURCE", json.dumps(source)))
@@ -161,7 +161,7 @@ class FindBar:
         return self._page is not None
 
     async def press(self, page: BrowserPage, go: int, size: tuple[int, int]) -> None:
-        """ctrl-f (0), or the keys that go forward (1) and backward (-1)."""
+        """Do what ctrl-f does (go 0), or the keys that go forward (1) and backward (-1)."""
         if not self.open(page):
             await self._cover.show(_FIND_BAR_HTML, b"", size, f"begin({json.dumps(self._text)})")
             self._page, self._arrivals = page, page.arrivals

@@ -180,7 +180,7 @@ class TargetRouter:
         connection.listen("", self._hear)
 
     def adopt(self, context: str, owner: TargetListener | None) -> None:
-        """Targets of a browser context belong to `owner`; None: to nobody any more."""
+        """Give the targets of a browser context to `owner`; None: to nobody any more."""
         if owner is None:
             self.owners.pop(context, None)
         else:

@@ -287,7 +287,10 @@ def score_keybindings(result: str, rules: Any, _: MetricOptions) -> float:
 
 
 def score_included_json(result: str, expected: str, _: MetricOptions) -> float:
-    """OSWorld's order: the file with what must be there comes first."""
+    """Score 1 where all keys and values of the JSON file `result` stand in the file `expected`, else 0.
+
+    OSWorld's order: the file with what must be there comes first.
+    """
     wanted, found = json.loads(read_text(result)), json.loads(read_text(expected))
     return float(all(key in found and found[key] == value for key, value in wanted.items()))
 
