@@ -88,7 +88,8 @@ def checkpoint_digest(folder: Path | str) -> str:
 def weight_files(folder: Path | str) -> list[Path]:
     """List the safetensors files of the checkpoint in `folder`, sorted by name: those of its index, where it has one.
 
-    Raises ModelError where there are none, or where the index names a shard that is not there.
+    Their content is not read. Raises ModelError where there are none, or where the index is damaged or names a shard
+    that is not there.
     """
     folder = Path(folder)
     if (folder / _INDEX).is_file():

@@ -111,7 +111,7 @@ class AsrWorkerPool:
 
 
 def speech_bytes(folder: Path) -> int:
-    """Return the size of the sound of the session in `folder`, in bytes; 0 where there is none."""
+    """Return the size of the sound of the session in `folder`, in bytes, all of its `speech.*` files; 0 for none."""
     return sum(path.stat().st_size for path in folder.glob("speech.*"))
 
 

@@ -68,6 +68,7 @@ def shape_rewards(
     outcome: [steps], what of the verifier's score comes with each step. lengths: [steps], response tokens.
     parse_errors: [steps], whether each step's text held no valid action. shaping: penalties. budget: steps that the
     task allows; 0: no step penalty. Format, length and step penalties as in section 2.5.4 of the UI-TARS-2 report.
+    Raises ValueError for lists of different lengths.
     """
     step = shaping.step_penalty / budget if budget else 0.0
     return tuple(

@@ -216,10 +216,11 @@ def train_rl(
 ) -> RLResult:
     """Train the SFT checkpoint on the domain's tasks and write the specialist to `out_folder`.
 
-    sft_folder: the checkpoint. domain: whose tasks are taken of `tasks`; "": all. open_environments: opens what the
-    tasks need. iteration: stands in the episodes' rows. state_folder: of all that a killed run resumes from. prior:
-    what the curriculum knows before the run. on_metric: called with each dict of the curve. on_episode: called with
-    each episode as it ends, used or not. stop: asked after each step; true ends the run as if rl.steps were reached.
+    sft_folder: the checkpoint. out_folder: replaced where it is there. domain: whose tasks are taken of `tasks`; "":
+    all. open_environments: opens what the tasks need. iteration: stands in the episodes' rows. state_folder: of all
+    that a killed run resumes from; the state of another run is not taken up, and the caller deletes it. prior: what the
+    curriculum knows before the run. on_metric: called with each dict of the curve. on_episode: called with each episode
+    as it ends, used or not. stop: asked after each step; true ends the run as if rl.steps were reached.
 
     The curve has one dict a step: step, reward, score, success and success_<world>, reward_<interface> and
     success_<interface> of tasks that have one, response_length, rounds (steps an episode), episodes, the figures of the
