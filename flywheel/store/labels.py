@@ -61,8 +61,10 @@ def labels_stamp(ws: Workspace) -> list[tuple[str, int]]:
 
 
 def normalise_reviewer(name: str) -> str:
-    """Return a reviewer's name in small letters. It names a file, so its alphabet is small. Raises BadInput for
-    other names."""
+    """Return a reviewer's name stripped and in small letters; it names a file.
+
+    Raises BadInput unless it is then 1 to 40 of a-z, 0-9, dot, dash and underscore, with a letter or digit first.
+    """
     name = name.strip().lower()
     if not _REVIEWER.fullmatch(name):
         raise BadInput(

@@ -159,9 +159,10 @@ def file_signature(status: os.stat_result) -> tuple[int, int, int, int]:
 
 
 def is_changed_just_now(statuses: Iterable[os.stat_result]) -> bool:
-    """Tell whether a file changed so lately that a change from now on may leave its signature as it is.
+    """Tell whether one of the files changed within the last 2 s: a later change may leave its `file_signature` as it is.
 
-    statuses: of `os.stat`, one a file.
+    The clocks of file systems are that coarse. statuses: of `os.stat`, one a file, taken before the files are read.
+    False for no files.
     """
     return time.time_ns() - max((status.st_ctime_ns for status in statuses), default=0) <= _COARSE_NS
 

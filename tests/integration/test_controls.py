@@ -11,6 +11,7 @@ import pytest_asyncio
 from browser_pages import SETTINGS, Stage, act, at, browser
 from click.testing import CliRunner
 from hostile import Site
+from night import by_day
 
 from flywheel.agent.actions import Hotkey, Press, Release, Type, Wait
 from flywheel.cli import main
@@ -53,7 +54,7 @@ _MORE = (
 
 
 @in_one_loop
-@pytest.mark.parametrize(("way", "names"), [("begin_frame", _MORE), ("screenshot", _FEW)])
+@pytest.mark.parametrize(("way", "names"), by_day([("screenshot", _FEW), ("begin_frame", _MORE)]))
 async def test_controls_are_operated_by_mouse_and_by_keys(way, names):
     found = await sandbox_controls.tried(way, names)
     assert {one: why for one, why in found.items() if why} == {}

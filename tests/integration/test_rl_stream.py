@@ -117,6 +117,7 @@ def fresh():
         yield pool
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("algorithm", by_day(["grpo", "ppo"]))
 def test_at_staleness_0_the_weights_are_those_of_the_synchronous_loop(fresh, model, tmp_path, algorithm):
     assert fresh.submit(both_ways, model, tmp_path, algorithm).result(300) == (True, True)

@@ -87,6 +87,7 @@ def test_the_cache_has_what_is_recorded(old):
     assert rows_of(old) == before
 
 
+@pytest.mark.exhaustive
 def test_columns_that_the_first_files_lacked_are_filled(three_iterations, tmp_path):
     ws = aged(three_iterations, tmp_path / "ws", lacking=True)
     for table, column in LACKING.items():

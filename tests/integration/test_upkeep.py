@@ -302,6 +302,7 @@ def test_a_fresh_clone_fetches_what_was_pushed_is_mended_compared_and_gone_back_
     assert made_workspaces.content(clone) == before
 
 
+@pytest.mark.exhaustive
 def test_a_remote_that_cannot_be_reached_is_told_and_pushed_to_later(ws, tmp_path):
     write_text(tmp_path / "file", "no folder")
     assert backup.push_iterations(ws, str(tmp_path / "file" / "within")) == []

@@ -205,7 +205,7 @@ def test_wrong_names_are_refused(ws, settings):
     with pytest.raises(DataError, match="iteration 001 has not been begun"):
         begin_iteration(ws, 2, settings)
     begin_iteration(ws, 1, settings)
-    with pytest.raises(BadInput, match="no stage rolout@001"):
+    with pytest.raises(BadInput, match="iteration 001 has no stage rolout"):
         stage_records.record_stage(ws, "rolout", 1)
     with pytest.raises(BadInput, match="iteration 004 has not been begun"):
         stage_records.is_stage_done(ws, "rollout", 4)

@@ -115,6 +115,7 @@ def test_an_error_of_all_is_that_error(groups):
         groups(Member, 2).call("refuse")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "end",
     by_day(

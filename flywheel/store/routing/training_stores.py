@@ -181,8 +181,8 @@ def build_training_stores(
     """Route an iteration's incoming trajectories, and write the stores to `staged`; `publish_training_stores` takes
     them over.
 
-    read: (table, stage) of all that came in; what `staged` has of it is read there. page: show what the contracts found
-    as a page. Written are `routes`, `sft`, `ct`, `quarantine`, `lineage`, `duplicates` and what later iterations need
+    read: (table, stage) of all that came in; a partition is read from `staged` where it is there, else from `ws`. page:
+    also write what the contracts found to `report/docs` of `ws`, in a process whose failure stops nothing. Written are `routes`, `sft`, `ct`, `quarantine`, `lineage`, `duplicates` and what later iterations need
     to find those. Raises DataError for a damaged partition or where nothing came in, ContractBroken where too many rows
     break a contract, or the stores one that spans tables.
     """

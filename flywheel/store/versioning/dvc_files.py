@@ -166,7 +166,10 @@ def describe_folder(folder: Path) -> dict[str, Any]:
 
 
 def describe_file(path: Path) -> dict[str, Any]:
-    """Return what is recorded of a file, but for its path: `hash`, `md5`, `size` in bytes."""
+    """Return a file's entry in dvc.lock, but for its path: `hash` ("md5"), `md5` (32 hex digits), `size` in bytes.
+
+    Reads the whole file; `describe_folder` is for folders. Raises FileNotFoundError where it is missing.
+    """
     return {"hash": "md5", "md5": file_md5(path), "size": path.stat().st_size}
 
 
