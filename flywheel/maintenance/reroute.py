@@ -54,9 +54,10 @@ def staged_workspace(ws: Workspace, iteration: int) -> Workspace:
 
 
 def settle_pending_decisions(ws: Workspace) -> None:
-    """Finish decisions and repairs whose application was cut off; drop those that were only prepared, with their copies.
+    """Finish decisions and repairs whose application was cut off; drop those only prepared, with their copies.
 
-    Finishing writes, commits and pushes what `apply_reroute` does (see `resume_pending_decisions`). Call it under the workspace's lock.
+    Finishing writes, commits and pushes what `apply_reroute` does (see `resume_pending_decisions`). Call it under the
+    workspace's lock.
     """
     resume_pending_decisions(ws)
     shutil.rmtree(_pending_folder(ws), ignore_errors=True)

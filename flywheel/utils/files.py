@@ -159,7 +159,7 @@ def file_signature(status: os.stat_result) -> tuple[int, int, int, int]:
 
 
 def is_changed_just_now(statuses: Iterable[os.stat_result]) -> bool:
-    """Tell whether one of the files changed within the last 2 s: a later change may leave its `file_signature` as it is.
+    """Tell whether a file changed within the last 2 s: a later change may leave its `file_signature` as it is.
 
     The clocks of file systems are that coarse. statuses: of `os.stat`, one a file, taken before the files are read.
     False for no files.

@@ -182,9 +182,10 @@ def build_training_stores(
     them over.
 
     read: (table, stage) of all that came in; a partition is read from `staged` where it is there, else from `ws`. page:
-    also write what the contracts found to `report/docs` of `ws`, in a process whose failure stops nothing. Written are `routes`, `sft`, `ct`, `quarantine`, `lineage`, `duplicates` and what later iterations need
-    to find those. Raises DataError for a damaged partition or where nothing came in, ContractBroken where too many rows
-    break a contract, or the stores one that spans tables.
+    also write what the contracts found to `report/docs` of `ws`, in a process whose failure stops nothing. Written are
+    `routes`, `sft`, `ct`, `quarantine`, `lineage`, `duplicates` and what later iterations need to find those. Raises
+    DataError for a damaged partition or where nothing came in, ContractBroken where too many rows break a contract, or
+    the stores one that spans tables.
     """
     sources = _stages(read, "trajectories")
     for table, stage in read:
