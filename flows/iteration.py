@@ -36,7 +36,6 @@ from flywheel.utils.errors import FlywheelError, WorkerLost
 from flywheel.utils.files import write_json
 from flywheel.utils.progress import announce, report_progress
 from tasks import run_history
-from tasks import run_history as named
 from tasks.shards import publish_report
 
 _LOOK_S = 1.0  # between looks at stages that are processes of their own
@@ -95,7 +94,7 @@ class StageScheduler:
         longest_s += human_input.route_review_wait_s(self._own.routing, name)
         if alone or self._now.cluster.max_parallel_stages == 1:
             # The iteration has a heartbeat; ended with its thread, each stage would wait for a second.
-            with tags(named.stage_tag(name)), temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+            with tags(run_history.stage_tag(name)), temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
                 flow = stage_flow.with_options(
                     name=name, flow_run_name=f"{iteration_label(self._k)} {name}", timeout_seconds=longest_s
                 )
@@ -202,7 +201,7 @@ def _run_stages_and_close(ws: Workspace, chosen: Settings, k: int, until: str | 
     run_history.mark_killed_runs(ws)
     _begin_iteration(ws, chosen, k)
     try:
-        with iteration_params.name_params_file_in_errors(ws, k), tags(*named.iteration_run_tags(ws, k)):
+        with iteration_params.name_params_file_in_errors(ws, k), tags(*run_history.iteration_run_tags(ws, k)):
             _run_stages(ws, chosen, k, until)
         if until:
             _write_run_history(ws, k)
@@ -220,7 +219,7 @@ def _run_stages_and_close(ws: Workspace, chosen: Settings, k: int, until: str | 
 def _run_stages(ws: Workspace, chosen: Settings, k: int, until: str | None) -> None:
     StageScheduler(ws, k, chosen).run(until)
     if until is None:
-        with named.without_tags():
+        with run_history.without_tags():
             publish_report(StageContext.open(ws, k, "report", run_id=flow_run.id or ""))
 
 
@@ -247,7 +246,7 @@ def _begin_iteration(ws: Workspace, settings: Settings, k: int) -> None:
         where = ws.relative(ws.frozen_params(k))
         announce("run", f"iteration {iteration_label(k)} goes on with the parameters it began with ({where})")
     with get_client(sync_client=True) as client:
-        tagged = sorted({*flow_run.tags, *named.iteration_run_tags(ws, k)})
+        tagged = sorted({*flow_run.tags, *run_history.iteration_run_tags(ws, k)})
         client.update_flow_run(flow_run.id, name=f"iteration {iteration_label(k)}", tags=tagged)
 
 

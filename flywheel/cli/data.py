@@ -152,7 +152,6 @@ def reroute_command(
     """
     from flywheel.config import run_lock
     from flywheel.maintenance import reroute
-    from flywheel.maintenance import reroute as rerouting
     from flywheel.store import routing_decisions
     from flywheel.store.routing import training_stores as stores
     from flywheel.store.versioning import stage_records
@@ -169,9 +168,9 @@ def reroute_command(
             k for k in stage_records.list_iterations(ws) if ws.partition("routes", k, stores.ROUTE_STAGE).is_dir()
         )
         which = list(routed) if everything else [iteration]
-        found = [rerouting.prepare_reroute(ws, k, rule) for k in which]
+        found = [reroute.prepare_reroute(ws, k, rule) for k in which]
         if write:
-            rerouting.apply_reroute(ws, found, rule)
+            reroute.apply_reroute(ws, found, rule)
         reroute.settle_pending_decisions(ws)
     if as_json:
         told = [{**vars(one), "moved_in_all": one.count, "written": write} for one in found]
