@@ -119,7 +119,7 @@ def test_an_iteration_of_one_domain_has_one_specialist(ws, settings):
     subprocess.run([DVC, "commit", "--quiet", "--force"], cwd=ws.root, check=True, timeout=PATIENCE_S)
     assert stage_records.changed_stages(ws) == {}
     begin_iteration(ws, 2, settings)
-    with pytest.raises(BadInput, match="no stage rl-sites@001"):
+    with pytest.raises(BadInput, match="iteration 001 has no stage rl-sites"):
         stage_records.is_stage_done(ws, "rl-sites", 1)
     assert not [name for name in stage_records.changed_stages(ws) if name.endswith("@001")]
     assert {"rl-games@002", "rl-sites@002", "rl-control@002"} <= set(stage_records.changed_stages(ws))
