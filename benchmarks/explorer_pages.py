@@ -20,7 +20,7 @@ from playwright.sync_api import Page, sync_playwright
 from flywheel.cli.bench import BenchCase
 from flywheel.config import SandboxSettings
 from flywheel.config.workspace import Workspace
-from flywheel.envs.browser import chromium
+from flywheel.envs.browser.driver import chromium
 from flywheel.store import partitions
 
 _LONG, _LIVE = 2, 3  # iterations of the made-up workspace: one long trajectory, and those that are written meanwhile

@@ -23,8 +23,8 @@ from sandbox_run import Run
 from flywheel.agent.actions import Action, Click, Hotkey, Wait
 from flywheel.cli.bench import BenchCase
 from flywheel.config import SandboxSettings
-from flywheel.envs.browser import chromium
-from flywheel.envs.browser.driver.browser_process import Chromium
+from flywheel.envs.browser.driver import chromium
+from flywheel.envs.browser.driver.chromium import Chromium
 from flywheel.envs.browser.driver.tab import BrowserTab
 
 WAYS = ("begin_frame", "screenshot")

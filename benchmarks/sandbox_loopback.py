@@ -18,9 +18,8 @@ from sandbox_ways import WAYS, Way
 from flywheel.agent.actions import Click, Point
 from flywheel.cli.bench import BenchCase
 from flywheel.config import SandboxSettings
-from flywheel.envs.browser import chromium
-from flywheel.envs.browser.driver import browser_process, context
-from flywheel.envs.browser.driver.browser_process import Chromium
+from flywheel.envs.browser.driver import chromium, context
+from flywheel.envs.browser.driver.chromium import Chromium
 from flywheel.envs.browser.driver.tab import BrowserTab
 from flywheel.utils.errors import EnvError
 
@@ -183,7 +182,7 @@ class _Direct:
 @contextlib.contextmanager
 def unguarded() -> Iterator[None]:
     """Browsers that are started in the block reach what they like: for the peer alone."""
-    with mock.patch.object(browser_process, "_NETWORK_FLAGS", ()), mock.patch.object(context, "SessionProxy", _Direct):
+    with mock.patch.object(chromium, "_NETWORK_FLAGS", ()), mock.patch.object(context, "SessionProxy", _Direct):
         yield
 
 

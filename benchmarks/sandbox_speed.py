@@ -18,7 +18,7 @@ from sandbox_run import Run, clicks, quartiles
 
 from flywheel.agent.actions import Click, Point, Wait
 from flywheel.cli.bench import BenchCase
-from flywheel.envs.browser import chromium
+from flywheel.envs.browser.driver import chromium
 from flywheel.envs.browser.pool import BrowserPool
 
 STEPS_320, STEPS_720, TIMES_PLAYWRIGHT, TIMES_BROWSERGYM, ACCELERATION = 120.0, 45.0, 1.5, 10.0, 100.0  # goals

@@ -194,7 +194,7 @@ def browser():
     from playwright.sync_api import sync_playwright
 
     from flywheel.config import SandboxSettings
-    from flywheel.envs.browser import chromium
+    from flywheel.envs.browser.driver import chromium
 
     with sync_playwright() as playwright:
         found = playwright.chromium.launch(

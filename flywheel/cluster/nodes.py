@@ -26,7 +26,7 @@ from flywheel.cluster import resources
 from flywheel.cluster.connection import is_reachable
 from flywheel.config import Settings
 from flywheel.config.workspace import Workspace, iteration_label
-from flywheel.envs import registry, suite_manifests
+from flywheel.envs import registry
 from flywheel.pipeline.stage import InProcessWorker, Stage, StageContext
 from flywheel.training.distributed.worker_group import GroupSpec, HostPort, LocalRanks, RankAnswer, use_launcher
 from flywheel.utils.errors import BadInput, ClusterError, WorkerLost, last_line
@@ -93,7 +93,7 @@ def find_node_fault(shared: SharedFolder, settings: Settings, plays: bool) -> No
         else:
             return "locks on files of the shared folder do not reach it", "mount the folder with locks (NFS 4 has them)"
     try:
-        suite_manifests.load_external_suites(settings, shared.root)  # this process opened no `Context`: it was sent one
+        registry.load_external_suites(settings, shared.root)  # this process opened no `Context`: it was sent one
         if plays:
             registry.check_backends(settings, registry.find_used_backends(settings))
     except BadInput as error:

@@ -1,8 +1,10 @@
-"""Name the keys of a US keyboard, with the codes that browsers and desktops want."""
+"""Name the keys of a US keyboard, with the codes that browsers and desktops want, and a browser's own shortcuts."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from flywheel.agent.actions import Action, Hotkey, Press
 
 ALT, CONTROL, META, SHIFT = 1, 2, 4, 8  # bits of the protocol's `modifiers`
 
@@ -110,3 +112,89 @@ def find_key(name: str) -> Key | None:
     """Find the key called `name`, in lower case or not: `left`, `ctrl`, `a`, `+`. None for a key there is not."""
     name = name.strip() or name
     return KEYS.get(_ALIASES.get(name.lower(), name.lower() if len(name) == 1 else ""))
+
+
+# What the browser's own keyboard shortcuts do, after the page had its say.
+#
+# A page takes a key by `preventDefault()`, as in any browser, but for RESERVED_KEYS, which browsers never give it.
+# What needs more than one page and its viewport is not there, and the note says what to do instead.
+
+ZOOM_LEVELS = (0.25, 0.33, 0.5, 0.67, 0.75, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 5.0)  # Chromium's
+
+RELOAD, BACK, FORWARD, CLOSE = "reload", "back", "forward", "close"
+ZOOM_IN, ZOOM_OUT, ZOOM_RESET = "zoom in", "zoom out", "zoom reset"
+FIND, FIND_NEXT, FIND_LAST = "find", "find next", "find previous"
+_KEYS_BY_ACTION = {
+    RELOAD: "f5, ctrl+r, ctrl+f5, shift+f5, ctrl+shift+r",
+    BACK: "alt+left",
+    FORWARD: "alt+right",
+    ZOOM_IN: "ctrl+=, ctrl+shift+=",
+    ZOOM_OUT: "ctrl+-, ctrl+shift+-",
+    ZOOM_RESET: "ctrl+0",
+    CLOSE: "ctrl+w, ctrl+f4",
+    FIND: "ctrl+f",
+    FIND_NEXT: "f3, ctrl+g",
+    FIND_LAST: "shift+f3, ctrl+shift+g",
+}
+_KEYS_BY_REASON = {
+    "there is no address bar: use navigate": "ctrl+l, alt+d, f6, ctrl+k, ctrl+e, alt+home",
+    "there is one tab, and no other can be opened": "ctrl+t, ctrl+n, ctrl+shift+n, ctrl+shift+t",
+    "there is one tab": "ctrl+tab, ctrl+shift+tab, ctrl+pageup, ctrl+pagedown, ctrl+1, ctrl+2, ctrl+3, ctrl+4, ctrl+5, "
+    "ctrl+6, ctrl+7, ctrl+8, ctrl+9",
+    "there is no printer": "ctrl+p, ctrl+shift+p",
+    "pages are not saved, and no file is opened": "ctrl+s, ctrl+o",
+    "there are no developer tools": "ctrl+u, f12, ctrl+shift+i, ctrl+shift+j, ctrl+shift+c, shift+escape",
+    "there is no list of downloads, history or bookmarks": "ctrl+j, ctrl+h, ctrl+d, ctrl+shift+d, ctrl+shift+b, "
+    "ctrl+shift+o, ctrl+shift+delete",
+    "there is no window but the page": "f11, f10, alt+f, alt+e, alt+space, f1, f7",
+    "the browser stays open": "alt+f4, ctrl+shift+w, ctrl+shift+q",
+}
+RESERVED_KEYS = "ctrl+t, ctrl+n, ctrl+shift+n, ctrl+shift+t, ctrl+w, ctrl+shift+w, ctrl+tab, ctrl+shift+tab, alt+f4"
+
+
+@dataclass(frozen=True)
+class BrowserShortcut:
+    """What the browser does on a key: `does`, one of the above, "" for nothing, since it is `missing`.
+
+    reserved: the page never hears of the key.
+    """
+
+    does: str
+    missing: str
+    reserved: bool
+
+
+def find_shortcut(action: Action, held: int) -> BrowserShortcut | None:
+    """Find what the browser does with the keys of an action; None for nothing. held: bits of the held modifiers."""
+    if isinstance(action, Hotkey | Press):
+        keys = [find_key(name) for name in (action.keys if isinstance(action, Hotkey) else (action.key,))]
+        if None not in keys:
+            return _TABLE.get(_parse_chord(keys, held))
+    return None
+
+
+def _parse_chord(keys: list[Key | None], held: int) -> tuple[int, str]:
+    """Modifiers, and the code of the one key that is none; "" where there are several."""
+    others = [key for key in keys if key is not None and not key.modifier]
+    for key in keys:
+        held |= key.modifier | (SHIFT if key.shifted else 0)
+    return held & (ALT | CONTROL | META | SHIFT), others[0].code if len(others) == 1 else ""
+
+
+def _parse_chords(names: str) -> list[tuple[int, str]]:
+    return [_parse_chord([find_key(part) for part in name.split("+")], 0) for name in names.split(", ")]
+
+
+def _make_table() -> dict[tuple[int, str], BrowserShortcut]:
+    reserved = set(_parse_chords(RESERVED_KEYS))
+    table = {}
+    for does, names in _KEYS_BY_ACTION.items():
+        table |= {chord: BrowserShortcut(does, "", chord in reserved) for chord in _parse_chords(names)}
+    for missing, names in _KEYS_BY_REASON.items():
+        table |= {
+            chord: BrowserShortcut("", f"not done: {missing}", chord in reserved) for chord in _parse_chords(names)
+        }
+    return table
+
+
+_TABLE = _make_table()

@@ -64,7 +64,7 @@ def _package(name: str, extra: str) -> Finding:
 
 def _chromium() -> str:
     from flywheel.config import SandboxSettings
-    from flywheel.envs.browser import chromium
+    from flywheel.envs.browser.driver import chromium
 
     path = chromium.find_chromium(SandboxSettings())
     try:
@@ -78,10 +78,10 @@ def _chromium() -> str:
 
 def _environments(settings: Settings, root: Path) -> Iterator[Finding]:
     """Of the kinds that the tasks are played in."""
-    from flywheel.envs import registry, suite_manifests
+    from flywheel.envs import registry
 
     def own() -> str:
-        suite_manifests.load_external_suites(settings, root)
+        registry.load_external_suites(settings, root)
         return f"{len(settings.synthesis.worlds)} manifests can be used"
 
     if settings.synthesis.worlds:

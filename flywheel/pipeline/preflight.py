@@ -13,7 +13,7 @@ import httpx
 from flywheel.config import PolicySettings, PromotionSettings, Settings
 from flywheel.config.workspace import Workspace
 from flywheel.envs import registry
-from flywheel.envs.browser import chromium
+from flywheel.envs.browser.driver import chromium
 from flywheel.envs.tasks import drawing as synthesis
 from flywheel.evaluation import gate
 from flywheel.policy import checkpoint

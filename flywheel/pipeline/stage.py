@@ -23,7 +23,7 @@ from typing import Any
 
 from flywheel.config import Settings
 from flywheel.config.workspace import Workspace
-from flywheel.envs import suite_manifests
+from flywheel.envs import registry
 from flywheel.pipeline.artifacts import DOMAIN_PLACEHOLDER, Artifact, Checkpoint, Partition, Record, expand_domains
 from flywheel.store.partitions import PartitionManifest, write_partition
 from flywheel.store.versioning import iteration_params
@@ -60,7 +60,7 @@ class StageContext:
         be used.
         """
         settings = iteration_params.load_iteration_params(ws, iteration)
-        suite_manifests.load_external_suites(settings, ws.root)
+        registry.load_external_suites(settings, ws.root)
         return cls(ws, settings, iteration, stage, run_id)
 
     def report(self, line: str) -> None:

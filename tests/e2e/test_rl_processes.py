@@ -15,7 +15,7 @@ from lamp_env import Lamps, settings, small_model, task
 from pages import task_of
 from policy_servers import serving
 
-from flywheel.envs.browser.events import Stepped
+from flywheel.envs.browser.fleet import Stepped
 from flywheel.envs.browser.pool import open_browser_pool
 from flywheel.envs.router import EnvRouter
 from flywheel.rewards.scorers import verifier

@@ -14,7 +14,7 @@ from processes import gone
 
 from flywheel.agent.actions import Finished
 from flywheel.config import SandboxSettings, Settings
-from flywheel.envs.browser.events import Stepped
+from flywheel.envs.browser.fleet import Stepped
 from flywheel.envs.browser.pool import BrowserPool, open_browser_pool
 from flywheel.envs.suites import oracle
 from flywheel.utils import child_processes

@@ -12,13 +12,13 @@ from night import by_day
 from PIL import Image
 
 from flywheel.agent.actions import Click, Hotkey, Navigate, NavigateBack, Point, Press, Release, Type
-from flywheel.envs.browser.driver import shortcuts
+from flywheel.envs import keyboard
 from flywheel.envs.browser.driver.tab import BrowserTab
 from flywheel.envs.keyboard import CONTROL
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-MISSING = [name for names in shortcuts._KEYS_BY_REASON.values() for name in names.split(", ")]
-RESERVED = shortcuts.RESERVED_KEYS.split(", ")
+MISSING = [name for names in keyboard._KEYS_BY_REASON.values() for name in names.split(", ")]
+RESERVED = keyboard.RESERVED_KEYS.split(", ")
 
 
 def key(name: str) -> Hotkey:
@@ -81,8 +81,8 @@ async def test_a_held_modifier_counts(stage):
     assert "address bar" in await act(tab, Press("l"))
     await act(tab, Release("l"))
     await act(tab, Release("ctrl"))
-    assert shortcuts.find_shortcut(Press("r"), CONTROL).does == shortcuts.RELOAD
-    assert shortcuts.find_shortcut(Press("r"), 0) is None
+    assert keyboard.find_shortcut(Press("r"), CONTROL).does == keyboard.RELOAD
+    assert keyboard.find_shortcut(Press("r"), 0) is None
 
 
 async def test_back_and_forward(stage):

@@ -17,7 +17,7 @@ import pytest
 
 from flywheel.agent.actions import CallUser, Finished, Terminal, Wait
 from flywheel.config import Settings, parse_settings
-from flywheel.envs import registry, suite_manifests
+from flywheel.envs import registry
 from flywheel.envs.computer import cgroups
 from flywheel.envs.computer.checker import Checker, CheckerFailed, CheckerVerdict, run_task_checker
 from flywheel.envs.computer.home import MachineHome
@@ -213,12 +213,12 @@ def chosen(**more: Any) -> Settings:
 
 def test_its_text_is_part_of_the_world(workspace):
     settings = chosen()
-    suite_manifests.load_external_suites(settings, workspace)
+    registry.load_external_suites(settings, workspace)
     seen = {registry.get_task_suite("sorting").checksum}
     for name in ("check.py", "gold.txt"):
         with (workspace / name).open("a") as file:
             file.write("# more\n")
-        suite_manifests.load_external_suites(settings, workspace)
+        registry.load_external_suites(settings, workspace)
         seen.add(registry.get_task_suite("sorting").checksum)
     assert len(seen) == 3
     (task,) = make_tasks(settings, 1, "train", workspace)
@@ -242,7 +242,7 @@ def test_its_text_is_part_of_the_world(workspace):
 def test_what_is_wrong_with_one_is_told_in_a_line(workspace, checker, said):
     (workspace / "mine.yaml").write_text(MANIFEST.format(words=WORDS, checker=checker))
     with pytest.raises(BadInput, match=said) as caught:
-        suite_manifests.load_external_suites(chosen(), workspace)
+        registry.load_external_suites(chosen(), workspace)
     assert "mine.yaml" in str(caught.value)
 
 

@@ -12,8 +12,8 @@ from hostile import Site, task_on
 from pages import task_of
 
 from flywheel.agent.actions import Click, Finished, Hotkey, Point, Press, Scroll, Type, Wait
-from flywheel.envs.browser import chromium
-from flywheel.envs.browser.driver.browser_process import Chromium
+from flywheel.envs.browser.driver import chromium
+from flywheel.envs.browser.driver.chromium import Chromium
 from flywheel.envs.browser.env import BrowserEnv
 from flywheel.envs.suites.server import WorldServer
 from flywheel.utils.errors import EnvError

@@ -8,7 +8,7 @@ from browser_pages import SIZE, Stage, act, at, browser, html
 from hostile import Page, Site, reply
 
 from flywheel.agent.actions import Click, Hotkey, Navigate, Point, Scroll, Type, Wait
-from flywheel.envs.browser.driver.file_chooser import accepts_file, list_session_files
+from flywheel.envs.browser.driver.browser_ui import accepts_file, list_session_files
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 _SAY = """<script>const log = []; for (const kind of ["change", "cancel"]) addEventListener(kind, async (e) => {

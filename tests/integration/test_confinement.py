@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from browser_pages import SETTINGS
 
-from flywheel.envs.browser import chromium
-from flywheel.envs.browser.driver.browser_process import Chromium
+from flywheel.envs.browser.driver import chromium
+from flywheel.envs.browser.driver.chromium import Chromium
 from flywheel.utils.errors import EnvError
 
 REQUIRED = SETTINGS.model_copy(update={"chromium_sandbox": "required"})

@@ -17,8 +17,8 @@ from routed_rows import route
 
 from flywheel.agent.actions import Wait
 from flywheel.config import RolloutSettings, SandboxSettings, Settings
-from flywheel.envs.browser import chromium
-from flywheel.envs.browser.events import Closed, Crashed, Started
+from flywheel.envs.browser.driver import chromium
+from flywheel.envs.browser.fleet import Closed, Crashed, Started
 from flywheel.envs.browser.pool import PoolWatchdog, open_browser_pool
 from flywheel.envs.router import EnvRouter
 from flywheel.rollout.pool import run_rollout

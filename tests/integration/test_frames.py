@@ -11,7 +11,7 @@ from browser_pages import SETTINGS, SIZE, Stage, browser
 from hostile import Site
 from PIL import Image
 
-from flywheel.envs.browser.driver.frames import BeginFrameCapture, ScreenshotCapture
+from flywheel.envs.browser.driver.cdp import BeginFrameCapture, ScreenshotCapture
 from flywheel.utils.errors import EnvError
 
 PAGES = {

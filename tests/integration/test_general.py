@@ -26,7 +26,7 @@ from flywheel.agent.actions import (
 )
 from flywheel.agent.parsing.parser import parse_response
 from flywheel.config import SandboxSettings, Settings
-from flywheel.envs.browser import chromium
+from flywheel.envs.browser.driver import chromium
 from flywheel.envs.screens import layouts, vocabulary
 from flywheel.envs.screens.scene import extract_texts, format_div
 from flywheel.envs.tasks import grounding

@@ -13,8 +13,8 @@ from browser_pages import SETTINGS, browser
 from processes import PATIENCE_S
 
 from flywheel.cli import bench
-from flywheel.envs.browser.driver import proxy
-from flywheel.envs.browser.driver.proxy import SessionProxy
+from flywheel.envs.browser.driver import context
+from flywheel.envs.browser.driver.context import SessionProxy
 from flywheel.envs.browser.page_source import list_allowed_origins
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -177,7 +177,7 @@ async def test_a_name_that_was_given_an_address_of_this_machine_leads_nowhere(mo
 
     async with opened("http://far.example/", faults) as one:
         monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", rebound)
-        monkeypatch.setattr(proxy, "_CONNECT_S", 5.0)
+        monkeypatch.setattr(context, "_CONNECT_S", 5.0)
         reader, writer = await asyncio.open_connection(sock=_connected(one))
         writer.write(b"GET http://far.example/ HTTP/1.1\r\n\r\n")
         assert await reader.read() == b""

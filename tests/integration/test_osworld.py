@@ -13,7 +13,7 @@ from osworlds import PHOTOS, RIGHT, THEIRS, example, execute, gold, mine, opened
 
 from flywheel.cli import main
 from flywheel.config import Settings
-from flywheel.envs import registry, suite_manifests
+from flywheel.envs import registry
 from flywheel.envs.tasks import drawing as synthesis
 from flywheel.envs.tasks.drawing import make_task, make_tasks
 from flywheel.utils.errors import BadInput
@@ -119,7 +119,7 @@ def test_what_is_wrong_in_the_manifest_is_told(workspace):
         workspace.load()
     (workspace.root / "world.json").write_text("{kind: terminal, world: theirs}")
     with pytest.raises(BadInput, match="it has tasks, or osworld"):
-        suite_manifests.load_external_suites(workspace.settings, workspace.root)
+        registry.load_external_suites(workspace.settings, workspace.root)
 
 
 def test_the_command_tells_of_each(workspace):

@@ -10,9 +10,9 @@ import pytest
 
 from flywheel.agent.actions import Finished, Terminal
 from flywheel.config import Settings, parse_settings
-from flywheel.envs import registry, suite_manifests
+from flywheel.envs import registry
+from flywheel.envs.registry import draw_placeholders, fill_placeholders
 from flywheel.envs.router import open_environments
-from flywheel.envs.suite_manifests import draw_placeholders, fill_placeholders
 from flywheel.envs.tasks import drawing as synthesis
 from flywheel.envs.tasks.drawing import make_tasks
 from flywheel.utils.errors import BadInput
@@ -66,7 +66,7 @@ def test_its_tasks_are_drawn_as_those_of_any_world(workspace):
     assert registry.get_task_suite("reports").domain == "computer"
     before = registry.get_task_suite("reports").checksum
     (workspace / "start" / "words.txt").write_text("other\n")
-    suite_manifests.load_external_suites(settings, workspace)
+    registry.load_external_suites(settings, workspace)
     assert registry.get_task_suite("reports").checksum != before
 
 

@@ -10,8 +10,8 @@ from hostile import Page, Site, reply
 
 from flywheel.agent.actions import Action, Click, Point
 from flywheel.config import SandboxSettings
-from flywheel.envs.browser import chromium
-from flywheel.envs.browser.driver.browser_process import Chromium
+from flywheel.envs.browser.driver import chromium
+from flywheel.envs.browser.driver.chromium import Chromium
 from flywheel.envs.browser.driver.tab import BrowserTab
 
 SIZE = 200  # pixels, both ways: a point of (0.1, 0.1) is at (20, 20)

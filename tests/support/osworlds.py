@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from flywheel.config import Settings, parse_settings
-from flywheel.envs import registry, suite_manifests
+from flywheel.envs import registry
 
 THEIRS = Path(__file__).parent / "data" / "osworld"
 PHOTOS = {
@@ -69,7 +69,7 @@ class Workspace:
         forget()
         manifest = {"kind": of, "world": "theirs", "osworld": self.said}
         (self.root / "world.json").write_text(json.dumps(manifest))
-        suite_manifests.load_external_suites(self.settings, self.root)
+        registry.load_external_suites(self.settings, self.root)
         return registry.get_task_suite("theirs")
 
     @property

@@ -12,7 +12,7 @@ from fake_env import fake_task
 from lamp_env import LEFT, Scripted
 
 from flywheel.agent.actions import Finished, Wait
-from flywheel.envs.browser import events as ev
+from flywheel.envs.browser import fleet as ev
 from flywheel.envs.conformance import check_env
 from flywheel.envs.router import EnvRouter
 from flywheel.rollout.pool import RolloutStats, run_rollout

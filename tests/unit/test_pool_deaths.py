@@ -9,7 +9,7 @@ import pytest
 from fake_browsers import TASK, Fleetful, hold, settle
 
 from flywheel.agent.actions import Wait
-from flywheel.envs.browser import events as ev
+from flywheel.envs.browser import fleet as ev
 from flywheel.utils.errors import EnvError, EnvTimeout
 
 

@@ -16,7 +16,8 @@ from typing import Any
 from flywheel.config import SandboxSettings, Settings
 from flywheel.envs import isolation
 from flywheel.envs.base import Task, TaskSuite
-from flywheel.envs.browser import chromium, pool
+from flywheel.envs.browser import pool
+from flywheel.envs.browser.driver import chromium
 from flywheel.envs.browser.pages import manifest
 from flywheel.envs.browser.pages.session import score_page_reward
 from flywheel.envs.browser.pool import open_browser_pool

@@ -18,12 +18,24 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from flywheel.agent.actions import Action
 from flywheel.config import SandboxSettings, Settings
 from flywheel.envs.base import Env, Gesture, LatestPicture, StepResult, Task
-from flywheel.envs.browser import chromium, episode_recorder
-from flywheel.envs.browser.driver.browser_process import Chromium
+from flywheel.envs.browser import episode_recorder
+from flywheel.envs.browser.driver import chromium
 from flywheel.envs.browser.env import BrowserEnv
 from flywheel.envs.browser.episode_recorder import EpisodeRecorder
-from flywheel.envs.browser.events import Crashed, Leased, PoolEvent, PoolEvents, Reclaimed, Released, Stepped
-from flywheel.envs.browser.fleet import CLOSE_TIMEOUT_S, BackgroundTasks, BrowserFleet, BrowserSlot, PageSlot
+from flywheel.envs.browser.fleet import (
+    CLOSE_TIMEOUT_S,
+    BackgroundTasks,
+    BrowserFleet,
+    BrowserSlot,
+    Crashed,
+    Leased,
+    PageSlot,
+    PoolEvent,
+    PoolEvents,
+    Reclaimed,
+    Released,
+    Stepped,
+)
 from flywheel.envs.browser.page_source import PageSession, PageSource
 from flywheel.envs.browser.pages.manifest import load_page_manifests
 from flywheel.envs.browser.pages.session import ManifestPages
@@ -477,7 +489,7 @@ class BrowserPool:
         self.settings, self.source, self.clock = settings, source, clock
         self.events, self.waiting = PoolEvents(), 0
         self.start_s = getattr(source, "start_s", 0.0)  # the longest that a session's own server may take to start
-        launch = launch or partial(Chromium.start, chromium.find_chromium(settings), settings, touch)
+        launch = launch or partial(chromium.Chromium.start, chromium.find_chromium(settings), settings, touch)
         make_env = make_env or (lambda tab: BrowserEnv(tab, source, settings, touch))
         self.fleet = BrowserFleet(settings, self.events, clock, launch, make_env, self._died)
         self.watchdog = PoolWatchdog(self, settings)

@@ -16,8 +16,7 @@ from flywheel.envs.computer.env import ComputerEnv
 from flywheel.envs.computer.osworld.suite import OsworldSuite
 from flywheel.envs.computer.settings import ComputerSettings, TerminalSettings
 from flywheel.envs.computer.task_suites import ManifestSuite
-from flywheel.envs.registry import EnvLimits, EnvPool, parse_backend_settings
-from flywheel.envs.suite_manifests import register_external_suite
+from flywheel.envs.registry import EnvLimits, EnvPool, parse_backend_settings, register_external_suite
 from flywheel.envs.verdict import Verifier
 from flywheel.utils.errors import BadInput, EnvError, Finding, did_you_mean, run_diagnostic
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from flywheel.config import DomainName
-from flywheel.envs import suite_manifests
+from flywheel.envs import registry
 from flywheel.envs.base import TaskSuite, TaskTemplate
 from flywheel.envs.computer.checker import Checker, CheckerLimits
 from flywheel.envs.computer.osworld import suite as osworld
@@ -136,11 +136,11 @@ class ManifestSuite(TaskSuite):
         """Draw the params of a task. Raises BadInput for a template or level that the suite has not."""
         self.budget(template, level)
         task = self.tasks[template]
-        values = suite_manifests.draw_placeholders(task.choose, random.Random(f"{self.name} {template} {level} {seed}"))
+        values = registry.draw_placeholders(task.choose, random.Random(f"{self.name} {template} {level} {seed}"))
         made = {"files": {}, **task.begin, **task.end.parts, "instruction": task.instruction}
         if template in self.folders:
             made["binary"] = {**self.folders[template], **made.get("binary", {})}
-        made = suite_manifests.fill_placeholders(made, values)
+        made = registry.fill_placeholders(made, values)
         if template in self.checkers:
             made |= {"checker": self.checkers[template].model_dump(), "values": values}
         return made
@@ -159,7 +159,7 @@ _MANIFEST_SUITES = {one.environment: one for one in (TerminalManifestSuite, Comp
 
 def load_computer_suite(path: Path, kind: str) -> ManifestSuite | OsworldSuite:
     """Load the suite of a manifest. kind: terminal or computer. Raises BadInput that names what is wrong."""
-    declared = suite_manifests.validate_suite_manifest(path, ComputerManifest)
+    declared = registry.validate_suite_manifest(path, ComputerManifest)
     if declared.osworld is not None:
         return osworld.load_osworld_suite(path, declared.world, declared.domain, declared.osworld, kind)
     tasks = {task.name: task for task in declared.tasks}

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import Field
 
 from flywheel.config import Settings
-from flywheel.envs import suite_manifests
+from flywheel.envs import registry
 from flywheel.envs.base import Task, TaskSuite
 from flywheel.envs.phone import android_env, android_suite
 from flywheel.envs.phone.android_env import AndroidEnv, AndroidPhone
@@ -82,7 +82,7 @@ class AndroidBackend:
     def load(self, path: Path) -> TaskSuite:
         """Load the manifest at `path` as a task suite of this back-end, and return it. Raises BadInput for a wrong
         one."""
-        return suite_manifests.register_external_suite(ANDROID_SUITES, android_suite.load_android_suite(path), path)
+        return registry.register_external_suite(ANDROID_SUITES, android_suite.load_android_suite(path), path)
 
     def verifier(self, task: Task) -> Verifier:
         """Return the verifier that `task` names. Raises BadInput where there is none of that name."""

@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from flywheel.envs import suite_manifests
+from flywheel.envs import registry
 from flywheel.envs.base import TaskSuite, TaskTemplate
 from flywheel.utils.errors import BadInput
 
@@ -55,7 +55,7 @@ class AndroidTask(BaseModel):
 
     def draw(self, rng: random.Random) -> dict[str, Any]:
         made = {"instruction": self.instruction, "reset": self.reset, "state": self.state, "wanted": self.wanted}
-        return suite_manifests.fill_placeholders(made, suite_manifests.draw_placeholders(self.choose, rng))
+        return registry.fill_placeholders(made, registry.draw_placeholders(self.choose, rng))
 
 
 class AndroidManifest(BaseModel):
@@ -80,7 +80,7 @@ class AndroidSuite(TaskSuite):
 
 def load_android_suite(path: Path) -> AndroidSuite:
     """Load the suite of the manifest at `path`. Raises BadInput that names what is wrong."""
-    manifest = suite_manifests.validate_suite_manifest(path, AndroidManifest)
+    manifest = registry.validate_suite_manifest(path, AndroidManifest)
     tasks = {task.name: task for task in manifest.tasks}
     if len(tasks) < len(manifest.tasks):
         raise BadInput("two tasks have one name", where=path, fix="rename one")

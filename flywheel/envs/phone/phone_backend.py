@@ -11,7 +11,7 @@ from pydantic import Field
 
 from flywheel.config import SandboxSettings, Settings
 from flywheel.envs.base import Task, TaskSuite
-from flywheel.envs.browser import chromium
+from flywheel.envs.browser.driver import chromium
 from flywheel.envs.browser.pool import BrowserPool
 from flywheel.envs.registry import BackendSettings, EnvLimits, EnvPool, parse_backend_settings
 from flywheel.envs.suites.phone.world import PHONE

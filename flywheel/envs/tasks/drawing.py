@@ -15,7 +15,7 @@ from typing import Any
 
 from flywheel.agent.actions import Hotkey
 from flywheel.config import Settings
-from flywheel.envs import registry, suite_manifests
+from flywheel.envs import registry
 from flywheel.envs.base import Task, TaskSuite, TaskTemplate
 from flywheel.envs.browser.pages import manifest, packages
 from flywheel.envs.browser.pages.manifest import PAGE_VERIFIER, PageManifest, load_page_manifests
@@ -335,7 +335,7 @@ def _turns(
 ) -> list[tuple[str, list[Turn]]]:
     """For each domain its worlds and pages, for each of them its (template, level) slots, levels alternating."""
     turns = []
-    suite_manifests.load_external_suites(settings, root or Path())
+    registry.load_external_suites(settings, root or Path())
     manifests = load_page_manifests(settings.synthesis.manifests, root or Path())
     for domain, (worlds, own) in group_by_domain(settings, manifests).items():
         slots = [(world, _slots(settings, world, split, opened)) for world in worlds] + list_page_slots(own, split)
@@ -511,7 +511,7 @@ def check_task_settings(settings: Settings, iteration: int, root: Path) -> froze
     """
     chosen = settings.synthesis
     with errors_of_setting("synthesis.worlds"):
-        suite_manifests.load_external_suites(settings, root)
+        registry.load_external_suites(settings, root)
     with errors_of_setting("synthesis.manifests"):
         found = manifest.load_page_manifests(chosen.manifests, root)
     for one in found.values():

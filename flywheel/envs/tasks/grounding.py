@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image as Picture
 
 from flywheel.config import Settings
-from flywheel.envs.browser import chromium
+from flywheel.envs.browser.driver import chromium
 from flywheel.envs.screens import layouts
 from flywheel.envs.screens.layouts import SCENE_SIDE, Scene
 from flywheel.utils.errors import EnvError

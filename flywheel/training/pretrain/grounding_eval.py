@@ -13,7 +13,7 @@ from flywheel import config
 from flywheel.agent.actions import Point
 from flywheel.agent.parsing.parser import parse_response
 from flywheel.agent.prompt import build_context
-from flywheel.envs.browser import chromium
+from flywheel.envs.browser.driver import chromium
 from flywheel.envs.screens import layouts
 from flywheel.envs.tasks.grounding import SceneRenderer, encode_png
 from flywheel.policy.encoding import Encoder

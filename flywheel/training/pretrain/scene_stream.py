@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from flywheel import config
-from flywheel.envs.browser import chromium
+from flywheel.envs.browser.driver import chromium
 from flywheel.envs.screens import layouts
 from flywheel.envs.tasks.grounding import SceneRenderer
 from flywheel.utils.processes import exit_with_parent

@@ -14,7 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from flywheel.config import SandboxSettings
 from flywheel.config.workspace import Workspace, iteration_label
-from flywheel.envs.browser import chromium
+from flywheel.envs.browser.driver import chromium
 from flywheel.store.catalog import database
 from flywheel.store.schema import SCHEMA_VERSION
 from flywheel.store.versioning import stage_records

@@ -1,18 +1,235 @@
-"""Make and dispose of browser contexts, one a session, with their proxy and downloads."""
+"""Make and dispose of browser contexts, one a session, with their proxy and downloads.
+
+Chromium sends whatever a page asks for through the proxy of its browser context: documents, scripts, pictures,
+workers, beacons, prefetches, and WebSockets by CONNECT. A filter inside of the browser would have to know each of
+these, and one that is added tomorrow; here all of them are a host and a port. Each context has a proxy of its own, so
+neither of two sessions in one browser reaches what is the other's, and what is left of a session that is over reaches
+nothing. A page that asks for the proxy's own address asks the proxy for it, and is refused as for any other.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import re
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from flywheel.envs.browser.driver.cdp import CdpConnection
-from flywheel.envs.browser.driver.proxy import SessionProxy
+from flywheel.envs.browser.page_source import Origin
+from flywheel.utils.local_ports import bind_free_port
+
+_MAX_HEAD_BYTES = 256 * 1024  # bytes of a request's head
+_CONNECT_S = 20.0
+_REQUEST = re.compile(rb"([A-Z]+) (\S+) HTTP/1\.1")
+_TARGET = re.compile(rb"(?:http://)?(\[[0-9a-f:.]+\]|[^/:\[\]@?#]+)(?::(\d{1,5}))?([/?]\S*)?")
+_OK_RESPONSE = b"HTTP/1.1 200 OK\r\n\r\n"
+_FORBIDDEN_RESPONSE = b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n"
+
+
+class SessionProxy:
+    """Admit a session to its own origins, between `start` and `close`. tell: is told what was refused or not reached.
+
+    origins: what is admitted; at first nothing.
+    """
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self.origins: frozenset[Origin] = frozenset()
+        self.tell = tell
+        self.address = ""  # as Chromium wants it
+        self._server: asyncio.Server | None = None
+        self._callers: set[_ProxyCaller] = set()
+
+    async def start(self) -> None:
+        listener = bind_free_port()
+        self.address = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        self._server = await asyncio.get_running_loop().create_server(lambda: _ProxyCaller(self), sock=listener)
+
+    def close(self) -> None:
+        """End all connections; may be called twice."""
+        self.origins = frozenset()
+        if self._server is not None:
+            self._server.close()
+        for caller in list(self._callers):
+            caller.end()
+
+    def came(self, caller: _ProxyCaller) -> None:
+        self._callers.add(caller)
+
+    def went(self, caller: _ProxyCaller) -> None:
+        self._callers.discard(caller)
+
+
+class _ProxyEnd(asyncio.Protocol):
+    """One end of a connection through the proxy. It reads no faster than its other end writes."""
+
+    def __init__(self) -> None:
+        self.other: _ProxyEnd | None = None
+        self.transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self.other is not None and self.other.transport is not None:
+            self.other.transport.write(data)
+
+    def pause_writing(self) -> None:
+        if self.other is not None and self.other.transport is not None:
+            self.other.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self.other is not None and self.other.transport is not None:
+            self.other.transport.resume_reading()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self.other is not None and self.other.transport is not None:
+            self.other.transport.close()  # once what it was given is written
+
+
+class _ProxyCaller(_ProxyEnd):
+    """A connection that the browser opened: requests, one after the other, or a tunnel.
+
+    The browser writes the requests, so there is little to mistrust in their form: what it does not send (pieces of
+    unknown length, two lengths) is refused, and nobody can hide a second request in a first one's body.
+    """
+
+    def __init__(self, proxy: SessionProxy) -> None:
+        super().__init__()
+        self._proxy = proxy
+        self._buffer = bytearray()
+        self._body = 0  # bytes of the request's body that are still to come
+        self._origin: Origin | None = None  # of the other end
+        self._tunnel = False
+        self._opening: asyncio.Task[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._proxy.came(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        super().connection_lost(error)
+        self._proxy.went(self)
+        if self._opening is not None:
+            self._opening.cancel()
+
+    def end(self) -> None:
+        self.transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        if self._tunnel and self._opening is None:
+            super().data_received(data)
+            return
+        self._buffer += data
+        if len(self._buffer) > _MAX_HEAD_BYTES and self._opening is not None:
+            self.transport.pause_reading()
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Pass on what of the buffer can be, once the other end is there."""
+        while self._buffer and self._opening is None and not self.transport.is_closing():
+            if self._tunnel or self._body:
+                part = bytes(self._buffer if self._tunnel else self._buffer[: self._body])
+                del self._buffer[: len(part)]
+                self._body -= 0 if self._tunnel else len(part)
+                super().data_received(part)
+                continue
+            end = self._buffer.find(b"\r\n\r\n")
+            if end < 0:
+                if len(self._buffer) > _MAX_HEAD_BYTES:
+                    self.end()
+                return
+            head = bytes(self._buffer[:end])
+            del self._buffer[: end + 4]
+            self._begin(head)
+
+    def _begin(self, head: bytes) -> None:
+        """A request: to the other end where its origin is admitted, else the connection ends."""
+        first, *fields = head.split(b"\r\n")
+        request = _REQUEST.fullmatch(first)
+        target = _TARGET.fullmatch(request[2]) if request else None
+        tunnel = request is not None and request[1] == b"CONNECT"
+        if target is None or tunnel == request[2].startswith(b"http://"):
+            self.end()  # no request to a proxy
+            return
+        host, port = target[1].decode("latin-1").lower(), int(target[2] or 80)
+        origin = (host, port)
+        if origin not in self._proxy.origins:
+            self._proxy.tell(f"{host}:{port} was refused: it is none of the session's origins")
+            if tunnel:
+                self.transport.write(_FORBIDDEN_RESPONSE)
+            self.transport.close()
+            return
+        kept, lengths = [], []
+        for field in fields:
+            name, _, value = field.partition(b":")
+            name = name.lower()
+            if name in (b"content-length", b"transfer-encoding"):
+                lengths.append(value.strip() if name == b"content-length" else b"unknown")
+            if name != b"host" and not name.startswith(b"proxy-"):
+                kept.append(field)
+        if len(lengths) > 1 or not all(length.isdigit() for length in lengths):
+            self.end()
+            return
+        self._body = int(lengths[0]) if lengths and not tunnel else 0
+        said = target[1] + (b":" + target[2] if target[2] else b"")
+        begun = b"\r\n".join([b"%s %s HTTP/1.1" % (request[1], target[3] or b"/"), b"Host: " + said, *kept, b"", b""])
+        if self._origin == origin and not tunnel:
+            self.other.transport.write(begun)
+        elif self._origin is not None:
+            self.transport.close()  # the browser asks again, by a connection of its own
+        else:
+            self._tunnel, self._origin = tunnel, origin
+            self._opening = asyncio.ensure_future(self._open(b"" if tunnel else begun))
+
+    async def _open(self, begun: bytes) -> None:
+        """Have the other end, and give it the request."""
+        host, port = self._origin
+        try:
+            async with asyncio.timeout(_CONNECT_S):
+                self.other = await _connect(host.strip("[]"), port, self)
+        except (OSError, TimeoutError) as error:
+            why = f"no answer in {_CONNECT_S:g} s" if isinstance(error, TimeoutError) else error.strerror or str(error)
+            self._proxy.tell(f"{host}:{port} cannot be reached: {why}")
+            self.transport.close()
+            return
+        if self.transport.is_closing():
+            self.other.transport.abort()
+            return
+        if self._tunnel:
+            self.transport.write(_OK_RESPONSE)
+        else:
+            self.other.transport.write(begun)
+        self._opening = None
+        self.transport.resume_reading()
+        self._go_on()
+
+
+async def _connect(host: str, port: int, caller: _ProxyCaller) -> _ProxyEnd:
+    """A connection to a server. A name that somebody else's DNS gives an address of this machine leads nowhere."""
+    loop, error = asyncio.get_running_loop(), OSError("the name has no address that may be reached")
+    for *_, address in await loop.getaddrinfo(host, port, type=1):
+        if host != address[0] and host != "localhost" and _is_this_machine(address[0]):
+            continue
+        try:
+            _, end = await loop.create_connection(_ProxyEnd, address[0], port)
+        except OSError as failed:
+            error = failed
+            continue
+        end.other = caller
+        return end
+    raise error
+
+
+def _is_this_machine(address: str) -> bool:
+    parsed = ipaddress.ip_address(address.partition("%")[0])
+    mapped = getattr(parsed, "ipv4_mapped", None) or parsed
+    return mapped.is_loopback or mapped.is_link_local or mapped.is_unspecified
+
 
 _MAX_NAME = 120  # characters
 _MAX_FILES = 100  # of one session

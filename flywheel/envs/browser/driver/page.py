@@ -1,4 +1,4 @@
-"""Drive one page by its protocol session: set-up, navigation, clock, and the popups over it."""
+"""Drive one page by its protocol session: set-up, scripts, navigation, clock, and the popups over it."""
 
 from __future__ import annotations
 
@@ -8,14 +8,61 @@ import contextlib
 import json
 import math
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from flywheel.config import SandboxSettings
-from flywheel.envs.browser.driver import page_scripts
-from flywheel.envs.browser.driver.cdp import CdpCommandError, CdpConnection
-from flywheel.envs.browser.driver.frames import FrameCapture, crop_png
+from flywheel.envs.browser.driver.cdp import CdpCommandError, CdpConnection, FrameCapture, crop_png
 from flywheel.envs.browser.page_source import is_within_prefixes
 from flywheel.utils.errors import EnvError
+
+# The JavaScript that runs in pages: ahead of a document's or worker's own scripts, and the pickers.
+#
+# A script in several parts is one function, run at once: its parts share their names, as if they were one file, and a
+# page sees none of them.
+
+_HERE = Path(__file__).parent / "scripts"
+
+# In order: a later part may replace what an earlier one defined.
+_DOCUMENT_PARTS = (
+    "builtins",
+    "core",
+    "clock",
+    "chance",
+    "dialogs",
+    "gestures",
+    "navigation",
+    "requests",
+    "loads",
+    "threads",
+    "workers",
+    "settling",
+    "shadow_trees",
+    "animations",
+    "frames",
+    "advance",
+    "native_controls",
+    "observe",
+    "checkpoints",
+    "clipboard",
+    "install",
+)
+_PICKER_PARTS = ("style", "common", "list", "calendar", "times", "colour", "show")
+
+
+def _read_script(path: str) -> str:
+    return (_HERE / path).read_text(encoding="utf-8")
+
+
+def _join_scripts(folder: str, parts: tuple[str, ...]) -> str:
+    return "".join(['(() => {\n"use strict";\n', *(_read_script(f"{folder}/{part}.js") for part in parts), "})();\n"])
+
+
+# `CONFIG` in the first two is replaced for each page and worker (`page.py`).
+DOCUMENT_SCRIPT = _join_scripts("document", _DOCUMENT_PARTS) + _read_script("refusals.js")
+WORKER_SCRIPT = _read_script("worker_clock.js")
+PICKERS_SCRIPT = _join_scripts("pickers", _PICKER_PARTS)
+
 
 _MAX_NOTES_A_STEP = 5  # notes of one step
 _MAX_NOTES = 1000  # that wait to be told
@@ -104,12 +151,12 @@ def make_document_script(seed: int, start: float, patience: float) -> str:
     start: page time in ms. patience: real ms that loads are waited for.
     """
     config = {"seed": seed, "start": start, "patience": patience, "policy": REPORT_ONLY_POLICY}
-    return page_scripts.DOCUMENT_SCRIPT.replace("= CONFIG;", f"= {json.dumps(config)};")
+    return DOCUMENT_SCRIPT.replace("= CONFIG;", f"= {json.dumps(config)};")
 
 
 def make_worker_script(seed: int, start: float) -> str:
     """Make the script that runs ahead of a worker's own. start: page time in ms."""
-    return page_scripts.WORKER_SCRIPT.replace("= CONFIG", f"= {json.dumps({'seed': seed, 'start': start})}")
+    return WORKER_SCRIPT.replace("= CONFIG", f"= {json.dumps({'seed': seed, 'start': start})}")
 
 
 # Requests in progress, by a security policy that is added to documents, forbids nothing and reports every request.

@@ -16,11 +16,9 @@ from PIL import Image
 from flywheel.agent import actions as act
 from flywheel.agent.actions import Action, Point
 from flywheel.config import SandboxSettings
-from flywheel.envs.browser.driver import page_scripts
-from flywheel.envs.browser.driver.cdp import CdpCommandError, CdpConnection
-from flywheel.envs.browser.driver.frames import FrameCapture
+from flywheel.envs.browser.driver.cdp import CdpCommandError, CdpConnection, FrameCapture
 from flywheel.envs.browser.driver.input import InputDriver
-from flywheel.envs.browser.driver.page import BrowserPage, PageGone
+from flywheel.envs.browser.driver.page import PICKERS_SCRIPT, BrowserPage, PageGone
 from flywheel.envs.keyboard import KEYS
 from flywheel.utils.errors import EnvError, EnvTimeout
 
@@ -226,7 +224,7 @@ class FormPickers:
     """
 
     def __init__(self, connection: CdpConnection, frames: FrameCapture, settings: SandboxSettings) -> None:
-        self.overlay = PickerOverlay(connection, frames, settings, page_scripts.PICKERS_SCRIPT)
+        self.overlay = PickerOverlay(connection, frames, settings, PICKERS_SCRIPT)
         self._page: BrowserPage | None = None  # whose control it is
         self._control: FormControl | None = None
         self._model: dict[str, Any] = {}

@@ -13,13 +13,11 @@ from typing import Any
 
 from flywheel.agent.actions import Action, Hotkey, NavigateBack, Press
 from flywheel.config import SandboxSettings
+from flywheel.envs import keyboard
 from flywheel.envs.base import LatestPicture
-from flywheel.envs.browser.driver import shortcuts
-from flywheel.envs.browser.driver.browser_ui import CoverPage, Dialogs, FindBar
-from flywheel.envs.browser.driver.cdp import CdpCommandError, CdpConnection, TargetRouter
+from flywheel.envs.browser.driver.browser_ui import CoverPage, Dialogs, FileChooser, FindBar
+from flywheel.envs.browser.driver.cdp import CdpCommandError, CdpConnection, FrameCapture, TargetRouter
 from flywheel.envs.browser.driver.context import BrowserContext
-from flywheel.envs.browser.driver.file_chooser import FileChooser
-from flywheel.envs.browser.driver.frames import FrameCapture
 from flywheel.envs.browser.driver.input import InputDriver, PassPageTime, TouchDriver
 from flywheel.envs.browser.driver.page import (
     EMPTY_ADDRESSES,
@@ -476,7 +474,7 @@ class BrowserTab:
             if isinstance(action, Hotkey | Press) and self.hands.clipboard:  # it may paste
                 held = json.dumps(self.hands.clipboard)
                 await page.evaluate(f"window.__flywheel__&&(__flywheel__.core.clipboard={held})")
-            key = shortcuts.find_shortcut(action, self.hands.modifiers)
+            key = keyboard.find_shortcut(action, self.hands.modifiers)
             if key is None and self.bar.open(page):
                 taken = await self.bar.take(action, self.hands)
                 if taken is not None:
@@ -507,30 +505,30 @@ class BrowserTab:
             return ""
         return "there is no page to go back to" if len(self.stack.pages) == 1 else await self.close_page()
 
-    async def _run_shortcut(self, key: shortcuts.BrowserShortcut) -> str:
+    async def _run_shortcut(self, key: keyboard.BrowserShortcut) -> str:
         """Do what the browser does on a key; "" or why nothing was done."""
-        at = shortcuts.ZOOM_LEVELS.index(self.zoom)
+        at = keyboard.ZOOM_LEVELS.index(self.zoom)
         match key.does:
-            case shortcuts.RELOAD:
+            case keyboard.RELOAD:
                 await self.page.reload()
-            case shortcuts.BACK:
+            case keyboard.BACK:
                 return "" if await self.page.travel(-1) else "there is no page to go back to"
-            case shortcuts.FORWARD:
+            case keyboard.FORWARD:
                 return "" if await self.page.travel(1) else "there is no page to go forward to"
-            case shortcuts.ZOOM_IN:
-                if at + 1 == len(shortcuts.ZOOM_LEVELS):
+            case keyboard.ZOOM_IN:
+                if at + 1 == len(keyboard.ZOOM_LEVELS):
                     return "the page is at its largest"
-                await self.set_zoom(shortcuts.ZOOM_LEVELS[at + 1])
-            case shortcuts.ZOOM_OUT:
+                await self.set_zoom(keyboard.ZOOM_LEVELS[at + 1])
+            case keyboard.ZOOM_OUT:
                 if at == 0:
                     return "the page is at its smallest"
-                await self.set_zoom(shortcuts.ZOOM_LEVELS[at - 1])
-            case shortcuts.ZOOM_RESET:
+                await self.set_zoom(keyboard.ZOOM_LEVELS[at - 1])
+            case keyboard.ZOOM_RESET:
                 await self.set_zoom(1.0)
-            case shortcuts.CLOSE:
+            case keyboard.CLOSE:
                 return await self.close_page()
-            case shortcuts.FIND | shortcuts.FIND_NEXT | shortcuts.FIND_LAST:
-                await self.find({shortcuts.FIND: 0, shortcuts.FIND_NEXT: 1, shortcuts.FIND_LAST: -1}[key.does])
+            case keyboard.FIND | keyboard.FIND_NEXT | keyboard.FIND_LAST:
+                await self.find({keyboard.FIND: 0, keyboard.FIND_NEXT: 1, keyboard.FIND_LAST: -1}[key.does])
             case _:
                 return key.missing
         return ""
