@@ -17,12 +17,12 @@ from string import ascii_lowercase
 
 import numpy as np
 import torch
+from bench_case import BenchCase, emit_case, exit_code
 from PIL import Image, ImageDraw
 
 from flywheel import config
 from flywheel.agent.actions import Click, ParseError
 from flywheel.agent.parsing.parser import parse_response
-from flywheel.cli.bench import BenchCase, emit_case, exit_code
 from flywheel.envs.screens import layouts, vocabulary
 from flywheel.envs.screens.questions import ask_typing
 from flywheel.policy.encoding import Encoder

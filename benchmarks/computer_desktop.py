@@ -14,9 +14,9 @@ from collections.abc import Iterator
 
 import computer_plain as plain
 import psutil
+from bench_case import BenchCase
 
 from flywheel.agent.actions import Finished, Type
-from flywheel.cli.bench import BenchCase
 from flywheel.config import parse_settings
 from flywheel.envs.base import TaskSuite
 from flywheel.envs.computer.computer import WarmPool

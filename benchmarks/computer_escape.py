@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import computer_attacks as attacks
 import computer_hostile as hostile
+from bench_case import BenchCase
 
-from flywheel.cli.bench import BenchCase
 from flywheel.envs.computer import cgroups, desktop
 from flywheel.envs.computer.machine import Machine
 

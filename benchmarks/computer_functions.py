@@ -9,8 +9,9 @@ import statistics
 import time
 from collections.abc import Iterator
 
+from bench_case import BenchCase
+
 from flywheel.agent.actions import Action, ReadFile, RunPython, Terminal, ToolCall, WriteFile
-from flywheel.cli.bench import BenchCase
 from flywheel.envs.computer.computer import Computer, WarmPool
 from flywheel.envs.computer.settings import TerminalSettings
 from flywheel.envs.computer.task_spec import MCP_SERVERS_FOLDER, ComputerTaskSpec

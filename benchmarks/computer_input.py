@@ -14,9 +14,9 @@ import time
 from collections.abc import Iterator, Sequence
 
 import computer_plain as plain
+from bench_case import BenchCase
 
 from flywheel.agent.actions import Click, Point, Type
-from flywheel.cli.bench import BenchCase
 from flywheel.envs.computer.desktop import Desktop
 from flywheel.envs.computer.machine import MachineSettings
 from flywheel.utils.errors import EnvTimeout

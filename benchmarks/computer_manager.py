@@ -22,8 +22,8 @@ from typing import Any
 
 import httpx
 import psutil
+from bench_case import BenchCase
 
-from flywheel.cli.bench import BenchCase
 from flywheel.envs.remote.client import TOKEN_VARIABLE
 from flywheel.utils.errors import EnvTimeout
 

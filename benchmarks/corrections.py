@@ -27,12 +27,12 @@ from itertools import islice
 from pathlib import Path
 
 import flywheel_run
+from bench_case import BenchCase, emit_case, exit_code
 
 from flywheel.agent.actions import Action, Finished, ParseError, Point, Wait
 from flywheel.agent.grammar import Grammar, format_response
 from flywheel.agent.parsing.parser import action_fields, parse_response
 from flywheel.agent.prompt import Context
-from flywheel.cli.bench import BenchCase, emit_case, exit_code
 from flywheel.config import Settings
 from flywheel.config.workspace import Workspace
 from flywheel.envs.base import Env, Task

@@ -15,8 +15,9 @@ from collections.abc import Callable, Sequence
 from itertools import product
 from pathlib import Path
 
+from bench_case import BenchCase, emit_case, exit_code
+
 from flywheel import config
-from flywheel.cli.bench import BenchCase, emit_case, exit_code
 from flywheel.envs.base import Task
 from flywheel.envs.router import open_environments
 from flywheel.envs.tasks.drawing import make_tasks

@@ -29,8 +29,8 @@ import pandas as pd
 import psutil
 import store_queries
 import store_synthetic as synthetic
+from bench_case import BenchCase, emit_case, exit_code
 
-from flywheel.cli.bench import BenchCase, emit_case, exit_code
 from flywheel.config.workspace import Workspace
 
 _GOAL_MS, _GOAL_GIB = 200, 1.0

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import explorer_peer
 import numpy as np
+from bench_case import BenchCase
 from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
-from flywheel.cli.bench import BenchCase
 from flywheel.config import SandboxSettings
 from flywheel.config.workspace import Workspace
 from flywheel.envs.browser.driver import chromium

@@ -28,9 +28,8 @@ from typing import Any
 
 import flywheel_picture
 import flywheel_run
+from bench_case import BenchCase, emit_case, exit_code, student_mean_interval
 
-from flywheel.cli.bench import BenchCase, emit_case, exit_code
-from flywheel.utils.confidence_intervals import student_mean_interval
 from flywheel.utils.errors import BadInput
 
 RISE, RISE_IN_ALL, KEEP, NO_ACTION, RATIO = 0.05, 0.15, -0.02, 0.02, 1.5

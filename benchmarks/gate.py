@@ -13,8 +13,8 @@ from argparse import ArgumentParser
 from collections.abc import Sequence
 
 import numpy as np
+from bench_case import BenchCase, emit_case, exit_code
 
-from flywheel.cli.bench import BenchCase, emit_case, exit_code
 from flywheel.config import PromotionSettings
 from flywheel.evaluation import gate
 from flywheel.utils.confidence_intervals import newcombe_paired_interval

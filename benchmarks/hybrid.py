@@ -23,11 +23,10 @@ from typing import Any
 
 import hybrid_run
 import hybrid_start
+from bench_case import BenchCase, emit_case, exit_code, student_mean_interval
 
-from flywheel.cli.bench import BenchCase, emit_case, exit_code
 from flywheel.ui.report.charts import Chart, ChartSeries, draw_chart_sheet, draw_lines
 from flywheel.ui.report.pages import screenshot_page
-from flywheel.utils.confidence_intervals import student_mean_interval
 
 CURVES = (("success", "Success of the batches"), ("reward", "Reward"), ("explained_variance", "Explained variance"))
 TONES = {

@@ -20,9 +20,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from bench_case import BenchCase, emit_case, exit_code
 from safetensors import safe_open
 
-from flywheel.cli.bench import BenchCase, emit_case, exit_code
 from flywheel.store.renamed_tables import RENAMED_COLUMNS, RENAMED_TABLES
 
 PROJECT = Path(__file__).resolve().parent.parent

@@ -19,10 +19,10 @@ from statistics import median
 
 import numpy as np
 import torch
+from bench_case import BenchCase, compare_with_peer, emit_case, exit_code
 from torch.utils.flop_counter import FlopCounterMode
 
 from flywheel import config
-from flywheel.cli.bench import BenchCase, compare_with_peer, emit_case, exit_code
 from flywheel.envs.base import Task
 from flywheel.envs.router import open_environments
 from flywheel.envs.tasks.drawing import make_tasks

@@ -21,9 +21,9 @@ from datetime import UTC, datetime
 import orchestration_history as history
 import orchestration_turn as turn
 import psutil
+from bench_case import BenchCase
 from orchestration_postgres import Postgres, database, suffix
 
-from flywheel.cli.bench import BenchCase
 from flywheel.config.workspace import Workspace
 from flywheel.pipeline import iterations as pipeline_iterations
 from flywheel.utils.errors import FlywheelError

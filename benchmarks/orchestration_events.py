@@ -19,9 +19,9 @@ from unittest import mock
 import httpx
 import orchestration_turn as turn
 import psutil
+from bench_case import BenchCase
 
 from flows.ops.prefect_server import open_prefect_server
-from flywheel.cli.bench import BenchCase
 from flywheel.config import Settings, workspace_identity
 from flywheel.config.workspace import Workspace
 from flywheel.pipeline import triggers

@@ -11,9 +11,9 @@ from unittest import mock
 
 import orchestration_turn as turn
 import psutil
+from bench_case import BenchCase
 
 from flows.ops import supervisor, tied_process
-from flywheel.cli.bench import BenchCase
 from flywheel.config import workspace_identity
 from flywheel.config.workspace import Workspace
 from flywheel.utils import credentials

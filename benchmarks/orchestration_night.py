@@ -18,9 +18,9 @@ from datetime import UTC, datetime
 import orchestration_history as history
 import orchestration_turn as turn
 import psutil
+from bench_case import BenchCase
 
 from flows.ops import supervisor
-from flywheel.cli.bench import BenchCase
 from flywheel.config import run_lock
 from flywheel.config.workspace import Workspace
 from flywheel.pipeline import iterations

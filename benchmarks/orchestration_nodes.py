@@ -16,10 +16,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import orchestration_turn as turn
+from bench_case import BenchCase
 from orchestration_machines import NODE, do_shards, machines
 
 from flywheel import cluster, config
-from flywheel.cli.bench import BenchCase
 from flywheel.pipeline.stage import Stage, StageContext, StageResult
 from flywheel.utils.files import write_text
 

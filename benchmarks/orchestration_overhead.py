@@ -14,9 +14,9 @@ from collections.abc import Iterator
 
 import orchestration_turn as turn
 import store_iterations
+from bench_case import BenchCase
 
 from flywheel.cli import scaffold
-from flywheel.cli.bench import BenchCase
 from flywheel.config.workspace import Workspace
 from flywheel.store.catalog import database
 

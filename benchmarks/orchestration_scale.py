@@ -15,10 +15,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import orchestration_turn as turn
+from bench_case import BenchCase
 from streaming_world import CLICKS, SIZE, Line, tasks
 
 from flywheel.agent.prompt import Context
-from flywheel.cli.bench import BenchCase
 from flywheel.config import Settings
 from flywheel.policy.protocol import Completion, SamplingParams
 from flywheel.rollout.pool import run_rollout

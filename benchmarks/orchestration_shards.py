@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import orchestration_turn as turn
+from bench_case import BenchCase
 from orchestration_postgres import database, suffix
 
 from flows.ops.prefect_server import open_prefect_server
-from flywheel.cli.bench import BenchCase
 from flywheel.config import Settings
 from flywheel.config.workspace import Workspace
 from flywheel.pipeline.stage import InProcessWorker, Stage, StageContext, StageResult

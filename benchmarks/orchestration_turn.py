@@ -14,10 +14,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import psutil
+from bench_case import BenchCase
 
 from flywheel import config
 from flywheel.cli import scaffold
-from flywheel.cli.bench import BenchCase
 from flywheel.config.workspace import Workspace, iteration_label
 from flywheel.store import partitions
 from flywheel.utils.errors import FlywheelError

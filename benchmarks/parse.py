@@ -27,11 +27,11 @@ from typing import Any
 
 import action_specimens as specimens
 import foreign_forms
+from bench_case import BenchCase, emit_case, exit_code
 
 from flywheel.agent.actions import ParseError
 from flywheel.agent.grammar import Grammar
 from flywheel.agent.parsing.parser import parse_response
-from flywheel.cli.bench import BenchCase, emit_case, exit_code
 
 GOAL = 50_000  # parses a second
 MEANT = 0.98  # share of the corpus

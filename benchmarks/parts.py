@@ -9,7 +9,8 @@ from argparse import ArgumentParser
 from collections.abc import Sequence
 from pathlib import Path
 
-from flywheel.cli.bench import emit_case, exit_code
+from bench_case import emit_case, exit_code
+
 from flywheel.utils.errors import BadInput
 
 

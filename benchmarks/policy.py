@@ -21,12 +21,12 @@ from statistics import median
 
 import numpy as np
 import torch
+from bench_case import BenchCase, compare_with_peer, emit_case, exit_code
 from PIL import Image as Picture
 from PIL import ImageDraw
 
 from flywheel import config
 from flywheel.agent.prompt import Context, Image, Message
-from flywheel.cli.bench import BenchCase, compare_with_peer, emit_case, exit_code
 from flywheel.policy.encoding import Encoder, collate_sequences
 from flywheel.policy.inference.embedded import EmbeddedPolicy
 from flywheel.policy.model import load_model

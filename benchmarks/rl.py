@@ -26,11 +26,10 @@ from typing import Any
 
 import rl_run
 import rl_start
+from bench_case import BenchCase, emit_case, exit_code, student_mean_interval
 
-from flywheel.cli.bench import BenchCase, emit_case, exit_code
 from flywheel.ui.report.charts import Chart, ChartSeries, draw_chart_sheet, draw_lines
 from flywheel.ui.report.pages import screenshot_page
-from flywheel.utils.confidence_intervals import student_mean_interval
 from flywheel.utils.errors import BadInput
 
 GOAL = 0.10

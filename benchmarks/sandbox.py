@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from bench_case import BenchCase, emit_case, exit_code
 from sandbox_chaos import chaos_cases
 from sandbox_controls import native_controls
 from sandbox_loopback import loopback_blocked
@@ -30,7 +31,6 @@ from sandbox_speed import (
     time_acceleration,
 )
 
-from flywheel.cli.bench import BenchCase, emit_case, exit_code
 from flywheel.utils.errors import BadInput, FlywheelError
 
 CASES: dict[str, Callable] = {

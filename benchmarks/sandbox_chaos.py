@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bench_case import BenchCase
 from sandbox_processes import Census, kill_one, memory
 from sandbox_run import Run
 
@@ -28,7 +29,6 @@ from flywheel.agent.actions import Finished
 from flywheel.agent.grammar import Grammar
 from flywheel.agent.parsing.parser import serialise_action
 from flywheel.agent.prompt import Context
-from flywheel.cli.bench import BenchCase
 from flywheel.config import RolloutSettings, Settings
 from flywheel.envs.base import StepResult, Task
 from flywheel.envs.browser.pool import BrowserPool

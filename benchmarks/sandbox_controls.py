@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
+from bench_case import BenchCase
 from PIL import Image
 from sandbox_controls_pages import CONTROLS, HEIGHT, WIDTH, at, page_of
 from sandbox_run import Run
 
 from flywheel.agent.actions import Action, Click, Hotkey, Wait
-from flywheel.cli.bench import BenchCase
 from flywheel.config import SandboxSettings
 from flywheel.envs.browser.driver import chromium
 from flywheel.envs.browser.driver.chromium import Chromium

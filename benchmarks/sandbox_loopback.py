@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from unittest import mock
 
+from bench_case import BenchCase
 from sandbox_ways import WAYS, Way
 
 from flywheel.agent.actions import Click, Point
-from flywheel.cli.bench import BenchCase
 from flywheel.config import SandboxSettings
 from flywheel.envs.browser.driver import chromium, context
 from flywheel.envs.browser.driver.chromium import Chromium

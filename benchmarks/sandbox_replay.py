@@ -7,12 +7,12 @@ import itertools
 import random
 from collections.abc import Sequence
 
+from bench_case import BenchCase
 from sandbox_pages import GAME, task_of
 from sandbox_run import Run
 
 from flywheel.agent import actions as act
 from flywheel.agent.actions import Action, Click, Point, Wait
-from flywheel.cli.bench import BenchCase
 from flywheel.config import Settings
 from flywheel.envs.base import Task
 from flywheel.envs.browser.pool import BrowserPool

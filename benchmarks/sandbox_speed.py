@@ -11,13 +11,13 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+from bench_case import BenchCase
 from PIL import Image
 from sandbox_pages import GAME, MINIWOB, task_of
 from sandbox_peers import browsergym, browsergym_python, miniwob_html, playwright_browsers, playwright_round
 from sandbox_run import Run, clicks, quartiles
 
 from flywheel.agent.actions import Click, Point, Wait
-from flywheel.cli.bench import BenchCase
 from flywheel.envs.browser.driver import chromium
 from flywheel.envs.browser.pool import BrowserPool
 

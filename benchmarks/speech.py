@@ -28,9 +28,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from bench_case import BenchCase, emit_case, exit_code
 from speech_measure import edits, measure
 
-from flywheel.cli.bench import BenchCase, emit_case, exit_code
 from flywheel.config import Settings
 from flywheel.recordings import audio
 from flywheel.recordings.asr.pocketsphinx import PocketSphinx

@@ -23,8 +23,7 @@ from pathlib import Path
 from statistics import median
 
 import psutil
-
-from flywheel.cli.bench import BenchCase, emit_case, exit_code
+from bench_case import BenchCase, emit_case, exit_code
 
 PROJECT = Path(__file__).resolve().parent.parent
 BASELINE = "6659744"

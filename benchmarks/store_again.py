@@ -19,8 +19,8 @@ from pathlib import Path
 import duckdb
 import pandas as pd
 import store_synthetic
+from bench_case import BenchCase
 
-from flywheel.cli.bench import BenchCase
 from flywheel.config import Settings
 from flywheel.config.workspace import Workspace
 from flywheel.pipeline.iterations import begin_iteration

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
-from flywheel.cli.bench import BenchCase
+from bench_case import BenchCase
+
 from flywheel.config.workspace import Workspace
 from flywheel.store import partitions
 from flywheel.store.catalog import database

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 import duckdb
 import numpy as np
 import pyarrow as pa
+from bench_case import BenchCase
 
-from flywheel.cli.bench import BenchCase
 from flywheel.store.dedup import episode_similarity
 from flywheel.store.dedup.episode_similarity import StepSequences
 from flywheel.store.dedup.near_duplicates import find_near_duplicates

@@ -20,9 +20,9 @@ import duckdb
 import pyarrow as pa
 import store_synthetic as synthetic
 import yaml
+from bench_case import BenchCase
 
 from flywheel import config as settings_module
-from flywheel.cli.bench import BenchCase
 from flywheel.config import Settings
 from flywheel.config.workspace import Workspace, iteration_label
 from flywheel.maintenance import status

@@ -17,8 +17,8 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import store_synthetic as synthetic
+from bench_case import BenchCase
 
-from flywheel.cli.bench import BenchCase
 from flywheel.config.workspace import Workspace
 from flywheel.store import lineage, partitions
 from flywheel.store.catalog import database

@@ -20,9 +20,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import store_synthetic as synthetic
+from bench_case import BenchCase
 from PIL import Image
 
-from flywheel.cli.bench import BenchCase
 from flywheel.config.workspace import Workspace
 from flywheel.store import manifest, partitions
 from flywheel.store.schema import TABLES

@@ -18,8 +18,8 @@ from types import ModuleType
 
 import pyarrow.parquet as pq
 import store_synthetic
+from bench_case import BenchCase
 
-from flywheel.cli.bench import BenchCase
 from flywheel.config import Settings
 from flywheel.config.workspace import Workspace
 from flywheel.store import manifest, partitions

@@ -24,15 +24,14 @@ from statistics import fmean
 
 import numpy as np
 import torch
+from bench_case import BenchCase, compare_with_peer, emit_case, exit_code, student_mean_interval
 from streaming_world import SIZE, Line, start, tasks
 
-from flywheel.cli.bench import BenchCase, compare_with_peer, emit_case, exit_code
 from flywheel.config import Settings
 from flywheel.envs.base import Task
 from flywheel.evaluation.evaluator import evaluate_policy
 from flywheel.policy.inference.embedded import EmbeddedPolicy
 from flywheel.training.rl.run import train_rl
-from flywheel.utils.confidence_intervals import student_mean_interval
 from flywheel.utils.errors import BadInput
 
 TOLERANCE = 0.01  # by which a mean reward of three seeds may be lower and count as the same

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from flywheel.cli.bench import BenchCase, emit_case, exit_code
+from bench_case import BenchCase, emit_case, exit_code
 
 PROJECT = Path(__file__).resolve().parent.parent
 BASELINE = "6659744"

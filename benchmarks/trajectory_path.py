@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from flywheel.cli.bench import BenchCase, emit_case, exit_code
+from bench_case import BenchCase, emit_case, exit_code
 
 PROJECT = Path(__file__).resolve().parent.parent
 BASELINE = "6659744"

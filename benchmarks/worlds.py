@@ -24,11 +24,11 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
+from bench_case import BenchCase, exit_code
 from worlds_facts import page_cases
 from worlds_figures import Found, chance, level_cases, note, rejects, replays, rows_of, success, write_references
 from worlds_parts import Kept, Part, Row, measure, parts_of
 
-from flywheel.cli.bench import BenchCase, exit_code
 from flywheel.config import SandboxSettings, Settings
 from flywheel.envs.suites import catalogue, references
 from flywheel.envs.suites.catalogue import BrowserWorld

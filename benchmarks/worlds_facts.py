@@ -9,10 +9,10 @@ import statistics
 import time
 
 import httpx
+from bench_case import BenchCase
 from worlds_figures import case, rounded
 from worlds_play import slots
 
-from flywheel.cli.bench import BenchCase
 from flywheel.config import Settings
 from flywheel.envs.browser.pool import open_browser_pool
 from flywheel.envs.suites.catalogue import BrowserWorld

@@ -7,10 +7,10 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 
+from bench_case import BenchCase, emit_case
 from worlds_parts import Part, Row
 from worlds_play import slots
 
-from flywheel.cli.bench import BenchCase, emit_case
 from flywheel.envs.suites import catalogue, references
 from flywheel.envs.suites.references import Played, References
 

@@ -16,6 +16,17 @@ from typing import Any, Literal
 MAX_JSON_DEPTH = 32  # of JSON in a tool's arguments
 
 
+# Each action's name in the grammar: what the column `action_type` holds, whichever form the text has.
+ACTION_NAMES: dict[type[Action], str] = {}
+
+
+class Action:
+    """What an agent does in one step."""
+
+    def __init_subclass__(cls, name: str) -> None:
+        ACTION_NAMES[cls] = name
+
+
 @dataclass(frozen=True)
 class Point:
     x: float
@@ -23,133 +34,133 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Click:
+class Click(Action, name="click"):
     point: Point
 
 
 @dataclass(frozen=True)
-class LeftDouble:
+class LeftDouble(Action, name="left_double"):
     point: Point
 
 
 @dataclass(frozen=True)
-class RightSingle:
+class RightSingle(Action, name="right_single"):
     point: Point
 
 
 @dataclass(frozen=True)
-class Hover:
+class Hover(Action, name="hover"):
     """The pointer goes there and stays; nothing is pressed."""
 
     point: Point
 
 
 @dataclass(frozen=True)
-class Drag:
+class Drag(Action, name="drag"):
     start_point: Point
     end_point: Point
 
 
 @dataclass(frozen=True)
-class Hotkey:
+class Hotkey(Action, name="hotkey"):
     """Press keys together. keys: lower case, three at most, pressed together."""
 
     keys: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Type:
+class Type(Action, name="type"):
     """Type a text. content: a trailing newline submits."""
 
     content: str
 
 
 @dataclass(frozen=True)
-class Scroll:
+class Scroll(Action, name="scroll"):
     point: Point
     direction: Literal["up", "down", "left", "right"]
 
 
 @dataclass(frozen=True)
-class Wait:
+class Wait(Action, name="wait"):
     pass
 
 
 @dataclass(frozen=True)
-class Finished:
+class Finished(Action, name="finished"):
     content: str = ""
 
 
 @dataclass(frozen=True)
-class CallUser:
+class CallUser(Action, name="call_user"):
     pass
 
 
 @dataclass(frozen=True)
-class Navigate:
+class Navigate(Action, name="navigate"):
     """Open an address. content: the address."""
 
     content: str
 
 
 @dataclass(frozen=True)
-class NavigateBack:
+class NavigateBack(Action, name="navigate_back"):
     pass
 
 
 @dataclass(frozen=True)
-class Press:
+class Press(Action, name="press"):
     """Hold a key down (games): `Release` lets it go."""
 
     key: str
 
 
 @dataclass(frozen=True)
-class Release:
+class Release(Action, name="release"):
     key: str
 
 
 @dataclass(frozen=True)
-class LongPress:
+class LongPress(Action, name="long_press"):
     point: Point
 
 
 @dataclass(frozen=True)
-class OpenApp:
+class OpenApp(Action, name="open_app"):
     app_name: str
 
 
 @dataclass(frozen=True)
-class PressHome:
+class PressHome(Action, name="press_home"):
     pass
 
 
 @dataclass(frozen=True)
-class PressBack:
+class PressBack(Action, name="press_back"):
     pass
 
 
 @dataclass(frozen=True)
-class Terminal:
+class Terminal(Action, name="terminal"):
     """Run a command in the shell. command: one for a shell."""
 
     command: str
 
 
 @dataclass(frozen=True)
-class RunPython:
+class RunPython(Action, name="python"):
     """Run Python code. code: for an interpreter that keeps what it computes from one call to the next."""
 
     code: str
 
 
 @dataclass(frozen=True)
-class ReadFile:
+class ReadFile(Action, name="read_file"):
     path: str
 
 
 @dataclass(frozen=True)
-class WriteFile:
+class WriteFile(Action, name="write_file"):
     """Replaces the file."""
 
     path: str
@@ -157,14 +168,14 @@ class WriteFile:
 
 
 @dataclass(frozen=True)
-class ListFiles:
+class ListFiles(Action, name="list_files"):
     """List a folder. path: a folder."""
 
     path: str
 
 
 @dataclass(frozen=True)
-class ToolCall:
+class ToolCall(Action, name="call_tool"):
     """A call of a tool of an MCP server.
 
     arguments: the text of a JSON object, nested 32 deep at most. It is kept in one form (keys sorted, no spaces, no
@@ -227,62 +238,6 @@ def _not_json(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
 
 
-Action = (
-    Click
-    | LeftDouble
-    | RightSingle
-    | Hover
-    | Drag
-    | Hotkey
-    | Type
-    | Scroll
-    | Wait
-    | Finished
-    | CallUser
-    | Navigate
-    | NavigateBack
-    | Press
-    | Release
-    | LongPress
-    | OpenApp
-    | PressHome
-    | PressBack
-    | Terminal
-    | RunPython
-    | ReadFile
-    | WriteFile
-    | ListFiles
-    | ToolCall
-)
-
-# Each action's name in the grammar: what the column `action_type` holds, whichever form the text has.
-ACTION_NAMES: dict[type, str] = {
-    Click: "click",
-    LeftDouble: "left_double",
-    RightSingle: "right_single",
-    Hover: "hover",
-    Drag: "drag",
-    Hotkey: "hotkey",
-    Type: "type",
-    Scroll: "scroll",
-    Wait: "wait",
-    Finished: "finished",
-    CallUser: "call_user",
-    Navigate: "navigate",
-    NavigateBack: "navigate_back",
-    Press: "press",
-    Release: "release",
-    LongPress: "long_press",
-    OpenApp: "open_app",
-    PressHome: "press_home",
-    PressBack: "press_back",
-    Terminal: "terminal",
-    RunPython: "python",
-    ReadFile: "read_file",
-    WriteFile: "write_file",
-    ListFiles: "list_files",
-    ToolCall: "call_tool",
-}
 STANDALONE_ACTIONS = frozenset({"finished", "call_user"})  # these stand alone in a step
 
 

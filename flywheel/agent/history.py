@@ -134,14 +134,6 @@ class HistorySummary:
     by: str = ""
     counts: StepCounts = field(default=StepCounts(), repr=False)
 
-    def stored(self, since: Sequence[PastStep], steps: int, text: str, by: str) -> HistorySummary:
-        """Make the digest that was stored with a step.
-
-        since: the steps between this digest and that step. steps, text, by: as stored: how many steps it covers, its
-        text, its author.
-        """
-        return HistorySummary(steps, text, by, self.counts.with_steps(since))
-
 
 class Summarizer(Protocol):
     """Make digests of old steps. every: so many steps must wait before the digest is renewed; each keeps its line
@@ -221,7 +213,8 @@ class StepHistory:
         steps: how many it covers. text, by: as stored: its text, its author.
         """
         if self.digest.steps < steps <= len(self._steps):
-            self.digest = self.digest.stored(self._steps[self.digest.steps : steps], steps, text, by)
+            counts = self.digest.counts.with_steps(self._steps[self.digest.steps : steps])
+            self.digest = HistorySummary(steps, text, by, counts)
 
     def memory(self) -> EpisodeMemory:
         """M_t for the step that comes next. Renews the digest where enough steps wait for it."""

@@ -71,23 +71,13 @@ _LINES = {
     "call_tool": "call_tool(tool='xxx', arguments='{{\"name\": \"value\"}}')",
 }
 _POINTER = ("click", "left_double", "right_single", "drag")
+_HOLDING = ("hotkey", "press", "release", "type", "scroll")
 _ENDS = ("wait", "finished", "call_user")
 ACTION_SPACES: dict[str, tuple[str, ...]] = {
     "computer": (*_POINTER, "hover", "hotkey", "type", "scroll", *_ENDS),
-    "browser": (
-        *_POINTER,
-        "hover",
-        "hotkey",
-        "press",
-        "release",
-        "type",
-        "scroll",
-        "navigate",
-        "navigate_back",
-        *_ENDS,
-    ),
+    "browser": (*_POINTER, "hover", *_HOLDING, "navigate", "navigate_back", *_ENDS),
     "mobile": ("click", "long_press", "type", "scroll", "drag", "open_app", "press_home", "press_back", *_ENDS),
-    "game": (*_POINTER, "hotkey", "press", "release", "type", "scroll", *_ENDS),
+    "game": (*_POINTER, *_HOLDING, *_ENDS),
 }
 SDK_FUNCTIONS = ("terminal", "python", "read_file", "write_file", "list_files", "call_tool")
 
@@ -209,24 +199,13 @@ _ABOUT = {
     "terminate": "end the task with its status",
 }
 _MOUSE = ("left_click", "double_click", "right_click", "left_click_drag")
+_KEYS_HELD = ("key", "key_down", "key_up", "type", "scroll", "hscroll")
 _CLOSE = ("wait", "answer", "terminate")
 _TOOL_ACTIONS: dict[str, tuple[str, ...]] = {
     "computer": (*_MOUSE, "mouse_move", "key", "type", "scroll", "hscroll", *_CLOSE),
-    "browser": (
-        *_MOUSE,
-        "mouse_move",
-        "key",
-        "key_down",
-        "key_up",
-        "type",
-        "scroll",
-        "hscroll",
-        "navigate",
-        "navigate_back",
-        *_CLOSE,
-    ),
+    "browser": (*_MOUSE, "mouse_move", *_KEYS_HELD, "navigate", "navigate_back", *_CLOSE),
     "mobile": ("click", "long_press", "swipe", "type", "system_button", "open", *_CLOSE),
-    "game": (*_MOUSE, "key", "key_down", "key_up", "type", "scroll", "hscroll", *_CLOSE),
+    "game": (*_MOUSE, *_KEYS_HELD, *_CLOSE),
 }
 _PLACE = {"type": "array", "items": {"type": "number"}, "description": "[x, y] from the upper left corner"}
 _TEXT = {"type": "string"}

@@ -22,11 +22,11 @@ _ITERATION = LazyGroup(
     help="Show, compare, report on, roll back and drop iterations.",
     epilog="Example: flywheel iteration diff 2 3",
     table={
-        "history": ("flywheel.cli.iteration:history_command", "Show what ran, how long it took and what failed."),
-        "diff": ("flywheel.cli.iteration:diff_command", "Compare two iterations."),
-        "report": ("flywheel.cli.iteration:report_command", "Write the report: one HTML page without other files."),
-        "rollback": ("flywheel.cli.iteration:rollback_command", "Make an earlier iteration the newest again."),
-        "drop": ("flywheel.cli.iteration:drop_command", "Drop an iteration that is not complete."),
+        "history": ("iteration:history_command", "Show what ran, how long it took and what failed."),
+        "diff": ("iteration:diff_command", "Compare two iterations."),
+        "report": ("iteration:report_command", "Write the report: one HTML page without other files."),
+        "rollback": ("iteration:rollback_command", "Make an earlier iteration the newest again."),
+        "drop": ("iteration:drop_command", "Drop an iteration that is not complete."),
     },
 )
 _REVIEW = LazyGroup(
@@ -34,11 +34,11 @@ _REVIEW = LazyGroup(
     epilog="Example: flywheel review routes",
     table={
         "routes": (
-            "flywheel.cli.review:routes_command",
+            "review:routes_command",
             "Label trajectories as solved or not, before the iteration trains on them (`routing.review`).",
         ),
         "promotion": (
-            "flywheel.cli.review:promotion_command",
+            "review:promotion_command",
             "Promote the new model or keep the old one, where promotion.rule is `review`.",
         ),
     },
@@ -47,33 +47,21 @@ _IMPORT = LazyGroup(
     help="Import demonstrations of another data set. They wait in the recordings folder for the next iteration.",
     epilog="Example: flywheel data import mind2web data/train-*.parquet",
     table={
-        "agentnet": (
-            "flywheel.cli.data:agentnet_command",
-            "Import AgentNet (OpenCUA): JSON lines, and screens in a zip.",
-        ),
-        "mind2web": ("flywheel.cli.data:mind2web_command", "Import Multimodal-Mind2Web: Parquet files of one split."),
+        "agentnet": ("data:agentnet_command", "Import AgentNet (OpenCUA): JSON lines, and screens in a zip."),
+        "mind2web": ("data:mind2web_command", "Import Multimodal-Mind2Web: Parquet files of one split."),
     },
 )
 _DATA = LazyGroup(
     help="View, import, export, reroute and repair data.",
     epilog="Example: flywheel data reroute 3 --threshold 0.8",
     table={
-        "catalog": (
-            "flywheel.cli.data:catalog_command",
-            "List the views and macros for SQL, or write them to a DuckDB FILE.",
-        ),
-        "view": ("flywheel.cli.data:view_command", "Write a page that replays one trajectory."),
+        "catalog": ("data:catalog_command", "List the views and macros for SQL, or write them to a DuckDB FILE."),
+        "view": ("data:view_command", "Write a page that replays one trajectory."),
         "import": _IMPORT,
-        "export": (
-            "flywheel.cli.data:export_command",
-            "Export a training store to WebDataset or Hugging Face's datasets.",
-        ),
-        "reroute": (
-            "flywheel.cli.data:reroute_command",
-            "Show which store each trajectory would go to now; --write moves it.",
-        ),
+        "export": ("data:export_command", "Export a training store to WebDataset or Hugging Face's datasets."),
+        "reroute": ("data:reroute_command", "Show which store each trajectory would go to now; --write moves it."),
         "quarantine": (
-            "flywheel.cli.data:quarantine_command",
+            "data:quarantine_command",
             "Show quarantined trajectories, repair their rows, and route them again.",
         ),
     },
@@ -82,18 +70,18 @@ _MODEL = LazyGroup(
     help="Pretrain, evaluate and serve models.",
     epilog="Example: flywheel model serve models/base",
     table={
-        "eval": ("flywheel.cli.model:eval_command", "Evaluate the newest model on fresh tasks (a checkup)."),
-        "pretrain": ("flywheel.cli.model:pretrain_command", "Train the small base model on rendered pages."),
-        "serve": ("flywheel.cli.model:serve_command", "Serve a checkpoint as an OpenAI-compatible server."),
+        "eval": ("model:eval_command", "Evaluate the newest model on fresh tasks (a checkup)."),
+        "pretrain": ("model:pretrain_command", "Train the small base model on rendered pages."),
+        "serve": ("model:serve_command", "Serve a checkpoint as an OpenAI-compatible server."),
     },
 )
 _PAGE = LazyGroup(
     help="List, fetch and try third-party web pages, which become tasks by a manifest alone.",
     epilog="Example: flywheel env page try my-page/manifest.yaml --seed 3 --screenshot screen.png",
     table={
-        "list": ("flywheel.cli.env:list_pages", "List the manifests that ship, and those that the settings name."),
-        "fetch": ("flywheel.cli.env:fetch_page", "Fetch the packages that a MANIFEST takes its page or server from."),
-        "try": ("flywheel.cli.env:try_page_command", "Open the page of a MANIFEST, play it at random, and check it."),
+        "list": ("env:list_pages", "List the manifests that ship, and those that the settings name."),
+        "fetch": ("env:fetch_page", "Fetch the packages that a MANIFEST takes its page or server from."),
+        "try": ("env:try_page_command", "Open the page of a MANIFEST, play it at random, and check it."),
     },
 )
 _SERVER = LazyGroup(
@@ -102,10 +90,10 @@ _SERVER = LazyGroup(
     short_help="Serve environments from many machines: a manager leases them, nodes have them.",
     epilog="Example: FLYWHEEL_SANDBOX_TOKEN=... flywheel env server manager --state sandbox.db",
     table={
-        "manager": ("flywheel.cli.env:manager_command", "Run the manager, where nodes register and runs lease."),
-        "node": ("flywheel.cli.env:node_command", "Offer this machine's environments at a manager."),
-        "status": ("flywheel.cli.env:server_status_command", "Show nodes, free places, and sessions by user."),
-        "drain": ("flywheel.cli.env:drain_command", "Lease nothing more at the node NAME."),
+        "manager": ("env:manager_command", "Run the manager, where nodes register and runs lease."),
+        "node": ("env:node_command", "Offer this machine's environments at a manager."),
+        "status": ("env:server_status_command", "Show nodes, free places, and sessions by user."),
+        "drain": ("env:drain_command", "Lease nothing more at the node NAME."),
     },
 )
 _ENV = LazyGroup(
@@ -113,49 +101,34 @@ _ENV = LazyGroup(
     epilog="Example: flywheel env play snake --level 3",
     table={
         "page": _PAGE,
-        "play": ("flywheel.cli.env:play_command", "Play a task of a WORLD by hand, in an ordinary browser."),
-        "osworld": ("flywheel.cli.env:osworld_command", "List which of OSWorld's TASKS can be played on this machine."),
+        "play": ("env:play_command", "Play a task of a WORLD by hand, in an ordinary browser."),
+        "osworld": ("env:osworld_command", "List which of OSWorld's TASKS can be played on this machine."),
         "server": _SERVER,
-        "computer-server": (
-            "flywheel.cli.env:computer_server_command",
-            "Control the machine it runs on, as a small HTTP server.",
-        ),
+        "computer-server": ("env:computer_server_command", "Control the machine it runs on, as a small HTTP server."),
     },
 )
 _WORKSPACE = LazyGroup(
     help="Run a workspace unattended; verify, clean up, migrate it.",
     epilog="Example: flywheel workspace up",
     table={
-        "up": (
-            "flywheel.cli.workspace:up_command",
-            "Run iterations unattended: on schedules, or when new data arrive.",
-        ),
-        "down": (
-            "flywheel.cli.workspace:down_command",
-            "Stop what `workspace up` started, and the iteration that is running.",
-        ),
-        "verify": ("flywheel.cli.workspace:verify_command", "Check every file against its recorded hash."),
-        "gc": (
-            "flywheel.cli.workspace:gc_command",
-            "List files of past iterations that nothing needs; --write removes them.",
-        ),
-        "reset": (
-            "flywheel.cli.workspace:reset_command",
-            "Remove all that runs have made: data, models, history, report.",
-        ),
-        "migrate": ("flywheel.cli.workspace:migrate_command", "Bring a workspace of an earlier version up to date."),
+        "up": ("workspace:up_command", "Run iterations unattended: on schedules, or when new data arrive."),
+        "down": ("workspace:down_command", "Stop what `workspace up` started, and the iteration that is running."),
+        "verify": ("workspace:verify_command", "Check every file against its recorded hash."),
+        "gc": ("workspace:gc_command", "List files of past iterations that nothing needs; --write removes them."),
+        "reset": ("workspace:reset_command", "Remove all that runs have made: data, models, history, report."),
+        "migrate": ("workspace:migrate_command", "Bring a workspace of an earlier version up to date."),
     },
 )
 _COMMANDS = {
-    "init": ("flywheel.cli.workspace:init_command", "Create a workspace in a new folder, with git."),
-    "run": ("flywheel.cli.run:run_command", "Run iterations; resume one that was stopped."),
-    "stage": ("flywheel.cli.run:stage_command", "Run one stage of one iteration, without Prefect."),
-    "status": ("flywheel.cli.show:status_command", "Show the iterations, and what is unfinished or damaged."),
-    "query": ("flywheel.cli.show:query_command", "Query the catalog in DuckDB's SQL."),
-    "ui": ("flywheel.cli.show:ui_command", "Serve Prefect's pages, the report and the explorer until Ctrl-C."),
-    "settings": ("flywheel.cli.workspace:settings_command", "List the parameters, or explain one."),
-    "doctor": ("flywheel.cli.workspace:doctor_command", "Check the installation; print how to get what is missing."),
-    "bench": ("flywheel.cli.bench:bench_command", "Run a benchmark; without a NAME, list them."),
+    "init": ("workspace:init_command", "Create a workspace in a new folder, with git."),
+    "run": ("run:run_command", "Run iterations; resume one that was stopped."),
+    "stage": ("run:stage_command", "Run one stage of one iteration, without Prefect."),
+    "status": ("show:status_command", "Show the iterations, and what is unfinished or damaged."),
+    "query": ("show:query_command", "Query the catalog in DuckDB's SQL."),
+    "ui": ("show:ui_command", "Serve Prefect's pages, the report and the explorer until Ctrl-C."),
+    "settings": ("workspace:settings_command", "List the parameters, or explain one."),
+    "doctor": ("workspace:doctor_command", "Check the installation; print how to get what is missing."),
+    "bench": ("bench:bench_command", "Run a benchmark; without a NAME, list them."),
     "iteration": _ITERATION,
     "review": _REVIEW,
     "data": _DATA,

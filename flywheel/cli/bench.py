@@ -1,21 +1,14 @@
-"""Run `benchmarks/NAME.py` and print its figures, a JSON line a case: `bench`.
-
-A script runs ours and the peer in one run, prints each figure with `emit`, and gives the exit code of `exit_code`.
-"""
+"""Run `benchmarks/NAME.py`, which prints its figures, a JSON line a case: `bench`."""
 
 from __future__ import annotations
 
 import ast
 import importlib.util
-import json
-import math
 import re
 import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import click
 
@@ -23,60 +16,6 @@ from flywheel.cli.lazy_group import describe_renamed_option
 from flywheel.utils.errors import BadInput
 
 BENCHMARKS_FOLDER = Path(__file__).resolve().parent.parent.parent / "benchmarks"
-
-
-@dataclass(frozen=True)
-class BenchCase:
-    """One figure. bench, case: its name. unit: of `ours` and `peer`, such as tokens/s or fraction.
-
-    peer, peer_name: what it is compared with, measured in the same run. ratio: ours / peer unless a script says
-    otherwise; None where there is nothing to divide by. goal: of `ratio`, or of `ours` where the script says so, as
-    `met` does. extra: further keys of the line (n, interval, threads, repetitions).
-    """
-
-    bench: str
-    case: str
-    unit: str
-    ours: float
-    peer: float | None
-    peer_name: str
-    ratio: float | None
-    goal: float | None
-    met: bool
-    extra: dict[str, Any] = field(default_factory=dict)
-
-    def line(self) -> str:
-        """JSON: the nine keys in this order, then the further ones; numbers to four significant digits."""
-        row = asdict(self)
-        row |= row.pop("extra")
-        return json.dumps({name: _round_numbers(value) for name, value in row.items()})
-
-
-def _round_numbers(value: Any) -> Any:
-    if isinstance(value, float):
-        return float(f"{value:.4g}") if math.isfinite(value) else None
-    if isinstance(value, (list, tuple)):
-        return [_round_numbers(part) for part in value]
-    return value
-
-
-def compare_with_peer(
-    bench: str, case: str, unit: str, *, ours: float, peer: float, peer_name: str, goal: float, **extra: Any
-) -> BenchCase:
-    """A case whose goal is a ratio ours / peer of at least `goal`."""
-    ratio = ours / peer if peer else None
-    return BenchCase(bench, case, unit, ours, peer, peer_name, ratio, goal, ratio is not None and ratio >= goal, extra)
-
-
-def emit_case(case: BenchCase) -> BenchCase:
-    """Print the case's line at once, so that a long benchmark shows what it has."""
-    print(case.line(), flush=True)
-    return case
-
-
-def exit_code(cases: Iterable[BenchCase]) -> int:
-    """1 where a case is not met, else 0."""
-    return int(any(not case.met for case in cases))
 
 
 def list_benchmarks(folder: Path | None = None) -> dict[str, str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from flywheel.cli.options import JSON_OPTION, WORKSPACE_OPTION
+from flywheel.cli.options import FOLDER_OPTION, JSON_OPTION, WORKSPACE_OPTION
 from flywheel.config.workspace import Workspace, iteration_label
 from flywheel.utils.errors import BadInput, DataError
 
@@ -25,13 +25,11 @@ _FILE_TYPE = click.Path(path_type=Path)
 @click.option("--licence", help="Licence of the data; default: the publisher's, mit.")
 @click.option("--limit", type=click.IntRange(1), help="Import at most so many trajectories.")
 @WORKSPACE_OPTION
-def agentnet_command(file: Path, images: Path, licence: str | None, limit: int | None, workspace: Path | None) -> None:
+def agentnet_command(file: Path, images: Path, licence: str | None, limit: int | None, ws: Workspace) -> None:
     """Import AgentNet (OpenCUA): JSON lines, and screens in a zip."""
     from flywheel.store.interop import agentnet as data
 
-    _import_records(
-        Workspace.find(workspace), data.read_agentnet(file, images, licence or data.LICENCE), limit, data.NOT_HELD
-    )
+    _import_records(ws, data.read_agentnet(file, images, licence or data.LICENCE), limit, data.NOT_HELD)
 
 
 @click.command(epilog="Example: flywheel data import mind2web data/train-*.parquet")
@@ -39,11 +37,11 @@ def agentnet_command(file: Path, images: Path, licence: str | None, limit: int |
 @click.option("--licence", help="Licence of the data; default: the publisher's, openrail.")
 @click.option("--limit", type=click.IntRange(1), help="Import at most so many trajectories.")
 @WORKSPACE_OPTION
-def mind2web_command(files: tuple[Path, ...], licence: str | None, limit: int | None, workspace: Path | None) -> None:
+def mind2web_command(files: tuple[Path, ...], licence: str | None, limit: int | None, ws: Workspace) -> None:
     """Import Multimodal-Mind2Web: Parquet files of one split. What its publisher holds out is never trained on."""
     from flywheel.store.interop import mind2web as data
 
-    _import_records(Workspace.find(workspace), data.read_mind2web(files, licence or data.LICENCE), limit, data.NOT_HELD)
+    _import_records(ws, data.read_mind2web(files, licence or data.LICENCE), limit, data.NOT_HELD)
 
 
 def _import_records(ws: Workspace, records: Iterable, limit: int | None, not_held: Mapping[str, str]) -> None:
@@ -86,12 +84,11 @@ def _import_records(ws: Workspace, records: Iterable, limit: int | None, not_hel
 @click.option("--output", "-o", type=_FILE_TYPE, required=True, help="Folder to create.")
 @click.option("--iteration", type=click.IntRange(1), help="The store as of this iteration; default: the newest.")
 @WORKSPACE_OPTION
-def export_command(form: str, store: str, output: Path, iteration: int | None, workspace: Path | None) -> None:
+def export_command(form: str, store: str, output: Path, iteration: int | None, ws: Workspace) -> None:
     """Export a training store to WebDataset or Hugging Face's datasets. Each step is a sample."""
     from flywheel.store.interop import exports
     from flywheel.store.versioning import stage_records
 
-    ws = Workspace.find(workspace)
     if output.exists():
         raise BadInput("there is something already", where=output, fix="name a folder that is not there yet")
     built = [k for k in stage_records.list_iterations(ws) if ws.manifest(k).is_file()]
@@ -144,7 +141,7 @@ def reroute_command(
     band: tuple[float, float] | None,
     write: bool,
     as_json: bool,
-    workspace: Path | None,
+    ws: Workspace,
 ) -> None:
     """Show which store each trajectory would go to now; --write moves it. Stored scores are used: nothing is played.
 
@@ -156,7 +153,6 @@ def reroute_command(
     from flywheel.store.routing import training_stores as stores
     from flywheel.store.versioning import stage_records
 
-    ws = Workspace.find(workspace)
     if band and band[0] >= band[1]:
         raise BadInput("the low end is not below the high end", where="--band", fix="for example --band 0.4 0.6")
     if everything == (iteration is not None):
@@ -223,7 +219,7 @@ def quarantine_command(
     table: str,
     write: bool,
     as_json: bool,
-    workspace: Path | None,
+    ws: Workspace,
 ) -> None:
     """Show quarantined trajectories, repair their rows, and route them again.
 
@@ -232,7 +228,6 @@ def quarantine_command(
     from flywheel.maintenance import quarantine
     from flywheel.store.catalog import database
 
-    ws = Workspace.find(workspace)
     if (rows or assignments or where != "true") and iteration is None:
         raise BadInput("of which iteration?", where="flywheel data quarantine", fix="give its number")
     if assignments:
@@ -296,7 +291,7 @@ def _repair_rows(
     epilog="Example: flywheel data catalog catalog.duckdb && duckdb -readonly catalog.duckdb 'from iterations'"
 )
 @click.argument("file", required=False, type=click.Path(path_type=Path, dir_okay=False))
-@WORKSPACE_OPTION
+@FOLDER_OPTION
 def catalog_command(file: Path | None, workspace: Path | None) -> None:
     """List the views and macros for SQL, or write them to a DuckDB FILE.
 
@@ -315,8 +310,8 @@ def catalog_command(file: Path | None, workspace: Path | None) -> None:
 @click.command(epilog="Example: flywheel data view t0123456789abcdef012")
 @click.argument("trajectory")
 @WORKSPACE_OPTION
-def view_command(trajectory: str, workspace: Path | None) -> None:
+def view_command(trajectory: str, ws: Workspace) -> None:
     """Write a page that replays one trajectory. It has screens, actions, thoughts, score, route and lineage."""
     from flywheel.ui.report import pages
 
-    click.echo(pages.write_trajectory_page(Workspace.find(workspace), trajectory))
+    click.echo(pages.write_trajectory_page(ws, trajectory))

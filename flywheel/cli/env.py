@@ -19,14 +19,14 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 import flywheel
-from flywheel.cli.options import JSON_OPTION, WORKSPACE_OPTION, find_workspace_here
+from flywheel.cli.options import FOLDER_OPTION, JSON_OPTION, find_workspace_here
 from flywheel.utils.errors import BadInput, FlywheelError, errors_of_place
 
 # `flywheel env page`: third-party web pages as tasks.
 
 
 @click.command("list", epilog="Example: flywheel env page list")
-@WORKSPACE_OPTION
+@FOLDER_OPTION
 @JSON_OPTION
 def list_pages(workspace: Path | None, as_json: bool) -> None:
     """List the manifests that ship, and those that the settings name."""
@@ -209,7 +209,7 @@ def manager_command(host: str, port: int, state: Path, lease: float, heartbeat_t
 
 
 @click.command(epilog="Example: flywheel env server node --manager http://HOST:4300 --kind browser --kind terminal")
-@WORKSPACE_OPTION
+@FOLDER_OPTION
 @_MANAGER_OPTION
 @click.option(
     "--kind", "kinds", multiple=True, help="Kind of environment to offer; may be given again.  [default: browser]"

@@ -50,13 +50,12 @@ Row = dict[str, Any]
     help="Format of the rows.",
 )
 def history_command(
-    workspace: Path | None, iteration: int | None, stage: str, failed: bool, everything: bool, form: str
+    ws: Workspace, iteration: int | None, stage: str, failed: bool, everything: bool, form: str
 ) -> None:
     """Show what ran, how long it took and what failed. Iterations, or stages with their attempts."""
     from flywheel.store.catalog import database
     from flywheel.store.catalog import run_history as past
 
-    ws = Workspace.find(workspace)
     which = _select_iterations(ws, iteration, stage, everything)
     if iteration and stage and not failed:
         if form == "csv":
@@ -271,13 +270,12 @@ def _format_reason(message: str) -> str:
 @click.argument("iteration", type=click.IntRange(0), required=False)
 @click.option("--undo", is_flag=True, help="Restore the iterations that the last rollback set aside.")
 @WORKSPACE_OPTION
-def rollback_command(iteration: int | None, undo: bool, workspace: Path | None) -> None:
+def rollback_command(iteration: int | None, undo: bool, ws: Workspace) -> None:
     """Make an earlier iteration the newest again. Later ones are set aside whole, and can be restored."""
     from flywheel.config import run_lock
     from flywheel.maintenance import reroute
     from flywheel.maintenance import rollback as going_back
 
-    ws = Workspace.find(workspace)
     if undo == (iteration is not None):
         raise BadInput("to which iteration?", where="flywheel iteration rollback", fix="give its number, or --undo")
     with run_lock.hold_workspace(ws):
@@ -304,11 +302,11 @@ def rollback_command(iteration: int | None, undo: bool, workspace: Path | None) 
 @click.argument("after", type=click.IntRange(1))
 @JSON_OPTION
 @WORKSPACE_OPTION
-def diff_command(before: int, after: int, as_json: bool, workspace: Path | None) -> None:
+def diff_command(before: int, after: int, as_json: bool, ws: Workspace) -> None:
     """Compare two iterations. Rows, distributions, metrics, tasks gained and lost."""
     from flywheel.maintenance import iteration_diff
 
-    found = iteration_diff.compare_iterations(Workspace.find(workspace), before, after)
+    found = iteration_diff.compare_iterations(ws, before, after)
     if as_json:
         click.echo(json.dumps(found, default=str))
         return
@@ -344,12 +342,11 @@ def _print_difference(found: dict[str, Any]) -> None:
 @click.option("--iteration", "-k", type=int, help="Number of the iteration; default: the newest.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @WORKSPACE_OPTION
-def drop_command(iteration: int | None, yes: bool, workspace: Path | None) -> None:
+def drop_command(iteration: int | None, yes: bool, ws: Workspace) -> None:
     """Drop an iteration that is not complete. `flywheel run` starts it anew, with params.yaml."""
     from flywheel.config import run_lock
     from flywheel.maintenance import discard
 
-    ws = Workspace.find(workspace)
     with run_lock.hold_workspace(ws):
         chosen = discard.plan_discard(ws, iteration)
         click.echo("\n".join(discard.discard_lines(ws, chosen)))
@@ -362,11 +359,10 @@ def drop_command(iteration: int | None, yes: bool, workspace: Path | None) -> No
 @WORKSPACE_OPTION
 @click.option("--screenshot", type=click.Path(path_type=Path), help="Write a PNG of the top of the page too.")
 @click.option("--all", "everything", is_flag=True, help="Show all iterations, not the newest ten alone.")
-def report_command(workspace: Path | None, screenshot: Path | None, everything: bool) -> None:
+def report_command(ws: Workspace, screenshot: Path | None, everything: bool) -> None:
     """Write the report: one HTML page without other files."""
     from flywheel.ui.report import pages
 
-    ws = Workspace.find(workspace)
     click.echo(pages.write_report(ws, everything=everything))
     if screenshot:
         click.echo(pages.screenshot_report(ws, screenshot))

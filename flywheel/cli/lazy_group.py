@@ -14,7 +14,7 @@ import click
 class LazyGroup(click.Group):
     """A group whose commands are named in a table, in the order in which `--help` lists them.
 
-    table: name -> ("module:attribute", first sentence of its help) of a command, or a group.
+    table: name -> ("module:attribute" in this package, first sentence of its help) of a command, or a group.
     """
 
     def __init__(self, *args, table: Mapping[str, tuple[str, str] | LazyGroup], **kwargs) -> None:
@@ -29,7 +29,7 @@ class LazyGroup(click.Group):
         if entry is None or isinstance(entry, LazyGroup):
             return entry
         module, _, attribute = entry[0].partition(":")
-        return getattr(importlib.import_module(module), attribute)
+        return getattr(importlib.import_module(f"{__package__}.{module}"), attribute)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

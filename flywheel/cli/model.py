@@ -120,7 +120,7 @@ def serve_command(
 @click.command(epilog="Example: flywheel model eval --tasks 300      (how many by default: operations.checkup_tasks)")
 @WORKSPACE_OPTION
 @click.option("--tasks", type=click.IntRange(1), help="Number of fresh tasks, at most.")
-def eval_command(workspace: Path | None, tasks: int | None) -> None:
+def eval_command(ws: Workspace, tasks: int | None) -> None:
     """Evaluate the newest model on fresh tasks (a checkup).
 
     They had no part in training or choosing it. No iteration is made.
@@ -131,7 +131,6 @@ def eval_command(workspace: Path | None, tasks: int | None) -> None:
     from flywheel.maintenance import checkup
     from flywheel.utils.progress import replace_listener
 
-    ws = Workspace.find(workspace)
     chosen = config.load_settings(ws.params, {"operations.checkup_tasks": tasks} if tasks else {})
     console = Console()
     with RunConsole(console) as screen, replace_listener(screen), run_lock.hold_workspace(ws):

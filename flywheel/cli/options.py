@@ -11,13 +11,13 @@ from flywheel.utils.errors import BadInput
 
 # What several commands share: options, and values of parameters as they are typed.
 
+_WORKSPACE = "--workspace", "-w"
+_FOLDER = {"type": click.Path(path_type=Path), "help": "Folder of the workspace; default: the current one."}
+# The command gets the workspace; or the folder that was typed, where it works without one.
 WORKSPACE_OPTION = click.option(
-    "--workspace",
-    "-w",
-    type=click.Path(path_type=Path),
-    default=None,
-    help="Folder of the workspace; default: the current one.",
+    *_WORKSPACE, "ws", callback=lambda context, parameter, folder: Workspace.find(folder), **_FOLDER
 )
+FOLDER_OPTION = click.option(*_WORKSPACE, **_FOLDER)
 JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from flywheel.cli.options import WORKSPACE_OPTION
@@ -25,7 +23,7 @@ _LABEL_TYPE = click.Choice(["solved", "not solved", "cannot tell"])
 @click.option("--comment", default="", help="The reason; stored with the label.")
 @WORKSPACE_OPTION
 def routes_command(
-    trajectory: str | None, said: str | None, remaining: str | None, reviewer: str, comment: str, workspace: Path | None
+    trajectory: str | None, said: str | None, remaining: str | None, reviewer: str, comment: str, ws: Workspace
 ) -> None:
     """Label trajectories as solved or not, before the iteration trains on them (`routing.review`).
 
@@ -34,7 +32,6 @@ def routes_command(
     from flywheel.maintenance import route_review
     from flywheel.pipeline.iterations import newest_iteration
 
-    ws = Workspace.find(workspace)
     if not trajectory and not remaining:
         _list_asked(ws)
         return
@@ -100,14 +97,11 @@ def _apply_when_complete(ws: Workspace, iteration: int) -> None:
 @click.option("--reviewer", required=True, help="Your name; stored with the decision.")
 @click.option("--comment", default="", help="The reason; stored with the decision.")
 @WORKSPACE_OPTION
-def promotion_command(
-    iteration: int, promote: bool | None, reviewer: str, comment: str, workspace: Path | None
-) -> None:
+def promotion_command(iteration: int, promote: bool | None, reviewer: str, comment: str, ws: Workspace) -> None:
     """Promote the new model or keep the old one, where promotion.rule is `review`."""
     from flywheel.config import run_lock
     from flywheel.evaluation import promotion_review as reviews
 
-    ws = Workspace.find(workspace)
     if promote is None:
         raise BadInput("no decision", where="flywheel review promotion", fix="add --promote or --keep")
     decided = reviews.decide_promotion(ws, iteration, promote=promote, reviewer=reviewer, comment=comment)

@@ -26,9 +26,7 @@ from flywheel.utils.processes import raise_on_sigterm
     metavar="NAME=VALUE",
     help="Set a parameter for the new iterations (`flywheel settings` lists them).",
 )
-def run_command(
-    workspace: Path | None, iterations: int | None, iteration: int | None, assignments: tuple[str, ...]
-) -> None:
+def run_command(ws: Workspace, iterations: int | None, iteration: int | None, assignments: tuple[str, ...]) -> None:
     """Run iterations; resume one that was stopped.
 
     Finished shards are kept: type the same command again after Ctrl-C or a crash.
@@ -38,7 +36,6 @@ def run_command(
     from flywheel.cli.console import RunConsole
     from flywheel.utils.progress import replace_listener
 
-    ws = Workspace.find(workspace)
     console = Console()
     with raise_on_sigterm(), RunConsole(console) as screen, replace_listener(screen):
         outcome = run_iterations(ws, parse_overrides(assignments), iterations=iterations, iteration=iteration)
@@ -63,7 +60,7 @@ def _next_steps(ws: Workspace, report: Path) -> str:
 @click.argument("name")
 @click.option("--iteration", "-k", type=int, required=True, help="Number of the iteration.")
 @WORKSPACE_OPTION
-def stage_command(name: str, iteration: int, workspace: Path | None) -> None:
+def stage_command(name: str, iteration: int, ws: Workspace) -> None:
     """Run one stage of one iteration, without Prefect. DVC records what it read and wrote."""
     from flywheel.cli.console import RunConsole
     from flywheel.maintenance import route_review
@@ -73,7 +70,6 @@ def stage_command(name: str, iteration: int, workspace: Path | None) -> None:
     from flywheel.store.versioning import iteration_params, stage_records
     from flywheel.utils.progress import replace_listener
 
-    ws = Workspace.find(workspace)
     partitions.leave_pandas_out()
     chosen = dag.find_stage(name)
     ctx = StageContext.open(ws, iteration, name)

@@ -17,12 +17,11 @@ from flywheel.config.workspace import Workspace
 @WORKSPACE_OPTION
 @click.option("--all", "everything", is_flag=True, help="Check the files of all iterations, not of the newest alone.")
 @JSON_OPTION
-def status_command(workspace: Path | None, everything: bool, as_json: bool) -> None:
+def status_command(ws: Workspace, everything: bool, as_json: bool) -> None:
     """Show the iterations, and what is unfinished or damaged. Each fault comes with the command that repairs it."""
     from flywheel.cli import console as cli_console
     from flywheel.maintenance import status
 
-    ws = Workspace.find(workspace)
     found = status.read_workspace_status(ws, everything=everything)
     if as_json:
         told = {
@@ -59,11 +58,11 @@ def status_command(workspace: Path | None, everything: bool, as_json: bool) -> N
     help="Format of the answer.",
 )
 @click.option("--output", "-o", type=click.Path(path_type=Path), help="Write to this file; needed for parquet.")
-def query_command(sql: str, workspace: Path | None, form: str, output: Path | None) -> None:
+def query_command(sql: str, ws: Workspace, form: str, output: Path | None) -> None:
     """Query the catalog in DuckDB's SQL. `flywheel data catalog` lists its views and macros."""
     from flywheel.store.catalog import database
 
-    text = database.render_result(database.query_catalog(Workspace.find(workspace), sql), form, output)
+    text = database.render_result(database.query_catalog(ws, sql), form, output)
     click.echo(text, nl=not text.endswith("\n"))
 
 
@@ -71,8 +70,8 @@ def query_command(sql: str, workspace: Path | None, form: str, output: Path | No
 @WORKSPACE_OPTION
 @click.option("--port", default=4200, show_default=True, type=click.IntRange(1, 65533))
 @click.option("--compare-with", type=Path, help="Another workspace, whose iterations the explorer plots over these.")
-def ui_command(workspace: Path | None, port: int, compare_with: Path | None) -> None:
+def ui_command(ws: Workspace, port: int, compare_with: Path | None) -> None:
     """Serve Prefect's pages, the report and the explorer until Ctrl-C. They listen on 127.0.0.1 and ask for a login."""
     from flows.ops.ui import serve_ui
 
-    serve_ui(Workspace.find(workspace), port, click.echo, Workspace.find(compare_with) if compare_with else None)
+    serve_ui(ws, port, click.echo, Workspace.find(compare_with) if compare_with else None)

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from flywheel.cli.options import JSON_OPTION, WORKSPACE_OPTION, find_workspace_here
+from flywheel.cli.options import FOLDER_OPTION, JSON_OPTION, WORKSPACE_OPTION, find_workspace_here
 from flywheel.config.workspace import Workspace
 from flywheel.utils import yaml_text
 from flywheel.utils.errors import BadInput
@@ -51,11 +51,10 @@ def init_command(folder: Path, profile: str) -> None:
 @click.command(epilog="Example: flywheel workspace reset --yes")
 @WORKSPACE_OPTION
 @click.option("--yes", is_flag=True, help="Do not ask.")
-def reset_command(workspace: Path | None, yes: bool) -> None:
+def reset_command(ws: Workspace, yes: bool) -> None:
     """Remove all that runs have made: data, models, history, report. The base model, recordings and settings stay."""
     from flywheel.cli import scaffold as workspaces
 
-    ws = Workspace.find(workspace)
     found = workspaces.list_run_outputs(ws)
     if not found:
         click.echo("nothing to remove")
@@ -66,7 +65,7 @@ def reset_command(workspace: Path | None, yes: bool) -> None:
 
 
 @click.command(epilog="Example: flywheel doctor --json")
-@WORKSPACE_OPTION
+@FOLDER_OPTION
 @JSON_OPTION
 def doctor_command(workspace: Path | None, as_json: bool) -> None:
     """Check the installation; print how to get what is missing."""
@@ -89,7 +88,7 @@ def doctor_command(workspace: Path | None, as_json: bool) -> None:
 
 
 @click.command(epilog="Example: flywheel workspace migrate")
-@WORKSPACE_OPTION
+@FOLDER_OPTION
 def migrate_command(workspace: Path | None) -> None:
     """Bring a workspace of an earlier version up to date. If it is stopped, type it again."""
     from flywheel.maintenance import migrate
@@ -112,7 +111,7 @@ _WIDTH = 100  # of paragraphs: longer lines are hard to read
 
 @click.command(epilog="Example: flywheel settings rl.gae_lambda_alpha")
 @click.argument("name", required=False)
-@WORKSPACE_OPTION
+@FOLDER_OPTION
 @JSON_OPTION
 @click.option(
     "--write", is_flag=True, help="Write params.yaml anew: the same values, every parameter with its description."
@@ -216,14 +215,13 @@ def _rewrite_params(ws: Workspace, yes: bool) -> None:
     help="Prefect's; the next two are the report's and the explorer's.",
 )
 @click.option("--foreground", is_flag=True, help="Stay in this terminal, as systemd wants it.")
-def up_command(workspace: Path | None, port: int, foreground: bool) -> None:
+def up_command(ws: Workspace, port: int, foreground: bool) -> None:
     """Run iterations unattended: on schedules, or when new data arrive. It starts a server and a worker."""
     from flows.ops import supervisor
     from flywheel import config
     from flywheel.utils import credentials
     from flywheel.utils.progress import replace_listener
 
-    ws = Workspace.find(workspace)
     config.load_settings(ws.params)
     if foreground:
         with replace_listener(lambda stage, line: click.echo(f"{stage}: {line}")):
@@ -244,11 +242,10 @@ def up_command(workspace: Path | None, port: int, foreground: bool) -> None:
 
 @click.command(epilog="Example: flywheel workspace down")
 @WORKSPACE_OPTION
-def down_command(workspace: Path | None) -> None:
+def down_command(ws: Workspace) -> None:
     """Stop what `workspace up` started, and the iteration that is running. What it has finished is kept."""
     from flows.ops import supervisor
 
-    ws = Workspace.find(workspace)
     if not supervisor.stop_supervisor(ws):
         raise BadInput("nothing is up here", where=ws.root, fix="`flywheel workspace up` starts it")
     click.echo("it is down; `flywheel workspace up` goes on where it was")
@@ -257,12 +254,12 @@ def down_command(workspace: Path | None) -> None:
 @click.command(epilog="Example: flywheel workspace verify 3")
 @click.argument("iteration", type=click.IntRange(1), required=False)
 @WORKSPACE_OPTION
-def verify_command(iteration: int | None, workspace: Path | None) -> None:
+def verify_command(iteration: int | None, ws: Workspace) -> None:
     """Check every file against its recorded hash. Print a line for each fault; exit code 1 where there is one."""
     from flywheel.maintenance import verify as verification
 
     found = 0
-    for line in verification.find_faults(Workspace.find(workspace), None if iteration is None else [iteration]):
+    for line in verification.find_faults(ws, None if iteration is None else [iteration]):
         found += 1
         click.echo(line)
     if found:
@@ -284,7 +281,7 @@ def verify_command(iteration: int | None, workspace: Path | None) -> None:
 @click.option("--write", is_flag=True, help="Remove the files; without it they are only listed.")
 @WORKSPACE_OPTION
 def gc_command(
-    keep: int | None, days: float | None, training_data: bool, cache: bool, write: bool, workspace: Path | None
+    keep: int | None, days: float | None, training_data: bool, cache: bool, write: bool, ws: Workspace
 ) -> None:
     """List files of past iterations that nothing needs; --write removes them. Weights of promoted models and training
     data stay.
@@ -295,7 +292,6 @@ def gc_command(
     from flywheel.config import run_lock
     from flywheel.maintenance import garbage_collection
 
-    ws = Workspace.find(workspace)
     with run_lock.hold_workspace(ws):
         older = None if days is None else timedelta(days=days)
         chosen = garbage_collection.plan_prune(ws, keep=keep, older=older, training_data=training_data)

@@ -4,16 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from statistics import NormalDist, fmean, stdev
+from statistics import NormalDist
 
 import numpy as np
-
-# Student's t at 0.975, by degrees of freedom.
-_T = (math.inf, 12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
-
-
-def _z(confidence: float) -> float:
-    return NormalDist().inv_cdf(0.5 + confidence / 2)
 
 
 def wilson_interval(successes: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
@@ -23,7 +16,7 @@ def wilson_interval(successes: int, n: int, confidence: float = 0.95) -> tuple[f
     """
     if n == 0:
         return 0.0, 1.0
-    z, p = _z(confidence), successes / n
+    z, p = NormalDist().inv_cdf(0.5 + confidence / 2), successes / n
     centre, spread = p + z * z / (2 * n), z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
     scale = 1 + z * z / n
     low, high = (centre - spread) / scale, (centre + spread) / scale
@@ -82,12 +75,3 @@ def bootstrap_mean_interval(
     tail = (1 - confidence) / 2
     low, high = np.quantile(means, [tail, 1 - tail])
     return float(low), float(high)
-
-
-def student_mean_interval(values: Sequence[float]) -> tuple[float, float]:
-    """Compute the 95% t interval of a mean over few runs; unbounded for one. With more than ten it is a little too
-    wide."""
-    if len(values) < 2:
-        return -math.inf, math.inf
-    reach = _T[min(len(values), len(_T)) - 1] * stdev(values) / math.sqrt(len(values))
-    return fmean(values) - reach, fmean(values) + reach

@@ -6,10 +6,11 @@ import json
 import textwrap
 
 import pytest
+from bench_case import BenchCase, compare_with_peer, exit_code
 from click.testing import CliRunner
 
 from flywheel.cli import bench, main
-from flywheel.cli.bench import BenchCase, compare_with_peer, exit_code, list_benchmarks
+from flywheel.cli.bench import list_benchmarks
 from flywheel.utils.errors import BadInput
 
 KEYS = ["bench", "case", "unit", "ours", "peer", "peer_name", "ratio", "goal", "met"]
@@ -20,7 +21,7 @@ SCRIPT = '''
     """
     from beside import PEER
 
-    from flywheel.cli.bench import compare_with_peer, emit_case, exit_code
+    from bench_case import compare_with_peer, emit_case, exit_code
 
     def main(argv):
         if "--help" in argv:

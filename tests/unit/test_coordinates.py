@@ -9,8 +9,8 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_res
 
 from flywheel.agent import coordinates
 from flywheel.agent.actions import Click, ParseError, Point
-from flywheel.agent.grammar import Grammar
-from flywheel.agent.parsing.parser import parse_response, serialise_action, snap_point
+from flywheel.agent.grammar import Grammar, as_grammar
+from flywheel.agent.parsing.parser import parse_response, serialise_action
 from flywheel.config import PolicySettings
 from flywheel.utils.errors import BadInput
 
@@ -96,4 +96,4 @@ def test_a_number_is_short_for_the_point_form_with_that_many_cells():
     whole = Grammar("point", coordinates.grid_space(1000))
     action = Click(Point(0.3456, 0.9))
     assert serialise_action(action, 1000) == serialise_action(action, whole) == "click(point='<point>345 900</point>')"
-    assert snap_point(action.point, 1000) == snap_point(action.point, whole) == Point(0.3455, 0.9005)
+    assert as_grammar(1000).space.snap(action.point) == whole.space.snap(action.point) == Point(0.3455, 0.9005)

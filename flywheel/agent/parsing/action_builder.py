@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from typing import Any
 
 from flywheel.agent import actions as act
@@ -127,36 +128,36 @@ def describe_value(value: Any) -> str:
 
 def build_action(arguments: CallArguments) -> Action:
     """Build the action. Raises ParseFailure for a missing or bad argument, and for an unknown name."""
-    builder = _BUILDERS.get(arguments.name)
-    if builder is None:
+    kind, given = _KINDS.get(arguments.name), arguments.values
+    if kind is None:
         raise ParseFailure(f"unknown action {arguments.name[:40]!r}", arguments.at)
-    return builder(arguments)
+    if kind is act.ToolCall:
+        return _tool(arguments)
+    if kind is act.Finished and "content" not in given:
+        return kind()
+    if kind is act.Scroll:
+        # Mobile models write a swipe as a scroll with two points.
+        if "end_point" in given and "direction" not in given:
+            kind = act.Drag
+        else:
+            direction = _direction(arguments)
+            whole = "point" in given or "start_point" in given
+            return kind(_FIELDS["point"](arguments) if whole else Point(0.5, 0.5), direction)
+    return kind(*(_FIELDS[field.name](arguments) for field in fields(kind)))
 
 
-def _scroll(arguments: CallArguments) -> Action:
-    # Mobile models write a swipe as a scroll with two points.
-    if "end_point" in arguments.values and "direction" not in arguments.values:
-        return _drag(arguments)
+def _direction(arguments: CallArguments) -> str:
     direction = arguments.text("direction").strip().lower()
     if direction not in DIRECTIONS:
         raise ParseFailure(f"unknown direction {direction[:20]!r}", arguments.place("direction"))
-    given = {"point", "start_point"} & set(arguments.values)
-    where = arguments.point("point", "start_point") if given else Point(0.5, 0.5)
-    return act.Scroll(where, direction)  # type: ignore[arg-type]
+    return direction
 
 
-def _drag(arguments: CallArguments) -> Action:
-    return act.Drag(arguments.point("start_point", "point"), arguments.point("end_point"))
-
-
-def _one_key(kind: Callable[[str], Action]) -> Callable[[CallArguments], Action]:
-    def make(arguments: CallArguments) -> Action:
-        keys = arguments.keys()
-        if len(keys) != 1:
-            raise ParseFailure(f"{arguments.name} takes one key", arguments.place("key"))
-        return kind(keys[0])
-
-    return make
+def _one_key(arguments: CallArguments) -> str:
+    keys = arguments.keys()
+    if len(keys) != 1:
+        raise ParseFailure(f"{arguments.name} takes one key", arguments.place("key"))
+    return keys[0]
 
 
 def _tool(arguments: CallArguments) -> Action:
@@ -174,36 +175,18 @@ def _tool(arguments: CallArguments) -> Action:
     raise ParseFailure(f"the arguments of a tool are not a JSON object: {reason}", arguments.place("arguments"))
 
 
-def _pointed(kind: Callable[[Point], Action]) -> Callable[[CallArguments], Action]:
-    return lambda arguments: kind(arguments.point("point", "start_point"))
-
-
-_BUILDERS: dict[str, Callable[[CallArguments], Action]] = {
-    "click": _pointed(act.Click),
-    "left_double": _pointed(act.LeftDouble),
-    "right_single": _pointed(act.RightSingle),
-    "hover": _pointed(act.Hover),
-    "mouse_move": _pointed(act.Hover),
-    "long_press": _pointed(act.LongPress),
-    "drag": _drag,
-    "scroll": _scroll,
-    "hotkey": lambda arguments: act.Hotkey(arguments.keys()),
-    "press": _one_key(act.Press),
-    "release": _one_key(act.Release),
-    "type": lambda arguments: act.Type(arguments.text("content")),
-    "finished": lambda arguments: act.Finished(arguments.text("content") if "content" in arguments.values else ""),
-    "navigate": lambda arguments: act.Navigate(arguments.text("content")),
-    "open_app": lambda arguments: act.OpenApp(arguments.text("app_name", "content")),
-    "terminal": lambda arguments: act.Terminal(arguments.text("command", "content")),
-    "python": lambda arguments: act.RunPython(arguments.text("code", "content")),
-    "read_file": lambda arguments: act.ReadFile(arguments.text("path")),
-    "list_files": lambda arguments: act.ListFiles(arguments.text("path")),
-    "write_file": lambda arguments: act.WriteFile(arguments.text("path"), arguments.text("content")),
-    "call_tool": _tool,
-    "wait": lambda arguments: act.Wait(),
-    "call_user": lambda arguments: act.CallUser(),
-    "navigate_back": lambda arguments: act.NavigateBack(),
-    "press_home": lambda arguments: act.PressHome(),
-    "press_back": lambda arguments: act.PressBack(),
+# How a field of an action is read: from which parameters, the best first.
+_FIELDS: dict[str, Callable[[CallArguments], Any]] = {
+    "point": lambda arguments: arguments.point("point", "start_point"),
+    "start_point": lambda arguments: arguments.point("start_point", "point"),
+    "end_point": lambda arguments: arguments.point("end_point"),
+    "keys": CallArguments.keys,
+    "key": _one_key,
+    "content": lambda arguments: arguments.text("content"),
+    "app_name": lambda arguments: arguments.text("app_name", "content"),
+    "command": lambda arguments: arguments.text("command", "content"),
+    "code": lambda arguments: arguments.text("code", "content"),
+    "path": lambda arguments: arguments.text("path"),
 }
-KNOWN_ACTIONS = tuple(_BUILDERS)
+_KINDS = {name: kind for kind, name in act.ACTION_NAMES.items()} | {"mouse_move": act.Hover}
+KNOWN_ACTIONS = tuple(_KINDS)

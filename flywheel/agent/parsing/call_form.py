@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Iterator
+from dataclasses import fields
 from typing import Any, NamedTuple
 
 from flywheel.agent import actions as act
@@ -44,9 +45,27 @@ from flywheel.agent.parsing.normalise import (
 _NUMBER = r"(\d{1,6}|0\.\d{1,4})"  # the second in a space of fractions alone
 _SPOT = rf"'(?:<point>|<\|box_start\|>\(|\(){_NUMBER}[ ,]{_NUMBER}(?:</point>|\)<\|box_end\|>|\))'"
 _TEXT = r"'([^'\\]*(?:\\.[^'\\]*)*)'"
+# How a field of an action is written, where it is no text that stands under the field's own name.
+_PLAIN_FIELDS = {
+    "point": rf"(?:point|start_box)={_SPOT}",
+    "start_point": rf"start_(?:point|box)={_SPOT}",
+    "end_point": rf"end_(?:point|box)={_SPOT}",
+    "direction": "direction='(up|down|left|right)'",
+    "keys": r"key='([^'\\]+)'",
+    "key": r"key='([^'\\]+)'",
+}
 _LONGEST_NAME = 16
 
-_PlainReader = Callable[[re.Match[str], CoordinateSpace], Action | None]
+
+def _plain_form(kind: type[Action]) -> tuple[re.Pattern[str], type[Action], tuple[str, ...]]:
+    names = tuple(field.name for field in fields(kind))
+    arguments = ", ".join(_PLAIN_FIELDS.get(name, f"{name}={_TEXT}") for name in names)
+    return re.compile(rf"\({arguments}\)\s*\Z", re.DOTALL), kind, names
+
+
+_PLAIN_FORMS = {
+    name: _plain_form(kind) for kind, name in act.ACTION_NAMES.items() if kind not in (act.WriteFile, act.ToolCall)
+}
 
 
 def parse_plain_call(text: str, start: int, space: CoordinateSpace) -> Action | None:
@@ -55,8 +74,38 @@ def parse_plain_call(text: str, start: int, space: CoordinateSpace) -> Action | 
     form = _PLAIN_FORMS.get(text[start:bracket]) if bracket > 0 else None
     if form is None:
         return None
-    found = form[0].match(text, bracket)
-    return form[1](found, space) if found else None
+    pattern, kind, names = form
+    found = pattern.match(text, bracket)
+    if found is None:
+        return kind() if kind is act.Finished and _BARE_END.match(text, bracket) else None
+    values, written = [], iter(found.groups())
+    for name in names:
+        value = _plain_value(name, next(written), written, space)
+        if value is None:
+            return None
+        values.append(value)
+    return kind(*values)
+
+
+_BARE_END = re.compile(r"\(\)\s*\Z")
+
+
+def _plain_value(name: str, first: str, more: Iterator[str], space: CoordinateSpace) -> Any:
+    """The value of a field, of whose groups `first` is the first; None where it needs the tolerant reader."""
+    match name:
+        case "point" | "start_point" | "end_point":
+            return _point(first, next(more), space)
+        case "direction":
+            return first
+        case "keys" | "key":
+            try:
+                keys = tuple(split_keys(replace_surrogates(first)))
+            except ParseFailure:
+                return None
+            if name == "key":
+                return keys[0] if len(keys) == 1 else None
+            return keys if 1 <= len(keys) <= MAX_KEYS else None
+    return None if looks_like_path(first) else unescape_text(first)
 
 
 def _point(x: str, y: str, space: CoordinateSpace) -> Point | None:
@@ -69,80 +118,6 @@ def _point(x: str, y: str, space: CoordinateSpace) -> Point | None:
     if column > space.x.size or row > space.y.size:
         return None
     return Point(space.x.read(column), space.y.read(row))
-
-
-def _pointed(kind: Callable[[Point], Action]) -> tuple[re.Pattern[str], _PlainReader]:
-    def make(found: re.Match[str], space: CoordinateSpace) -> Action | None:
-        point = _point(found[1], found[2], space)
-        return point and kind(point)
-
-    return re.compile(rf"\((?:point|start_box)={_SPOT}\)\s*\Z"), make
-
-
-def _drag(found: re.Match[str], space: CoordinateSpace) -> Action | None:
-    start, end = _point(found[1], found[2], space), _point(found[3], found[4], space)
-    return act.Drag(start, end) if start and end else None
-
-
-def _scroll(found: re.Match[str], space: CoordinateSpace) -> Action | None:
-    point = _point(found[1], found[2], space)
-    return point and act.Scroll(point, found[3])  # type: ignore[arg-type]
-
-
-def _keyed(kind: Callable[[tuple[str, ...]], Action], most: int) -> tuple[re.Pattern[str], _PlainReader]:
-    def make(found: re.Match[str], space: CoordinateSpace) -> Action | None:
-        try:
-            keys = tuple(split_keys(replace_surrogates(found[1])))
-        except ParseFailure:
-            return None
-        return kind(keys) if 1 <= len(keys) <= most else None
-
-    return re.compile(r"\(key='([^'\\]+)'\)\s*\Z"), make
-
-
-def _texts(kind: Callable[..., Action], *names: str) -> tuple[re.Pattern[str], _PlainReader]:
-    def make(found: re.Match[str], space: CoordinateSpace) -> Action | None:
-        texts = found.groups()
-        return None if any(map(looks_like_path, texts)) else kind(*map(unescape_text, texts))
-
-    arguments = ", ".join(f"{name}={_TEXT}" for name in names)
-    return re.compile(rf"\({arguments}\)\s*\Z", re.DOTALL), make
-
-
-def _bare(kind: Callable[[], Action]) -> tuple[re.Pattern[str], _PlainReader]:
-    return re.compile(r"\(\)\s*\Z"), lambda found, space: kind()
-
-
-def _finished(found: re.Match[str], space: CoordinateSpace) -> Action | None:
-    content = found[1] or ""
-    return None if looks_like_path(content) else act.Finished(unescape_text(content))
-
-
-_PLAIN_FORMS: dict[str, tuple[re.Pattern[str], _PlainReader]] = {
-    "click": _pointed(act.Click),
-    "left_double": _pointed(act.LeftDouble),
-    "right_single": _pointed(act.RightSingle),
-    "hover": _pointed(act.Hover),
-    "long_press": _pointed(act.LongPress),
-    "drag": (re.compile(rf"\(start_(?:point|box)={_SPOT}, end_(?:point|box)={_SPOT}\)\s*\Z"), _drag),
-    "scroll": (re.compile(rf"\((?:point|start_box)={_SPOT}, direction='(up|down|left|right)'\)\s*\Z"), _scroll),
-    "hotkey": _keyed(act.Hotkey, MAX_KEYS),
-    "press": _keyed(lambda keys: act.Press(keys[0]), 1),
-    "release": _keyed(lambda keys: act.Release(keys[0]), 1),
-    "type": _texts(act.Type, "content"),
-    "navigate": _texts(act.Navigate, "content"),
-    "finished": (re.compile(rf"\((?:content={_TEXT})?\)\s*\Z", re.DOTALL), _finished),
-    "open_app": _texts(act.OpenApp, "app_name"),
-    "terminal": _texts(act.Terminal, "command"),
-    "python": _texts(act.RunPython, "code"),
-    "read_file": _texts(act.ReadFile, "path"),
-    "list_files": _texts(act.ListFiles, "path"),
-    "wait": _bare(act.Wait),
-    "call_user": _bare(act.CallUser),
-    "navigate_back": _bare(act.NavigateBack),
-    "press_home": _bare(act.PressHome),
-    "press_back": _bare(act.PressBack),
-}
 
 
 # Tolerant reading of calls: `click(point='<point>52 31</point>')`, the older form with `start_box`, and code. It takes
@@ -360,47 +335,25 @@ def _gestures(text: str, at: int, spent: set[str]) -> tuple[_Value, int]:
     raise ParseFailure("a call or a closing bracket was expected", at)
 
 
+_BOX_NAMES = {"point": "start_box", "start_point": "start_box", "end_point": "end_box"}
+
+
 def format_call(action: Action, grammar: Grammar) -> str:
-    """Write the action in the one form that `grammar` has for it."""
-    box = "box" if grammar.form in ("ui_tars_1_5", "ui_tars_1_0") else "point"
-    only = "start_box" if box == "box" else "point"
+    """Write the action in the one form that `grammar` has for it. Raises TypeError for what is no action."""
+    if type(action) not in act.ACTION_NAMES:
+        raise TypeError(f"not an action: {action!r}")
+    names = {"keys": "key"} | (_BOX_NAMES if grammar.form in ("ui_tars_1_5", "ui_tars_1_0") else {})
+    given = {} if action == act.Finished("") else vars(action)
+    arguments = [f"{names.get(name, name)}='{_argument(name, value, grammar)}'" for name, value in given.items()]
+    return f"{act.ACTION_NAMES[type(action)]}({', '.join(arguments)})"
 
-    def spot(point: Point) -> str:
-        return f"'{_spot(point, grammar)}'"
 
-    name = act.ACTION_NAMES.get(type(action), "")
-    match action:
-        case (
-            act.Click(point) | act.LeftDouble(point) | act.RightSingle(point) | act.Hover(point) | act.LongPress(point)
-        ):
-            return f"{name}({only}={spot(point)})"
-        case act.Drag(start, end):
-            return f"drag(start_{box}={spot(start)}, end_{box}={spot(end)})"
-        case act.Scroll(point, direction):
-            return f"scroll({only}={spot(point)}, direction='{direction}')"
-        case act.Hotkey(keys):
-            return f"hotkey(key='{escape_text(' '.join(spell_keys(keys)))}')"
-        case act.Press(key) | act.Release(key):
-            return f"{name}(key='{escape_text(spell_keys((key,))[0])}')"
-        case act.Finished(""):
-            return "finished()"
-        case act.Type(content) | act.Navigate(content) | act.Finished(content):
-            return f"{name}(content='{escape_text(content)}')"
-        case act.OpenApp(app):
-            return f"open_app(app_name='{escape_text(app)}')"
-        case act.Terminal(command):
-            return f"terminal(command='{escape_text(command)}')"
-        case act.RunPython(code):
-            return f"python(code='{escape_text(code)}')"
-        case act.ReadFile(path) | act.ListFiles(path):
-            return f"{name}(path='{escape_text(path)}')"
-        case act.WriteFile(path, content):
-            return f"write_file(path='{escape_text(path)}', content='{escape_text(content)}')"
-        case act.ToolCall(tool, arguments):
-            return f"call_tool(tool='{escape_text(tool)}', arguments='{escape_text(arguments)}')"
-        case act.Wait() | act.CallUser() | act.NavigateBack() | act.PressHome() | act.PressBack():
-            return f"{name}()"
-    raise TypeError(f"not an action: {action!r}")
+def _argument(name: str, value: Any, grammar: Grammar) -> str:
+    if isinstance(value, Point):
+        return _spot(value, grammar)
+    if name in ("key", "keys"):
+        value = " ".join(spell_keys((value,) if name == "key" else value))
+    return escape_text(value)
 
 
 def _spot(point: Point, grammar: Grammar) -> str:

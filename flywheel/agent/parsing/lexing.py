@@ -213,28 +213,19 @@ MODIFIERS = frozenset({"ctrl", "control", "alt", "option", "shift", "cmd", "comm
 _SIGNS = {"plus": "+", "comma": ",", "minus": "-", "hyphen": "-", "dash": "-"}
 # Names of xdotool, pyautogui and Windows's virtual keys that no browser's keyboard has.
 _FOREIGN = {
-    **{
-        f"{name}{side}": key
-        for key, names in {
-            "ctrl": ("control_", "ctrl_"),
-            "alt": ("alt_",),
-            "shift": ("shift_",),
-            "win": ("super_", "win_"),
-            "meta": ("meta_",),
-        }.items()
-        for name in names
-        for side in "lr"
-    },
-    **{
-        f"{side}{name}": key
-        for name, key in {"control": "ctrl", "menu": "alt", "shift": "shift", "win": "win"}.items()
-        for side in "lr"
-    },
-    **{f"{name}{side}": name for name in ("ctrl", "alt", "shift", "win") for side in ("left", "right")},
-    "kp_enter": "enter",
-    "prior": "pageup",
-    "next": "pagedown",
-    "spacebar": "space",
+    word: key
+    for key, words in {
+        "ctrl": "control_l control_r ctrl_l ctrl_r lcontrol rcontrol ctrlleft ctrlright",
+        "alt": "alt_l alt_r lmenu rmenu altleft altright",
+        "shift": "shift_l shift_r lshift rshift shiftleft shiftright",
+        "win": "super_l super_r win_l win_r lwin rwin winleft winright",
+        "meta": "meta_l meta_r",
+        "enter": "kp_enter",
+        "pageup": "prior",
+        "pagedown": "next",
+        "space": "spacebar",
+    }.items()
+    for word in words.split()
 }
 _LONGEST = 200  # characters
 _COMMAS = re.compile(r"(?<=[^\s,])\s*,\s*(?=[^\s,])")

@@ -55,51 +55,17 @@ SYNONYMS = {
     "open_app": "open launch awake launch_app",
     "press_home": "home navigate_home go_home",
     "hover": "mouse_move move move_to moveto hover_at mouse_hover",
+    # Known, but nothing in the action set equals them.
+    "": "middle_click triple_click zoom hold_key left_mouse_down left_mouse_up mouse_down mouse_up cursor_position "
+    "move_rel drag_rel refresh restart go_forward web_search search open_web_browser pause_and_memorize_fact note "
+    "note_to_user call_api quote_text quote_clipboard llm scroll_to menu recent press_recent press_menu click_middle "
+    "triple_tap double_press set_value close",
 }
 ACTION_OF_SYNONYM = {name: name for name in KNOWN_ACTIONS} | {
     word: name for name, words in SYNONYMS.items() for word in words.split()
 }
 # Names of presses of one key.
 KEY_OF_SYNONYM = {"enter": "enter", "press_enter": "enter", "esc": "escape", "escape": "escape", "copy": "ctrl c"}
-# Known actions that nothing in the action set equals.
-UNSUPPORTED_ACTIONS = frozenset(
-    [
-        "middle_click",
-        "triple_click",
-        "zoom",
-        "hold_key",
-        "left_mouse_down",
-        "left_mouse_up",
-        "mouse_down",
-        "mouse_up",
-        "cursor_position",
-        "move_rel",
-        "drag_rel",
-        "refresh",
-        "restart",
-        "go_forward",
-        "web_search",
-        "search",
-        "open_web_browser",
-        "pause_and_memorize_fact",
-        "note",
-        "note_to_user",
-        "call_api",
-        "quote_text",
-        "quote_clipboard",
-        "llm",
-        "scroll_to",
-        "menu",
-        "recent",
-        "press_recent",
-        "press_menu",
-        "click_middle",
-        "triple_tap",
-        "double_press",
-        "set_value",
-        "close",
-    ]
-)
 BACK_ON_PHONES = frozenset({"do", "mobile_use", "mobile"})  # whose `back` is the phone's button
 
 PARAMETER_SYNONYMS = {
@@ -477,7 +443,7 @@ def normalise_call(call: RawCall) -> tuple[str, dict[str, Any], Mapping[str, int
     """
     name, places, written = fold_name(call.name), {}, call.places or {}
     known = ACTION_OF_SYNONYM.get(name)
-    if known is None and name in UNSUPPORTED_ACTIONS:
+    if known == "":
         raise unsupported_action(name, call.at)
     if known is None and name not in _ALL_NAME_RULES and name not in KEY_OF_SYNONYM:
         raise ParseFailure(f"unknown action {call.name[:40]!r}", call.at)
@@ -564,4 +530,4 @@ def _gesture(values: dict[str, Any], call: RawCall) -> str:
 
 
 _ALL_NAME_RULES = NAME_RULES | {"gesture": _gesture}
-_ALL_NAMES = frozenset({*ACTION_OF_SYNONYM, *KEY_OF_SYNONYM, *_ALL_NAME_RULES, *UNSUPPORTED_ACTIONS, *COMPUTER_TOOLS})
+_ALL_NAMES = frozenset({*ACTION_OF_SYNONYM, *KEY_OF_SYNONYM, *_ALL_NAME_RULES, *COMPUTER_TOOLS})

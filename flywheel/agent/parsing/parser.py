@@ -13,7 +13,6 @@ from flywheel.agent.actions import (
     Drag,
     ParsedResponse,
     ParseError,
-    Point,
     replace_surrogates,
 )
 from flywheel.agent.grammar import Grammar, as_grammar
@@ -62,7 +61,7 @@ def find_thinking_end(text: str, opened: bool, covering: Covering) -> int:
                     raise ambiguous_text("an end of thinking, or part of a text that is typed?", tag.start())
                 inside = found[1]
                 continue
-        if _closes(tag):
+        if tag[1] == "/" or (tag[2] or "").lower() == "end":
             depth = max(0, depth - 1)
             at = tag.end() if depth == 0 else at
         else:
@@ -70,15 +69,6 @@ def find_thinking_end(text: str, opened: bool, covering: Covering) -> int:
     if depth:
         raise ParseFailure(f"{ONLY_THOUGHT}: it does not end", len(text))
     return at
-
-
-def strip_thinking_tags(text: str) -> str:
-    """Remove the tags of thinking from `text`."""
-    return THINKING_TAG.sub("", text)
-
-
-def _closes(tag: re.Match[str]) -> bool:
-    return tag[1] == "/" or (tag[2] or "").lower() == "end"
 
 
 def _may_be_cut(text: str, at: int, end: int) -> bool:
@@ -384,7 +374,7 @@ def _read_thought(text: str, begin: int, end: int) -> str:
     start = next((begins[name] for name in _THOUGHTS if name in begins), 0)
     thought = replace_surrogates(text[start:end])
     if "<" in thought or "[" in thought or "◁" in thought:
-        thought = strip_thinking_tags(thought)
+        thought = THINKING_TAG.sub("", thought)
     return thought.strip()
 
 
@@ -401,11 +391,6 @@ def serialise_action(action: Action, grammar: Grammar | int) -> str:
     grammar = as_grammar(grammar)
     format_action = tool_form.format_tool_call if grammar.form == "tool_call" else call_form.format_call
     return format_action(action, grammar)
-
-
-def snap_point(point: Point, grammar: Grammar | int) -> Point:
-    """Return the point that is read back after `point` was written in `grammar`."""
-    return as_grammar(grammar).space.snap(point)
 
 
 # Fields of a `Step` that say what was done.

@@ -99,31 +99,11 @@ WAIT_SECONDS = 1
 _FUNCTIONS = frozenset({"terminal", "python", "read_file", "write_file", "list_files", "call_tool"})
 _NEXT = re.compile(r"(?:[\s`,;\]]|</?[\w:]{1,20}>)*(?=\{)")
 # Names that no MCP tool may have: those of the actions.
-_RESERVED = {
-    *KNOWN_ACTIONS,
-    *COMPUTER_TOOLS,
-    "left_single",
-    "select",
-    "left_click",
-    "tap",
-    "double_click",
-    "double_tap",
-    "right_click",
-    "left_click_drag",
-    "key",
-    "key_down",
-    "key_up",
-    "open",
-    "goto",
-    "back",
-    "answer",
-    "interact",
-    "ask_user",
-    "hscroll",
-    "swipe",
-    "system_button",
-    "terminate",
-}
+_OTHER_ACTIONS = (
+    "left_single select left_click tap double_click double_tap right_click left_click_drag key key_down key_up "
+    "open goto back answer interact ask_user hscroll swipe system_button terminate"
+)
+_RESERVED = {*KNOWN_ACTIONS, *COMPUTER_TOOLS, *_OTHER_ACTIONS.split()}
 # Kinds of an envelope (OpenAI, Anthropic), not of an action.
 _ENVELOPES = frozenset({"function", "function_call", "computer_call", "tool_use", "tool_call", "computer"})
 _GIVEN = ("arguments", "parameters", "input", "action_input", "args", "params")
@@ -227,24 +207,20 @@ def _unwrap_json_text(text: str, at: int) -> Any:
 
 def format_tool_call(action: Action, grammar: Grammar) -> str:
     """Write the action as a tool call, tags included. An MCP tool is called by its own name where it can be."""
-    if isinstance(action, act.ToolCall) and grammar.functions and action.tool and action.tool not in _RESERVED:
-        tool, arguments = action.tool, json.loads(action.arguments)
-    elif ACTION_NAMES.get(type(action)) in _FUNCTIONS:
-        tool, arguments = ACTION_NAMES[type(action)], _function_arguments(action)
+    tool = ACTION_NAMES.get(type(action))
+    if isinstance(action, act.ToolCall):
+        arguments = json.loads(action.arguments)
+        if grammar.functions and action.tool and action.tool not in _RESERVED:
+            tool = action.tool
+        else:
+            arguments = {"name": action.tool, "arguments": arguments}
+    elif tool in _FUNCTIONS:
+        arguments = dict(vars(action))
     else:
-        tool, arguments = _tool_of(grammar), _arguments(action, grammar)
+        tool = "mobile_use" if grammar.actions == "mobile" else "computer_use"
+        arguments = _arguments(action, grammar)
     text = escape_path_lookalikes(json.dumps({"name": tool, "arguments": arguments}, ensure_ascii=False))
     return f"<tool_call>\n{text}\n</tool_call>"
-
-
-def _tool_of(grammar: Grammar) -> str:
-    return "mobile_use" if grammar.actions == "mobile" else "computer_use"
-
-
-def _function_arguments(action: Action) -> dict[str, Any]:
-    if isinstance(action, act.ToolCall):
-        return {"name": action.tool, "arguments": json.loads(action.arguments)}
-    return dict(vars(action))
 
 
 def _arguments(action: Action, grammar: Grammar) -> dict[str, Any]:
