@@ -18,6 +18,7 @@ os.environ.setdefault("DVC_NO_ANALYTICS", "1")
 os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
 
 import pytest
+from forked_workers import fork_workers
 from hypothesis import settings
 from night import NIGHT, by_day, examples
 
@@ -60,6 +61,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if (name := tier(item)) and not item.get_closest_marker("exhaustive"):
             item.add_marker(name)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config: pytest.Config, specs: list) -> None:
+    fork_workers(config, specs)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
