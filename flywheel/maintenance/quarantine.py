@@ -57,7 +57,7 @@ def quarantine_reasons(ws: Workspace, iteration: int | None = None) -> list[dict
     sql = """SELECT iteration, source_table AS "table", split_part(reason, ' (', 1) AS reason,
             count(*) AS rows, min(trajectory_id) AS first
         FROM quarantine WHERE $k IS NULL OR iteration = $k GROUP BY ALL ORDER BY iteration, rows DESC, reason"""
-    with database.connect_catalog(ws) as connection:
+    with database.connect_catalog(ws, reads=sql) as connection:
         return database.query_rows(connection, sql, {"k": iteration})
 
 

@@ -66,8 +66,9 @@ def read_workspace_status(ws: Workspace, *, everything: bool = False) -> Workspa
 
 
 def _query_iterations(ws: Workspace) -> tuple[dict[str, Any], ...]:
-    with database.connect_catalog(ws) as connection:
-        return tuple(database.query_json_rows(connection, "FROM iterations"))
+    sql = "FROM iterations"
+    with database.connect_catalog(ws, reads=sql) as connection:
+        return tuple(database.query_json_rows(connection, sql))
 
 
 def status_lines(standing: WorkspaceStatus) -> Iterator[tuple[str, str]]:

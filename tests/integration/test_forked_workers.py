@@ -27,7 +27,6 @@ atexit.register(lambda: print("ended", file=sys.stderr, flush=True))
 def test_it(i, capfd):
     print("seen")
     assert capfd.readouterr().out == "seen\\n"
-    assert os.environ["PYTEST_XDIST_WORKER"] in ("gw0", "gw1", "gw2")
     {do}
 """
 
@@ -52,10 +51,12 @@ def test_each_file_is_imported_once_and_each_worker_ends_in_order(tmp_path: Path
 
 
 def test_a_dead_worker_is_told_and_another_takes_its_place(tmp_path: Path) -> None:
-    done = run(tmp_path, "(HERE / f'{os.getpid()}.pid').touch(); i or os.kill(os.getpid(), 9)")
+    killed = "(HERE / 'killed')"
+    do = f"if 'one' in __file__ and i == 1 and not {killed}.exists(): {killed}.touch(); os.kill(os.getpid(), 9)"
+    done = run(tmp_path, do)
     assert done.returncode == 1
-    assert "2 failed" in done.stdout and "4 passed" in done.stdout, done.stdout
-    assert "crashed while running" in done.stdout
+    assert done.stdout.count("crashed while running '") == 1, done.stdout
+    assert "1 failed, 6 passed" in done.stdout, done.stdout  # the one that was running is run again
 
 
 def test_a_failure_is_told_as_ever(tmp_path: Path) -> None:

@@ -157,19 +157,27 @@ _ROWS_OUTSIDE_PARTITIONS = {
 }
 
 
-def create_table_views(
-    connection: duckdb.DuckDBPyConnection, ws: Workspace, staged: Workspace | None, *, lost: bool
+def _create_table_views(
+    connection: duckdb.DuckDBPyConnection,
+    ws: Workspace,
+    staged: Workspace | None,
+    reads: Set[str] | None,
+    *,
+    lost: bool,
 ) -> None:
     """Create a view for each table, the view `label_history`, the table `promotions`, and views of iterations' files.
 
-    staged: a workspace whose partitions are seen in place of `ws`'s own. lost: whether a missing file fails the queries
-    of its table; else PartMissing is raised. A file that is not whole fails the queries that read its table.
+    staged: a workspace whose partitions are seen in place of `ws`'s own. reads: tables to create; None: all. lost:
+    whether a missing file fails the queries of its table; else PartMissing is raised. A file that is not whole fails
+    the queries that read its table.
     """
     touched = {int(path.name.partition("=")[2]) for path in staged.data.glob("*/iteration=*")} if staged else set()
     done = compaction.find_compacted_iterations(ws, without=touched)
     missing = _find_missing_partitions(ws, done.iterations | touched)
     connection.execute(f"CREATE VIEW label_history AS {labels.label_history_sql(ws)}")
     for name, kinds in _column_types().items():
+        if reads is not None and name not in reads:
+            continue
         if fault := missing.get(name.removesuffix(_IN_FILES)):
             _create_fault_view(connection, name, kinds, fault)
         else:
@@ -357,8 +365,43 @@ def create_file_view(connection: duckdb.DuckDBPyConnection, view: str, files: Se
 ResultFormat = Literal["table", "csv", "json", "parquet"]
 
 
+# A statement with one of these lists what there is, or reads what its text need not name.
+_READS_ALL = re.compile(
+    r"\b(show|desc|describe|summarize|pragma|query|query_table|information_schema|(duckdb|pg|sqlite)_\w+)\b", re.I
+)
+
+
+@cache
+def _definitions() -> dict[str, list[str]]:
+    """The statements that create the views and macros, by name, in the order in which they build on each other."""
+    found: dict[str, list[str]] = {}
+    for statement in duckdb.extract_statements(catalog_views_sql()):
+        if made := re.search(r"^CREATE (?:VIEW|MACRO) (\w+)", statement.query, re.MULTILINE):
+            found.setdefault(made[1], []).append(statement.query)
+    return found
+
+
+def _find_names_read(sql: str) -> Set[str] | None:
+    """Return every word of `sql` and of the views and macros that it reads; None where it may read any."""
+    if _READS_ALL.search(sql):
+        return None
+    words: set[str] = set()
+    texts = [sql]
+    while texts:
+        new = set(re.findall(r"\w+", texts.pop().lower())) - words
+        words |= new
+        texts += (text for word in new for text in _definitions().get(word, ()))
+        texts += (text for word in new if (text := _ROWS_OUTSIDE_PARTITIONS.get(word)))
+    return words
+
+
 def connect_catalog(
-    ws: Workspace, staged: Workspace | None = None, *, database: str = ":memory:", tables_alone: bool = False
+    ws: Workspace,
+    staged: Workspace | None = None,
+    *,
+    database: str = ":memory:",
+    tables_alone: bool = False,
+    reads: str | None = None,
 ) -> duckdb.DuckDBPyConnection:
     """Open the catalogue: a view for each table, `label_history`, `promotions`, and what `catalog*.sql` defines.
 
@@ -367,9 +410,11 @@ def connect_catalog(
     file that is not whole fails the queries that read its table, no others. Close it after use.
 
     staged: a workspace whose partitions are seen in place of `ws`'s own. database: a new file, or in memory.
-    tables_alone: without views and macros, which take most of the time.
+    tables_alone: without views and macros, which take most of the time. reads: SQL; only the tables, views and macros
+    that it names are there, and what these read.
     """
-    made = partial(_open_connection, ws, staged, database, tables_alone=tables_alone)
+    names = _find_names_read(reads) if reads is not None else None
+    made = partial(_open_connection, ws, staged, database, names, tables_alone=tables_alone)
     try:
         return partitions.retry_while_replaced(partial(made, lost=False))
     except PartMissing:  # lost, and not replaced
@@ -377,7 +422,7 @@ def connect_catalog(
 
 
 def _open_connection(
-    ws: Workspace, staged: Workspace | None, database: str, *, tables_alone: bool, lost: bool
+    ws: Workspace, staged: Workspace | None, database: str, reads: Set[str] | None, *, tables_alone: bool, lost: bool
 ) -> duckdb.DuckDBPyConnection:
     """lost: whether a file that is missing fails the queries of its table, or PartMissing is raised."""
     if database != ":memory:":
@@ -389,9 +434,12 @@ def _open_connection(
         connection.execute("SET GLOBAL dynamic_or_filter_threshold = 1000")
         # Footers are read once a connection, not at each question: a file's name changes with its content.
         connection.execute("SET GLOBAL parquet_metadata_cache = true")
-        create_table_views(connection, ws, staged, lost=lost)
-        if not tables_alone:
+        _create_table_views(connection, ws, staged, reads, lost=lost)
+        if reads is None and not tables_alone:
             connection.execute(catalog_views_sql())
+        elif not tables_alone:
+            needed = (text for name, texts in _definitions().items() if name in reads for text in texts)
+            connection.execute(";\n".join(needed) or "SELECT 1")
     except duckdb.Error as error:
         found = _find_damaged_file(connection, error)
         connection.close()
@@ -445,7 +493,9 @@ def query_catalog(ws: Workspace, sql: str) -> pa.Table:
     """
 
     def once() -> pa.Table:
-        with connect_catalog(ws) as connection:
+        with contextlib.suppress(BadInput), connect_catalog(ws, reads=sql) as connection:
+            return run_query(connection, sql)
+        with connect_catalog(ws) as connection:  # where all is there, the message guesses what was meant
             return run_query(connection, sql)
 
     return partitions.retry_while_replaced(once)

@@ -369,7 +369,8 @@ def check_table_contracts(
     incoming: the stages whose trajectories came in. staged: where the iteration's new partitions lie before they are
     published. Raises ContractBroken, naming contract, table and partition, for the first that is broken.
     """
-    with database.connect_catalog(ws, staged) as connection:
+    reads = "\n".join(contract.sql for contract in TABLE_CONTRACTS)
+    with database.connect_catalog(ws, staged, reads=reads) as connection:
         for contract in TABLE_CONTRACTS:
             values = {"iteration": iteration, "incoming": list(incoming)}  # DuckDB refuses one that has no place
             asked = {name: value for name, value in values.items() if f"${name}" in contract.sql}
