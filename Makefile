@@ -11,8 +11,8 @@ flywheel: setup ## set up, then run the main job: two iterations of the flywheel
 # Where a container forbids it, each of the tests' many processes would compile flywheel anew.
 export PYTHONDONTWRITEBYTECODE =
 
-# Five on two cores: much of the tests is waiting for browsers and other processes.
-pytest := .venv/bin/python -m pytest -n 5 --dist loadfile --no-loadscope-reorder
+# Six on two cores: much of the tests is waiting for browsers and other processes.
+pytest := .venv/bin/python -m pytest -n 6 --dist loadfile --no-loadscope-reorder
 
 test: setup-test ## set up, then run the tests of every day: unit, integration and a smoke of the rest
 	$(pytest) -m "unit or integration or smoke"

@@ -1,8 +1,8 @@
 """Begin pytest-xdist's workers as forks of the process that deals the tests, which has imported every test before.
 
 Each worker by itself would import torch, transformers, Prefect's server and 280 test files: 20 s of a core, twice that
-where there is no bytecode yet. Here that is paid once, and what is imported is shared. The forks are made before execnet
-begins a thread.
+where there is no bytecode yet. Here that is paid once, and what is imported is shared. The forks are made before any
+thread of execnet begins.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _serve(stdin: int, stdout: int) -> None:
 
 
 def fork_workers(config: pytest.Config, specs: Sequence[execnet.XSpec]) -> None:
-    """Make a fork for each of xdist's workers, taken in turn; a worker that takes a dead one's place is a new Python."""
+    """Make a fork for each of xdist's workers; one that takes a dead worker's place later is a Python of its own."""
     if any(not spec.popen or spec.python or spec.via for spec in specs):
         return
     import_tests(config)

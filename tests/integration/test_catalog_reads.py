@@ -1,0 +1,63 @@
+"""A connection that holds only what a query reads answers as one that holds everything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from flywheel.config.workspace import Workspace
+from flywheel.store.catalog import database
+from flywheel.utils.errors import BadInput
+
+_VIEWS = "SELECT view_name FROM duckdb_views() WHERE NOT internal ORDER BY 1"
+_TABLES = "SELECT table_name FROM duckdb_tables() WHERE NOT internal ORDER BY 1"
+_MACROS = """SELECT function_name || '(' || array_to_string(list_transform(parameters, p -> '1'), ', ') || ')'
+    FROM duckdb_functions() WHERE NOT internal AND function_type = 'table_macro' ORDER BY 1"""
+
+
+def names(connection: duckdb.DuckDBPyConnection, sql: str) -> list[str]:
+    return [name for (name,) in connection.execute(sql).fetchall()]
+
+
+def answer(connection: duckdb.DuckDBPyConnection, sql: str) -> object:
+    try:
+        return connection.execute(sql).description, connection.fetchall()
+    except duckdb.ConversionException as error:  # of a macro of texts, given a number
+        return str(error)
+
+
+def test_every_table_view_and_macro_answers_the_same(three_iterations: Path) -> None:
+    ws = Workspace(three_iterations)
+    with database.connect_catalog(ws) as whole:
+        of = [*names(whole, _VIEWS), *names(whole, _TABLES), *names(whole, _MACROS)]
+        assert len(of) > 60
+        for name in of:
+            sql = f"SELECT count(*), bit_xor(hash(COLUMNS(*)::VARCHAR)) FROM {name}"
+            with database.connect_catalog(ws, reads=sql) as some:
+                assert answer(some, sql) == answer(whole, sql), name
+
+
+def test_no_more_is_there_than_a_query_reads(three_iterations: Path) -> None:
+    with database.connect_catalog(Workspace(three_iterations), reads="SELECT * FROM Routes") as some:
+        assert "routes" in names(some, _VIEWS)
+        assert "steps" not in names(some, _VIEWS)
+        with pytest.raises(duckdb.CatalogException):
+            some.execute("FROM steps")
+
+
+@pytest.mark.parametrize(
+    "sql",
+    ["SHOW TABLES", "FROM duckdb_views()", "FROM query('FROM rou' || 'tes')", "SELECT * FROM pg_catalog.pg_views"],
+)
+def test_what_lists_or_reads_by_a_computed_name_has_all(three_iterations: Path, sql: str) -> None:
+    ws = Workspace(three_iterations)
+    with database.connect_catalog(ws) as whole:
+        assert len(database.query_catalog(ws, sql)) == len(database.run_query(whole, sql)) > 0
+
+
+def test_a_wrong_name_is_told_the_names_of_all(three_iterations: Path) -> None:
+    with pytest.raises(BadInput, match="Did you mean") as told:
+        database.query_catalog(Workspace(three_iterations), "FROM stepps")
+    assert '"steps"' in str(told.value)
