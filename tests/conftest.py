@@ -86,7 +86,7 @@ def pytest_runtest_makereport(call: pytest.CallInfo) -> Iterator[None]:
     global _cpu_before
     report = yield
     if call.when == "setup" and not _cpu_before:
-        _cpu_before = _cpu_s() - call.duration
+        _cpu_before = max(0.0, _cpu_s() - call.duration)  # the first test's fixtures may have waited
     now = _cpu_s()
     report.cpu_s, _cpu_before = now - _cpu_before, now
     return report

@@ -13,6 +13,7 @@ import pytest
 from lamp_env import LEFT, RIGHT, screen
 from lamp_env import settings as lamp_settings
 
+from flywheel.agent.history import HistorySummary
 from flywheel.config import SupervisedSettings
 from flywheel.policy.encoding import Encoder
 from flywheel.store import manifest, partitions
@@ -206,7 +207,8 @@ def test_a_digest_that_nobody_stored_is_asked_for_once_and_not_where_it_is_encod
 
         def digest(self, before, aged):
             asked.append(len(aged))
-            return before.stored(aged, before.steps + len(aged), f"Digest of {before.steps + len(aged)}.", self.name)
+            steps = before.steps + len(aged)
+            return HistorySummary(steps, f"Digest of {steps}.", self.name, before.counts.with_steps(aged))
 
     monkeypatch.setattr(dataset, "open_summarizer", lambda settings: Told())
     (one,) = dataset.load_examples(ws, read, [ExampleRef("t13", 4, False)], encoder, SETTINGS, tmp_path)
