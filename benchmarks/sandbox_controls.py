@@ -95,7 +95,7 @@ async def operate(stage: Stage, name: str, how: str) -> None:
 
 async def _seen(stage: Stage) -> None:
     """The open picker stands in the viewport, and the screen shows it."""
-    box = await stage.tab.pickers.overlay.call("pickers.box") if stage.tab.pickers.open else None
+    box = await stage.tab.pickers.call("pickers.box") if stage.tab.pickers.open else None
     if box is None:
         raise Fails("no picker opened")
     if box["x"] < 0 or box["y"] < 0 or box["x"] + box["w"] > WIDTH or box["y"] + box["h"] > HEIGHT:

@@ -212,7 +212,7 @@ async def test_a_dialog_that_opens_while_the_page_is_drawn_holds_nobody_up(stage
     await step(tab, CLICK)
     for _ in range(2):
         await step(tab, act.Scroll(Point(0.5, 0.9), "down"), 50)
-        async with asyncio.timeout(stage.chromium._settings.timeout_s / 4):
+        async with asyncio.timeout(stage.chromium._link.settings.timeout_s / 4):
             assert await neighbour.screenshot() == calm
     for _ in range(5):
         await step(tab, ENTER)

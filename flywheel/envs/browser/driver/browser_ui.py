@@ -33,10 +33,9 @@ from flywheel.agent.actions import (
     Type,
     Wait,
 )
-from flywheel.config import SandboxSettings
-from flywheel.envs.browser.driver.cdp import CdpCommandError, CdpConnection, FrameCapture, TargetRouter
+from flywheel.envs.browser.driver.cdp import BrowserLink, CdpCommandError, ignore_answer
 from flywheel.envs.browser.driver.input import InputDriver
-from flywheel.envs.browser.driver.page import BrowserPage, SessionNotes, ignore_answer
+from flywheel.envs.browser.driver.page import BrowserPage, SessionNotes
 from flywheel.utils.errors import EnvError
 
 _BACKGROUND_SCRIPT = """(() => {
@@ -49,17 +48,15 @@ _BACKGROUND_SCRIPT = """(() => {
 
 
 class CoverPage:
-    """A page over the session's last screen, which shows what the browser puts on top.
+    """A page over the session's, which shows what the browser puts on top, and which the session's cannot reach.
 
     A page whose script waits for an answer draws nothing and answers nothing. So what a person would see over it is
-    another page, in a process of its own, made when it is first shown: its background is the screen last taken, and
-    mouse and keys reach it as any page. `page` is there while it is shown.
+    another page, in a browser context of its own, made when it is first shown: its background is the screen last taken,
+    and mouse and keys reach it as any page. `page` is there while it is shown.
     """
 
-    def __init__(
-        self, targets: TargetRouter, connection: CdpConnection, frames: FrameCapture, settings: SandboxSettings
-    ) -> None:
-        self._targets, self._connection, self._frames, self._settings = targets, connection, frames, settings
+    def __init__(self, link: BrowserLink) -> None:
+        self._link = link
         self._context = ""
         self._size = (0, 0)
         self._made: asyncio.Future[list[asyncio.Future[dict[str, Any]]]] | None = None
@@ -71,10 +68,28 @@ class CoverPage:
             raise EnvError("nothing is shown over the page", where="cover")
         return self._page
 
+    @property
+    def there(self) -> bool:
+        return self._page is not None and not self._page.gone
+
+    async def open(self, size: tuple[int, int]) -> bool:
+        """Make the page, of a size in pixels, where there is none of that size; gives whether it is a new one."""
+        if self.there and self._size == size:
+            return False
+        self.close()
+        self._size = size
+        made = await self._link.connection.send("Target.createBrowserContext", {"disposeOnDetach": True})
+        self._context = made["browserContextId"]
+        self._link.targets.adopt(self._context, self)
+        self._made = asyncio.get_running_loop().create_future()
+        await self._link.open_blank_page(self._context, size)
+        await asyncio.gather(*await self._made)
+        await self.page.install_document_script(0, 0.0)
+        return True
+
     async def show(self, html: str, screen: bytes, size: tuple[int, int], begin: str) -> None:
         """Put HTML over a screen (a PNG; empty: a white one) of a size in pixels. begin: JavaScript run in it first."""
-        if self._page is None or self._page.gone or self._size != size:
-            await self._make(size)
+        await self.open(size)
         failed = await self.page.navigate(f"data:text/html;charset=utf-8,{quote(html)}")
         if failed:
             raise EnvError(f"what the browser shows over the page does not load: {failed}", where="cover")
@@ -97,36 +112,19 @@ class CoverPage:
         hands.clipboard = hands.clipboard if seen["copied"] is None else seen["copied"]
         return note
 
-    async def screenshot(self) -> bytes:
-        return await self.page.screenshot()
-
     def close(self) -> None:
         """Drop the page; may be called twice."""
         if self._page is not None:
             self._page.mark_gone("the cover is closed")
         context, self._context, self._page, self._made = self._context, "", None, None
         if context:
-            self._targets.adopt(context, None)
-            self._connection.post("Target.disposeBrowserContext", {"browserContextId": context})
+            self._link.targets.adopt(context, None)
+            self._link.connection.post("Target.disposeBrowserContext", {"browserContextId": context})
 
     # -- its target -----------------------------------------------------------------------------------------------
-    async def _make(self, size: tuple[int, int]) -> None:
-        self.close()
-        self._size = size
-        made = await self._connection.send("Target.createBrowserContext", {"disposeOnDetach": True})
-        self._context = made["browserContextId"]
-        self._targets.adopt(self._context, self)
-        self._made = asyncio.get_running_loop().create_future()
-        target = {"url": "about:blank", "width": size[0], "height": size[1], "browserContextId": self._context}
-        if self._frames.on_command:
-            target["enableBeginFrameControl"] = True
-        await self._connection.send("Target.createTarget", target)
-        await asyncio.gather(*await self._made)
-        await self.page.install_document_script(0, 0.0)
-
     def attached(self, session: str, info: Mapping[str, Any]) -> None:
-        self._page = BrowserPage(self._connection, self._frames, self._settings, info["targetId"], session, self._hear)
-        told = self._page.set_up(*self._size)
+        self._page = BrowserPage(self._link, info["targetId"], session, self._hear)
+        told = self._page.set_up(self._size)
         self._page.post("Runtime.runIfWaitingForDebugger")
         self._made.set_result(told)
 
@@ -206,7 +204,7 @@ class FindBar:
     async def onto(self, screen: bytes) -> bytes:
         """Return a screen of the page, with the bar over it."""
         await self._cover.put_under(screen)
-        return await self._cover.screenshot()
+        return await self._cover.page.screenshot()
 
     def forget(self) -> None:
         self._page, self._text, self.elements = None, "", []
@@ -342,7 +340,7 @@ class Dialogs:
         """Show the first one over `screen` (PNG of `size` pixels); the PNG of both."""
         await self._show(screen, size)
         self._seen = True
-        return await self._cover.screenshot()
+        return await self._cover.page.screenshot()
 
     async def do(self, action: Action, hands: InputDriver) -> str:
         """Carry out an action on the first one; "" or why nothing was done."""

@@ -14,6 +14,8 @@ import json
 import logging
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from PIL import Image
@@ -27,11 +29,7 @@ _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=True).encode
 
 
 class CdpCommandError(EnvError):
-    """The browser refused a command. method: which. code: of JSON-RPC."""
-
-    def __init__(self, what: str, *, where: str = "", fix: str = "", code: int = 0) -> None:
-        super().__init__(what, where=where, fix=fix)
-        self.code = code
+    """The browser refused a command."""
 
 
 class CdpConnection(asyncio.Protocol):
@@ -75,7 +73,7 @@ class CdpConnection(asyncio.Protocol):
 
     def post(self, method: str, params: Mapping[str, Any] | None = None, session: str = "") -> None:
         """Write a command whose answer nobody waits for."""
-        self.send(method, params, session).add_done_callback(_ignore_answer)
+        self.send(method, params, session).add_done_callback(ignore_answer)
 
     async def call(
         self, method: str, params: Mapping[str, Any] | None = None, session: str = "", *, timeout_s: float
@@ -135,9 +133,7 @@ class CdpConnection(asyncio.Protocol):
             return
         if "error" in message:
             error = message["error"]
-            answer.set_exception(
-                CdpCommandError(str(error.get("message", error)), where=method, code=int(error.get("code", 0)))
-            )
+            answer.set_exception(CdpCommandError(str(error.get("message", error)), where=method))
         else:
             answer.set_result(message["result"])
 
@@ -164,9 +160,10 @@ def _browser_gone(method: str) -> EnvError:
     return EnvError("the browser is gone", where=method)
 
 
-def _ignore_answer(answer: asyncio.Future) -> None:
+def ignore_answer(answer: asyncio.Future) -> None:
+    """Take the error of an answer that nobody waits for, so that asyncio does not log it."""
     if not answer.cancelled():
-        answer.exception()  # told to nobody
+        answer.exception()
 
 
 class TargetListener(Protocol):
@@ -273,7 +270,7 @@ class BeginFrameCapture:
             params = {"frameTimeTicks": ticks, "interval": _INTERVAL, **what}
             self._whose = session
             self._under_way = answer = self._connection.send("HeadlessExperimental.beginFrame", params, session)
-            answer.add_done_callback(lambda done: done.cancelled() or done.exception())
+            answer.add_done_callback(ignore_answer)
             # Waited for, not awaited: who is cancelled meanwhile leaves the frame under way for the next to wait for.
             await self._previous()
             self._sound(session)
@@ -328,6 +325,25 @@ class ScreenshotCapture:
             return await self._connection.send("Page.captureScreenshot", what, session)
         finally:
             self._under_way.discard(session)
+
+
+@dataclass(frozen=True)
+class BrowserLink:
+    """What the driver of a page needs of its browser. profile: the browser's folder. touch: its pages are phones'."""
+
+    connection: CdpConnection
+    frames: FrameCapture
+    targets: TargetRouter
+    settings: SandboxSettings
+    profile: Path
+    touch: bool
+
+    async def open_blank_page(self, context: str, size: tuple[int, int]) -> None:
+        """Ask for an empty page in a browser context, whose owner hears of it. size: in pixels."""
+        target = {"url": "about:blank", "width": size[0], "height": size[1], "browserContextId": context}
+        if self.frames.on_command:
+            target["enableBeginFrameControl"] = True
+        await self.connection.send("Target.createTarget", target)
 
 
 def crop_png(screen: bytes, size: tuple[int, int]) -> bytes:

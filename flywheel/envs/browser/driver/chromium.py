@@ -7,18 +7,19 @@ It ends when this process dies, `kill -9` included: the browser itself leaves wh
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import re
 import shutil
 import signal
 import subprocess
+from functools import partial
 from pathlib import Path
 
 from flywheel.config import SandboxSettings
 from flywheel.envs.browser.driver.cdp import (
     BeginFrameCapture,
+    BrowserLink,
     CdpCommandError,
     CdpConnection,
     FrameCapture,
@@ -31,7 +32,6 @@ from flywheel.utils.child_processes import (
     ProcessGuard,
     kill_process_group,
     limit_command,
-    list_process_group,
     reap_process,
     wait_group_gone,
 )
@@ -112,11 +112,6 @@ def explain_missing_chromium_sandbox(executable: Path, settings: SandboxSettings
     if why and settings.chromium_sandbox == "required":
         raise EnvError(f"no browser without its sandbox (sandbox.chromium_sandbox): {why}", fix=_SANDBOX_FIXES[why])
     return why
-
-
-def record_chromium_sandbox_failure(executable: Path) -> None:
-    """Record that the browser `executable` started without its sandbox and did not with it."""
-    _executables_without_sandbox.add(executable)
 
 
 def suggest_chromium_sandbox_fix(why: str) -> str:
@@ -230,23 +225,24 @@ class Chromium:
         connection: CdpConnection,
         settings: SandboxSettings,
         begin_frames: bool,
+        touch: bool,
     ) -> None:
-        self._process, self._guard, self.profile = process, guard, profile
-        self._connection, self._settings, self._touch = connection, settings, False
+        self._process, self._guard, self.profile, self._connection = process, guard, profile, connection
         self.frames: FrameCapture = (
             BeginFrameCapture(connection, settings, self.kill) if begin_frames else ScreenshotCapture(connection)
         )
         self.died = asyncio.Event()
         self._buried = False  # its number may be another's by now
-        self._targets = TargetRouter(connection)
+        self._link = BrowserLink(connection, self.frames, TargetRouter(connection), settings, profile.path, touch)
         connection.closed.add_done_callback(lambda _: self._end())
 
     @classmethod
     async def start(cls, executable: Path, settings: SandboxSettings, touch: bool = False) -> Chromium:
         """Start the browser `executable`. touch: its tabs are phones. Raises EnvError where it is not up within a
         minute."""
+        launch = partial(cls._launch, executable, settings, touch)
         wanted = settings.frames != "screenshot" and _takes_begin_frames.get(executable, True)
-        browser = await cls._launch(executable, settings, wanted)
+        browser = await launch(wanted)
         try:
             if wanted and executable not in _takes_begin_frames:
                 _takes_begin_frames[executable] = await browser._answers_begin_frame()
@@ -258,32 +254,34 @@ class Chromium:
                             where=executable,
                             fix="set sandbox.frames to auto, or install chromium-headless-shell",
                         )
-                    browser = await cls._launch(executable, settings, False)
+                    browser = await launch(False)
         except BaseException:
             await browser.close()
             raise
-        browser._touch = touch
         return browser
 
     @classmethod
-    async def _launch(cls, executable: Path, settings: SandboxSettings, begin_frames: bool) -> Chromium:
+    async def _launch(cls, executable: Path, settings: SandboxSettings, touch: bool, begin_frames: bool) -> Chromium:
         """With its own sandbox where that works."""
+        run = partial(cls._run, executable, settings, touch, begin_frames)
         if explain_missing_chromium_sandbox(executable, settings):
-            return await cls._run(executable, settings, begin_frames, confined=False)
+            return await run(confined=False)
         try:
-            return await cls._run(executable, settings, begin_frames, confined=True)
+            return await run(confined=True)
         except _EndedAtStart:
             if settings.chromium_sandbox == "required":
                 raise
-            browser = await cls._run(executable, settings, begin_frames, confined=False)
-        record_chromium_sandbox_failure(executable)
+            browser = await run(confined=False)
+        _executables_without_sandbox.add(executable)
         log.warning(
             "%s runs without its sandbox: %s", executable, explain_missing_chromium_sandbox(executable, settings)
         )
         return browser
 
     @classmethod
-    async def _run(cls, executable: Path, settings: SandboxSettings, begin_frames: bool, *, confined: bool) -> Chromium:
+    async def _run(
+        cls, executable: Path, settings: SandboxSettings, touch: bool, begin_frames: bool, confined: bool
+    ) -> Chromium:
         profile = PrivateFolder()
         reads, browser_writes = os.pipe()
         browser_reads, writes = os.pipe()
@@ -304,7 +302,7 @@ class Chromium:
             while theirs:  # held here, they would hide that the browser is gone
                 os.close(theirs.pop())
             connection = await CdpConnection.open(reads, writes)
-            browser = cls(process, guard, profile, connection, settings, begin_frames)
+            browser = cls(process, guard, profile, connection, settings, begin_frames, touch)
             attach = {"autoAttach": True, "waitForDebuggerOnStart": True, "flatten": True}
             await connection.call("Target.setAutoAttach", attach, timeout_s=_START_TIMEOUT_S)
             return browser
@@ -344,20 +342,9 @@ class Chromium:
         """
         if not self.alive:
             raise EnvError("the browser is gone", where=f"process {self.pid}")
-        tab = BrowserTab(
-            self.profile.path, self._targets, self._connection, self.frames, self._settings, width, height, self._touch
-        )
+        tab = BrowserTab(self._link, (width, height))
         await tab.prepare()
         return tab
-
-    def memory(self) -> int:
-        """Measure the bytes of memory of the browser and its children, shared pages in proportion (PSS)."""
-        total = 0
-        for pid in list_process_group(self.pid):
-            with contextlib.suppress(OSError, ValueError):
-                lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-                total += 1024 * next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
-        return total
 
     def kill(self) -> None:
         """End it at once, with all its children."""
@@ -367,7 +354,7 @@ class Chromium:
     async def close(self) -> None:
         """End it and wait until nothing is left of it; never raises, and may be called twice."""
         self.kill()
-        for owner in self._targets.owners.values():
+        for owner in self._link.targets.owners.values():
             if isinstance(owner, BrowserTab):
                 owner.disconnect()
         self._connection.close()

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from flywheel.envs.browser.driver.cdp import CdpConnection
+from flywheel.envs.browser.driver.cdp import BrowserLink
 from flywheel.envs.browser.page_source import Origin
 from flywheel.utils.local_ports import bind_free_port
 
@@ -320,17 +320,10 @@ class BrowserContext:
     id: of the protocol. folder: of the session's files; it goes with the context.
     """
 
-    def __init__(
-        self,
-        connection: CdpConnection,
-        id: str,
-        proxy: SessionProxy,
-        folder: Path,
-        limit: int,
-        note: Callable[[str], None],
-    ) -> None:
-        self._connection, self.id, self.proxy, self.folder = connection, id, proxy, folder
-        own = {"browserContextId": id}
+    def __init__(self, link: BrowserLink, id: str, proxy: SessionProxy, note: Callable[[str], None]) -> None:
+        self._connection, self.id, self.proxy = link.connection, id, proxy
+        self.folder = folder = Path(tempfile.mkdtemp(prefix="downloads-", dir=link.profile))
+        own, connection, limit = {"browserContextId": id}, link.connection, link.settings.download_mb * 2**20
         self.downloads = Downloads(
             folder, limit, lambda guid: connection.post("Browser.cancelDownload", {"guid": guid, **own}), note
         )
@@ -341,25 +334,17 @@ class BrowserContext:
         )
 
     @classmethod
-    async def open(
-        cls,
-        connection: CdpConnection,
-        place: Path,
-        limit: int,
-        note: Callable[[str], None],
-        fault: Callable[[str], None],
-    ) -> BrowserContext:
-        """Open a context. place: where its folder is made. limit: bytes of a download. fault: told of refused hosts."""
+    async def open(cls, link: BrowserLink, note: Callable[[str], None], fault: Callable[[str], None]) -> BrowserContext:
+        """Open a context. note: told of downloads. fault: told of refused hosts."""
         proxy = SessionProxy(fault)
         await proxy.start()
         wanted = {"disposeOnDetach": True, "proxyServer": proxy.address, "proxyBypassList": "<-loopback>"}
         try:
-            made = await connection.send("Target.createBrowserContext", wanted)
+            made = await link.connection.send("Target.createBrowserContext", wanted)
         except BaseException:
             proxy.close()
             raise
-        folder = Path(tempfile.mkdtemp(prefix="downloads-", dir=place))
-        return cls(connection, made["browserContextId"], proxy, folder, limit, note)
+        return cls(link, made["browserContextId"], proxy, note)
 
     async def cookies(self) -> list[dict[str, Any]]:
         return (await self._connection.send("Storage.getCookies", {"browserContextId": self.id}))["cookies"]

@@ -11,8 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from flywheel.config import SandboxSettings
-from flywheel.envs.browser.driver.cdp import CdpCommandError, CdpConnection, FrameCapture, crop_png
+from flywheel.envs.browser.driver.cdp import BrowserLink, CdpCommandError, crop_png, ignore_answer
 from flywheel.envs.browser.page_source import is_within_prefixes
 from flywheel.utils.errors import EnvError
 
@@ -120,12 +119,9 @@ _TOUCH_COMMANDS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-def list_setup_commands(width: int, height: int, touch: bool = False) -> list[tuple[str, dict[str, Any]]]:
-    """List what a new page is told first: methods of the protocol with their parameters.
-
-    width, height: in pixels. touch: a phone's page, which has fingers for a mouse.
-    """
-    metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": touch}
+def _list_setup_commands(size: tuple[int, int], touch: bool) -> list[tuple[str, dict[str, Any]]]:
+    """What a new page is told first: methods of the protocol with their parameters."""
+    metrics = {"width": size[0], "height": size[1], "deviceScaleFactor": 1, "mobile": touch}
     media = [{"name": "prefers-reduced-motion", "value": "reduce"}]
     return [
         ("Page.enable", {}),
@@ -145,20 +141,6 @@ def list_setup_commands(width: int, height: int, touch: bool = False) -> list[tu
     ]
 
 
-def make_document_script(seed: int, start: float, patience: float) -> str:
-    """Make the script that runs ahead of a document's own.
-
-    start: page time in ms. patience: real ms that loads are waited for.
-    """
-    config = {"seed": seed, "start": start, "patience": patience, "policy": REPORT_ONLY_POLICY}
-    return DOCUMENT_SCRIPT.replace("= CONFIG;", f"= {json.dumps(config)};")
-
-
-def make_worker_script(seed: int, start: float) -> str:
-    """Make the script that runs ahead of a worker's own. start: page time in ms."""
-    return WORKER_SCRIPT.replace("= CONFIG", f"= {json.dumps({'seed': seed, 'start': start})}")
-
-
 # Requests in progress, by a security policy that is added to documents, forbids nothing and reports every request.
 #
 # A page's clock must stand still while something loads, and no script can see an `import()`, or the picture that a
@@ -174,19 +156,11 @@ DOCUMENT_PATTERNS = tuple(
     {"urlPattern": "*", "resourceType": "Document", "requestStage": stage} for stage in ("Request", "Response")
 )
 _DOCUMENT_TYPES = ("text/html", "application/xhtml+xml", "image/svg+xml")
-_STALE_HEADERS = (
-    "content-encoding",
-    "content-length",
-    "transfer-encoding",
-)  # of the body as it was sent, not as we have it
+# Of the body as it was sent, not as we have it.
+_STALE_HEADERS = ("content-encoding", "content-length", "transfer-encoding")
 
 
-def has_response(params: Mapping[str, Any]) -> bool:
-    """Tell whether a paused request has its answer, and is not yet to be sent."""
-    return "responseStatusCode" in params or "responseErrorReason" in params
-
-
-def continue_response(page: BrowserPage, params: Mapping[str, Any]) -> None:
+def _continue_response(page: BrowserPage, params: Mapping[str, Any]) -> None:
     """Let an answer go on: a document with the policy, anything else as it is.
 
     A document is given anew, since a browser has read the policies of an answer before it lets us see it.
@@ -233,6 +207,9 @@ _PATIENCE = 1 / 3  # of the deadline, for a document that goes on loading; spent
 _TRAVEL_S = 2.0  # for a step in the history to begin
 
 
+HearPageEvent = Callable[["BrowserPage", str, Mapping[str, Any]], None]  # (page, method, parameters)
+
+
 class PageGone(EnvError):
     """The page crashed, or closed itself."""
 
@@ -240,19 +217,12 @@ class PageGone(EnvError):
 class BrowserPage:
     """Drive one page by its protocol session.
 
-    target, session: ids of the protocol. time: page time in ms since the episode began.
+    target, session: ids of the protocol. hear: told of the events that are not its own. time: page time in ms since the
+    episode began.
     """
 
-    def __init__(
-        self,
-        connection: CdpConnection,
-        frames: FrameCapture,
-        settings: SandboxSettings,
-        target: str,
-        session: str,
-        hear: Callable[[BrowserPage, str, Mapping[str, Any]], None],
-    ) -> None:
-        self.connection, self.frames, self.settings = connection, frames, settings
+    def __init__(self, link: BrowserLink, target: str, session: str, hear: HearPageEvent) -> None:
+        self.connection, self.frames, self.settings = link.connection, link.frames, link.settings
         self.target, self.session = target, session
         self.time = 0.0
         self.gone = ""  # why it is
@@ -273,7 +243,7 @@ class BrowserPage:
         self.arrivals = self._starts = self._known = 0  # documents that came, loads that began, and the last look's
         self._ticks, self._seed, self._workers = 1000.0, 0, 0
         self.dragged: Mapping[str, Any] | None = None  # what the browser says is being dragged (`input.py`)
-        connection.listen(session, self._event)
+        self.connection.listen(session, self._event)
 
     def send(self, method: str, params: Mapping[str, Any] | None = None) -> asyncio.Future[dict[str, Any]]:
         return self.connection.send(method, params, self.session)
@@ -281,16 +251,17 @@ class BrowserPage:
     def post(self, method: str, params: Mapping[str, Any] | None = None) -> None:
         self.connection.post(method, params, self.session)
 
-    def set_up(self, width: int, height: int, touch: bool = False) -> list[asyncio.Future[dict[str, Any]]]:
+    def set_up(self, size: tuple[int, int], touch: bool = False) -> list[asyncio.Future[dict[str, Any]]]:
         """Tell a new target its size in pixels and how it is to behave. touch: it is a phone's."""
-        self._size = (width, height)
-        return [self.send(*command) for command in list_setup_commands(width, height, touch)]
+        self._size = size
+        return [self.send(*command) for command in _list_setup_commands(size, touch)]
 
     def install_document_script(self, seed: int, time: float) -> asyncio.Future[dict[str, Any]]:
         """Give all documents to come their clock and chance. time: of the session, in ms."""
         self.time, self._seed = time, int(seed)
-        patience = self.settings.timeout_s * 1000 * _PATIENCE
-        source = make_document_script(int(seed), time, patience)
+        patience = self.settings.timeout_s * 1000 * _PATIENCE  # real ms that loads are waited for
+        config = {"seed": self._seed, "start": time, "patience": patience, "policy": REPORT_ONLY_POLICY}
+        source = DOCUMENT_SCRIPT.replace("= CONFIG;", f"= {json.dumps(config)};")
         return self.send("Page.addScriptToEvaluateOnNewDocument", {"source": source})
 
     def send_headers(self, headers: Mapping[str, str]) -> list[asyncio.Future[dict[str, Any]]]:
@@ -487,7 +458,8 @@ class BrowserPage:
     def _equip(self, worker: str) -> None:
         """A worker begins: it gets a clock and chance of its own, ahead of its script."""
         self._workers += 1
-        source = make_worker_script(self._seed + self._workers * 0x9E3779B1 & 0xFFFFFFFF, self.time)
+        config = {"seed": self._seed + self._workers * 0x9E3779B1 & 0xFFFFFFFF, "start": self.time}
+        source = WORKER_SCRIPT.replace("= CONFIG", f"= {json.dumps(config)}")
         # Awaited: of two commands that come at once, the worker may take the one that starts it first.
         equipped = self.connection.send("Runtime.evaluate", {"expression": source}, worker)
         equipped.add_done_callback(ignore_answer)
@@ -546,12 +518,6 @@ class BrowserPage:
             self._hear(self, WENT_NOWHERE, {"url": address})
 
 
-def ignore_answer(answer: asyncio.Future) -> None:
-    """Take the error of an answer that nobody waits for, so that asyncio does not log it."""
-    if not answer.cancelled():
-        answer.exception()
-
-
 EMPTY_ADDRESSES = ("about:blank", "")
 _MAX_PAGES = 4
 _NEVER_OPENED_SCHEMES = ("data:", "filesystem:")  # by a link or a script, in a window of its own
@@ -566,21 +532,14 @@ class PageStack:
     zoom: of all pages, those to come included. allowed: where they may go. headers: sent with each request.
 
     hear: told of the events of a page that are not its own. note: told what the user should know. ends: told of each
-    page that is gone. touch: they are a phone's.
+    page that is gone.
     """
 
     def __init__(
-        self,
-        connection: CdpConnection,
-        frames: FrameCapture,
-        settings: SandboxSettings,
-        hear: Callable[[BrowserPage, str, Mapping[str, Any]], None],
-        note: Callable[[str], None],
-        ends: Callable[[BrowserPage], None],
-        touch: bool = False,
+        self, link: BrowserLink, hear: HearPageEvent, note: Callable[[str], None], ends: Callable[[BrowserPage], None]
     ) -> None:
-        self._connection, self._frames, self._settings = connection, frames, settings
-        self._hear, self._note, self._ends, self._touch = hear, note, ends, touch
+        self._link, self._connection = link, link.connection
+        self._hear, self._note, self._ends = hear, note, ends
         self.pages: list[BrowserPage] = []
         self.zoom, self.seed = 1.0, 0
         self.allowed: tuple[str, ...] = ()
@@ -593,11 +552,13 @@ class PageStack:
         """Open the first page of a context, empty. size: in pixels."""
         self._size = size
         self._opened = asyncio.get_running_loop().create_future()
-        target = {"url": "about:blank", "width": size[0], "height": size[1], "browserContextId": context}
-        if self._frames.on_command:
-            target["enableBeginFrameControl"] = True
-        await self._connection.send("Target.createTarget", target)
+        await self._link.open_blank_page(context, size)
         await asyncio.gather(*await self._opened)
+
+    @property
+    def top(self) -> BrowserPage | None:
+        """The page that is seen."""
+        return self.pages[-1] if self.pages else None
 
     def attached(self, session: str, info: Mapping[str, Any]) -> None:
         """Take a target of this context, which waits; its opener may wait with it, so nothing is awaited here."""
@@ -607,8 +568,8 @@ class PageStack:
             self._connection.post("Target.closeTarget", {"targetId": info["targetId"]})
             self._connection.post("Runtime.runIfWaitingForDebugger", session=session)
             return
-        page = BrowserPage(self._connection, self._frames, self._settings, info["targetId"], session, self._hear)
-        told = page.set_up(*self._size, self._touch)
+        page = BrowserPage(self._link, info["targetId"], session, self._hear)
+        told = page.set_up(self._size, self._link.touch)
         if self.zoom != 1:
             told.append(asyncio.ensure_future(page.zoom(self.zoom)))
         if opener is not None:
@@ -658,8 +619,8 @@ class PageStack:
 
     def asked_for(self, page: BrowserPage, params: Mapping[str, Any]) -> None:
         """Let a document that is asked for come where its address is allowed; else only a note is made."""
-        if has_response(params):
-            continue_response(page, params)
+        if "responseStatusCode" in params or "responseErrorReason" in params:
+            _continue_response(page, params)
             return
         request, url = params["requestId"], params["request"]["url"]
         if not is_within_prefixes(url, self.allowed):

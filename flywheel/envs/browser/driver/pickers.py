@@ -15,74 +15,12 @@ from PIL import Image
 
 from flywheel.agent import actions as act
 from flywheel.agent.actions import Action, Point
-from flywheel.config import SandboxSettings
-from flywheel.envs.browser.driver.cdp import CdpCommandError, CdpConnection, FrameCapture
+from flywheel.envs.browser.driver.browser_ui import CoverPage
+from flywheel.envs.browser.driver.cdp import CdpCommandError
 from flywheel.envs.browser.driver.input import InputDriver
 from flywheel.envs.browser.driver.page import PICKERS_SCRIPT, BrowserPage, PageGone
 from flywheel.envs.keyboard import KEYS
 from flywheel.utils.errors import EnvError, EnvTimeout
-
-
-class PickerOverlay:
-    """A page beside the session's, which can neither see nor reach it, and whose pickers are laid over its picture.
-
-    It has the same size, and mouse and keys go to it at the same places. It is made when it is first shown, so that
-    sessions without one pay nothing. source: JavaScript that it runs once, whose functions `call` calls.
-    """
-
-    def __init__(self, connection: CdpConnection, frames: FrameCapture, settings: SandboxSettings, source: str) -> None:
-        self._connection, self._frames, self._settings, self._source = connection, frames, settings, source
-        self._opening: asyncio.Future[list[asyncio.Future[dict[str, Any]]]] | None = None
-        self._size = (0, 0)
-        self.page: BrowserPage | None = None
-
-    async def open(self, context: str, width: int, height: int) -> BrowserPage:
-        """Open the page in a browser context, `width` x `height` pixels, where there is none yet."""
-        if self.page is None:
-            self._opening, self._size = asyncio.get_running_loop().create_future(), (width, height)
-            target = {"url": "about:blank", "width": width, "height": height, "browserContextId": context}
-            if self._frames.on_command:
-                target["enableBeginFrameControl"] = True
-            await self._connection.send("Target.createTarget", target)
-            await asyncio.gather(*await self._opening)
-            await self.page.evaluate(self._source)
-        return self.page
-
-    def attached(self, session: str, info: Mapping[str, Any]) -> bool:
-        """Take a target; gives whether it is the one that this overlay asked for."""
-        if self._opening is None or self._opening.done() or info.get("openerId"):
-            return False
-        page = BrowserPage(self._connection, self._frames, self._settings, info["targetId"], session, lambda *_: None)
-        self.page = page
-        self._opening.set_result(page.set_up(*self._size))
-        page.post("Runtime.runIfWaitingForDebugger")
-        return True
-
-    def detached(self, session: str) -> None:
-        if self.page is not None and self.page.session == session:
-            self.forget()
-
-    def forget(self) -> None:
-        """Forget the page: its browser context is gone, or about to go."""
-        page, self.page = self.page, None
-        if self._opening is not None:
-            self._opening.cancel()
-            self._opening = None
-        if page is not None:
-            page.mark_gone("the overlay is closed")
-
-    async def call(self, function: str, *args: Any) -> Any:
-        return await self.page.evaluate(f"{function}({', '.join(map(json.dumps, args))})")
-
-    async def laid_over(self, shot: bytes, box: Mapping[str, int]) -> bytes:
-        """Lay the overlay's `box` (`x`, `y`, `w`, `h` in pixels) over a page's picture; both are PNGs."""
-        under, over = (Image.open(io.BytesIO(png)).convert("RGB") for png in (shot, await self.page.screenshot()))
-        corner = (max(box["x"], 0), max(box["y"], 0))
-        under.paste(over.crop((*corner, box["x"] + box["w"], box["y"] + box["h"])), corner)
-        kept = io.BytesIO()
-        under.save(kept, "PNG", compress_level=1)
-        return kept.getvalue()
-
 
 _CONTROL_SCRIPT = (Path(__file__).parent / "control.js").read_text(encoding="utf-8")
 # Controls with a picker: how they are found, and the function that describes one (control.js).
@@ -223,8 +161,8 @@ class FormPickers:
     choice alone, as with the browser's.
     """
 
-    def __init__(self, connection: CdpConnection, frames: FrameCapture, settings: SandboxSettings) -> None:
-        self.overlay = PickerOverlay(connection, frames, settings, PICKERS_SCRIPT)
+    def __init__(self, overlay: CoverPage) -> None:
+        self.overlay = overlay
         self._page: BrowserPage | None = None  # whose control it is
         self._control: FormControl | None = None
         self._model: dict[str, Any] = {}
@@ -249,7 +187,7 @@ class FormPickers:
             return None
         if isinstance(action, act.Scroll):
             way = {"up": -1, "down": 1}.get(action.direction, 0)
-            await self.overlay.call("pickers.scroll", action.point.x * size[0], action.point.y * size[1], way)
+            await self.call("pickers.scroll", action.point.x * size[0], action.point.y * size[1], way)
             return ""
         note = await hands.do(action, self.overlay.page, (), "")
         await self._obey(action, hands)
@@ -262,7 +200,7 @@ class FormPickers:
             return False
         points = [value for value in vars(action).values() if isinstance(value, Point)]
         if points:
-            box = await self.overlay.call("pickers.box")
+            box = await self.call("pickers.box")
             x, y = points[0].x * size[0], points[0].y * size[1]
             return box["x"] <= x < box["x"] + box["w"] and box["y"] <= y < box["y"] + box["h"]
         if self._model["kind"] != "suggestions":
@@ -271,7 +209,7 @@ class FormPickers:
 
     async def _obey(self, action: Action, hands: InputDriver) -> None:
         """Tell the page what was chosen."""
-        told, control, page = await self.overlay.call("pickers.take"), self._control, self._page
+        told, control, page = await self.call("pickers.take"), self._control, self._page
         kind = self._model["kind"]
         try:
             if told["value"] is not None and kind == "list":
@@ -299,11 +237,11 @@ class FormPickers:
             with contextlib.suppress(CdpCommandError, PageGone):
                 await self._settle()
             self._control = self._page = None
-            if self.overlay.page is not None:
-                await self.overlay.call("pickers.hide")
+            if self.overlay.there:
+                await self.call("pickers.hide")
 
     # -- looking ------------------------------------------------------------------------------------------------------
-    async def look(self, page: BrowserPage, seen: Mapping[str, Any], context: str, size: tuple[int, int]) -> None:
+    async def look(self, page: BrowserPage, seen: Mapping[str, Any], size: tuple[int, int]) -> None:
         """Take over a picker that the page has opened meanwhile; one that is open follows its control."""
         picking = seen.get("picking", 0)
         found = await FormControl.find(page, PICKER) if picking == _PICKER else None
@@ -318,16 +256,17 @@ class FormPickers:
                 if picking == _PICKER:
                     await found.shut()
                 if found.node != self._left or picking == _COMPLAINT:
-                    await self._show(page, found, seen, context, size)
+                    await self._show(page, found, seen, size)
         self._asks = False
 
     async def _show(
-        self, page: BrowserPage, control: FormControl, seen: Mapping[str, Any], context: str, size: tuple[int, int]
+        self, page: BrowserPage, control: FormControl, seen: Mapping[str, Any], size: tuple[int, int]
     ) -> None:
         model, anchor = await control.describe(), await control.place()
         if model is None or anchor is None or (model["kind"] == "suggestions" and not model["rows"]):
             return
-        await self.overlay.open(context, *size)
+        if await self.overlay.open(size):
+            await self.overlay.page.evaluate(PICKERS_SCRIPT)
         self._page, self._control, self._changed = page, control, False
         await self._draw(model, anchor, seen)
         await self.overlay.page.draw()  # a document that is not drawn yet takes no input
@@ -349,17 +288,29 @@ class FormPickers:
     async def _draw(self, model: dict[str, Any], anchor: dict[str, float], seen: Mapping[str, Any]) -> None:
         now = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=seen.get("date", 0))
         self._model = model | {"today": f"{now:%Y-%m-%d}", "now": f"{now:%H:%M}"}
-        await self.overlay.call("pickers.show", self._model, anchor)
+        await self.call("pickers.show", self._model, anchor)
 
     async def onto(self, shot: bytes) -> bytes:
         """Lay the open picker, if there is one, over a page's picture (PNG)."""
         if self._control is None:
             return shot
-        return await self.overlay.laid_over(shot, await self.overlay.call("pickers.box"))
+        box = await self.call("pickers.box")  # in pixels
+        under, over = (
+            Image.open(io.BytesIO(png)).convert("RGB") for png in (shot, await self.overlay.page.screenshot())
+        )
+        corner = (max(box["x"], 0), max(box["y"], 0))
+        under.paste(over.crop((*corner, box["x"] + box["w"], box["y"] + box["h"])), corner)
+        kept = io.BytesIO()
+        under.save(kept, "PNG", compress_level=1)
+        return kept.getvalue()
+
+    async def call(self, function: str, *args: Any) -> Any:
+        """Call a function of the pickers' script."""
+        return await self.overlay.page.evaluate(f"{function}({', '.join(map(json.dumps, args))})")
 
     def forget(self) -> None:
         """Forget all: the session is over."""
-        self.overlay.forget()
+        self.overlay.close()
         self._page = self._control = None
         self._left, self._changed, self._asks = 0, False, False
 

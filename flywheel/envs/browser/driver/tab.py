@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from flywheel.agent.actions import Action, Hotkey, NavigateBack, Press
-from flywheel.config import SandboxSettings
 from flywheel.envs import keyboard
 from flywheel.envs.base import LatestPicture
 from flywheel.envs.browser.driver.browser_ui import CoverPage, Dialogs, FileChooser, FindBar
-from flywheel.envs.browser.driver.cdp import CdpCommandError, CdpConnection, FrameCapture, TargetRouter
+from flywheel.envs.browser.driver.cdp import BrowserLink, CdpCommandError, ignore_answer
 from flywheel.envs.browser.driver.context import BrowserContext
 from flywheel.envs.browser.driver.input import InputDriver, PassPageTime, TouchDriver
 from flywheel.envs.browser.driver.page import (
@@ -26,7 +25,6 @@ from flywheel.envs.browser.driver.page import (
     PageGone,
     PageStack,
     SessionNotes,
-    ignore_answer,
 )
 from flywheel.envs.browser.driver.pickers import FormPickers
 from flywheel.envs.browser.page_source import LoginSteps, is_within_prefixes, list_allowed_origins
@@ -53,7 +51,7 @@ class Screencast:
     @property
     def covered(self) -> bool:
         """Whether a dialog, picker, file chooser or find bar is over the page."""
-        tab, page = self._tab, self._seen
+        tab, page = self._tab, self._tab.stack.top
         return bool(tab.dialogs.open or tab.chooser.open or tab.pickers.open or (page and tab.bar.open(page)))
 
     @contextmanager
@@ -86,22 +84,17 @@ class Screencast:
         """Take a frame of the screencast."""
         page.post("Page.screencastFrameAck", {"sessionId": params["sessionId"]})
         whole = params["metadata"]["deviceWidth"] > _MAX_CORNER_WIDTH
-        if whole and page is self._page and page is self._seen and not self.covered:
+        if whole and page is self._page and page is self._tab.stack.top and not self.covered:
             self._put(base64.b64decode(params["data"]))
 
     # -- inside -------------------------------------------------------------------------------------------------------
-    @property
-    def _seen(self) -> BrowserPage | None:
-        pages = self._tab.stack.pages
-        return pages[-1] if pages else None
-
     def _put(self, picture: bytes) -> None:
         for watcher in self._watchers:
             watcher.put(picture)
 
     def _follow(self) -> None:
         """Have the page that is seen send its screencast, and no other."""
-        page = self._seen if self._watchers else None
+        page = self._tab.stack.top if self._watchers else None
         if page is self._page:
             return
         if self._page is not None and not self._page.gone:
@@ -124,27 +117,16 @@ class BrowserTab:
     the user acts on until it is answered; pickers, the file chooser and the find bar take the actions that are meant
     for them. What a page does beside what is seen (popups, downloads, refused addresses) is told in `notes`.
 
-    profile: the browser's folder, where downloads go. width, height: of the viewport in pixels, where a session asks
-    for none of its own. touch: it is a phone's. died: set once its pages are gone.
+    size: width and height of the viewport in pixels, where a session asks for none of its own. died: set once its pages
+    are gone.
     """
 
-    def __init__(
-        self,
-        profile: Path,
-        targets: TargetRouter,
-        connection: CdpConnection,
-        frames: FrameCapture,
-        settings: SandboxSettings,
-        width: int,
-        height: int,
-        touch: bool = False,
-    ) -> None:
-        self._frames, self._settings = frames, settings
-        self.size = self._default_size = (width, height)  # of the viewport, in pixels
+    def __init__(self, link: BrowserLink, size: tuple[int, int]) -> None:
+        self._link, self._connection = link, link.connection
+        self.size = self._default_size = size  # of the viewport, in pixels
         self.notes = SessionNotes()
-        self._driver = TouchDriver if touch else InputDriver
-        self.stack = PageStack(connection, frames, settings, self._hear, self.notes.add, self._ends, touch)
-        self._profile, self._targets, self._connection = profile, targets, connection
+        self._driver = TouchDriver if link.touch else InputDriver
+        self.stack = PageStack(link, self._hear, self.notes.add, self._ends)
         self._context: BrowserContext | None = None  # None between two sessions
         self._blank = False  # its page is there and no session has begun in it
         self._preparing: asyncio.Task[None] | None = None
@@ -152,11 +134,11 @@ class BrowserTab:
         self._good = ""  # the last address inside
         self._folders: list[Path] = []  # whose files a page may be given
         self.screen = b""  # the last one of this session
-        self.hands = self._driver(width, height)
-        self.chooser = FileChooser(width, height)
-        self.pickers = FormPickers(connection, frames, settings)
-        self.bar = FindBar(CoverPage(targets, connection, frames, settings))
-        self.dialogs = Dialogs(self.notes, CoverPage(targets, connection, frames, settings))
+        self.hands = self._driver(*size)
+        self.chooser = FileChooser(*size)
+        self.pickers = FormPickers(CoverPage(link))
+        self.bar = FindBar(CoverPage(link))
+        self.dialogs = Dialogs(self.notes, CoverPage(link))
         self.cast = Screencast(self)
         self.died = asyncio.Event()
 
@@ -242,44 +224,39 @@ class BrowserTab:
         """
         if not self.stack.pages or self.dialogs.open:
             return
+        limit_s = self._link.settings.timeout_s
         try:
-            async with asyncio.timeout(self._settings.timeout_s):
+            async with asyncio.timeout(limit_s):
                 await self.page.evaluate("0")
         except TimeoutError:
-            raise EnvTimeout(
-                f"the page did not answer within {self._settings.timeout_s:g} s", where=self.page.url
-            ) from None
+            raise EnvTimeout(f"the page did not answer within {limit_s:g} s", where=self.page.url) from None
 
     @property
     def page(self) -> BrowserPage:
         """The page that is seen."""
-        if not self.stack.pages:
+        if self.stack.top is None:
             raise PageGone("the page is gone", where=self._good)
-        return self.stack.pages[-1]
+        return self.stack.top
 
     @property
     def url(self) -> str:
-        return self.stack.pages[-1].url if self.stack.pages else ""
+        return self.stack.top.url if self.stack.top else ""
 
     @property
     def time(self) -> float:
         """Page time in ms since the session began."""
-        return self.stack.pages[-1].time if self.stack.pages else 0.0
+        return self.stack.top.time if self.stack.top else 0.0
 
     @property
     def drawn(self) -> int:
         """Numbers that the document which is seen has taken from its seeded chance."""
-        return self.stack.pages[-1].drawn if self.stack.pages else 0
+        return self.stack.top.drawn if self.stack.top else 0
 
     @property
     def context(self) -> BrowserContext:
         if self._context is None:
             raise PageGone("the page is gone", where=self._good)
         return self._context
-
-    @property
-    def zoom(self) -> float:
-        return self.stack.zoom
 
     # -- what an environment does ---------------------------------------------------------------------------------
     async def do(self, action: Action, ms: float = _ACTION_MS) -> str:
@@ -324,7 +301,7 @@ class BrowserTab:
             if page.stillborn and page in self.stack.pages[1:]:
                 self.stack.drop(page)
                 self.notes.add("a popup was closed: it never came to its address")
-            if page is not self.stack.pages[-1]:
+            if page is not self.stack.top:
                 ms = 0  # a page was opened over it: that one is seen, at its own beginning
                 continue
             if seen.get("choosing"):
@@ -333,7 +310,7 @@ class BrowserTab:
                     self.notes.add(note)
             if is_within_prefixes(seen["url"], self.stack.allowed):
                 self._good = seen["url"]
-                await self.pickers.look(page, seen, self.context.id, self.size)
+                await self.pickers.look(page, seen, self.size)
                 return seen
             if seen["url"] in EMPTY_ADDRESSES and len(self.stack.pages) > 1:
                 return seen  # an empty window, which its opener may write into
@@ -389,14 +366,14 @@ class BrowserTab:
         cookies = await self.context.cookies()
         kept["restorable"] &= len(self.stack.pages) == 1 and not (kept["databases"] or self.hands.held)
         kept["restorable"] &= not (self.chooser.open or self.pickers.open)
-        own = {"mouse": self.hands.at, "clipboard": self.hands.clipboard, "zoom": self.zoom}
+        own = {"mouse": self.hands.at, "clipboard": self.hands.clipboard, "zoom": self.stack.zoom}
         return kept | {"cookies": cookies} | own
 
     async def load_state(self, kept: Mapping[str, Any]) -> bool:
         """Restore a state in a session just opened at the same address; returns False where it cannot be. kept: by
         `save_state`."""
         self.hands.clipboard = kept["clipboard"]
-        await self.set_zoom(kept["zoom"])
+        await self.stack.set_zoom(kept["zoom"])
         await self.context.set_cookies(kept["cookies"])
         if kept["mouse"] != [0, 0]:
             self.hands.move(self.page, tuple(kept["mouse"]))
@@ -410,14 +387,6 @@ class BrowserTab:
             return "not done: it is the only page"
         await self.page.close()
         return ""
-
-    async def find(self, go: int) -> None:
-        """Open the bar that finds text, or go to the next (`go` 1) or previous (-1) match of the last search."""
-        await self.bar.press(self.page, go, self.size)
-
-    async def set_zoom(self, zoom: float) -> None:
-        """Set the zoom (1.0: none) of all pages of this session, those to come included."""
-        await self.stack.set_zoom(zoom)
 
     # -- how a session begins -------------------------------------------------------------------------------------
     async def _begin(self, url: str, seed: int, prepare: str, entry: LoginSteps | None) -> dict[str, Any]:
@@ -496,7 +465,7 @@ class BrowserTab:
 
         async def pass_time(ms: float) -> dict[str, Any] | None:
             seen = await self.observe(ms)
-            return seen if self.stack.pages and page is self.stack.pages[-1] else None
+            return seen if page is self.stack.top else None
 
         return pass_time
 
@@ -507,7 +476,6 @@ class BrowserTab:
 
     async def _run_shortcut(self, key: keyboard.BrowserShortcut) -> str:
         """Do what the browser does on a key; "" or why nothing was done."""
-        at = keyboard.ZOOM_LEVELS.index(self.zoom)
         match key.does:
             case keyboard.RELOAD:
                 await self.page.reload()
@@ -515,20 +483,18 @@ class BrowserTab:
                 return "" if await self.page.travel(-1) else "there is no page to go back to"
             case keyboard.FORWARD:
                 return "" if await self.page.travel(1) else "there is no page to go forward to"
-            case keyboard.ZOOM_IN:
-                if at + 1 == len(keyboard.ZOOM_LEVELS):
-                    return "the page is at its largest"
-                await self.set_zoom(keyboard.ZOOM_LEVELS[at + 1])
-            case keyboard.ZOOM_OUT:
-                if at == 0:
-                    return "the page is at its smallest"
-                await self.set_zoom(keyboard.ZOOM_LEVELS[at - 1])
+            case keyboard.ZOOM_IN | keyboard.ZOOM_OUT:
+                to = keyboard.ZOOM_LEVELS.index(self.stack.zoom) + (1 if key.does == keyboard.ZOOM_IN else -1)
+                if not 0 <= to < len(keyboard.ZOOM_LEVELS):
+                    return f"the page is at its {'smallest' if to < 0 else 'largest'}"
+                await self.stack.set_zoom(keyboard.ZOOM_LEVELS[to])
             case keyboard.ZOOM_RESET:
-                await self.set_zoom(1.0)
+                await self.stack.set_zoom(1.0)
             case keyboard.CLOSE:
                 return await self.close_page()
             case keyboard.FIND | keyboard.FIND_NEXT | keyboard.FIND_LAST:
-                await self.find({keyboard.FIND: 0, keyboard.FIND_NEXT: 1, keyboard.FIND_LAST: -1}[key.does])
+                go = {keyboard.FIND: 0, keyboard.FIND_NEXT: 1, keyboard.FIND_LAST: -1}[key.does]
+                await self.bar.press(self.page, go, self.size)
             case _:
                 return key.missing
         return ""
@@ -539,11 +505,8 @@ class BrowserTab:
         self._dispose()
         self.hands, self.chooser = self._driver(*self.size), FileChooser(*self.size)
         self.notes.clear()
-        limit = self._settings.download_mb * 2**20
-        self._context = await BrowserContext.open(
-            self._connection, self._profile, limit, self.notes.add, self.notes.fault
-        )
-        self._targets.adopt(self._context.id, self)
+        self._context = await BrowserContext.open(self._link, self.notes.add, self.notes.fault)
+        self._link.targets.adopt(self._context.id, self)
         await self.stack.begin(self._context.id, self.size)
         self._blank = True
 
@@ -562,18 +525,15 @@ class BrowserTab:
         if context is None:
             return ""
         context.forget()
-        self._targets.adopt(context.id, None)
+        self._link.targets.adopt(context.id, None)
         return context.id
 
     def attached(self, session: str, info: Mapping[str, Any]) -> None:
-        """Take over a target of this context, which waits to be told to run. session: of the protocol. info: of the
-        target."""
-        if not self.pickers.overlay.attached(session, info):
-            self.stack.attached(session, info)
+        """Take over a target of this context, which waits to be told to run. session, info: of the protocol."""
+        self.stack.attached(session, info)
 
     def detached(self, session: str) -> None:
         """Drop the page of a protocol session that has ended; without a page left the tab is dead."""
-        self.pickers.overlay.detached(session)
         if self.stack.detached(session) is not None:
             if self.stack.pages:
                 self.notes.add("the page that was opened is closed")
@@ -588,7 +548,9 @@ class BrowserTab:
             case "Page.fileChooserOpened":
                 self.chooser.asked(page, params)
             case "Page.javascriptDialogOpening":
-                self.dialogs.opens(page, params, any(self._frames.drawing(one.session) for one in self.stack.pages))
+                self.dialogs.opens(
+                    page, params, any(self._link.frames.drawing(one.session) for one in self.stack.pages)
+                )
                 self._hold()
             case "Page.javascriptDialogClosed":
                 self.dialogs.closes(page)
