@@ -142,23 +142,23 @@ async def _checkbox(env: Any) -> Click:
     """The middle of the first checkbox, which BrowserGym's side clicks too."""
     size = "[b.x + b.width / 2, b.y + b.height / 2, innerWidth, innerHeight]"
     asked = f"(() => {{ const b = document.querySelector('input').getBoundingClientRect(); return {size}; }})()"
-    answer = await env.cdp("Runtime.evaluate", {"expression": asked, "returnByValue": True})
+    answer = await env.tab.page.send("Runtime.evaluate", {"expression": asked, "returnByValue": True})
     x, y, wide, high = answer["result"]["value"]
     return Click(Point(x / wide, y / high))
 
 
 async def _observe_more(env: Any, screenshot: bytes) -> None:
     """What BrowserGym's observation holds beside the screenshot, by the same calls, and the screenshot as an array."""
-    await env.cdp(
+    await env.tab.page.send(
         "DOMSnapshot.captureSnapshot", {"computedStyles": [], "includeDOMRects": True, "includePaintOrder": True}
     )
-    tree = await env.cdp("Page.getFrameTree")
+    tree = await env.tab.page.send("Page.getFrameTree")
     frames = [tree["frameTree"]]
     while frames:
         frame = frames.pop()
         frames += frame.get("childFrames", [])
-        await env.cdp("Accessibility.getFullAXTree", {"frameId": frame["frame"]["id"]})
-    await env.cdp("Runtime.evaluate", {"expression": "document.activeElement && document.activeElement.id"})
+        await env.tab.page.send("Accessibility.getFullAXTree", {"frameId": frame["frame"]["id"]})
+    await env.tab.page.send("Runtime.evaluate", {"expression": "document.activeElement && document.activeElement.id"})
     np.asarray(Image.open(io.BytesIO(screenshot)).convert("RGB"))
 
 

@@ -71,7 +71,7 @@ async def test_a_crashed_page_costs_its_session_and_no_more(pool):
         await env.reset(TILES, 0)
         with pool.events.stream(Crashed) as crashes:
             with pytest.raises(EnvError):
-                await env.cdp("Page.crash")
+                await env.tab.page.send("Page.crash")
             assert (await anext(crashes)).session == env.session
         with pytest.raises(EnvError):
             await env.reset(TILES, 0)

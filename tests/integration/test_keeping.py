@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 
 import computers
@@ -15,7 +15,7 @@ from test_terminal import opened
 
 from flywheel.agent.actions import RunPython, Terminal, Wait
 from flywheel.envs.base import Observation, StepResult
-from flywheel.envs.conformance import find_partial_checkpoint_fault
+from flywheel.envs.conformance import CLAUSES, ConformanceCase
 from flywheel.envs.router import open_environments
 from flywheel.utils.errors import EnvError
 
@@ -118,7 +118,7 @@ async def test_a_node_keeps_it_too(tmp_path, monkeypatch):
         open_environments(managers.chosen(manager.address, kinds=kinds), [task]) as environments,
     ):
         moves = (Terminal("x=5; cd /tmp"), Terminal("echo $x $PWD"))
-        assert await find_partial_checkpoint_fault(lambda: environments.env(task), task, moves) == ""
+        await CLAUSES["keep and bring back"](ConformanceCase(lambda: environments.env(task), task, moves=moves))
 
 
 class Claims:
@@ -164,6 +164,6 @@ async def test_who_does_not_keep_it_well_is_caught(flaw):
     async def made():
         yield Claims("is seen otherwise elsewhere" if flaw == "seen otherwise" else flaw)
 
-    said = await find_partial_checkpoint_fault(made, computers.task("terminal"), (Wait(), Wait()))
-    assert flaw in said
-    assert bool(said) == bool(flaw)
+    checked = ConformanceCase(made, computers.task("terminal"), moves=(Wait(), Wait()))
+    with pytest.raises(EnvError, match=flaw) if flaw else nullcontext():
+        await CLAUSES["keep and bring back"](checked)

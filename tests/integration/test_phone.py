@@ -269,7 +269,7 @@ async def test_a_long_press_marks_a_fields_text_and_typing_replaces_it(phone):
 
 
 async def script(phone, expression: str):
-    return (await phone.cdp("Runtime.evaluate", {"expression": expression}))["result"].get("value")
+    return (await phone.tab.page.send("Runtime.evaluate", {"expression": expression}))["result"].get("value")
 
 
 async def test_a_page_hears_of_fingers(phone):

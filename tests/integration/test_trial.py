@@ -9,7 +9,7 @@ from night import by_day
 from page_sources import Sources
 
 from flywheel.config import SandboxSettings
-from flywheel.envs.browser.page_check import ControlResult, DragResult, judge_seeds, try_controls, try_drags, try_seeds
+from flywheel.envs.browser.page_check import PartResult, judge_seeds, try_controls, try_drags, try_seeds
 from flywheel.envs.browser.pages import manifest
 from flywheel.envs.browser.pages.session import ManifestPages
 from flywheel.envs.browser.pool import BrowserPool
@@ -138,8 +138,8 @@ def in_a_tree(page: str) -> str:
 @pytest.mark.parametrize("placed", [str, in_a_tree])
 async def test_one_of_each_control_is_tried_and_changed(tmp_path, tried, placed):
     found = await tried(lay(tmp_path, placed(SIMPLE)), try_controls)
-    assert not [one for one in found if one.harm or not one.changed]
-    assert {one.kind for one in found} == {
+    assert not [one for one in found if one.wrong or not one.seen]
+    assert {one.part for one in found} == {
         "input of type text",
         "input of type password",
         "input of type number",
@@ -158,9 +158,9 @@ async def test_a_control_that_breaks_the_session_or_takes_nothing_is_found(tmp_p
     page = "<input type=checkbox onclick='for (;;);'><input oninput='this.value = \"\"'><input type=range>"
     found = await tried(lay(tmp_path, page), try_controls)
     harmed, stuck, sound = found
-    assert "did not answer" in harmed.harm or "hung" in harmed.harm
-    assert stuck == ControlResult("input of type text", changed=False)
-    assert sound == ControlResult("input of type range")
+    assert "did not answer" in harmed.wrong or "hung" in harmed.wrong
+    assert stuck == PartResult("input of type text", seen=False)
+    assert sound == PartResult("input of type range")
 
 
 # -- drags ---
@@ -173,9 +173,9 @@ SORTED = """<style>i { display: block; height: 40px; width: 300px; cursor: move;
 
 
 async def test_what_can_be_dragged_is_dragged(tmp_path, tried):
-    assert await tried(lay(tmp_path, SORTED), try_drags) == [DragResult("a pointer drag")]
+    assert await tried(lay(tmp_path, SORTED), try_drags) == [PartResult("a pointer drag")]
     tiles = "<style>i { display: block; height: 40px; cursor: move } :active { color: red }</style><i>one</i><i>two</i>"
-    assert await tried(lay(tmp_path, in_a_tree(tiles)), try_drags) == [DragResult("a pointer drag")]
+    assert await tried(lay(tmp_path, in_a_tree(tiles)), try_drags) == [PartResult("a pointer drag")]
     assert await tried(lay(tmp_path, "<p>nothing</p>"), try_drags) == []
 
 
@@ -184,4 +184,4 @@ async def test_a_drag_that_breaks_the_session_or_does_nothing_is_found(tmp_path,
     (found,) = await tried(lay(tmp_path, hangs), try_drags)
     assert found.wrong.startswith("it broke the session: ")
     still = "<style>i { display: block; cursor: grab; user-select: none }</style><i>one</i><i>two</i>"
-    assert await tried(lay(tmp_path, still), try_drags) == [DragResult("a pointer drag", seen=False)]
+    assert await tried(lay(tmp_path, still), try_drags) == [PartResult("a pointer drag", seen=False)]

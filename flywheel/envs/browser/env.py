@@ -270,11 +270,6 @@ class BrowserEnv:
             result = await self.step(action)
         return result
 
-    async def cdp(self, method: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Send a command of the browser's protocol to the page that is seen, under the deadline; gives its answer."""
-        async with self._deadline(f"command {method}", self._task):
-            return await self.tab.page.send(method, params)
-
     async def close(self) -> None:
         self._forget()
         self._over = True

@@ -9,7 +9,7 @@ import json
 import random
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,39 +34,39 @@ from flywheel.envs.conformance import (
 )
 from flywheel.utils.errors import BadInput, EnvError, FlywheelError
 
-# A second, idle session in the same browser: the session under test must not affect it.
+# Controls and drags, each tried in a session of its own beside a quiet one in the same browser, which it must not affect.
 
 
-class NeighbourSession:
-    """`async with NeighbourSession(pool, task) as neighbour:`; the pool has one browser, and room for two sessions."""
+@dataclass(frozen=True)
+class PartResult:
+    """What came of one part of a page. wrong: what broke, or differs from one time to the next; "" where nothing did.
 
-    def __init__(self, pool: BrowserPool, task: Task) -> None:
-        self._pool, self._task = pool, dataclasses.replace(task, max_steps=10_000)
-        self._stack = contextlib.AsyncExitStack()
-        self._env: Any = None
+    seen: it changed something, as far as can be told.
+    """
 
-    async def __aenter__(self) -> NeighbourSession:
-        await self._begin()
-        return self
+    part: str
+    wrong: str = ""
+    seen: bool = True
 
-    async def __aexit__(self, *_: object) -> None:
-        await self._stack.aclose()
 
-    async def harm(self) -> str:
-        """Tell what became of it since it was asked last: "" where it is well. One that was harmed begins anew."""
-        try:
-            if (await self._env.step(Wait())).terminated:  # a game that time alone ends
-                await self._env.reset(self._task, self._task.seed)
-            return ""
-        except FlywheelError as error:
-            await self._stack.aclose()
-            await self._begin()
-            return f"another session in the same browser was harmed: {error.what}"
-
-    async def _begin(self) -> None:
-        self._stack = contextlib.AsyncExitStack()
-        self._env = await self._stack.enter_async_context(self._pool.env())
-        await self._env.reset(self._task, self._task.seed)
+async def _try_beside_neighbour(
+    pool: BrowserPool, task: Task, parts: Sequence[str], attempt: Callable[[str], Awaitable[PartResult]]
+) -> list[PartResult]:
+    """Try the parts one after the other. The pool has one browser, and room for two sessions."""
+    quiet, left, found = dataclasses.replace(task, max_steps=10_000), list(parts), []
+    while left:
+        async with pool.env() as neighbour:
+            await neighbour.reset(quiet, quiet.seed)
+            harm = ""  # one that was harmed begins anew
+            while left and not harm:
+                result = await attempt(left.pop(0))
+                try:
+                    if (await neighbour.step(Wait())).terminated:  # a game that time alone ends
+                        await neighbour.reset(quiet, quiet.seed)
+                except FlywheelError as error:
+                    harm = f"another session in the same browser was harmed: {error.what}"
+                found.append(PartResult(result.part, result.wrong or harm) if harm else result)
+    return found
 
 
 # One of each kind of form control of a page, operated by mouse and keys as a person would.
@@ -113,42 +113,25 @@ _CONTROL_VALUE = (
 )
 
 
-@dataclass(frozen=True)
-class ControlResult:
-    """What came of one control. harm: what broke, "" where nothing did. changed: it took another value."""
-
-    kind: str
-    harm: str = ""
-    changed: bool = True
-
-
-async def try_controls(pool: BrowserPool, task: Task) -> list[ControlResult]:
-    """Try one control of each kind, each in a session of its own beside a quiet one in the same browser."""
+async def try_controls(pool: BrowserPool, task: Task) -> list[PartResult]:
+    """Try one control of each kind."""
     async with pool.env() as env:
         await env.reset(task, task.seed)
         kinds = (await env.tab.evaluate(_CONTROL_KINDS))[:_MAX_CONTROL_KINDS]
-    found = []
-    async with NeighbourSession(pool, task) as neighbour:
-        for kind in kinds:
-            tried = await _try_control(pool, task, kind)
-            if harm := await neighbour.harm():
-                tried = ControlResult(kind, tried.harm or harm)
-            found.append(tried)
-    return found
+
+    async def attempt(kind: str) -> PartResult:
+        try:
+            async with pool.env() as env:
+                await env.reset(task, task.seed)
+                return PartResult(kind, seen=await _operate_control(env, kind))
+        except FlywheelError as error:
+            return PartResult(kind, error.what)
+
+    return await _try_beside_neighbour(pool, task, kinds, attempt)
 
 
-async def _try_control(pool: BrowserPool, task: Task, kind: str) -> ControlResult:
-    try:
-        async with pool.env() as env:
-            await env.reset(task, task.seed)
-            return ControlResult(kind, changed=await operate_control(env, kind))
-    except FlywheelError as error:
-        return ControlResult(kind, harm=error.what)
-
-
-async def operate_control(env: Any, kind: str) -> bool:
-    """Operate the first control of a kind; whether it took another value, where that can be told. Raises EnvError
-    where the session breaks."""
+async def _operate_control(env: Any, kind: str) -> bool:
+    """Operate the first control of a kind; whether it took another value, where that can be told."""
     place = await env.tab.evaluate(f"{_CONTROL_PLACE}({json.dumps(kind)})")
     if place is None or place["covered"]:
         return True  # it is not there any more, or something lies over it, which is the page's own matter
@@ -215,32 +198,15 @@ _DRAGGABLES_SCRIPT = (
 )
 
 
-@dataclass(frozen=True)
-class DragResult:
-    """What came of one kind of drag. wrong: what broke, or differs from one time to the next. seen: it did something
-    that the screen shows."""
-
-    way: str
-    wrong: str = ""
-    seen: bool = True
-
-
-async def try_drags(pool: BrowserPool, task: Task) -> list[DragResult]:
-    """Try each kind of drag that the page has something for, twice, beside a quiet session in the same browser."""
+async def try_drags(pool: BrowserPool, task: Task) -> list[PartResult]:
+    """Try each kind of drag that the page has something for, twice."""
     async with pool.env() as env:
         await env.reset(task, task.seed)
-        offered = await env.tab.evaluate(_DRAGGABLES_SCRIPT)
-    found = []
-    async with NeighbourSession(pool, task) as neighbour:
-        for way, places in offered:
-            dragged = await _try_drag(pool, task, way, places)
-            if harm := await neighbour.harm():
-                dragged = DragResult(way, dragged.wrong or harm)
-            found.append(dragged)
-    return found
+        offered = dict(await env.tab.evaluate(_DRAGGABLES_SCRIPT))
+    return await _try_beside_neighbour(pool, task, list(offered), lambda way: _try_drag(pool, task, way, offered[way]))
 
 
-async def _try_drag(pool: BrowserPool, task: Task, way: str, places: list[list[float]]) -> DragResult:
+async def _try_drag(pool: BrowserPool, task: Task, way: str, places: list[list[float]]) -> PartResult:
     start = Point(*places[0])
     end = Point(*places[1]) if len(places) > 1 else Point((start.x + _LONE_DRAG_SHARE) % 1, start.y)
     try:
@@ -252,10 +218,10 @@ async def _try_drag(pool: BrowserPool, task: Task, way: str, places: list[list[f
                     results.append(await env.step(Wait()))
                 screens.append([result.observation.screenshot for result in results])
     except FlywheelError as error:
-        return DragResult(way, f"it broke the session: {error.what}")
+        return PartResult(way, f"it broke the session: {error.what}")
     if screens[0] != screens[1]:
-        return DragResult(way, "the same drag gave other pixels the second time")
-    return DragResult(way, seen=len(set(screens[0])) > 1)
+        return PartResult(way, "the same drag gave other pixels the second time")
+    return PartResult(way, seen=len(set(screens[0])) > 1)
 
 
 # What a seed changes on a manifest's page: the task, nothing, or nothing that was seen.
@@ -299,46 +265,35 @@ def judge_seeds(manifest: PageManifest, seeds: SeedComparison, named: bool) -> S
     if seeds.differ_at is not None:
         return SeedFinding(f"holds: another seed shows {seeds}")
     tried = f"{N_OTHER_SEEDS} other seeds gave the same screens and state, over {seeds.steps} steps of the same actions"
+    doubtful = wrong = ""
     if seeds.drawn:
-        return SeedFinding(
-            "no difference was seen",
-            doubtful=(
-                f"seeding: {tried}, though the page drew {seeds.drawn} numbers from its seeded chance: a difference "
-                "may come later. If they decide something, record it in `state`; if they do not, write seeded: false, "
-                "with splits"
-            ),
+        doubtful = (
+            f"{tried}, though the page drew {seeds.drawn} numbers from its seeded chance: a difference may come later. "
+            "If they decide something, record it in `state`; if they do not, write seeded: false, with splits"
         )
-    if how := _find_seed_field(manifest):
-        return SeedFinding(
-            "does not hold",
-            wrong=(
-                f"seeding: the seed is ignored, as far as can be seen: {tried}, and no number of chance was drawn, "
-                f"though {how} hands it in (see that the page uses it; where it shows later, record in `state` what it "
-                "decides)"
-            ),
+    elif how := _find_seed_field(manifest):
+        wrong = (
+            f"the seed is ignored, as far as can be seen: {tried}, and no number of chance was drawn, though {how} "
+            "hands it in (see that the page uses it; where it shows later, record in `state` what it decides)"
         )
-    if named:
-        return SeedFinding(
-            "no difference was seen",
-            doubtful=(
-                f"seeding: {tried}, and no number of chance was drawn, though the page's scripts name Math.random: a "
-                "difference may come later. If none does, write seeded: false, with splits"
-            ),
+    elif named:
+        doubtful = (
+            f"{tried}, and no number of chance was drawn, though the page's scripts name Math.random: a difference may "
+            "come later. If none does, write seeded: false, with splits"
         )
-    return SeedFinding(
-        "does not hold",
-        wrong=(
-            "seeding: there is no chance in this page, and the manifest does not hand the seed in: every seed gives "
-            f"the same task ({tried}). Write seeded: false, with splits: [eval] or [train]"
-        ),
-    )
+    else:
+        wrong = (
+            "there is no chance in this page, and the manifest does not hand the seed in: every seed gives the same "
+            f"task ({tried}). Write seeded: false, with splits: [eval] or [train]"
+        )
+    if wrong:
+        return SeedFinding("does not hold", wrong=f"seeding: {wrong}")
+    return SeedFinding("no difference was seen", doubtful=f"seeding: {doubtful}")
 
 
 def _find_seed_field(manifest: PageManifest) -> str:
     """The field by which the page may know its seed; "" where there is none."""
-    if not isinstance(manifest.reset, str):
-        return "reset"
-    if re.search(r"\bseed\b", manifest.reset):
+    if not isinstance(manifest.reset, str) or re.search(r"\bseed\b", manifest.reset):
         return "reset"
     server = manifest.server.model_dump_json() if manifest.server else ""
     return "server" if "{seed}" in server else ""
@@ -385,8 +340,9 @@ async def check_page(
                     first = await env.reset(task, task.seed)
                     say("address", env.tab.url)
                     if manifest.server:
-                        seconds = time.monotonic() - began
-                        say("server", f"{_describe_isolation()}; a reset, its start included, takes {seconds:.1f} s")
+                        seconds, why = time.monotonic() - began, isolation.explain_missing_bwrap()
+                        apart = f"not kept apart from this machine: {why}" if why else "kept apart by bubblewrap"
+                        say("server", f"{apart}; a reset, its start included, takes {seconds:.1f} s")
                     _report_state(manifest, first, say)
                     _check_first_screen(first, picture, say, trial)
                     await _play_at_random(env, task, say, trial)
@@ -414,14 +370,12 @@ async def _check_conformance(
             differs = isinstance(error, NotReproducible)
             may = differs and not manifest.exact
             say(f"check {name}", "differs, as exact: false says" if may else "does not hold")
-            (trial.doubtful if may else trial.wrong).append(
-                f"{name}: {error}{_advise_on_difference(trial.used) if differs and not may else ''}"
-            )
+            advice = _advise_on_difference(trial.used) if differs and not may else ""
+            (trial.doubtful if may else trial.wrong).append(f"{name}: {error}{advice}")
         else:
             say(f"check {name}", "holds")
-    more = {"controls": _check_controls, "drags": _check_drags} | (
-        {"other seeds": _check_seeds} if manifest.seeded else {}
-    )
+    more = {"controls": _check_controls, "drags": _check_drags}
+    more |= {"other seeds": _check_seeds} if manifest.seeded else {}
     for name, part in more.items():
         try:
             say(f"check {name}", await part(pool, manifest, task, trial))
@@ -439,28 +393,25 @@ async def _check_seeds(pool: BrowserPool, manifest: PageManifest, task: Task, tr
 
 async def _check_controls(pool: BrowserPool, manifest: PageManifest, task: Task, trial: PageCheck) -> str:
     tried = await try_controls(pool, task)
-    for harm in dict.fromkeys(one.harm for one in tried if one.harm):
-        kinds = ", ".join(one.kind for one in tried if one.harm == harm)
+    for harm in dict.fromkeys(one.wrong for one in tried if one.wrong):
+        kinds = ", ".join(one.part for one in tried if one.wrong == harm)
         trial.wrong.append(f"controls: {kinds}: operating it broke the session: {harm}")
-    if stuck := [one.kind for one in tried if not (one.harm or one.changed)]:
+    if stuck := [one.part for one in tried if not (one.wrong or one.seen)]:
         trial.doubtful.append(f"controls: mouse and keys did not change {', '.join(stuck)}")
-    if any(one.harm for one in tried):
-        return "does not hold"
-    return f"holds: {', '.join(one.kind for one in tried)}" if tried else "there is none"
+    return _sum_up(tried, "there is none")
 
 
 async def _check_drags(pool: BrowserPool, manifest: PageManifest, task: Task, trial: PageCheck) -> str:
     dragged = await try_drags(pool, task)
-    trial.wrong += [f"drags: {one.way}: {one.wrong}" for one in dragged if one.wrong]
-    trial.doubtful += [f"drags: {one.way} changed nothing that is seen" for one in dragged if not one.seen]
-    if any(one.wrong for one in dragged):
+    trial.wrong += [f"drags: {one.part}: {one.wrong}" for one in dragged if one.wrong]
+    trial.doubtful += [f"drags: {one.part} changed nothing that is seen" for one in dragged if not one.seen]
+    return _sum_up(dragged, "there is nothing to drag")
+
+
+def _sum_up(results: Sequence[PartResult], none: str) -> str:
+    if any(one.wrong for one in results):
         return "does not hold"
-    return f"holds: {', '.join(one.way for one in dragged)}" if dragged else "there is nothing to drag"
-
-
-def _describe_isolation() -> str:
-    why = isolation.explain_missing_bwrap()
-    return f"not kept apart from this machine: {why}" if why else "kept apart by bubblewrap"
+    return f"holds: {', '.join(one.part for one in results)}" if results else none
 
 
 def _report_state(manifest: PageManifest, first: StepResult, say: ReportLine) -> None:

@@ -26,7 +26,6 @@ from flywheel.envs.browser.fleet import (
     CLOSE_TIMEOUT_S,
     BackgroundTasks,
     BrowserFleet,
-    BrowserSlot,
     Crashed,
     Leased,
     PageSlot,
@@ -121,45 +120,6 @@ class PoolStatus:
         return "\n".join(lines)
 
 
-async def read_pool_status(pool: BrowserPool) -> PoolStatus:
-    """Read the state of a pool, with the memory of its browsers."""
-    hosts = list(pool.fleet.hosts)
-    families = await asyncio.to_thread(child_processes.measure_memory, [host.pid for host in hosts if host.pid])
-    browsers = tuple(_browser_status(pool, host, families.get(host.pid, [])) for host in hosts)
-    return PoolStatus(browsers, pool.waiting, pool.events.counts)
-
-
-def _browser_status(pool: BrowserPool, host: BrowserSlot, family: list[child_processes.ProcessMemory]) -> BrowserStatus:
-    state = f"retiring ({host.retiring})" if host.retiring else "serving" if host.pid else "starting"
-    return BrowserStatus(
-        host.pid,
-        state,
-        pool.clock() - host.opened,
-        host.episodes,
-        sum(process.mb for process in family),
-        tuple(process.pid for process in family),
-        tuple(_page_status(pool, page) for page in host.pages),
-    )
-
-
-def _page_status(pool: BrowserPool, page: PageSlot) -> PageStatus:
-    now, lease = pool.clock(), pool.lease_of.get(page)
-    if lease is None:
-        return PageStatus(page.number, page.state, now - page.opened, now - page.used)
-    return PageStatus(
-        page.number,
-        "leased",
-        now - page.opened,
-        now - lease.used,
-        lease.session,
-        lease.task.task_id if lease.task else "",
-        lease.episodes,
-        lease.step_number,
-        lease.busy,
-        lease.began + pool.settings.lease_s - now,
-    )
-
-
 LeaseResult = TypeVar("T")
 
 
@@ -167,31 +127,22 @@ class PageLease:
     """One page for one holder, as an `Env` that the pool can end at any moment. Made by `BrowserPool.env` alone.
 
     A session that was reclaimed, or whose browser died, fails at once and by name, in the call under way or the next.
-    Each answer is an event, and screens are recorded where that is asked for.
+    Each answer is an event, and screens are recorded where that is asked for. A call that the environment itself does
+    not end is ended after twice `sandbox.timeout_s`.
 
-    session: its name in events and status. timeout_s: of one call of the environment; twice that ends a call which
-    the environment itself does not end. recorder: None where nothing is recorded. start_s: seconds that a reset may
-    take beside, for a server of the session's own.
+    session: its name in events and status. recorder: None where nothing is recorded.
     """
 
-    def __init__(
-        self,
-        session: str,
-        page: PageSlot,
-        owner: BrowserPool,
-        clock: Callable[[], float],
-        timeout_s: float,
-        recorder: EpisodeRecorder | None,
-        start_s: float = 0.0,
-    ) -> None:
+    def __init__(self, session: str, page: PageSlot, owner: BrowserPool, recorder: EpisodeRecorder | None) -> None:
         self.session, self.page = session, page
-        self._owner, self._clock, self._limit_s, self._recorder = owner, clock, 2 * timeout_s, recorder
-        self._reset_s = self._limit_s + start_s
+        self._owner, self._clock, self._recorder = owner, owner.clock, recorder
+        self._limit_s = 2 * owner.settings.timeout_s
+        self._reset_s = self._limit_s + owner.start_s
         self._scope: asyncio.Timeout | None = None
         self._over: EnvError | None = None
         self.task: Task | None = None
         self.episodes = self.steps = self.step_number = 0
-        self.began = self.used = clock()
+        self.began = self.used = owner.clock()
         self.chores: set[asyncio.Task[Any]] = set()  # that its end waits for
 
     # -- the contract ---------------------------------------------------------------------------------------------
@@ -246,10 +197,6 @@ class PageLease:
         await self._call("person's leave", self.env.release_all, self._limit_s)
 
     # -- for tests, tools and the pool ----------------------------------------------------------------------------
-    async def cdp(self, method: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Send the page a command of the Chrome DevTools Protocol."""
-        return await self._call(method, lambda: self.env.cdp(method, params), self._limit_s)
-
     @property
     def env(self) -> Any:
         """The environment itself."""
@@ -316,16 +263,9 @@ class PageLease:
         return type(self._over)(self._over.what, where=self._over.where, fix=self._over.fix)
 
     def _tell(self, result: StepResult, began: float) -> None:
-        event = Stepped(
-            browser=self.page.host.pid,
-            page=self.page.number,
-            session=self.session,
-            task=self.task.task_id,
-            step=self.step_number,
-            seconds=self._clock() - began,
-            ended=result.terminated or result.truncated,
-        )
-        self._owner.stepped(event)
+        seconds, ended = self._clock() - began, result.terminated or result.truncated
+        about = {"task": self.task.task_id, "step": self.step_number, "seconds": seconds, "ended": ended}
+        self._owner.events.publish(Stepped(**_event_fields(self), **about))
 
 
 log = logging.getLogger(__name__)
@@ -355,19 +295,10 @@ class PoolWatchdog:
         s, now = self._settings, self._pool.clock()
         for lease in self._pool.leases:
             if now - lease.began > s.lease_s:
-                error = EnvTimeout(
-                    f"the session was taken back: it was held for more than {s.lease_s:g} s",
-                    where=lease.where,
-                    fix="lease another environment, or raise sandbox.lease_s",
-                )
-                self._pool.reclaim(lease, "overdue", error)
+                self._reclaim(lease, "overdue", f"it was held for more than {s.lease_s:g} s", "lease_s")
             elif not lease.busy and now - lease.used > s.heartbeat_timeout_s:
-                error = EnvTimeout(
-                    f"the session was taken back: it got no call for {s.heartbeat_timeout_s:g} s",
-                    where=lease.where,
-                    fix="lease another environment, or raise sandbox.heartbeat_timeout_s",
-                )
-                self._pool.reclaim(lease, "idle", error)
+                why = f"it got no call for {s.heartbeat_timeout_s:g} s"
+                self._reclaim(lease, "idle", why, "heartbeat_timeout_s")
 
     async def idle(self) -> None:
         """Close pages that nobody used for sandbox.idle_s, but for sandbox.pages_min, and browsers left empty."""
@@ -404,18 +335,19 @@ class PoolWatchdog:
             if host.memory_mb > s.browser_mb:
                 fleet.retire(host, "memory")
 
+    def _reclaim(self, lease: PageLease, kind: str, why: str, setting: str) -> None:
+        fix = f"lease another environment, or raise sandbox.{setting}"
+        error = EnvTimeout(f"the session was taken back: {why}", where=lease.where, fix=fix)
+        self._pool.reclaim(lease, kind, error)
+
     async def _ask(self, lease: PageLease) -> None:
         used = lease.used
         try:
             await lease.tab.ping()
         except EnvTimeout:
             if lease.used == used and not (lease.busy or lease.over):  # else its holder has a deadline of its own
-                error = EnvTimeout(
-                    f"the page hangs: it did not answer within {self._settings.timeout_s:g} s",
-                    where=lease.where,
-                    fix="lease another environment",
-                )
-                self._pool.lost(lease, error)
+                what = f"the page hangs: it did not answer within {self._settings.timeout_s:g} s"
+                self._pool.lost(lease, EnvTimeout(what, where=lease.where, fix=_LEASE_ANOTHER))
         except EnvError as error:
             log.debug("%s: %s", lease.where, error)  # it navigates; or it crashed, which is told by its tab
 
@@ -539,31 +471,46 @@ class BrowserPool:
 
     async def status(self) -> PoolStatus:
         """Tell of browsers, pages and sessions, their ages and memory; `str()` of it is a table for people."""
-        return await read_pool_status(self)
+        hosts, browsers = list(self.fleet.hosts), []
+        families = await asyncio.to_thread(child_processes.measure_memory, [host.pid for host in hosts if host.pid])
+        for host in hosts:
+            state = f"retiring ({host.retiring})" if host.retiring else "serving" if host.pid else "starting"
+            family, age_s = families.get(host.pid, []), self.clock() - host.opened
+            memory_mb, pids = sum(process.mb for process in family), tuple(process.pid for process in family)
+            pages = tuple(map(self._page_status, host.pages))
+            browsers.append(BrowserStatus(host.pid, state, age_s, host.episodes, memory_mb, pids, pages))
+        return PoolStatus(tuple(browsers), self.waiting, self.events.counts)
+
+    def _page_status(self, page: PageSlot) -> PageStatus:
+        now, lease = self.clock(), self.lease_of.get(page)
+        if lease is None:
+            return PageStatus(page.number, page.state, now - page.opened, now - page.used)
+        return PageStatus(
+            page.number,
+            "leased",
+            now - page.opened,
+            now - lease.used,
+            lease.session,
+            lease.task.task_id if lease.task else "",
+            lease.episodes,
+            lease.step_number,
+            lease.busy,
+            lease.began + self.settings.lease_s - now,
+        )
 
     def reclaim(self, lease: PageLease, why: str, error: EnvError) -> None:
-        """Take a session back from its holder, whose calls then raise `error`. why: overdue or idle."""
+        """Take a session back from its holder, whose calls raise `error`. why: overdue or idle."""
         self._end(lease, error, Reclaimed(**_event_fields(lease), why=why))
 
     # -- what a lease tells ---------------------------------------------------------------------------------------
     def lost(self, lease: PageLease, error: EnvError) -> None:
-        """End a session whose page crashed, hangs, or died with its browser. error: what its holder's calls then
-        raise."""
+        """End a session whose page crashed, hangs, or died with its browser; its holder's calls raise `error`."""
         self._end(lease, error, Crashed(**_event_fields(lease), error=str(error)))
 
-    def stepped(self, event: Stepped) -> None:
-        """Publish the event of a step that a lease has done."""
-        self.events.publish(event)
-
     def save_recording(self, film: episode_recorder.EpisodeRecording, folder: Path) -> asyncio.Task[Path | None]:
-        """Write an episode's recording to a file in `folder`, in the background; the task returns its path, None if it
-        failed.
-
-        film: what was recorded. The oldest recordings there make room where all are above `sandbox.record_mb` together.
-        """
-        return self._writers.begin(
-            asyncio.to_thread(episode_recorder.write_recording, film, folder, self.settings.record_mb * _MB)
-        )
+        """Write an episode's recording into `folder`, in the background (`write_recording`)."""
+        limit = self.settings.record_mb * _MB
+        return self._writers.begin(asyncio.to_thread(episode_recorder.write_recording, film, folder, limit))
 
     # -- inside ---------------------------------------------------------------------------------------------------
     async def _lease(self, record: Path | None) -> PageLease:
@@ -576,9 +523,7 @@ class BrowserPool:
             raise
         self._count += 1
         session = f"{self._name}-{self._count}"  # of this lease alone, among all pools
-        lease = self.lease_of[page] = PageLease(
-            session, page, self, self.clock, self.settings.timeout_s, self._make_recorder(session, record), self.start_s
-        )
+        lease = self.lease_of[page] = PageLease(session, page, self, self._make_recorder(session, record))
         self.events.publish(Leased(**_event_fields(lease), waited=lease.began - began))
         return lease
 
@@ -667,13 +612,9 @@ class BrowserPool:
         self.fleet.discard(lease.page, "lost")
         self._permits.release()
 
-    def _make_recorder(self, session: str, record: Path | None) -> episode_recorder.EpisodeRecorder | None:
+    def _make_recorder(self, session: str, record: Path | None) -> EpisodeRecorder | None:
         keep, folder = ("all", record) if record else (self.settings.record, self._films)
-        return (
-            None
-            if keep == "none"
-            else episode_recorder.EpisodeRecorder(keep, session, folder, self.settings.record_mb * _MB)
-        )
+        return None if keep == "none" else EpisodeRecorder(keep, session, folder, self.settings.record_mb * _MB)
 
 
 def _event_fields(lease: PageLease) -> dict[str, Any]:

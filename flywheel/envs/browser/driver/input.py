@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -70,8 +71,7 @@ class MouseGrip:
         self.page.dragged = None
 
     def let_go(self, at: PixelPoint) -> None:
-        """Release the button once another page is shown: this one must not be left with it held. at: pixels of the
-        viewport."""
+        """Release the button, at a point in pixels, once another page is shown: this one must not be left with it."""
         if self.page.gone:
             return
         if self.page.dragged is None:
@@ -141,7 +141,10 @@ class InputDriver:
     @property
     def modifiers(self) -> int:
         """Bits of the modifiers that are held down."""
-        return self._modifiers()
+        bits = 0
+        for key in self._held.values():
+            bits |= key.modifier
+        return bits
 
     async def do(
         self,
@@ -188,41 +191,35 @@ class InputDriver:
         return ""
 
     # -- mouse ----------------------------------------------------------------------------------------------------
-    def move(self, page: BrowserPage, at: tuple[float, float], button: str = "none") -> None:
+    def move(self, page: BrowserPage, at: PixelPoint, button: str = "none") -> None:
         """Move the mouse, and do not wait: a page hears of it with what comes next, or in its next frame."""
         self.at = at
         self._mouse(page, "mouseMoved", at, button, 0).add_done_callback(ignore_answer)
 
-    def _mouse(self, page: BrowserPage, kind: str, at: tuple[float, float], button: str, clicks: int) -> asyncio.Future:
+    def _mouse(self, page: BrowserPage, kind: str, at: PixelPoint, button: str, clicks: int) -> asyncio.Future:
         held = _BUTTONS[button] if kind != "mouseReleased" else 0
-        return page.send(
-            "Input.dispatchMouseEvent",
-            {
-                "type": kind,
-                "x": at[0],
-                "y": at[1],
-                "button": button,
-                "buttons": held,
-                "clickCount": clicks,
-                "modifiers": self._modifiers(),
-            },
-        )
+        what = {"button": button, "buttons": held, "clickCount": clicks}
+        return self._send_mouse(page, kind, at, what)
 
-    async def click(self, page: BrowserPage, at: tuple[float, float], button: str = "left", clicks: int = 1) -> None:
+    def _send_mouse(self, page: BrowserPage, kind: str, at: PixelPoint, what: Mapping[str, Any]) -> asyncio.Future:
+        place = {"type": kind, "x": at[0], "y": at[1], "modifiers": self.modifiers}
+        return page.send("Input.dispatchMouseEvent", {**place, **what})
+
+    async def click(self, page: BrowserPage, at: PixelPoint, button: str = "left", clicks: int = 1) -> None:
         if clicks == 1:
             self.move(page, at)
         pressed = self._mouse(page, "mousePressed", at, button, clicks)
         released = self._mouse(page, "mouseReleased", at, button, clicks)
         await asyncio.gather(pressed, released)
 
-    async def _double(self, page: BrowserPage, at: tuple[float, float]) -> None:
+    async def _double(self, page: BrowserPage, at: PixelPoint) -> None:
         """Two clicks. What the first one began finishes before the second, which would else be a matter of luck."""
         await self.click(page, at)
         await page.observe(0)
         await page.screenshot()  # a document that shows nothing yet loses clicks, and a frame alone may still be empty
         await self.click(page, at, clicks=2)
 
-    async def _hover(self, page: BrowserPage, at: tuple[float, float]) -> None:
+    async def _hover(self, page: BrowserPage, at: PixelPoint) -> None:
         self.at = at
         await page.deliver(self._mouse(page, "mouseMoved", at, "none", 0))
 
@@ -236,7 +233,7 @@ class InputDriver:
         """Take the left button, to be held down."""
         pressed = False
 
-        def mouse(kind: str, at: tuple[float, float]) -> asyncio.Future:
+        def mouse(kind: str, at: PixelPoint) -> asyncio.Future:
             nonlocal pressed
             self.at, moves = at, kind == "mouseMoved"
             pressed |= kind == "mousePressed"
@@ -244,24 +241,13 @@ class InputDriver:
 
         return MouseGrip(page, mouse)
 
-    async def _scroll(self, page: BrowserPage, at: tuple[float, float], way: tuple[int, int]) -> None:
+    async def _scroll(self, page: BrowserPage, at: PixelPoint, way: tuple[int, int]) -> None:
         await self.wheel(page, at, way[0] * self._width * _SCROLL_SHARE, way[1] * self._height * _SCROLL_SHARE)
 
-    async def wheel(self, page: BrowserPage, at: tuple[float, float], right: float, down: float) -> None:
+    async def wheel(self, page: BrowserPage, at: PixelPoint, right: float, down: float) -> None:
         """Turn the wheel by so many pixels."""
         self.move(page, at)
-        turned = page.send(
-            "Input.dispatchMouseEvent",
-            {
-                "type": "mouseWheel",
-                "x": at[0],
-                "y": at[1],
-                "modifiers": self._modifiers(),
-                "deltaX": right,
-                "deltaY": down,
-            },
-        )
-        await page.deliver(turned)
+        await page.deliver(self._send_mouse(page, "mouseWheel", at, {"deltaX": right, "deltaY": down}))
         # The browser scrolls by events of its own, which it sends after the answer. A move goes the same way behind
         # them: once the page has it, it has those too.
         await page.deliver(self._mouse(page, "mouseMoved", at, "none", 0))
@@ -269,40 +255,26 @@ class InputDriver:
             await page.draw()
 
     # -- keyboard -------------------------------------------------------------------------------------------------
-    def _modifiers(self) -> int:
-        bits = 0
-        for key in self._held.values():
-            bits |= key.modifier
-        return bits
-
     def _down(self, page: BrowserPage, key: Key, extra: int = 0) -> asyncio.Future:
         repeat = key.code in self._held
         self._held.setdefault(key.code, key)
-        modifiers = self._modifiers() | extra
+        modifiers = self.modifiers | extra
         text = "" if modifiers & ~SHIFT else key.text
-        return page.send(
-            "Input.dispatchKeyEvent",
-            {
-                "type": "keyDown" if text else "rawKeyDown",
-                **_key_fields(key),
-                "modifiers": modifiers,
-                "autoRepeat": repeat,
-                **({"text": text, "unmodifiedText": text} if text else {}),
-            },
-        )
+        typed = {"type": "keyDown", "text": text, "unmodifiedText": text} if text else {"type": "rawKeyDown"}
+        event = {**_key_fields(key), "modifiers": modifiers, "autoRepeat": repeat, **typed}
+        return page.send("Input.dispatchKeyEvent", event)
 
     def _up(self, page: BrowserPage, key: Key, extra: int = 0) -> asyncio.Future:
         self._held.pop(key.code, None)
-        return page.send(
-            "Input.dispatchKeyEvent", {"type": "keyUp", **_key_fields(key), "modifiers": self._modifiers() | extra}
-        )
+        event = {"type": "keyUp", **_key_fields(key), "modifiers": self.modifiers | extra}
+        return page.send("Input.dispatchKeyEvent", event)
 
     async def _hotkey(self, page: BrowserPage, names: tuple[str, ...]) -> str:
         keys = [keyboard.find_key(name) for name in names]
         if not keys or None in keys:
             return f"no such key: {' '.join(names)}"
         extra = SHIFT if any(key.shifted for key in keys) else 0  # `+` is a key of its own here
-        if any(key.modifier == SHIFT for key in keys) or self._modifiers() & SHIFT:
+        if any(key.modifier == SHIFT for key in keys) or self.modifiers & SHIFT:
             keys = [_shifted_key(key) for key in keys]
         before = set(self._held)  # what an earlier step pressed stays down
         sent = [self._down(page, key, extra) for key in keys]
@@ -315,18 +287,13 @@ class InputDriver:
             return f"the text is longer than {_MAX_TEXT} characters"
         # A model's text may hold lone surrogates, which no message can carry.
         text = content.rstrip("\n").encode("utf-8", "replace").decode()
-        sent, other = [], ""
-        for character in text:
-            key = keyboard.KEYS.get(character)
+        sent = []
+        for key, characters in itertools.groupby(text, keyboard.KEYS.get):
             if key is None:  # no key of this keyboard: it comes as from an input method
-                other += character
-                continue
-            if other:
-                sent.append(page.send("Input.insertText", {"text": other}))
-                other = ""
-            sent += self._stroke(page, key)
-        if other:
-            sent.append(page.send("Input.insertText", {"text": other}))
+                sent.append(page.send("Input.insertText", {"text": "".join(characters)}))
+            else:
+                for _ in characters:
+                    sent += self._stroke(page, key)
         if content.endswith("\n"):
             sent += self._stroke(page, keyboard.KEYS["Enter"])
         if sent:
@@ -344,7 +311,7 @@ class InputDriver:
         key = keyboard.find_key(name)
         if key is None:
             return f"no such key: {name}"
-        await self._down(page, _shifted_key(key) if self._modifiers() & SHIFT else key)
+        await self._down(page, _shifted_key(key) if self.modifiers & SHIFT else key)
         return ""
 
     async def release(self, page: BrowserPage, name: str) -> str:
