@@ -50,7 +50,7 @@ class Stage:
             self.tab = await self.browser.open_tab(WIDTH, HEIGHT)
         number = list(CONTROLS).index(name)
         await self.tab.open(f"{self.url}/{number}", seed=7, allowed=(self.url, self.other))
-        await self.tab.advance(50)
+        await self.tab.observe(50)
         self.shots = [await self.tab.screenshot()]
         return self.tab
 

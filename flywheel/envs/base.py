@@ -195,9 +195,7 @@ class Gesture:
     """One gesture of a person who has taken over.
 
     kind: click, long (a long press), grab, move and drop (a button or a finger held down), wheel, press and release
-    (a key), text, back, home.
-
-    at: of the screen, where it has a place. right, down: pixels that the wheel turns.
+    (a key), text, back, home. at: of the screen, where it has a place. right, down: pixels that the wheel turns.
     """
 
     kind: str
@@ -218,16 +216,11 @@ class Gesture:
         """
         kind = said.get("do")
         if kind in _GESTURES_WITH_POINT:
-            return cls(
-                kind,
-                Point(*(max(0.0, min(_MAX_SHARE, _finite_number(said, name))) for name in ("x", "y"))),
-                "right" if said.get("button") == "right" else "left",
-                int(max(1, min(3, _finite_number(said, "count", 1)))),
-                *(
-                    max(-_MAX_WHEEL_PIXELS, min(_MAX_WHEEL_PIXELS, _finite_number(said, name, 0)))
-                    for name in ("right", "down")
-                ),
-            )
+            at = Point(*(_clipped_number(said, name, 0.0, _MAX_SHARE) for name in ("x", "y")))
+            button = "right" if said.get("button") == "right" else "left"
+            count = _clipped_number(said, "count", 1, 3, 1)
+            turned = (_clipped_number(said, way, -_MAX_WHEEL_PIXELS, _MAX_WHEEL_PIXELS, 0) for way in ("right", "down"))
+            return cls(kind, at, button, int(count), *turned)
         if kind in ("press", "release"):
             return cls(kind, key=str(said.get("key", ""))[:_MAX_KEY_CHARACTERS])
         if kind == "text":
@@ -237,11 +230,13 @@ class Gesture:
         raise ValueError(f"no gesture is called {str(kind)[:40]!r}")
 
 
-def _finite_number(said: Mapping[str, Any], name: str, default: float | None = None) -> float:
+def _clipped_number(
+    said: Mapping[str, Any], name: str, least: float, most: float, default: float | None = None
+) -> float:
     value = said.get(name, default)
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise ValueError(f"{name} of a gesture is no number")
-    return float(value)
+    return max(least, min(most, float(value)))
 
 
 # Watching: what a person does is no step of the agent, so it is neither recorded nor scored.

@@ -17,24 +17,8 @@ from pathlib import Path
 _PROBE_S = 10.0
 SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
 # Parts of /etc without secrets: libraries, certificates, time zone, names of types.
-ETC_FILES = tuple(
-    f"/etc/{name}"
-    for name in (
-        "alternatives",
-        "ca-certificates",
-        "fonts",
-        "group",
-        "hosts",
-        "ld.so.cache",
-        "ld.so.conf",
-        "ld.so.conf.d",
-        "localtime",
-        "mime.types",
-        "nsswitch.conf",
-        "passwd",
-        "ssl",
-    )
-)
+_ETC_NAMES = "alternatives ca-certificates fonts group hosts ld.so.cache ld.so.conf ld.so.conf.d localtime mime.types"
+ETC_FILES = tuple(f"/etc/{name}" for name in (*_ETC_NAMES.split(), "nsswitch.conf", "passwd", "ssl"))
 # Of /proc nothing may be written: for a process of root's, the kernel's own settings lie there.
 _UNSHARE_FLAGS = ("--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL")
 _UNSHARE_FLAGS += ("--proc", "/proc", "--remount-ro", "/proc", "--dev", "/dev", "--tmpfs", "/tmp")

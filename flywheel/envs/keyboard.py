@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from string import ascii_lowercase
 
 from flywheel.agent.actions import Action, Hotkey, Press
 
@@ -24,26 +25,15 @@ class Key:
     shifted: bool = False  # it is typed with Shift
 
 
+_NAVIGATION = ("PageUp", "PageDown", "End", "Home", "ArrowLeft", "ArrowUp", "ArrowRight", "ArrowDown")
 _NAMED = {
-    "ArrowLeft": 37,
-    "ArrowUp": 38,
-    "ArrowRight": 39,
-    "ArrowDown": 40,
-    "Escape": 27,
-    "Tab": 9,
     "Backspace": 8,
-    "Delete": 46,
-    "Home": 36,
-    "End": 35,
-    "PageUp": 33,
-    "PageDown": 34,
-    "Insert": 45,
-    "CapsLock": 20,
-    "NumLock": 144,
-    "ScrollLock": 145,
+    "Tab": 9,
     "Pause": 19,
-    "PrintScreen": 44,
-    "ContextMenu": 93,
+    "CapsLock": 20,
+    "Escape": 27,
+    **{name: 33 + place for place, name in enumerate(_NAVIGATION)},
+    **{"PrintScreen": 44, "Insert": 45, "Delete": 46, "ContextMenu": 93, "NumLock": 144, "ScrollLock": 145},
     **{f"F{n}": 111 + n for n in range(1, 13)},
 }
 _MODIFIERS = {"Alt": (18, ALT), "Control": (17, CONTROL), "Meta": (91, META), "Shift": (16, SHIFT)}
@@ -67,15 +57,10 @@ def _layout() -> dict[str, Key]:
     keys = {name: Key(name, name, number) for name, number in _NAMED.items()}
     keys |= {name: Key(name, f"{name}Left", number, modifier=bit) for name, (number, bit) in _MODIFIERS.items()}
     keys |= {"Enter": Key("Enter", "Enter", 13, "\r"), "Space": Key(" ", "Space", 32, " ")}
-    for letter in "abcdefghijklmnopqrstuvwxyz":
-        code, number = f"Key{letter.upper()}", ord(letter.upper())
-        keys[letter] = Key(letter, code, number, letter)
-        keys[letter.upper()] = Key(letter.upper(), code, number, letter.upper(), shifted=True)
-    for digit, shifted in enumerate(_DIGITS):
-        code, number = f"Digit{digit}", 48 + digit
-        keys[str(digit)] = Key(str(digit), code, number, str(digit))
-        keys[shifted] = Key(shifted, code, number, shifted, shifted=True)
-    for plain, (shifted, code, number) in _SYMBOLS.items():
+    typed = [(letter, letter.upper(), f"Key{letter.upper()}", ord(letter.upper())) for letter in ascii_lowercase]
+    typed += [(str(digit), shifted, f"Digit{digit}", 48 + digit) for digit, shifted in enumerate(_DIGITS)]
+    typed += [(plain, *rest) for plain, rest in _SYMBOLS.items()]
+    for plain, shifted, code, number in typed:
         keys[plain] = Key(plain, code, number, plain)
         keys[shifted] = Key(shifted, code, number, shifted, shifted=True)
     keys[" "] = keys["Space"]
@@ -191,9 +176,8 @@ def _make_table() -> dict[tuple[int, str], BrowserShortcut]:
     for does, names in _KEYS_BY_ACTION.items():
         table |= {chord: BrowserShortcut(does, "", chord in reserved) for chord in _parse_chords(names)}
     for missing, names in _KEYS_BY_REASON.items():
-        table |= {
-            chord: BrowserShortcut("", f"not done: {missing}", chord in reserved) for chord in _parse_chords(names)
-        }
+        note = f"not done: {missing}"
+        table |= {chord: BrowserShortcut("", note, chord in reserved) for chord in _parse_chords(names)}
     return table
 
 

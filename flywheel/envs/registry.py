@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar
 
 import yaml
 from pydantic import BaseModel, Field, ValidationError
@@ -50,7 +50,10 @@ class EnvPool(Protocol):
 
 
 class EnvBackend(Protocol):
-    """What one back-end decides; tasks, rollouts, stores and training treat all back-ends alike."""
+    """What one back-end decides; tasks, rollouts, stores and training treat all back-ends alike.
+
+    One that takes task suites by manifests has `load(path) -> TaskSuite`, which raises BadInput for a wrong one.
+    """
 
     def suites(self) -> Iterable[str]:
         """Name the task suites that it plays; no other back-end has one of the same name."""
@@ -85,26 +88,19 @@ BACKENDS: dict[str, EnvBackend] = {}  # by the name that tasks call it by
 
 def list_backends() -> list[str]:
     """List the names of the back-ends, without importing any."""
-    return sorted(
-        {
-            *BACKENDS,
-            *(module.name for module in pkgutil.iter_modules(importlib.import_module(_PLUGIN_PACKAGE).__path__)),
-        }
-    )
+    plugins = pkgutil.iter_modules(importlib.import_module(_PLUGIN_PACKAGE).__path__)
+    return sorted({*BACKENDS, *(module.name for module in plugins)})
 
 
-def find_backend(name: str) -> EnvBackend:
+def find_backend(name: str, where: str = "environment") -> EnvBackend:
     """Find a back-end by its name, the same object each time; its module is imported when it is first asked for.
 
-    Raises BadInput where there is none.
+    Raises BadInput where there is none. where: it was named, for that error.
     """
     if name not in BACKENDS:
         if name not in list_backends():
-            raise BadInput(
-                f"no kind of environment is called {name!r}",
-                where="environment",
-                fix=did_you_mean(name, list_backends()),
-            )
+            fix = did_you_mean(name, list_backends())
+            raise BadInput(f"no kind of environment is called {name!r}", where=where, fix=fix)
         importlib.import_module(f"{_PLUGIN_PACKAGE}.{name}")
     return BACKENDS[name]
 
@@ -117,13 +113,8 @@ def check_backends(settings: Settings, used: Iterable[str]) -> None:
     there, a wrong setting, or something that is missing here.
     """
     for name in settings.sandbox.kinds:
-        if name not in list_backends():
-            raise BadInput(
-                f"no kind of environment is called {name!r}",
-                where=_SETTINGS_KEY,
-                fix=did_you_mean(name, list_backends()),
-            )
-        find_backend(name).limits(settings)  # reads its settings, and looks at nothing that only a run with it needs
+        # Reads its settings, and looks at nothing that only a run with it needs.
+        find_backend(name, where=_SETTINGS_KEY).limits(settings)
     for name in sorted(used):
         find_backend(name).check(settings)
 
@@ -154,12 +145,9 @@ def parse_backend_settings(settings: Settings, name: str, form: type[B]) -> B:
     try:
         return form.model_validate(settings.sandbox.kinds.get(name, {}))
     except ValidationError as error:
-        faults = " | ".join(
-            f"{_SETTINGS_KEY}.{name}.{fault.line}" for fault in params_file.list_settings_faults(error, form)
-        )
-        raise BadInput(
-            f"wrong parameter: {faults}", where=f"{_SETTINGS_KEY}.{name}", fix="change it and run again"
-        ) from None
+        where = f"{_SETTINGS_KEY}.{name}"
+        faults = " | ".join(f"{where}.{fault.line}" for fault in params_file.list_settings_faults(error, form))
+        raise BadInput(f"wrong parameter: {faults}", where=where, fix="change it and run again") from None
 
 
 @asynccontextmanager
@@ -232,9 +220,8 @@ def _backend_by_suite() -> dict[str, str]:
     for backend in list_backends():
         for world in find_backend(backend).suites():
             if found.setdefault(world, backend) != backend:
-                raise BadInput(
-                    f"{found[world]} and {backend} have a world {world}", where="environments", fix="rename one"
-                )
+                what = f"{found[world]} and {backend} have a world {world}"
+                raise BadInput(what, where="environments", fix="rename one")
     return found
 
 
@@ -267,14 +254,6 @@ def fill_placeholders(value: Any, values: Mapping[str, str]) -> Any:
 ManifestForm = TypeVar("M", bound=BaseModel)
 
 
-@runtime_checkable
-class ManifestLoader(Protocol):
-    """A back-end that takes task suites by manifests."""
-
-    def load(self, path: Path) -> TaskSuite:
-        """Load the manifest's suite into the back-end. Raises BadInput that names what is wrong."""
-
-
 def load_external_suites(settings: Settings, root: Path) -> None:
     """Load the task suites of `synthesis.worlds` into their back-ends, again where a manifest has changed.
 
@@ -284,7 +263,7 @@ def load_external_suites(settings: Settings, root: Path) -> None:
     for entry in settings.synthesis.worlds:
         path = root / entry
         name = _read_yaml_mapping(path).get("kind")
-        loading = [backend for backend in list_backends() if isinstance(find_backend(backend), ManifestLoader)]
+        loading = [backend for backend in list_backends() if hasattr(find_backend(backend), "load")]
         if name not in loading:
             raise BadInput(f"kind is {name!r}", where=path, fix=did_you_mean(str(name), loading))
         find_backend(name).load(path)

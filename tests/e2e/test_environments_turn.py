@@ -19,7 +19,7 @@ from flywheel.agent.prompt import build_context
 from flywheel.config import Settings, SupervisedSettings, parse_settings
 from flywheel.config.workspace import Workspace
 from flywheel.envs.registry import BACKENDS, EnvLimits
-from flywheel.envs.tasks import curriculum
+from flywheel.envs.tasks import drawing
 from flywheel.envs.tasks.drawing import make_task
 from flywheel.pipeline import dag, preflight
 from flywheel.pipeline.iterations import begin_iteration
@@ -116,7 +116,7 @@ def test_a_whole_turn(shelves, base, tmp_path):
         return partitions.read_partition(ws, table, 1, stage).to_pylist()
 
     assert {row["environment"] for row in rows("tasks", "synthesize")} == {"shelves"}
-    assert curriculum.read_open_levels(ws, 1) == {"store": 2}
+    assert drawing.read_open_levels(ws, 1) == {"store": 2}
     (told,) = database.query_catalog(ws, "FROM held_out_success_by_stage WHERE domain = 'all'").to_pylist()
     assert told["merged"] == told["rl"]  # the one specialist
     assert all(0 <= told[name] <= 1 for name in ("before", "ct", "sft", "rl", "merged"))

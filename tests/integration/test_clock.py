@@ -254,7 +254,8 @@ async def test_unobserved_time_passes_without_frames(stage):
         window.frames_ = 0; const frame = () => { frames_ += 1; requestAnimationFrame(frame); };
         requestAnimationFrame(frame);
     </script>""")
-    await tab.advance(60_000)
+    for _ in range(12):
+        await tab.observe(5000)
     assert tab.time == 60_000
     assert await tab.evaluate("[frames_, performance.now()]") == [3600, 60_000]
 

@@ -14,8 +14,7 @@ from processes import PATIENCE_S
 
 from flywheel.cli import bench
 from flywheel.envs.browser.driver import context
-from flywheel.envs.browser.driver.context import SessionProxy
-from flywheel.envs.browser.page_source import list_allowed_origins
+from flywheel.envs.browser.driver.context import SessionProxy, list_allowed_origins
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

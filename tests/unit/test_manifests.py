@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flywheel.config import Settings, parse_settings
-from flywheel.envs.browser.page_source import list_allowed_origins
+from flywheel.envs.browser.driver.context import list_allowed_origins
 from flywheel.envs.browser.pages import manifest as pages_manifest
 from flywheel.envs.browser.pages import session
 from flywheel.envs.browser.pages.session import ManifestPages, TaskIdentity

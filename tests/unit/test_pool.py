@@ -234,7 +234,7 @@ async def test_the_events_of_a_session_in_order():
                 await env.reset(TASK, 0)
                 await env.step(Wait())
                 await env.step(Finished())
-            seen = stream.take()
+        seen = [event async for event in stream]
         pid = fleet.browsers[0].pid
         assert [type(event) for event in seen] == [
             ev.Started,

@@ -72,12 +72,10 @@ class TakeOverInput:
                 return await tab.do((act.LongPress if self._touch else act.RightSingle)(one.at))
             case "grab":
                 return await self._take(one)
-            case "move" if self._grip is not None:
-                return await self._pull(one)
-            case "move":
+            case "move" if self._grip is None:
                 return "" if self._touch else await tab.do(act.Hover(one.at))
-            case "drop":
-                return await self._drop(one)
+            case "move" | "drop":
+                return await self._pull(one)
             case "wheel" if mouse:
                 return await self._raw(tab.hands.wheel(tab.page, self._pixel(one), one.right, one.down))
             case "wheel":
@@ -109,14 +107,11 @@ class TakeOverInput:
     async def _pull(self, one: Gesture) -> str:
         if not self._holds():
             return ""
-        self._at = self._pixel(one)
-        return await self._raw(self._grip.move(self._at))
-
-    async def _drop(self, one: Gesture) -> str:
-        if not self._holds():
-            return ""
-        grip, self._grip = self._grip, None
-        return await self._raw(grip.release(self._pixel(one)))
+        self._at, grip = self._pixel(one), self._grip
+        if one.kind == "move":
+            return await self._raw(grip.move(self._at))
+        self._grip = None
+        return await self._raw(grip.release(self._at))
 
     def _holds(self) -> bool:
         """The page that was grabbed is the one that is seen; else it is let go."""
@@ -237,11 +232,8 @@ class BrowserEnv:
         """
         if self._task is None:
             raise EnvError("nothing to keep", fix="reset the environment first")
-        kept: dict[str, Any] = {
-            "task": self._task.task_id,
-            "seed": self._seed,
-            "actions": actions_to_json(self._actions),
-        }
+        kept: dict[str, Any] = {"task": self._task.task_id, "seed": self._seed}
+        kept["actions"] = actions_to_json(self._actions)
         async with self._deadline("checkpoint", self._task):
             if self._session.restorable:
                 page = await self.tab.save_state()

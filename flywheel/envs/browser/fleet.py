@@ -149,12 +149,6 @@ class PoolEventStream(AsyncIterator[PoolEvent]):
         self._over = True
         self._more.set()
 
-    def take(self) -> list[PoolEvent]:
-        """Take all that is there now, without waiting."""
-        taken = list(self._kept)
-        self._kept.clear()
-        return taken
-
     async def __anext__(self) -> PoolEvent:
         while not self._kept:
             if self._over:
@@ -183,9 +177,8 @@ class PageSlot:
     It is reserved before anything is awaited for it, so that two sessions never meet on one page and a browser's load
     is always exact.
 
-    opened, used: seconds of the pool's clock. reserved: it is a lease's, or of one that waits for it.
-
-    env, tab: None until `opening` is done, which raises EnvError where it fails.
+    opened, used: seconds of the pool's clock. reserved: it is a lease's, or of one that waits for it. env, tab: None
+    until `opening` is done, which raises EnvError where it fails.
     """
 
     number: int
@@ -305,8 +298,7 @@ class BrowserFleet:
     def reserve(self) -> PageSlot:
         """Reserve a page of the browser with the least load; of a new one where all have some and there is room.
 
-        It may still be `opening`. The caller sees to it that no more than sandbox.pages are
-        reserved, so there is always room.
+        It may still be `opening`. The caller sees to it that no more than sandbox.pages are reserved.
         """
         most = math.ceil(self._settings.pages / self._settings.browsers)
         serving = [host for host in self.hosts if not host.retiring]

@@ -34,7 +34,7 @@ from flywheel.envs.conformance import (
 )
 from flywheel.utils.errors import BadInput, EnvError, FlywheelError
 
-# Controls and drags, each tried in a session of its own beside a quiet one in the same browser, which it must not affect.
+# Controls and drags: each in a session of its own, beside a quiet one in the same browser, which it must not affect.
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import urlsplit
 
 from flywheel.envs.base import Task
-
-Origin = tuple[str, int]  # host, as a browser writes it, and port
-_PORTS = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True)
@@ -73,23 +69,3 @@ class PageSource(Protocol):
 
     def open(self, task: Task, seed: int) -> PageSession:
         """Open a fresh session. Raises BadInput for a task suite that the source does not have."""
-
-
-def is_within_prefixes(url: str, allowed: tuple[str, ...]) -> bool:
-    """Tell whether an address lies under one of the prefixes `allowed`.
-
-    url: the address. A prefix without a path is that origin, not a longer name that begins like it.
-    """
-    for prefix in allowed:
-        scheme, _, rest = prefix.partition("://")
-        whole = prefix if "/" in rest else f"{scheme}://{rest}/"
-        if url.startswith(whole) or url == prefix:
-            return True
-    return False
-
-
-def list_allowed_origins(allowed: tuple[str, ...]) -> frozenset[Origin]:
-    """List hosts and ports of the address prefixes `allowed`."""
-    parts = [urlsplit(prefix) for prefix in allowed]
-    found = {(part.netloc.rpartition("@")[2], part.hostname, part.port or _PORTS.get(part.scheme, 0)) for part in parts}
-    return frozenset((f"[{host}]" if netloc.startswith("[") else host, port) for netloc, host, port in found if host)

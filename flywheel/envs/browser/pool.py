@@ -50,7 +50,6 @@ class PageStatus:
     """One page of a pool.
 
     state: opening, ready, leased, tidying or closing. unused_s: seconds since the last answer of its environment.
-
     session, task, episode, step: empty or 0 where it is not leased. left_s: until the lease is taken back.
     """
 
@@ -71,7 +70,6 @@ class BrowserStatus:
     """One browser of a pool.
 
     pid: 0 while it starts. state: starting, serving or retiring (takes no more sessions). pids: all its processes.
-
     memory_mb: MiB of all its processes (PSS); 0 where the system does not tell.
     """
 
@@ -376,22 +374,6 @@ class TaskPageSource:
         return self.pages.open(task, seed) if self.pages and self.pages.knows(task) else self.worlds.open(task, seed)
 
 
-@asynccontextmanager
-async def open_page_sources(settings: Settings, root: Path | None = None) -> AsyncIterator[TaskPageSource]:
-    """Serve the package's task suites and the manifests that the settings name, until the block ends.
-
-    root: what relative paths of synthesis.manifests are relative to, by default the current folder. Raises BadInput
-    for a wrong manifest, or one whose package is not fetched.
-    """
-    from flywheel.envs.suites.server import WorldServer  # brings a web server, for which drawing tasks does not wait
-
-    manifests = load_page_manifests(settings.synthesis.manifests, root or Path())
-    async with AsyncExitStack() as stack:
-        worlds = await stack.enter_async_context(WorldServer())
-        pages = await stack.enter_async_context(ManifestPages(manifests)) if manifests else None
-        yield TaskPageSource(worlds, pages)
-
-
 _TRIES = 3  # to open a page whose browser dies meanwhile
 _LEASE_ANOTHER = "lease another environment"
 _MB = 2**20
@@ -627,7 +609,13 @@ async def open_browser_pool(settings: Settings, root: Path | None = None) -> Asy
 
     root: the folder that relative paths in the settings count from, which is the workspace; None: the current one.
     Removes folders that killed processes left, and starts the fewest browsers in the background. At the end of the
-    block all sessions and browsers are ended; who still holds a page gets EnvError.
+    block all sessions and browsers are ended; who still holds a page gets EnvError. Raises BadInput for a wrong
+    manifest of synthesis.manifests, or one whose package is not fetched.
     """
-    async with open_page_sources(settings, root) as source, BrowserPool(settings.sandbox, source, root) as pool:
-        yield pool
+    from flywheel.envs.suites.server import WorldServer  # brings a web server, for which drawing tasks does not wait
+
+    manifests = load_page_manifests(settings.synthesis.manifests, root or Path())
+    async with AsyncExitStack() as stack:
+        worlds = await stack.enter_async_context(WorldServer())
+        pages = await stack.enter_async_context(ManifestPages(manifests)) if manifests else None
+        yield await stack.enter_async_context(BrowserPool(settings.sandbox, TaskPageSource(worlds, pages), root))

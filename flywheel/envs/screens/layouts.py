@@ -90,13 +90,9 @@ def draw_blocks(level: int, count: int, rng: random.Random, coordinates: int) ->
     called = rng.choice(("tile", "card", "block"))
     body, items = "", []
     for (name, noun), box in zip(draw_colour_noun_pairs(rng, len(boxes), level, nouns), boxes, strict=False):
-        body += format_div(
-            box, f"background:{vary_colour(name, rng)};border:{edge}px solid #1b1f27;border-radius:{corner}px"
-        )
-        inset = box.w * rng.choice((0.15, 0.2))
-        body += format_svg(
-            noun, SceneBox(box.x + inset, box.y + inset, box.w - 2 * inset, box.h - 2 * inset), text_colour(name)
-        )
+        look = f"background:{vary_colour(name, rng)};border:{edge}px solid #1b1f27;border-radius:{corner}px"
+        body += format_div(box, look)
+        body += format_svg(noun, box.inset(rng.choice((0.15, 0.2))), text_colour(name))
         if labelled:
             body += format_div(SceneBox(box.x - 12, box.y + box.h + 1, box.w + 24, 17), "", noun)
         items.append(SceneItem(f"{name} {noun}", box, (noun, f"{name} {called}")))
@@ -136,9 +132,8 @@ def draw_outlines(level: int, count: int, rng: random.Random, coordinates: int) 
         piece, outline = SceneItem(f"{name} {shape}", start), SceneItem(f"{shape} outline", end)
         pieces += [piece, outline]
         where = rng.choice(("its outline", "the outline", f"the {shape} outline"))
-        response = format_answer(
-            f"I drag the {piece.name} to its outline.", Drag(start.centre, end.centre), coordinates
-        )
+        thought = f"I drag the {piece.name} to its outline."
+        response = format_answer(thought, Drag(start.centre, end.centre), coordinates)
         verb = rng.choice(("Drag", "Move", "Put"))
         questions.append(SceneQuestion("drag", f"{verb} the {piece.name} into {where}.", response, (start, end)))
     return DrawnScene(
@@ -163,17 +158,19 @@ def draw_texts(level: int, count: int, rng: random.Random, coordinates: int) -> 
     for number, box in scatter_boxes(rng, sizes).items():
         text, name = shown[number], colours[number]
         box = SceneBox(box.x, box.y, min(0.68 * size * len(text) + 12, box.w), box.h) if plain else box
-        look = (
-            "color:#1b1f27"
-            if plain
-            else f"background:{vary_colour(name, rng)};color:{text_colour(name)};border-radius:4px"
-        )
+        look = _text_look(name, plain, rng)
         if name == "white" and not plain:
             look += ";border:2px solid #8a8f98"
         body += format_div(box, f"{look};font-size:{size:.1f}px", text.capitalize() if rng.random() < 0.5 else text)
         items.append(SceneItem(text, box, () if plain else (f"{name} card",)))
     questions = ask_about_items(rng, "text", items, coordinates, clicks=2)
     return DrawnScene(format_section(rng, body), [*questions, *_ask_reading(rng, items, coordinates)], items)
+
+
+def _text_look(name: str, plain: bool, rng: random.Random) -> str:
+    if plain:
+        return "color:#1b1f27"
+    return f"background:{vary_colour(name, rng)};color:{text_colour(name)};border-radius:4px"
 
 
 def draw_word_or_number(rng: random.Random) -> str:
@@ -224,9 +221,8 @@ def draw_number_board(level: int, count: int, rng: random.Random, coordinates: i
         questions.append(ask_name_at(rng.choice(items), coordinates))
     for key in rng.sample(vocabulary.KEYS, 2):
         instruction = rng.choice((f"Press the {key} arrow key.", f"Press {key}.", f"Move {key}."))
-        questions.append(
-            SceneQuestion("key", instruction, format_answer(f"I press {key}.", Hotkey((key,)), coordinates))
-        )
+        response = format_answer(f"I press {key}.", Hotkey((key,)), coordinates)
+        questions.append(SceneQuestion("key", instruction, response))
     return DrawnScene(format_section(rng, body), questions, items)
 
 
@@ -256,18 +252,13 @@ def _picture_row(y: float, height: float, rng: random.Random) -> tuple[str, list
     x = rng.uniform(2, 14)
     while x + height < SCENE_SIDE - 2:
         box = SceneBox(x, y, height, height)
-        name, noun = (
-            rng.choice(list(vocabulary.COLOURS)),
-            rng.choice((*vocabulary.SHAPES, *vocabulary.SYMBOLS, *icon_names())),
-        )
+        name = rng.choice(list(vocabulary.COLOURS))
+        noun = rng.choice((*vocabulary.SHAPES, *vocabulary.SYMBOLS, *icon_names()))
         if rng.random() < 0.5:
             body += format_svg(noun, box, vary_colour(name, rng), OUTLINE)
         else:
             body += format_div(box, f"background:{vary_colour(name, rng)};border-radius:{rng.choice((0, 6))}px;")
-            inset = height * 0.12
-            body += format_svg(
-                noun, SceneBox(x + inset, y + inset, height - 2 * inset, height - 2 * inset), text_colour(name)
-            )
+            body += format_svg(noun, box.inset(0.12), text_colour(name))
         items.append(SceneItem(f"{name} {noun}", box))
         x += height + GAP + rng.uniform(0, 12)
     return body, items
@@ -283,11 +274,7 @@ def _word_row(y: float, height: float, rng: random.Random) -> tuple[str, list[Sc
         if x + width > SCENE_SIDE - 2:
             return body, items
         box, name = SceneBox(x, y, width, height), rng.choice(list(vocabulary.COLOURS))
-        look = (
-            "color:#1b1f27"
-            if plain
-            else f"background:{vary_colour(name, rng)};color:{text_colour(name)};border-radius:4px"
-        )
+        look = _text_look(name, plain, rng)
         shown = text.capitalize() if rng.random() < 0.5 else text
         body += format_div(box, f"{look};font-size:{size:.1f}px;overflow:hidden", shown)
         items.append(SceneItem(text, box))
@@ -325,15 +312,13 @@ def draw_buttons(level: int, count: int, rng: random.Random, coordinates: int) -
 def _button(box: SceneBox, shown: str, coloured: bool, rng: random.Random) -> str:
     name = rng.choice(list(vocabulary.COLOURS)) if coloured else "white"
     edge = "border:2px solid #8a8f98" if name == "white" else ""
-    return format_div(
-        box, f"background:{vary_colour(name, rng)};color:{text_colour(name)};border-radius:6px;{edge}", shown
-    )
+    look = f"background:{vary_colour(name, rng)};color:{text_colour(name)};border-radius:6px;{edge}"
+    return format_div(box, look, shown)
 
 
 def _link(box: SceneBox, shown: str, rng: random.Random) -> str:
-    return format_div(
-        box, f"color:{rng.choice(('#1b1f27', '#1a4fc4'))};{rng.choice(('', 'text-decoration:underline'))}", shown
-    )
+    look = f"color:{rng.choice(('#1b1f27', '#1a4fc4'))};{rng.choice(('', 'text-decoration:underline'))}"
+    return format_div(box, look, shown)
 
 
 def draw_mixed(level: int, count: int, rng: random.Random, coordinates: int) -> DrawnScene:
@@ -345,9 +330,8 @@ def draw_mixed(level: int, count: int, rng: random.Random, coordinates: int) -> 
     sizes = []
     for kind, label in zip(kinds, labels, strict=True):
         side = rng.uniform(28, 44)
-        sizes.append(
-            (9.5 * len(label) + rng.uniform(14, 30), rng.uniform(24, 32)) if kind == "button" else (side, side)
-        )
+        size = (9.5 * len(label) + rng.uniform(14, 30), rng.uniform(24, 32)) if kind == "button" else (side, side)
+        sizes.append(size)
     body, items = "", []
     for number, box in scatter_boxes(rng, sizes).items():
         name, noun = names[number % len(names)]
@@ -357,10 +341,7 @@ def draw_mixed(level: int, count: int, rng: random.Random, coordinates: int) -> 
             items.append(SceneItem(label, box, (f"{label} button",)))
         elif kinds[number] == "icon":
             body += format_div(box, f"background:{vary_colour(name, rng)};border-radius:6px")
-            inset = box.w * 0.15
-            body += format_svg(
-                noun, SceneBox(box.x + inset, box.y + inset, box.w - 2 * inset, box.h - 2 * inset), text_colour(name)
-            )
+            body += format_svg(noun, box.inset(0.15), text_colour(name))
             items.append(SceneItem(f"{name} {noun}", box))
         else:
             body += format_svg(noun, box, vary_colour(name, rng), OUTLINE)
@@ -391,9 +372,8 @@ def draw_settings_rows(level: int, count: int, rng: random.Random, coordinates: 
         body += format_div(SceneBox(x, y, 130, height - 3), "justify-content:flex-start", label.capitalize())
         toggle = SceneBox(176 if right else 10, y + (height - 3) / 2 - 10, 38, 20)
         body += format_div(toggle, f"background:{vary_colour(accent, rng) if on else '#b4b8bf'};border-radius:10px")
-        body += format_div(
-            SceneBox(toggle.x + (20 if on else 2), toggle.y + 2, 16, 16), "background:#fff;border-radius:8px"
-        )
+        knob = SceneBox(toggle.x + (20 if on else 2), toggle.y + 2, 16, 16)
+        body += format_div(knob, "background:#fff;border-radius:8px")
         items.append(SceneItem(label, toggle))
         states.append(on)
         seen += [
@@ -437,9 +417,8 @@ def draw_form(level: int, count: int, rng: random.Random, coordinates: int) -> D
     value = rng.choice(("", "", rng.choice(vocabulary.VALUES)))
     edge = "border:3px solid #1e6fe0;" if focus else "border:2px solid #8a8f98;"
     body = format_div(SceneBox(field.x, y, 100, 19), "justify-content:flex-start", label.capitalize())
-    body += format_div(
-        field, f"background:#fff;{edge}border-radius:5px;justify-content:flex-start;padding-left:5px", value
-    )
+    look = f"background:#fff;{edge}border-radius:5px;justify-content:flex-start;padding-left:5px"
+    body += format_div(field, look, value)
     submit = SceneBox(field.x + width + 8, field.y, wide, field.h)
     name = rng.choice(("green", "blue", "orange", "black"))
     body += format_div(submit, f"background:{vary_colour(name, rng)};color:#fff;border-radius:5px", button.capitalize())
@@ -452,15 +431,13 @@ def draw_form(level: int, count: int, rng: random.Random, coordinates: int) -> D
     if value:
         questions.append(SceneQuestion("read", f"What is in the {label} field?", value, seen=field))
     elif focus:
-        questions.append(
-            SceneQuestion("type", instruction, format_answer(f"I type {word}.", Type(word), coordinates), seen=field)
-        )
+        response = format_answer(f"I type {word}.", Type(word), coordinates)
+        questions.append(SceneQuestion("type", instruction, response, seen=field))
     else:
         response = format_answer(f"I click the {label} field.", Click(field.centre), coordinates)
         questions.append(SceneQuestion("field", instruction, response, (field,)))
-    return DrawnScene(
-        format_section(rng, body), questions, items, [*items, *([SceneItem(value, field)] if value else [])]
-    )
+    shown = [*items, SceneItem(value, field)] if value else items
+    return DrawnScene(format_section(rng, body), questions, items, shown)
 
 
 # All layouts. They are generic (shapes, blocks with icons, buttons, rows of settings, forms, outlines, words and

@@ -5,19 +5,8 @@ from __future__ import annotations
 import random
 from string import ascii_lowercase
 
-from flywheel.agent.actions import (
-    Action,
-    Click,
-    Drag,
-    Finished,
-    Hotkey,
-    LeftDouble,
-    Point,
-    RightSingle,
-    Scroll,
-    Type,
-    Wait,
-)
+from flywheel.agent import actions as act
+from flywheel.agent.actions import Action, Click, Drag, Finished, Hotkey, Point, Type
 from flywheel.agent.parsing.parser import serialise_action
 from flywheel.agent.prompt import format_response
 from flywheel.envs.screens import vocabulary
@@ -55,14 +44,14 @@ def ask_gesture(rng: random.Random, named: list[tuple[str, SceneItem]], coordina
 def _double_click(rng: random.Random, named: list[tuple[str, SceneItem]], coordinates: int) -> SceneQuestion:
     name, item = rng.choice(named)
     instruction = rng.choice((f"Double click the {name}.", f"Double click {name}.", f"Click the {name} twice."))
-    response = format_answer(f"I double click the {name}.", LeftDouble(item.box.centre), coordinates)
+    response = format_answer(f"I double click the {name}.", act.LeftDouble(item.box.centre), coordinates)
     return SceneQuestion("double", instruction, response, (item.box,))
 
 
 def _right_click(rng: random.Random, named: list[tuple[str, SceneItem]], coordinates: int) -> SceneQuestion:
     name, item = rng.choice(named)
     instruction = rng.choice((f"Right click the {name}.", f"Right click {name}.", f"Open the menu of the {name}."))
-    response = format_answer(f"I right click the {name}.", RightSingle(item.box.centre), coordinates)
+    response = format_answer(f"I right click the {name}.", act.RightSingle(item.box.centre), coordinates)
     return SceneQuestion("right", instruction, response, (item.box,))
 
 
@@ -72,9 +61,8 @@ def _drag(rng: random.Random, named: list[tuple[str, SceneItem]], coordinates: i
         return _double_click(rng, named, coordinates)
     where = rng.choice(("to", "into", "onto"))
     instruction = f"{rng.choice(('Drag', 'Move', 'Put'))} the {name} {where} the {other}."
-    response = format_answer(
-        f"I drag the {name} to the {other}.", Drag(item.box.centre, target.box.centre), coordinates
-    )
+    drag = Drag(item.box.centre, target.box.centre)
+    response = format_answer(f"I drag the {name} to the {other}.", drag, coordinates)
     return SceneQuestion("drag", instruction, response, (item.box, target.box))
 
 
@@ -110,17 +98,15 @@ def draw_typed_text(rng: random.Random) -> str:
 def _scroll(rng: random.Random, named: list[tuple[str, SceneItem]], coordinates: int) -> SceneQuestion:
     way = rng.choice(("up", "down", "down", "left", "right"))
     instruction = rng.choice((f"Scroll {way}.", f"Move the page {way}.", f"Scroll the page {way}."))
-    return SceneQuestion(
-        "scroll", instruction, format_answer(f"I scroll {way}.", Scroll(Point(0.5, 0.5), way), coordinates)
-    )
+    response = format_answer(f"I scroll {way}.", act.Scroll(Point(0.5, 0.5), way), coordinates)
+    return SceneQuestion("scroll", instruction, response)
 
 
 def _wait(rng: random.Random, named: list[tuple[str, SceneItem]], coordinates: int) -> SceneQuestion:
     shown = {name for name, _ in named}
     name = rng.choice([label for label in vocabulary.BUTTONS if label not in shown])
-    return SceneQuestion(
-        "wait", f"Wait for the {name} button.", format_answer(f"I wait for the {name} button.", Wait(), coordinates)
-    )
+    response = format_answer(f"I wait for the {name} button.", act.Wait(), coordinates)
+    return SceneQuestion("wait", f"Wait for the {name} button.", response)
 
 
 # Questions about a scene's elements.
@@ -144,9 +130,9 @@ def uniquely_named(items: list[SceneItem]) -> list[tuple[str, SceneItem]]:
     return [(name, found[0]) for name, found in called.items() if len(found) == 1]
 
 
-def ask_description(items: list[SceneItem], coordinates: int, limit: int = 8) -> SceneQuestion:
+def ask_description(items: list[SceneItem], coordinates: int) -> SceneQuestion:
     """Ask for a description of the whole screen, row by row: it teaches to see all of it."""
-    listed = sorted(items, key=lambda item: (int((item.box.y + item.box.h / 2) // 32), item.box.x))[:limit]
+    listed = sorted(items, key=lambda item: (int((item.box.y + item.box.h / 2) // 32), item.box.x))[:8]
     text = "; ".join(f"{item.name} {format_point(item.box.centre, coordinates)}" for item in listed)
     return SceneQuestion("describe", "Describe the screen.", text or "empty", tuple(item.box for item in listed))
 
@@ -167,10 +153,8 @@ def ask_several_steps(rng: random.Random, items: list[SceneItem], coordinates: i
     """Ask for two or three clicks, some of which the memory says are done."""
     chosen = rng.sample(items, min(len(items), rng.randint(2, 3)))
     verb = rng.choice(CLICK_VERBS)
-    if len(chosen) == 2 or rng.random() < 0.5:
-        named = " and ".join(f"the {item.name}" for item in chosen)
-    else:
-        named = ", then ".join(f"the {item.name}" for item in chosen)
+    joint = " and " if len(chosen) == 2 or rng.random() < 0.5 else ", then "
+    named = joint.join(f"the {item.name}" for item in chosen)
     done = rng.randint(0, len(chosen))
     text = f"{verb.capitalize()} {named}."
     if done:

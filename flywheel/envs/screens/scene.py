@@ -32,29 +32,28 @@ class SceneBox:
     def centre(self) -> Point:
         return Point((self.x + self.w / 2) / SCENE_SIDE, (self.y + self.h / 2) / SCENE_SIDE)
 
+    def inset(self, share: float) -> SceneBox:
+        """Return the box within this one, `share` of its width from each of its edges."""
+        edge = self.w * share
+        return SceneBox(self.x + edge, self.y + edge, self.w - 2 * edge, self.h - 2 * edge)
+
     def holds(self, point: Point) -> bool:
         """Tell whether `point` (fractions of the screen) lies in the box."""
         return self.x <= point.x * SCENE_SIDE <= self.x + self.w and self.y <= point.y * SCENE_SIDE <= self.y + self.h
 
-    def overlaps(self, other: SceneBox, gap: float = 4) -> bool:
-        """Tell whether the box `other` is nearer than `gap` pixels in both directions."""
-        return (
-            self.x < other.x + other.w + gap
-            and other.x < self.x + self.w + gap
-            and self.y < other.y + other.h + gap
-            and other.y < self.y + self.h + gap
-        )
+    def overlaps(self, other: SceneBox) -> bool:
+        """Tell whether the box `other` is nearer than 4 pixels in both directions."""
+        across = self.x < other.x + other.w + 4 and other.x < self.x + self.w + 4
+        return across and self.y < other.y + other.h + 4 and other.y < self.y + self.h + 4
 
 
 @dataclass(frozen=True)
 class SceneQuestion:
     """Hold a question about a scene, with its answer.
 
-    skill: what it tests.
-
-    boxes: of the things that the response's points mean, in their order: a click, the ends of a drag must lie in them.
-    seen: of the thing that a response without points is read from. copied: what the response repeats of the
-    instruction.
+    skill: what it tests. boxes: of the things that the response's points mean, in their order: a click, the ends of a
+    drag must lie in them. seen: of the thing that a response without points is read from. copied: what the response
+    repeats of the instruction.
     """
 
     skill: str
@@ -219,12 +218,8 @@ def scatter_boxes(rng: random.Random, sizes: list[tuple[float, float]]) -> dict[
     placed: dict[int, SceneBox] = {}
     for number, (w, h) in enumerate(sizes):
         for _ in range(60):
-            box = SceneBox(
-                EDGE + rng.random() * (SCENE_SIDE - 2 * EDGE - w),
-                EDGE + rng.random() * (SCENE_SIDE - 2 * EDGE - h),
-                w,
-                h,
-            )
+            x, y = (EDGE + rng.random() * (SCENE_SIDE - 2 * EDGE - side) for side in (w, h))
+            box = SceneBox(x, y, w, h)
             if not any(box.overlaps(other) for other in placed.values()):
                 placed[number] = box
                 break

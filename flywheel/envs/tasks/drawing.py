@@ -8,18 +8,22 @@ import functools
 import hashlib
 import itertools
 import json
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from flywheel.agent.actions import Hotkey
 from flywheel.config import Settings
+from flywheel.config.workspace import Workspace
 from flywheel.envs import registry
 from flywheel.envs.base import Task, TaskSuite, TaskTemplate
 from flywheel.envs.browser.pages import manifest, packages
 from flywheel.envs.browser.pages.manifest import PAGE_VERIFIER, PageManifest, load_page_manifests
-from flywheel.utils.errors import BadInput, EnvError, did_you_mean, errors_of_setting
+from flywheel.utils.errors import BadInput, DataError, EnvError, did_you_mean, errors_of_setting
+from flywheel.utils.files import write_json
 
 # Templates: which of a suite are used (`synthesis.excluded_templates`), and which of these are held out of training
 # (`synthesis.held_out`), so that generalisation can be told from memorisation.
@@ -46,11 +50,8 @@ def held_out_templates(settings: Settings, world: TaskSuite) -> frozenset[str]:
     chosen = settings.synthesis.held_out
     if not isinstance(chosen, float | int):
         return _templates_of_world(chosen, world, "held_out")
-    there = [
-        name
-        for name, spec in list_templates(settings, world).items()
-        if not spec.max_steps.keys().isdisjoint(settings.synthesis.levels)
-    ]
+    levels = set(settings.synthesis.levels)
+    there = [name for name, spec in list_templates(settings, world).items() if levels & spec.max_steps.keys()]
     if len(there) < _MIN_TEMPLATES or not chosen:
         return frozenset()
     ranked = sorted(there, key=lambda template: hashlib.sha256(f"{world.name}/{template}".encode()).digest())
@@ -62,9 +63,9 @@ def is_held_out(settings: Settings, task: Task) -> bool:
 
     Raises BadInput for a name in the settings that no suite has.
     """
-    return task.world in registry.list_task_suites() and task.template in held_out_templates(
-        settings, registry.get_task_suite(task.world)
-    )
+    if task.world not in registry.list_task_suites():
+        return False
+    return task.template in held_out_templates(settings, registry.get_task_suite(task.world))
 
 
 def _templates_of_world(names: Iterable[str], world: TaskSuite, parameter: str) -> frozenset[str]:
@@ -77,14 +78,12 @@ def _split_template_name(name: str, parameter: str) -> tuple[str, str]:
     world, _, template = name.partition("/")
     there = registry.get_task_suite(world).templates if world in registry.list_task_suites() else {}
     if template not in there:
-        raise BadInput(
-            f"no template is called {name!r}",
-            where=f"synthesis.{parameter}",
-            fix=f"of world {world}, {did_you_mean(template, there)}"
-            if there
-            else "write world/template, such as settings/size; of worlds, "
-            + did_you_mean(world, registry.list_task_suites()),
-        )
+        if there:
+            fix = f"of world {world}, {did_you_mean(template, there)}"
+        else:
+            known = did_you_mean(world, registry.list_task_suites())
+            fix = f"write world/template, such as settings/size; of worlds, {known}"
+        raise BadInput(f"no template is called {name!r}", where=f"synthesis.{parameter}", fix=fix)
     return world, template
 
 
@@ -102,23 +101,25 @@ def make_page_task(manifest: PageManifest, variant: str, seed: int, split: str, 
     one that the manifest names. Raises BadInput for packages that are not fetched, where the manifest gives no checksum
     of theirs.
     """
-    params = {"variant": variant, "seed": seed}
-    identity = json.dumps([manifest.name, variant, manifest.level, seed])
     return Task(
-        task_id="k" + hashlib.sha256(identity.encode()).hexdigest()[:15],
+        task_id=_hash_task_id(manifest.name, variant, manifest.level, seed),
         domain=domain or manifest.domain,
         world=manifest.name,
         template=variant,
         level=manifest.level,
         seed=seed,
         instruction=manifest.instruct(variant),
-        params=params,
+        params={"variant": variant, "seed": seed},
         max_steps=manifest.max_steps,
         split=split,
         verifier=PAGE_VERIFIER,
         threshold=1.0,
         checksum=page_checksum(manifest),
     )
+
+
+def _hash_task_id(*content: Any) -> str:
+    return "k" + hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:15]
 
 
 def page_checksum(manifest: PageManifest) -> str:
@@ -184,7 +185,7 @@ def make_tasks(
 
     split: train, eval or gate. root: the workspace, for synthesis.worlds and synthesis.manifests; None: the current
     folder. opened: with synthesis.level_unlock_success, the highest level of training tasks by suite; absent: its
-    lowest (`curriculum.py`). The same arguments give the same tasks; instructions that pages give are "".
+    lowest. The same arguments give the same tasks; instructions that pages give are "".
 
     Train tasks are new in each iteration. synthesis.fixed_template_fraction of a suite's are of the same templates and
     levels in each, so that iterations can be compared; the others go on where the iteration before it stopped. Eval
@@ -205,24 +206,14 @@ def make_tasks(
         count = settings.promotion.tasks
         return _draw(settings, "eval", f"gate {iteration}", count, is_reserved, root, iteration, passing=True)
     held = {task_content(task) for task in make_tasks(settings, 0, "eval", root)}
-    turn = max(iteration - 1, 0)
 
     def fit(task: Task) -> bool:
         return task_content(task) not in held and not is_reserved(task)
 
-    synthesis, stream = settings.synthesis, f"train {iteration}"
-    above = (opened or {}) if synthesis.level_unlock_success else None
-    return _draw(
-        settings,
-        split,
-        stream,
-        synthesis.train_tasks,
-        fit,
-        root,
-        turn,
-        repeated=synthesis.fixed_template_fraction,
-        opened=above,
-    )
+    count, turn = settings.synthesis.train_tasks, max(iteration - 1, 0)
+    above = (opened or {}) if settings.synthesis.level_unlock_success else None
+    repeated = settings.synthesis.fixed_template_fraction
+    return _draw(settings, split, f"train {iteration}", count, fit, root, turn, repeated=repeated, opened=above)
 
 
 def fresh_tasks(settings: Settings, iteration: int, count: int, root: Path | None = None) -> list[Task]:
@@ -262,10 +253,10 @@ def _draw(
 ) -> list[Task]:
     """`count` different tasks that fit, turn by turn over domains, their worlds, and the worlds' slots.
 
-    turn: how often as many were drawn before: a world with more slots than tasks goes on where it was. repeated: the
-    share of a world's tasks whose slots are the same in each turn. passing: a slot of which none fits is passed over,
-    and fewer tasks drawn where none is left; else that is an error. opened: the highest level by world; absent: its
-    lowest. None: all. A world whose tasks are there once has them drawn once, and gives fewer where none is left.
+    turn: how often as many were drawn before. repeated: the share of a world's tasks whose slots are the same in each
+    turn. passing: a slot of which none fits is passed over, and fewer tasks drawn where none is left; else that is an
+    error, but for a world whose tasks are there once. opened: the highest level by world; absent: its lowest. None:
+    all.
     """
     turns = _turns(settings, split, root, opened)
     places = []  # of each task: its domain's number, and its world's in the domain
@@ -299,10 +290,10 @@ def _draw(
             if task is not None:
                 taken.add(task_content(task))
                 drawn.append(task)
-                if (passing and isinstance(world, PageManifest) and not world.seeded) or _once(world):
+                if (passing and isinstance(world, PageManifest) and not world.seeded) or world.once:
                     empty.add((world.name, slot))  # the same task under every seed: it speaks once
                 break
-            if not passing and not _once(world):
+            if not passing and not world.once:
                 raise BadInput(
                     f"world {world.name}, template {slot[0]}, level {slot[1]} has too few different tasks",
                     where=f"synthesis.{split}_tasks",
@@ -312,14 +303,10 @@ def _draw(
     return drawn
 
 
-def _once(world: TaskSuite | PageManifest) -> bool:
-    return isinstance(world, TaskSuite) and world.once
-
-
 def _in_turn(slots: list[Slot], tasks: int, repeated: float, turn: int, rising: bool) -> Iterator[Slot]:
-    """The slots that a world's tasks take, where it has `tasks` a turn: first those of every turn, then where the turn
-    before stopped. rising: those of every turn are of the lowest level, which is open from the beginning, and the
-    others of the levels above it as soon as one is open."""
+    """The slots that a world's tasks take, `tasks` a turn: first those of every turn, then where the turn before
+    stopped. rising: those of every turn are of the lowest level, the others of the levels above as soon as one is open.
+    """
     lowest = min(level for _, level in slots)
     always = [slot for slot in slots if slot[1] == lowest] if rising else slots
     others = (rising and [slot for slot in slots if slot[1] > lowest]) or slots
@@ -342,9 +329,8 @@ def _turns(
         if slots:
             turns.append((domain, slots))
     if not turns:
-        raise BadInput(
-            "no world is named", where="synthesis.domains", fix=f"known are {', '.join(registry.list_task_suites())}"
-        )
+        fix = f"known are {', '.join(registry.list_task_suites())}"
+        raise BadInput("no world is named", where="synthesis.domains", fix=fix)
     return turns
 
 
@@ -359,12 +345,9 @@ def group_by_domain(
     domains = settings.synthesis.domains
     named = {name: domain for domain, names in domains.items() for name in names}
     for name in named.keys() - manifests.keys() - set(registry.list_task_suites()):
-        raise BadInput(
-            f"no world is called {name!r}",
-            where=f"synthesis.domains.{named[name]}",
-            fix=did_you_mean(name, (*registry.list_task_suites(), *manifests))
-            + "; third-party pages stand in synthesis.manifests too",
-        )
+        known = did_you_mean(name, (*registry.list_task_suites(), *manifests))
+        fix = f"{known}; third-party pages stand in synthesis.manifests too"
+        raise BadInput(f"no world is called {name!r}", where=f"synthesis.domains.{named[name]}", fix=fix)
     for name, page in manifests.items():
         if named.setdefault(name, page.domain) not in domains:
             raise BadInput(
@@ -396,11 +379,8 @@ def _slots(settings: Settings, world: TaskSuite, split: str, opened: Mapping[str
                 fix=f"take out one of {', '.join(sorted(apart))}",
             )
         if not list_templates(settings, world):
-            raise BadInput(
-                f"world {world.name} has no template that is asked",
-                where="synthesis.excluded_templates",
-                fix="name fewer",
-            )
+            what = f"world {world.name} has no template that is asked"
+            raise BadInput(what, where="synthesis.excluded_templates", fix="name fewer")
         raise BadInput(
             f"world {world.name} has no level of {settings.synthesis.levels} to train on",
             where="synthesis.levels",
@@ -453,9 +433,8 @@ def make_task(
     budget = world.budget(template, level)
     params = world.draw(template, level, seed)
     spec = world.templates[template]
-    identity = json.dumps([world.name, template, level, seed, params], sort_keys=True)
     return Task(
-        task_id="k" + hashlib.sha256(identity.encode()).hexdigest()[:15],
+        task_id=_hash_task_id(world.name, template, level, seed, params),
         domain=domain or world.domain,
         world=world.name,
         template=template,
@@ -552,3 +531,75 @@ def _check_levels(settings: Settings, worlds: Sequence[TaskSuite]) -> None:
                 where="synthesis.levels",
                 fix=f"known are {', '.join(map(str, levels))}",
             )
+
+
+# Levels (`synthesis.level_unlock_success`): the next one of a suite opens where the model solves the current one often
+# enough. `iterations/NNN/levels.json` is {"open": {world: level}}, for the tasks of the iteration after it. A suite
+# that it does not name begins with its lowest level; a level that is open stays so.
+
+_FEWEST = 4  # trajectories of a level that must have been judged before it opens the next
+
+
+def read_open_levels(ws: Workspace, iteration: int) -> dict[str, int]:
+    """Read the highest open level of each suite after an iteration; a suite that is absent begins with its lowest.
+
+    Raises DataError for a file that is missing or damaged.
+    """
+    path = ws.levels(iteration)
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))["open"]
+        return {str(world): int(level) for world, level in found.items()}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise DataError(
+            f"not the open levels of worlds: {error!r}", where=ws.relative(path), fix="restore it from git"
+        ) from error
+
+
+def write_open_levels(ws: Workspace, iteration: int, found: Mapping[str, int]) -> None:
+    """Write the highest open level of each suite after `iteration` to its `levels.json`, which is replaced.
+
+    found: level by suite. Raises DiskFull.
+    """
+    write_json(ws.levels(iteration), {"open": dict(sorted(found.items()))})
+
+
+def lowest_level(settings: Settings, world: str) -> int:
+    """Return the lowest of the levels asked for that a suite has; of all of its levels, where it has none of those."""
+    own = set(registry.get_task_suite(world).levels)
+    return min(own & set(settings.synthesis.levels) or own)
+
+
+def is_above_open_level(settings: Settings, opened: Mapping[str, int], task: Task) -> bool:
+    """Tell whether a task is of a level that is not open yet in its suite.
+
+    False where all are open (`synthesis.level_unlock_success` is 0), and for a task of no suite, which has no levels.
+    opened: highest open level by suite; absent: its lowest.
+    """
+    if not settings.synthesis.level_unlock_success or task.world not in registry.list_task_suites():
+        return False
+    return task.level > opened.get(task.world, lowest_level(settings, task.world))
+
+
+def raise_open_levels(
+    settings: Settings, before: Mapping[str, int], outcomes: Iterable[tuple[Task, bool]]
+) -> dict[str, int]:
+    """Return the open levels after an iteration: by suite the highest one, which rises by one at most.
+
+    before: those that its tasks were made of; suites without outcomes keep theirs. outcomes: of each of its judged
+    trajectories, the task and V. The next level opens where four or more trajectories of the highest open one were
+    judged, and at least synthesis.level_unlock_success of them solved their task; where that is 0 all are open.
+    """
+    judged: dict[tuple[str, int], list[bool]] = defaultdict(list)
+    for task, solved in outcomes:
+        judged[task.world, task.level].append(solved)
+    found = {}
+    for world in sorted({world for world, _ in judged} & set(registry.list_task_suites())):
+        levels = sorted(set(registry.get_task_suite(world).levels) & set(settings.synthesis.levels))
+        found[world] = (
+            before.get(world, lowest_level(settings, world)) if settings.synthesis.level_unlock_success else levels[-1]
+        )
+        verdicts = judged[world, found[world]]
+        enough = len(verdicts) >= _FEWEST and sum(verdicts) >= settings.synthesis.level_unlock_success * len(verdicts)
+        if enough:
+            found[world] = dict(pairwise(levels)).get(found[world], found[world])
+    return {**before, **found}

@@ -22,6 +22,7 @@ from flywheel.utils.errors import EnvError
 # Rendering: many scenes at once, as one sheet in one Chromium page, cut up afterwards.
 
 SHEET_COLUMNS = 8  # scenes across a sheet
+_TIMEOUT_MS = 30_000
 
 SHEET_STYLE = f"""<!doctype html><style>
 * {{ box-sizing: border-box; margin: 0; }}
@@ -40,8 +41,8 @@ class SceneRenderer:
     Raises EnvError where the browser cannot be started or dies.
     """
 
-    def __init__(self, executable: str, timeout_s: float = 30) -> None:
-        self._executable, self._timeout = executable, timeout_s * 1000
+    def __init__(self, executable: str) -> None:
+        self._executable = executable
 
     def __enter__(self) -> SceneRenderer:
         from playwright.sync_api import Error, sync_playwright  # takes a tenth of a second
@@ -49,7 +50,7 @@ class SceneRenderer:
         self._playwright = sync_playwright().start()
         try:
             self._browser = self._playwright.chromium.launch(
-                executable_path=self._executable, args=["--no-sandbox", "--disable-gpu"], timeout=self._timeout
+                executable_path=self._executable, args=["--no-sandbox", "--disable-gpu"], timeout=_TIMEOUT_MS
             )
             self._page = self._browser.new_page(
                 viewport={"width": SHEET_COLUMNS * SCENE_SIDE, "height": SHEET_COLUMNS * SCENE_SIDE}
@@ -75,8 +76,8 @@ class SceneRenderer:
         from playwright.sync_api import Error
 
         try:
-            self._page.set_content(SHEET_STYLE + "".join(scene.html for scene in scenes), timeout=self._timeout)
-            png = self._page.screenshot(timeout=self._timeout)
+            self._page.set_content(SHEET_STYLE + "".join(scene.html for scene in scenes), timeout=_TIMEOUT_MS)
+            png = self._page.screenshot(timeout=_TIMEOUT_MS)
         except Error as error:
             raise EnvError(f"a sheet of general screens was not drawn: {error}") from None
         pixels = np.asarray(Picture.open(io.BytesIO(png)).convert("RGB"))
@@ -124,7 +125,12 @@ def make_grounding_examples(n: int, seed: int, settings: Settings) -> list[Groun
     # A thread of its own: the renderer must not run on a thread with an event loop.
     with ThreadPoolExecutor(1) as pool:
         screens = pool.submit(_screens, drawn, str(chromium.find_chromium(settings.sandbox))).result()
-    return [_sample(screens[number], question) for number, question in questions]
+    examples = []
+    for number, asked in questions:
+        png = screens[number]
+        digest = hashlib.sha256(png + asked.instruction.encode() + asked.response.encode()).hexdigest()
+        examples.append(GroundingExample(f"g{digest[:19]}", asked.skill, png, asked.instruction, asked.response))
+    return examples
 
 
 def _screens(drawn: list[layouts.Scene], executable: str) -> list[bytes]:
@@ -137,8 +143,3 @@ def encode_png(pixels: np.ndarray) -> bytes:
     out = io.BytesIO()
     Picture.fromarray(pixels).save(out, format="PNG", compress_level=1)
     return out.getvalue()
-
-
-def _sample(png: bytes, question: layouts.SceneQuestion) -> GroundingExample:
-    name = hashlib.sha256(png + question.instruction.encode() + question.response.encode()).hexdigest()
-    return GroundingExample(f"g{name[:19]}", question.skill, png, question.instruction, question.response)

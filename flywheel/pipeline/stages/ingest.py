@@ -12,7 +12,7 @@ from typing import Any
 
 from flywheel.config import Settings
 from flywheel.config.workspace import Workspace
-from flywheel.envs.tasks import curriculum
+from flywheel.envs.tasks import drawing
 from flywheel.pipeline import stage_io
 from flywheel.pipeline.artifacts import Record
 from flywheel.pipeline.stage import Stage, StageContext, StageResult
@@ -47,14 +47,14 @@ def deferral_rule(ws: Workspace, settings: Settings, iteration: int) -> selectio
     """
     if not settings.synthesis.level_unlock_success:
         return None
-    opened = curriculum.read_open_levels(ws, iteration - 1)
+    opened = drawing.read_open_levels(ws, iteration - 1)
 
     def ahead(folder: Path) -> bool:
         try:
             _, task = load_session_meta(folder)
         except DataError:  # it has its turn, and is told then
             return False
-        return curriculum.is_above_open_level(settings, opened, task)
+        return drawing.is_above_open_level(settings, opened, task)
 
     return ahead
 

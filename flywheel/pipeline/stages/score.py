@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from flywheel.envs.tasks import curriculum
+from flywheel.envs.tasks import drawing
 from flywheel.envs.verdict import Verdict, verdicts_from_rows
 from flywheel.pipeline import stage_io
 from flywheel.pipeline.artifacts import Partition, Record
@@ -110,8 +110,8 @@ def _finish(ctx: StageContext, folder: Path, result: dict) -> StageResult:
     for domain in (metrics.ALL_DOMAINS, *ctx.settings.synthesis.domains):
         chosen = [v for task, v in known if domain in (metrics.ALL_DOMAINS, task.domain)]
         figures.append(metrics.fraction_metric_row("p_v1", sum(chosen), len(chosen), domain=domain))
-    opened = curriculum.raise_open_levels(ctx.settings, curriculum.read_open_levels(ctx.ws, ctx.iteration - 1), known)
-    curriculum.write_open_levels(ctx.ws, ctx.iteration, opened)
+    opened = drawing.raise_open_levels(ctx.settings, drawing.read_open_levels(ctx.ws, ctx.iteration - 1), known)
+    drawing.write_open_levels(ctx.ws, ctx.iteration, opened)
     share = figures[0]["value"]
     summary = {"scored": len(verdicts), "P(V=1)": "none" if share is None else f"{share:.3f}"}
     unjudged = [verdict for verdict in verdicts.values() if verdict.v is None]

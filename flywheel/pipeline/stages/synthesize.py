@@ -8,7 +8,7 @@ from flywheel.envs import registry
 from flywheel.envs.base import Task
 from flywheel.envs.browser.pages.manifest import load_page_manifests
 from flywheel.envs.router import open_environments
-from flywheel.envs.tasks import curriculum, drawing
+from flywheel.envs.tasks import drawing
 from flywheel.envs.tasks.drawing import make_tasks, task_to_row
 from flywheel.envs.tasks.grounding import make_grounding_examples
 from flywheel.pipeline import stage_io
@@ -31,7 +31,7 @@ def _pages(ctx: StageContext) -> dict:
 
 
 def _work(ctx: StageContext, folder: Path) -> dict:
-    opened = curriculum.read_open_levels(ctx.ws, ctx.iteration - 1)
+    opened = drawing.read_open_levels(ctx.ws, ctx.iteration - 1)
     tasks = [
         task
         for split in ("train", "eval")

@@ -416,6 +416,8 @@ _ASKED_S = 1.0  # for the browser to say which input wants a file
 _ROW, _EDGE = 20, 6  # pixels
 _INK, _PAPER, _BAR, _CHOSEN = "#202124", "#ffffff", "#e8eaed", "#c2dbff"
 _PARTIAL_DOWNLOAD = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}(\.\w+)?")  # a download, until it has come
+# The input hears of it, as it does of a browser's own chooser.
+_CANCEL_FUNCTION = "function () { this.dispatchEvent(new Event('cancel', {bubbles: true})) }"
 _QUOTED = re.compile(r'"([^"]*)"')
 
 
@@ -427,9 +429,7 @@ class FileChooser:
 
     def __init__(self, width: int, height: int) -> None:
         self._width, self._height = width, height
-        self._asked: tuple[BrowserPage, Mapping[str, Any]] | None = (
-            None  # by which page, and what the browser says of it
-        )
+        self._asked: tuple[BrowserPage, Mapping[str, Any]] | None = None  # by which page, and what the browser says
         self._page: BrowserPage | None = None
         self._document = 0  # of the page, by its number
         self._input = 0  # the protocol's number of the node
@@ -467,7 +467,7 @@ class FileChooser:
         self._page, self._document, self._input = page, page.arrivals, params["backendNodeId"]
         self._many = params["mode"] == "selectMultiple"
         self._files = list_session_files(folders)
-        accept = await self._accepted(page)
+        accept = await _call_on_node(page, self._input, "function () { return this.accept }") or ""
         self._listed = [name for name in self._files if accepts_file(accept, name)]
         what = "files" if self._many else "a file"
         names = ", ".join(self._listed[:10]) + ("..." if len(self._listed) > 10 else "")
@@ -496,7 +496,7 @@ class FileChooser:
                 page, number = self._page, self._input
                 self.close()
                 with contextlib.suppress(CdpCommandError):  # the node is gone
-                    await _send_cancel_event(page, number)
+                    await _call_on_node(page, number, _CANCEL_FUNCTION)
                 return ""
             case act.Hotkey(("backspace",)):
                 self._typed = self._typed[:-1]
@@ -544,11 +544,6 @@ class FileChooser:
         except CdpCommandError:  # the node is gone
             return "the page wants no file any more"
         return ""
-
-    async def _accepted(self, page: BrowserPage) -> str:
-        node = await page.send("DOM.resolveNode", {"backendNodeId": self._input})
-        found = {"objectId": node["object"]["objectId"], "functionDeclaration": "function () { return this.accept }"}
-        return (await page.send("Runtime.callFunctionOn", found))["result"].get("value") or ""
 
     # -- drawing --------------------------------------------------------------------------------------------------
     def drawn(self, screen: bytes) -> bytes:
@@ -598,11 +593,10 @@ def accepts_file(accept: str, name: str) -> bool:
     )
 
 
-async def _send_cancel_event(page: BrowserPage, number: int) -> None:
-    """The input hears of it, as it does of a browser's own chooser."""
+async def _call_on_node(page: BrowserPage, number: int, function: str) -> Any:
     node = await page.send("DOM.resolveNode", {"backendNodeId": number})
-    tell = "function () { this.dispatchEvent(new Event('cancel', {bubbles: true})) }"
-    await page.send("Runtime.callFunctionOn", {"objectId": node["object"]["objectId"], "functionDeclaration": tell})
+    call = {"objectId": node["object"]["objectId"], "functionDeclaration": function}
+    return (await page.send("Runtime.callFunctionOn", call))["result"].get("value")
 
 
 def _fit_text(text: str, font: Any, width: float) -> str:

@@ -18,10 +18,38 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 from flywheel.envs.browser.driver.cdp import BrowserLink
-from flywheel.envs.browser.page_source import Origin
 from flywheel.utils.local_ports import bind_free_port
+
+# What a session may reach: prefixes of addresses, for navigation, and their origins.
+
+Origin = tuple[str, int]  # host, as a browser writes it, and port
+_PORTS = {"http": 80, "https": 443}
+
+
+def is_within_prefixes(url: str, allowed: tuple[str, ...]) -> bool:
+    """Tell whether an address lies under one of the prefixes `allowed`.
+
+    url: the address. A prefix without a path is that origin, not a longer name that begins like it.
+    """
+    for prefix in allowed:
+        scheme, _, rest = prefix.partition("://")
+        whole = prefix if "/" in rest else f"{scheme}://{rest}/"
+        if url.startswith(whole) or url == prefix:
+            return True
+    return False
+
+
+def list_allowed_origins(allowed: tuple[str, ...]) -> frozenset[Origin]:
+    """List hosts and ports of the address prefixes `allowed`."""
+    parts = [urlsplit(prefix) for prefix in allowed]
+    found = {(part.netloc.rpartition("@")[2], part.hostname, part.port or _PORTS.get(part.scheme, 0)) for part in parts}
+    return frozenset((f"[{host}]" if netloc.startswith("[") else host, port) for netloc, host, port in found if host)
+
+
+# The proxy, which admits a session to its own origins and nothing else.
 
 _MAX_HEAD_BYTES = 256 * 1024  # bytes of a request's head
 _CONNECT_S = 20.0
@@ -42,7 +70,7 @@ class SessionProxy:
         self.tell = tell
         self.address = ""  # as Chromium wants it
         self._server: asyncio.Server | None = None
-        self._callers: set[_ProxyCaller] = set()
+        self.callers: set[_ProxyCaller] = set()
 
     async def start(self) -> None:
         listener = bind_free_port()
@@ -54,14 +82,8 @@ class SessionProxy:
         self.origins = frozenset()
         if self._server is not None:
             self._server.close()
-        for caller in list(self._callers):
+        for caller in list(self.callers):
             caller.end()
-
-    def came(self, caller: _ProxyCaller) -> None:
-        self._callers.add(caller)
-
-    def went(self, caller: _ProxyCaller) -> None:
-        self._callers.discard(caller)
 
 
 class _ProxyEnd(asyncio.Protocol):
@@ -109,11 +131,11 @@ class _ProxyCaller(_ProxyEnd):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        self._proxy.came(self)
+        self._proxy.callers.add(self)
 
     def connection_lost(self, error: Exception | None) -> None:
         super().connection_lost(error)
-        self._proxy.went(self)
+        self._proxy.callers.discard(self)
         if self._opening is not None:
             self._opening.cancel()
 

@@ -15,8 +15,8 @@ from flywheel.agent import actions as act
 from flywheel.agent.actions import Action, Point
 from flywheel.envs import keyboard
 from flywheel.envs.browser.driver.cdp import ignore_answer
+from flywheel.envs.browser.driver.context import is_within_prefixes
 from flywheel.envs.browser.driver.page import BrowserPage
-from flywheel.envs.browser.page_source import is_within_prefixes
 from flywheel.envs.keyboard import SHIFT, Key
 
 PixelPoint = tuple[float, float]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from flywheel.envs.browser.driver.cdp import BrowserLink, CdpCommandError, crop_png, ignore_answer
-from flywheel.envs.browser.page_source import is_within_prefixes
+from flywheel.envs.browser.driver.context import is_within_prefixes
 from flywheel.utils.errors import EnvError
 
 # The JavaScript that runs in pages: ahead of a document's or worker's own scripts, and the pickers.
@@ -23,38 +23,20 @@ from flywheel.utils.errors import EnvError
 _HERE = Path(__file__).parent / "scripts"
 
 # In order: a later part may replace what an earlier one defined.
-_DOCUMENT_PARTS = (
-    "builtins",
-    "core",
-    "clock",
-    "chance",
-    "dialogs",
-    "gestures",
-    "navigation",
-    "requests",
-    "loads",
-    "threads",
-    "workers",
-    "settling",
-    "shadow_trees",
-    "animations",
-    "frames",
-    "advance",
-    "native_controls",
-    "observe",
-    "checkpoints",
-    "clipboard",
-    "install",
-)
-_PICKER_PARTS = ("style", "common", "list", "calendar", "times", "colour", "show")
+_DOCUMENT_PARTS = """
+    builtins core clock chance dialogs gestures navigation requests loads threads workers settling shadow_trees
+    animations frames advance native_controls observe checkpoints clipboard install
+"""
+_PICKER_PARTS = "style common list calendar times colour show"
 
 
 def _read_script(path: str) -> str:
     return (_HERE / path).read_text(encoding="utf-8")
 
 
-def _join_scripts(folder: str, parts: tuple[str, ...]) -> str:
-    return "".join(['(() => {\n"use strict";\n', *(_read_script(f"{folder}/{part}.js") for part in parts), "})();\n"])
+def _join_scripts(folder: str, parts: str) -> str:
+    texts = (_read_script(f"{folder}/{part}.js") for part in parts.split())
+    return "".join(['(() => {\n"use strict";\n', *texts, "})();\n"])
 
 
 # `CONFIG` in the first two is replaced for each page and worker (`page.py`).

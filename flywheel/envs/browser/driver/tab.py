@@ -16,7 +16,7 @@ from flywheel.envs import keyboard
 from flywheel.envs.base import LatestPicture
 from flywheel.envs.browser.driver.browser_ui import CoverPage, Dialogs, FileChooser, FindBar
 from flywheel.envs.browser.driver.cdp import BrowserLink, CdpCommandError, ignore_answer
-from flywheel.envs.browser.driver.context import BrowserContext
+from flywheel.envs.browser.driver.context import BrowserContext, is_within_prefixes, list_allowed_origins
 from flywheel.envs.browser.driver.input import InputDriver, PassPageTime, TouchDriver
 from flywheel.envs.browser.driver.page import (
     EMPTY_ADDRESSES,
@@ -27,7 +27,7 @@ from flywheel.envs.browser.driver.page import (
     SessionNotes,
 )
 from flywheel.envs.browser.driver.pickers import FormPickers
-from flywheel.envs.browser.page_source import LoginSteps, is_within_prefixes, list_allowed_origins
+from flywheel.envs.browser.page_source import LoginSteps
 from flywheel.utils.errors import EnvError, EnvTimeout
 
 _SCREENCAST_FORMAT = {"format": "jpeg", "quality": 80}
@@ -104,7 +104,6 @@ class Screencast:
             page.post("Page.startScreencast", _SCREENCAST_FORMAT)
 
 
-_CHUNK_MS = 5000.0  # page time passed by one call
 _ACTION_MS = 200.0  # page time that an action may take
 _CLOSE_S = 5.0  # for the browser to let go of a context
 
@@ -338,13 +337,6 @@ class BrowserTab:
             if self.bar.open(self.page) and not self.dialogs.open:
                 self.screen = await self.bar.onto(self.screen)
         return await self.dialogs.screenshot(self.screen, self.size) if self.dialogs.open else self.screen
-
-    async def advance(self, ms: float) -> dict[str, Any]:
-        """Pass `ms` of page time, far faster than it is real, and return what is seen at the end."""
-        while ms > _CHUNK_MS:
-            await self.observe(_CHUNK_MS)
-            ms -= _CHUNK_MS
-        return await self.observe(ms)
 
     async def evaluate(self, expression: str) -> Any:
         """Evaluate the JavaScript `expression` in the page that is seen; None where it opens a dialog.

@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 from urllib.parse import urlsplit
 
 import yaml
@@ -66,11 +66,10 @@ def parse_manifest_file(path: Path) -> dict[str, Any]:
     """Parse a manifest's file, YAML or JSON. Raises BadInput where it cannot be read, or a name stands twice."""
     try:
         text = path.read_text(encoding="utf-8")
-        raw = (
-            json.loads(text, object_pairs_hook=_refuse_duplicates)
-            if path.suffix == ".json"
-            else yaml.load(text, _UniqueKeyLoader)
-        )
+        if path.suffix == ".json":
+            raw = json.loads(text, object_pairs_hook=_refuse_duplicates)
+        else:
+            raw = yaml.load(text, _UniqueKeyLoader)
     except FileNotFoundError:
         raise BadInput("no such manifest", where=path, fix="check the path") from None
     except (OSError, UnicodeDecodeError) as error:
@@ -133,6 +132,7 @@ def describe_manifest_fault(fault: dict[str, Any], known: Sequence[str]) -> str:
 
 Expression = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=10_000)]
 Words = Annotated[tuple[str, ...], Field(min_length=1)]  # a command: no shell reads it
+Side = Annotated[int, Field(ge=64, le=4096)]  # pixels
 Local = Annotated[str, StringConstraints(pattern=r"^/")]  # an address of the page's own server, without its origin
 Variable = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 Requirement = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]+(\[[A-Za-z0-9,._-]+\])?==[A-Za-z0-9.+!]+$")]
@@ -183,21 +183,14 @@ def _reading_form(value: Any) -> str | None:
 
 
 OutsideReading = CommandOutput | DatabaseValue | ServerAnswer  # read by us, out of the reach of the page's scripts
-Reading = Annotated[
-    Annotated[Expression, Tag("text")]
-    | Annotated[CommandOutput, Tag("command")]
+_Tagged = (
+    Annotated[CommandOutput, Tag("command")]
     | Annotated[DatabaseValue, Tag("sqlite")]
-    | Annotated[ServerAnswer, Tag("address")],
-    Discriminator(_reading_form),
-]
-Instruction = Annotated[
-    Annotated[str, Tag("text")]
-    | Annotated[PageExpression, Tag("expression")]
-    | Annotated[CommandOutput, Tag("command")]
-    | Annotated[DatabaseValue, Tag("sqlite")]
-    | Annotated[ServerAnswer, Tag("address")],
-    Discriminator(_reading_form),
-]
+    | Annotated[ServerAnswer, Tag("address")]
+)
+Reading = Annotated[Annotated[Expression, Tag("text")] | _Tagged, Discriminator(_reading_form)]
+_Told = Annotated[str, Tag("text")] | Annotated[PageExpression, Tag("expression")]
+Instruction = Annotated[_Told | _Tagged, Discriminator(_reading_form)]
 
 
 class ServerSpec(ManifestPart):
@@ -210,9 +203,8 @@ class ServerSpec(ManifestPart):
     command: Words
     folder: str = ""  # copied for each session; relative to the manifest. Empty: an empty one
     setup: tuple[Words, ...] = ()  # commands that are run in the session's folder before
-    packages: tuple[
-        Requirement, ...
-    ] = ()  # of PyPI, which `flywheel env page fetch` installs in an environment of its own
+    # Of PyPI, which `flywheel env page fetch` installs in an environment of its own.
+    packages: tuple[Requirement, ...] = ()
     environment: dict[Variable, str] = {}  # nothing of ours is handed on but PATH
     ready: Local = "/"  # it has started when this address answers
     start_s: float = Field(60, gt=0, le=600)  # deadline of copy, setup and start
@@ -266,6 +258,7 @@ PackageName = Annotated[str, StringConstraints(pattern=_PACKAGE_PATTERN)]
 class PageManifest(ManifestPart):
     """Describe one page and its tasks. What is left out has the default beside it."""
 
+    once: ClassVar[bool] = False  # as of a TaskSuite
     name: Name  # the tasks' `world`
     title: str = Field(min_length=1)
     domain: Name = "sites"  # unless synthesis.domains names it in another
@@ -297,7 +290,7 @@ class PageManifest(ManifestPart):
     follow: bool | None = None  # read on pages that the first one leads to, too; none: unless reset is JavaScript
     # How it is played.
     origins: tuple[str, ...] = ()  # more origins that navigation may not leave, such as https://example.org
-    viewport: tuple[int, int] | None = None  # width, height; none: the settings' own
+    viewport: tuple[Side, Side] | None = None  # width, height; none: the settings' own
     max_steps: int = Field(ge=1, le=10_000)
     level: int = Field(1, ge=1)
     step_ms: int | None = Field(None, ge=0, le=60_000)  # page time that passes in a step; none: the settings' own
@@ -309,13 +302,6 @@ class PageManifest(ManifestPart):
     @classmethod
     def _one_or_more(cls, value: Any) -> Any:
         return (value,) if isinstance(value, str) else value
-
-    @field_validator("viewport")
-    @classmethod
-    def _seen(cls, value: tuple[int, int] | None) -> tuple[int, int] | None:
-        if value is not None and not all(64 <= side <= 4096 for side in value):
-            raise ValueError(f"write {FIELD_FORMS['viewport']}")
-        return value
 
     @field_validator("origins")
     @classmethod
@@ -433,19 +419,13 @@ def load_page_manifest(path: Path) -> PageManifest:
         faults = list(dict.fromkeys(describe_manifest_fault(fault, known) for fault in error.errors()))
         more = f" (and {len(faults) - 3} more)" if len(faults) > 3 else ""
         raise BadInput("the manifest is wrong: " + "; ".join(faults[:3]) + more, where=path) from None
-    if manifest.files and not manifest.file_folder.is_dir():
-        raise BadInput(
-            f"files: there is no folder {manifest.file_folder}", where=path, fix="it is relative to the manifest"
-        )
-    if manifest.folder and not manifest.package:
-        folder = manifest.path.parent / manifest.folder
-        if not folder.is_dir():
-            raise BadInput(f"folder: there is no folder {folder}", where=path, fix="it is relative to the manifest")
-        check_start_page(manifest, folder)
-    if manifest.template is not None and not manifest.template.is_dir():
-        raise BadInput(
-            f"server.folder: there is no folder {manifest.template}", where=path, fix="it is relative to the manifest"
-        )
+    served = manifest.path.parent / manifest.folder if manifest.folder and not manifest.package else None
+    folders = {"files": manifest.file_folder, "folder": served, "server.folder": manifest.template}
+    for field, folder in folders.items():
+        if folder is not None and not folder.is_dir():
+            raise BadInput(f"{field}: there is no folder {folder}", where=path, fix="it is relative to the manifest")
+    if served is not None:
+        check_start_page(manifest, served)
     return manifest
 
 
@@ -511,9 +491,8 @@ def _list_manifest_files(entry: str, root: Path) -> Iterator[Path]:
     if place.is_dir():
         files = sorted(path for path in place.iterdir() if path.suffix in MANIFEST_SUFFIXES)
         if not files:
-            raise BadInput(
-                "the folder has no manifests", where=place, fix=f"their names end in {', '.join(MANIFEST_SUFFIXES)}"
-            )
+            fix = f"their names end in {', '.join(MANIFEST_SUFFIXES)}"
+            raise BadInput("the folder has no manifests", where=place, fix=fix)
         yield from files
     elif place.is_file():
         yield place

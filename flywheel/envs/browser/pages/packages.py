@@ -13,7 +13,6 @@ import zipfile
 from importlib import metadata
 from pathlib import Path
 
-from flywheel.envs import isolation
 from flywheel.envs.browser.pages.manifest import PageManifest, command_name
 from flywheel.utils.errors import BadInput, EnvError
 from flywheel.utils.files import atomic_folder
@@ -25,12 +24,6 @@ from flywheel.utils.files import atomic_folder
 
 FETCH_TIMEOUT_S = 300.0  # deadline of one package
 _CHECKSUM_FILE = "sha256"  # file beside a fetched tree: the checksum of what is served of it
-
-
-def packages_cache() -> Path:
-    """Return the cache's folder: `$XDG_CACHE_HOME/flywheel/packages`, by default `~/.cache/flywheel/packages`."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "flywheel" / "packages"
 
 
 def find_served_folder(manifest: PageManifest) -> Path:
@@ -74,10 +67,10 @@ def has_page_files(manifest: PageManifest) -> bool:
 def fetch_page_packages(manifest: PageManifest) -> tuple[Path, str]:
     """Fetch a manifest's packages into the cache; returns the folder that is served, and its checksum.
 
-    The checksum is a sha256 in hexadecimal digits. Fetched anew where they are there already; a copy in the cache
-    (`packages_cache`) is replaced once the new one is whole. Nothing in them is executed. Raises BadInput for a
-    manifest without packages, with another checksum, or with a folder that they do not have; EnvError where a registry
-    does not give a package (not there, not reachable, not within FETCH_TIMEOUT_S) or it cannot be unpacked.
+    The checksum is a sha256 in hexadecimal digits. Fetched anew where they are there already; a copy in the cache is
+    replaced once the new one is whole. Nothing in them is executed. Raises BadInput for a manifest without packages,
+    with another checksum, or with a folder that they do not have; EnvError where a registry does not give a package
+    (not there, not reachable, not within FETCH_TIMEOUT_S) or it cannot be unpacked.
     """
     if not manifest.package:
         raise BadInput("the manifest names no package", where=manifest.path, fix="there is nothing to fetch")
@@ -130,8 +123,13 @@ def _find_installed(manifest: PageManifest) -> Path | None:
 
 
 def _package_folder(manifest: PageManifest) -> Path:
-    names = "\n".join((*manifest.package, manifest.folder))
-    return packages_cache() / f"{manifest.name}-{hashlib.sha256(names.encode()).hexdigest()[:12]}"
+    return _cache_folder("packages", manifest, *manifest.package, manifest.folder)
+
+
+def _cache_folder(kind: str, manifest: PageManifest, *content: str) -> Path:
+    """`$XDG_CACHE_HOME/flywheel/<kind>/<the manifest's name and a hash of content>`, by default in `~/.cache`."""
+    base, digest = os.environ.get("XDG_CACHE_HOME"), hashlib.sha256("\n".join(content).encode()).hexdigest()
+    return (Path(base) if base else Path.home() / ".cache") / "flywheel" / kind / f"{manifest.name}-{digest[:12]}"
 
 
 def _require_checksum(manifest: PageManifest, found: str, folder: Path) -> None:
@@ -168,12 +166,10 @@ def _fetch_npm(name: str, archive: Path, tree: Path) -> None:
 
 def _fetch_deb(name: str, archive: Path, tree: Path) -> None:
     # As root apt hands the download to a user of its own, who may write neither here nor in our temporary folder.
-    _run_registry_client(
-        ["apt-get", "download", "--quiet", "--option", "APT::Sandbox::User=root", name], archive, f"deb:{name}"
-    )
-    _run_registry_client(
-        ["dpkg-deb", "--extract", str(_single_file(archive, "*.deb", f"deb:{name}")), str(tree)], archive, f"deb:{name}"
-    )
+    command = ["apt-get", "download", "--quiet", "--option", "APT::Sandbox::User=root", name]
+    _run_registry_client(command, archive, f"deb:{name}")
+    packed = _single_file(archive, "*.deb", f"deb:{name}")
+    _run_registry_client(["dpkg-deb", "--extract", str(packed), str(tree)], archive, f"deb:{name}")
 
 
 _FETCH_BY_REGISTRY = {"pypi": _fetch_pypi, "npm": _fetch_npm, "deb": _fetch_deb}
@@ -186,24 +182,21 @@ def _single_file(folder: Path, pattern: str, package: str) -> Path:
     return found[0]
 
 
+def _run(
+    command: list[str], name: str, where: str | Path, timeout_s: float, folder: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    quiet = {"capture_output": True, "stdin": subprocess.DEVNULL, "check": False}
+    try:
+        return subprocess.run(command, cwd=folder, text=True, errors="replace", timeout=timeout_s, **quiet)
+    except subprocess.TimeoutExpired:
+        raise EnvError(f"{name} did not end within {timeout_s:g} s", where=where, fix="try again") from None
+
+
 def _run_registry_client(command: list[str], folder: Path, package: str) -> None:
     try:
-        done = subprocess.run(
-            command,
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=FETCH_TIMEOUT_S,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
+        done = _run(command, command[0], package, FETCH_TIMEOUT_S, folder)
     except FileNotFoundError:
         raise EnvError(f"{command[0]} is not installed", where=package, fix=f"install {command[0]}") from None
-    except subprocess.TimeoutExpired:
-        raise EnvError(
-            f"{command[0]} did not end within {FETCH_TIMEOUT_S:g} s", where=package, fix="try again"
-        ) from None
     if done.returncode:
         lines = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
         errors = [line for line in lines if "error" in line.lower() or line.startswith("E:")] or lines[-1:]
@@ -255,10 +248,6 @@ class ServerPrograms:
             )
         return Path(found).absolute()
 
-    def needs(self, program: Path) -> list[Path]:
-        """List the folders that it must be able to read."""
-        return isolation.list_program_folders(program)
-
 
 def has_server_programs(manifest: PageManifest) -> bool:
     """Tell whether the programs of the server of `manifest` are here; True where it has no server.
@@ -275,10 +264,8 @@ def server_venv(manifest: PageManifest) -> Path | None:
     """Find the environment of a manifest's server; None where it has none of its own."""
     if manifest.server is None or not manifest.server.packages:
         return None
-    base = os.environ.get("XDG_CACHE_HOME")
-    cache = (Path(base) if base else Path.home() / ".cache") / "flywheel" / "servers"
-    wanted = "\n".join((*manifest.server.packages, f"{sys.version_info[0]}.{sys.version_info[1]}"))
-    return cache / f"{manifest.name}-{hashlib.sha256(wanted.encode()).hexdigest()[:12]}"
+    python = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    return _cache_folder("servers", manifest, *manifest.server.packages, python)
 
 
 def install_server_packages(manifest: PageManifest) -> Path:
@@ -307,19 +294,7 @@ def _is_complete(own: Path) -> bool:
 
 
 def _run_installer(command: list[str], manifest: PageManifest) -> None:
-    try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_INSTALL_TIMEOUT_S,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
-    except subprocess.TimeoutExpired:
-        what = f"{command[2]} did not end within {_INSTALL_TIMEOUT_S:g} s"
-        raise EnvError(what, where=manifest.path, fix="try again") from None
+    done = _run(command, command[2], manifest.path, _INSTALL_TIMEOUT_S)
     if done.returncode:
         output = " ".join(done.stderr.split())[-400:]
         raise EnvError(f"its server's packages were not installed: {output}", where=manifest.path)

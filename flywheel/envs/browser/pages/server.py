@@ -31,6 +31,7 @@ from flywheel.envs.browser.pages.manifest import (
     ServerAnswer,
 )
 from flywheel.envs.browser.pages.packages import ServerPrograms
+from flywheel.envs.registry import fill_placeholders
 from flywheel.utils import child_processes, stream_relay
 from flywheel.utils.child_processes import ChildProgram, PrivateFolder
 from flywheel.utils.errors import EnvError, EnvTimeout
@@ -39,20 +40,13 @@ from flywheel.utils.local_ports import bind_free_port
 # Values that a manifest reads outside of the page, from the session's server: a command's output, a row of a database,
 # an HTTP answer. No script of the page can reach them. Errors name the manifest's field.
 
-MAX_VALUE_CHARACTERS = 20_000  # characters of a recorded value
+MAX_VALUE_CHARACTERS = 20_000  # of a recorded value
 _SQLITE_STEPS = 10_000  # of SQLite's machine between two looks at the deadline
-_SEE_PAGE_TRY = "see it with `flywheel env page try`"
+SEE_PAGE_TRY = "see it with `flywheel env page try`"
 
 
 class _UnreadableField(Exception):
     """Why a field cannot be read."""
-
-
-async def read_server_fields(manifest: PageManifest, server: PageServer) -> dict[str, Any]:
-    """Read every field outside of the page, by its name. Raises EnvError naming the one at fault."""
-    asked = manifest.readings
-    found = await asyncio.gather(*(_read_field(manifest, field, what, server) for field, what in asked.items()))
-    return dict(zip(asked, found, strict=True))
 
 
 async def _read_field(manifest: PageManifest, field: str, what: OutsideReading, server: PageServer) -> Any:
@@ -73,16 +67,15 @@ async def _read_field(manifest: PageManifest, field: str, what: OutsideReading, 
         fault = str(error)
     except (httpx.HTTPError, sqlite3.Error, OSError) as error:
         fault = f"{type(error).__name__}: {error}"
-    raise EnvError(f"{manifest.path.name}: {field}: {fault}", where=f"page {manifest.name}", fix=_SEE_PAGE_TRY)
+    raise EnvError(f"{manifest.path.name}: {field}: {fault}", where=f"page {manifest.name}", fix=SEE_PAGE_TRY)
 
 
 def _parse_output(status: int, said: str, field: str) -> Any:
     if said == "" and status in (0, 1):
         return status == 0
     if status:
-        raise _UnreadableField(
-            f"the command ended with status {status}: {' '.join(said.split())[-300:] or 'it said nothing'}"
-        )
+        words = " ".join(said.split())[-300:] or "it said nothing"
+        raise _UnreadableField(f"the command ended with status {status}: {words}")
     if field == "instruction":
         return said
     try:
@@ -178,7 +171,6 @@ class PageServer:
         self.port = self._listener.getsockname()[1]
         # Asked with `verify=False`: no certificate is met on this way, and reading the system's takes 20 ms of a core.
         self.origin = f"http://127.0.0.1:{self.port}"
-        self.seconds = 0.0  # that the start took
         self.limit_s = 1.5 * self._said.start_s  # of the start, its cleaning up included
         self._child: ChildProgram | None = None
         self._guard: child_processes.ProcessGuard | None = None
@@ -196,7 +188,6 @@ class PageServer:
     # -- its life -------------------------------------------------------------------------------------------------
     async def start(self) -> None:
         """Start it. Raises EnvError, with its last output, where it does not come up within `start_s`."""
-        began = time.monotonic()
         try:
             async with asyncio.timeout(self._said.start_s):
                 await self._prepare()
@@ -210,7 +201,6 @@ class PageServer:
             ) from None
         except OSError as error:
             raise EnvError(f"the page's server could not be started: {error}", where=self._where) from None
-        self.seconds = time.monotonic() - began
         self._watch = asyncio.create_task(self._watch_memory())
 
     def stop(self) -> None:
@@ -230,11 +220,13 @@ class PageServer:
 
     # -- what it is asked -----------------------------------------------------------------------------------------
     async def read(self) -> dict[str, Any]:
-        """Read every field that is read outside of the page. Raises EnvError naming the field, or where the server
-        has ended."""
+        """Read every field outside of the page, by its name. Raises EnvError naming the one at fault, or where the
+        server has ended."""
         if self.fault:
             raise EnvError(self.fault, where=self._where)
-        return await read_server_fields(self._manifest, self)
+        asked = self._manifest.readings
+        found = await asyncio.gather(*(_read_field(self._manifest, field, what, self) for field, what in asked.items()))
+        return dict(zip(asked, found, strict=True))
 
     @property
     def fault(self) -> str:
@@ -268,9 +260,7 @@ class PageServer:
 
     def fill(self, text: str, more: Mapping[str, str] | None = None) -> str:
         """Fill in what stands in a text in braces."""
-        for name, value in {**self._names, **(more or {})}.items():
-            text = text.replace(f"{{{name}}}", value)
-        return text
+        return fill_placeholders(text, {**self._names, **(more or {})})
 
     # -- inside ---------------------------------------------------------------------------------------------------
     @property
@@ -293,9 +283,8 @@ class PageServer:
             status, output = await self._run(command, self._environment, self._own)
             if status:
                 words = " ".join(output.split())[-400:] or "it said nothing"
-                raise EnvError(
-                    f"server.setup: {' '.join(command)[:100]} ended with status {status}: {words}", where=self._where
-                )
+                what = f"server.setup: {' '.join(command)[:100]} ended with status {status}: {words}"
+                raise EnvError(what, where=self._where)
 
     @property
     def _own(self) -> list[Path]:
@@ -308,7 +297,7 @@ class PageServer:
         words = [self.fill(word, {"manifest": str(here)}) for word in command]
         program = self._programs.find(words[0])
         if not isolation.explain_missing_bwrap():
-            readable = [here, *self._programs.needs(program), *map(Path, self._said.reads)]
+            readable = [here, *isolation.list_program_folders(program), *map(Path, self._said.reads)]
             readable += () if writable else (self.folder,)
             words = isolation.wrap_in_bwrap([str(program), *words[1:]], self.folder, writable, readable)
         else:
@@ -339,7 +328,7 @@ class PageServer:
             raise EnvError("the folder for temporary files has too long a name", where=door, fix="set another TMPDIR")
         self._relay = await asyncio.start_server(partial(self._join, door), sock=self._listener)
         self._listener = None
-        readable = [_RELAY, *self._programs.needs(program), *map(Path, self._said.reads)]
+        readable = [_RELAY, *isolation.list_program_folders(program), *map(Path, self._said.reads)]
         inside = [_PYTHON, "-I", "-S", str(_RELAY), door, str(self.port), *words]
         return isolation.wrap_in_bwrap(inside, self.folder, self._own, readable)
 
@@ -370,12 +359,11 @@ class PageServer:
         while True:
             await asyncio.sleep(_MEMORY_INTERVAL_S)
             most = self._said.memory_mb
-            family = await asyncio.to_thread(
-                child_processes.measure_memory, [self._child.pid], one_mb=most, all_mb=most
-            )
+            pids = [self._child.pid]
+            family = await asyncio.to_thread(child_processes.measure_memory, pids, one_mb=most, all_mb=most)
             taken = sum(process.mb for process in family.get(self._child.pid, ()))
-            if taken > self._said.memory_mb:
-                self._why = f"it took {taken:.0f} MB, above server.memory_mb: {self._said.memory_mb}"
+            if taken > most:
+                self._why = f"it took {taken:.0f} MB, above server.memory_mb: {most}"
                 self._end()
                 return
 

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote_plus, urlencode, urlsplit
@@ -17,7 +18,8 @@ from flywheel.envs.browser.page_source import LoginSteps
 from flywheel.envs.browser.pages import packages
 from flywheel.envs.browser.pages.manifest import PAGE_VERIFIER, PageManifest, SeedParameter, check_start_page
 from flywheel.envs.browser.pages.packages import ServerPrograms
-from flywheel.envs.browser.pages.server import PageServer
+from flywheel.envs.browser.pages.server import SEE_PAGE_TRY, PageServer
+from flywheel.envs.registry import fill_placeholders
 from flywheel.utils.errors import BadInput, EnvError
 
 if TYPE_CHECKING:
@@ -45,15 +47,9 @@ for (let passed = 0; !done(); passed += 50) {
 
 def make_login_steps(manifest: PageManifest, origin: str, names: Mapping[str, str]) -> LoginSteps | None:
     """Make the steps of a manifest's login. names: what `{seed}` and `{variant}` stand for in the texts of a login."""
-    login = manifest.login
+    login, fill = manifest.login, partial(fill_placeholders, values=names)
     if login is None:
         return None
-
-    def fill(text: str) -> str:
-        for name, value in names.items():
-            text = text.replace(f"{{{name}}}", value)
-        return text
-
     cookies = tuple({"name": name, "value": fill(text), "url": f"{origin}/"} for name, text in login.cookies.items())
     texts = {selector: fill(text) for selector, text in login.fill.items()}
     script = login.run or (_FILL_SCRIPT % (json.dumps(texts), json.dumps(login.submit)) if texts else "")
@@ -123,7 +119,8 @@ class TaskIdentity:
 
 def _count_mentions(url: str, name: str) -> int:
     """How often a parameter is given a value, wherever in the address and however it is spelled."""
-    return len(re.findall(rf"(?<!\w){re.escape(name.casefold())}(?=[^\w&]*=)", _decode_fully(_strip_origin(url))))
+    address = _decode_fully(urlsplit(url)._replace(scheme="", netloc="").geturl())
+    return len(re.findall(rf"(?<!\w){re.escape(name.casefold())}(?=[^\w&]*=)", address))
 
 
 def _normalise_address(url: str) -> str:
@@ -131,10 +128,6 @@ def _normalise_address(url: str) -> str:
     parts = urlsplit(url)
     path = re.sub(r"/+", "/", "/" + _decode_fully(parts.path))
     return re.sub(r"(^|/)index\.html?$", r"\1", path) + "#" + _decode_fully(parts.fragment)
-
-
-def _strip_origin(url: str) -> str:
-    return urlsplit(url)._replace(scheme="", netloc="").geturl()
 
 
 def _decode_fully(text: str) -> str:
@@ -151,21 +144,11 @@ def _decode_fully(text: str) -> str:
 READY_TIMEOUT_MS = 5_000  # page time after which a page that is not ready is given up
 _READING_SCRIPT = (Path(__file__).parent / "reading.js").read_text(encoding="utf-8")
 _VALUE_KINDS = {"reward": "a number", "success": "a number", "end": "true or false", "instruction": "a text"}
-_SEE_PAGE_TRY = "see it with `flywheel env page try`"
-
-
-def make_reset_script(manifest: PageManifest, seed: int, variant: str) -> str:
-    """Make the statements to run once after the load; they return a promise that holds when the page is reset."""
-    how = {"readyMs": READY_TIMEOUT_MS, "settleMs": manifest.settle_ms}
-    return f"return {_script_call('prepare', manifest, seed, variant, how)};"
-
-
-def make_state_script(manifest: PageManifest, seed: int, variant: str) -> str:
-    """Make the JavaScript whose value tells the state, for `state`."""
-    return _script_call("read", manifest, seed, variant)
 
 
 def _script_call(function: str, manifest: PageManifest, seed: int, variant: str, *more: object) -> str:
+    """A call of a function of `reading.js`: `prepare`, a promise that holds when the page is reset, or `read`, which
+    tells the state."""
     fields = {field: {"kind": _VALUE_KINDS.get(field), "text": text} for field, text in manifest.expressions.items()}
     reset = None if manifest.reset == "reload" or isinstance(manifest.reset, SeedParameter) else manifest.reset
     asked = {"fields": fields, "ready": manifest.ready, "reset": reset}
@@ -203,7 +186,7 @@ class PageStateReader:
         manifest, told = self._manifest, seen.get("game")
         if not isinstance(told, Mapping) or "faults" not in told:
             if self._last is None or manifest.expressions:
-                raise EnvError(f"{manifest.path.name}: the page tells nothing", where=page, fix=_SEE_PAGE_TRY)
+                raise EnvError(f"{manifest.path.name}: the page tells nothing", where=page, fix=SEE_PAGE_TRY)
             told = {"values": {}, "faults": {}, "prepared": False}
         values, faults, strange, first = told["values"], told["faults"], "", self._last is None
         if first:
@@ -291,7 +274,7 @@ def _reading_error(manifest: PageManifest, told: Mapping[str, Any], page: str) -
     elif "true or false" in fault:
         fix = "write a comparison, or Boolean(...) around it"
     else:
-        fix = _SEE_PAGE_TRY
+        fix = SEE_PAGE_TRY
     return EnvError(f"{manifest.path.name}: {field}: {fault}{more}", where=page, fix=fix)
 
 
@@ -373,9 +356,8 @@ class ManifestPages:
     @property
     def start_s(self) -> float:
         """The longest that the start of a session's server may take."""
-        return max(
-            (1.5 * manifest.server.start_s for manifest in self._manifests.values() if manifest.server), default=0.0
-        )
+        servers = [manifest.server for manifest in self._manifests.values() if manifest.server]
+        return max((1.5 * server.start_s for server in servers), default=0.0)
 
     def knows(self, task: Task) -> bool:
         """Tell whether `task` is of one of these manifests."""
@@ -401,14 +383,15 @@ class ManifestPages:
         origin = backend.origin if backend else manifest.origin or self._server.url(self._served[manifest.name])
         address = manifest.url or f"{origin}/{manifest.first}"
         address = _add_seed_parameter(address.replace("{variant}", task.template), manifest, seed)
+        how = {"readyMs": READY_TIMEOUT_MS, "settleMs": manifest.settle_ms}
         return ManifestSession(
             PageStateReader(manifest, TaskIdentity(manifest, address, task.template, seed)),
             address,
             tuple(f"{one}/" for one in (origin, *manifest.origins)),
             manifest.viewport,
             manifest.step_ms,
-            make_reset_script(manifest, seed, task.template),
-            make_state_script(manifest, seed, task.template),
+            f"return {_script_call('prepare', manifest, seed, task.template, how)};",
+            _script_call("read", manifest, seed, task.template),
             backend,
             make_login_steps(manifest, origin, {"seed": str(seed), "variant": task.template}),
             files=manifest.file_folder,
