@@ -202,7 +202,7 @@ def _usage_in_one_line() -> Iterator[None]:
     "flywheel",
     cls=_ErrorReportingGroup,
     table=_COMMANDS,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110, "show_default": True},
 )
 @click.version_option(package_name="flywheel")
 def main() -> None:

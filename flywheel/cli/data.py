@@ -78,9 +78,7 @@ def _import_records(ws: Workspace, records: Iterable, limit: int | None, not_hel
 
 @click.command(epilog="Example: flywheel data export webdataset --store sft --output sft-tars")
 @click.argument("form", type=click.Choice(["webdataset", "huggingface"]))
-@click.option(
-    "--store", type=click.Choice(["ct", "sft"]), default="sft", show_default=True, help="Training store to export."
-)
+@click.option("--store", type=click.Choice(["ct", "sft"]), default="sft", help="Training store to export.")
 @click.option("--output", "-o", type=_FILE_TYPE, required=True, help="Folder to create.")
 @click.option("--iteration", type=click.IntRange(1), help="The store as of this iteration; default: the newest.")
 @WORKSPACE_OPTION
@@ -198,14 +196,13 @@ def _print_rerouted(found: Any, written: bool) -> None:
 )
 @click.argument("iteration", type=click.IntRange(1), required=False)
 @click.option("--rows", type=click.IntRange(1), is_flag=False, flag_value=20, help="Show N rows; without N: 20.")
-@click.option(
-    "--where", default="true", help="Which rows, as an SQL condition on columns of the table, reason, detail."
-)
+@click.option("--where", help="Which rows, as an SQL condition on columns of the table, reason, detail.")
 @click.option("--set", "assignments", multiple=True, metavar="COLUMN=SQL", help="Set the column of these rows.")
 @click.option(
     "--table",
     type=click.Choice(["trajectories", "steps"]),
     default="trajectories",
+    show_default=False,
     help="Table whose rows are repaired.",
 )
 @click.option("--write", is_flag=True, help="Repair and route again; without it the effect is only shown.")
@@ -214,7 +211,7 @@ def _print_rerouted(found: Any, written: bool) -> None:
 def quarantine_command(
     iteration: int | None,
     rows: int | None,
-    where: str,
+    where: str | None,
     assignments: tuple[str, ...],
     table: str,
     write: bool,
@@ -228,21 +225,21 @@ def quarantine_command(
     from flywheel.maintenance import quarantine
     from flywheel.store.catalog import database
 
-    if (rows or assignments or where != "true") and iteration is None:
+    if (rows or assignments or where) and iteration is None:
         raise BadInput("of which iteration?", where="flywheel data quarantine", fix="give its number")
     if assignments:
-        _repair_rows(ws, iteration, _parse_expressions(assignments), where, table, write, as_json)
+        _repair_rows(ws, iteration, _parse_expressions(assignments), where or "true", table, write, as_json)
         return
     found = (
-        quarantine.quarantined_trajectories(ws, iteration, where, rows or 20)
-        if rows or where != "true"
+        quarantine.quarantined_trajectories(ws, iteration, where or "true", rows or 20)
+        if rows or where
         else quarantine.quarantine_reasons(ws, iteration)
     )
     if as_json:
         click.echo(json.dumps(found, default=str))
     elif not found:
         click.echo("nothing is set aside")
-    elif rows or where != "true":
+    elif rows or where:
         for one in found:
             click.echo(json.dumps({name: value for name, value in one.items() if value is not None}, default=str))
     else:

@@ -79,13 +79,11 @@ def fetch_page(manifest: str) -> None:
 
 @click.command("try", epilog="Example: flywheel env page try my-page/manifest.yaml --seed 3 --screenshot screen.png")
 @click.argument("manifest")
-@click.option("--seed", default=0, show_default=True, type=click.IntRange(0, 2**31 - 1))
+@click.option("--seed", default=0, type=click.IntRange(0, 2**31 - 1))
 @click.option("--variant", help="Variant of the manifest; default: the first.")
 @click.option("--screenshot", type=click.Path(path_type=Path, dir_okay=False), help="Write a PNG of the first screen.")
 @click.option("--no-check", is_flag=True, help="Skip the conformance suite (determinism and the rest).")
-@click.option(
-    "--timeout", default=10.0, show_default=True, type=click.FloatRange(0.1), help="Seconds that one step may take."
-)
+@click.option("--timeout", default=10.0, type=click.FloatRange(0.1), help="Seconds that one step may take.")
 @JSON_OPTION
 def try_page_command(
     manifest: str,
@@ -141,9 +139,9 @@ def try_page_command(
 
 @click.command(epilog="Example: flywheel env play snake --level 3 --seed 5")
 @click.argument("world")
-@click.option("--template", default="", help="Kind of task; default: the first that has the level.")
-@click.option("--level", type=int, default=1, show_default=True)
-@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--template", default="", show_default=False, help="Kind of task; default: the first that has the level.")
+@click.option("--level", type=int, default=1)
+@click.option("--seed", type=int, default=0)
 def play_command(world: str, template: str, level: int, seed: int) -> None:
     """Play a task of a WORLD by hand, in an ordinary browser.
 
@@ -173,24 +171,18 @@ async def _serve_task(suite: Any, template: str, level: int, seed: int) -> None:
 
 _PORT, _NODE_PORT = 4300, 4301
 _TOKEN_VARIABLE = "FLYWHEEL_SANDBOX_TOKEN"
-_MANAGER_OPTION = click.option(
-    "--manager", default=f"http://127.0.0.1:{_PORT}", show_default=True, help="URL of the manager."
-)
+_MANAGER_OPTION = click.option("--manager", default=f"http://127.0.0.1:{_PORT}", help="URL of the manager.")
 
 
 @click.command(epilog="Example: flywheel env server manager --state sandbox.db --per-user 200")
-@click.option("--host", default="127.0.0.1", show_default=True)
-@click.option("--port", default=_PORT, show_default=True, type=click.IntRange(1, 65535))
-@click.option("--state", default="sandbox.db", show_default=True, type=click.Path(dir_okay=False, path_type=Path),
+@click.option("--host", default="127.0.0.1")
+@click.option("--port", default=_PORT, type=click.IntRange(1, 65535))
+@click.option("--state", default="sandbox.db", type=click.Path(dir_okay=False, path_type=Path),
               help="Database file: a manager that was killed continues from it.")  # fmt: skip
-@click.option(
-    "--lease", default=3600.0, show_default=True, type=click.FloatRange(1), help="Seconds that a session may last."
-)
-@click.option("--heartbeat-timeout", default=60.0, show_default=True, type=click.FloatRange(1),
+@click.option("--lease", default=3600.0, type=click.FloatRange(1), help="Seconds that a session may last.")
+@click.option("--heartbeat-timeout", default=60.0, type=click.FloatRange(1),
               help="Seconds without a sign of life of its player after which a session is reclaimed.")  # fmt: skip
-@click.option(
-    "--per-user", default=0, show_default=True, type=click.IntRange(0), help="Sessions of a user at once; 0: no limit."
-)
+@click.option("--per-user", default=0, type=click.IntRange(0), help="Sessions of a user at once; 0: no limit.")
 def manager_command(host: str, port: int, state: Path, lease: float, heartbeat_timeout: float, per_user: int) -> None:
     """Run the manager, where nodes register and runs lease."""
     from flywheel.envs.remote.manager import LeaseLedger, LeasePolicy, manager_application
@@ -214,11 +206,13 @@ def manager_command(host: str, port: int, state: Path, lease: float, heartbeat_t
 @click.option(
     "--kind", "kinds", multiple=True, help="Kind of environment to offer; may be given again.  [default: browser]"
 )
-@click.option("--name", default="", help="Name at the manager.  [default: HOSTNAME-PORT]")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", default=_NODE_PORT, show_default=True, type=click.IntRange(1, 65535))
-@click.option("--address", default="", help="URL at which players find it.  [default: http://HOST:PORT]")
-@click.option("--recording-mb", default=0, show_default=True, type=click.IntRange(0, 4096),
+@click.option("--name", default="", show_default=False, help="Name at the manager.  [default: HOSTNAME-PORT]")
+@click.option("--host", default="127.0.0.1", help="Address to listen on.")
+@click.option("--port", default=_NODE_PORT, type=click.IntRange(1, 65535))
+@click.option(
+    "--address", default="", show_default=False, help="URL at which players find it.  [default: http://HOST:PORT]"
+)
+@click.option("--recording-mb", default=0, type=click.IntRange(0, 4096),
               help="MB of memory a session for its steps and screens, to watch and download; 0: none.")  # fmt: skip
 def node_command(
     workspace: Path | None,
@@ -327,9 +321,8 @@ _FOLDER_TYPE = click.Path(exists=True, path_type=Path)
 @click.argument("tasks", nargs=-1, required=True, type=_FOLDER_TYPE)
 @click.option("--files", type=_FOLDER_TYPE, help="Folder with copies of what the tasks download.")
 @click.option(
-    "--kind", type=click.Choice(["computer", "terminal"]), default="computer", show_default=True,
-    help="Environment to play them in.",
-)  # fmt: skip
+    "--kind", type=click.Choice(["computer", "terminal"]), default="computer", help="Environment to play them in."
+)
 @JSON_OPTION
 def osworld_command(tasks: tuple[Path, ...], files: Path | None, kind: str, as_json: bool) -> None:
     """List which of OSWorld's TASKS can be played on this machine. For the others, say why not.

@@ -38,24 +38,20 @@ Row = dict[str, Any]
 @click.command(epilog="Example: flywheel iteration history -k 3 --stage rollout")
 @WORKSPACE_OPTION
 @click.option("--iteration", "-k", type=click.IntRange(1), help="Show this one alone: a row a stage.")
-@click.option("--stage", "-s", default="", help="Show this stage alone; with --iteration, all that is known of it.")
+@click.option("--stage", "-s", help="Show this stage alone; with --iteration, all that is known of it.")
 @click.option("--failed", is_flag=True, help="Show what failed, and why.")
 @click.option("--all", "everything", is_flag=True, help="Show all iterations, not the newest ten alone.")
 @click.option(
-    "--format",
-    "form",
-    type=click.Choice(["table", "json", "csv"]),
-    default="table",
-    show_default=True,
-    help="Format of the rows.",
+    "--format", "form", type=click.Choice(["table", "json", "csv"]), default="table", help="Format of the rows."
 )
 def history_command(
-    ws: Workspace, iteration: int | None, stage: str, failed: bool, everything: bool, form: str
+    ws: Workspace, iteration: int | None, stage: str | None, failed: bool, everything: bool, form: str
 ) -> None:
     """Show what ran, how long it took and what failed. Iterations, or stages with their attempts."""
     from flywheel.store.catalog import database
     from flywheel.store.catalog import run_history as past
 
+    stage = stage or ""
     which = _select_iterations(ws, iteration, stage, everything)
     if iteration and stage and not failed:
         if form == "csv":

@@ -22,24 +22,16 @@ from flywheel.utils.errors import BadInput
     required=True,
     help="Folder for the state, the log and the checkpoint (base/).",
 )
-@click.option("--steps", type=click.IntRange(1), default=12_000, show_default=True, help="Gradient steps in total.")
+@click.option("--steps", type=click.IntRange(1), default=12_000, help="Gradient steps in total.")
 @click.option(
-    "--vision-steps",
-    type=click.IntRange(0),
-    default=7_000,
-    show_default=True,
-    help="The first of them, which train vision alone.",
+    "--vision-steps", type=click.IntRange(0), default=7_000, help="The first of them, which train vision alone."
 )
 @click.option("--copying", is_flag=True, help="Train copying out of texts instead of vision; with --init-from.")
-@click.option("--seed", type=int, default=7, show_default=True)
-@click.option(
-    "--processes", type=click.IntRange(1), default=2, show_default=True, help="Processes that share each batch."
-)
+@click.option("--seed", type=int, default=7)
+@click.option("--processes", type=click.IntRange(1), default=2, help="Processes that share each batch.")
 @click.option("--init-from", type=click.Path(path_type=Path), help="Checkpoint to start from; default: random weights.")
-@click.option("--engine", type=click.Choice(["torch", "deepspeed"]), default="torch", show_default=True)
-@click.option(
-    "--zero-stage", type=click.IntRange(1, 3), default=2, show_default=True, help="ZeRO stage of the engine deepspeed."
-)
+@click.option("--engine", type=click.Choice(["torch", "deepspeed"]), default="torch")
+@click.option("--zero-stage", type=click.IntRange(1, 3), default=2, help="ZeRO stage of the engine deepspeed.")
 def pretrain_command(
     out: Path,
     steps: int,
@@ -68,8 +60,8 @@ def pretrain_command(
 
 @click.command(epilog="Example: flywheel model serve models/base --port 8000")
 @click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--host", default="127.0.0.1", show_default=True)
-@click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="0: any free one.")
+@click.option("--host", default="127.0.0.1")
+@click.option("--port", default=8000, type=click.IntRange(0, 65535), help="0: any free one.")
 @click.option("--name", help="Name of the model for callers; default: the folder's name.")
 @click.option("--key-variable", help="Environment variable with the API key of callers; default: a new key.")
 @click.option("--grace", type=click.FloatRange(0), help="Seconds for open requests at the end; default: 20.")

@@ -19,8 +19,8 @@ _LABEL_TYPE = click.Choice(["solved", "not solved", "cannot tell"])
 @click.option(
     "--remaining", type=_LABEL_TYPE, help="Label all that have none yet; with `cannot tell` they stay where they are."
 )
-@click.option("--reviewer", default="", help="Your name; stored with the label.")
-@click.option("--comment", default="", help="The reason; stored with the label.")
+@click.option("--reviewer", default="", show_default=False, help="Your name; stored with the label.")
+@click.option("--comment", default="", show_default=False, help="The reason; stored with the label.")
 @WORKSPACE_OPTION
 def routes_command(
     trajectory: str | None, said: str | None, remaining: str | None, reviewer: str, comment: str, ws: Workspace
@@ -95,7 +95,7 @@ def _apply_when_complete(ws: Workspace, iteration: int) -> None:
 @click.option("--iteration", "-k", type=int, required=True, help="Number of the iteration.")
 @click.option("--promote/--keep", "promote", default=None, help="Promote the new model, or keep the old one.")
 @click.option("--reviewer", required=True, help="Your name; stored with the decision.")
-@click.option("--comment", default="", help="The reason; stored with the decision.")
+@click.option("--comment", default="", show_default=False, help="The reason; stored with the decision.")
 @WORKSPACE_OPTION
 def promotion_command(iteration: int, promote: bool | None, reviewer: str, comment: str, ws: Workspace) -> None:
     """Promote the new model or keep the old one, where promotion.rule is `review`."""

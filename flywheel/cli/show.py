@@ -54,7 +54,6 @@ def status_command(ws: Workspace, everything: bool, as_json: bool) -> None:
     "form",
     type=click.Choice(["table", "csv", "json", "parquet"]),
     default="table",
-    show_default=True,
     help="Format of the answer.",
 )
 @click.option("--output", "-o", type=click.Path(path_type=Path), help="Write to this file; needed for parquet.")
@@ -68,7 +67,7 @@ def query_command(sql: str, ws: Workspace, form: str, output: Path | None) -> No
 
 @click.command(epilog="Example: flywheel ui --port 4200")
 @WORKSPACE_OPTION
-@click.option("--port", default=4200, show_default=True, type=click.IntRange(1, 65533))
+@click.option("--port", default=4200, type=click.IntRange(1, 65533))
 @click.option("--compare-with", type=Path, help="Another workspace, whose iterations the explorer plots over these.")
 def ui_command(ws: Workspace, port: int, compare_with: Path | None) -> None:
     """Serve Prefect's pages, the report and the explorer until Ctrl-C. They listen on 127.0.0.1 and ask for a login."""

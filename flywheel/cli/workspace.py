@@ -34,7 +34,6 @@ _MIB = 2**20
 @click.option(
     "--profile",
     default="laptop",
-    show_default=True,
     help="small: one iteration in 2 minutes. laptop: two in 10. evening: six in an hour. overnight: all suites. "
     "computer: chores in a shell.",
 )
@@ -210,7 +209,6 @@ def _rewrite_params(ws: Workspace, yes: bool) -> None:
 @click.option(
     "--port",
     default=4200,
-    show_default=True,
     type=click.IntRange(1, 65533),
     help="Prefect's; the next two are the report's and the explorer's.",
 )

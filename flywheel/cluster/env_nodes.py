@@ -8,7 +8,6 @@ of the environment, so that the settings, and what is keyed by them, know neithe
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import logging
 import os
 import secrets
@@ -16,12 +15,13 @@ import socket
 import threading
 import time
 from collections.abc import Coroutine, Iterator, Mapping
-from contextlib import AsyncExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import ray
+from anyio.from_thread import start_blocking_portal
 from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as At
 
@@ -37,6 +37,7 @@ from flywheel.pipeline.stage import BROWSERS
 from flywheel.training.distributed.worker_group import HostPort
 from flywheel.utils import progress
 from flywheel.utils.errors import ClusterError
+from flywheel.utils.processes import run_periodically
 
 log = logging.getLogger(__name__)
 _LOOK_S = 3.0  # between two checks of which nodes there are
@@ -59,9 +60,9 @@ def serve_environments_on_nodes(cluster: RayCluster, settings: Settings) -> Iter
     with _run_manager(_own_address(cluster.place), token, settings) as (address, ledger):
         nodes = _EnvironmentNodes(cluster, settings, ledger, address, token)
         try:
-            nodes.begin()
+            nodes.await_first()
             cluster.environ = {MANAGER_VARIABLE: address, TOKEN_VARIABLE: token}
-            with _environment_variables(cluster.environ):
+            with run_periodically(nodes.look_again, _LOOK_S), _environment_variables(cluster.environ):
                 yield
         finally:
             nodes.close()
@@ -79,9 +80,7 @@ class EnvironmentNode:
 
         Raises ClusterError where this machine has a fault: it may have joined after the others were checked.
         """
-        raise_node_fault(
-            host, find_node_fault(shared, settings, plays=True)
-        )  # it makes the settings' own worlds known, too
+        raise_node_fault(host, find_node_fault(shared, settings, plays=True))  # makes the settings' worlds known too
         opening = open_node(name, token, settings, registry.find_used_backends(settings), shared.root)
         asyncio.run(_run_until(self._over, node_server.run_node(opening, token, manager=manager, host=host)))
 
@@ -128,13 +127,9 @@ class _EnvironmentNodes:
         self._begun: set[str] = set()  # names of those whose environments were there
         self._not_before: dict[str, float] = {}
         self._why = "they are taken by others, or slow to begin"
-        self._over = threading.Event()
-        self._looking = threading.Thread(
-            target=contextvars.copy_context().run, args=[self._keep], name="environments", daemon=True
-        )
 
-    def begin(self) -> None:
-        """Until a first node has environments; then nodes are looked at until `close`."""
+    def await_first(self) -> None:
+        """Wait until a first node has environments. Raises ClusterError where none can, or none has in time."""
         wait_s = self._cluster.limits.acquire_timeout_s
         ends, asked = time.monotonic() + wait_s, f"{BROWSERS} {self._browsers}"
         while not self._ledger.nodes:
@@ -151,13 +146,9 @@ class _EnvironmentNodes:
                 )
             self._cluster.watch()
             time.sleep(0.1)
-        self._looking.start()
 
     def close(self) -> None:
         """End all: in order those that have environments, the others at once."""
-        self._over.set()
-        if self._looking.is_alive():
-            self._looking.join(_CLOSE_S)
         there = [actor for actor in self._actors.values() if actor.name in self._ledger.nodes]
         with suppress(RayError):
             for one in there:
@@ -167,13 +158,12 @@ class _EnvironmentNodes:
         for actor in self._actors.values():
             ray.kill(actor.handle)
 
-    # -- inside --------------------------------------------------------------------------------------------------------
-    def _keep(self) -> None:
-        while not self._over.wait(_LOOK_S):
-            try:
-                self._look()
-            except Exception as error:  # the head does not answer, which the run's own watch reports
-                log.warning("the nodes cannot be looked at: %s", error)
+    def look_again(self) -> None:
+        """Begin environments on nodes that have joined, and anew where they have ended."""
+        try:
+            self._look()
+        except Exception as error:  # the head does not answer, which the run's own watch reports
+            log.warning("the nodes cannot be looked at: %s", error)
 
     def _look(self) -> bool:
         """Tell whether any node has the browsers, free or not."""
@@ -213,24 +203,11 @@ class _EnvironmentNodes:
 @contextmanager
 def _run_manager(host: str, token: str, settings: Settings) -> Iterator[tuple[str, LeaseLedger]]:
     """Its address, and what it knows."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, name="manager", daemon=True)
-    thread.start()
-    stack = AsyncExitStack()
-
-    async def listen() -> tuple[str, LeaseLedger]:
-        ledger = LeaseLedger(_NO_FILE, LeasePolicy(lease_s=settings.sandbox.lease_s))
-        return await stack.enter_async_context(
-            node_server.serve_application(manager_application(ledger, token), host)
-        ), ledger
-
-    try:
-        yield asyncio.run_coroutine_threadsafe(listen(), loop).result(_CLOSE_S)
-    finally:
-        asyncio.run_coroutine_threadsafe(stack.aclose(), loop).result(_CLOSE_S)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
+    with start_blocking_portal(name="manager") as portal:
+        ledger = portal.call(LeaseLedger, _NO_FILE, LeasePolicy(lease_s=settings.sandbox.lease_s))
+        serving = node_server.serve_application(manager_application(ledger, token), host)
+        with portal.wrap_async_context_manager(serving) as address:
+            yield address, ledger
 
 
 @contextmanager

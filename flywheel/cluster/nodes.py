@@ -9,7 +9,7 @@ import queue
 import secrets
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cache
 from multiprocessing import Pipe
@@ -138,16 +138,13 @@ class ShardWorker:
 
     def do_shard(self, shard: str) -> tuple[Path, Any, bool]:
         try:
-            with replace_listener(lambda stage, line: self._said.put((stage, line))), self._training():
+            with (
+                replace_listener(lambda stage, line: self._said.put((stage, line))),
+                use_launcher(self._team) if self._team else nullcontext(),
+            ):
                 return self._worker.do_shard(shard)
         finally:
             self._said.put(_SHARD_DONE)
-
-    def _training(self) -> AbstractContextManager[None]:
-        """Within it the processes that train one model are on all of its nodes."""
-        if self._team is None:
-            return nullcontext()
-        return use_launcher(self._team)
 
     def news(self, seconds: float) -> list[tuple[str, str]]:
         """Return the lines said since the last call: the worker's sign of life.

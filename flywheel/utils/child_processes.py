@@ -11,9 +11,12 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
 
 # Guards: child processes end with this one, with all their children, even after `kill -9`.
 #
@@ -216,10 +219,9 @@ def _folder_age_s(folder: Path) -> float:
         return 0.0
 
 
-# Memory of a browser's processes, read from /proc; none on systems other than Linux.
+# Memory of a browser's processes.
 
-_PROC = Path("/proc")
-_KB, _MB = 1024, 1 << 20
+_MB = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -244,58 +246,33 @@ def measure_memory(pids: Iterable[int], *, one_mb: float = 0, all_mb: float = 0)
     the mapped sizes are enough. Else the kernel is asked for the share of pages that several map, which takes up to a
     tenth of a second for a browser, and the browser waits meanwhile.
     """
-    children: dict[int, list[int]] = {}
-    for folder in _PROC.glob("[0-9]*"):
-        try:
-            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            continue  # gone meanwhile
-        children.setdefault(parent, []).append(int(folder.name))
+    processes: dict[int, psutil.Process] = {}
+    children: dict[int | None, list[psutil.Process]] = defaultdict(list)
+    for process in psutil.process_iter(["ppid"]):
+        processes[process.pid] = process
+        children[process.info["ppid"]].append(process)
     found = {}
     for pid in pids:
-        family, found[pid] = _list_descendants(pid, children), []
-        taken = {one: mb for one in family if (mb := _rss_mb(one)) is not None}
-        exact = max(taken.values(), default=0) > one_mb or sum(taken.values()) > all_mb
-        for one, most in taken.items():
-            mb = _pss_mb(one) if exact else most
-            if mb is not None:
-                found[pid].append(ProcessMemory(one, "browser" if one == pid else _chromium_process_type(one), mb))
+        family, mapped, found[pid] = [processes[pid]] if pid in processes else [], {}, []
+        for one in family:  # which grows meanwhile
+            family += children[one.pid]
+            with contextlib.suppress(psutil.Error):
+                mapped[one] = one.memory_info().rss / _MB
+        exact = max(mapped.values(), default=0) > one_mb or sum(mapped.values()) > all_mb
+        for one, most in mapped.items():
+            with contextlib.suppress(psutil.Error):
+                kind = "browser" if one.pid == pid else _chromium_process_type(one)
+                found[pid].append(ProcessMemory(one.pid, kind, _pss_mb(one) if exact else most))
     return found
 
 
-def _list_descendants(pid: int, children: dict[int, list[int]]) -> list[int]:
-    found, queue = [], [pid]
-    while queue:
-        one = queue.pop()
-        found.append(one)
-        queue += children.get(one, [])
-    return found
+def _pss_mb(process: psutil.Process) -> float:
+    return process.memory_full_info().pss / _MB
 
 
-def _rss_mb(pid: int) -> float | None:
-    try:
-        return int((_PROC / str(pid) / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / _MB
-    except (OSError, IndexError):
-        return None
-
-
-def _pss_mb(pid: int) -> float | None:
-    try:
-        for line in (_PROC / str(pid) / "smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                return int(line.split()[1]) / _KB
-    except OSError:
-        pass
-    return None
-
-
-def _chromium_process_type(pid: int) -> str:
-    try:
-        # Separated by zeros, and by spaces in what a zygote has forked.
-        words = (_PROC / str(pid) / "cmdline").read_text(errors="replace").replace("\0", " ").split()
-    except OSError:
-        return ""
-    return next((word.removeprefix("--type=") for word in words if word.startswith("--type=")), "")
+def _chromium_process_type(process: psutil.Process) -> str:
+    types = [word for word in process.cmdline() if word.startswith("--type=")]
+    return types[0].removeprefix("--type=") if types else ""
 
 
 # Programs of pages' servers: started without our environment, their output bounded, ended with all that they started.

@@ -175,23 +175,19 @@ def _sha256(paths: Iterable[Path]) -> str:
     return sha.hexdigest()
 
 
-class disk_full_errors:
-    """Context manager: an OSError for a full disk becomes DiskFull, which says what to do."""
-
-    def __init__(self, where: Path) -> None:
-        self.where = where
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind, error, trace) -> None:
-        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+@contextmanager
+def disk_full_errors(where: Path) -> Iterator[None]:
+    """Turn the error of a full disk within the block into DiskFull, which says what to do."""
+    try:
+        yield
+    except Exception as error:
         # Some libraries raise errors of their own for it (torch.save a RuntimeError).
-        full = full or (isinstance(error, Exception) and _free_bytes(self.where) < _FULL_BYTES)
-        if full:
-            raise DiskFull(
-                "the disk is full; what was finished is kept", where=self.where, fix="free some space and run again"
-            ) from error
+        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+        if not full and _free_bytes(where) >= _FULL_BYTES:
+            raise
+        raise DiskFull(
+            "the disk is full; what was finished is kept", where=where, fix="free some space and run again"
+        ) from error
 
 
 def _free_bytes(path: Path) -> int:

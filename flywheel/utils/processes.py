@@ -44,11 +44,7 @@ def limit_malloc_arenas(count: int = 2) -> None:
     Otherwise each thread has a heap of its own, which does not give back what it freed: 300 MB for forty threads that
     answer questions.
     """
-    import ctypes
-
-    choose = getattr(ctypes.CDLL(None), "mallopt", None)
-    if choose is not None:
-        choose(_M_ARENA_MAX, count)
+    _call_libc("mallopt", _M_ARENA_MAX, count)
 
 
 def trim_heap() -> None:
@@ -57,11 +53,15 @@ def trim_heap() -> None:
     glibc keeps what was freed in a heap of each thread. A model opens threads of its own, so each one that is opened
     and closed would leave a few hundred MB of freed screens behind.
     """
+    _call_libc("malloc_trim", 0)
+
+
+def _call_libc(name: str, *arguments: int) -> None:
     import ctypes
 
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
+    function = getattr(ctypes.CDLL(None), name, None)
+    if function is not None:
+        function(*arguments)
 
 
 @contextlib.contextmanager

@@ -56,8 +56,9 @@ class Page(HTMLParser):
 
 def test_worlds_and_rises_are_told_as_the_views_say(ws):
     with database.connect_catalog(ws) as connection:
-        told, rises = figures.query_world_success(connection), figures.query_p_v1_rises(connection)
+        lists = figures.query_report_lists(connection)
         newest = database.query_rows(connection, "FROM template_success WHERE iteration = 2")
+    told, rises = lists["worlds"], lists["rises"]
     assert sum(row["tasks"] for row in told) == sum(row["tasks"] for row in newest) > 0
     for row in told:
         own = [one for one in newest if one["world"] == row["world"]]

@@ -30,7 +30,7 @@ from flywheel.ui.explorer.sql import SqlWorkerPool
 from flywheel.ui.report import charts
 from flywheel.utils.errors import BadInput, FlywheelError, QueryTimeout
 
-# Links of the explorer's pages: other servers of the workspace, and the iterations' git tags.
+# Links of the explorer's pages to other servers of the workspace.
 
 _DATA_DOCS = "docs/index.html"  # within the report's folder
 
@@ -45,14 +45,6 @@ class ServerLinks:
     def docs(self, ws: Workspace) -> str:
         """Return the address of the Data Docs; "" where none are served, or none were written."""
         return f"{self.report}/{_DATA_DOCS}" if self.report and (ws.report / _DATA_DOCS).is_file() else ""
-
-
-def list_git_revisions(ws: Workspace) -> list[dict[str, str]]:
-    """List git's tag of each iteration that has one, and the commit it names: {"tag", "commit"}.
-
-    Raises FlywheelError.
-    """
-    return [{"tag": tag, "commit": commit} for tag, commit in git_tags.iteration_tags(ws)]
 
 
 # Change events: a stream for each page; the files are polled once for all of them.
@@ -144,11 +136,7 @@ def _add_list_routes(app: FastAPI, asking: CatalogReader, changing: ChangeStream
         offset: Annotated[int, _OFFSET] = 0,
         limit: Annotated[int, Query(ge=1, le=trajectories.MAX_ROWS)] = 100,
     ) -> Response:
-        return json_response(
-            trajectories.query_trajectory_page(
-                asking, where=where, search=q, within=within, sort=sort, offset=offset, limit=limit
-            )
-        )
+        return json_response(trajectories.query_trajectory_page(asking, where, q, within, sort, offset, limit))
 
     @app.get("/api/columns")
     def columns() -> Response:
@@ -197,7 +185,7 @@ def _add_iteration_routes(app: FastAPI, asking: CatalogReader, other: CatalogRea
 
     @app.get("/api/revisions")
     def revisions() -> Response:
-        return json_response(list_git_revisions(asking.ws))
+        return json_response([{"tag": tag, "commit": commit} for tag, commit in git_tags.iteration_tags(asking.ws)])
 
     @app.get("/api/held-out/{first}/{last}")
     def held_out(first: int, last: int) -> Response:

@@ -15,6 +15,7 @@ from flywheel.config.workspace import Workspace
 from flywheel.store.catalog import database
 from flywheel.store.catalog.database import CatalogConnection
 from flywheel.ui.explorer.search_index import ThoughtIndex
+from flywheel.ui.explorer.sql_worker import interrupt_after
 from flywheel.utils.errors import BadInput, FlywheelError, QueryTimeout
 
 T = TypeVar("T")
@@ -32,18 +33,15 @@ class NotInStore(BadInput):
 def _materialise_tables(connection: duckdb.DuckDBPyConnection) -> None:
     """Where a file of them is damaged, who asks for it is told, and nobody else."""
     connection.execute("CREATE SCHEMA explorer")
-    try:
-        database.run_query(connection, f"CREATE TABLE {OUTCOMES_TABLE} AS FROM trajectory_outcomes")
-        connection.execute(f"CREATE INDEX listed_by ON {OUTCOMES_TABLE} (trajectory_id)")
-    except (FlywheelError, duckdb.Error):
-        connection.execute(
-            f"CREATE VIEW {OUTCOMES_TABLE} AS SELECT *, row_number() OVER () AS rowid FROM trajectory_outcomes"
-        )
-    try:
-        database.run_query(connection, f"CREATE TABLE {TRAINED_ON_TABLE} AS FROM trained_on")
-        connection.execute(f"CREATE INDEX trained_by ON {TRAINED_ON_TABLE} (trajectory_id)")
-    except (FlywheelError, duckdb.Error):
-        connection.execute(f"CREATE VIEW {TRAINED_ON_TABLE} AS FROM trained_on")
+    for table, view, columns in (
+        (OUTCOMES_TABLE, "trajectory_outcomes", "*, row_number() OVER () AS rowid"),
+        (TRAINED_ON_TABLE, "trained_on", "*"),
+    ):
+        try:
+            database.run_query(connection, f"CREATE TABLE {table} AS FROM {view}")
+            connection.execute(f"CREATE INDEX {view}_by_id ON {table} (trajectory_id)")
+        except (FlywheelError, duckdb.Error):
+            connection.execute(f"CREATE VIEW {table} AS SELECT {columns} FROM {view}")
 
 
 class CatalogReader:
@@ -84,23 +82,13 @@ class CatalogReader:
         """Return what `work` makes of a connection, within the time limit, as `CatalogConnection.run`."""
 
         def timed(connection: duckdb.DuckDBPyConnection) -> T:
-            over = threading.Event()
-
-            def stop() -> None:
-                over.set()
-                connection.interrupt()
-
-            timer = threading.Timer(self._limit_s, stop)
-            timer.daemon = True
-            timer.start()
-            try:
-                return work(connection)
-            except (FlywheelError, duckdb.Error):
-                if over.is_set():
-                    raise QueryTimeout(f"it took longer than {self._limit_s:g} s", fix="ask for less") from None
-                raise
-            finally:
-                timer.cancel()
+            with interrupt_after(connection, self._limit_s) as over:
+                try:
+                    return work(connection)
+                except (FlywheelError, duckdb.Error):
+                    if over.is_set():
+                        raise QueryTimeout(f"it took longer than {self._limit_s:g} s", fix="ask for less") from None
+                    raise
 
         if not self._places.acquire(timeout=self._limit_s):
             raise QueryTimeout(f"others' questions were at work for {self._limit_s:g} s", fix="ask again")

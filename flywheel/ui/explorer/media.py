@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import re
 import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -167,44 +166,28 @@ def _estimate_offset(said: list[dict[str, Any]], heard: list[tuple[float, float]
 
 # Texts of tokens, by the tokeniser of the checkpoint that sampled them.
 
-_CACHED_TOKENIZERS = 4
+
+@lru_cache(maxsize=4)
+def _load_tokenizer(path: Path) -> Tokenizer | None:
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception:  # the library has no error of its own: a file that is none
+        return None
 
 
 class TokenTexts:
-    """Keeps the tokenisers that were asked for last. Where a checkpoint is not here any more, an id is its text."""
+    """Of a workspace's checkpoints. Where one is not here any more, an id is its text."""
 
     def __init__(self, ws: Workspace) -> None:
-        self._ws = ws
-        self._lock = threading.Lock()
-        self._kept: OrderedDict[Path, Tokenizer | None] = OrderedDict()
+        self._root = ws.root.resolve()
 
     def texts(self, model: str | None, ids: Sequence[int]) -> list[str]:
         """Return one text a token; a part of a character is shown as the replacement sign."""
         if not ids:
             return []
-        tokenizer = self._of(model)
-        if tokenizer is None:
+        path = (self._root / model / "tokenizer.json").resolve() if model else None
+        # Lineage may name checkpoints elsewhere, and this reads nothing outside of the workspace.
+        here = path is not None and path.is_relative_to(self._root) and path.is_file()
+        if not here or (tokenizer := _load_tokenizer(path)) is None:
             return [str(number) for number in ids]
         return [tokenizer.decode([number], skip_special_tokens=False) or f"⟨{number}⟩" for number in ids]
-
-    def _of(self, model: str | None) -> Tokenizer | None:
-        path = self._file(model)
-        if path is None:
-            return None
-        with self._lock:
-            if path not in self._kept:
-                try:
-                    self._kept[path] = Tokenizer.from_file(str(path))
-                except Exception:  # the library has no error of its own: a file that is none
-                    self._kept[path] = None
-            self._kept.move_to_end(path)
-            if len(self._kept) > _CACHED_TOKENIZERS:
-                self._kept.popitem(last=False)
-            return self._kept[path]
-
-    def _file(self, model: str | None) -> Path | None:
-        """Of a checkpoint of the workspace: lineage may name others, and this reads nothing outside."""
-        if not model:
-            return None
-        path = (self._ws.root / model / "tokenizer.json").resolve()
-        return path if path.is_relative_to(self._ws.root.resolve()) and path.is_file() else None

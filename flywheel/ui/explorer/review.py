@@ -18,7 +18,7 @@ from flywheel.store import labels
 from flywheel.store.catalog import database
 from flywheel.store.versioning import iteration_params
 from flywheel.ui.explorer import trajectories
-from flywheel.ui.explorer.catalog_reader import OUTCOMES_TABLE, CatalogReader, NotInStore, Row
+from flywheel.ui.explorer.catalog_reader import OUTCOMES_TABLE, CatalogReader, NotInStore
 from flywheel.ui.explorer.media import TokenTexts
 
 # Samples for reviewers to label, from the routed trajectories; others' labels are hidden until one's own is given.
@@ -104,12 +104,10 @@ def draw_review_queue(asking: CatalogReader, draw: SampleDraw) -> dict[str, Any]
     """
     reviewer = labels.normalise_reviewer(draw.reviewer)
     own = {"iteration": draw.iteration, "domain": draw.domain or None}
-    asked = {
-        "asked": [one.trajectory_id for one in route_review.open_questions(asking.ws, newest_iteration(asking.ws))]
-    }
+    asked = [one.trajectory_id for one in route_review.open_questions(asking.ws, newest_iteration(asking.ws))]
 
     def given(name: ReviewQueue) -> dict[str, Any]:
-        return own | (asked if name == "routing" else {})
+        return own | ({"asked": asked} if name == "routing" else {})
 
     def work(connection: duckdb.DuckDBPyConnection) -> dict[str, Any]:
         rows = database.query_rows(
@@ -126,12 +124,10 @@ def draw_review_queue(asking: CatalogReader, draw: SampleDraw) -> dict[str, Any]
             ORDER BY place""",
             given(draw.queue) | {"seed": draw.seed, "queue": draw.queue, "reviewer": reviewer},
         )
-        candidates = {
-            name: database.query_rows(connection, f"SELECT count(*) AS n FROM {_queue_source(name)}", given(name))[0][
-                "n"
-            ]
-            for name in _QUEUES
-        }
+        candidates = {}
+        for name in _QUEUES:
+            count = f"SELECT count(*) AS n FROM {_queue_source(name)}"
+            candidates[name] = database.query_rows(connection, count, given(name))[0]["n"]
         return {"rows": rows, "candidates": candidates}
 
     return asking.ask(work)
@@ -167,13 +163,9 @@ def load_review_item(asking: CatalogReader, tokens: TokenTexts, trajectory_id: s
         return {
             "mine": None,
             "facts": {name: found["facts"][name] for name in _BLIND_FACTS},
-            "steps": _hide_rewards(found["steps"]),
+            "steps": [step | {"reward": None} for step in found["steps"]],
         }
     return found | {"mine": mine, "others": [row for row in given if row is not mine]}
-
-
-def _hide_rewards(steps: list[Row]) -> list[Row]:
-    return [step | {"reward": None} for step in steps]
 
 
 def save_review_label(asking: CatalogReader, said: LabelRequest) -> None:
@@ -234,33 +226,25 @@ class PromotionRequest(BaseModel):
 
 def list_waiting_promotions(ws: Workspace) -> list[dict[str, Any]]:
     """List promotions that wait, each with the decisions so far, oldest first, and whether a run waits for it."""
-    return [
-        {"iteration": k, "decisions": _list_decisions(ws, k), "running": run_lock.is_workspace_busy(ws)}
-        for k in promotion_review.list_pending_reviews(ws)
-    ]
+    return [{"iteration": k} | _decided(ws, k) for k in promotion_review.list_pending_reviews(ws)]
 
 
 def load_promotion_case(ws: Workspace, iteration: int) -> dict[str, Any]:
     """Load what a decision rests on. Raises BadInput where no decision is open."""
     if why := promotion_review.find_review_obstacle(ws, iteration):
         raise why
-    return asdict(
-        promotion_report.build_promotion_report(
-            ws, iteration, iteration_params.load_iteration_params(ws, iteration).promotion
-        )
-    ) | {"decisions": _list_decisions(ws, iteration), "running": run_lock.is_workspace_busy(ws)}
+    rule = iteration_params.load_iteration_params(ws, iteration).promotion
+    return asdict(promotion_report.build_promotion_report(ws, iteration, rule)) | _decided(ws, iteration)
 
 
 def submit_promotion_decision(ws: Workspace, iteration: int, decision: PromotionRequest) -> dict[str, Any]:
     """Record a decision about a promotion; returns all decisions so far. Raises BadInput where none is open."""
     promotion_review.decide_promotion(ws, iteration, **decision.model_dump())
-    return {"decisions": _list_decisions(ws, iteration), "running": run_lock.is_workspace_busy(ws)}
+    return _decided(ws, iteration)
 
 
-def _list_decisions(ws: Workspace, iteration: int) -> list[dict[str, Any]]:
-    decided = promotion_review.read_review(ws, iteration)
-    return (
-        [{name: getattr(one, name) for name in ("promote", "reviewer", "comment", "at")} for one in decided.history]
-        if decided
-        else []
-    )
+def _decided(ws: Workspace, iteration: int) -> dict[str, Any]:
+    review = promotion_review.read_review(ws, iteration)
+    names = ("promote", "reviewer", "comment", "at")
+    decisions = [{name: getattr(one, name) for name in names} for one in (review.history if review else ())]
+    return {"decisions": decisions, "running": run_lock.is_workspace_busy(ws)}

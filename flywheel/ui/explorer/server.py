@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import threading
-from collections.abc import Iterator
+import socket
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
+
+from anyio.from_thread import start_blocking_portal
 
 from flywheel.config.workspace import Workspace
 from flywheel.ui.explorer.app import ChangeStream, ServerLinks, create_explorer_app
@@ -17,8 +18,6 @@ from flywheel.utils import credentials, processes
 from flywheel.utils.errors import FlywheelError
 from flywheel.utils.local_ports import bind_local_port
 from flywheel.utils.local_server import LocalServer
-
-_STOP_TIMEOUT_S = 20
 
 
 @dataclass(frozen=True)
@@ -44,48 +43,26 @@ def serve_explorer(ws: Workspace, port: int, other: Workspace | None = None) -> 
     port is taken.
     """
     processes.limit_malloc_arenas()
-    listener = bind_local_port(port)
-    port = listener.getsockname()[1]
-    login = LoginSessions(credentials.workspace_credentials(ws.state), port)
-    beside = ServerLinks()
-    begun, over = threading.Event(), asyncio.Event()
-    loops: list[asyncio.AbstractEventLoop] = []  # the one it runs in
-    failed: list[BaseException] = []
+    with contextlib.closing(bind_local_port(port)) as listener, start_blocking_portal(name="explorer") as portal:
+        port = listener.getsockname()[1]
+        login = LoginSessions(credentials.workspace_credentials(ws.state), port)
+        beside = ServerLinks()
+        with portal.wrap_async_context_manager(_serving(ws, other, login, beside, listener)):
+            yield ExplorerServer(ws, f"http://127.0.0.1:{port}", login, beside)
 
-    async def serve() -> None:
-        loops.append(asyncio.get_running_loop())
-        asking, sql = CatalogReader(ws), SqlWorkerPool(ws)
-        second = CatalogReader(other, lists=False) if other else None
-        changing = ChangeStream(lambda: asking.standing() + (second.standing() if second else ""))
-        server = LocalServer(create_explorer_app(asking, login, sql, changing, beside, second), [listener])
-        try:
-            await server.start(where=f"port {port}", error=FlywheelError)
-            begun.set()
-            await over.wait()
-        finally:
-            changing.end()
-            await sql.aclose()
-            await server.stop()
 
-    def run() -> None:
-        try:
-            asyncio.run(serve())
-        except BaseException as error:
-            if begun.is_set():  # nobody waits for it any more: the thread's end says it, on the standard error
-                raise
-            failed.append(error)
-        finally:
-            begun.set()
-
-    thread = threading.Thread(target=run, name="explorer", daemon=True)
-    thread.start()
+@contextlib.asynccontextmanager
+async def _serving(
+    ws: Workspace, other: Workspace | None, login: LoginSessions, beside: ServerLinks, listener: socket.socket
+) -> AsyncIterator[None]:
+    asking, sql = CatalogReader(ws), SqlWorkerPool(ws)
+    second = CatalogReader(other, lists=False) if other else None
+    changing = ChangeStream(lambda: asking.standing() + (second.standing() if second else ""))
+    server = LocalServer(create_explorer_app(asking, login, sql, changing, beside, second), [listener])
+    await server.start(where=f"port {listener.getsockname()[1]}", error=FlywheelError)
     try:
-        begun.wait()
-        if failed:
-            raise failed[0]
-        yield ExplorerServer(ws, f"http://127.0.0.1:{port}", login, beside)
+        yield
     finally:
-        with contextlib.suppress(RuntimeError, IndexError):  # its loop is closed or never was: it has ended
-            loops[0].call_soon_threadsafe(over.set)
-        thread.join(_STOP_TIMEOUT_S)
-        listener.close()
+        changing.end()
+        await sql.aclose()
+        await server.stop()

@@ -18,7 +18,7 @@ import resource
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -131,7 +131,8 @@ class SqlLimits:
 def lock_connection(ws: Workspace, limits: SqlLimits, connection: duckdb.DuckDBPyConnection) -> None:
     """Let the connection read the datasets and nothing else; no statement can change that."""
     places = [ws.data, ws.state / "closed", ws.root / "iterations", labels.labels_folder(ws)]
-    folders = ", ".join(f"'{name}'" for path in places for name in _quoted(path, path.resolve()))
+    names = [str(name).replace("'", "''") for path in places for name in (path, path.resolve())]
+    folders = ", ".join(f"'{name}'" for name in names)
     for text in (
         "autoinstall_known_extensions = false",
         "autoload_known_extensions = false",
@@ -147,8 +148,22 @@ def lock_connection(ws: Workspace, limits: SqlLimits, connection: duckdb.DuckDBP
         connection.execute(f"SET GLOBAL {text}")
 
 
-def _quoted(*paths: Path) -> list[str]:
-    return [str(path).replace("'", "''") for path in paths]
+@contextlib.contextmanager
+def interrupt_after(connection: duckdb.DuckDBPyConnection, seconds: float) -> Iterator[threading.Event]:
+    """Interrupt the connection's query `seconds` after the block began; yields an event that is set by then."""
+    over = threading.Event()
+
+    def stop() -> None:
+        over.set()
+        connection.interrupt()
+
+    timer = threading.Timer(seconds, stop)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield over
+    finally:
+        timer.cancel()
 
 
 class SqlAnswerer:
@@ -187,30 +202,20 @@ class SqlAnswerer:
             raise BadInput(f"the result cannot be written as {form}: {first_line(str(error))}") from None
 
     def _asked(self, connection: duckdb.DuckDBPyConnection, sql: str, form: str) -> tuple[pa.Table, bool, bool]:
-        over = threading.Event()
-
-        def stop() -> None:
-            over.set()
-            connection.interrupt()
-
-        timer = threading.Timer(self._limits.seconds, stop)
-        timer.start()
-        try:
-            asked = parse_sql_query(connection, sql)
-            table, cut = self._read(connection, asked.statements, form)
-            return (_plan_lines(table) if asked.plan else table), cut, asked.plan
-        except MemoryError:
-            raise _too_much(self._limits) from None
-        except (duckdb.Error, pa.ArrowException) as error:
-            if over.is_set():
-                raise QueryTimeout(
-                    f"the query took longer than the {self._limits.seconds:g} s that one may take", fix="ask for less"
-                ) from None
-            if isinstance(error, (duckdb.OutOfMemoryException, pa.ArrowMemoryError)):
+        with interrupt_after(connection, self._limits.seconds) as over:
+            try:
+                asked = parse_sql_query(connection, sql)
+                table, cut = self._read(connection, asked.statements, form)
+                return (_plan_lines(table) if asked.plan else table), cut, asked.plan
+            except MemoryError:
                 raise _too_much(self._limits) from None
-            raise database.explain_duckdb_error(connection, error) from None
-        finally:
-            timer.cancel()
+            except (duckdb.Error, pa.ArrowException) as error:
+                if over.is_set():
+                    limit = f"the {self._limits.seconds:g} s that one may take"
+                    raise QueryTimeout(f"the query took longer than {limit}", fix="ask for less") from None
+                if isinstance(error, (duckdb.OutOfMemoryException, pa.ArrowMemoryError)):
+                    raise _too_much(self._limits) from None
+                raise database.explain_duckdb_error(connection, error) from None
 
     def _read(
         self, connection: duckdb.DuckDBPyConnection, asked: Sequence[duckdb.Statement], form: str
@@ -262,11 +267,8 @@ def _cell(value: Any) -> Any:
     if isinstance(value, bytes):
         return f"({len(value):,} bytes)"
     if isinstance(value, str):
-        return (
-            value
-            if len(value) <= _MAX_CELL_CHARACTERS
-            else f"{value[:_MAX_CELL_CHARACTERS]}… ({len(value):,} characters)"
-        )
+        more = f"… ({len(value):,} characters)" if len(value) > _MAX_CELL_CHARACTERS else ""
+        return value[:_MAX_CELL_CHARACTERS] + more
     if isinstance(value, bool) or value is None:
         return value
     if isinstance(value, int) and abs(value) > _MAX_EXACT_INTEGER:

@@ -133,14 +133,7 @@ def list_trajectory_columns(asking: CatalogReader) -> list[Row]:
 
 
 def query_trajectory_page(
-    asking: CatalogReader,
-    *,
-    where: Sequence[str] = (),
-    search: str = "",
-    within: str = "both",
-    sort: str = "",
-    offset: int = 0,
-    limit: int = 100,
+    asking: CatalogReader, where: Sequence[str], search: str, within: str, sort: str, offset: int, limit: int
 ) -> dict[str, Any]:
     """Query rows of the list, each with the sha256 of its first screen; `total`: how many there are in all.
 

@@ -85,9 +85,7 @@ def draw_held_out_success(rows: list[Row], since: int = 0) -> list[Chart]:
                     (_tone(domain), _success_mark(found, "after")),
                 ]
                 groups.append((iteration_label(row["iteration"]), marks))
-        cases = max(
-            (row["held_out_success"][domain]["n"] or 0 for row in rows if domain in row["held_out_success"]), default=0
-        )
+        cases = max(row["held_out_success"][domain]["n"] or 0 for row in rows if domain in row["held_out_success"])
         result.append(
             Chart(
                 f"Held-out success, {domain}",
@@ -248,63 +246,36 @@ def pick_replays(
     return [(why, one) for why, one in loaded if one]
 
 
-def query_world_success(connection: duckdb.DuckDBPyConnection) -> list[Row]:
-    """Return the newest iteration's rollouts by world: what one sample and all samples of a task come to, tasks
-    solved only sometimes, and what was lost to texts that held no action."""
-    return database.query_rows(
-        connection,
-        """SELECT domain, world, sum(tasks)::BIGINT AS tasks, max(samples) AS samples,
+# What the report lists as it is: the newest iteration's rollouts by world; P(V = 1) beside the iteration before, on the
+# templates and levels that both played; held-out success after each stage (where `evaluation.stages` is set); what
+# people said of routes beside what scorers said, where somebody was asked; the most frequent reasons for setting aside.
+_LISTS = {
+    "worlds": """SELECT domain, world, sum(tasks)::BIGINT AS tasks, max(samples) AS samples,
             sum(pass_1 * tasks) / sum(tasks) AS pass_1, sum(pass_k * tasks) / sum(tasks) AS pass_k,
             sum(mixed)::BIGINT AS mixed, sum(invalid_steps) / nullif(sum(steps), 0) AS invalid_step_fraction,
             sum(invalid_episode_fraction * tasks * samples) / sum(tasks * samples) AS invalid_episode_fraction
-        FROM template_success WHERE iteration = (SELECT max(iteration) FROM template_success)
+        FROM template_success
+        WHERE iteration = (SELECT max(iteration) FROM template_success WHERE iteration > $since)
         GROUP BY domain, world ORDER BY domain, world""",
-    )
-
-
-def query_p_v1_rises(connection: duckdb.DuckDBPyConnection, since: int = 0) -> list[Row]:
-    """P(V = 1) of each iteration after `since` beside the one before, on the templates and levels that both played."""
-    rows = "FROM p_v1_rise WHERE domain = 'all' AND iteration > $since ORDER BY iteration"
-    return database.query_rows(connection, rows, {"since": since})
-
-
-def query_success_by_stage(connection: duckdb.DuckDBPyConnection, since: int = 0) -> list[Row]:
-    """Held-out success after each stage of an iteration after `since`, where evaluation.stages is set."""
-    rows = "FROM held_out_success_by_stage WHERE domain = 'all' AND iteration > $since ORDER BY iteration"
-    return database.query_rows(connection, rows, {"since": since})
-
-
-def query_route_reviews(connection: duckdb.DuckDBPyConnection, since: int = 0) -> list[Row]:
-    """Query what people said of routes before training beside what scorers said, of each iteration after `since`.
-
-    Only of those in which somebody was asked: `asked`, `labelled`, `moved`, and of those drawn either way the counts of
-    `verifier_vs_humans`.
-    """
-    return database.query_rows(
-        connection,
-        """SELECT * FROM (
+    "rises": "FROM p_v1_rise WHERE domain = 'all' AND iteration > $since ORDER BY iteration",
+    "by_stage": "FROM held_out_success_by_stage WHERE domain = 'all' AND iteration > $since ORDER BY iteration",
+    "looked_at": """SELECT * FROM (
             SELECT iteration, count(*) AS asked, count(label) AS labelled, count(*) FILTER (WHERE moved) AS moved,
                 any_value(end_reason) AS end_reason
             FROM route_reviews WHERE iteration > $since GROUP BY ALL)
         LEFT JOIN (FROM verifier_vs_humans WHERE domain = 'all' AND sampling = 'any') USING (iteration)
         ORDER BY iteration""",
-        {"since": since},
-    )
-
-
-def query_quarantine_reasons(connection: duckdb.DuckDBPyConnection, since: int = 0, limit: int = 12) -> list[Row]:
-    """Query reasons for setting aside after `since`, the most frequent first, with their iterations and an example.
-
-    limit: reasons at most.
-    """
-    return database.query_rows(
-        connection,
-        """SELECT regexp_replace(reason, ' \\(.*\\)$', '') AS why, count(*) AS rows,
+    "quarantine": """SELECT regexp_replace(reason, ' \\(.*\\)$', '') AS why, count(*) AS rows,
             list_sort(list(DISTINCT iteration)) AS iterations,
             max(trajectory_id) AS example, max_by(reason, trajectory_id) AS detail
-        FROM quarantine WHERE iteration > $since GROUP BY why ORDER BY rows DESC, why LIMIT $limit""",
-        {"since": since, "limit": limit},
-    )
+        FROM quarantine WHERE iteration > $since GROUP BY why ORDER BY rows DESC, why LIMIT 12""",
+}
+
+
+def query_report_lists(connection: duckdb.DuckDBPyConnection, since: int = 0) -> dict[str, list[Row]]:
+    """Query rows that the report lists as they are, of iterations after `since`: `worlds` (of the newest iteration),
+    `rises`, `by_stage`, `looked_at` and `quarantine`."""
+    return {name: database.query_rows(connection, sql, {"since": since}) for name, sql in _LISTS.items()}
 
 
 def query_model_lineage(connection: duckdb.DuckDBPyConnection, since: int = 0) -> list[list[list[Row]]]:
@@ -316,12 +287,11 @@ def query_model_lineage(connection: duckdb.DuckDBPyConnection, since: int = 0) -
     newest = database.query_rows(connection, "SELECT model FROM promotions ORDER BY iteration DESC LIMIT 1")
     if not newest:
         return []
-    parents: dict[str, list[str]] = defaultdict(list)
-    for row in database.query_rows(connection, _LINKS, {"relation": "began from", "since": since}):
-        parents[row["child"]].append(row["parent"])
-    drew: dict[str, list[str]] = defaultdict(list)
-    for row in database.query_rows(connection, _LINKS, {"relation": "drew from", "since": since}):
-        drew[row["child"]].append(row["parent"])
+    links = {"began from": defaultdict(list), "drew from": defaultdict(list)}
+    for relation, found in links.items():
+        for row in database.query_rows(connection, _LINKS, {"relation": relation, "since": since}):
+            found[row["child"]].append(row["parent"])
+    parents, drew = links.values()
     depth = {newest[0]["model"]: 0}
     queue = [newest[0]["model"]]
     while queue:

@@ -18,8 +18,7 @@ from flywheel.envs.browser.driver import chromium
 from flywheel.store.catalog import database
 from flywheel.store.schema import SCHEMA_VERSION
 from flywheel.store.versioning import stage_records
-from flywheel.ui.report import charts, replay, rl_charts
-from flywheel.ui.report import figures as report_figures
+from flywheel.ui.report import charts, figures, replay, rl_charts
 from flywheel.utils.errors import BadInput
 from flywheel.utils.files import write_text
 
@@ -36,33 +35,31 @@ def write_report(ws: Workspace, *, everything: bool = False) -> Path:
     with earlier ones in the curves alone.
     """
     with database.connect_catalog(ws) as connection:
-        rows = report_figures.query_report_iterations(connection)
+        rows = figures.query_report_iterations(connection)
         since = 0 if everything or not rows else max(0, rows[-1]["iteration"] - _ITERATIONS_SHOWN)
-        minute_iterations, minutes = report_figures.query_stage_minutes(connection, _stage_order(ws))
-        alignment, utterance = report_figures.query_alignment(connection, since)
+        begun = stage_records.list_iterations(ws)
+        stages = stage_records.stage_names(ws, begun[-1]) if begun else ()  # in the order of the newest iteration
+        minute_iterations, minutes = figures.query_stage_minutes(connection, stages)
+        alignment, utterance = figures.query_alignment(connection, since)
         rl_curves, rl_worlds = rl_charts.load_rl_charts(connection, since)
         shown = {
             "iterations": [row for row in rows if row["iteration"] > since],
             "earlier": sum(row["iteration"] <= since for row in rows),
-            "domains": report_figures.list_evaluated_domains(rows),
-            "funnels": report_figures.query_funnels(connection),
-            "p_v1": report_figures.draw_p_v1(connection, since),
-            "success": report_figures.draw_held_out_success(rows, since),
-            "curves": report_figures.draw_losses(connection, since),
+            "domains": figures.list_evaluated_domains(rows),
+            "funnels": figures.query_funnels(connection),
+            "p_v1": figures.draw_p_v1(connection, since),
+            "success": figures.draw_held_out_success(rows, since),
+            "curves": figures.draw_losses(connection, since),
             "rl_curves": rl_curves,
             "rl_worlds": rl_worlds,
             "downsampled": rl_charts.query_downsampled_tasks(connection),
             "alignment": alignment,
             "utterance": utterance,
-            "replays": report_figures.pick_replays(connection, report_figures.list_evaluated_domains(rows), since),
-            "worlds": report_figures.query_world_success(connection),
-            "rises": report_figures.query_p_v1_rises(connection, since),
-            "by_stage": report_figures.query_success_by_stage(connection, since),
-            "looked_at": report_figures.query_route_reviews(connection, since),
-            "quarantine": report_figures.query_quarantine_reasons(connection, since),
+            "replays": figures.pick_replays(connection, figures.list_evaluated_domains(rows), since),
+            **figures.query_report_lists(connection, since),
             "minute_iterations": minute_iterations,
             "minutes": minutes,
-            "lineage": report_figures.query_model_lineage(connection, since),
+            "lineage": figures.query_model_lineage(connection, since),
         }
     text = render_template(
         "report.html",
@@ -144,20 +141,17 @@ def list_headline_figures(rows: list[Row]) -> list[Row]:
                 "note": f"95%: {_format_percent(last['p_v1_low'])} to {_format_percent(last['p_v1_high'])}",
             }
         )
-    for domain in report_figures.list_evaluated_domains(rows):
-        known = [
-            row["held_out_success"][domain]
-            for row in rows
-            if row["held_out_success"].get(domain, {}).get("after") is not None
-        ]
+    for domain in figures.list_evaluated_domains(rows):
+        found = [row["held_out_success"].get(domain) for row in rows]
+        known = [row for row in found if row and row["after"] is not None]
         if known:
+            last = known[-1]
             result.append(
                 {
                     "what": f"Held-out success, {domain}",
                     "before": _format_percent(known[0]["before"]),
-                    "value": _format_percent(known[-1]["after"]),
-                    "note": f"95%: {_format_percent(known[-1]['after_low'])} to "
-                    f"{_format_percent(known[-1]['after_high'])}",
+                    "value": _format_percent(last["after"]),
+                    "note": f"95%: {_format_percent(last['after_low'])} to {_format_percent(last['after_high'])}",
                 }
             )
     spent = sum(row["minutes"] or 0 for row in rows)
@@ -166,12 +160,6 @@ def list_headline_figures(rows: list[Row]) -> list[Row]:
             {"what": "Time", "before": "", "value": f"{spent:.1f} min", "note": f"{spent / len(rows):.1f} an iteration"}
         )
     return result
-
-
-def _stage_order(ws: Workspace) -> tuple[str, ...]:
-    """The stages as they run in the newest iteration."""
-    begun = stage_records.list_iterations(ws)
-    return stage_records.stage_names(ws, begun[-1]) if begun else ()
 
 
 def _format_percent(value: float | None) -> str:
@@ -218,11 +206,9 @@ def write_trajectory_page(
 
 
 def _trajectory_facts(facts: dict) -> list[tuple[str, str]]:
+    iteration = iteration_label(facts["iteration"])
     lines = [
-        (
-            "Trajectory",
-            f"{facts['trajectory_id']} (iteration {iteration_label(facts['iteration'])}, stage {facts['stage']})",
-        ),
+        ("Trajectory", f"{facts['trajectory_id']} (iteration {iteration}, stage {facts['stage']})"),
         ("Task", f"{facts['task_id']} ({facts['split'] or 'no'} split)"),
         ("Acted", _join(facts["source"], facts["model"], facts["policy_version"])),
         ("Run", _join(facts["run"], facts["run_id"])),
