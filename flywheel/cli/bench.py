@@ -18,36 +18,34 @@ from flywheel.utils.errors import BadInput
 BENCHMARKS_FOLDER = Path(__file__).resolve().parent.parent.parent / "benchmarks"
 
 
-def list_benchmarks(folder: Path | None = None) -> dict[str, str]:
+def list_benchmarks() -> dict[str, str]:
     """Each benchmark and the first line of its docstring. Raises BadInput where the scripts are not there.
 
     Only scripts with a `main` count: what they share may lie beside them. The name is the file's, without the
     underscore of one that would else hide a package (`flywheel_.py`).
     """
-    folder = folder or BENCHMARKS_FOLDER
-    if not folder.is_dir():
+    if not BENCHMARKS_FOLDER.is_dir():
         raise BadInput(
             "the benchmarks are not part of an installed package",
-            where=folder,
+            where=BENCHMARKS_FOLDER,
             fix="run from the source folder: git clone, then make setup",
         )
     found = {}
-    for path in sorted(folder.glob("*.py")):
+    for path in sorted(BENCHMARKS_FOLDER.glob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         if any(isinstance(node, ast.FunctionDef) and node.name == "main" for node in tree.body):
             found[path.stem.removesuffix("_")] = (ast.get_docstring(tree) or "").partition("\n")[0]
     return found
 
 
-def run_benchmark(name: str, argv: Sequence[str], folder: Path | None = None) -> int:
+def run_benchmark(name: str, argv: Sequence[str]) -> int:
     """Run one benchmark with its options; returns its exit code. Raises BadInput for a name that is not there."""
-    folder = folder or BENCHMARKS_FOLDER
-    known = list_benchmarks(folder)
+    known = list_benchmarks()
     if name not in known:
         raise BadInput(f"no benchmark {name!r}", where="flywheel bench", fix=f"one of {', '.join(known)}")
     if renamed := describe_renamed_option(f"bench {name}", argv):
         raise BadInput(renamed, where=f"flywheel bench {name}", fix=f"see `flywheel bench {name} --help`")
-    plain, underscored = folder / f"{name}.py", folder / f"{name}_.py"
+    plain, underscored = BENCHMARKS_FOLDER / f"{name}.py", BENCHMARKS_FOLDER / f"{name}_.py"
     return int(_load_script(plain if plain.is_file() else underscored).main(list(argv)) or 0)
 
 

@@ -74,10 +74,8 @@ _ITERATIONS_SHOWN = 10
 
 
 def build_summary_table(ws: Workspace, *, everything: bool = False) -> Table:
-    """A rich table: what came in, P(V=1), where it went, held-out success before -> after, promoted or not.
-
-    everything: of all iterations, not of the newest ten alone.
-    """
+    """A rich table: what came in, P(V=1), where it went, held-out success before -> after, promoted or not. everything:
+    of all iterations, not of the newest ten alone."""
     from flywheel.store.catalog import database
     from flywheel.ui.report import figures
 

@@ -24,13 +24,10 @@ from flywheel.utils.errors import BadInput, did_you_mean, first_line
 _SHOWN = 10
 _PREFACE = re.compile(r"^(Flow|Task) run encountered an exception:? ")  # of Prefect, before what was raised
 _STATE_STYLES = {
-    "complete": "green",
-    "Completed": "green",
-    "recorded": "green",
-    "unfinished": "yellow",
-    "begun": "yellow",
+    **dict.fromkeys(("complete", "Completed", "recorded"), "green"),
+    **dict.fromkeys(("unfinished", "begun"), "yellow"),
+    **dict.fromkeys(("Failed", "Crashed", "TimedOut", "Cancelled"), "red"),
 }
-_FAILED_STATES = ("Failed", "Crashed", "TimedOut", "Cancelled")
 
 Row = dict[str, Any]
 
@@ -56,16 +53,12 @@ def history_command(
     if iteration and stage and not failed:
         if form == "csv":
             raise BadInput("all of a stage is no one table", where="--format csv", fix="ask for json")
-        found = _query_stage(ws, iteration, stage)
+        tries, tasks = past.query_stage_attempts(ws, iteration, stage)
+        found = {"stage": past.query_stage_history(ws, [iteration], stage), "tries": tries, "tasks": tasks}
+        found["artifacts"] = past.query_stage_artifacts(ws, iteration, stage)
         if form == "json":
-            click.echo(
-                json.dumps(
-                    {
-                        name: database.result_as_json_rows(database.table_from_mappings(rows))
-                        for name, rows in found.items()
-                    }
-                )
-            )
+            tables = {name: database.table_from_mappings(rows) for name, rows in found.items()}
+            click.echo(json.dumps({name: database.result_as_json_rows(table) for name, table in tables.items()}))
         else:
             _show_stage(Console(), found)
         return
@@ -100,19 +93,6 @@ def _select_iterations(ws: Workspace, iteration: int | None, stage: str, everyth
     return having
 
 
-def _query_stage(ws: Workspace, iteration: int, stage: str) -> dict[str, list[Row]]:
-    from flywheel.store.catalog import run_history as past
-
-    tries, tasks = past.query_stage_attempts(ws, iteration, stage)
-    artifacts = past.query_stage_artifacts(ws, iteration, stage)
-    return {
-        "stage": past.query_stage_history(ws, [iteration], stage),
-        "tries": tries,
-        "tasks": tasks,
-        "artifacts": artifacts,
-    }
-
-
 def _show_iterations(console: Console, rows: Sequence[Row]) -> None:
     table = _plain_table("iter", "state", "stages", "began (UTC)", "took", "tries", "failed", "longest", left=(1, 3, 7))
     for row in rows:
@@ -123,8 +103,8 @@ def _show_iterations(console: Console, rows: Sequence[Row]) -> None:
             f"{row['recorded']}/{row['stages']}",
             _format_time(row["first_started"]),
             _format_duration(row["seconds"]),
-            _format_count(row["tries"]),
-            _format_count(row["failed"]),
+            _format_number(row["tries"]),
+            _format_number(row["failed"]),
             longest,
         )
     if not rows:
@@ -150,10 +130,10 @@ def _show_stages(console: Console, rows: Sequence[Row]) -> None:
             _format_time(row["first_started"]),
             _format_duration(row["seconds"]),
             _format_duration(row["median_before"]),
-            _format_ratio(row["ratio"]),
-            _format_count(row["tries"]),
-            _format_count(row["shards"]),
-            _format_count(row["retries"]),
+            _format_number(row["ratio"], ".2f"),
+            _format_number(row["tries"]),
+            _format_number(row["shards"]),
+            _format_number(row["retries"]),
         )
     console.print(table)
     for row in rows:
@@ -187,7 +167,7 @@ def _show_stage(console: Console, found: dict[str, list[Row]]) -> None:
     if row["ratio"] is not None:
         many = row["iterations_before"]
         of = "the iteration before" if many == 1 else f"the median of the {many} iterations before"
-        console.print(f"{_format_ratio(row['ratio'])} times {of}", highlight=False)
+        console.print(f"{_format_number(row['ratio'], '.2f')} times {of}", highlight=False)
     runs = _plain_table("try", "run", "state", "began (UTC)", "took", "attempts", left=(1, 2, 3))
     for one in found["tries"]:
         own = [task for task in found["tasks"] if task["try"] == one["try"]]
@@ -201,7 +181,7 @@ def _show_stage(console: Console, found: dict[str, list[Row]]) -> None:
         )
         for task in own:
             times = _format_time(task["started_at"]), _format_duration(task["seconds"])
-            runs.add_row("", Text(task["task"]), _format_state(task["state"]), *times, _format_count(task["attempts"]))
+            runs.add_row("", Text(task["task"]), _format_state(task["state"]), *times, _format_number(task["attempts"]))
     console.print("\nTries and their tasks" if found["tries"] else "\nno run of it is told by Prefect", highlight=False)
     if found["tries"]:
         console.print(runs)
@@ -219,7 +199,7 @@ def _artifact_table(rows: Sequence[Row]) -> Table:
     for row in rows:
         first, *others = row["sha256"] or ["-"]
         more = f" +{len(others)}" if others else ""
-        table.add_row(Text(row["path"]), _format_count(row["rows"]), _format_count(row["bytes"]), first[:8] + more)
+        table.add_row(Text(row["path"]), _format_number(row["rows"]), _format_number(row["bytes"]), first[:8] + more)
     table.columns[0].no_wrap, table.columns[0].overflow = False, "fold"
     return table
 
@@ -233,7 +213,7 @@ def _plain_table(*names: str, left: Sequence[int]) -> Table:
 
 
 def _format_state(state: str) -> Text:
-    return Text(state, style=_STATE_STYLES.get(state, "red" if state in _FAILED_STATES else ""))
+    return Text(state, style=_STATE_STYLES.get(state, ""))
 
 
 def _format_time(moment: datetime | None) -> str:
@@ -247,12 +227,8 @@ def _format_duration(seconds: float | None) -> str:
     return f"{seconds / size:.1f} {unit}"
 
 
-def _format_ratio(ratio: float | None) -> str:
-    return "-" if ratio is None else f"{ratio:.2f}"
-
-
-def _format_count(number: int | None) -> str:
-    return "-" if number is None else str(number)
+def _format_number(number: float | None, form: str = "") -> str:
+    return "-" if number is None else f"{number:{form}}"
 
 
 def _format_reason(message: str) -> str:

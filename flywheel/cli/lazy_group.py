@@ -12,10 +12,8 @@ import click
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are named in a table, in the order in which `--help` lists them.
-
-    table: name -> ("module:attribute" in this package, first sentence of its help) of a command, or a group.
-    """
+    """A group whose commands are named in a table, in the order in which `--help` lists them. table: name ->
+    ("module:attribute" in this package, first sentence of its help) of a command, or a group."""
 
     def __init__(self, *args, table: Mapping[str, tuple[str, str] | LazyGroup], **kwargs) -> None:
         super().__init__(*args, **kwargs)
@@ -40,8 +38,8 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        groups = {name: entry.get_short_help_str(200) for name, entry in self.table.items() if _is_group(entry)}
-        commands = {name: entry[1] for name, entry in self.table.items() if not _is_group(entry)}
+        groups = {n: one.get_short_help_str(200) for n, one in self.table.items() if isinstance(one, LazyGroup)}
+        commands = {name: entry[1] for name, entry in self.table.items() if name not in groups}
         for title, rows in (("Commands", commands), ("Groups of commands", groups)):
             if rows:
                 with formatter.section(title):
@@ -53,10 +51,6 @@ class LazyGroup(click.Group):
             yield (*path, name)
             if isinstance(entry, LazyGroup):
                 yield from entry.iterate_commands((*path, name))
-
-
-def _is_group(entry: object) -> bool:
-    return isinstance(entry, LazyGroup)
 
 
 def _describe_nearest(ctx: click.Context, name: str) -> str:
@@ -134,9 +128,7 @@ def describe_renamed_command(words: Sequence[str]) -> str:
 
 def describe_renamed_option(command: str, typed: Iterable[str]) -> str:
     """What the first option of an earlier version among those typed is today, in words; empty where there is none.
-
-    command: its words after `flywheel`. typed: words of the command line, such as `--each=40`.
-    """
+    command: its words after `flywheel`. typed: words of the command line, such as `--each=40`."""
     known = RENAMED_OPTIONS.get(command, {})
     for word in typed:
         if (option := word.partition("=")[0]) in known:

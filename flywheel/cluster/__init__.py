@@ -74,29 +74,18 @@ def open_cluster(ws: Workspace, settings: Settings) -> Iterator[ClusterBackend]:
     with contextlib.ExitStack() as stack:
         cluster: ClusterBackend = LocalCluster()
         if settings.cluster.engine == "ray":
-            cluster = stack.enter_context(_open_ray(ws, settings))
+            from flywheel.cluster.connection import connect_to_ray
+
+            head = stack.enter_context(connect_to_ray(settings))
+            # They import Ray, whose variables the connection has set.
+            from flywheel.cluster import env_nodes, nodes, ray_cluster
+
+            shared = stack.enter_context(nodes.open_shared_folder(ws))
+            cluster = ray_cluster.RayCluster(shared, settings, head)
+            cluster.check()
+            stack.enter_context(env_nodes.serve_environments_on_nodes(cluster, settings))
         token = _current.set(cluster)
         try:
             yield cluster
         finally:
             _current.reset(token)
-
-
-@contextlib.contextmanager
-def _open_ray(ws: Workspace, settings: Settings) -> Iterator[ClusterBackend]:
-    """Connect to Ray, check its nodes, and start the environments that they are to serve.
-
-    Raises BadInput for settings that cannot work, ClusterError for a node with a fault, or one whose environments do
-    not start.
-    """
-    from flywheel.cluster.connection import connect_to_ray
-
-    with connect_to_ray(settings) as head:
-        # They import Ray, whose variables the connection has set.
-        from flywheel.cluster import env_nodes, nodes, ray_cluster
-
-        with nodes.open_shared_folder(ws) as shared:
-            cluster = ray_cluster.RayCluster(shared, settings, head)
-            cluster.check()
-            with env_nodes.serve_environments_on_nodes(cluster, settings):
-                yield cluster

@@ -34,10 +34,8 @@ def is_reachable(place: HostPort) -> bool:
 
 @contextlib.contextmanager
 def connect_to_ray(settings: Settings) -> Iterator[HostPort]:
-    """Make this process a driver of the cluster until the block ends; yield where the cluster's head listens.
-
-    Raises BadInput where Ray is not installed, cannot be reached, or cannot be started.
-    """
+    """Make this process a driver of the cluster until the block ends; yield where the cluster's head listens. Raises
+    BadInput where Ray is not installed, cannot be reached, or cannot be started."""
     if importlib.util.find_spec("ray") is None:
         raise BadInput("Ray is not installed", where="cluster.engine", fix="pip install 'flywheel[ray]'")
     address = settings.cluster.address
@@ -55,12 +53,17 @@ def connect_to_ray(settings: Settings) -> Iterator[HostPort]:
             os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
     import ray
 
+    options: dict[str, Any] = {"address": address}
+    if not address:  # of this machine alone; it ends with this process
+        options = {
+            "address": "local",
+            "resources": {BROWSERS: settings.sandbox.browsers},
+            "include_dashboard": False,
+            "object_store_memory": _STORE_MB << 20,
+            "_node_ip_address": "127.0.0.1",
+        }
     try:
-        ray.init(
-            **({"address": address} if address else _local_ray_options(settings)),
-            log_to_driver=False,
-            logging_level="ERROR",
-        )
+        ray.init(**options, log_to_driver=False, logging_level="ERROR")
     except Exception as error:  # of a dozen kinds: a wrong token, another version, a machine that is no node
         with contextlib.suppress(Exception):
             ray.shutdown()
@@ -73,17 +76,6 @@ def connect_to_ray(settings: Settings) -> Iterator[HostPort]:
         yield _parse_address(address or ray.get_runtime_context().gcs_address)
     finally:
         ray.shutdown()
-
-
-def _local_ray_options(settings: Settings) -> dict[str, Any]:
-    """Of a cluster of this machine alone, which ends with this process."""
-    return {
-        "address": "local",
-        "resources": {BROWSERS: settings.sandbox.browsers},
-        "include_dashboard": False,
-        "object_store_memory": _STORE_MB << 20,
-        "_node_ip_address": "127.0.0.1",
-    }
 
 
 def _parse_address(address: str) -> HostPort:

@@ -76,10 +76,8 @@ class EnvironmentNode:
         self._over = threading.Event()
 
     def run(self, shared: SharedFolder, settings: Settings, name: str, host: str, manager: str, token: str) -> None:
-        """Serve environments on this node until `end`.
-
-        Raises ClusterError where this machine has a fault: it may have joined after the others were checked.
-        """
+        """Serve environments on this node until `end`. Raises ClusterError where this machine has a fault: it may have
+        joined after the others were checked."""
         raise_node_fault(host, find_node_fault(shared, settings, plays=True))  # makes the settings' worlds known too
         opening = open_node(name, token, settings, registry.find_used_backends(settings), shared.root)
         asyncio.run(_run_until(self._over, node_server.run_node(opening, token, manager=manager, host=host)))

@@ -30,7 +30,7 @@ from flywheel.envs import registry
 from flywheel.pipeline.stage import InProcessWorker, Stage, StageContext
 from flywheel.training.distributed.worker_group import GroupSpec, HostPort, LocalRanks, RankAnswer, use_launcher
 from flywheel.utils.errors import BadInput, ClusterError, WorkerLost, last_line
-from flywheel.utils.files import atomic_file
+from flywheel.utils.files import write_text
 from flywheel.utils.progress import replace_listener
 
 # On a node: the check before work begins, and the worker that does shards of one stage.
@@ -42,9 +42,7 @@ NodeFault = tuple[str, str]  # what is wrong with a node, and how to mend it
 @dataclass(frozen=True)
 class SharedFolder:
     """Let a node check that it sees the run's own folder: by a file that the run has just written, and holds locked.
-
-    root: of the workspace.
-    """
+    root: of the workspace."""
 
     path: Path
     text: str
@@ -56,8 +54,7 @@ class SharedFolder:
 def open_shared_folder(ws: Workspace) -> Iterator[SharedFolder]:
     """Write the file by which a node knows the run's own folder, and hold it locked until the block ends."""
     path, text = ws.state / "cluster" / secrets.token_hex(4), secrets.token_hex(16)
-    with atomic_file(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    write_text(path, text)
     try:
         with path.open("a") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -147,10 +144,8 @@ class ShardWorker:
             self._said.put(_SHARD_DONE)
 
     def news(self, seconds: float) -> list[tuple[str, str]]:
-        """Return the lines said since the last call: the worker's sign of life.
-
-        Waits until there are any, the shard is over, or so many seconds have passed.
-        """
+        """Return the lines said since the last call: the worker's sign of life. Waits until there are any, the shard is
+        over, or so many seconds have passed."""
         found = []
         try:
             line = self._said.get(timeout=seconds)
@@ -179,10 +174,8 @@ _NEWS_S = 1.0  # between two signs of life of a node, at most
 
 @dataclass(frozen=True)
 class TrainingTeam:
-    """`training/distributed/worker_group.py: RankLauncher` on the nodes of one worker.
-
-    group: what Ray keeps for it, a part a node. wanted: what each part is. silent_s: as `cluster.heartbeat_timeout_s`.
-    """
+    """`training/distributed/worker_group.py: RankLauncher` on the nodes of one worker. group: what Ray keeps for it, a
+    part a node. wanted: what each part is. silent_s: as `cluster.heartbeat_timeout_s`."""
 
     group: PlacementGroup
     wanted: Sequence[resources.Resources]

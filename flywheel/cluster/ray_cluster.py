@@ -13,16 +13,9 @@ import ray
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as At
 
-from flywheel.cluster import resources
+from flywheel.cluster import nodes, resources
 from flywheel.cluster.connection import is_reachable
-from flywheel.cluster.nodes import (
-    ShardWorker,
-    SharedFolder,
-    TrainingTeam,
-    describe_ray_error,
-    find_node_fault,
-    raise_node_fault,
-)
+from flywheel.cluster.nodes import ShardWorker, SharedFolder, TrainingTeam
 from flywheel.config import Settings
 from flywheel.pipeline.stage import BROWSERS, InProcessWorker, Stage, StageContext
 from flywheel.training.distributed.worker_group import HostPort
@@ -36,7 +29,7 @@ _NEWS_S = 1.0  # between two signs of life of a worker, at most
 _CLOSE_S = 30.0  # browsers and models are closed
 
 
-class RayWorkers:
+class RayWorkers(AbstractContextManager):
     """`flywheel.cluster.StageWorkers` on Ray; called from as many threads as there are shards.
 
     For each shard that waits one worker is asked for. Ray's scheduler gives them their nodes as there is room, on
@@ -69,9 +62,6 @@ class RayWorkers:
         self._idle: list[Any] = []
         self._busy: set[Any] = set()
 
-    def __enter__(self) -> RayWorkers:
-        return self
-
     def __exit__(self, *raised: object) -> None:
         self.close()
 
@@ -88,11 +78,8 @@ class RayWorkers:
             self._end(one)
 
     def do_shard(self, shard: str) -> tuple[Path, Any, bool]:
-        """Run one shard on a worker, on another one where that is lost.
-
-        Raises what its work raises; WorkerLost where _TRIES workers were lost over it, HeadLost, and ClusterError where
-        no worker comes in time.
-        """
+        """Run one shard on a worker, on another one where that is lost. Raises what its work raises; WorkerLost where
+        _TRIES workers were lost over it, HeadLost, and ClusterError where no worker comes in time."""
         for number in range(1, _TRIES + 1):
             worker = self._take()
             try:
@@ -168,10 +155,10 @@ class RayWorkers:
                 self._end(worker)
                 if getattr(error, "actor_init_failed", False):
                     raise WorkerLost(
-                        f"no worker can begin: {describe_ray_error(error)}", where=f"stage {self._stage}"
+                        f"no worker can begin: {nodes.describe_ray_error(error)}", where=f"stage {self._stage}"
                     ) from error
                 continue  # its node was lost before it started: another one is requested
-            raise_node_fault(node, fault)
+            nodes.raise_node_fault(node, fault)
             self._cluster.alive()
             with self._lock:
                 self._idle.append(worker)
@@ -223,10 +210,8 @@ _BETWEEN_S = 2  # two looks at the head
 
 
 class RayCluster:
-    """Run stages on the nodes of a Ray cluster.
-
-    place: where the head listens. environ: variables of the environment that its workers get.
-    """
+    """Run stages on the nodes of a Ray cluster. place: where the head listens. environ: variables of the environment
+    that its workers get."""
 
     def __init__(self, shared: SharedFolder, settings: Settings, place: HostPort) -> None:
         self.shared, self.limits = shared, settings.cluster
@@ -251,7 +236,7 @@ class RayCluster:
 
     def check(self) -> None:
         """Look at every node that work may come to. Raises ClusterError."""
-        look, asked = ray.remote(num_cpus=0, max_retries=0)(find_node_fault), {}
+        look, asked = ray.remote(num_cpus=0, max_retries=0)(nodes.find_node_fault), {}
         for node in list_live_nodes():
             if any(node["Resources"].get(name) for name in (resources.CPU, resources.GPU, BROWSERS)):
                 there = look.options(scheduling_strategy=At(node["NodeID"], soft=False))
@@ -268,10 +253,11 @@ class RayCluster:
                 if at not in {node["NodeID"] for node in list_live_nodes()}:
                     continue  # it went meanwhile, and is no part of the cluster any more
                 # A node without flywheel fails as it reads what it is to call: the last line of that has the reason.
-                found = describe_ray_error(error), "look whether flywheel is installed there"
-            raise_node_fault(name, found)
+                found = nodes.describe_ray_error(error), "look whether flywheel is installed there"
+            nodes.raise_node_fault(name, found)
         for one in late:
-            raise_node_fault(asked[one][1], (f"it gave no answer in {_CHECK_S} s", "end that node, or start it anew"))
+            fault = f"it gave no answer in {_CHECK_S} s", "end that node, or start it anew"
+            nodes.raise_node_fault(asked[one][1], fault)
 
     # -- whether it is still there ---------------------------------------------------------------------------------
     def watch(self) -> None:

@@ -26,7 +26,10 @@ def compute_worker_resources(
     It runs on the first; processes that train with it run on the others, if any. nodes: what each node has; with device
     `auto` GPUs are asked for where there are any, and machines without one then take no part.
     """
-    wanted: list[dict[str, float]] = [{CPU: limits.cpus} for _ in range(_count_nodes(stage, ctx, limits))]
+    nodes_each = 1
+    if TRAINING in (stage.needs or ()):
+        nodes_each = min(limits.training_nodes, _training_settings(ctx.stage, ctx.settings).processes)
+    wanted: list[dict[str, float]] = [{CPU: limits.cpus} for _ in range(nodes_each)]
     if needs_local_environments(stage, ctx.settings):
         wanted[0][BROWSERS] = ctx.settings.sandbox.browsers
     count = count_gpus(stage, ctx, lambda: any(node.get(GPU) for node in nodes))
@@ -48,30 +51,20 @@ def split_evenly(count: int, nodes: int) -> list[int]:
 
 def count_gpus(stage: Stage, ctx: StageContext, there: Callable[[], bool]) -> int:
     """Count the GPUs that the stage takes. there: tells whether there are any; asked where the device is `auto`."""
-    device, count = _wanted_device(stage.needs or (), ctx.stage, ctx.settings) or ("cpu", 0)
+    needs, policy = stage.needs or (), ctx.settings.policy
+    if TRAINING in needs:  # a stage that trains and plays does both on the same ones
+        block = _training_settings(ctx.stage, ctx.settings)
+        device, count = block.device, block.processes
+    elif BROWSERS in needs and policy.backend == "transformers":
+        device, count = policy.device, 1
+    else:
+        return 0
     return count if device == "cuda" or (device == "auto" and there()) else 0
-
-
-def _count_nodes(stage: Stage, ctx: StageContext, limits: ClusterSettings) -> int:
-    """Nodes of one worker."""
-    if TRAINING not in (stage.needs or ()):
-        return 1
-    return min(limits.training_nodes, _training_settings(ctx.stage, ctx.settings).processes)
 
 
 def _training_settings(name: str, settings: Settings) -> TrainingSettings:
     """Of the settings, that by which the stage trains."""
     return getattr(settings, name.partition("-")[0])
-
-
-def _wanted_device(needs: Sequence[str], name: str, settings: Settings) -> tuple[str, int] | None:
-    """The device that is asked for, and how many of it: where a stage trains and plays, both do it on the same ones."""
-    if TRAINING in needs:
-        block = _training_settings(name, settings)
-        return block.device, block.processes
-    if BROWSERS in needs and settings.policy.backend == "transformers":
-        return settings.policy.device, 1
-    return None
 
 
 def describe_missing_resources(wanted: Sequence[Resources], nodes: Sequence[Resources]) -> str:

@@ -44,42 +44,29 @@ def limit_command(command: Sequence[str], megabytes: int, more: str = "", redire
     # The shell sets the limits and is replaced.
     shell = f'ulimit -c 0; ulimit -d "$0"; {more} exec "$@" {redirect}'
     setpriv = shutil.which("setpriv")
-    return [
-        "/bin/sh",
-        "-c",
-        shell,
-        str(megabytes * 1024),
-        *([setpriv, "--pdeathsig", "KILL"] if setpriv else []),
-        *command,
-    ]
+    killed_with_us = [setpriv, "--pdeathsig", "KILL"] if setpriv else []
+    return ["/bin/sh", "-c", shell, str(megabytes * 1024), *killed_with_us, *command]
 
 
 class ProcessGuard:
     """Ends the process group `leader` and removes its folder where this process dies before `release`."""
 
     def __init__(self, leader: int, folder: Path, mark: str = "") -> None:
-        reads, self._life = os.pipe()
-        try:
-            self._process = subprocess.Popen(
-                ["/bin/sh", "-c", _GUARD_SCRIPT, str(leader), str(folder), mark],
-                stdin=reads,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-        except BaseException:
-            os.close(self._life)
-            raise
-        finally:
-            os.close(reads)
+        self._process = subprocess.Popen(
+            ["/bin/sh", "-c", _GUARD_SCRIPT, str(leader), str(folder), mark],
+            bufsize=0,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
 
     async def release(self) -> None:
         """Stop guarding; may be called twice."""
-        life, self._life = self._life, -1
-        if life >= 0:
+        if not self._process.stdin.closed:
             with contextlib.suppress(OSError):
-                os.write(life, b"well\n")
-            os.close(life)
+                self._process.stdin.write(b"well\n")
+            self._process.stdin.close()
         await reap_process(self._process)
 
 
@@ -288,24 +275,18 @@ class ChildProgram:
     """
 
     def __init__(self, command: Sequence[str], working: Path, environment: Mapping[str, str], megabytes: int) -> None:
-        reads, writes = os.pipe()
-        try:
-            self.process = subprocess.Popen(
-                limit_command(command, megabytes, _FILE_LIMIT),
-                cwd=working,
-                env=dict(environment),
-                stdin=subprocess.DEVNULL,
-                stdout=writes,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        except BaseException:
-            os.close(reads)
-            raise
-        finally:
-            os.close(writes)
+        self.process = subprocess.Popen(
+            limit_command(command, megabytes, _FILE_LIMIT),
+            bufsize=0,
+            cwd=working,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
         self._said = bytearray()
-        self._hearing = asyncio.create_task(self._hear(reads))
+        self._hearing = asyncio.create_task(self._hear())
 
     @property
     def pid(self) -> int:
@@ -351,9 +332,9 @@ class ChildProgram:
         self._hearing.cancel()
         await asyncio.gather(self._hearing, return_exceptions=True)
 
-    async def _hear(self, descriptor: int) -> None:
+    async def _hear(self) -> None:
         reader = asyncio.StreamReader()
-        with os.fdopen(descriptor, "rb", 0) as pipe:
+        with self.process.stdout as pipe:
             transport, _ = await asyncio.get_running_loop().connect_read_pipe(
                 lambda: asyncio.StreamReaderProtocol(reader), pipe
             )

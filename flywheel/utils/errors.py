@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 
 class FlywheelError(Exception):
@@ -34,11 +35,7 @@ class FlywheelError(Exception):
 
     def __reduce__(self):
         # Keyword-only arguments do not survive pickling by themselves, and tasks may run in other processes.
-        return _rebuild, (type(self), self.what, self.where, self.fix)
-
-
-def _rebuild(cls: type[FlywheelError], what: str, where: str, fix: str) -> FlywheelError:
-    return cls(what, where=where, fix=fix)
+        return partial(type(self), where=self.where, fix=self.fix), (self.what,)
 
 
 class BadInput(FlywheelError):

@@ -49,22 +49,18 @@ class OwnHostOnly:
         return 0 if origin == b"null" or origin.removeprefix(b"http://") in self._own else 403
 
 
-def _own_host_where_local(application: ASGIApp, listeners: Sequence[socket.socket]) -> ASGIApp:
-    """Where all listen on this machine alone. A server for others has a key, and does not know its names."""
-    addresses = [listener.getsockname()[:2] for listener in listeners]
-    if all(ipaddress.ip_address(host).is_loopback for host, _ in addresses):
-        return OwnHostOnly(application, [port for _, port in addresses])
-    return application
-
-
 class LocalServer:
     """Run one uvicorn server in the running loop. grace_s: seconds that answers still have when it is told to stop."""
 
     def __init__(self, application: ASGIApp, listeners: Sequence[socket.socket], grace_s: int = 1) -> None:
         self._listeners = list(listeners)
+        addresses = [listener.getsockname()[:2] for listener in listeners]
+        # A server for others has a key, and does not know its names.
+        if all(ipaddress.ip_address(host).is_loopback for host, _ in addresses):
+            application = OwnHostOnly(application, [port for _, port in addresses])
         self._server = _QuietServer(
             uvicorn.Config(
-                _own_host_where_local(application, listeners),
+                application,
                 interface="asgi3",
                 log_level="warning",
                 access_log=False,

@@ -38,13 +38,13 @@ def exit_with_parent() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def limit_malloc_arenas(count: int = 2) -> None:
-    """Let `count` heaps serve all threads, where the C library can.
+def limit_malloc_arenas() -> None:
+    """Let two heaps serve all threads, where the C library can.
 
     Otherwise each thread has a heap of its own, which does not give back what it freed: 300 MB for forty threads that
     answer questions.
     """
-    _call_libc("mallopt", _M_ARENA_MAX, count)
+    _call_libc("mallopt", _M_ARENA_MAX, 2)
 
 
 def trim_heap() -> None:

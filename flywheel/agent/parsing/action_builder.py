@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 from flywheel.agent import actions as act
@@ -17,21 +17,16 @@ MAX_KEYS = 3
 DIRECTIONS = ("up", "down", "left", "right")
 
 
+@dataclass(slots=True)
 class CallArguments:
-    """The arguments of one call, by the grammar's parameter names: texts, numbers, lists and mappings.
+    """The arguments of one call, by the grammar's parameter names: texts, numbers, lists and mappings. at: where the
+    call begins. places: where in the text its values stand, where that is known."""
 
-    at: where the call begins. places: where in the text its values stand, where that is known.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        values: dict[str, Any],
-        at: int,
-        space: CoordinateSpace,
-        places: Mapping[str, int] | None = None,
-    ) -> None:
-        self.name, self.values, self.at, self.space, self.places = name, values, at, space, places or {}
+    name: str
+    values: dict[str, Any]
+    at: int
+    space: CoordinateSpace
+    places: Mapping[str, int]
 
     def place(self, name: str) -> int:
         return self.places.get(name, self.at)
@@ -128,9 +123,10 @@ def describe_value(value: Any) -> str:
 
 def build_action(arguments: CallArguments) -> Action:
     """Build the action. Raises ParseFailure for a missing or bad argument, and for an unknown name."""
-    kind, given = _KINDS.get(arguments.name), arguments.values
-    if kind is None:
+    if arguments.name not in _BUILDERS:
         raise ParseFailure(f"unknown action {arguments.name[:40]!r}", arguments.at)
+    kind, readers = _BUILDERS[arguments.name]
+    given = arguments.values
     if kind is act.ToolCall:
         return _tool(arguments)
     if kind is act.Finished and "content" not in given:
@@ -138,12 +134,11 @@ def build_action(arguments: CallArguments) -> Action:
     if kind is act.Scroll:
         # Mobile models write a swipe as a scroll with two points.
         if "end_point" in given and "direction" not in given:
-            kind = act.Drag
-        else:
-            direction = _direction(arguments)
-            whole = "point" in given or "start_point" in given
-            return kind(_FIELDS["point"](arguments) if whole else Point(0.5, 0.5), direction)
-    return kind(*(_FIELDS[field.name](arguments) for field in fields(kind)))
+            return act.Drag(_FIELDS["start_point"](arguments), _FIELDS["end_point"](arguments))
+        direction = _direction(arguments)
+        whole = "point" in given or "start_point" in given
+        return kind(_FIELDS["point"](arguments) if whole else Point(0.5, 0.5), direction)
+    return kind(*[reader(arguments) for reader in readers])
 
 
 def _direction(arguments: CallArguments) -> str:
@@ -188,5 +183,8 @@ _FIELDS: dict[str, Callable[[CallArguments], Any]] = {
     "code": lambda arguments: arguments.text("code", "content"),
     "path": lambda arguments: arguments.text("path"),
 }
-_KINDS = {name: kind for kind, name in act.ACTION_NAMES.items()} | {"mouse_move": act.Hover}
-KNOWN_ACTIONS = tuple(_KINDS)
+_BUILDERS = {
+    name: (kind, [_FIELDS.get(field.name) for field in fields(kind)])
+    for name, kind in (*((name, kind) for kind, name in act.ACTION_NAMES.items()), ("mouse_move", act.Hover))
+}
+KNOWN_ACTIONS = tuple(_BUILDERS)

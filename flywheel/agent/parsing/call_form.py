@@ -4,38 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
 from flywheel.agent import actions as act
 from flywheel.agent.actions import Action, Point, replace_surrogates
 from flywheel.agent.coordinates import CoordinateSpace
 from flywheel.agent.grammar import Grammar
-from flywheel.agent.parsing import lexing
+from flywheel.agent.parsing import lexing, normalise
 from flywheel.agent.parsing.action_builder import MAX_KEYS
-from flywheel.agent.parsing.lexing import (
-    QUOTES,
-    ParseFailure,
-    RawCall,
-    ambiguous_text,
-    escape_text,
-    find_closing_quote,
-    find_next_quote,
-    fold_name,
-    has_doubled_quote,
-    looks_like_path,
-    read_string_content,
-    spell_keys,
-    split_keys,
-    unescape_text,
-)
-from flywheel.agent.parsing.normalise import (
-    CODE_LIBRARIES,
-    COMPUTER_TOOLS,
-    is_known_action,
-    is_known_parameter,
-    normalise_call,
-)
+from flywheel.agent.parsing.lexing import ParseFailure, RawCall, ambiguous_text, fold_name
 
 # Fast path: a call in exactly the form that this module writes, read without looking for slips.
 #
@@ -99,13 +77,13 @@ def _plain_value(name: str, first: str, more: Iterator[str], space: CoordinateSp
             return first
         case "keys" | "key":
             try:
-                keys = tuple(split_keys(replace_surrogates(first)))
+                keys = tuple(lexing.split_keys(replace_surrogates(first)))
             except ParseFailure:
                 return None
             if name == "key":
                 return keys[0] if len(keys) == 1 else None
             return keys if 1 <= len(keys) <= MAX_KEYS else None
-    return None if looks_like_path(first) else unescape_text(first)
+    return None if lexing.looks_like_path(first) else lexing.unescape_text(first)
 
 
 def _point(x: str, y: str, space: CoordinateSpace) -> Point | None:
@@ -123,7 +101,7 @@ def _point(x: str, y: str, space: CoordinateSpace) -> Point | None:
 # Tolerant reading of calls: `click(point='<point>52 31</point>')`, the older form with `start_box`, and code. It takes
 # time linear in the text, and nothing is ever evaluated.
 
-_MODULE = "|".join(sorted(CODE_LIBRARIES))
+_MODULE = "|".join(sorted(normalise.CODE_LIBRARIES))
 CALL_START = re.compile(rf"(?:({_MODULE})\.)?([A-Za-z_]\w{{0,40}})[ \t]*[(（]", re.IGNORECASE)
 _MORE = re.compile(r"\w")
 _BETWEEN = re.compile(r"(?:[\s`;,*]|#[^\n]*)*(?:action[ \t*]*[:：])?(?:[\s`*;]|#[^\n]*)*", re.IGNORECASE)
@@ -172,7 +150,7 @@ def begins_call(text: str, at: int) -> bool:
 
 
 def _known(call: re.Match[str]) -> bool:
-    return is_known_action(call[2]) or (call[1] is not None and call[1].lower() != "time")
+    return normalise.is_known_action(call[2]) or (call[1] is not None and call[1].lower() != "time")
 
 
 def parse_call(text: str, start: int, grammar: Grammar) -> tuple[RawCall, int]:
@@ -210,10 +188,10 @@ def _moved(text: str, said: RawCall, end: int, spent: set[str]) -> tuple[RawCall
             raise ParseFailure("a move of the mouse, and nothing readable behind it", at)
         return said, end
     then, then_end = _call(text, call, spent)
-    moved = normalise_call(RawCall("click", said.values, said.at, said.inline, said.tool, said.places))[1].get("point")
+    moved = normalise.normalise_call(replace(said, name="click"))[1].get("point")
     name = fold_name(then.name)
     if name in ("drag_to", "dragto"):
-        values = normalise_call(RawCall("drag_to", then.values, then.at, then.inline, then.tool, then.places))[1]
+        values = normalise.normalise_call(replace(then, name="drag_to"))[1]
         target = values.pop("point", values.get("end_point"))
         return RawCall("drag", {"start_point": moved, "end_point": target}, said.at), then_end
     if name in ("click", "double_click", "right_click") and not then.inline and not {"x", "y"} & set(then.values):
@@ -225,7 +203,7 @@ def _call(text: str, call: re.Match[str], spent: set[str], depth: int = 0) -> tu
     values, inline, places, end = _arguments(text, call.end(), fold_name(call[2]), spent, depth)
     raw = RawCall(call[2], values, call.start(), inline, (call[1] or "").lower(), places)
     name = fold_name(call[2])
-    if name in COMPUTER_TOOLS and isinstance(values.get("action"), str):
+    if name in normalise.COMPUTER_TOOLS and isinstance(values.get("action"), str):
         raw = RawCall(values.pop("action"), values, call.start(), inline, name, places)
     return raw, end
 
@@ -254,7 +232,7 @@ def _arguments(
             value, at = _value(text, parameter.end(), fold_name(name), spent, depth)
             if name in values and values[name] != value.said:
                 raise ParseFailure(f"{name[:40]} is given twice", start)
-            values[name], places[name] = value.said, value.position if is_known_parameter(name) else start
+            values[name], places[name] = value.said, value.position if normalise.is_known_parameter(name) else start
         elif values or called == "gesture" or not _VALUE.match(text, start):
             raise ParseFailure("a parameter or a closing bracket was expected", at)
         else:
@@ -267,7 +245,7 @@ def _value(text: str, at: int, name: str, spent: set[str], depth: int) -> tuple[
     """A quoted string, a list or an object, or an unquoted point, number or word."""
     prefix = _PREFIX.match(text, at) if text[at : at + 1].isalpha() else None
     start = prefix.end() if prefix else at
-    if start < len(text) and text[start] in QUOTES:
+    if start < len(text) and text[start] in lexing.QUOTES:
         return _string(text, start, name, spent, raw=bool(prefix and "r" in prefix[0].lower()))
     if text.startswith(("[", "{"), at):
         if name == "actions" and depth == 0:
@@ -289,14 +267,14 @@ def _string(text: str, at: int, name: str, spent: set[str], *, raw: bool) -> tup
     if text.startswith(text[at] * 3, at) and (end := text.find(text[at] * 3, at + 3)) >= 0:
         return _Value(_content(text[at + 3 : end], at + 3, raw), at + 3), end + 3
     if name in _WITHOUT_QUOTES:
-        end = find_next_quote(text, at)
+        end = lexing.find_next_quote(text, at)
         if end < 0:  # a point says itself where it ends
             point = _UNQUOTED_END.match(text, at + 1)
             if point and _OPEN_END.match(text.replace(")", " "), point.end()):
                 return _Value(point[0], at + 1), len(text)
             raise ParseFailure("the string is not closed", at)
         return _Value(_content(text[at + 1 : end], at + 1, raw), at + 1), end + 1
-    end = find_closing_quote(text, at, _AFTER if name else _AFTER_NAMELESS, spent)
+    end = lexing.find_closing_quote(text, at, _AFTER if name else _AFTER_NAMELESS, spent)
     if end < 0:
         raise ParseFailure("the string is not closed", at)
     if end == at + 1 and end + 1 == len(text):
@@ -310,14 +288,14 @@ def _check_text(text: str, at: int, end: int) -> None:
     inner, quote = text[at + 1 : end], text[at]
     if quote not in inner and "," not in inner:
         return
-    if has_doubled_quote(text, at, end):
+    if lexing.has_doubled_quote(text, at, end):
         raise ambiguous_text("two quotes where one ends a text", at)
-    if any(quote in found[0] and is_known_parameter(found[1]) for found in _SWALLOWED.finditer(inner)):
+    if any(quote in found[0] and normalise.is_known_parameter(found[1]) for found in _SWALLOWED.finditer(inner)):
         raise ambiguous_text("a text, or one that ends before a further parameter?", at)
 
 
 def _content(written: str, at: int, raw: bool) -> str:
-    return replace_surrogates(written) if raw else read_string_content(written, at)
+    return replace_surrogates(written) if raw else lexing.read_string_content(written, at)
 
 
 def _gestures(text: str, at: int, spent: set[str]) -> tuple[_Value, int]:
@@ -352,8 +330,8 @@ def _argument(name: str, value: Any, grammar: Grammar) -> str:
     if isinstance(value, Point):
         return _spot(value, grammar)
     if name in ("key", "keys"):
-        value = " ".join(spell_keys((value,) if name == "key" else value))
-    return escape_text(value)
+        value = " ".join(lexing.spell_keys((value,) if name == "key" else value))
+    return lexing.escape_text(value)
 
 
 def _spot(point: Point, grammar: Grammar) -> str:

@@ -238,9 +238,7 @@ _ITEMS = re.compile(rf"\s*(?:{_ITEM.pattern})\s*(?:,\s*(?:{_ITEM.pattern})\s*)*,
 
 def split_keys(text: str, at: int = 0) -> list[str]:
     """Split keys: `Ctrl+Shift t`, `ctrl, c`, `['ctrl', 'c']`, `ctrl-c`. A separator that separates nothing is a key.
-
-    Raises ParseFailure for a comma that may be either, and for keys one after the other (`ctrl+a delete`).
-    """
+    Raises ParseFailure for a comma that may be either, and for keys one after the other (`ctrl+a delete`)."""
     if len(text) > _LONGEST:
         raise ParseFailure("too long for keys", at)
     text = text.lower()
@@ -319,10 +317,8 @@ _DECODER = json.JSONDecoder(strict=False, parse_constant=_refuse_constant)
 
 
 def parse_json(text: str, at: int, *, paths: bool = False) -> tuple[Any, int]:
-    """Parse the value that begins at `at`; returns it, and where it ends. Raises ParseFailure.
-
-    paths: it is a model's own text, in whose strings a Windows path may stand unescaped.
-    """
+    """Parse the value that begins at `at`; returns it, and where it ends. Raises ParseFailure. paths: it is a model's
+    own text, in whose strings a Windows path may stand unescaped."""
     if not (paths and looks_like_path(text)):
         try:
             return _DECODER.raw_decode(text, at)

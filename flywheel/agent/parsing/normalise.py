@@ -72,8 +72,6 @@ PARAMETER_SYNONYMS = {
     "point": "point start_box box bbox coordinate coordinates position element location xy",
     "start_point": "start_point start_coordinate start_position start from_coord from point1 start_coordinates",
     "end_point": "end_point end_box end_coordinate coordinate2 end_position end to_coord to point2 end_coordinates",
-    "x": "x",
-    "y": "y",
     "x1": "x1 start_x from_x",
     "y1": "y1 start_y from_y",
     "x2": "x2 end_x to_x destination_x",
@@ -82,40 +80,28 @@ PARAMETER_SYNONYMS = {
     "content": "content text url message input_text value return answer result query fact question",
     "direction": "direction scroll_direction",
     "app_name": "app_name app application",
-    "command": "command",
-    "code": "code",
-    "path": "path",
-    "tool": "tool",
-    "arguments": "arguments",
-    "status": "status",
     "button": "button click_type mouse_button",
     "clicks": "clicks num_clicks click_count presses",
     "amount": "pixels scroll_amount amount magnitude step_count",
-    "scroll_x": "scroll_x",
-    "scroll_y": "scroll_y",
     "submit": "press_enter enter submit",
     "clear": "delete_existing_text clear clear_text clear_before_typing",
     "held": "modifiers modifier hold_keys",
-    "actions": "actions",
     # Let pass: how long, how smoothly, and what the model says about it.
     "": "time duration seconds interval tween delay action name type id call_id index pending_safety_checks "
     "element_info element_type element_description description explain explanation summary reason reasoning "
     "thought thoughts note memory observation label element_id target_element logscreenshot",
 }
-PARAMETER_OF_SYNONYM = {word: name for name, words in PARAMETER_SYNONYMS.items() for word in words.split()}
+_ONE_NAME = "x y command code path tool arguments status scroll_x scroll_y actions"
+PARAMETER_OF_SYNONYM = {name: name for name in _ONE_NAME.split()} | {
+    word: name for name, words in PARAMETER_SYNONYMS.items() for word in words.split()
+}
 # Parameters that an action takes. Others are refused where ignoring them would change what is done.
 POINT_PARAMETERS = frozenset({"point", "start_point", "button", "clicks"})
 ACCEPTED_PARAMETERS: dict[str, frozenset[str]] = {
-    "click": POINT_PARAMETERS,
-    "left_double": POINT_PARAMETERS,
-    "right_single": POINT_PARAMETERS,
-    "long_press": POINT_PARAMETERS,
-    "hover": POINT_PARAMETERS,
+    **dict.fromkeys(("click", "left_double", "right_single", "long_press", "hover"), POINT_PARAMETERS),
     "drag": frozenset({"point", "start_point", "end_point", "button"}),
     "scroll": frozenset({"point", "start_point", "end_point", "direction", "amount"}),
-    "hotkey": frozenset({"key"}),
-    "press": frozenset({"key"}),
-    "release": frozenset({"key"}),
+    **dict.fromkeys(("hotkey", "press", "release"), frozenset({"key"})),
     "type": frozenset({"content"}),
 }
 LEFT_BUTTONS, RIGHT_BUTTONS = ("left", "primary"), ("right", "secondary")
@@ -331,10 +317,8 @@ def _ends(path: list[Any], at: int) -> list[Any]:
 
 
 def _finish_scroll(name: str, values: dict[str, Any], call: RawCall) -> str:
-    """How far is the environment's; the sign of an amount says where to, if nothing else does.
-
-    Qwen, Fara and pyautogui: positive is up. OpenAI's scroll_y and scroll_x: positive is down and right.
-    """
+    """How far is the environment's; the sign of an amount says where to, if nothing else does. Qwen, Fara and
+    pyautogui: positive is up. OpenAI's scroll_y and scroll_x: positive is down and right."""
     if "scroll_y" in values or "scroll_x" in values:
         down, right = to_number(values.pop("scroll_y", 0)), to_number(values.pop("scroll_x", 0))
         if down is None or right is None or (not down and not right):
@@ -396,15 +380,10 @@ def _finish_open(name: str, values: dict[str, Any], call: RawCall) -> str:
 
 
 FINISH_RULES: dict[str, Callable[[str, dict[str, Any], RawCall], str]] = {
-    "click": _finish_click,
-    "left_double": _finish_click,
-    "right_single": _finish_click,
-    "long_press": _finish_click,
+    **dict.fromkeys(("click", "left_double", "right_single", "long_press"), _finish_click),
     "drag": _finish_drag,
     "scroll": _finish_scroll,
-    "hotkey": _finish_key,
-    "press": _finish_key,
-    "release": _finish_key,
+    **dict.fromkeys(("hotkey", "press", "release"), _finish_key),
     "type": _finish_type,
     "open_app": _finish_open,
     "finished": _finish_end,
@@ -437,10 +416,8 @@ def build_normalised_action(call: RawCall, space: CoordinateSpace) -> Action:
 
 
 def normalise_call(call: RawCall) -> tuple[str, dict[str, Any], Mapping[str, int]]:
-    """Translate a call: returns the action's name, its arguments by the grammar's names, and where those stand.
-
-    Raises ParseFailure for what is unknown, unsupported or ambiguous.
-    """
+    """Translate a call: returns the action's name, its arguments by the grammar's names, and where those stand. Raises
+    ParseFailure for what is unknown, unsupported or ambiguous."""
     name, places, written = fold_name(call.name), {}, call.places or {}
     known = ACTION_OF_SYNONYM.get(name)
     if known == "":

@@ -346,10 +346,8 @@ def _check_alone(first: str, further: RawCall) -> None:
 
 
 def _extent(text: str, at: int, before: int, grammar: Grammar) -> tuple[int, int] | None:
-    """Where the action begins and ends that is found behind `at`, if it begins before `before` and can be read.
-
-    Of a command without quotes nobody knows where it ends.
-    """
+    """Where the action begins and ends that is found behind `at`, if it begins before `before` and can be read. Of a
+    command without quotes nobody knows where it ends."""
     mark = find_action(text, at, grammar)
     if mark is None or mark.start >= before or mark.kind == "command":
         return None
@@ -361,9 +359,7 @@ def _extent(text: str, at: int, before: int, grammar: Grammar) -> tuple[int, int
 
 def _read_thought(text: str, begin: int, end: int) -> str:
     """What stands before `end`: behind the label of the best account there is, or else all, thinking and what follows.
-
-    begin: where the thinking ends, whose own labels are none.
-    """
+    begin: where the thinking ends, whose own labels are none."""
     if begin == 0 and text.startswith("Thought: "):
         thought = text[9:end].rstrip()
         if "\n" not in thought and "*" not in thought and "<" not in thought:
@@ -385,9 +381,7 @@ def _without_label(thought: str) -> str:
 
 def serialise_action(action: Action, grammar: Grammar | int) -> str:
     """Write an action in the grammar's one form; `parse_response` reads it back, with points snapped to the grid.
-
-    grammar: or a plain number, as `as_grammar` takes it. Raises TypeError for what is no action.
-    """
+    grammar: or a plain number, as `as_grammar` takes it. Raises TypeError for what is no action."""
     grammar = as_grammar(grammar)
     format_action = tool_form.format_tool_call if grammar.form == "tool_call" else call_form.format_call
     return format_action(action, grammar)
@@ -398,10 +392,7 @@ def serialise_action(action: Action, grammar: Grammar | int) -> str:
 
 def action_fields(action: Action, grammar: Grammar) -> dict[str, Any]:
     """Build the fields of a `Step` that say what was done: action (its text), action_type, x, y, x2, y2 where it has
-    points.
-
-    action: its points are fractions of the screen. grammar: in which the text is written.
-    """
+    points. action: its points are fractions of the screen. grammar: in which the text is written."""
     fields: dict[str, Any] = {"action": serialise_action(action, grammar), "action_type": ACTION_NAMES[type(action)]}
     if isinstance(action, Drag):
         start, end = action.start_point, action.end_point

@@ -12,14 +12,7 @@ from flywheel.agent.actions import ACTION_NAMES, Action, Point, replace_surrogat
 from flywheel.agent.grammar import Grammar
 from flywheel.agent.parsing import lexing
 from flywheel.agent.parsing.action_builder import KNOWN_ACTIONS
-from flywheel.agent.parsing.lexing import (
-    ParseFailure,
-    RawCall,
-    escape_path_lookalikes,
-    fold_name,
-    looks_like_path,
-    spell_keys,
-)
+from flywheel.agent.parsing.lexing import ParseFailure, RawCall, fold_name
 from flywheel.agent.parsing.normalise import COMPUTER_TOOLS
 
 # Tags: one for each parameter, whose text stands as it is, without escapes.
@@ -125,7 +118,7 @@ def parse_plain_tool_call(text: str, grammar: Grammar) -> tuple[RawCall, int] | 
     """Parse the one tool call that ends the text, if it is written as `format_tool_call` does; also returns where
     its tag begins."""
     at = text.find("<tool_call>\n{")
-    if at < 0 or not text.endswith("}\n</tool_call>") or looks_like_path(text):
+    if at < 0 or not text.endswith("}\n</tool_call>") or lexing.looks_like_path(text):
         return None
     try:
         value, end = lexing.parse_strict_json(text, at + 12)
@@ -219,7 +212,7 @@ def format_tool_call(action: Action, grammar: Grammar) -> str:
     else:
         tool = "mobile_use" if grammar.actions == "mobile" else "computer_use"
         arguments = _arguments(action, grammar)
-    text = escape_path_lookalikes(json.dumps({"name": tool, "arguments": arguments}, ensure_ascii=False))
+    text = lexing.escape_path_lookalikes(json.dumps({"name": tool, "arguments": arguments}, ensure_ascii=False))
     return f"<tool_call>\n{text}\n</tool_call>"
 
 
@@ -251,11 +244,11 @@ def _arguments(action: Action, grammar: Grammar) -> dict[str, Any]:
             amount = SCROLL_PIXELS if direction in ("up", "right") else -SCROLL_PIXELS
             return {"action": name, "coordinate": at(point), "pixels": amount}
         case act.Hotkey(keys):
-            return {"action": "key", "keys": spell_keys(keys)}
+            return {"action": "key", "keys": lexing.spell_keys(keys)}
         case act.Press(key):
-            return {"action": "key_down", "keys": spell_keys((key,))}
+            return {"action": "key_down", "keys": lexing.spell_keys((key,))}
         case act.Release(key):
-            return {"action": "key_up", "keys": spell_keys((key,))}
+            return {"action": "key_up", "keys": lexing.spell_keys((key,))}
         case act.Type(content):
             return {"action": "type", "text": content}
         case act.OpenApp(app):

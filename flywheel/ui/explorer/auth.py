@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hmac
-import json
 import secrets
 import time
 from collections import OrderedDict
@@ -12,6 +11,7 @@ from urllib.parse import quote
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import cookie_parser
+from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 # Sessions: the workspace's secret, or an address that works once, is exchanged for a cookie.
@@ -94,30 +94,34 @@ class AuthMiddleware:
         self._application, self._login = application, login
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            if scope["type"] == "websocket":
-                await send({"type": "websocket.close", "code": 1008})
-            return
-        headers, path = Headers(scope=scope), scope["path"]
-        navigates = headers.get("sec-fetch-mode") == "navigate" and scope["method"] == "GET"
+        if scope["type"] == "http":
+            answer = self._refusal(scope) or self._application
+            await answer(scope, _limited_receive(receive), _send_with_headers(send))
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        headers, path, reads = Headers(scope=scope), scope["path"], scope["method"] == "GET"
+        length = headers.get("content-length", "0")
         # A page of another server on this machine is of the same site: its requests bear our cookie.
-        if headers.get("sec-fetch-site", "none") not in _OWN_SITES and not navigates:
-            await _refuse(send, 403, "only the explorer's own pages may ask")
-        elif not path.startswith(PUBLIC_PATHS) and not self._login.holds(headers.get("cookie", "")):
-            if path.startswith("/api/") or scope["method"] != "GET":
-                await _refuse(send, 401, "not logged in, or no longer: load the page again")
-            else:
-                asked = path + (f"?{scope['query_string'].decode('latin-1')}" if scope["query_string"] else "")
-                await _answer(send, 303, b"", {"location": f"/login?next={quote(asked, safe='')}"})
-        elif (
-            not headers.get("content-length", "0").isdigit()
-            or int(headers.get("content-length", "0")) > MAX_REQUEST_BYTES
+        if headers.get("sec-fetch-site", "none") not in _OWN_SITES and not (
+            headers.get("sec-fetch-mode") == "navigate" and reads
         ):
-            await _refuse(send, 413, f"a request may have {MAX_REQUEST_BYTES // 1024} KiB, this one is longer")
-        elif scope["method"] != "GET" and path.startswith("/api/") and not _is_json(headers):
-            await _refuse(send, 415, "what is asked for is said in JSON: content-type application/json")
-        else:
-            await self._application(scope, _limited_receive(receive), _send_with_headers(send))
+            return _error(403, "only the explorer's own pages may ask")
+        if not path.startswith(PUBLIC_PATHS) and not self._login.holds(headers.get("cookie", "")):
+            if path.startswith("/api/") or not reads:
+                return _error(401, "not logged in, or no longer: load the page again")
+            asked = path + (f"?{scope['query_string'].decode('latin-1')}" if scope["query_string"] else "")
+            return RedirectResponse(f"/login?next={quote(asked, safe='')}", 303)
+        if not length.isdigit() or int(length) > MAX_REQUEST_BYTES:
+            return _error(413, f"a request may have {MAX_REQUEST_BYTES // 1024} KiB, this one is longer")
+        if not reads and path.startswith("/api/") and not _is_json(headers):
+            return _error(415, "what is asked for is said in JSON: content-type application/json")
+        return None
+
+
+def _error(status: int, what: str) -> Response:
+    return JSONResponse({"error": what}, status)
 
 
 def _is_json(headers: Headers) -> bool:
@@ -163,14 +167,3 @@ _SECURITY_HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
-
-
-async def _refuse(send: Send, status: int, what: str) -> None:
-    await _answer(send, status, json.dumps({"error": what}).encode(), {"content-type": "application/json"})
-
-
-async def _answer(send: Send, status: int, body: bytes, headers: dict[str, str]) -> None:
-    start = {"type": "http.response.start", "status": status, "headers": []}
-    MutableHeaders(scope=start).update({"content-length": str(len(body)), **headers})
-    await _send_with_headers(send)(start)
-    await send({"type": "http.response.body", "body": body})

@@ -36,7 +36,7 @@ class ScreenImages:
 
     def __init__(self, asking: CatalogReader) -> None:
         self._asking = asking
-        self._small = lru_cache(maxsize=4096)(self._shrunk)
+        self.small = lru_cache(maxsize=4096)(self._shrink)  # a thumbnail of a screen; raises as `whole`
 
     def whole(self, iteration: int, sha256: str) -> tuple[bytes, str]:
         """Return a screen's bytes and media type. Raises NotInStore where there is none, BadInput where no page
@@ -54,11 +54,7 @@ class ScreenImages:
             raise BadInput("the screen is of a format that no page shows", where=sha256[:12])
         return found[0]["bytes"], kind
 
-    def small(self, iteration: int, sha256: str) -> tuple[bytes, str]:
-        """Return a thumbnail of a screen. Raises as `whole`."""
-        return self._small(iteration, sha256)
-
-    def _shrunk(self, iteration: int, sha256: str) -> tuple[bytes, str]:
+    def _shrink(self, iteration: int, sha256: str) -> tuple[bytes, str]:
         data, kind = self.whole(iteration, sha256)
         try:
             with Image.open(io.BytesIO(data)) as picture:
@@ -83,11 +79,8 @@ _TOLERANCE_S = 1e-4  # an utterance and the stretch of sound that it was heard i
 
 @dataclass(frozen=True)
 class Waveform:
-    """Hold the waveform of a session's sound.
-
-    peaks: the loudest sample of equal parts, 0 to 1. offset_s: what is added to the sound's clock to get the screen's,
-    as it was estimated when the session was taken in; None where that cannot be told any more.
-    """
+    """peaks: the loudest sample of equal parts, 0 to 1. offset_s: what is added to the sound's clock to get the
+    screen's, as it was estimated when the session was taken in; None where that cannot be told any more."""
 
     seconds: float
     peaks: tuple[float, ...]

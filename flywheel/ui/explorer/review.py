@@ -83,10 +83,8 @@ class LabelRequest(BaseModel):
 
 
 def list_review_choices(asking: CatalogReader) -> dict[str, Any]:
-    """List what a reviewer may choose: iterations, newest first, domains with trajectories to draw, labels.
-
-    Returns `iterations`, `domains`, `labels`, and `comment`: most characters of one.
-    """
+    """List what a reviewer may choose: `iterations`, newest first, `domains` with trajectories to draw, `labels`; and
+    `comment`, the most characters of one."""
     rows = asking.rows(f"SELECT DISTINCT iteration, domain FROM {OUTCOMES_TABLE} WHERE {_ROUTED}")
     return {
         "iterations": sorted({row["iteration"] for row in rows}, reverse=True),
@@ -97,10 +95,8 @@ def list_review_choices(asking: CatalogReader) -> dict[str, Any]:
 
 
 def draw_review_queue(asking: CatalogReader, draw: SampleDraw) -> dict[str, Any]:
-    """Draw the trajectories of a sample for a reviewer.
-
-    Each has what is left to do of it (`mine`, `open`, `full`), the reviewer's own label and, where there is one, the
-    joint label; `candidates`: how many each queue draws from. Raises BadInput.
+    """Draw the trajectories of a sample for a reviewer: each with its state (`mine`, `open`, `full`), the reviewer's
+    own label and, where there is one, the joint label; `candidates`: how many each queue draws from. Raises BadInput.
     """
     reviewer = labels.normalise_reviewer(draw.reviewer)
     own = {"iteration": draw.iteration, "domain": draw.domain or None}
@@ -149,11 +145,8 @@ def _draw_query(name: ReviewQueue) -> str:
 
 
 def load_review_item(asking: CatalogReader, tokens: TokenTexts, trajectory_id: str, reviewer: str) -> dict[str, Any]:
-    """Load a trajectory as its page has it, with `mine`, the reviewer's label.
-
-    Until there is one, others' labels and scores are hidden; then `others` are the labels of the others. Raises
-    NotInStore, BadInput.
-    """
+    """Load a trajectory as its page has it, with `mine`, the reviewer's label. Until there is one, others' labels and
+    scores are hidden; then `others` are the labels of the others. Raises NotInStore, BadInput."""
     reviewer = labels.normalise_reviewer(reviewer)
     found = trajectories.load_trajectory_detail(asking, tokens, trajectory_id)
     columns = 'reviewer, label, comment, "at", queue'

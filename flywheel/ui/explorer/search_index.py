@@ -8,14 +8,13 @@ import re
 import sqlite3
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from functools import lru_cache
 from itertools import groupby, islice
 from operator import itemgetter
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from flywheel.config.workspace import Workspace
 from flywheel.store import partitions
@@ -41,7 +40,7 @@ _CLEAR_STATEMENTS = (
     "INSERT INTO words (words) VALUES ('delete-all')",
 )
 _COLUMNS = ["trajectory_id", "thought", "image_sha256"]
-_READ_ROWS, _INSERT_ROWS = 8_192, 1_000
+_INSERT_ROWS = 1_000
 _STEP_SEPARATOR = " \ue000 "  # thoughts of two steps: a word of its own, so that no search goes from one into the next
 _CJK_PATTERN = re.compile(r"([\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff])")
 _WAIT_S = 60.0  # for another process that writes
@@ -129,7 +128,7 @@ def _set_wal(connection: sqlite3.Connection) -> None:
 
 
 def _create_tables(connection: sqlite3.Connection) -> bool:
-    """Tell whether it has the tables of this version."""
+    """Make the tables in a new file. Tells whether it has those of this version."""
     with _transaction(connection):
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         for text in _TABLES if not version else ():
@@ -169,23 +168,12 @@ def _add_partition(connection: sqlite3.Connection, ws: Workspace, one: Partition
 
 def _trajectories(ws: Workspace, iteration: int, stage: str) -> Iterator[tuple[str, str, str | None]]:
     """Name, thoughts and first screen of each. Rows lie in order of trajectory and step."""
-    for name, steps in groupby(_rows(partitions.partition_files(ws, "steps", iteration, stage)), itemgetter(0)):
+    files = partitions.partition_files(ws, "steps", iteration, stage)
+    tables = partitions.scan_columns(ws, "steps", files, _COLUMNS)
+    rows = (row for table in tables for row in zip(*(table[name].to_pylist() for name in _COLUMNS), strict=True))
+    for name, steps in groupby(rows, itemgetter(0)):
         thoughts, screens = zip(*((thought, screen) for _, thought, screen in steps), strict=True)
         yield name, _space_cjk(_STEP_SEPARATOR.join(filter(None, thoughts))), next(filter(None, screens), None)
-
-
-def _rows(files: Iterable[Path]) -> Iterator[tuple[str, str | None, str | None]]:
-    for path in files:
-        try:
-            with pq.ParquetFile(path) as file:
-                for batch in file.iter_batches(_READ_ROWS, columns=_COLUMNS):
-                    yield from zip(*(batch.column(name).to_pylist() for name in _COLUMNS), strict=True)
-        except FileNotFoundError:
-            raise partitions.missing_part_error(path) from None
-        except (pa.ArrowException, OSError) as error:
-            raise partitions.damaged_file_error(
-                path, f"not a whole Parquet file: {partitions.exception_first_line(error)}"
-            ) from error
 
 
 def _space_cjk(text: str) -> str:
@@ -238,10 +226,8 @@ class ThoughtIndex:
                 threading.Thread(target=self._catch_up, name="index", daemon=True).start()
 
     def find(self, text: str) -> pa.Table:
-        """Find the names of trajectories (column `trajectory_id`) in whose thoughts the words stand.
-
-        Raises QueryTimeout, DataError for a damaged file of the store, FlywheelError where the index cannot be written.
-        """
+        """Find the trajectories (column `trajectory_id`) in whose thoughts the words stand. Raises QueryTimeout,
+        DataError for a damaged file of the store, FlywheelError where the index cannot be written."""
         if not self._done.wait(self._limit_s):
             raise QueryTimeout("the words of new thoughts are still being indexed", fix="ask again in a moment")
         if self._failed:
@@ -253,13 +239,8 @@ class ThoughtIndex:
         asked = ", ".join("?" * len(names))
         try:
             with open_index(self._path) as connection:
-                return dict(
-                    connection.execute(
-                        f"""SELECT trajectory_id, screen FROM trajectory WHERE trajectory_id IN ({asked})
-                        ORDER BY number""",  # what a newer partition says comes last, and stays
-                        names,
-                    )
-                )
+                sql = f"SELECT trajectory_id, screen FROM trajectory WHERE trajectory_id IN ({asked}) ORDER BY number"
+                return dict(connection.execute(sql, names))  # what a newer partition says comes last, and stays
         except sqlite3.Error:  # there is none yet
             return {}
 

@@ -22,10 +22,7 @@ _GRACE_S = 2.0  # for a query to end when it is told to
 
 @dataclass(frozen=True)
 class SqlResult:
-    """Hold a query's result.
-
-    told: columns, rows, whether rows were left out, seconds. data: in the form that was asked for.
-    """
+    """told: columns, rows, whether rows were left out, seconds. data: in the form that was asked for."""
 
     told: dict[str, Any]
     data: bytes
@@ -95,16 +92,9 @@ class SqlWorkerPool:
         return SqlResult(facts, data)
 
     async def _begin(self) -> asyncio.subprocess.Process:
-        command = (
-            sys.executable,
-            "-P",
-            "-m",
-            "flywheel.ui.explorer.sql_worker",
-            str(self._ws.root),
-            json.dumps(asdict(self._limits)),
-        )
+        module, limits = "flywheel.ui.explorer.sql_worker", json.dumps(asdict(self._limits))
         process = await asyncio.create_subprocess_exec(
-            *command,
+            *(sys.executable, "-P", "-m", module, str(self._ws.root), limits),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,

@@ -9,7 +9,6 @@ and bytes go out.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import io
 import json
 import os
@@ -116,7 +115,7 @@ _BATCH = 2048
 _OVERHEAD_BYTES = 2**30  # bytes that the process may take besides the query's: what is mapped, and stacks
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class SqlLimits:
     """Of one question. bytes: of its result."""
 
@@ -178,10 +177,7 @@ class SqlAnswerer:
         self._resident.run(lambda connection: connection.execute("SELECT 1").fetchall())
 
     def to(self, sql: str, form: str) -> tuple[dict[str, Any], bytes]:
-        """Answer a query; returns facts about the result, and the result as `json`, `csv` or `parquet`.
-
-        Raises BadInput, QueryTimeout.
-        """
+        """Answer a query by facts about its result, and it as json, csv or parquet. Raises BadInput, QueryTimeout."""
         begun = time.monotonic()
         table, cut, plan = self._resident.run(lambda connection: self._asked(connection, sql, form))
         facts = {

@@ -44,10 +44,7 @@ _SEARCHED["both"] = f"({' OR '.join(_SEARCHED.values())})"
 
 @dataclass(frozen=True)
 class TrajectoryQuery:
-    """Hold a parsed query of the list.
-
-    condition, order: SQL; parameters: the values in it. in_thoughts: words to look up; "" for none.
-    """
+    """condition, order: SQL; parameters: the values in it. in_thoughts: words to look up; "" for none."""
 
     condition: str
     parameters: dict[str, Any]
@@ -135,10 +132,7 @@ def list_trajectory_columns(asking: CatalogReader) -> list[Row]:
 def query_trajectory_page(
     asking: CatalogReader, where: Sequence[str], search: str, within: str, sort: str, offset: int, limit: int
 ) -> dict[str, Any]:
-    """Query rows of the list, each with the sha256 of its first screen; `total`: how many there are in all.
-
-    Raises BadInput.
-    """
+    """Query rows of the list, each with the sha256 of its first screen; and `total`, of all. Raises BadInput."""
     types = {row["name"]: row["type"] for row in asking.columns}
     what = parse_trajectory_query(types, where, search, within, sort)
     found = asking.words(what.in_thoughts) if what.in_thoughts else None
@@ -217,7 +211,13 @@ def _query_detail(connection: duckdb.DuckDBPyConnection, name: str) -> dict[str,
         "facts": outcome | _query_lineage(connection, outcome),
         "task": next(iter(rows("FROM tasks WHERE task_id = $task LIMIT 1", task=outcome["task_id"])), None),
         "scores": rows("FROM scores WHERE trajectory_id = $id AND iteration = $iteration ORDER BY scorer", **of),
-        "samples": _query_siblings(connection, outcome),
+        "samples": rows(  # the other episodes of its task in its iteration
+            f"""SELECT {_SIBLING_COLUMNS} FROM {OUTCOMES_TABLE}
+            WHERE task_id = $task AND iteration = $iteration AND trajectory_id <> $id
+            ORDER BY stage, policy_version, sample, trajectory_id LIMIT 100""",
+            task=outcome["task_id"],
+            **of,
+        ),
         "twins": rows(
             f"""WITH near AS (
                 SELECT duplicate_of AS other, similarity, reason AS why, weight FROM duplicates
@@ -250,17 +250,6 @@ def _query_lineage(connection: duckdb.DuckDBPyConnection, outcome: Row) -> Row:
         {"run": outcome["run_id"], "policy": outcome["policy_version"], "id": outcome["trajectory_id"]},
     )
     return row
-
-
-def _query_siblings(connection: duckdb.DuckDBPyConnection, outcome: Row) -> list[Row]:
-    """The other episodes of its task in its iteration."""
-    return database.query_rows(
-        connection,
-        f"""SELECT {_SIBLING_COLUMNS} FROM {OUTCOMES_TABLE}
-        WHERE task_id = $task AND iteration = $iteration AND trajectory_id <> $id
-        ORDER BY stage, policy_version, sample, trajectory_id LIMIT 100""",
-        {"task": outcome["task_id"], "iteration": outcome["iteration"], "id": outcome["trajectory_id"]},
-    )
 
 
 def _query_steps(connection: duckdb.DuckDBPyConnection, name: str, iteration: int) -> list[Row]:

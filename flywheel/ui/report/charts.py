@@ -73,12 +73,8 @@ class ChartMark:
 
 @dataclass(frozen=True)
 class ChartSeries:
-    """Hold one curve of a chart.
-
-    label: in the legend. tone: a CSS class that gives the colour. points: (x, y). faint: an older iteration's.
-
-    dashed: another figure than the one whose curve is drawn whole.
-    """
+    """One curve. label: in the legend. tone: a CSS class that gives the colour. points: (x, y). faint: an older
+    iteration's. dashed: another figure than the one whose curve is drawn whole."""
 
     label: str
     tone: str
@@ -136,10 +132,8 @@ def draw_lines(
 
 
 def draw_intervals(groups: Sequence[tuple[str, Sequence[tuple[str, ChartMark | None]]]], *, title: str) -> str:
-    """Draw fractions with intervals as SVG: for each x label, marks of (tone, mark) side by side.
-
-    Marks of a tone are joined. A tone that holds `before` is drawn hollow.
-    """
+    """Draw fractions with intervals as SVG: for each x label, marks of (tone, mark) side by side. Marks of a tone are
+    joined. A tone that holds `before` is drawn hollow."""
     low, high, ticks = 0.0, 1.0, (0.0, 0.25, 0.5, 0.75, 1.0)
     body = [_grid(ticks, low, high, True)]
     room = (CHART_WIDTH - _LEFT - _RIGHT) / max(len(groups), 1)
@@ -231,10 +225,8 @@ _STYLE = (
 
 
 def draw_chart_sheet(charts: Sequence[Chart], small: Sequence[Chart], title: str, columns: int = 3) -> str:
-    """Draw charts as one SVG, in rows of `columns`, below them the small ones, one column more to a row.
-
-    Light, whatever the page is.
-    """
+    """Draw charts as one SVG, in rows of `columns`, below them the small ones, one column more to a row. Light,
+    whatever the page is."""
     wide = columns * (CHART_WIDTH + 2 * _PAD) + (columns - 1) * _GAP
     body, y = [f'<text class="h" x="{_GAP}" y="38">{escape(title)}</text>'], 58
     cell = CHART_HEIGHT + _HEAD + 42

@@ -38,10 +38,8 @@ def query_report_iterations(connection: duckdb.DuckDBPyConnection) -> list[Row]:
 
 
 def list_evaluated_domains(rows: list[Row]) -> list[str]:
-    """List the domains that were evaluated in any iteration, sorted, without `all`.
-
-    rows: as `query_report_iterations` returns them.
-    """
+    """List the domains that were evaluated in any iteration, sorted, without `all`. rows: as `query_report_iterations`
+    returns them."""
     return sorted({name for row in rows for name in row["held_out_success"]} - {ALL_DOMAINS})
 
 
@@ -127,13 +125,13 @@ def draw_losses(connection: duckdb.DuckDBPyConnection, since: int = 0) -> list[C
     ]
 
 
-def query_funnels(connection: duckdb.DuckDBPyConnection, limit: int = 3) -> list[Row]:
-    """Return the newest `limit` iterations: bars from tasks to stores, and the stores' shares."""
+def query_funnels(connection: duckdb.DuckDBPyConnection) -> list[Row]:
+    """Return the newest three iterations: bars from tasks to stores, and the stores' shares."""
     by_iteration: dict[int, dict[str, int]] = defaultdict(dict)
     for row in database.query_rows(connection, "FROM funnel"):
         by_iteration[row["iteration"]][row["name"]] = row["rows"]
     result = []
-    for k in sorted(by_iteration)[-limit:]:
+    for k in sorted(by_iteration)[-3:]:
         counts = defaultdict(int, by_iteration[k])
         steps = (
             ("tasks made", "tasks"),

@@ -93,38 +93,30 @@ def format_report_heading(rows: list[Row]) -> str:
 def format_report_summary(rows: list[Row]) -> list[tuple[str, bool]]:
     """Write one paragraph as pieces of text; True where it is stressed."""
     if not rows:
-        return [("Type ", False), ("flywheel run", True), (" in this workspace; then build the report again.", False)]
-    came = sum(row["trajectories"] + row["recordings"] for row in rows)
-    pieces = [
-        (f"{came} trajectories", True),
-        (" came in: ", False),
-        (f"{sum(row['to_sft'] for row in rows)}", True),
-        (" were verified and joined the SFT store, ", False),
-        (f"{sum(row['to_ct'] for row in rows)}", True),
-        (" joined the CT store, ", False),
-        (f"{sum(row['to_quarantine'] for row in rows)}", True),
-        (" were set aside with a reason. ", False),
-    ]
-    known = [row for row in rows if row["p_v1"] is not None]
-    if len(known) > 1:
-        first, last = known[0], known[-1]
-        apart = last["p_v1_low"] > first["p_v1_high"] or last["p_v1_high"] < first["p_v1_low"]
-        pieces += [
-            ("P(V = 1) of the newest model went from ", False),
-            (f"{_format_percent(first['p_v1'])} to {_format_percent(last['p_v1'])}", True),
-            (" over the iterations" + ("" if apart else " (the intervals overlap)") + ". ", False),
-        ]
-    judged = [row for row in rows if row["promoted"] is not None]
-    if judged:
-        promoted = [iteration_label(row["iteration"]) for row in judged if row["promoted"]]
-        pieces.append(
-            (f"{len(promoted)} of {len(judged)} merged models were promoted; the newest is ", False)
-            if promoted
-            else ("No merged model was promoted; the newest is still ", False)
-        )
-        pieces.append((judged[-1]["model"], True))
-        pieces.append((".", False))
-    return pieces
+        text = "Type **flywheel run** in this workspace; then build the report again."
+    else:
+        text = f"**{sum(row['trajectories'] + row['recordings'] for row in rows)} trajectories** came in: "
+        for column, where in (
+            ("to_sft", "were verified and joined the SFT store, "),
+            ("to_ct", "joined the CT store, "),
+            ("to_quarantine", "were set aside with a reason. "),
+        ):
+            text += f"**{sum(row[column] for row in rows)}** {where}"
+        known = [row for row in rows if row["p_v1"] is not None]
+        if len(known) > 1:
+            first, last = known[0], known[-1]
+            apart = last["p_v1_low"] > first["p_v1_high"] or last["p_v1_high"] < first["p_v1_low"]
+            text += f"P(V = 1) of the newest model went from **{_format_percent(first['p_v1'])} to "
+            text += f"{_format_percent(last['p_v1'])}** over the iterations"
+            text += ". " if apart else " (the intervals overlap). "
+        judged = [row for row in rows if row["promoted"] is not None]
+        promoted = sum(row["promoted"] for row in judged)
+        if promoted:
+            text += f"{promoted} of {len(judged)} merged models were promoted; the newest is "
+        elif judged:
+            text += "No merged model was promoted; the newest is still "
+        text += f"**{judged[-1]['model']}**." if judged else ""
+    return [(piece, stressed % 2 == 1) for stressed, piece in enumerate(text.split("**")) if piece]
 
 
 def list_headline_figures(rows: list[Row]) -> list[Row]:
@@ -228,24 +220,16 @@ def _join(*values: str | None) -> str:
 _TIMEOUT_MS = 30_000
 
 
-def screenshot_page(
-    page: Path, output: Path, *, width: int = 1280, height: int | None = None, dark: bool = False
-) -> Path:
-    """Save a PNG of a page, of its whole length unless `height` (CSS pixels) cuts it.
-
-    Raises BadInput where there is no Chromium.
-    """
+def screenshot_page(page: Path, output: Path, *, width: int = 1280, height: int | None = None) -> Path:
+    """Save a PNG of a page, of its whole length unless `height` (CSS pixels) cuts it. Raises BadInput where there is no
+    Chromium."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium.find_chromium(SandboxSettings()))
         try:
-            context = browser.new_context(
-                # A page is at least as long as the window.
-                viewport={"width": width, "height": height or 100},
-                color_scheme="dark" if dark else "light",
-            )
-            tab = context.new_page()
+            # A page is at least as long as the window.
+            tab = browser.new_page(viewport={"width": width, "height": height or 100}, color_scheme="light")
             tab.set_default_timeout(_TIMEOUT_MS)
             tab.goto(page.resolve().as_uri())
             output.parent.mkdir(parents=True, exist_ok=True)

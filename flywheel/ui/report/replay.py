@@ -18,13 +18,9 @@ _QUOTED = re.compile(r"(?:content|key|direction)='((?:[^'\\]|\\.)*)'")
 
 @dataclass(frozen=True)
 class ReplayFrame:
-    """Hold one step of a replay.
-
-    screen: data URI or empty. read: what was there to read; None where the screen was all. overlay: an SVG that lies on
-    the screen. action: in short; raw: as the model wrote.
-
-    said, unsure: what was heard of people, and what of it was hardly understood, with its confidence.
-    """
+    """One step. screen: data URI or empty. read: what was there to read; None where the screen was all. overlay: an SVG
+    that lies on the screen. action: in short; raw: as the model wrote. said, unsure: what was heard of people, and what
+    of it was hardly understood, with its confidence."""
 
     number: int
     screen: str
@@ -118,10 +114,7 @@ def describe_action(row: dict[str, Any]) -> str:
 
 def draw_action_overlay(row: dict[str, Any], width: int, height: int) -> str:
     """Draw an action over its screen, as SVG: a marker for a click, an arrow for a drag or a scroll, a badge for text
-    or keys.
-
-    row: of the table `steps`. width, height: of the screen, in pixels.
-    """
+    or keys. row: of the table `steps`. width, height: of the screen, in pixels."""
     kind = row["action_type"]
     unit = width / 100
     drawn = ""

@@ -1,8 +1,5 @@
-"""Draw the training curves of RL from rows of the table `metrics`.
-
-Made from rows of the table `metrics`, so that the report (from the catalog) and a run in Prefect (from what its stage
-has just measured) draw the same pictures.
-"""
+"""Draw the training curves of RL from rows of the table `metrics`, in the report (from the catalog) and in a run in
+Prefect (from what its stage has just measured) alike."""
 
 from __future__ import annotations
 
@@ -17,7 +14,6 @@ import duckdb
 from flywheel.store.catalog import database
 from flywheel.ui.report import charts
 from flywheel.ui.report.charts import Chart, ChartSeries, tone_class
-from flywheel.ui.report.charts import draw_chart_sheet as _sheet
 
 Row = Mapping[str, Any]
 _SMOOTH_OVER = 24  # points; a longer curve is drawn as a mean of its neighbours, the curve itself faint behind it
@@ -26,10 +22,7 @@ _SHOWN = 14  # tasks named of those sampled less
 
 @dataclass(frozen=True)
 class ChartPanel:
-    """Declare one chart of RL.
-
-    names: a figure, and another one drawn dashed beside it, with what to call both in the legend.
-    """
+    """One chart of RL. names: a figure, and another one drawn dashed beside it; called: both, in the legend."""
 
     title: str
     note: str
@@ -112,10 +105,7 @@ def load_rl_charts(connection: duckdb.DuckDBPyConnection, since: int = 0) -> tup
 
 
 def draw_rl_panels(rows: Iterable[Row]) -> list[Chart]:
-    """Draw one chart a figure that was measured.
-
-    rows: domain, name, step, value, and iteration where there are several.
-    """
+    """Draw one chart a figure that was measured. rows: domain, name, step, value; iteration where there are several."""
     found = _group_curves(row for row in rows if "/" not in row["domain"])
     newest = max((k for k, _, _ in found), default=0)
     result = []
@@ -183,11 +173,8 @@ def query_downsampled_tasks(connection: duckdb.DuckDBPyConnection) -> list[dict[
 
 
 def draw_rl_sheet(rows: Sequence[Row], title: str) -> str:
-    """Draw all training curves of RL as one SVG, whose text is returned; it needs no style sheet.
-
-    rows: of the table `metrics`, of RL's stages. title: above them.
-    """
-    return _sheet(draw_rl_panels(rows), draw_world_success(rows), title)
+    """Draw all training curves of RL as one SVG that needs no style sheet. rows: of `metrics`, of RL's stages."""
+    return charts.draw_chart_sheet(draw_rl_panels(rows), draw_world_success(rows), title)
 
 
 def _group_curves(rows: Iterable[Row]) -> dict[tuple[int, str, str], list[tuple[float, float]]]:
