@@ -9,25 +9,24 @@ import random
 from collections.abc import Callable
 
 from flywheel.agent import actions as act
-from flywheel.agent import coordinates
 from flywheel.agent.actions import Action, Point
-from flywheel.agent.grammar import Grammar, format_response
+from flywheel.agent.grammar import Grammar, format_response, grid_space, norm1_space, norm1000_space, pixel_space
 from flywheel.agent.parsing.parser import serialise_action
 
-_SCREEN = coordinates.pixel_space(1932, 1092)  # 1920 x 1080 as Qwen2.5-VL is shown it
+_SCREEN = pixel_space(1932, 1092)  # 1920 x 1080 as Qwen2.5-VL is shown it
 # Each form in each space that the settings allow it.
 GRAMMARS = (
-    Grammar("minimal", coordinates.grid_space(100)),
-    Grammar("point", coordinates.grid_space(1000)),
-    Grammar("point", coordinates.grid_space(1000), "mobile", functions=True),
+    Grammar("minimal", grid_space(100)),
+    Grammar("point", grid_space(1000)),
+    Grammar("point", grid_space(1000), "mobile", functions=True),
     Grammar("ui_tars_1_5", _SCREEN, "computer"),
-    Grammar("ui_tars_1_0", coordinates.norm1000_space(), "mobile"),
-    Grammar("tool_call", coordinates.grid_space(1000), "browser"),
+    Grammar("ui_tars_1_0", norm1000_space(), "mobile"),
+    Grammar("tool_call", grid_space(1000), "browser"),
     Grammar("tool_call", _SCREEN, "computer", functions=True),
-    Grammar("tool_call", coordinates.grid_space(1000), "mobile", functions=True),
+    Grammar("tool_call", grid_space(1000), "mobile", functions=True),
     Grammar("point", _SCREEN, "computer"),
-    Grammar("point", coordinates.norm1_space(), "mobile"),
-    Grammar("tool_call", coordinates.norm1_space(), "browser"),
+    Grammar("point", norm1_space(), "mobile"),
+    Grammar("tool_call", norm1_space(), "browser"),
 )
 
 _TEXTS = (

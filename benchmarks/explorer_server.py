@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from flywheel.config.workspace import Workspace
-from flywheel.ui.explorer.server import serve_explorer
+from flywheel.ui.explorer.app import serve_explorer
 
 if __name__ == "__main__":
     with serve_explorer(Workspace(Path(sys.argv[1])), 0) as served:

@@ -15,19 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from flywheel.agent import actions as act
-from flywheel.agent import coordinates
 from flywheel.agent.actions import ACTION_NAMES, Action, ParseError, Point
-from flywheel.agent.grammar import Grammar
+from flywheel.agent.grammar import Grammar, grid_space, norm1_space, norm1000_space, pixel_space
 from flywheel.agent.parsing.parser import parse_response
 
 CORPUS = Path(__file__).with_suffix(".json")
 _KINDS = {name: kind for kind, name in ACTION_NAMES.items()}
-_SPACES = {
-    "points": coordinates.grid_space,
-    "boxes": coordinates.norm1000_space,
-    "pixels": coordinates.pixel_space,
-    "fractions": coordinates.norm1_space,
-}
+_SPACES = {"points": grid_space, "boxes": norm1000_space, "pixels": pixel_space, "fractions": norm1_space}
 
 
 @dataclass(frozen=True)

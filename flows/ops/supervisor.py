@@ -26,7 +26,7 @@ from flows.ops.worker import run_worker, terminate_run
 from flywheel import config
 from flywheel.config import run_lock
 from flywheel.config.workspace import Workspace
-from flywheel.ui.explorer.server import serve_explorer as explorer
+from flywheel.ui.explorer.app import serve_explorer as explorer
 from flywheel.utils.errors import BadInput, FlywheelError, first_line
 from flywheel.utils.files import write_json
 from flywheel.utils.progress import announce, replace_listener

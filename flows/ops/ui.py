@@ -14,7 +14,7 @@ from http import HTTPStatus
 from flows.ops.prefect_server import open_prefect_server
 from flywheel.config.workspace import Workspace
 from flywheel.store.catalog.database import CatalogConnection
-from flywheel.ui.explorer.server import serve_explorer as explorer
+from flywheel.ui.explorer.app import serve_explorer as explorer
 from flywheel.ui.report import pages
 from flywheel.utils import credentials
 from flywheel.utils.errors import BadInput, FlywheelError

@@ -11,8 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from flywheel import config
-from flywheel.agent.coordinates import smart_resize
-from flywheel.agent.grammar import NO_SCREEN, Grammar, format_response
+from flywheel.agent.grammar import NO_SCREEN, Grammar, format_response, smart_resize
 from flywheel.agent.history import EpisodeMemory, PastStep, build_memory, format_outcome, truncate_middle
 from flywheel.agent.screenshots import screenshot_size
 from flywheel.utils.errors import BadInput

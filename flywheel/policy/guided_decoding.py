@@ -14,7 +14,7 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 from flywheel import config
 from flywheel.agent.actions import Drag, Point
 from flywheel.agent.grammar import Grammar
-from flywheel.agent.parsing.action_builder import DIRECTIONS, MAX_KEYS
+from flywheel.agent.parsing.normalise import DIRECTIONS, MAX_KEYS
 from flywheel.agent.parsing.parser import serialise_action
 from flywheel.agent.prompt import list_action_signatures
 from flywheel.config.settings import GUIDED_DECODING_REQUIREMENTS

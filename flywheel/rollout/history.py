@@ -6,9 +6,8 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 
 from flywheel import config
-from flywheel.agent import coordinates
 from flywheel.agent.actions import Type
-from flywheel.agent.grammar import Grammar, format_response
+from flywheel.agent.grammar import Grammar, format_response, norm1000_space
 from flywheel.agent.history import EpisodeMemory, PastStep, StepHistory, Summarizer
 from flywheel.agent.parsing.parser import parse_response
 from flywheel.agent.prompt import Context, build_context
@@ -81,7 +80,7 @@ class PromptHistory:
 
     def _typed(self, action: str) -> str:
         # What numbers mean does not matter to a text, so any space does.
-        grammar = Grammar(self._policy.template, coordinates.norm1000_space())
+        grammar = Grammar(self._policy.template, norm1000_space())
         found = parse_response(format_response("", action), grammar).action
         return found.content if isinstance(found, Type) else ""
 

@@ -11,7 +11,7 @@ from synthetic_rows import image_row, step, task, trajectory
 
 from flywheel.config.workspace import Workspace
 from flywheel.store.partitions import write_partition
-from flywheel.ui.explorer.server import ExplorerServer, serve_explorer
+from flywheel.ui.explorer.app import ExplorerServer, serve_explorer
 from flywheel.utils.files import write_json
 
 SCRIPT = "<script>window.evil = 1</script><img src=x onerror='window.evil = 1'>"

@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import Page, expect
 from processes import PATIENCE_S
 
-from flywheel.ui.explorer.server import ExplorerServer
+from flywheel.ui.explorer.app import ExplorerServer
 
 axe = pytest.importorskip("axe_playwright_python.base", reason="pip install -e '.[dev]'").AXE_FILE_PATH
 SIZES = [(1280, 860, "light"), pytest.param((390, 800, "dark"), marks=pytest.mark.exhaustive)]

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from lamp_env import screen
 
 from flywheel.agent import actions as act
-from flywheel.agent import coordinates
 from flywheel.agent.actions import ParseError, Point
-from flywheel.agent.grammar import Grammar, format_response
+from flywheel.agent.grammar import Grammar, format_response, grid_space
 from flywheel.agent.parsing.parser import parse_response, serialise_action
 from flywheel.agent.prompt import build_context
 from flywheel.config import PolicySettings, RlSettings, parse_settings
@@ -219,7 +218,7 @@ async def test_other_answers_than_actions_are_free(folder):
 
 def test_a_form_that_is_not_written_is_refused():
     with pytest.raises(BadInput, match="tool_call cannot be constrained"):
-        build_lark_grammar(Grammar("tool_call", coordinates.grid_space(1000)), 100)
+        build_lark_grammar(Grammar("tool_call", grid_space(1000)), 100)
 
 
 def test_a_token_that_is_not_of_the_form_is_an_error_and_no_end(encoder):

@@ -8,19 +8,19 @@ import re
 import pytest
 from action_specimens import GRAMMARS
 
-from flywheel.agent import coordinates, prompt
+from flywheel.agent import prompt
 from flywheel.agent.actions import ACTION_NAMES, ParseError
-from flywheel.agent.grammar import Grammar
+from flywheel.agent.grammar import Grammar, grid_space, norm1000_space, pixel_space
 from flywheel.agent.parsing.parser import parse_response
 
 FORMS = [
     Grammar(form, space, actions, functions)
     for form, space in (
-        ("point", coordinates.grid_space(1000)),
-        ("ui_tars_1_5", coordinates.pixel_space(1932, 1092)),
-        ("ui_tars_1_0", coordinates.norm1000_space()),
-        ("tool_call", coordinates.grid_space(1000)),
-        ("tool_call", coordinates.pixel_space(1932, 1092)),
+        ("point", grid_space(1000)),
+        ("ui_tars_1_5", pixel_space(1932, 1092)),
+        ("ui_tars_1_0", norm1000_space()),
+        ("tool_call", grid_space(1000)),
+        ("tool_call", pixel_space(1932, 1092)),
     )
     for actions in ("computer", "browser", "mobile", "game")
     for functions in (False, True)
@@ -103,11 +103,11 @@ def test_the_numbers_are_told():
     def told(form, space):
         return prompt.format_instructions(Grammar(form, space))
 
-    assert "from 0 to 99 " in told("point", coordinates.grid_space(100))
-    assert "from 0 to 1000 " in told("ui_tars_1_0", coordinates.norm1000_space())
-    assert "pixels of the screenshot" in told("ui_tars_1_5", coordinates.pixel_space(1932, 1092))
-    assert "resolution is 1000x1000" in told("tool_call", coordinates.grid_space(1000))
-    assert "resolution is 1932x1092" in told("tool_call", coordinates.pixel_space(1932, 1092))
+    assert "from 0 to 99 " in told("point", grid_space(100))
+    assert "from 0 to 1000 " in told("ui_tars_1_0", norm1000_space())
+    assert "pixels of the screenshot" in told("ui_tars_1_5", pixel_space(1932, 1092))
+    assert "resolution is 1000x1000" in told("tool_call", grid_space(1000))
+    assert "resolution is 1932x1092" in told("tool_call", pixel_space(1932, 1092))
 
 
 def test_a_model_that_knows_its_actions_is_told_nothing():
@@ -115,7 +115,7 @@ def test_a_model_that_knows_its_actions_is_told_nothing():
 
 
 def test_the_box_tokens_that_servers_leave_out_are_put_back_into_the_history():
-    newer, older = (Grammar(form, coordinates.norm1000_space()) for form in ("ui_tars_1_5", "ui_tars_1_0"))
+    newer, older = (Grammar(form, norm1000_space()) for form in ("ui_tars_1_5", "ui_tars_1_0"))
     text = "drag(start_box='(1,2)', end_box='(30,40)')"
     marked = "drag(start_box='<|box_start|>(1,2)<|box_end|>', end_box='<|box_start|>(30,40)<|box_end|>')"
     assert prompt.restore_box_tokens(text, newer) == marked

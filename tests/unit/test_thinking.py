@@ -10,14 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flywheel.agent import coordinates
 from flywheel.agent.actions import Click, ParseError, Point, Type, Wait
-from flywheel.agent.grammar import Grammar
+from flywheel.agent.grammar import Grammar, grid_space
 from flywheel.agent.parsing.lexing import AMBIGUOUS, ONLY_THOUGHT
 from flywheel.agent.parsing.parser import parse_response, serialise_action
 
-POINT = Grammar("point", coordinates.grid_space(1000))
-TOOL = Grammar("tool_call", coordinates.grid_space(1000))
+POINT = Grammar("point", grid_space(1000))
+TOOL = Grammar("tool_call", grid_space(1000))
 TAGS = {
     "think": ("<think>", "</think>"),
     "thinking": ("<thinking>", "</thinking>"),

@@ -5,14 +5,13 @@ from __future__ import annotations
 import pytest
 
 from flywheel.agent import actions as act
-from flywheel.agent import coordinates
 from flywheel.agent.actions import ParseError, Point, ToolCall
-from flywheel.agent.grammar import Grammar
+from flywheel.agent.grammar import Grammar, grid_space
 from flywheel.agent.parsing.parser import parse_response, serialise_action
 
-COMPUTER = Grammar("tool_call", coordinates.grid_space(1000), "browser")
-MOBILE = Grammar("tool_call", coordinates.grid_space(1000), "mobile")
-FUNCTIONS = Grammar("tool_call", coordinates.grid_space(1000), "computer", functions=True)
+COMPUTER = Grammar("tool_call", grid_space(1000), "browser")
+MOBILE = Grammar("tool_call", grid_space(1000), "mobile")
+FUNCTIONS = Grammar("tool_call", grid_space(1000), "computer", functions=True)
 
 
 def at(x: int, y: int) -> Point:

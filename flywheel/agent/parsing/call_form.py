@@ -1,4 +1,4 @@
-"""Parse and write actions as function calls: `click(point='<point>52 31</point>')`."""
+"""Parse and write actions as function calls, `click(point='<point>52 31</point>')`, and parse commands."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from typing import Any, NamedTuple
 
 from flywheel.agent import actions as act
 from flywheel.agent.actions import Action, Point, replace_surrogates
-from flywheel.agent.coordinates import CoordinateSpace
-from flywheel.agent.grammar import Grammar
+from flywheel.agent.grammar import CoordinateSpace, Grammar
 from flywheel.agent.parsing import lexing, normalise
-from flywheel.agent.parsing.action_builder import MAX_KEYS
 from flywheel.agent.parsing.lexing import ParseFailure, RawCall, ambiguous_text, fold_name
+from flywheel.agent.parsing.normalise import MAX_KEYS
 
 # Fast path: a call in exactly the form that this module writes, read without looking for slips.
 #
@@ -346,3 +345,70 @@ def _spot(point: Point, grammar: Grammar) -> str:
     # In a space of two digits numbers are written with both, so that each point takes the same number of tokens.
     width = 2 if grammar.space.kind == "grid" and grammar.space.x.size <= 100 else 1
     return f"<point>{x:0{width}d} {y:0{width}d}</point>"
+
+
+# Commands in capitals.
+#
+#     CLICK <point>[[301, 774]]</point>     TYPE [text]     SCROLL [UP]     PRESS_BACK       OS-Atlas
+#     explain:...<tab>action:CLICK<tab>point:512,108<tab>summary:...                         Step-GUI (GELab-Zero)
+#     ```DONE```     ```WAIT```     ```FAIL```                                               OSWorld's prompts
+
+_POINTED = re.compile(
+    r"(CLICK|LONG_PRESS|DOUBLE_CLICK|RIGHT_CLICK|TAP)[ \t]*:?[ \t]*((?:<point>)?[\[(][^\n<]{1,100}[\])](?:</point>)?)"
+)
+_TYPED = re.compile(r"(TYPE|SCROLL|OPEN_APP|OPEN|ANSWER|NAVIGATE)[ \t]*:?[ \t]*\[")
+_ALONE = re.compile(
+    r"(PRESS_BACK|PRESS_HOME|NAVIGATE_BACK|NAVIGATE_HOME|PRESS_RECENT|PRESS_ENTER|ENTER|WAIT|COMPLETE|DONE|FAIL"
+    r"|IMPOSSIBLE)[ \t]*(?:\[\])?(?=(?:\s|`|</?[\w:]{1,20}>|<\|\w{1,20}\|>)*\Z)"
+)
+_FIELDS = re.compile(r"(?:explain[ ]?:[^\t\n]*\t\s*)?action[ ]?:[ ]*([A-Z_]{2,30})[ ]*(?=\t|\s*\Z)")
+_CLOSE = re.compile(r"\][ \t]*(?=\n|\Z|<|`)")
+_MOST_FIELDS = 12
+
+
+def begins_command(text: str, at: int) -> bool:
+    """Tell whether a command begins at `at`."""
+    if not (text[at : at + 1].isupper() or text.startswith(("action", "explain"), at)):
+        return False
+    return any(form.match(text, at) for form in (_POINTED, _TYPED, _ALONE, _FIELDS))
+
+
+def parse_command(text: str, start: int) -> tuple[RawCall, int]:
+    """Parse the command that begins at `start`; returns it, and where it ends. Raises ParseFailure."""
+    fields = _FIELDS.match(text, start)
+    if fields:
+        return _fields(text, fields), len(text)
+    pointed = _POINTED.match(text, start)
+    if pointed:
+        return RawCall(pointed[1], {"point": pointed[2]}, start), pointed.end()
+    typed = _TYPED.match(text, start)
+    if typed:
+        close = _CLOSE.search(text, typed.end())
+        if close is None:
+            raise ParseFailure("the closing bracket is missing", typed.end())
+        if text.count("[", typed.end(), close.start()) != text.count("]", typed.end(), close.start()):
+            raise ParseFailure("a bracket is not closed", typed.end())
+        name = "direction" if typed[1] == "SCROLL" else "content"
+        return RawCall(typed[1], {name: replace_surrogates(text[typed.end() : close.start()])}, start), close.end()
+    alone = _ALONE.match(text, start)
+    if alone is None:
+        raise ParseFailure("unknown command", start)
+    return RawCall(alone[1], {}, start), alone.end()
+
+
+def _fields(text: str, fields: re.Match[str]) -> RawCall:
+    """`key:value` between tabs; a point is text as well."""
+    values: dict[str, str] = {}
+    written = text[fields.end() :].split("\t")
+    if len(written) > _MOST_FIELDS:
+        raise ParseFailure(f"more than {_MOST_FIELDS} fields", fields.end())
+    for one in written:
+        key, colon, value = one.strip().partition(":")
+        if not colon and key:
+            raise ParseFailure("a field has no name", fields.end())
+        if not key:
+            continue
+        values[key.strip()] = replace_surrogates(value.strip())
+    if values and key.strip() != "summary" and not written[-1].endswith("\n"):
+        raise ParseFailure("the last field may be cut", len(text))
+    return RawCall(fields[1], values, fields.start())

@@ -16,10 +16,9 @@ from flywheel.agent.actions import (
     replace_surrogates,
 )
 from flywheel.agent.grammar import Grammar, as_grammar
-from flywheel.agent.parsing import call_form, command_form, tool_form
-from flywheel.agent.parsing.action_builder import KNOWN_ACTIONS
+from flywheel.agent.parsing import call_form, tool_form
 from flywheel.agent.parsing.lexing import ONLY_THOUGHT, ParseFailure, RawCall, ambiguous_text
-from flywheel.agent.parsing.normalise import build_normalised_action, normalise_call
+from flywheel.agent.parsing.normalise import KNOWN_ACTIONS, build_normalised_action, normalise_call
 
 # The end of a model's thinking. All before it is thought, even if it looks like an action.
 #
@@ -160,7 +159,7 @@ def form_at(text: str, at: int) -> ActionForm | None:
     if sign.isalpha() or sign == "_":
         if call_form.begins_call(text, at):
             return "call"
-        if command_form.begins_command(text, at):
+        if call_form.begins_command(text, at):
             return "command"
     return None
 
@@ -213,7 +212,7 @@ def _json_line(text: str, begin: int) -> ActionMark | None:
 #
 # Nothing is evaluated and nothing is raised: text that holds no valid action gives a `ParseError`, which says what
 # was wrong and where. Any grammar reads every form: the thinking is skipped, the action found and read in its form
-# (`call_form`, `tool_form`, `command_form`), and its names are translated (`normalise`). What the numbers mean is the
+# (`call_form`, `tool_form`), and its names are translated (`normalise`). What the numbers mean is the
 # grammar's in all of them.
 
 _EMPTY_LABEL = re.compile(r"action[ \t*]*[:：][ \t*`]*\Z", re.IGNORECASE)
@@ -310,7 +309,7 @@ def _parse_raw_call(text: str, mark: ActionMark, grammar: Grammar) -> tuple[RawC
             return tool_form.parse_tool_call(text, mark.start, grammar)
         case "tags":
             return tool_form.parse_tagged_call(text, mark.start)
-    return command_form.parse_command(text, mark.start)
+    return call_form.parse_command(text, mark.start)
 
 
 _FOLLOWING = {

@@ -11,9 +11,8 @@ from flywheel.agent import actions as act
 from flywheel.agent.actions import ACTION_NAMES, Action, Point, replace_surrogates
 from flywheel.agent.grammar import Grammar
 from flywheel.agent.parsing import lexing
-from flywheel.agent.parsing.action_builder import KNOWN_ACTIONS
 from flywheel.agent.parsing.lexing import ParseFailure, RawCall, fold_name
-from flywheel.agent.parsing.normalise import COMPUTER_TOOLS
+from flywheel.agent.parsing.normalise import COMPUTER_TOOLS, KNOWN_ACTIONS
 
 # Tags: one for each parameter, whose text stands as it is, without escapes.
 #

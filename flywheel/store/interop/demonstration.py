@@ -17,15 +17,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from flywheel.agent import coordinates
-from flywheel.agent.grammar import Grammar
+from flywheel.agent.grammar import Grammar, norm1_space
 from flywheel.store import images
 from flywheel.store.schema import TABLES
 from flywheel.utils.errors import DataError
 from flywheel.utils.files import atomic_folder, write_json
 
 DEMONSTRATION_FILE = "demonstration.json"  # by it a folder is a demonstration, and no recorded session
-DEMONSTRATION_GRAMMAR = Grammar("point", coordinates.norm1_space(), "computer")
+DEMONSTRATION_GRAMMAR = Grammar("point", norm1_space(), "computer")
 _VERSION = 1
 _FIX_IMPORT_AGAIN = "remove the folder and import it again"
 
