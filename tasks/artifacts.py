@@ -8,7 +8,7 @@ from prefect.artifacts import create_image_artifact, create_markdown_artifact, c
 
 from flywheel.config.workspace import iteration_label
 from flywheel.pipeline.stage import StageContext, StageResult
-from flywheel.ui.report import rl_charts
+from flywheel.ui.report import charts
 
 
 def _key(ctx: StageContext, name: str) -> str:
@@ -50,7 +50,7 @@ def publish_stage_artifacts(ctx: StageContext, outcome: StageResult) -> None:
 
 def _curves(ctx: StageContext, outcome: StageResult) -> None:
     """RL's curves as a picture that is in the artifact itself: no server must keep it."""
-    svg = rl_charts.draw_rl_sheet(outcome.metrics, f"{ctx.stage}, iteration {iteration_label(ctx.iteration)}")
+    svg = charts.draw_rl_sheet(outcome.metrics, f"{ctx.stage}, iteration {iteration_label(ctx.iteration)}")
     address = "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()
     create_image_artifact(
         key=_key(ctx, "curves"), image_url=address, description=f"{iteration_label(ctx.iteration)} {ctx.stage}"

@@ -21,7 +21,7 @@ from flywheel.utils.errors import BadInput
 
 SpaceKind = Literal["grid", "norm1000", "pixels", "norm1"]
 
-MAX_RATIO = 200  # of an image's sides, as Qwen2-VL's processor has it
+MAX_RATIO = 200  # of an image's longer side to the shorter: the Qwen-VL processors refuse more
 _PLACES = 4  # of a fraction that is written
 _BELOW_ONE = math.nextafter(1.0, 0.0)
 

@@ -14,7 +14,7 @@ from PIL import Image as Picture
 from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil, smart_resize
 
-from flywheel.agent import screenshots
+from flywheel.agent import prompt
 from flywheel.agent.prompt import Context, Image, Message
 from flywheel.policy import checkpoint
 from flywheel.utils.errors import ModelError, PolicyError
@@ -131,7 +131,7 @@ class Encoder:
         images: Qwen2VLImageProcessorPil,
         *,
         image_id: int | None = None,
-        max_image_side: int = screenshots.MAX_SIDE,
+        max_image_side: int = prompt.MAX_SIDE,
     ) -> None:
         self.tokenizer, self.images, self.max_image_side = tokenizer, images, max_image_side
         self._pixels = PatchExtractor(images)
@@ -151,7 +151,7 @@ class Encoder:
         return cls(tokenizer, images)
 
     @classmethod
-    def from_folder(cls, folder: Path | str, *, max_image_side: int = screenshots.MAX_SIDE) -> Encoder:
+    def from_folder(cls, folder: Path | str, *, max_image_side: int = prompt.MAX_SIDE) -> Encoder:
         """Load the encoder of a checkpoint of the Qwen-VL family; its weights are not read.
 
         folder: the checkpoint's. max_image_side: screens with a longer side, in pixels, are refused. Raises ModelError
@@ -188,7 +188,7 @@ class Encoder:
     def encode(self, context: Context) -> EncodedSequence:
         """Encode `context` as a prompt that ends where the assistant begins. Raises BadInput for a broken screen."""
         pixels, grid = self.patches(
-            [screenshots.decode_screenshot(image.png, self.max_image_side) for image in _images(context)]
+            [prompt.decode_screenshot(image.png, self.max_image_side) for image in _images(context)]
         )
         input_ids = np.asarray(self._prompt(context, grid.prod(axis=1).tolist()), dtype=np.int64)
         return EncodedSequence(input_ids, (input_ids == self.image_id).astype(np.int64), pixels, grid)
@@ -198,7 +198,7 @@ class Encoder:
 
         Raises BadInput for a screen that is empty, no image or too large.
         """
-        sizes = [screenshots.screenshot_size(image.png, self.max_image_side) for image in _images(context)]
+        sizes = [prompt.screenshot_size(image.png, self.max_image_side) for image in _images(context)]
         return self._prompt(context, [self.images.get_number_of_image_patches(h, w) for w, h in sizes])
 
     def count(self, context: Context) -> int:

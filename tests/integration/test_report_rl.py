@@ -12,7 +12,7 @@ import synthetic_rows
 
 from flywheel.store import metrics, partitions
 from flywheel.store.catalog import database
-from flywheel.ui.report import pages, rl_charts
+from flywheel.ui.report import charts, pages
 from flywheel.ui.report.charts import Chart, ChartSeries, draw_chart_sheet, draw_lines, tone_class
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -24,9 +24,9 @@ def rows(domain: str, k: int = 1, steps: int = 8) -> list[dict]:
 
 
 def test_each_figure_asked_for_has_a_chart_with_a_line_a_domain():
-    charts = {chart.title: chart for chart in rl_charts.draw_rl_panels([*rows("games"), *rows("sites")])}
-    assert set(charts) == {panel.title for panel in rl_charts.RL_PANELS}
-    assert charts["Entropy"].legend == (("games", "tone-games"), ("sites", "tone-sites"))
+    drawn = {chart.title: chart for chart in charts.draw_rl_panels([*rows("games"), *rows("sites")])}
+    assert set(drawn) == {panel.title for panel in charts.RL_PANELS}
+    assert drawn["Entropy"].legend == (("games", "tone-games"), ("sites", "tone-sites"))
     assert charts["Entropy"].svg.count("<polyline") == 2
     lengths = charts["Lengths: consumed and in flight"]
     assert lengths.svg.count('dashed"') == 2  # in flight
@@ -34,40 +34,40 @@ def test_each_figure_asked_for_has_a_chart_with_a_line_a_domain():
 
 
 def test_what_was_not_measured_has_none_and_a_single_figure_is_no_curve():
-    assert rl_charts.draw_rl_panels([]) == []
-    found = rl_charts.draw_rl_panels([{"domain": "games", "name": "success", "step": 0, "value": 0.5}])
+    assert charts.draw_rl_panels([]) == []
+    found = charts.draw_rl_panels([{"domain": "games", "name": "success", "step": 0, "value": 0.5}])
     assert found == []
     holes = [{"domain": "games", "name": "kl", "step": n, "value": value} for n, value in enumerate((0.1, None, 0.3))]
-    (chart,) = rl_charts.draw_rl_panels(holes)
+    (chart,) = charts.draw_rl_panels(holes)
     assert re.search(r'points="([^"]*)"', chart.svg).group(1).count(",") == 2
 
 
 def test_the_value_model_begins_with_what_pretraining_reached():
-    chart = next(chart for chart in rl_charts.draw_rl_panels(rows("games")) if chart.title == "Explained variance")
+    chart = next(chart for chart in charts.draw_rl_panels(rows("games")) if chart.title == "Explained variance")
     points = re.search(r'points="([^"]*)"', chart.svg).group(1).split()
     assert len(points) == 9  # eight steps, and step 0
 
 
 def test_an_older_iteration_is_faint_and_long_curves_are_smoothed():
-    success = rl_charts.draw_rl_panels([*rows("games", 1), *rows("games", 2)])[0].svg
+    success = charts.draw_rl_panels([*rows("games", 1), *rows("games", 2)])[0].svg
     assert success.count("faint") == 1
-    long = rl_charts.draw_rl_panels(rows("games", 1, steps=60))[0].svg
+    long = charts.draw_rl_panels(rows("games", 1, steps=60))[0].svg
     assert long.count("<polyline") == 2  # the mean of neighbours, and behind it the values
     assert long.count("faint") == 1
 
 
 def test_a_small_chart_a_world_says_how_far_it_came():
-    charts = rl_charts.draw_world_success(rows("games"))
-    assert [chart.title for chart in charts] == sorted(synthetic_rows.WORLDS["games"])
-    assert all(re.fullmatch(r"\d+% → \d+%", chart.note) for chart in charts)
+    drawn = charts.draw_world_success(rows("games"))
+    assert [chart.title for chart in drawn] == sorted(synthetic_rows.WORLDS["games"])
+    assert all(re.fullmatch(r"\d+% → \d+%", chart.note) for chart in drawn)
 
 
 def test_the_sheet_is_one_svg_that_needs_nothing_else():
-    text = rl_charts.draw_rl_sheet([*rows("games"), *rows("sites")], "rl <games> & more")
+    text = charts.draw_rl_sheet([*rows("games"), *rows("sites")], "rl <games> & more")
     root = ElementTree.fromstring(text)
     words = [element.text for element in root.iter(f"{SVG}text")]
     assert "rl <games> & more" in words
-    assert {panel.title for panel in rl_charts.RL_PANELS} <= set(words)
+    assert {panel.title for panel in charts.RL_PANELS} <= set(words)
     assert "href" not in text
     assert "url(" not in text
     width, height = float(root.get("width")), float(root.get("height"))
@@ -112,7 +112,7 @@ def test_the_report_names_the_tasks_sampled_less(ws):
     text = pages.write_report(ws).read_text(encoding="utf-8")
     assert "4 of 6 tasks are sampled less: 1 always solved, 1 level not reached, 2 never solved" in text
     assert text.count("never solved</td>") == 4
-    for panel in rl_charts.RL_PANELS:
+    for panel in charts.RL_PANELS:
         assert f"<h3>{panel.title}</h3>" in text
 
 

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image as Picture
 
-from flywheel.agent import screenshots
+from flywheel.agent import prompt
 from flywheel.agent.prompt import Image, Message
 from flywheel.config import PolicySettings
 from flywheel.policy.encoding import Encoder
@@ -98,14 +98,14 @@ FINE = {
 @pytest.mark.parametrize("name", LOOKS)
 def test_a_screen_is_read_as_it_looks(name):
     data, colour = LOOKS[name]
-    picture = screenshots.decode_screenshot(data)
-    assert (picture.mode, picture.size) == ("RGB", (32, 24)) == ("RGB", screenshots.screenshot_size(data))
+    picture = prompt.decode_screenshot(data)
+    assert (picture.mode, picture.size) == ("RGB", (32, 24)) == ("RGB", prompt.screenshot_size(data))
     assert np.abs(np.asarray(picture).reshape(-1, 3).astype(int) - colour).max() <= 3
 
 
 @given(st.integers(0, 65_535))
 def test_16_bits_of_grey_become_8(value):
-    picture = screenshots.decode_screenshot(file(Picture.fromarray(np.full((2, 2), value, dtype=np.uint16))))
+    picture = prompt.decode_screenshot(file(Picture.fromarray(np.full((2, 2), value, dtype=np.uint16))))
     assert abs(picture.getpixel((0, 0))[0] - value / 257) <= 1
 
 
@@ -113,7 +113,7 @@ def test_16_bits_of_grey_become_8(value):
 def test_a_screen_that_cannot_be_used_is_named(name):
     data, what = REFUSED[name]
     with pytest.raises(BadInput, match=what) as caught:
-        screenshots.decode_screenshot(data)
+        prompt.decode_screenshot(data)
     assert "\n" not in str(caught.value)
 
 
@@ -121,13 +121,13 @@ def test_a_screen_that_cannot_be_used_is_named(name):
 def test_any_bytes_are_a_picture_or_bad_input(noise, place):
     for data in (noise, WHOLE[:place] + noise, WHOLE[:place] + noise + WHOLE[place + len(noise) :]):
         with contextlib.suppress(BadInput):
-            assert screenshots.decode_screenshot(data).mode == "RGB"
+            assert prompt.decode_screenshot(data).mode == "RGB"
 
 
 def test_the_largest_side_is_a_setting():
-    assert screenshots.screenshot_size(header_of(64, 64), 64) == (64, 64)
+    assert prompt.screenshot_size(header_of(64, 64), 64) == (64, 64)
     with pytest.raises(BadInput, match=r"65 x 64 pixels.*policy\.max_image_side is 64"):
-        screenshots.screenshot_size(header_of(65, 64), 64)
+        prompt.screenshot_size(header_of(65, 64), 64)
 
 
 # -- through the policy ----------------------------------------------------------------------------------------------

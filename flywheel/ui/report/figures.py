@@ -97,7 +97,7 @@ def draw_held_out_success(rows: list[Row], since: int = 0) -> list[Chart]:
 
 def draw_losses(connection: duckdb.DuckDBPyConnection, since: int = 0) -> list[Chart]:
     """Return the losses of CT and SFT, the newest iteration strong, the ones before it faint. RL's:
-    `ui/report/rl_charts.py`."""
+    `ui/report/charts.py`."""
     rows = database.query_rows(
         connection,
         """FROM learning_curves

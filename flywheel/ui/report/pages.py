@@ -18,7 +18,7 @@ from flywheel.envs.browser.driver import chromium
 from flywheel.store.catalog import database
 from flywheel.store.schema import SCHEMA_VERSION
 from flywheel.store.versioning import stage_records
-from flywheel.ui.report import charts, figures, replay, rl_charts
+from flywheel.ui.report import charts, figures, replay
 from flywheel.utils.errors import BadInput
 from flywheel.utils.files import write_text
 
@@ -41,7 +41,7 @@ def write_report(ws: Workspace, *, everything: bool = False) -> Path:
         stages = stage_records.stage_names(ws, begun[-1]) if begun else ()  # in the order of the newest iteration
         minute_iterations, minutes = figures.query_stage_minutes(connection, stages)
         alignment, utterance = figures.query_alignment(connection, since)
-        rl_curves, rl_worlds = rl_charts.load_rl_charts(connection, since)
+        rl_curves, rl_worlds = charts.load_rl_charts(connection, since)
         shown = {
             "iterations": [row for row in rows if row["iteration"] > since],
             "earlier": sum(row["iteration"] <= since for row in rows),
@@ -52,7 +52,7 @@ def write_report(ws: Workspace, *, everything: bool = False) -> Path:
             "curves": figures.draw_losses(connection, since),
             "rl_curves": rl_curves,
             "rl_worlds": rl_worlds,
-            "downsampled": rl_charts.query_downsampled_tasks(connection),
+            "downsampled": charts.query_downsampled_tasks(connection),
             "alignment": alignment,
             "utterance": utterance,
             "replays": figures.pick_replays(connection, figures.list_evaluated_domains(rows), since),
