@@ -27,8 +27,8 @@ def test_each_figure_asked_for_has_a_chart_with_a_line_a_domain():
     drawn = {chart.title: chart for chart in charts.draw_rl_panels([*rows("games"), *rows("sites")])}
     assert set(drawn) == {panel.title for panel in charts.RL_PANELS}
     assert drawn["Entropy"].legend == (("games", "tone-games"), ("sites", "tone-sites"))
-    assert charts["Entropy"].svg.count("<polyline") == 2
-    lengths = charts["Lengths: consumed and in flight"]
+    assert drawn["Entropy"].svg.count("<polyline") == 2
+    lengths = drawn["Lengths: consumed and in flight"]
     assert lengths.svg.count('dashed"') == 2  # in flight
     assert [name for name, _ in lengths.legend] == ["games", "sites", "consumed", "in flight"]
 
