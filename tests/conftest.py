@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 from collections import Counter
@@ -104,6 +105,13 @@ def pytest_terminal_summary(terminalreporter, config: pytest.Config) -> None:
         terminalreporter.section("CPU seconds")
         for name, seconds in (*_cpu_of_tests.most_common(60), *files.most_common(), ("in all", files.total())):
             terminalreporter.write_line(f"{seconds:8.1f} {name}")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Remove what the tests wrote, where all passed; else it is there to be read, and the next run removes it."""
+    if not SHARED and exitstatus == pytest.ExitCode.OK and not session.config.getoption("basetemp"):
+        shutil.rmtree(session.config._tmp_path_factory.getbasetemp(), ignore_errors=True)
 
 
 # Of a unit test, with its fixtures: what it began, or reached, outside of this process.

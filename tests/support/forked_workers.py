@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import importlib
 import os
 import sys
@@ -91,6 +92,8 @@ def fork_workers(config: pytest.Config, specs: Sequence[execnet.XSpec]) -> None:
         return
     import_tests(config)
     assert threading.active_count() == 1, threading.enumerate()
+    gc.collect()
+    gc.freeze()  # what is imported stays: no worker's collector looks at it, nor copies its pages by that
     original = gateway_io.Popen2IOMaster
     ready: list[ForkedWorker] = []
     for _ in specs:
