@@ -10,6 +10,10 @@ stage ct runs uncounted, since sft begins from its model.
 Both sides make a workspace of the profile `small` and run the stages by `flywheel stage`, under a profile function. The
 peer is an earlier commit; five minutes a side. `--list` prints the files, each below the first stage that enters it.
 `suites`: those of the count that are content of the tasks that were drawn.
+
+The second figure is what a reader walks through: 71 files of commit 6659744 that a review named, read by hand from the
+first step to the gradient, and the files of today that hold most of their lines. It is counted in a second
+(`--walk-alone`).
 """
 
 from __future__ import annotations
@@ -87,6 +91,52 @@ versioning.add_iteration(ws, 1, chosen)
 )
 
 
+# The files that the review named, in the order of the walk, without `flywheel/` and `.py`.
+WALK = Path(__file__).with_name("trajectory_walk.txt").read_text(encoding="utf-8").split()
+MIN_CHARACTERS = 25  # of a line that tells files apart
+
+
+def find_walked_files() -> dict[str, str]:
+    """Map each file of the walk at commit 6659744 to the file of today that holds most of its lines.
+
+    A line counts by how few files of today have it.
+    """
+    today = {str(path.relative_to(PROJECT)): _lines(path.read_text()) for path in (PROJECT / "flywheel").rglob("*.py")}
+    having = Counter(line for lines in today.values() for line in lines)
+    found = {}
+    for name in WALK:
+        earlier = f"flywheel/{name}.py"
+        show = ["git", "-C", PROJECT, "show", f"{BASELINE}:{earlier}"]
+        lines = _lines(subprocess.run(show, capture_output=True, text=True, check=True).stdout)
+        found[earlier] = max(today, key=lambda path: sum(1 / having[line] for line in lines & today[path]))
+    return found
+
+
+def _lines(text: str) -> set[str]:
+    return {stripped for line in text.splitlines() if len(stripped := line.strip()) > MIN_CHARACTERS}
+
+
+def count_walk(list_files: bool) -> BenchCase:
+    """Count the files of today in the review's walk; the peer is its own count, at commit 6659744."""
+    walked = find_walked_files()
+    if list_files:
+        for earlier, now in walked.items():
+            print(f"  {earlier:50} {now}")
+    ours, peer = len(set(walked.values())), len(WALK)
+    return BenchCase(
+        "trajectory_path",
+        "files of the review's walk",
+        "count",
+        ours,
+        peer,
+        f"commit {BASELINE}",
+        ours / peer,
+        GOAL,
+        ours <= GOAL,
+        {},
+    )
+
+
 def trace_stages(root: Path, layout: Layout, folder: Path) -> dict[str, dict[str, str]]:
     """Run the stages of one tree; returns stage -> {file: the first of its functions}."""
     workspace = folder / "workspace"
@@ -131,7 +181,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="flywheel bench trajectory_path", description=__doc__.partition("\n")[0])
     parser.add_argument("--baseline", default=BASELINE, help="the commit to compare with; empty: none")
     parser.add_argument("--list", action="store_true", help="print the files too, by the stage that enters them first")
+    parser.add_argument("--walk-alone", action="store_true", help="print the second figure alone")
     options = parser.parse_args(argv)
+    walk = emit_case(count_walk(options.list))
+    if options.walk_alone:
+        return exit_code([walk])
     sides = {}
     with tempfile.TemporaryDirectory() as temporary:
         (Path(temporary) / "ours").mkdir()
@@ -170,7 +224,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         ours <= GOAL,
         extra,
     )
-    return exit_code([emit_case(case)])
+    return exit_code([walk, emit_case(case)])
 
 
 if __name__ == "__main__":
