@@ -19,10 +19,10 @@ from bench_case import BenchCase
 from flywheel.agent.actions import Finished, Type
 from flywheel.config import parse_settings
 from flywheel.envs.base import TaskSuite
+from flywheel.envs.computer.backend import SHIPPED_COMPUTER_SUITES
 from flywheel.envs.computer.computer import WarmPool
 from flywheel.envs.computer.desktop import Desktop
 from flywheel.envs.computer.machine import MachineSettings
-from flywheel.envs.computer.task_suites import SHIPPED_COMPUTER_SUITES
 from flywheel.envs.router import open_environments
 from flywheel.envs.suites.desk.world import DESK
 from flywheel.envs.tasks.drawing import make_task

@@ -13,7 +13,7 @@ from bench_case import BenchCase
 
 from flywheel.agent.actions import Action, ReadFile, RunPython, Terminal, ToolCall, WriteFile
 from flywheel.envs.computer.computer import Computer, WarmPool
-from flywheel.envs.computer.settings import TerminalSettings
+from flywheel.envs.computer.machine import TerminalSettings
 from flywheel.envs.computer.task_spec import MCP_SERVERS_FOLDER, ComputerTaskSpec
 
 _BENCH, _PAUSE_S, _LEASE_MS, _SHARED_MS = "computer", 1.0, 50.0, 100.0

@@ -17,8 +17,9 @@ from pathlib import Path
 import computer_attacks as attacks
 import psutil
 
-from flywheel.envs.computer import bwrap, state
+from flywheel.envs.computer import bwrap
 from flywheel.envs.computer.desktop import Desktop
+from flywheel.envs.computer.env import read_home_files
 from flywheel.envs.computer.machine import Machine, MachineSettings
 from flywheel.utils.errors import EnvError, EnvTimeout
 
@@ -163,6 +164,6 @@ async def _looked(attacker: Machine) -> dict[str, str]:
     which is an attack that succeeds."""
     try:
         async with asyncio.timeout(_LOOK_S):
-            return await asyncio.to_thread(state.read_home_files, attacker.home)
+            return await asyncio.to_thread(read_home_files, attacker.home)
     except TimeoutError:
         raise EnvTimeout(f"the home was not read in {_LOOK_S:g} s") from None

@@ -18,7 +18,7 @@ from typing import Any
 from flywheel.config import Settings
 from flywheel.recordings.asr.recognizer import Recognizer, open_recognizer
 from flywheel.recordings.audio import SAMPLE_RATE
-from flywheel.recordings.ingest import align_session, find_new_sessions, refiner_input
+from flywheel.recordings.ingest import align_session, refiner_input
 from flywheel.recordings.refine import RefinerInput, open_refiner
 from flywheel.recordings.session import load_session
 from flywheel.recordings.utterances import join_broken_utterances, transcribe_utterances
@@ -45,10 +45,10 @@ def measure(folder: Path, settings: Settings, recognizer: Recognizer | None = No
     recognizer, refiner = recognizer or open_recognizer(settings.recording), open_refiner(settings)
     asr, thoughts, aligned, offsets, wrong = [0, 0], [0, 0], [0, 0], [], []
     speech, begun = 0.0, time.process_time()
-    for path in find_new_sessions(folder, set(), len(truth)):
-        known, session = truth[path.name], load_session(path)
+    for name, known in sorted(truth.items()):
+        session = load_session(folder / name)
         utterances = join_broken_utterances(
-            transcribe_utterances(recognizer, session.samples, SAMPLE_RATE, settings.recording.timeout_s)
+            transcribe_utterances(recognizer, session.samples, settings.recording.timeout_s)
         )
         texts = [refiner.refine(refiner_input(session, one)) for one in utterances]
         alignment = align_session(session, utterances, texts)
@@ -64,7 +64,7 @@ def measure(folder: Path, settings: Settings, recognizer: Recognizer | None = No
             aligned[0] += step == right
             aligned[1] += 1
             if step != right:
-                wrong.append(f"{path.name}: step {step} for {right} ({score:.2f}): {utterance.text}")
+                wrong.append(f"{name}: step {step} for {right} ({score:.2f}): {utterance.text}")
     return {
         "sessions": len(truth),
         "speech_s": round(speech, 1),

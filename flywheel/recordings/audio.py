@@ -21,12 +21,14 @@ if TYPE_CHECKING:  # its library takes a twentieth of a second to load, for whic
 # Whether a sound file is whole is read from its own structure (checksums, numbers, positions, lengths of pages): a
 # decoder skips a page whose checksum is wrong and joins the rest, so all later speech would come too early.
 
-FIX_COPY_AUDIO = (
-    "copy the recording again from the annotator's machine; where the file is the same there, record it again"
-)
 _OPUS_RATE = 48_000  # of all positions in Opus files (RFC 7845)
 _BEGINS, _ENDS = 2, 4  # flags of an Ogg page
 _FRAMES_PER_BLOCK = 1 << 20  # frames decoded at a time
+
+
+def _damaged(what: str, where: object) -> DataError:
+    fix = "copy the recording again from the annotator's machine; where the file is the same there, record it again"
+    return DataError(what, where=where, fix=fix)
 
 
 def check_sound_file(path: Path) -> None:
@@ -41,7 +43,7 @@ def check_sound_file(path: Path) -> None:
             head = file.read(12)
             file.seek(0)
             if not head:
-                raise DataError("the audio file is empty", where=path, fix=FIX_COPY_AUDIO)
+                raise _damaged("the audio file is empty", path)
             if head[:4] == b"OggS":
                 _check_opus(file, path)
             elif head[:4] == b"fLaC":
@@ -49,11 +51,11 @@ def check_sound_file(path: Path) -> None:
             elif head[:4] == b"RIFF" and head[8:] == b"WAVE":
                 _check_wav(file, path)
             else:
-                raise DataError("the audio is neither Opus, FLAC nor WAV", where=path, fix=FIX_COPY_AUDIO)
+                raise _damaged("the audio is neither Opus, FLAC nor WAV", path)
     except FileNotFoundError:
-        raise DataError("the recording has no audio", where=path, fix=FIX_COPY_AUDIO) from None
+        raise _damaged("the recording has no audio", path) from None
     except OSError as error:
-        raise DataError(f"the audio cannot be read: {error.strerror}", where=path, fix=FIX_COPY_AUDIO) from None
+        raise _damaged(f"the audio cannot be read: {error.strerror}", path) from None
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ def _check_opus(file: BinaryIO, path: Path) -> None:
     for page in _pages(file, path):
         where = f"{path}, page {page.number}"
         if last is None and not page.flags & _BEGINS:
-            raise DataError("the audio's beginning is missing", where=where, fix=FIX_COPY_AUDIO)
+            raise _damaged("the audio's beginning is missing", where)
         if last is not None:
             _check_order(last, page, where)
         last, at, samples = page, 0, 0
@@ -94,11 +96,11 @@ def _check_opus(file: BinaryIO, path: Path) -> None:
         lost = (end - before - samples) / _OPUS_RATE
         # The end of the last page may be cut back to where the recording stopped.
         if lost > 0 or (lost < 0 and not page.flags & _ENDS) or end < before:
-            raise DataError(f"{abs(lost):.2f} s of sound are missing or too many", where=where, fix=FIX_COPY_AUDIO)
+            raise _damaged(f"{abs(lost):.2f} s of sound are missing or too many", where)
     if last is None or not last.flags & _ENDS or packet:
-        raise DataError("the audio is cut off: its last page is missing", where=path, fix=FIX_COPY_AUDIO)
+        raise _damaged("the audio is cut off: its last page is missing", path)
     if end is None:
-        raise DataError("the audio is empty", where=path, fix=FIX_COPY_AUDIO)
+        raise _damaged("the audio is empty", path)
 
 
 def _pages(file: BinaryIO, path: Path) -> Iterator[_Page]:
@@ -107,14 +109,14 @@ def _pages(file: BinaryIO, path: Path) -> Iterator[_Page]:
     while head := file.read(27):
         where = f"{path}, page {count}"
         if head[:4] != b"OggS"[: len(head)]:
-            raise DataError("the audio is damaged: no page begins where one should", where=where, fix=FIX_COPY_AUDIO)
+            raise _damaged("the audio is damaged: no page begins where one should", where)
         lengths = file.read(head[26]) if len(head) == 27 else b""
         body = file.read(sum(lengths))
         if len(head) < 27 or len(lengths) < head[26] or len(body) < sum(lengths):
-            raise DataError("the audio is cut off in the middle of a page", where=where, fix=FIX_COPY_AUDIO)
+            raise _damaged("the audio is cut off in the middle of a page", where)
         _, version, flags, position, serial, number, checksum = struct.unpack("<4sBBqIII", head[:26])
         if version != 0 or _crc(head[:22] + bytes(4) + head[26:] + lengths + body) != checksum:
-            raise DataError("the audio is damaged: the page's checksum differs", where=where, fix=FIX_COPY_AUDIO)
+            raise _damaged("the audio is damaged: the page's checksum differs", where)
         yield _Page(flags, position, serial, number, lengths, body)
         count += 1
 
@@ -130,21 +132,19 @@ def _crc(data: bytes) -> int:
 
 def _check_order(last: _Page, page: _Page, where: str) -> None:
     if last.flags & _ENDS or page.flags & _BEGINS or page.serial != last.serial:
-        raise DataError("more than one recording is in the file", where=where, fix=FIX_COPY_AUDIO)
+        raise _damaged("more than one recording is in the file", where)
     if page.number > last.number + 1:
         missing = page.number - last.number - 1
-        raise DataError(f"{missing} pages of audio are missing before it", where=where, fix=FIX_COPY_AUDIO)
+        raise _damaged(f"{missing} pages of audio are missing before it", where)
     if page.number != last.number + 1:
-        raise DataError(
-            f"pages of audio are out of order: it comes after page {last.number}", where=where, fix=FIX_COPY_AUDIO
-        )
+        raise _damaged(f"pages of audio are out of order: it comes after page {last.number}", where)
 
 
 def _duration(packet: bytes, where: str) -> int:
     """Samples in an Opus packet, by its first bytes (RFC 6716, 3.1)."""
     code = packet[0] & 3 if packet else 0
     if not packet or (code == 3 and len(packet) < 2):
-        raise DataError("the audio is damaged: an empty packet", where=where, fix=FIX_COPY_AUDIO)
+        raise _damaged("the audio is damaged: an empty packet", where)
     kind = packet[0] >> 3
     if kind < 12:
         tenths = (100, 200, 400, 600)[kind & 3]
@@ -160,7 +160,7 @@ def _check_flac(file: BinaryIO, path: Path) -> None:
     """The sound has the length, the rate and the MD5 that the header says."""
     head = file.read(42)
     if len(head) < 42 or head[4] & 127 or head[5:8] != b"\0\0\x22":
-        raise DataError("the audio is cut off or damaged: no FLAC header", where=path, fix=FIX_COPY_AUDIO)
+        raise _damaged("the audio is cut off or damaged: no FLAC header", path)
     packed = int.from_bytes(head[18:26], "big")
     rate, channels, bits, count = packed >> 44, (packed >> 41 & 7) + 1, (packed >> 36 & 31) + 1, packed & (1 << 36) - 1
     digest = head[26:42]
@@ -172,9 +172,7 @@ def _check_flac(file: BinaryIO, path: Path) -> None:
         )
     frame_rate = _rate_of_first_frame(file, head, path)
     if frame_rate not in (0, rate):
-        raise DataError(
-            f"the audio's header says {rate} samples a second, its frames {frame_rate}", where=path, fix=FIX_COPY_AUDIO
-        )
+        raise _damaged(f"the audio's header says {rate} samples a second, its frames {frame_rate}", path)
     import soundfile
 
     md5, decoded, width = hashlib.md5(usedforsecurity=False), 0, -(-bits // 8)
@@ -186,11 +184,11 @@ def _check_flac(file: BinaryIO, path: Path) -> None:
                 md5.update(samples.view(np.uint8).reshape(*block.shape, 4)[:, :, :width].tobytes())
             same = sound.channels == channels
     except (soundfile.SoundFileError, RuntimeError) as error:
-        raise DataError(f"the audio is damaged: {error}", where=path, fix=FIX_COPY_AUDIO) from None
+        raise _damaged(f"the audio is damaged: {error}", path) from None
     if decoded != count:
-        raise DataError(f"the audio's header says {count} samples, {decoded} are there", where=path, fix=FIX_COPY_AUDIO)
+        raise _damaged(f"the audio's header says {count} samples, {decoded} are there", path)
     if not same or md5.digest() != digest:
-        raise DataError("the audio is damaged: its MD5 differs", where=path, fix=FIX_COPY_AUDIO)
+        raise _damaged("the audio is damaged: its MD5 differs", path)
 
 
 _FLAC_RATES = (0, 88_200, 176_400, 192_000, 8_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000, 96_000)
@@ -203,12 +201,12 @@ def _rate_of_first_frame(file: BinaryIO, head: bytes, path: Path) -> int:
     while not last:
         block = file.read(4)
         if len(block) < 4:
-            raise DataError("the audio is cut off in its header", where=path, fix=FIX_COPY_AUDIO)
+            raise _damaged("the audio is cut off in its header", path)
         last = bool(block[0] & 128)
         file.seek(int.from_bytes(block[1:], "big"), 1)
     frame = file.read(4)
     if len(frame) < 4 or frame[0] != 0xFF or frame[1] & 0xFC != 0xF8:
-        raise DataError("the audio is cut off or damaged: no sound after the header", where=path, fix=FIX_COPY_AUDIO)
+        raise _damaged("the audio is cut off or damaged: no sound after the header", path)
     code = frame[2] & 15
     return _FLAC_RATES[code] if code < len(_FLAC_RATES) else 0
 
@@ -218,9 +216,7 @@ def _check_wav(file: BinaryIO, path: Path) -> None:
     size = path.stat().st_size
     said = int.from_bytes(file.read(8)[4:], "little") + 8
     if said != size:
-        raise DataError(
-            f"the audio's header says {said:,} bytes, the file has {size:,}", where=path, fix=FIX_COPY_AUDIO
-        )
+        raise _damaged(f"the audio's header says {said:,} bytes, the file has {size:,}", path)
     file.seek(12)
     block = data = None
     while file.tell() < size:
@@ -228,29 +224,25 @@ def _check_wav(file: BinaryIO, path: Path) -> None:
         name, length = head[:4], int.from_bytes(head[4:], "little")
         start = file.tell()
         if len(head) < 8 or start + length > size:
-            raise DataError(f"the audio is cut off: its part {name!r} is not whole", where=path, fix=FIX_COPY_AUDIO)
+            raise _damaged(f"the audio is cut off: its part {name!r} is not whole", path)
         if name == b"fmt ":
             block = _wav_block(file.read(length), path)
         elif name == b"data":
             data = length
         file.seek(start + length + length % 2)
     if block is None or data is None or data % block:
-        raise DataError(
-            "the audio's header has no format or no data, or they do not fit", where=path, fix=FIX_COPY_AUDIO
-        )
+        raise _damaged("the audio's header has no format or no data, or they do not fit", path)
 
 
 def _wav_block(format_: bytes, path: Path) -> int:
     """Bytes of one sample of all channels."""
     if len(format_) < 16:
-        raise DataError("the audio's header has no whole format", where=path, fix=FIX_COPY_AUDIO)
+        raise _damaged("the audio's header has no whole format", path)
     # The bytes a second stand there too, but tools that are widely used write them wrong (flite does).
     _, channels, rate, _, block, bits = struct.unpack("<HHIIHH", format_[:16])
     if not channels or not rate or not bits or block != channels * -(-bits // 8):
-        raise DataError(
-            f"the audio's header contradicts itself: {channels} channels of {bits} bits, {block} bytes together",
-            where=path,
-            fix=FIX_COPY_AUDIO,
+        raise _damaged(
+            f"the audio's header contradicts itself: {channels} channels of {bits} bits, {block} bytes together", path
         )
     return block
 
@@ -261,6 +253,7 @@ SAMPLE_RATE = 16_000  # samples a second that every recognizer gets
 MIN_SAMPLE_RATE = 8_000  # of a file: below it, half of what tells consonants apart is lost
 
 _FRAME_S = 0.02
+_PAUSE_S, _SHORTEST_S, _LONGEST_S = 0.5, 0.2, 20.0  # between utterances, and of one
 _PAD_S = 0.15  # kept on both sides of an utterance: the first consonant is quieter than the threshold
 _BLOCK_S = 60  # read, resampled and measured at a time
 _MARGIN_S = 1  # resampled with each block on both sides: at its very ends, a block's resampling is not exact
@@ -285,9 +278,9 @@ def read_audio(path: Path) -> np.ndarray:
                 )
             samples = _gathered(_resampled(sound, path))
     except (soundfile.SoundFileError, RuntimeError) as error:
-        raise DataError(f"the audio cannot be read: {error}", where=path, fix=FIX_COPY_AUDIO) from None
+        raise _damaged(f"the audio cannot be read: {error}", path) from None
     if not len(samples):
-        raise DataError("the audio is empty", where=path, fix=FIX_COPY_AUDIO)
+        raise _damaged("the audio is empty", path)
     return samples
 
 
@@ -299,7 +292,7 @@ def _resampled(sound: soundfile.SoundFile, path: Path) -> Iterator[np.ndarray]:
         wanted = (done + _BLOCK_S + _MARGIN_S - begin) * rate - len(held)
         new = sound.read(wanted, dtype="float32", always_2d=True)
         if not np.isfinite(new).all():
-            raise DataError("the audio holds values that are not numbers", where=path, fix=FIX_COPY_AUDIO)
+            raise _damaged("the audio holds values that are not numbers", path)
         held, ended = np.concatenate([held, new.mean(axis=1)]), len(new) < wanted
         first = (done - begin) * SAMPLE_RATE
         yield resample(held, rate)[first : None if ended else first + _BLOCK_S * SAMPLE_RATE]
@@ -329,35 +322,23 @@ def iter_blocks(samples: np.ndarray, size: int) -> Iterator[np.ndarray]:
         yield samples[at : at + step]
 
 
-def resample(samples: np.ndarray, rate: int, to: int = SAMPLE_RATE) -> np.ndarray:
-    """Change the sampling rate of float32 mono `samples` (n,) -> (round(n to / rate),), band-limited (by Fourier)."""
-    if rate == to or not len(samples):
+def resample(samples: np.ndarray, rate: int) -> np.ndarray:
+    """Bring float32 mono `samples` [n], `rate` a second, to `SAMPLE_RATE`, band-limited (by Fourier)."""
+    if rate == SAMPLE_RATE or not len(samples):
         return samples.astype(np.float32, copy=False)
-    count = max(1, round(len(samples) * to / rate))
-    spectrum = np.fft.rfft(samples)
-    bins = count // 2 + 1
-    kept = np.zeros(bins, dtype=complex)
-    shared = min(bins, len(spectrum))
-    kept[:shared] = spectrum[:shared]
-    return (np.fft.irfft(kept, count) * (count / len(samples))).astype(np.float32)
+    count = max(1, round(len(samples) * SAMPLE_RATE / rate))
+    return (np.fft.irfft(np.fft.rfft(samples), count) * (count / len(samples))).astype(np.float32)
 
 
-def speech_segments(
-    samples: np.ndarray,
-    rate: int = SAMPLE_RATE,
-    *,
-    pause_s: float = 0.5,
-    shortest_s: float = 0.2,
-    longest_s: float = 20.0,
-) -> list[tuple[float, float]]:
+def speech_segments(samples: np.ndarray) -> list[tuple[float, float]]:
     """Find the utterances: (start, end) in seconds of each, in order, not overlapping; [] for silence or no samples.
 
-    samples: float32 mono [n] in [-1, 1], `rate` a second. A frame is speech where its level is well over the noise
+    samples: float32 mono [n] in [-1, 1] at `SAMPLE_RATE`. A frame is speech where its level is well over the noise
     floor of the recording (a low percentile of the levels) and not far under its loud parts. Pauses shorter than
-    `pause_s` do not end an utterance; sounds shorter than `shortest_s` (a click of the mouse) are none; one longer than
-    `longest_s` is cut at its quietest place.
+    half a second do not end an utterance; sounds shorter than a fifth (a click of the mouse) are none; one longer than
+    20 s is cut at its quietest place.
     """
-    size = round(_FRAME_S * rate)
+    size = round(_FRAME_S * SAMPLE_RATE)
     count = len(samples) // size
     if not count:
         return []
@@ -366,10 +347,10 @@ def speech_segments(
     # A recording without contrast is all speech or all silence: then the absolute level decides.
     threshold = max(floor + 9, loud - 35, -55.0) if loud - floor > 12 else -35.0
     runs = _runs(level > threshold)
-    runs = _joined(runs, round(pause_s / _FRAME_S))
-    runs = [run for run in runs if (run[1] - run[0]) * _FRAME_S >= shortest_s]
-    pieces = [piece for run in runs for piece in _cut(run, level, round(longest_s / _FRAME_S))]
-    return _padded([(a * _FRAME_S, b * _FRAME_S) for a, b in pieces], len(samples) / rate)
+    runs = _joined(runs, round(_PAUSE_S / _FRAME_S))
+    runs = [run for run in runs if (run[1] - run[0]) * _FRAME_S >= _SHORTEST_S]
+    pieces = [piece for run in runs for piece in _cut(run, level, round(_LONGEST_S / _FRAME_S))]
+    return _padded([(a * _FRAME_S, b * _FRAME_S) for a, b in pieces], len(samples) / SAMPLE_RATE)
 
 
 def frame_levels(samples: np.ndarray, size: int) -> np.ndarray:

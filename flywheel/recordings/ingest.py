@@ -7,8 +7,6 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing
-from dataclasses import dataclass, replace
 from functools import cached_property
 from multiprocessing import get_context
 from pathlib import Path
@@ -20,14 +18,12 @@ from flywheel.config import Settings, parse_settings
 from flywheel.envs.suites import catalogue
 from flywheel.recordings.align import Alignment, SpokenUtterance, TimedAction, align_utterances, split_words
 from flywheel.recordings.asr.recognizer import Recognizer, Transcript, open_recognizer
-from flywheel.recordings.audio import SAMPLE_RATE
-from flywheel.recordings.curate import Curation
 from flywheel.recordings.refine import Refiner, RefinerInput, open_refiner
-from flywheel.recordings.rows import IngestedSession, corrupt_rows, demonstration_rows, review_row, session_rows
+from flywheel.recordings.rows import IngestedSession, corrupt_rows, demonstration_rows, session_rows
 from flywheel.recordings.session import RecordedSession, load_session
 from flywheel.recordings.utterances import Utterance, join_broken_utterances, transcribe_utterances
 from flywheel.store.interop import demonstration
-from flywheel.utils.errors import BadInput, DataError, FlywheelError
+from flywheel.utils.errors import DataError, FlywheelError
 from flywheel.utils.processes import exit_with_parent
 
 log = logging.getLogger(__name__)
@@ -38,29 +34,9 @@ class IngestWorkerDied(FlywheelError):
     """A process that ingests recordings was killed, or hung and ended itself."""
 
 
-def find_new_sessions(folder: Path, already: set[str], limit: int) -> list[Path]:
-    """List the first `limit` session folders by name that are not in `already`. Raises BadInput for no folder."""
-    if not folder.is_dir():
-        raise BadInput("no recordings folder", where=folder, fix="set recording.folder")
-    fresh = (path for path in sorted(folder.iterdir()) if path.is_dir() and path.name not in already)
-    return [path for path in fresh if not path.name.startswith((".", "_"))][:limit]
-
-
-def ingest_sessions(
-    folders: Sequence[Path], settings: Settings, iteration: int, seen: Mapping[str, str] | None = None
-) -> list[IngestedSession]:
-    """Ingest sessions, those with speech on `recording.processes` processes; results in the order of `folders`.
-
-    seen: fingerprint -> session of earlier iterations; a recording like one of them, or like one before it in
-    `folders`, becomes invalid. A corrupt session does not stop the others. Raises BadInput where the recognizer's model
-    is missing, RecognitionTimeout, LanguageModelError, IngestWorkerDied.
-    """
-    with closing(AsrWorkerPool(settings)) as listeners:
-        return mark_duplicates(listeners.ingest(folders, iteration), seen or {})
-
-
 class AsrWorkerPool:
-    """Ingest one batch of recordings after the other; the recognizers, slow to open, are opened once for all."""
+    """Ingest one batch of recordings after the other on `recording.processes` processes; the recognizers, slow to open,
+    are opened once for all."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -71,10 +47,11 @@ class AsrWorkerPool:
         )
 
     def ingest(self, folders: Sequence[Path], iteration: int) -> list[IngestedSession]:
-        """Ingest sessions as `ingest_sessions` does, but do not look for duplicates.
+        """Ingest sessions; a corrupt one does not stop the others, and duplicates are not looked for.
 
         folders: of recorded sessions or imported demonstrations. iteration: stands in their rows. Returns one result a
-        folder, in order.
+        folder, in order. Raises BadInput where the recognizer's model is missing, RecognitionTimeout,
+        LanguageModelError, IngestWorkerDied.
         """
         silent = {folder for folder in folders if demonstration.is_demonstration(folder)}
         heard = iter(self._listened([folder for folder in folders if folder not in silent], iteration))
@@ -88,7 +65,7 @@ class AsrWorkerPool:
 
     def _listened(self, folders: Sequence[Path], iteration: int) -> list[IngestedSession]:
         if min(self._settings.recording.processes, len(folders)) <= 1:
-            return [self._here(folder, iteration) for folder in folders]
+            return [self._ingest_here(folder, iteration) for folder in folders]
         try:
             # The slowest first: a long recording at the end would keep one process waiting.
             order = sorted(range(len(folders)), key=lambda i: -speech_bytes(folders[i]))
@@ -101,13 +78,14 @@ class AsrWorkerPool:
                 fix="run again; where it was the deadline, raise it; where memory was short, lower recording.processes",
             ) from None
 
-    def _here(self, folder: Path, iteration: int) -> IngestedSession:
-        return ingest_session(folder, self._tools.recognizer, self._settings, iteration, self._tools.refiner)
+    def _ingest_here(self, folder: Path, iteration: int) -> IngestedSession:
+        recognizer, refiner = self._tools
+        return ingest_session(folder, recognizer, self._settings, iteration, refiner)
 
     @cached_property
-    def _tools(self) -> _AsrTools:
+    def _tools(self) -> tuple[Recognizer, Refiner]:
         """Of this process: opened where a recording is heard in it."""
-        return _AsrTools.open(self._settings)
+        return open_recognizer(self._settings.recording), open_refiner(self._settings)
 
 
 def speech_bytes(folder: Path) -> int:
@@ -115,19 +93,7 @@ def speech_bytes(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.glob("speech.*"))
 
 
-@dataclass(frozen=True)
-class _AsrTools:
-    """What a process opens once."""
-
-    recognizer: Recognizer
-    refiner: Refiner
-
-    @classmethod
-    def open(cls, settings: Settings) -> _AsrTools:
-        return cls(open_recognizer(settings.recording), open_refiner(settings))
-
-
-_worker: tuple[_AsrTools, Settings] | FlywheelError
+_worker: tuple[Recognizer, Refiner, Settings] | FlywheelError  # what a process opens once
 
 
 def _start(raw: dict[str, Any]) -> None:
@@ -137,7 +103,7 @@ def _start(raw: dict[str, Any]) -> None:
     exit_with_parent()
     try:
         settings = parse_settings(raw, where="settings of the parent process")
-        _worker = (_AsrTools.open(settings), settings)
+        _worker = open_recognizer(settings.recording), open_refiner(settings), settings
     except FlywheelError as error:
         _worker = error
 
@@ -145,8 +111,8 @@ def _start(raw: dict[str, Any]) -> None:
 def _work(folder: Path, iteration: int) -> IngestedSession:
     if isinstance(_worker, FlywheelError):
         raise _worker
-    tools, settings = _worker
-    return ingest_session(folder, _WatchedRecognizer(tools.recognizer), settings, iteration, tools.refiner)
+    recognizer, refiner, settings = _worker
+    return ingest_session(folder, _WatchedRecognizer(recognizer), settings, iteration, refiner)
 
 
 class _WatchedRecognizer:
@@ -179,7 +145,7 @@ def ingest_session(
         log.warning("recording %s is not used: %s", folder.name, error)
         return corrupt_rows(folder, error, iteration)
     utterances = join_broken_utterances(
-        transcribe_utterances(recognizer, session.samples, SAMPLE_RATE, settings.recording.timeout_s)
+        transcribe_utterances(recognizer, session.samples, settings.recording.timeout_s)
     )
     refiner = refiner or open_refiner(settings)
     texts = [refiner.refine(refiner_input(session, utterance)) for utterance in utterances]
@@ -245,23 +211,3 @@ def find_duplicates(recordings: Iterable[tuple[str, str, bool]], seen: Mapping[s
         if usable:
             known.setdefault(fingerprint, session)
     return reasons
-
-
-def mark_duplicates(ingested: Sequence[IngestedSession], seen: Mapping[str, str]) -> list[IngestedSession]:
-    """Make recordings invalid that `find_duplicates` finds."""
-    told = ((one.session, one.fingerprint, one.trajectory.status != "invalid") for one in ingested)
-    marked = []
-    for one, reason in zip(ingested, find_duplicates(told, seen), strict=True):
-        if reason:
-            trajectory = replace(one.trajectory, status="invalid", error=reason)
-            one = replace(one, trajectory=trajectory, review_rows=(duplicate_review(trajectory.trajectory_id, reason),))
-        marked.append(one)
-    return marked
-
-
-def duplicate_review(trajectory_id: str, reason: str) -> dict[str, Any]:
-    """Build the row of `reviews` that takes a duplicate out of training; it is not written.
-
-    trajectory_id: of the duplicate. reason: what it repeats, in words.
-    """
-    return review_row(trajectory_id, Curation((reason,)))

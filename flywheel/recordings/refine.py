@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Protocol
 
@@ -12,153 +12,49 @@ from flywheel.config import Settings
 from flywheel.envs.screens.vocabulary import BUTTONS, COLOURS, KEYS, PEOPLE, SETTINGS, SHAPES, SYMBOLS, THINGS
 from flywheel.policy.client.language_model import ChatModel, OpenAIChatModel
 
-# Phrases that mean nothing wherever they stand; the longest first.
-FILLERS = sorted(
-    (
-        tuple(phrase.split())
-        for phrase in (
-            "um",
-            "uh",
-            "er",
-            "erm",
-            "hmm",
-            "mm",
-            "ah",
-            "eh",
-            "huh",
-            "let me see",
-            "let's see",
-            "let us see",
-            "you know",
-            "kind of",
-            "sort of",
-            "let me think",
-            "where is it",
-            "oh",
-        )
-    ),
-    key=len,
-    reverse=True,
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+def _phrases(text: str) -> list[tuple[str, ...]]:
+    """Phrases between commas, the longest first."""
+    return sorted((tuple(phrase.split()) for phrase in text.split(",")), key=len, reverse=True)
+
+
+# Phrases that mean nothing wherever they stand.
+FILLERS = _phrases(
+    "um, uh, er, erm, hmm, mm, ah, eh, huh, let me see, let's see, let us see, you know, kind of, sort of, "
+    "let me think, where is it, oh"
 )
 # Words that are dropped at the beginning of a thought, and at its end.
-OPENERS = {"okay", "ok", "well", "so", "and", "right", "alright", "yes", "yeah", "but"}
-LEFT_OVER = {"the", "a", "an", "and", "to", "of", "so", "but", "or", "then", "okay"}
+OPENERS = _words("okay ok well so and right alright yes yeah but")
+LEFT_OVER = _words("the a an and to of so but or then okay")
 
-# Closing phrases, which are about no action.
-CLOSINGS = {("done",), ("all", "done"), ("that's", "it"), ("that", "is", "it"), ("i", "am", "done"), ("i'm", "done")}
+CLOSINGS = _phrases("done, all done, that's it, that is it, i am done, i'm done")  # which are about no action
 
 # Words of self-correction. "no" and "wait" alone are ordinary words too, so they count only where the speaker then
 # repeats a word said just before.
-REPAIRS = sorted(
-    (
-        tuple(phrase.split())
-        for phrase in (
-            "no wait",
-            "no no",
-            "no sorry",
-            "wait no",
-            "sorry",
-            "i mean",
-            "no i mean",
-            "scratch that",
-            "or rather",
-            "oh no",
-            "actually no",
-            "no actually",
-        )
-    ),
-    key=len,
-    reverse=True,
+REPAIRS = _phrases(
+    "no wait, no no, no sorry, wait no, sorry, i mean, no i mean, scratch that, or rather, oh no, actually no, "
+    "no actually"
 )
-WEAK_REPAIRS = {"no", "wait", "actually", "rather"}
+WEAK_REPAIRS = _words("no wait actually rather")
 REACH = 8  # words back to which a speaker goes when beginning again
 
-VERBS = {
-    "click",
-    "press",
-    "pick",
-    "take",
-    "open",
-    "close",
-    "drag",
-    "drop",
-    "move",
-    "type",
-    "enter",
-    "write",
-    "scroll",
-    "turn",
-    "switch",
-    "select",
-    "choose",
-    "search",
-    "add",
-    "remove",
-    "put",
-    "buy",
-    "go",
-    "merge",
-    "slide",
-    "hit",
-    "set",
-    "save",
-    "push",
-    "tap",
-    "look",
-    "find",
-    "need",
-    "want",
-    "see",
-}
-LEADS = {"now", "then", "first", "next", "finally", "again", "here"}
+VERBS = _words(
+    "click press pick take open close drag drop move type enter write scroll turn switch select choose search add "
+    "remove put buy go merge slide hit set save push tap look find need want see"
+)
+LEADS = _words("now then first next finally again here")
 
 # Words that stay even where the recognizer is unsure: of interfaces, and those that the rules below read.
-PROTECTED_WORDS = {
-    *COLOURS,
-    *SHAPES,
-    *SYMBOLS,
-    *THINGS,
-    *SETTINGS,
-    *BUTTONS,
-    *PEOPLE,
-    *KEYS,
-    *OPENERS,
-    *VERBS,
-    *LEADS,
-    *(word for phrase in (*FILLERS, *REPAIRS) for word in phrase),
-    "the",
-    "and",
-    "this",
-    "that",
-    "with",
-    "for",
-    "its",
-    "it's",
-    "not",
-    "one",
-    "too",
-    "two",
-}
+PROTECTED_WORDS = _words("the and this that with for its it's not one too two").union(
+    COLOURS, SHAPES, SYMBOLS, THINGS, SETTINGS, BUTTONS, PEOPLE, KEYS, OPENERS, VERBS, LEADS, *FILLERS, *REPAIRS
+)
 
 # Words that need another one: a thought that ends in one was broken off by a pause.
-UNFINISHED = {
-    *COLOURS,
-    *VERBS,
-    "the",
-    "a",
-    "an",
-    "to",
-    "of",
-    "in",
-    "on",
-    "off",
-    "i",
-    "and",
-    "my",
-    "is",
-    "name",
-    "for",
-} - {"close", "save", "search"}
+UNFINISHED = _words("the a an to of in on off i and my is name for").union(COLOURS, VERBS) - _words("close save search")
 
 
 @dataclass(frozen=True)
@@ -171,7 +67,7 @@ class RefinerInput:
     words: tuple[str, ...]
     confidence: tuple[float, ...]
     instruction: str = ""
-    vocabulary: frozenset[str] = field(default_factory=frozenset)
+    vocabulary: frozenset[str] = frozenset()
 
 
 class Refiner(Protocol):

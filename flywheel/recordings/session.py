@@ -21,25 +21,12 @@ from flywheel.envs.base import Task
 from flywheel.envs.tasks.drawing import task_from_row
 from flywheel.recordings import audio
 from flywheel.utils.errors import BadInput, DataError
+from flywheel.utils.files import sha256_file
 
 # Values of `kind` that the recorder writes. `drop` ends a `drag`; `stop` is the annotator's end of the recording.
-EVENT_KINDS = (
-    "click",
-    "double",
-    "right",
-    "hover",
-    "drag",
-    "drop",
-    "key",
-    "down",
-    "up",
-    "type",
-    "scroll",
-    "navigate",
-    "back",
-    "stop",
-)
+EVENT_KINDS = "click, double, right, hover, drag, drop, key, down, up, type, scroll, navigate, back, stop"
 _POINTED = {"click": act.Click, "double": act.LeftDouble, "right": act.RightSingle, "hover": act.Hover}
+_POINTED_KINDS = {action: kind for kind, action in _POINTED.items()}
 _DIRECTIONS = ("up", "down", "left", "right")
 
 
@@ -129,9 +116,7 @@ def _action(event: InputEvent, index: int) -> Action:
             return act.NavigateBack()
         case "stop":
             return act.Finished(event.text)
-    raise BadInput(
-        f"no event is of kind {event.kind!r}", where=f"event {index}", fix=f"known are {', '.join(EVENT_KINDS)}"
-    )
+    raise BadInput(f"no event is of kind {event.kind!r}", where=f"event {index}", fix=f"known are {EVENT_KINDS}")
 
 
 def _point(event: InputEvent, index: int) -> Point:
@@ -157,14 +142,8 @@ def action_to_events(
 
     later = round(time_s + seconds, 3)
     match action:
-        case act.Click(point):
-            return [first("click", point, text=label)]
-        case act.LeftDouble(point):
-            return [first("double", point, text=label)]
-        case act.RightSingle(point):
-            return [first("right", point, text=label)]
-        case act.Hover(point):
-            return [first("hover", point, text=label)]
+        case act.Click(point) | act.LeftDouble(point) | act.RightSingle(point) | act.Hover(point):
+            return [first(_POINTED_KINDS[type(action)], point, text=label)]
         case act.Drag(start, end):
             return [first("drag", start, text=label), InputEvent(later, "drop", end.x, end.y)]
         case act.Hotkey(keys):
@@ -207,6 +186,10 @@ SCREENS_SCHEMA = pa.schema(
     ]
 )
 _FIX_COPY_AGAIN = "copy the recording again from the annotator's machine"
+
+
+def _damaged(what: str, where: object) -> DataError:
+    return DataError(what, where=where, fix=_FIX_COPY_AGAIN)
 
 
 class SessionOutcome(BaseModel):
@@ -282,10 +265,9 @@ def load_session(folder: Path) -> RecordedSession:
         ) from None
     for recorded in actions:
         if recorded.screen not in screens:
-            raise DataError(
+            raise _damaged(
                 f"the screen before event {recorded.events[0]} is missing (screen {recorded.screen})",
-                where=folder / "screens.parquet",
-                fix=_FIX_COPY_AGAIN,
+                folder / "screens.parquet",
             )
     samples = _samples(folder / meta.audio, meta, events)
     return RecordedSession(folder, meta, task, tuple(events), tuple(actions), screens, samples)
@@ -294,8 +276,8 @@ def load_session(folder: Path) -> RecordedSession:
 def _samples(path: Path, meta: SessionMeta, events: list[InputEvent]) -> np.ndarray:
     """The speech. Raises DataError where it cannot be trusted: a thought at a wrong time goes to a wrong step."""
     samples = audio.read_audio(path)
-    if meta.audio_sha256 and _sha256(path) != meta.audio_sha256:
-        raise DataError("the audio is damaged: its sha256 is not that of session.json", where=path, fix=_FIX_COPY_AGAIN)
+    if meta.audio_sha256 and sha256_file(path) != meta.audio_sha256:
+        raise _damaged("the audio is damaged: its sha256 is not that of session.json", path)
     if events[-1].time_s > meta.seconds:
         raise DataError(
             f"session.json does not hold: seconds is {meta.seconds}, the last event is at {events[-1].time_s}",
@@ -307,11 +289,6 @@ def _samples(path: Path, meta: SessionMeta, events: list[InputEvent]) -> np.ndar
     return samples
 
 
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def load_session_meta(folder: Path) -> tuple[SessionMeta, Task]:
     """Read `session.json` of the session in `folder`, and its task. Raises DataError where it is missing or not
     valid."""
@@ -319,33 +296,28 @@ def load_session_meta(folder: Path) -> tuple[SessionMeta, Task]:
     try:
         meta = SessionMeta.model_validate_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise DataError("the recording has no session.json", where=path, fix=_FIX_COPY_AGAIN) from None
+        raise _damaged("the recording has no session.json", path) from None
     except (ValidationError, UnicodeDecodeError) as error:
-        raise DataError(f"session.json does not hold: {_first(error)}", where=path, fix="mend that field") from None
+        why = str(error)
+        if isinstance(error, ValidationError):
+            fault = error.errors()[0]
+            why = f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}"
+        raise DataError(f"session.json does not hold: {why}", where=path, fix="mend that field") from None
     try:
         task = task_from_row(meta.task)
         hash(task.task_id)
     except (KeyError, TypeError, ValueError) as error:
-        raise DataError(
-            f"the task is not a row of the table tasks: {error!r}", where=path, fix=_FIX_COPY_AGAIN
-        ) from None
+        raise _damaged(f"the task is not a row of the table tasks: {error!r}", path) from None
     return meta, task
-
-
-def _first(error: Exception) -> str:
-    if isinstance(error, ValidationError):
-        fault = error.errors()[0]
-        return f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}"
-    return str(error)
 
 
 def _events(path: Path) -> list[InputEvent]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
-        raise DataError("the recording has no events", where=path, fix=_FIX_COPY_AGAIN) from None
+        raise _damaged("the recording has no events", path) from None
     except UnicodeDecodeError as error:
-        raise DataError(f"the events are not text: {error}", where=path, fix=_FIX_COPY_AGAIN) from None
+        raise _damaged(f"the events are not text: {error}", path) from None
     events: list[InputEvent] = []
     for number, line in enumerate(lines, start=1):
         where = f"{path}, line {number}"
@@ -353,47 +325,40 @@ def _events(path: Path) -> list[InputEvent]:
             event = InputEvent(**json.loads(line))
             at = float(event.time_s)
         except (ValueError, TypeError) as error:
-            raise DataError(f"not an event: {error}", where=where, fix=_FIX_COPY_AGAIN) from None
+            raise _damaged(f"not an event: {error}", where) from None
         if events and at < events[-1].time_s:
-            raise DataError("events are not in order of time", where=where, fix=_FIX_COPY_AGAIN)
+            raise _damaged("events are not in order of time", where)
         events.append(event)
     if not events:
-        raise DataError("the recording has no events", where=path, fix=_FIX_COPY_AGAIN)
+        raise _damaged("the recording has no events", path)
     return events
 
 
 def _screens(path: Path) -> dict[int, ScreenFrame]:
     if not path.is_file():
-        raise DataError("the recording has no screens", where=path, fix=_FIX_COPY_AGAIN)
+        raise _damaged("the recording has no screens", path)
     try:
         table = pq.ParquetFile(path).read()
     except (pa.ArrowInvalid, OSError) as error:
-        raise DataError(
-            f"not a whole Parquet file: {str(error).splitlines()[0]}", where=path, fix=_FIX_COPY_AGAIN
-        ) from None
+        raise _damaged(f"not a whole Parquet file: {str(error).splitlines()[0]}", path) from None
     if not table.schema.equals(SCREENS_SCHEMA):
-        raise DataError("the columns of the screens differ", where=path, fix=_FIX_COPY_AGAIN)
+        raise _damaged("the columns of the screens differ", path)
     screens = {}
     for row in table.to_pylist():
         number = row.pop("screen")
         if hashlib.sha256(row["bytes"]).hexdigest() != row["sha256"]:
-            raise DataError(f"screen {number} is damaged: its sha256 differs", where=path, fix=_FIX_COPY_AGAIN)
+            raise _damaged(f"screen {number} is damaged: its sha256 differs", path)
         screens[number] = ScreenFrame(**row)
     return screens
 
 
 def write_session(
-    folder: Path,
-    meta: SessionMeta,
-    events: list[InputEvent],
-    screens: list[ScreenFrame],
-    samples: np.ndarray,
-    rate: int,
+    folder: Path, meta: SessionMeta, events: list[InputEvent], screens: list[ScreenFrame], samples: np.ndarray
 ) -> None:
     """Write a session folder; the screens get the numbers 0, 1, ... in their order.
 
     folder: must not exist. meta: facts of the session; the sound's checksum is filled in. events: input, by time.
-    samples: float32 mono [n] in [-1, 1], `rate` of them a second.
+    samples: float32 mono [n] in [-1, 1] at `SAMPLE_RATE`.
     """
     import soundfile
 
@@ -403,9 +368,7 @@ def write_session(
     kept = [{k: v for k, v in vars(event).items() if v not in (None, "")} for event in events]
     lines = "".join(json.dumps(event, ensure_ascii=False) + "\n" for event in kept)
     (folder / "events.jsonl").write_text(lines, encoding="utf-8")
-    opus = meta.audio.endswith(".opus")
-    soundfile.write(
-        folder / meta.audio, samples, rate, format="OGG" if opus else None, subtype="OPUS" if opus else None
-    )
-    meta = meta.model_copy(update={"audio_sha256": _sha256(folder / meta.audio)})
+    opus = {"format": "OGG", "subtype": "OPUS"} if meta.audio.endswith(".opus") else {}
+    soundfile.write(folder / meta.audio, samples, audio.SAMPLE_RATE, **opus)
+    meta = meta.model_copy(update={"audio_sha256": sha256_file(folder / meta.audio)})
     (folder / "session.json").write_text(meta.model_dump_json(indent=1) + "\n", encoding="utf-8")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from flywheel.recordings.asr.recognizer import Recognizer, Word
-from flywheel.recordings.audio import speech_segments
+from flywheel.recordings.audio import SAMPLE_RATE, speech_segments
 from flywheel.recordings.refine import FILLERS, LEADS, OPENERS, UNFINISHED, VERBS
 
 LONGEST_PAUSE_S = 1.5  # inside a sentence
@@ -35,13 +35,13 @@ class Utterance:
         return sum(word.confidence for word in self.words) / len(self.words) if self.words else 0.0
 
 
-def transcribe_utterances(recognizer: Recognizer, samples: np.ndarray, rate: int, timeout_s: float) -> list[Utterance]:
+def transcribe_utterances(recognizer: Recognizer, samples: np.ndarray, timeout_s: float) -> list[Utterance]:
     """Transcribe each stretch of speech; those in which no word was found are left out.
 
-    Raises RecognitionTimeout where the whole takes longer than `timeout_s`.
+    samples: float32 mono [n] at `SAMPLE_RATE`. Raises RecognitionTimeout where the whole takes longer than `timeout_s`.
     """
-    spans = speech_segments(samples, rate)
-    heard = (_recognize_whole if recognizer.whole else _recognize_spans)(recognizer, samples, rate, spans, timeout_s)
+    spans = speech_segments(samples)
+    heard = (_recognize_whole if recognizer.whole else _recognize_spans)(recognizer, samples, spans, timeout_s)
     return [Utterance(start, end, tuple(words)) for (start, end), words in zip(spans, heard, strict=True) if words]
 
 
@@ -49,27 +49,27 @@ Span = tuple[float, float]
 
 
 def _recognize_spans(
-    recognizer: Recognizer, samples: np.ndarray, rate: int, spans: Sequence[Span], timeout_s: float
+    recognizer: Recognizer, samples: np.ndarray, spans: Sequence[Span], timeout_s: float
 ) -> list[list[Word]]:
     """Each span recognized by itself."""
     deadline = time.monotonic() + timeout_s
     heard = []
     for start, end in spans:
-        piece = samples[round(start * rate) : round(end * rate)]
-        words = recognizer.recognize(piece, rate, deadline - time.monotonic()).words
+        piece = samples[round(start * SAMPLE_RATE) : round(end * SAMPLE_RATE)]
+        words = recognizer.recognize(piece, SAMPLE_RATE, deadline - time.monotonic()).words
         heard.append([replace(w, start_s=w.start_s + start, end_s=w.end_s + start) for w in words])
     return heard
 
 
 def _recognize_whole(
-    recognizer: Recognizer, samples: np.ndarray, rate: int, spans: Sequence[Span], timeout_s: float
+    recognizer: Recognizer, samples: np.ndarray, spans: Sequence[Span], timeout_s: float
 ) -> list[list[Word]]:
     """The whole recognized at once; each word goes to the span that its middle lies in, or nearly.
 
     Words in no span are left out: such recognizers hear words in silence.
     """
     heard: list[list[Word]] = [[] for _ in spans]
-    for word in recognizer.recognize(samples, rate, timeout_s).words if spans else ():
+    for word in recognizer.recognize(samples, SAMPLE_RATE, timeout_s).words if spans else ():
         middle = (word.start_s + word.end_s) / 2
         away = [max(start - middle, middle - end, 0.0) for start, end in spans]
         nearest = min(range(len(spans)), key=away.__getitem__)

@@ -9,7 +9,7 @@ import pytest
 from computers import each_wall  # noqa: F401 - what keeps a machine apart
 
 from flywheel.cli import bench
-from flywheel.envs.computer import bwrap, cgroups, desktop, launcher
+from flywheel.envs.computer import bwrap, desktop, launcher
 from flywheel.envs.computer.machine import Machine
 
 pytestmark = computers.needed
@@ -55,7 +55,7 @@ async def test_nothing_that_keeps_quiet_gets_anything(contained):
     assert len(got) >= 30
 
 
-@pytest.mark.skipif(bool(cgroups.explain_missing_cgroups()), reason=cgroups.explain_missing_cgroups() or "-")
+@pytest.mark.skipif(bool(launcher.explain_missing_cgroups()), reason=launcher.explain_missing_cgroups() or "-")
 async def test_bombs_harm_no_other_session(contained):
     hostile = contained
     async with hostile.target() as target:

@@ -26,7 +26,7 @@ from flywheel.agent.actions import Click, Finished, LongPress, OpenApp, Point, P
 from flywheel.config import parse_settings
 from flywheel.envs import registry
 from flywheel.envs.conformance import check_env
-from flywheel.envs.phone import android_env, android_suite
+from flywheel.envs.phone import android_env
 from flywheel.envs.phone.android_env import AndroidPhone, PhoneScreenshot
 from flywheel.envs.router import open_environments
 from flywheel.envs.tasks.drawing import make_task, make_tasks
@@ -52,7 +52,7 @@ def _wifi():
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "tasks.yaml"
         path.write_text(MANIFEST)
-        return make_task(android_suite.load_android_suite(path), "wifi", 1, 1, "train")
+        return make_task(android_env.load_android_suite(path), "wifi", 1, 1, "train")
 
 
 WIFI = _wifi()
@@ -281,8 +281,8 @@ async def test_the_kind_and_its_tasks_are_found_by_name():
         level = min(world.templates[template].max_steps)
         params = world.draw(template, level, 3)
         assert "{" not in " ".join([params["instruction"], *params["reset"], *params["wanted"].values()])
-        assert android_suite.score_shown_state(params, {"shown": params["wanted"]}) == 1
-        assert android_suite.score_shown_state(params, {"shown": dict.fromkeys(params["wanted"], "null")}) == 0
+        assert android_env.score_shown_state(params, {"shown": params["wanted"]}) == 1
+        assert android_env.score_shown_state(params, {"shown": dict.fromkeys(params["wanted"], "null")}) == 0
 
 
 async def test_the_shipped_tasks_are_enough_to_train_and_to_judge_by():
@@ -308,5 +308,5 @@ async def test_the_shipped_tasks_are_enough_to_train_and_to_judge_by():
 async def test_a_wrong_manifest_is_refused_in_one_line(tmp_path, text, said):
     (tmp_path / "tasks.yaml").write_text(text)
     with pytest.raises(BadInput, match=said) as raised:
-        android_suite.load_android_suite(tmp_path / "tasks.yaml")
+        android_env.load_android_suite(tmp_path / "tasks.yaml")
     assert "\n" not in str(raised.value)

@@ -12,7 +12,7 @@ import pytest
 from night import NIGHT
 
 from flywheel.agent.actions import Finished, RunPython, Terminal, Wait, WriteFile
-from flywheel.envs.computer import state
+from flywheel.envs.computer.env import ARCHIVE_READ_BYTES, read_archive
 from flywheel.envs.router import open_environments
 from flywheel.envs.suites.chores.world import CHORES
 from flywheel.envs.tasks.drawing import make_task
@@ -133,7 +133,7 @@ def test_archives_of_all_kinds_are_opened():
         archive.mkdir("b")
         for path, text in files.items():
             archive.writestr(path, text)
-    assert state.read_archive(made.getvalue()) == files
+    assert read_archive(made.getvalue()) == files
     for how in ("w", "w:gz", "w:bz2", "w:xz"):
         made = io.BytesIO()
         with tarfile.open(fileobj=made, mode=how) as archive:
@@ -141,7 +141,7 @@ def test_archives_of_all_kinds_are_opened():
                 about = tarfile.TarInfo(f"./{path}")
                 about.size = len(text.encode())
                 archive.addfile(about, io.BytesIO(text.encode()))
-        assert state.read_archive(made.getvalue()) == files
+        assert read_archive(made.getvalue()) == files
 
 
 def test_what_is_no_archive_or_a_bomb_is_none():
@@ -153,5 +153,5 @@ def test_what_is_no_archive_or_a_bomb_is_none():
         for number in range(2000):
             archive.writestr(str(number), "")
     whole = bomb.getvalue()
-    for data in (None, b"", b"PK", b"hello", whole, whole[:-30], many.getvalue(), bytes(state.ARCHIVE_READ_BYTES)):
-        assert state.read_archive(data) is None
+    for data in (None, b"", b"PK", b"hello", whole, whole[:-30], many.getvalue(), bytes(ARCHIVE_READ_BYTES)):
+        assert read_archive(data) is None

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import computers
 import pytest
+from ingesting import ingest_sessions
 
 from flywheel.config import Settings
 from flywheel.envs.router import open_environments
 from flywheel.envs.suites.chores.world import CHORES
 from flywheel.envs.tasks.drawing import make_task, make_tasks, task_content, task_to_row
 from flywheel.policy.encoding import Encoder
-from flywheel.recordings.ingest import ingest_sessions
 from flywheel.recordings.rows import demonstration_rows
 from flywheel.recordings.synthetic.demonstrations import demonstrate_task, demonstration_tasks
 from flywheel.store.dedup.fingerprints import find_tasks_near_evaluation

@@ -186,7 +186,7 @@ async def test_two_clicks_in_two_steps_are_no_double_click():
 
 @desktops.needed
 async def test_links_out_of_the_home_are_not_followed():
-    from flywheel.envs.computer.state import read_home_files
+    from flywheel.envs.computer.env import read_home_files
 
     async with desktops.opened({"a.txt": "a"}, [["xterm"]]) as desktop:
         await desktop.do(Type("ln -s /etc/passwd secret; mkfifo pipe; head -c 99999 /dev/zero >big; echo >done\n"))

@@ -13,9 +13,9 @@ import processes
 import pytest
 from computers import each_wall  # noqa: F401 - what keeps a machine apart
 
-from flywheel.envs.computer import cgroups, home
+from flywheel.envs.computer import home, launcher
+from flywheel.envs.computer.env import read_home_files
 from flywheel.envs.computer.machine import Machine, MachineRefused, MachineSettings
-from flywheel.envs.computer.state import read_home_files
 from flywheel.utils.errors import EnvError, EnvTimeout
 
 pytestmark = computers.needed
@@ -76,7 +76,7 @@ async def test_its_programs_are_told_with_groups_and_without(monkeypatch, apart)
 
     assert (await told())[0] == ["a name 999", "sleep 998"]
     for way in ("create_cgroup", "find_own_cgroup"):
-        monkeypatch.setattr(cgroups, way, lambda *_: None)
+        monkeypatch.setattr(launcher, way, lambda *_: None)
     assert await told() == (["a name 999", "sleep 998"], 0)
 
 
@@ -174,7 +174,7 @@ async def test_a_home_of_too_many_files_is_an_error(monkeypatch):
 
 
 async def test_of_many_long_files_a_state_holds_the_digests(monkeypatch):
-    monkeypatch.setattr("flywheel.envs.computer.state._MAX_STATE_BYTES", 100)
+    monkeypatch.setattr("flywheel.envs.computer.env._MAX_STATE_BYTES", 100)
     async with computers.machine() as machine:
         await run(machine, "for n in 1 2 3; do head -c 60 /dev/zero >$n; done; echo x >4")
         found = read_home_files(machine.home)

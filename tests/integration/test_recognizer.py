@@ -109,7 +109,7 @@ class TestConformance:
 
 
 def test_pocketsphinx_hears_what_was_said(speech):
-    utterances = transcribe_utterances(PocketSphinx(), speech, SAMPLE_RATE, 60.0)
+    utterances = transcribe_utterances(PocketSphinx(), speech, 60.0)
     assert edits(SAID.split(), [word.word for one in utterances for word in one.words]) <= 2
 
 
@@ -176,7 +176,7 @@ class Fake:
 def test_transcribing_shifts_the_times_and_leaves_out_what_was_not_understood(speech):
     spans = speech_segments(speech)
     fake = Fake()
-    utterances = transcribe_utterances(fake, speech, SAMPLE_RATE, 60.0)
+    utterances = transcribe_utterances(fake, speech, 60.0)
     assert [(one.start_s, one.end_s) for one in utterances] == spans[::2]
     for one, (start, end) in zip(utterances, spans[::2], strict=True):
         assert one.words[0].start_s == pytest.approx((start + end) / 2, abs=1e-3)

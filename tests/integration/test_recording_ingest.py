@@ -13,6 +13,7 @@ import numpy as np
 import psutil
 import pyarrow.parquet as pq
 import pytest
+from ingesting import ingest_sessions, mark_duplicates
 from processes import PATIENCE_S
 
 from flywheel.agent.actions import ParseError
@@ -21,7 +22,7 @@ from flywheel.config import RecordingSettings, Settings, SynthesisSettings
 from flywheel.envs.tasks.drawing import make_tasks, task_content, task_from_row
 from flywheel.recordings import ingest
 from flywheel.recordings.asr.recognizer import Transcript, Word
-from flywheel.recordings.ingest import find_new_sessions, ingest_session, ingest_sessions, mark_duplicates
+from flywheel.recordings.ingest import ingest_session
 from flywheel.recordings.session import load_session
 from flywheel.rewards.scorers import verifier
 from flywheel.store import partitions
@@ -61,6 +62,10 @@ def recordings(project):
     return project / "recordings"
 
 
+def _folders(recordings):
+    return sorted(path for path in recordings.iterdir() if path.is_dir())
+
+
 @pytest.fixture
 def session(recordings, tmp_path):
     """A copy of a shipped session, to be damaged."""
@@ -70,7 +75,7 @@ def session(recordings, tmp_path):
 def test_the_shipped_sessions_hold_no_evaluation_task(recordings):
     held_out = {task_content(task) for task in make_tasks(SETTINGS, 0, "eval")}
     worlds, levels = set(), set()
-    for folder in find_new_sessions(recordings, set(), 100):
+    for folder in _folders(recordings)[:100]:
         loaded = load_session(folder)
         assert loaded.meta.session == folder.name
         assert task_content(loaded.task) not in held_out
@@ -260,10 +265,10 @@ def test_a_recognizer_is_opened_once_for_several_lots(recordings, monkeypatch):
 def test_a_killed_run_leaves_none_of_its_processes(recordings):
     program = (
         "from pathlib import Path\n"
-        "from flywheel.recordings.ingest import find_new_sessions, ingest_sessions\n"
+        "from flywheel.recordings.ingest import AsrWorkerPool\n"
         "from flywheel.config import Settings\n"
         "if __name__ == '__main__':\n"
-        f"    ingest_sessions(find_new_sessions(Path({str(recordings)!r}), set(), 144), Settings(), 1)\n"
+        f"    AsrWorkerPool(Settings()).ingest(list(map(Path, {list(map(str, _folders(recordings)))!r})), 1)\n"
     )
     run = subprocess.Popen([sys.executable, "-c", program])
     try:
@@ -291,7 +296,7 @@ def _listens(process: psutil.Process) -> bool:
 def test_a_missing_model_is_the_users_error_in_worker_processes_too(recordings, tmp_path):
     settings = Settings(recording=RecordingSettings(recognizer="whisper", whisper_model=str(tmp_path / "none.pt")))
     with pytest.raises(BadInput, match="no such Whisper checkpoint"):
-        ingest_sessions(find_new_sessions(recordings, set(), 2), settings, 1)
+        ingest_sessions(_folders(recordings)[:2], settings, 1)
 
 
 def test_duplicates_are_of_earlier_ones_and_the_first_stands(recordings):
@@ -314,16 +319,6 @@ def test_a_recording_without_speech_has_steps_and_no_thoughts(session):
     assert one.trajectory.status == "completed"
     assert one.thought_rows == ()
     assert {step.thought for step in one.steps} == {""}
-
-
-def test_new_sessions_come_by_name_and_once(recordings, tmp_path):
-    for name in ("b", "a", "c", ".hidden"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "truth.json").write_text("{}")
-    assert [path.name for path in find_new_sessions(tmp_path, {"a"}, 5)] == ["b", "c"]
-    assert [path.name for path in find_new_sessions(tmp_path, set(), 2)] == ["a", "b"]
-    with pytest.raises(BadInput, match="no recordings folder"):
-        find_new_sessions(tmp_path / "none", set(), 1)
 
 
 HANG = """

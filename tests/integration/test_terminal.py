@@ -29,9 +29,8 @@ from flywheel.agent.actions import (
     WriteFile,
 )
 from flywheel.envs import registry
-from flywheel.envs.computer import task_suites
-from flywheel.envs.computer.computer import WarmPool
-from flywheel.envs.computer.sdk_functions import SDK_ACTION_TYPES
+from flywheel.envs.computer import backend
+from flywheel.envs.computer.computer import SDK_ACTION_TYPES, WarmPool
 from flywheel.envs.conformance import check_env
 from flywheel.envs.router import open_environments
 from flywheel.utils.errors import BadInput, EnvError, EnvTimeout
@@ -251,7 +250,7 @@ async def test_nothing_is_left_of_what_waited():
 # -- the kinds --------------------------------------------------------------------------------------------------------
 def test_kinds_have_the_worlds_that_name_them():
     assert set(registry.find_backend("computer").suites()) == {
-        world.name for world in task_suites.SHIPPED_COMPUTER_SUITES.values() if world.environment == "computer"
+        world.name for world in backend.SHIPPED_COMPUTER_SUITES.values() if world.environment == "computer"
     }
     assert "desk" not in registry.find_backend("terminal").suites()
 

@@ -118,7 +118,7 @@ def test_words_go_by_their_times_to_the_stretch_of_speech_that_they_lie_in():
         )
     words = [Word("a", 1.0, 1.4, 1.0), Word("b", 1.9, 2.5, 1.0), Word("c", 4.0, 5.0, 1.0), Word("no", 8.0, 8.5, 1.0)]
     recognizer = Whole(words)
-    first, second = transcribe_utterances(recognizer, samples, SAMPLE_RATE, 7.0)
+    first, second = transcribe_utterances(recognizer, samples, 7.0)
     assert [word.word for word in first.words] == ["a", "b"]
     assert second.words == (words[2],)
     assert (first.start_s, second.end_s) == (pytest.approx(0.85, abs=0.05), pytest.approx(6.15, abs=0.05))

@@ -15,10 +15,9 @@ from night import by_day
 from flywheel.config import Settings, parse_settings
 from flywheel.envs import isolation
 from flywheel.envs.base import Task
-from flywheel.envs.computer import task_suites
+from flywheel.envs.computer import backend
 from flywheel.envs.computer.computer import Computer
-from flywheel.envs.computer.machine import Machine, MachineSettings
-from flywheel.envs.computer.settings import TerminalSettings
+from flywheel.envs.computer.machine import Machine, MachineSettings, TerminalSettings
 from flywheel.envs.computer.task_spec import ComputerTaskSpec
 
 WALLS = ("bubblewrap", "podman", "docker")
@@ -34,7 +33,7 @@ def wanted(params: Mapping[str, Any], state: Mapping[str, Any]) -> float:
 @pytest.fixture(autouse=True)
 def small_world(monkeypatch):
     """The verifier of `task`."""
-    monkeypatch.setitem(task_suites.COMPUTER_VERIFIERS, "wanted", wanted)
+    monkeypatch.setitem(backend.COMPUTER_VERIFIERS, "wanted", wanted)
 
 
 @pytest.fixture(params=by_day(WALLS), name="apart")

@@ -165,8 +165,9 @@ def test_spreadsheets(tmp_path):
 )  # fmt: skip
 def test_rules(value, method, ref, wanted):
     assert judge.matches_rule(value, {"method": method, "ref": ref}) is wanted
-    assert judge.find_unknown_method([{"method": method}]) == ""
-    assert judge.find_unknown_method([{"method": f"{method}!"}]) == f"the method {method}!"
+    unable = METRICS["check_json"].unable
+    assert unable({"expect": [{"method": method}]}, {}) == ""
+    assert unable({"expect": [{"method": f"{method}!"}]}, {}) == f"the method {method}!"
 
 
 def test_a_gold_file_that_cannot_be_read_judges_nothing(files):

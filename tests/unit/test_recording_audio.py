@@ -60,7 +60,7 @@ def test_a_short_pause_does_not_cut_and_a_mouse_click_is_no_speech():
 def test_a_long_utterance_is_cut_where_it_is_quietest():
     samples = speech((0.5, 30.0), seconds=31.0)
     samples[round(15.0 * audio.SAMPLE_RATE) : round(15.04 * audio.SAMPLE_RATE)] = 0
-    first, second = audio.speech_segments(samples, longest_s=20.0)
+    first, second = audio.speech_segments(samples)
     assert first[1] == second[0] == pytest.approx(15.0, abs=0.06)
 
 

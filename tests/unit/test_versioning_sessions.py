@@ -20,6 +20,8 @@ def ws(tmp_path) -> Workspace:
     manifest.init_first_checkpoint(ws, digest="d0")
     for name in "abc":
         write_text(tmp_path / "recordings" / name / "events.jsonl", name)
+    (tmp_path / "recordings" / ".hidden").mkdir()
+    write_text(tmp_path / "recordings" / "truth.json", "{}")
     return ws
 
 
@@ -62,7 +64,7 @@ def test_a_session_that_changed_is_named(ws):
 
 
 def test_a_missing_folder_is_bad_input_only_where_sessions_are_wanted(ws):
-    with pytest.raises(BadInput, match=r"set recording\.folder"):
+    with pytest.raises(BadInput, match=r"no recordings folder.*set recording\.folder"):
         selection.choose_sessions(ws, 1, "nowhere", 3)
     assert selection.choose_sessions(ws, 1, "nowhere", 0) == []
 

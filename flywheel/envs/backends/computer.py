@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from flywheel.envs.computer import desktop
 from flywheel.envs.computer.backend import ComputerBackend
-from flywheel.envs.computer.settings import ComputerSettings
+from flywheel.envs.computer.machine import ComputerSettings
 from flywheel.envs.registry import BACKENDS
 
 _APPS = (

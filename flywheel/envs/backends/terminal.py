@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flywheel.envs.computer.backend import ComputerBackend
-from flywheel.envs.computer.settings import TerminalSettings
+from flywheel.envs.computer.machine import TerminalSettings
 from flywheel.envs.registry import BACKENDS
 
 BACKENDS["terminal"] = ComputerBackend("terminal", TerminalSettings, {})

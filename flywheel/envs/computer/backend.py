@@ -1,24 +1,232 @@
-"""Implement the back-ends `terminal` and `computer`: their suites, requirements and pools."""
+"""Implement the back-ends `terminal` and `computer`: manifests of suites, requirements and pools."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import os
+import random
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from flywheel.config import Settings
-from flywheel.envs import isolation
-from flywheel.envs.base import Task, TaskSuite
-from flywheel.envs.computer import desktop, task_suites
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from flywheel.config import DomainName, Settings
+from flywheel.envs import isolation, registry
+from flywheel.envs.base import Task, TaskSuite, TaskTemplate
+from flywheel.envs.computer import desktop
+from flywheel.envs.computer.checker import Checker, CheckerLimits
 from flywheel.envs.computer.computer import Computer, WarmPool
 from flywheel.envs.computer.env import ComputerEnv
-from flywheel.envs.computer.osworld.suite import OsworldSuite
-from flywheel.envs.computer.settings import ComputerSettings, TerminalSettings
-from flywheel.envs.computer.task_suites import ManifestSuite
-from flywheel.envs.registry import EnvLimits, EnvPool, parse_backend_settings, register_external_suite
+from flywheel.envs.computer.machine import ComputerSettings, TerminalSettings
+from flywheel.envs.computer.osworld import suite as osworld
+from flywheel.envs.computer.osworld.suite import OsworldFiles, OsworldSuite
+from flywheel.envs.computer.task_spec import ComputerTaskSpec
+from flywheel.envs.registry import EnvLimits, EnvPool, parse_backend_settings
+from flywheel.envs.suites.chores import verifier
+from flywheel.envs.suites.chores.verifier import CHORES_VERIFIER
+from flywheel.envs.suites.chores.world import CHORES, ERRANDS
+from flywheel.envs.suites.desk.world import DESK, DESK_VERIFIERS
 from flywheel.envs.verdict import Verifier
 from flywheel.utils.errors import BadInput, EnvError, Finding, did_you_mean, run_diagnostic
+
+# External suites of computer tasks, by a manifest that says what there is at first and what must hold at the end.
+#
+# kind: terminal                       # or computer
+# world: reports
+# tasks:
+#   - name: pack
+#     instruction: Pack the folder {folder} into {folder}.zip.
+#     choose: {folder: [march, april]}
+#     max_steps: {1: 8}                # by level
+#     folder: start                    # beside this file: what lies in it lies in the home
+#     begin: {files: {"{folder}/note.txt": "one\n"}}          # as `task_spec.py` has it
+#     end: {packed: {"{folder}.zip": {"{folder}/note.txt": "one\n"}}}     # as `chores/ending.py` has it
+#   - ...
+#     end: {checker: {program: check.py}}                      # beside this file: it decides
+
+_MAX_FOLDER_BYTES = 2**22  # bytes of a folder
+
+
+class CheckerProgram(CheckerLimits):
+    """A checker beside the manifest: Python where it ends in .py, else anything that can be executed. files: what lies
+    beside it when it runs."""
+
+    program: str = Field(min_length=1)
+    files: list[str] = Field(default_factory=list)
+
+
+class TaskEnd(BaseModel):
+    """What must all hold; at least one. free: files that may change or go, of those that are there at the beginning."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    wanted: dict[str, str | None] = {}
+    answer: str | None = None
+    served: dict[str, str | None] = {}
+    packed: dict[str, dict[str, str]] = {}
+    received: dict[str, str] | None = None
+    printed: list[str] = []
+    free: list[str] = []
+    checker: CheckerProgram | None = None
+
+    @property
+    def parts(self) -> dict[str, Any]:
+        """Those that are said by data."""
+        told = self.model_dump(exclude={"checker"})
+        return {name: value for name, value in told.items() if value not in (None, {}, [])}
+
+
+class ComputerTaskTemplate(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    name: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
+    instruction: str = Field(min_length=1)
+    choose: dict[str, list[dict[str, str] | str]] = {}
+    max_steps: dict[int, int] = Field(min_length=1)
+    folder: str = ""
+    begin: dict[str, Any] = {}
+    end: TaskEnd
+
+    @model_validator(mode="after")
+    def _whole(self) -> ComputerTaskTemplate:
+        try:
+            given = ComputerTaskSpec.model_validate(self.begin)
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise ValueError(f"begin.{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        if unknown := self.begin.keys() - ComputerTaskSpec.model_fields.keys():
+            raise ValueError(f"begin has no {', '.join(sorted(unknown))}")
+        if self.end.checker is None and not self.end.parts.keys() - {"free"}:
+            raise ValueError("end says nothing that must hold")
+        if self.end.checker is not None and self.end.free:
+            raise ValueError("end.free means nothing where a checker decides: let it say which files may change")
+        if unasked := self.end.served.keys() - given.ports.keys():
+            raise ValueError(f"begin.ports does not say what is asked at {', '.join(sorted(unasked))}")
+        if len(self.end.printed) != len(given.probe):
+            raise ValueError("end.printed has a line for each command of begin.probe")
+        return self
+
+
+class ComputerManifest(BaseModel):
+    """Declare a manifest of computer tasks. osworld: in place of `tasks`, files of OSWorld's."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    world: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
+    domain: DomainName = "computer"
+    tasks: list[ComputerTaskTemplate] = []
+    osworld: OsworldFiles | None = None
+
+    @model_validator(mode="after")
+    def _either(self) -> ComputerManifest:
+        if bool(self.tasks) == (self.osworld is not None):
+            raise ValueError("it has tasks, or osworld")
+        return self
+
+
+class ManifestSuite(TaskSuite):
+    """Hold a suite that a manifest declares.
+
+    environment: terminal or computer. folders: what lies in the folder of each task that has one, as base64 by path.
+    checkers: of those that have one.
+    """
+
+    environment: str
+    tasks: dict[str, ComputerTaskTemplate]
+    folders: dict[str, dict[str, str]]
+    checkers: dict[str, Checker]
+
+    @property
+    def judging_s(self) -> float:
+        """Seconds that judging one may take."""
+        return max((checker.seconds for checker in self.checkers.values()), default=0.0)
+
+    def draw(self, template: str, level: int, seed: int) -> dict[str, Any]:
+        """Draw the params of a task. Raises BadInput for a template or level that the suite has not."""
+        self.budget(template, level)
+        task = self.tasks[template]
+        values = registry.draw_placeholders(task.choose, random.Random(f"{self.name} {template} {level} {seed}"))
+        made = {"files": {}, **task.begin, **task.end.parts, "instruction": task.instruction}
+        if template in self.folders:
+            made["binary"] = {**self.folders[template], **made.get("binary", {})}
+        made = registry.fill_placeholders(made, values)
+        if template in self.checkers:
+            made |= {"checker": self.checkers[template].model_dump(), "values": values}
+        return made
+
+
+def load_computer_suite(path: Path, kind: str) -> ManifestSuite | OsworldSuite:
+    """Load the suite of a manifest. kind: terminal or computer. Raises BadInput that names what is wrong."""
+    declared = registry.validate_suite_manifest(path, ComputerManifest)
+    if declared.osworld is not None:
+        return osworld.load_osworld_suite(path, declared.world, declared.domain, declared.osworld, kind)
+    tasks = {task.name: task for task in declared.tasks}
+    if len(tasks) < len(declared.tasks):
+        raise BadInput("two tasks have one name", where=path, fix="rename one")
+    folders = {task.name: _load_folder(path, task.folder) for task in declared.tasks if task.folder}
+    checkers = {task.name: _load_checker(path, task.end.checker) for task in declared.tasks if task.end.checker}
+    digest = hashlib.sha256(path.read_bytes() + repr(sorted(folders.items())).encode())
+    for name, checker in sorted(checkers.items()):
+        digest.update(repr((name, checker)).encode())
+    templates = {
+        task.name: TaskTemplate(instruction="{instruction}", verifier=CHORES_VERIFIER, max_steps=task.max_steps)
+        for task in declared.tasks
+    }
+    return ManifestSuite(
+        environment=kind,
+        name=declared.world,
+        domain=declared.domain,
+        templates=templates,
+        checksum=digest.hexdigest(),
+        tasks=tasks,
+        folders=folders,
+        checkers=checkers,
+    )
+
+
+def _load_checker(manifest: Path, said: CheckerProgram) -> Checker:
+    """With the bytes of its files, so that a task takes it along to whatever machine it is played on."""
+    files, left = {}, _MAX_FOLDER_BYTES
+    for name in (said.program, *said.files):
+        path = manifest.parent / name
+        if not path.is_file() or not path.resolve().is_relative_to(manifest.parent.resolve()):
+            raise BadInput(f"there is no checker's file {name} beside the manifest", where=manifest, fix="make it")
+        if path.name in files:
+            raise BadInput(f"two of a checker's files are called {path.name}", where=manifest, fix="rename one")
+        if (left := left - path.stat().st_size) < 0:
+            raise BadInput(
+                f"a checker's files have more than {_MAX_FOLDER_BYTES} bytes", where=manifest, fix="leave some out"
+            )
+        files[path.name] = base64.b64encode(path.read_bytes()).decode()
+    program = manifest.parent / said.program
+    if program.suffix != ".py" and not os.access(program, os.X_OK):
+        raise BadInput(f"the checker {said.program} cannot be executed", where=manifest, fix=f"chmod +x {program}")
+    chosen = said.model_dump(include=set(CheckerLimits.model_fields))
+    return Checker(program=program.name, files=files, **chosen)
+
+
+def _load_folder(manifest: Path, name: str) -> dict[str, str]:
+    """What lies in a folder beside the manifest, links left out."""
+    folder = manifest.parent / name
+    if not folder.is_dir() or not folder.resolve().is_relative_to(manifest.parent.resolve()):
+        raise BadInput(f"there is no folder {name} beside the manifest", where=manifest, fix="make it, or name another")
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and not path.is_symlink()]
+    if sum(path.stat().st_size for path in files) > _MAX_FOLDER_BYTES:
+        raise BadInput(
+            f"the folder {name} has more than {_MAX_FOLDER_BYTES} bytes", where=manifest, fix="leave some out"
+        )
+    return {path.relative_to(folder).as_posix(): base64.b64encode(path.read_bytes()).decode() for path in files}
+
+
+# Suites that ship with the package, and all verifiers, by name.
+
+SHIPPED_COMPUTER_SUITES: dict[str, TaskSuite] = {one.name: one for one in (DESK, CHORES, ERRANDS)}
+COMPUTER_VERIFIERS: dict[str, Verifier] = {
+    **DESK_VERIFIERS,
+    verifier.CHORES_VERIFIER: verifier.score_chore_state,
+    osworld.OSWORLD_VERIFIER: osworld.score_osworld_state,
+}
+
 
 # Settings that change how long an episode takes, and not what happens in it.
 _NOT_IN_IDENTITY = {"places", "timeout_s", "open_s", "warm"}
@@ -26,7 +234,7 @@ _STEP_MARGIN_S = 5.0  # of a step, beyond what it waits for a command
 
 
 class ComputerPool:
-    def __init__(self, kind: ComputerBackend, warm: WarmPool[Computer], limit_s: float) -> None:
+    def __init__(self, kind: ComputerBackend, warm: WarmPool, limit_s: float) -> None:
         self._kind, self._warm, self._limit_s = kind, warm, limit_s
 
     @asynccontextmanager
@@ -51,39 +259,29 @@ class ComputerBackend:
         self.own: dict[str, OsworldSuite | ManifestSuite] = {}
 
     def suites(self) -> Iterable[str]:
-        """Name the suites that ship for this back-end, and those loaded from manifests."""
-        shipped = [
-            world.name for world in task_suites.SHIPPED_COMPUTER_SUITES.values() if world.environment == self._name
-        ]
-        return [*shipped, *self.own]
+        shipped = SHIPPED_COMPUTER_SUITES.values()
+        return [*(suite.name for suite in shipped if suite.environment == self._name), *self.own]
 
     def suite(self, name: str) -> TaskSuite:
-        """Return the task suite called `name`."""
-        return self.own.get(name) or task_suites.SHIPPED_COMPUTER_SUITES[name]
+        return self.own.get(name) or SHIPPED_COMPUTER_SUITES[name]
 
     def load(self, path: Path) -> TaskSuite:
-        """Load the manifest at `path` as a task suite of this back-end, and return it. Raises BadInput for a wrong
-        one."""
-        return register_external_suite(self.own, task_suites.load_computer_suite(path, self._name), path)
+        return registry.register_external_suite(self.own, load_computer_suite(path, self._name), path)
 
     def verifier(self, task: Task) -> Verifier:
-        """Return the verifier that `task` names. Raises BadInput where there is none of that name."""
-        found = task_suites.COMPUTER_VERIFIERS.get(task.verifier)
+        found = COMPUTER_VERIFIERS.get(task.verifier)
         if found is None:
-            fix = did_you_mean(task.verifier, task_suites.COMPUTER_VERIFIERS)
+            fix = did_you_mean(task.verifier, COMPUTER_VERIFIERS)
             raise BadInput(f"no verifier is called {task.verifier!r}", where=task.task_id, fix=fix)
         return found
 
     def limits(self, settings: Settings) -> EnvLimits:
-        """Return how many environments may be open at once, and their deadlines, by the settings."""
         return self._chosen(settings).limits
 
     def identity(self, settings: Settings) -> Mapping[str, Any]:
-        """Return those of its settings that an episode's course depends on."""
         return self._chosen(settings).model_dump(exclude=_NOT_IN_IDENTITY)
 
     def check(self, settings: Settings) -> None:
-        """Check its settings and what this machine needs for them. Raises BadInput."""
         chosen = self._chosen(settings)
         for world in self.own.values():
             if world.judging_s > chosen.timeout_s:
@@ -98,7 +296,6 @@ class ComputerBackend:
             raise BadInput(error.what, where=f"sandbox.kinds.{self._name}", fix=error.fix) from None
 
     def diagnose(self, settings: Settings) -> Iterable[Finding]:
-        """Say, for `flywheel doctor`, whether this machine has what it needs."""
         yield run_diagnostic(self._name, lambda: self._look(self._chosen(settings)))
         for world in self.own.values():
             if isinstance(world, OsworldSuite):
@@ -106,11 +303,6 @@ class ComputerBackend:
 
     @asynccontextmanager
     async def open(self, settings: Settings, root: Path | None) -> AsyncIterator[EnvPool]:
-        """Open a pool of its environments until the block ends.
-
-        root: the folder that relative paths in the settings count from; None: the current one. Raises EnvError where
-        none can be opened.
-        """
         chosen = self._chosen(settings)
         async with WarmPool(lambda: Computer.start(chosen), chosen.warm) as warm:
             yield ComputerPool(self, warm, chosen.timeout_s)

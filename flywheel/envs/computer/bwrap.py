@@ -41,17 +41,8 @@ _SCMP_REFUSE = "SCMP_ACT_ERRNO"  # with EPERM
 _PROCESSORS = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}  # what the kernel calls it; the column above
 _X32_BIT = 0x40000000  # calls of the same kernel by other numbers
 _BPF_LOAD, _BPF_EQUAL, _BPF_AT_LEAST, _BPF_RETURN = 0x20, 0x15, 0x35, 0x06  # of BPF
-_CALL_NUMBER, _PROCESSOR_NUMBER, _FIRST_ARGUMENT, _SECOND_ARGUMENT = (
-    0,
-    4,
-    16,
-    24,
-)  # where each stands, the arguments by their lower halves
-_CLONE_NEWUSER, _ENOSYS, _ALL_BITS = (
-    0x10000000,
-    38,
-    0xFFFFFFFF,
-)  # CLONE_NEWUSER; ENOSYS; of what the kernel reads as 32 bits
+_CALL_NUMBER, _PROCESSOR_NUMBER, _FIRST_ARGUMENT, _SECOND_ARGUMENT = 0, 4, 16, 24  # places; arguments' lower halves
+_CLONE_NEWUSER, _ENOSYS, _ALL_BITS = 0x10000000, 38, 0xFFFFFFFF  # the last: of what the kernel reads as 32 bits
 _BPF_ALLOW, _BPF_DENY = 0x7FFF0000, 0x00050000 | 1  # with EPERM
 
 
@@ -69,33 +60,21 @@ def seccomp_profile() -> dict[str, Any]:
     from seccomp, so it does not exist here, and libraries fall back to clone.
     """
     past = max(_ALLOWED_SOCKET_FAMILIES)
-    kinds = [
-        _argument_condition(0, "GT", past),
-        *(_argument_condition(0, "EQ", kind) for kind in range(past) if kind not in _ALLOWED_SOCKET_FAMILIES),
-    ]
+    denied = [kind for kind in range(past) if kind not in _ALLOWED_SOCKET_FAMILIES]
     rules = [
         {"names": list(_DENIED_CALLS), "action": _SCMP_REFUSE},
-        *({"names": ["socket"], "action": _SCMP_REFUSE, "args": [kind]} for kind in kinds),
-        *(
-            {
-                "names": ["ioctl"],
-                "action": _SCMP_REFUSE,
-                "args": [_argument_condition(1, "MASKED_EQ", _ALL_BITS, asked)],
-            }
-            for asked in _TERMINAL_INPUT_REQUESTS
-        ),
-        {
-            "names": ["clone"],
-            "action": _SCMP_REFUSE,
-            "args": [_argument_condition(0, "MASKED_EQ", _CLONE_NEWUSER, _CLONE_NEWUSER)],
-        },
+        _refuse_argument("socket", 0, "GT", past),
+        *(_refuse_argument("socket", 0, "EQ", kind) for kind in denied),
+        *(_refuse_argument("ioctl", 1, "MASKED_EQ", _ALL_BITS, asked) for asked in _TERMINAL_INPUT_REQUESTS),
+        _refuse_argument("clone", 0, "MASKED_EQ", _CLONE_NEWUSER, _CLONE_NEWUSER),
         {"names": ["clone3"], "action": _SCMP_REFUSE, "errnoRet": _ENOSYS},
     ]
     return {"defaultAction": "SCMP_ACT_ALLOW", "syscalls": rules}
 
 
-def _argument_condition(argument: int, how: str, value: int, then: int = 0) -> dict[str, Any]:
-    return {"index": argument, "op": f"SCMP_CMP_{how}", "value": value, "valueTwo": then}
+def _refuse_argument(call: str, argument: int, how: str, value: int, then: int = 0) -> dict[str, Any]:
+    condition = {"index": argument, "op": f"SCMP_CMP_{how}", "value": value, "valueTwo": then}
+    return {"names": [call], "action": _SCMP_REFUSE, "args": [condition]}
 
 
 def open_seccomp_program() -> int:
@@ -178,19 +157,8 @@ def build_machine_command(
     words += ["--ro-bind", str(SERVER_SOURCES), SERVER_IN_MACHINE, "--bind", *[_USER_LIMITS_FOLDER] * 2]
     words += _hiding_options()
     words += _setenv_options(build_machine_environment(Path(python).parent))
-    return [
-        *words,
-        "--chdir",
-        MACHINE_HOME,
-        "--",
-        python,
-        "-I",
-        SERVER_IN_MACHINE,
-        "--fd",
-        str(listening),
-        "--ready-fd",
-        str(ready),
-    ]
+    words += ["--chdir", MACHINE_HOME, "--", python, "-I", SERVER_IN_MACHINE]
+    return [*words, "--fd", str(listening), "--ready-fd", str(ready)]
 
 
 def list_system_paths() -> tuple[str, ...]:
@@ -220,13 +188,8 @@ def build_checker_command(
     for place, path in bound.items():
         words += ["--ro-bind", str(path), place]
     words += _hiding_options()
-    words += _setenv_options(
-        {
-            **MACHINE_ENVIRONMENT,
-            "HOME": "/tmp",
-            "PATH": f"{PROGRAM_PATH}:{Path(os.path.realpath(sys.executable)).parent}",
-        }
-    )
+    path = f"{PROGRAM_PATH}:{Path(os.path.realpath(sys.executable)).parent}"
+    words += _setenv_options({**MACHINE_ENVIRONMENT, "HOME": "/tmp", "PATH": path})
     return [*words, "--chdir", "/tmp", "--", *program]
 
 
@@ -252,9 +215,7 @@ def _hiding_options() -> list[str]:
     """Nothing that is secret is read, nothing of the system's is written. It comes last: what was mounted below keeps
     what it has."""
     hidden = [_PRIVATE_KEYS] if Path(_PRIVATE_KEYS).is_dir() else []
-    words = []
-    for place in hidden:
-        words += ["--tmpfs", place]
+    words = ["--tmpfs", *hidden] if hidden else []
     for path in _root_only_proc_files():
         words += ["--ro-bind", "/dev/null", path]
     for place in (*hidden, *_READ_ONLY):

@@ -5,20 +5,36 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import json
 import logging
+import re
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING
 
-from flywheel.agent.actions import ACTION_NAMES, Action, CallUser, Finished, Hotkey, ToolCall, Type, Wait
-from flywheel.envs.computer import desktop, sdk_functions
+from flywheel.agent.actions import (
+    ACTION_NAMES,
+    Action,
+    CallUser,
+    Finished,
+    Hotkey,
+    ListFiles,
+    ReadFile,
+    RunPython,
+    Terminal,
+    ToolCall,
+    Type,
+    Wait,
+    WriteFile,
+)
+from flywheel.agent.history import truncate_middle
+from flywheel.envs import keyboard
+from flywheel.envs.computer import desktop
 from flywheel.envs.computer.desktop import Desktop, UnsupportedAction
-from flywheel.envs.computer.machine import Machine, MachineRefused
+from flywheel.envs.computer.machine import ComputerSettings, Machine, MachineRefused, TerminalSettings
 from flywheel.envs.computer.osworld.runner import run_osworld_steps
-from flywheel.envs.computer.sdk_functions import SdkFunctions
-from flywheel.envs.computer.settings import ComputerSettings, TerminalSettings
 from flywheel.envs.computer.task_spec import TOOL_READABLE_FOLDERS, ComputerTaskSpec
 from flywheel.utils.errors import EnvError
 
@@ -34,13 +50,8 @@ log = logging.getLogger(__name__)
 TASK_SITE_PORT = 8000
 _MAX_FORM_BYTES = 2**20  # bytes of what is sent to it at once
 _MAX_FORMS = 100
-_CONTENT_TYPES = {
-    ".html": "text/html",
-    ".csv": "text/csv",
-    ".js": "text/javascript",
-    ".css": "text/css",
-    ".json": "application/json",
-}
+_CONTENT_TYPES = {f".{name}": f"text/{name}" for name in ("html", "csv", "css")}
+_CONTENT_TYPES |= {".js": "text/javascript", ".json": "application/json"}
 
 
 class TaskSite:
@@ -90,27 +101,17 @@ class TaskSite:
 _THANKS_PAGE = "<!doctype html><title>Thank you</title><h1>Thank you</h1><p>It has arrived.</p>"
 
 
-# Warm pool: computers, or other things that take long to start, started before they are asked for.
-
-
-class Closeable(Protocol):
-    async def close(self) -> None: ...
-
-
-CloseableT = TypeVar("T", bound=Closeable)
-
-
-class WarmPool(Generic[CloseableT]):
-    """Start things ahead of time.
+class WarmPool:
+    """Start computers before they are asked for.
 
     count: how many wait at once. Used in an `async with`, which ends those that are left.
     """
 
-    def __init__(self, start: Callable[[], Awaitable[CloseableT]], count: int) -> None:
+    def __init__(self, start: Callable[[], Awaitable[Computer]], count: int) -> None:
         self._start, self._count = start, count
-        self._waiting: deque[asyncio.Task[CloseableT]] = deque()
+        self._waiting: deque[asyncio.Task[Computer]] = deque()
 
-    async def __aenter__(self) -> WarmPool[CloseableT]:
+    async def __aenter__(self) -> WarmPool:
         self.fill()
         return self
 
@@ -121,7 +122,7 @@ class WarmPool(Generic[CloseableT]):
             if not isinstance(made, BaseException):
                 await made.close()
 
-    async def take(self) -> CloseableT:
+    async def take(self) -> Computer:
         """Take a computer that nobody else has; the next `fill` starts another one in its place.
 
         To start that at once would slow down the first steps in this one. Raises EnvError where it did not start.
@@ -141,13 +142,173 @@ class WarmPool(Generic[CloseableT]):
             self._waiting.append(asyncio.ensure_future(self._start()))
 
 
-def _close_when_started(taken: asyncio.Task[CloseableT]) -> None:
+def _close_when_started(taken: asyncio.Task[Computer]) -> None:
     if not taken.cancelled() and taken.exception() is None:
         _closing.add(closing := asyncio.ensure_future(taken.result().close()))
         closing.add_done_callback(_closing.discard)
 
 
 _closing: set[asyncio.Future] = set()  # the loop holds its tasks by weak references alone
+
+
+# Keys as a terminal sends them (xterm).
+
+_PLAIN_KEYS = {"Enter": "\r", "Tab": "\t", "Escape": "\x1b", "Backspace": "\x7f", " ": " "}
+# CSI: a letter that ends the sequence, or a number ahead of `~`.
+_LETTER_SEQUENCES = {"ArrowUp": "A", "ArrowDown": "B", "ArrowRight": "C", "ArrowLeft": "D", "End": "F", "Home": "H"}
+_LETTER_SEQUENCES |= {"F1": "P", "F2": "Q", "F3": "R", "F4": "S"}
+_NUMBER_SEQUENCES = {"Insert": 2, "Delete": 3, "PageUp": 5, "PageDown": 6, "F5": 15, "F6": 17, "F7": 18, "F8": 19}
+_NUMBER_SEQUENCES |= {"F9": 20, "F10": 21, "F11": 23, "F12": 24}
+_MODIFIER_BITS = {"Shift": 1, "Alt": 2, "Control": 4}
+_CONTROL_CHARACTERS = "@abcdefghijklmnopqrstuvwxyz[\\]^_"
+
+
+def encode_terminal_keys(keys: Sequence[str]) -> str:
+    """Encode keys that are pressed together as a terminal sends them. Raises UnsupportedAction for keys it does not
+    have."""
+    held, pressed = 0, []
+    for name in keys:
+        found = keyboard.find_key(name)
+        if found is None:
+            raise UnsupportedAction(f"no key is called {name[:20]!r}")
+        held |= _MODIFIER_BITS.get(found.key, 0)
+        if found.key not in _MODIFIER_BITS:
+            pressed.append(found.key)
+    if len(pressed) != 1:
+        raise UnsupportedAction("a terminal takes one key at a time, with ctrl, alt or shift")
+    key = pressed[0]
+    if key in _LETTER_SEQUENCES:
+        return f"\x1b[1;{held + 1}{_LETTER_SEQUENCES[key]}" if held else f"\x1bO{_LETTER_SEQUENCES[key]}"
+    if key in _NUMBER_SEQUENCES:
+        return f"\x1b[{_NUMBER_SEQUENCES[key]};{held + 1}~" if held else f"\x1b[{_NUMBER_SEQUENCES[key]}~"
+    if key == "Tab" and held == _MODIFIER_BITS["Shift"]:
+        return "\x1b[Z"
+    return ("\x1b" if held & _MODIFIER_BITS["Alt"] else "") + _encode_character(key, held)
+
+
+def encode_terminal_text(text: str) -> str:
+    """Encode a text as a terminal sends it: its line ends are the key Enter."""
+    return text.replace("\r\n", "\n").replace("\n", "\r")
+
+
+def _encode_character(key: str, held: int) -> str:
+    character = _PLAIN_KEYS.get(key, key)
+    if len(character) != 1:
+        raise UnsupportedAction(f"a terminal has no key {key}")
+    if held & _MODIFIER_BITS["Shift"] and character.isalpha():
+        character = character.upper()
+    if held & _MODIFIER_BITS["Control"]:
+        at = _CONTROL_CHARACTERS.find("@" if character == " " else character.lower())
+        if at < 0:
+            raise UnsupportedAction(f"a terminal has no ctrl with {key}")
+        return chr(at)
+    return character
+
+
+# The SDK functions: shell, Python, files; and keys for a program that runs in the shell.
+#
+# The result of each is a text: what was printed, or in one line why nothing could be done.
+
+SDK_ACTION_TYPES = (Terminal, RunPython, ReadFile, WriteFile, ListFiles)
+_STOP_S = 3.0  # that interrupted code has to end in, and to say so
+_CONTROL_COMMAND = re.compile(r"C-([a-z@\[\\\]^_])")  # as a command, while a program runs: Ctrl with this key
+
+
+class SdkFunctions:
+    """Call the SDK functions of one machine.
+
+    run_s: seconds that a command or code is waited for. result_bytes: of a result, at most.
+    """
+
+    def __init__(self, machine: Machine, run_s: float, result_bytes: int) -> None:
+        self._machine, self._run_s, self._limit = machine, run_s, result_bytes
+        self.running = self._asks = False
+
+    async def call(self, action: Action) -> str:
+        """Carry out one of SDK_ACTION_TYPES. Raises EnvError where the machine is gone, EnvTimeout where it is late."""
+        try:
+            match action:
+                case Terminal(command):
+                    text = await self._command(command)
+                case RunPython(code):
+                    text = await self._python(code)
+                case ReadFile(path):
+                    text = (await self._file("GET", "read", path, limit=self._limit)).decode("utf-8", "replace")
+                case WriteFile(path, content):
+                    written = await self._file("PUT", "write", path, content=content.encode("utf-8", "replace"))
+                    text = f"[{json.loads(written)['bytes']} bytes written]"
+                case ListFiles(path):
+                    text = _format_listing(json.loads(await self._file("GET", "list", path)))
+        except MachineRefused as refused:
+            text = f"error: {refused.what}"
+        return truncate_middle(text, self._limit) or "[nothing]"
+
+    async def keys(self, action: Hotkey | Type) -> str:
+        """Type keys into the program that runs in the shell.
+
+        Raises MachineRefused where there is none, UnsupportedAction for keys that a terminal does not have.
+        """
+        keys = encode_terminal_text(action.content) if isinstance(action, Type) else encode_terminal_keys(action.keys)
+        return await self._shell("keys", keys=keys.encode("utf-8", "replace").decode())
+
+    async def wait(self) -> str:
+        """Wait for the command that runs. Raises as `call`."""
+        return await self._shell("read")
+
+    async def look(self) -> str:
+        """Return what the terminal shows. Raises as `call`."""
+        return json.loads(await self._machine.request("GET", "/shell/screen"))["screen"]
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+    async def _command(self, command: str) -> str:
+        if self.running and (control := _CONTROL_COMMAND.fullmatch(command)):
+            return await self._shell("keys", keys=chr(ord(control[1]) & 31))
+        if self._asks:  # as in any terminal, a line is for the program that waits for it
+            keys = encode_terminal_text(f"{command}\n")
+            return await self._shell("keys", keys=keys.encode("utf-8", "replace").decode())
+        return await self._shell("run", command=command, limit=self._limit)
+
+    async def _shell(self, what: str, **given: object) -> str:
+        outcome = await self._machine.call(f"/shell/{what}", {"wait_s": self._run_s, **given}, self._run_s)
+        self.running, self._asks = outcome["running"], outcome["asks"]
+        return truncate_middle(outcome["text"], self._limit) + self._ended(outcome)
+
+    def _ended(self, told: dict) -> str:
+        """How far the command is, in a line of its own where there is more to tell than what it printed."""
+        if told["asks"]:
+            note = "it waits for keys, and takes a command as a line"
+        elif told["running"]:
+            note = f"still running after {self._run_s:g} s: wait for it, or end it by C-c"
+        elif told["status"] is None:
+            note = "the shell has ended; the next command begins a new one"
+        elif told["status"] or not told["text"].strip():
+            note = f"exit status {told['status']}"
+        else:
+            return ""
+        return ("\n" if told["text"] and not told["text"].endswith("\n") else "") + f"[{note}]"
+
+    async def _python(self, code: str) -> str:
+        given = {"code": code, "wait_s": self._run_s, "limit": self._limit}
+        outcome = await self._machine.call("/python/run", given, self._run_s + _STOP_S)
+        if outcome["lost"]:
+            return outcome["text"] + "[Python has ended: what it had computed is lost]"
+        if outcome["stopped"]:
+            return outcome["text"] + f"[interrupted after {self._run_s:g} s]"
+        return outcome["text"]
+
+    async def _file(self, method: str, what: str, path: str, content: bytes | None = None, **query: int) -> bytes:
+        path = path.encode("utf-8", "replace").decode()
+        return await self._machine.request(method, f"/files/{what}", params={"path": path, **query}, content=content)
+
+
+def _format_listing(told: dict) -> str:
+    lines = []
+    for entry in told["entries"]:
+        about = {"folder": "/", "link": " (link)", "other": " (no file)"}.get(entry["kind"], f" {entry['bytes']} bytes")
+        lines.append(entry["name"].encode("utf-8", "replace").decode() + about)
+    if told["more"]:
+        lines.append(f"[{told['more']} more]")
+    return "\n".join(lines) or "[empty]"
 
 
 # A computer: one machine whose home is shared by a shell, Python and files, and a desktop if it has a screen.
@@ -187,12 +348,10 @@ class Computer:
         """Start a fresh computer. chosen: its settings; with a screen where they have one. Raises EnvError where it
         does not start."""
         if not isinstance(chosen, ComputerSettings):
-            made = cls(await Machine.start(chosen.machine, TOOL_READABLE_FOLDERS), None, chosen)
-        else:
-            desktop = await Desktop.start(chosen.width, chosen.height, chosen.machine, TOOL_READABLE_FOLDERS)
-            desktop.after_ms, desktop.within_ms, desktop.wait_ms = chosen.after_ms, chosen.within_ms, chosen.wait_ms
-            made = cls(desktop.machine, desktop, chosen)
-        return made
+            return cls(await Machine.start(chosen.machine, TOOL_READABLE_FOLDERS), None, chosen)
+        desktop = await Desktop.start(chosen.width, chosen.height, chosen.machine, TOOL_READABLE_FOLDERS)
+        desktop.after_ms, desktop.within_ms, desktop.wait_ms = chosen.after_ms, chosen.within_ms, chosen.wait_ms
+        return cls(desktop.machine, desktop, chosen)
 
     async def begin(self, given: ComputerTaskSpec, limit_s: float) -> ActionOutcome:
         """Set up a task: its site, files, set-up commands and applications; returns what is seen then.
@@ -224,12 +383,8 @@ class Computer:
         start."""
         given = self._given
         if self.desktop is not None:
-            await self.desktop.launch(
-                [
-                    desktop.build_browser_command(*rest) if app == desktop.BROWSER_APP else [app, *rest]
-                    for app, *rest in given.apps
-                ]
-            )
+            browser, begin = desktop.BROWSER_APP, desktop.build_browser_command
+            await self.desktop.launch([begin(*rest) if app == browser else [app, *rest] for app, *rest in given.apps])
         if self._sdk and given.tools:
             # Here, as the SDK takes a second to load, and few tasks have tools.
             from flywheel.envs.computer.mcp_tools import McpTools
@@ -243,7 +398,7 @@ class Computer:
         Raises EnvError where the machine is gone, EnvTimeout where it does not answer.
         """
         note, result, screenshot = "", "", None
-        if isinstance(action, sdk_functions.SDK_ACTION_TYPES):
+        if isinstance(action, SDK_ACTION_TYPES):
             if self._sdk:
                 result = await self.functions.call(action)
             else:
@@ -259,11 +414,7 @@ class Computer:
         return await self.seen(note, result, screenshot)
 
     async def seen(self, note: str = "", result: str = "", screenshot: bytes | None = None) -> ActionOutcome:
-        """Return the outcome of an action, with what is seen now.
-
-        note: why nothing was done, "" if it was. result: text that the action returned. screenshot: PNG, where it was
-        taken already.
-        """
+        """Return the outcome of an action, with what is seen now. screenshot: PNG, where it was taken already."""
         if self._gui and screenshot is None:
             screenshot = await self.desktop.screenshot()
         tools = self._tools.told if self._tools is not None else ""

@@ -20,6 +20,7 @@ from flywheel.utils.errors import EnvError
 
 MAX_HOME_ENTRIES = 20_000
 _MAX_DEPTH = 64
+_COPY_BYTES = 2**20
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -51,23 +52,16 @@ class MachineHome:
     def read(self, path: str, limit: int) -> bytes | None:
         """Read a file's first `limit` bytes; None where there is no plain file."""
         with self.opened(path) as file:
-            if file is None:
-                return None
-            parts, left = [], limit
-            while left > 0 and (data := os.read(file, min(left, 2**20))):
-                parts.append(data)
-                left -= len(data)
-            return b"".join(parts)
+            return None if file is None else b"".join(_read_pieces(file, limit))
 
     def digest(self, path: str, limit: int) -> str | None:
         """sha256 of a file's first `limit` bytes; None where there is no plain file."""
         with self.opened(path) as file:
             if file is None:
                 return None
-            sha, left = hashlib.sha256(), limit
-            while left > 0 and (data := os.read(file, min(left, 2**20))):
+            sha = hashlib.sha256()
+            for data in _read_pieces(file, limit):
                 sha.update(data)
-                left -= len(data)
             return sha.hexdigest()
 
     def entries(self) -> Iterator[HomeEntry]:
@@ -152,6 +146,12 @@ class MachineHome:
         return at
 
 
+def _read_pieces(file: int, limit: int) -> Iterator[bytes]:
+    while limit > 0 and (data := os.read(file, min(limit, _COPY_BYTES))):
+        yield data
+        limit -= len(data)
+
+
 def _entry_kind(mode: int) -> str:
     if stat.S_ISREG(mode):
         return "file"
@@ -165,11 +165,7 @@ def _entry_kind(mode: int) -> str:
 # Left out, and listed by name, are pipes, sockets, and links but those that lead downwards from where they lie, or to a
 # path of the home: a link to what the judging program reads, such as the answers, would be taken for the agent's file.
 
-_COPY_BYTES = 2**20
-_MAX_LEFT_OUT, _MAX_LINK_CHARACTERS = (
-    1000,
-    200,
-)  # of what is left out: how many are named; characters of where a link leads
+_MAX_LEFT_OUT, _MAX_LINK_CHARACTERS = 1000, 200  # of what is left out: how many are named; characters of a link's end
 _FOLDER_MODE, _FILE_MODE = 0o700, 0o400  # what their owner may do, whatever the agent has set: else they are not read
 
 

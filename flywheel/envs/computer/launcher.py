@@ -18,19 +18,155 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
 
-from flywheel.envs import isolation
-from flywheel.envs.computer import bwrap, cgroups
+from flywheel.envs.computer import bwrap
 from flywheel.envs.computer_server.init_process import OPEN_FILE_LIMITS, USER_LIMITS
 from flywheel.utils.errors import EnvError, last_line
 
 if TYPE_CHECKING:
     from flywheel.envs.computer.machine import MachineSettings
+
+
+# The kernel's cgroups limit memory, processes and processor time of one machine. Version 2 where this user may make
+# groups there, else version 1. Where neither may be used, `explain_missing_cgroups` says so, and only the limits of
+# single processes hold.
+
+_ROOT = Path("/sys/fs/cgroup")
+_CONTROLLERS = ("memory", "pids", "cpu")  # of version 1
+_KILL_S = 5.0
+
+
+@dataclass(frozen=True)
+class Cgroup:
+    """One machine's group. folders: of version 1 one for each controller; of version 2 one."""
+
+    folders: tuple[Path, ...]
+
+    def entering(self, command: list[str]) -> list[str]:
+        """Wrap a command so that it joins the group before it starts."""
+        files = " ".join(str(folder / "cgroup.procs") for folder in self.folders)
+        return ["sh", "-c", f'for f in {files}; do echo $$ > "$f" || exit 99; done; exec "$@"', "sh", *command]
+
+    def processes(self) -> list[int]:
+        """Ids of its processes, as this machine numbers them."""
+        with contextlib.suppress(OSError):
+            return [int(line) for line in (self.folders[0] / "cgroup.procs").read_text().split()]
+        return []
+
+    def kill(self) -> None:
+        """Kill what is in it."""
+        until = time.monotonic() + _KILL_S
+        while self.processes() and time.monotonic() < until:
+            for pid in self.processes():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.002)
+
+    def end(self) -> None:
+        """Kill what is in it, and remove it."""
+        self.kill()
+        for folder in self.folders:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+
+    @property
+    def memory(self) -> int:
+        """Bytes in use, files in memory included."""
+        for folder in self.folders:
+            for name in ("memory.current", "memory.usage_in_bytes"):
+                with contextlib.suppress(OSError):
+                    return int((folder / name).read_text())
+        return 0
+
+
+def create_cgroup(memory_mb: int, processes: int, cores: float) -> Cgroup | None:
+    """Create a group with these limits; None where this machine has none (`explain_missing_cgroups`)."""
+    found, name = _find_cgroup_parents(), f"flywheel-{os.getpid()}-{secrets.token_hex(4)}"
+    if found is None:
+        return None
+    version, parents = found
+    made = Cgroup(tuple(dict.fromkeys(parent / name for parent in parents)))
+    memory = memory_mb * 2**20
+    try:
+        for folder in made.folders:
+            folder.mkdir()
+            if version == 2:
+                _write_limits(folder, {"memory.max": memory, "memory.swap.max": 0, "pids.max": processes})
+                _write_limits(folder, {"cpu.max": f"{int(cores * 100_000)} 100000", "memory.oom.group": 0})
+            else:
+                _write_limits(folder, {"memory.limit_in_bytes": memory, "memory.memsw.limit_in_bytes": memory})
+                _write_limits(folder, {"pids.max": processes, "cpu.cfs_quota_us": int(cores * 100_000)})
+    except OSError:
+        made.end()
+        raise
+    return made
+
+
+def find_own_cgroup(pid: int) -> Cgroup | None:
+    """Find the cgroup that a process has for itself alone; None where none can be seen from here."""
+    with contextlib.suppress(OSError):
+        for _, folders in _list_cgroup_folders(pid):
+            found = Cgroup(tuple(dict.fromkeys(folders)))
+            if found.processes() == [pid]:
+                return found
+    return None
+
+
+def explain_missing_cgroups() -> str:
+    """Explain why machines have no limits together here; "" where they have."""
+    return "" if _find_cgroup_parents() else "this user may make no cgroups (memory, pids)"
+
+
+@functools.cache
+def _find_cgroup_parents() -> tuple[int, list[Path]] | None:
+    """The version of cgroups, and where groups can be made, tried for real."""
+    for version, parents in _list_cgroup_folders("self"):
+        if all(_can_create_cgroup(parent, version) for parent in parents):
+            return version, parents
+    return None
+
+
+def _list_cgroup_folders(process: int | str) -> list[tuple[int, list[Path]]]:
+    """The groups of a process by version: one of version 2, one for each controller of version 1."""
+    own = dict(line.split(":", 2)[1:] for line in Path(f"/proc/{process}/cgroup").read_text().splitlines())
+    return [(2, [_ROOT / own.get("", "/").lstrip("/")]), (1, [_v1_folder(own, one) for one in _CONTROLLERS])]
+
+
+def _v1_folder(own: dict[str, str], controller: str) -> Path:
+    return next(
+        (_ROOT / controller / path.lstrip("/") for names, path in own.items() if controller in names.split(",")),
+        _ROOT / controller,
+    )
+
+
+def _can_create_cgroup(parent: Path, version: int) -> bool:
+    tried = parent / f"flywheel-tried-{os.getpid()}-{secrets.token_hex(4)}"
+    if version == 2:
+        with contextlib.suppress(OSError):
+            (parent / "cgroup.subtree_control").write_text("+memory +pids +cpu")
+    try:
+        tried.mkdir()
+    except OSError:
+        return False
+    wanted = ("memory.max", "pids.max") if version == 2 else ()
+    found = all((tried / name).exists() for name in wanted)
+    tried.rmdir()
+    return found
+
+
+def _write_limits(folder: Path, values: dict[str, object]) -> None:
+    """Those that this kernel and this controller have."""
+    for name, value in values.items():
+        if (folder / name).exists():
+            with contextlib.suppress(OSError) if "sw" in name or "oom" in name else contextlib.nullcontext():
+                (folder / name).write_text(str(value))
 
 
 # The handshake: the only thing that a machine's server sends unasked is its home folder, open.
@@ -58,16 +194,10 @@ async def receive_home_descriptor(ours: socket.socket) -> int | None:
 # Bubblewrap: a machine is a child of this process, with cgroups where this user may make them.
 
 
-def diagnose_bubblewrap() -> tuple[str, str]:
-    """Say why no machine can start, and how to fix it; both "" where one can."""
-    why = isolation.explain_missing_bwrap()
-    return (why, "apt-get install bubblewrap") if why else ("", "")
-
-
 class BubblewrapProcess:
     """Hold a machine under bubblewrap. process: bubblewrap's, which ends with all in it, or with this process."""
 
-    def __init__(self, process: asyncio.subprocess.Process, group: cgroups.Cgroup | None, ours: socket.socket) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, group: Cgroup | None, ours: socket.socket) -> None:
         self.process, self._group, self._ours = process, group, ours
 
     @classmethod
@@ -76,7 +206,7 @@ class BubblewrapProcess:
     ) -> BubblewrapProcess:
         """Start a machine. folder: its own, on this machine. listening: socket that its server answers at. Raises
         OSError."""
-        group = cgroups.create_cgroup(chosen.memory_mb, chosen.processes, chosen.cores)
+        group = create_cgroup(chosen.memory_mb, chosen.processes, chosen.cores)
         (ours, theirs), rules = socket.socketpair(), bwrap.open_seccomp_program()
         try:
             descriptors = (listening.fileno(), theirs.fileno(), rules)
@@ -135,18 +265,13 @@ EMPTY_IMAGE = "localhost/flywheel-empty:1"  # our own image: empty folders, at w
 _IMAGE_FOLDERS = ("dev", "etc", "home", "opt", "proc", "run", "sys", "tmp", "var")
 _OLDEST_PYTHON = (3, 9)  # the Python that the guest starts under
 _ENGINE_S = 60.0
-_FIRST_USER_ID, _N_USER_IDS = (
-    0x70000000,
-    65536,
-)  # podman numbers a machine's users from there: none of them is one of this machine's
+# Podman numbers a machine's users from there: none of them is one of this machine's.
+_FIRST_USER_ID, _N_USER_IDS = 0x70000000, 65536
 _USER_ID = 1000
-_MAX_PROCESSES = (
-    32768  # of one user on all machines: podman may give no more, where it has not the rights of a full root
-)
-_SYS_FOLDER, _PRESSURE_FOLDER = (
-    "/sys",
-    "/proc/pressure",
-)  # the latter every user may write, and docker has no words for it
+# Of one user on all machines: podman may give no more, where it has not the rights of a full root.
+_MAX_PROCESSES = 32768
+# The latter every user may write, and docker has no words for it.
+_SYS_FOLDER, _PRESSURE_FOLDER = "/sys", "/proc/pressure"
 _PROXY_VARIABLES = ("http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "all_proxy")  # engines pass them on
 
 
@@ -162,8 +287,7 @@ def diagnose_container_engine(engine: str, image: str) -> tuple[str, str]:
         return f"{engine} does not work here: {why}", f"see that `{engine} ps` works for this user"
     if why := _run_engine([engine, "image", "inspect", image or EMPTY_IMAGE]):
         if image:
-            fix = f"{engine} pull {image}, or build it: no run pulls one"
-            return f"{engine} has no image {image}: {why}", fix
+            return f"{engine} has no image {image}: {why}", f"{engine} pull {image}, or build it: no run pulls one"
         if why := _run_engine([engine, "import", "-", EMPTY_IMAGE], _empty_image()):
             return f"{engine} imports no image: {why}", f"see that `{engine} import` works for this user"
     with tempfile.TemporaryDirectory(prefix="flywheel-machine-") as folder:
@@ -174,35 +298,21 @@ def diagnose_container_engine(engine: str, image: str) -> tuple[str, str]:
     return "", ""
 
 
-def build_container_command(
-    engine: str, name: str, image: str, limits: Sequence[str], home_bytes: int, readable: Sequence[Path], folder: Path
-) -> list[str]:
+def build_container_command(chosen: MachineSettings, name: str, readable: Sequence[Path], folder: Path) -> list[str]:
     """Build the command that starts a machine.
 
-    name: of the container. limits: as `build_limit_options` gives them. readable: more paths of this machine that it
-    sees. folder: the machine's own, on this machine.
+    name: of the container. readable: more paths of this machine that it sees. folder: the machine's own, on this
+    machine.
     """
-    words = [*_isolation_options(engine, folder), "--name", name, *limits]
+    engine, image, memory = chosen.walls, chosen.image, f"{chosen.memory_mb}m"
+    words = [*_isolation_options(engine, folder), "--name", name, "--memory", memory, "--memory-swap", memory]
+    words += ["--pids-limit", str(chosen.processes), "--cpus", f"{chosen.cores:g}"]
     for place in (*bwrap.TMPFS_FOLDERS, bwrap.MACHINE_HOME):
-        words += _tmpfs_options(engine, place, home_bytes)
-    words += [
-        *_volume_options(image, readable),
-        "--volume",
-        f"{folder / bwrap.SERVED_FOLDER}:/run/{bwrap.SERVED_FOLDER}:ro",
-    ]
+        words += _tmpfs_options(engine, place, chosen.home_mb * 2**20)
+    served = f"{folder / bwrap.SERVED_FOLDER}:/run/{bwrap.SERVED_FOLDER}:ro"
+    words += [*_volume_options(image, readable), "--volume", served]
     words += ["--workdir", bwrap.MACHINE_HOME, *_python_options(image), bwrap.SERVER_IN_MACHINE]
     return [*words, "--hello", f"/run/{bwrap.SERVED_FOLDER}/{HANDSHAKE_SOCKET}"]
-
-
-def build_limit_options(memory_mb: int, processes: int, cores: float) -> list[str]:
-    """Build the engine's options that limit memory (MB), processes and cores."""
-    memory = f"{memory_mb}m"
-    return ["--memory", memory, "--memory-swap", memory, "--pids-limit", str(processes), "--cpus", f"{cores:g}"]
-
-
-def build_remove_command(engine: str, name: str) -> list[str]:
-    """Build the command that removes the container called `name`."""
-    return [engine, "rm", "--force", name]
 
 
 def _isolation_options(engine: str, folder: Path) -> list[str]:
@@ -236,10 +346,8 @@ def _user_options(engine: str) -> list[str]:
 def _tmpfs_options(engine: str, place: str, size_bytes: int) -> list[str]:
     """A place in memory, to be written by the user alone."""
     if engine == "podman":
-        return [
-            "--mount",
-            f"type=tmpfs,destination={place},tmpfs-size={size_bytes},tmpfs-mode=0700,chown=true,notmpcopyup",
-        ]
+        options = f"tmpfs-size={size_bytes},tmpfs-mode=0700,chown=true,notmpcopyup"
+        return ["--mount", f"type=tmpfs,destination={place},{options}"]
     user, group = _user_options(engine)[1].split(":")
     return ["--tmpfs", f"{place}:rw,exec,nosuid,nodev,size={size_bytes},mode=0700,uid={user},gid={group}"]
 
@@ -256,11 +364,8 @@ def _volume_options(image: str, readable: Sequence[Path]) -> list[str]:
 def _python_options(image: str) -> list[str]:
     """Python, in the image."""
     python = Path(os.path.realpath(sys.executable))
-    variables = {
-        **bwrap.build_machine_environment(*([] if image else [python.parent])),
-        **dict.fromkeys(_PROXY_VARIABLES, ""),
-    }
-    variables |= {name.upper(): value for name, value in variables.items() if name in _PROXY_VARIABLES}
+    variables = bwrap.build_machine_environment(*([] if image else [python.parent]))
+    variables |= dict.fromkeys((*_PROXY_VARIABLES, *map(str.upper, _PROXY_VARIABLES)), "")
     words = [word for name, value in variables.items() for word in ("--env", f"{name}={value}")]
     return [*words, "--entrypoint", "python3" if image else str(python), image or EMPTY_IMAGE, "-I"]
 
@@ -271,9 +376,9 @@ def _run_engine(words: Sequence[str], given: bytes = b"") -> str:
         done = subprocess.run(words, input=given, capture_output=True, timeout=_ENGINE_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
-    return (
-        last_line(done.stderr.decode("utf-8", "replace")) or f"exit status {done.returncode}" if done.returncode else ""
-    )
+    if not done.returncode:
+        return ""
+    return last_line(done.stderr.decode("utf-8", "replace")) or f"exit status {done.returncode}"
 
 
 def _empty_image() -> bytes:
@@ -306,15 +411,14 @@ class ContainerProcess:
         handed there."""
         self.process, self._named, self._hello, self._hands = process, named, hello, hands
         self._ours: socket.socket | None = None
-        self._group: cgroups.Cgroup | None = None
+        self._group: Cgroup | None = None
         self._guest = self._held = -1
 
     @classmethod
     async def begin(
         cls, chosen: MachineSettings, readable: Sequence[Path], folder: Path, listening: socket.socket
     ) -> ContainerProcess:
-        """Start a machine. folder: its own, on this machine. listening: socket that its server answers at. Raises
-        OSError."""
+        """Start a machine, as `BubblewrapProcess.begin`."""
         hello, hands = socket.socket(socket.AF_UNIX), listening.dup()
         path = folder / bwrap.SERVED_FOLDER / HANDSHAKE_SOCKET
         try:
@@ -322,10 +426,7 @@ class ContainerProcess:
             path.chmod(0o666)  # the user in there is another one
             hello.listen(1)
             name = f"flywheel-{os.getpid()}-{secrets.token_hex(4)}"
-            most = build_limit_options(chosen.memory_mb, chosen.processes, chosen.cores)
-            words = build_container_command(
-                chosen.walls, name, chosen.image, most, chosen.home_mb * 2**20, readable, folder
-            )
+            words = build_container_command(chosen, name, readable, folder)
             process = await asyncio.create_subprocess_exec(
                 *words, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL,
                 stderr=asyncio.subprocess.PIPE, start_new_session=True, limit=2**16,
@@ -346,7 +447,7 @@ class ContainerProcess:
             return None
         self._guest = struct.unpack("iII", self._ours.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
         self._held = os.pidfd_open(self._guest)
-        self._group = cgroups.find_own_cgroup(self._guest)
+        self._group = find_own_cgroup(self._guest)
         await self._limit()
         socket.send_fds(self._ours, [b"listen"], [self._hands.fileno()])
         self._hands.close()
@@ -366,7 +467,7 @@ class ContainerProcess:
 
     @property
     def memory(self) -> int:
-        """Bytes of memory in use; 0 where the container's cgroup is not visible."""
+        """Bytes in use; 0 where the container's cgroup is not visible."""
         return self._group.memory if self._group else 0
 
     async def close(self) -> None:
@@ -420,7 +521,8 @@ class ContainerProcess:
 
     async def _removed(self) -> None:
         quiet = dict.fromkeys(("stdin", "stdout", "stderr"), asyncio.subprocess.DEVNULL)
-        done = await asyncio.create_subprocess_exec(*build_remove_command(*self._named), **quiet)
+        engine, name = self._named
+        done = await asyncio.create_subprocess_exec(engine, "rm", "--force", name, **quiet)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(done.wait(), _CLEANUP_S)
 

@@ -1,4 +1,4 @@
-"""Start one isolated machine and call the computer server that runs inside it.
+"""Declare the settings of machines; start one isolated machine and call the computer server that runs inside it.
 
 It sees the system's programs, its home and nothing else of this machine; it has no network but its own loopback. The
 guest is its first process, which the others can neither end nor look into; its socket is handed to it open, so there is
@@ -22,9 +22,11 @@ import httpx
 from pydantic import Field, model_validator
 
 from flywheel.config.settings import SettingsBlock
+from flywheel.envs import isolation
 from flywheel.envs.computer import bwrap, home, launcher
 from flywheel.envs.computer.home import MachineHome
 from flywheel.envs.computer.launcher import BubblewrapProcess, ContainerProcess
+from flywheel.envs.registry import BackendSettings
 from flywheel.utils.errors import EnvError, EnvTimeout
 
 log = logging.getLogger(__name__)
@@ -62,11 +64,48 @@ class MachineSettings(SettingsBlock):
 
     def missing(self) -> tuple[str, str]:
         """Why no machine starts here, and how to mend it; empty where one does. The first time it is tried for real."""
-        return (
-            launcher.diagnose_bubblewrap()
-            if self.walls == "bubblewrap"
-            else launcher.diagnose_container_engine(self.walls, self.image)
-        )
+        if self.walls != "bubblewrap":
+            return launcher.diagnose_container_engine(self.walls, self.image)
+        why = isolation.explain_missing_bwrap()
+        return (why, "apt-get install bubblewrap") if why else ("", "")
+
+
+class TerminalSettings(BackendSettings):
+    """Machines with a shell, Python and files, each apart from this machine and from all others."""
+
+    timeout_s: float = Field(20.0, gt=0)
+    """Seconds until a reset or a step must be done."""
+    machine: MachineSettings = MachineSettings()
+    """What each of them may use."""
+    warm: int = Field(1, ge=0, le=64)
+    """Machines that have started and wait for a task; about 30 MB each, as much again with a screen."""
+    run_s: float = Field(10.0, gt=0, le=3600)
+    """Seconds that a step waits for a command, which goes on then, or for Python code, which is interrupted. Below
+    `timeout_s` by five seconds at least."""
+    result_bytes: int = Field(16_384, ge=256, le=2**24)
+    """Bytes that a function returns at most; of more the middle is left out, and a line says so."""
+    tools_characters: int = Field(1000, ge=100)
+    """Characters in which each observation tells of a task's MCP tools; of more than fit their names."""
+    tools_idle_s: float = Field(120.0, gt=0)
+    """Seconds after which the session with an MCP server ends that nothing is asked of; the next call begins anew."""
+    wait_ms: float = Field(300.0, ge=0, le=60_000)
+    """Milliseconds that the action `wait` waits, where it waits for no command."""
+
+
+class ComputerSettings(TerminalSettings):
+    """The same with a screen: an X server, a window manager and a task's applications."""
+
+    machine: MachineSettings = MachineSettings(memory_mb=1536, home_mb=128, processes=512)  # a browser's
+    """What each of them may use."""
+
+    width: int = Field(800, ge=320, le=4096)
+    """Of the screen, in pixels."""
+    height: int = Field(600, ge=240, le=4096)
+    """Of the screen, in pixels."""
+    after_ms: float = Field(30.0, ge=0, le=10_000)
+    """Milliseconds that a step waits at least, until its programs are at rest and the picture is taken."""
+    within_ms: float = Field(2000.0, ge=0, le=60_000)
+    """Milliseconds after which the picture is taken of a screen that goes on moving."""
 
 
 class Machine:
@@ -109,28 +148,23 @@ class Machine:
             async with asyncio.timeout(chosen.start_s):
                 made.home = MachineHome(await _receive_home(begun))
                 await made.request("GET", "/health")  # the connection is there when somebody wants it
-        except TimeoutError:
+        except BaseException as error:
             await made.close()
-            raise EnvTimeout(f"a machine was not ready in {chosen.start_s:g} s", where="computer") from None
-        except BaseException:
-            await made.close()
+            if isinstance(error, TimeoutError):
+                raise EnvTimeout(f"a machine was not ready in {chosen.start_s:g} s", where="computer") from None
             raise
         made._heard = asyncio.create_task(_log_stderr(begun.process))
         return made
 
     async def call(self, path: str, body: Mapping[str, Any], wait_s: float = 0.0) -> dict[str, Any]:
-        """POST to the guest; its JSON. wait_s: what the call waits for by itself.
-
-        Raises EnvError where the guest is gone or refuses, EnvTimeout where it does not answer.
-        """
-        raw = await self.request("POST", path, wait_s, content=json.dumps(body))
-        return json.loads(raw)
+        """POST to the guest; its JSON. wait_s: what the call waits for by itself. Raises as `request`."""
+        return json.loads(await self.request("POST", path, wait_s, content=json.dumps(body)))
 
     async def request(self, method: str, path: str, wait_s: float = 0.0, **given: Any) -> bytes:
         """Send a request to the machine's server and return the answer's body.
 
-        Raises MachineRefused for what the server refuses, which programs in there may have caused, EnvError and
-        EnvTimeout as `call`.
+        Raises MachineRefused for what the server refuses, which programs in there may have caused, EnvError where it is
+        gone, EnvTimeout where it does not answer.
         """
         try:
             async with asyncio.timeout(wait_s + _GRACE_S):
@@ -162,14 +196,12 @@ class Machine:
                 if head.split(b" ", 2)[1] != b"101":
                     length = next(int(line[15:]) for line in head.split(b"\r\n") if line.startswith(b"Content-Length:"))
                     raise MachineRefused(_refusal_reason(await reader.readexactly(min(length, 2**16))), where=path)
-        except TimeoutError:
+        except BaseException as error:
             writer.close()
-            raise EnvTimeout("the machine did not answer", where=path) from None
-        except (OSError, EOFError) as error:
-            writer.close()
-            raise EnvError(f"the machine is gone: {error}", where=path) from None
-        except BaseException:
-            writer.close()
+            if isinstance(error, TimeoutError):
+                raise EnvTimeout("the machine did not answer", where=path) from None
+            if isinstance(error, OSError | EOFError):
+                raise EnvError(f"the machine is gone: {error}", where=path) from None
             raise
         return reader, writer
 

@@ -20,9 +20,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from forwarding import relay_until_either_ends
+from forwarding import relay_connections
 from screen import ScreenAccess
-from server import ApiRequest, ConnectionTakeover, RequestRefused, Routes
+from server import ApiRequest, ConnectionTakeover, RequestRefused, Routes, is_command
 
 _CONFIG = Path(__file__).resolve().parent / "config"
 _SERVER, _MANAGER = "Xvnc", "openbox"
@@ -88,7 +88,7 @@ class DesktopSession:
             there.connect(self._vnc)
         except OSError as error:
             raise RequestRefused(f"there is no desktop to be seen: {error}", 503) from None
-        return ConnectionTakeover(lambda here: relay_until_either_ends(here, there))
+        return ConnectionTakeover(lambda here: relay_connections(here, there, until_both_end=False))
 
     # -- inside -------------------------------------------------------------------------------------------------------
     def _serve(self, width: int, height: int, until: float) -> str:
@@ -117,8 +117,7 @@ class DesktopSession:
         for words in apps:
             before = len(self._screen.hands.windows())
             self._run(words)
-            opened = self._opened(before)
-            _wait_until(opened, until, f"{words[0]} shows no window")
+            _wait_until(self._opened(before), until, f"{words[0]} shows no window")
             _holds_in_time(self._focused, min(until, time.monotonic() + _FOCUS_S))  # keys that come before go nowhere
             self._screen.rest(min(until, time.monotonic() + _REST_S))  # a busy machine begins its shell late
 
@@ -160,13 +159,9 @@ def desktop_routes(screen: ScreenAccess, home: Path, environment: dict[str, str]
 
 def _commands(request: ApiRequest, name: str) -> list[list[str]]:
     commands = request.json().get(name, [])
-    if not isinstance(commands, list) or not all(_is_command(words) for words in commands):
+    if not isinstance(commands, list) or not all(map(is_command, commands)):
         raise RequestRefused(f"{name} is not a list of commands, each a list of words")
     return commands
-
-
-def _is_command(words: object) -> bool:
-    return isinstance(words, list) and bool(words) and all(isinstance(word, str) for word in words)
 
 
 def _wait_until(holds: Callable[[], bool], until: float, otherwise: str) -> None:

@@ -12,27 +12,29 @@ import subprocess
 import threading
 import time
 
-from server import ApiRequest, ConnectionTakeover, RequestRefused, Routes
-
-# Relaying bytes: to a port of this machine, and to the input and output of a program that is started for it.
+from server import ApiRequest, ConnectionTakeover, RequestRefused, Routes, is_command
 
 _CHUNK = 2**16
 _CONNECT_S = 5.0
+_LONGEST_S, _MAX_BODY_BYTES = 10.0, 2**20  # of an answer of a service
 
 
-def stream_routes(folder: str, environment: dict[str, str]) -> Routes:
+def forwarding_routes(folder: str, environment: dict[str, str]) -> Routes:
+    """Relay to a port of this machine, and to the input and output of a program that is started for it; ask a service
+    of this machine; let a port lead to a unix socket, at which a service from outside is mounted."""
+
     def port(request: ApiRequest) -> ConnectionTakeover:
-        number = int(request.number("port", 1, 65535, 0))
+        number = _port_number(request)
         try:
             there = socket.create_connection(("127.0.0.1", number), _CONNECT_S)
         except OSError as error:
             raise RequestRefused(f"nothing answers at port {number}: {error}", 502) from None
         there.settimeout(None)
-        return ConnectionTakeover(lambda here: relay_until_both_end(here, there))
+        return ConnectionTakeover(lambda here: relay_connections(here, there, until_both_end=True))
 
     def program(request: ApiRequest) -> ConnectionTakeover:
         words = request.json().get("command")
-        if not isinstance(words, list) or not words or not all(isinstance(word, str) for word in words):
+        if not is_command(words):
             raise RequestRefused("command is not a list of words")
         try:
             process = subprocess.Popen(
@@ -43,16 +45,50 @@ def stream_routes(folder: str, environment: dict[str, str]) -> Routes:
             raise RequestRefused(f"{words[0]} does not start: {error.strerror}") from None
         return ConnectionTakeover(lambda here: _relay_program(here, process))
 
-    return {("POST", "/port"): port, ("POST", "/program"): program}
+    def get(request: ApiRequest) -> dict:
+        number, path = _port_number(request), request.text("path")
+        if not path.startswith("/") or not path.isascii() or not path.isprintable() or " " in path:
+            raise RequestRefused("path is not the path of an address")
+        limit = int(request.number("limit", 1, _MAX_BODY_BYTES, _CHUNK))
+        return {"body": _get_body(number, path, request.number("wait_s", 0, _LONGEST_S, 1.0), limit)}
+
+    def forward(request: ApiRequest) -> dict:
+        number, path = _port_number(request), request.text("path")
+        try:
+            listening = socket.create_server(("127.0.0.1", number), backlog=64)
+        except OSError as error:
+            raise RequestRefused(f"port {number} cannot be had: {error.strerror}", 409) from None
+        threading.Thread(target=_accept_connections, args=(listening, path), daemon=True).start()
+        return {}
+
+    return {
+        ("POST", "/port"): port,
+        ("POST", "/program"): program,
+        ("POST", "/port/get"): get,
+        ("POST", "/forward"): forward,
+    }
 
 
-def relay_until_both_end(here: socket.socket, there: socket.socket) -> None:
-    """Relay bytes between two connections until both directions have ended."""
+def _port_number(request: ApiRequest) -> int:
+    return int(request.number("port", 1, 65535, 0))
+
+
+def relay_connections(here: socket.socket, there: socket.socket, *, until_both_end: bool) -> None:
+    """Relay bytes between two connections until both directions have ended, or until either has."""
+
+    def copy(source: socket.socket, target: socket.socket) -> None:
+        _copy(source.recv, target)
+        if until_both_end:
+            _shut_down(target, socket.SHUT_WR)
+        else:
+            _shut_down(source, socket.SHUT_RDWR)
+            _shut_down(target, socket.SHUT_RDWR)
+
     here.settimeout(None)
     with there:
-        back = threading.Thread(target=_copy_and_shut, args=(there, here), daemon=True)
+        back = threading.Thread(target=copy, args=(there, here), daemon=True)
         back.start()
-        _copy_and_shut(here, there)
+        copy(here, there)
         back.join()
 
 
@@ -66,11 +102,9 @@ def _relay_program(here: socket.socket, process: subprocess.Popen) -> None:
 
     threading.Thread(target=back, daemon=True).start()
     os.set_blocking(process.stdin.fileno(), False)
-    try:
+    with contextlib.suppress(OSError):
         while (data := here.recv(_CHUNK)) and _feed_program(process.stdin.fileno(), data, here):
             pass
-    except OSError:
-        pass
     process.kill()
     process.wait()
 
@@ -87,29 +121,15 @@ def _feed_program(target: int, data: bytes, here: socket.socket) -> bool:
     return True
 
 
-def _copy_and_shut(source: socket.socket, target: socket.socket) -> None:
-    """Its end too."""
-    _copy(source.recv, target)
-    _shut_down(target, socket.SHUT_WR)
-
-
 def _copy(read, target: socket.socket) -> None:
-    try:
+    with contextlib.suppress(OSError):
         while data := read(_CHUNK):
             target.sendall(data)
-    except OSError:
-        pass
 
 
 def _shut_down(end: socket.socket, how: int) -> None:
     with contextlib.suppress(OSError):
         end.shutdown(how)
-
-
-# Requests to a service of this machine, within a limit of bytes and a deadline.
-
-_LONGEST_S, _MAX_BODY_BYTES = 10.0, 2**20
-_PART = 2**16
 
 
 class _ReceivedBytes:
@@ -122,17 +142,6 @@ class _ReceivedBytes:
         return io.BytesIO(self._data)
 
 
-def port_routes() -> Routes:
-    def get(request: ApiRequest) -> dict:
-        number, path = int(request.number("port", 1, 65535, 0)), request.text("path")
-        if not path.startswith("/") or not path.isascii() or not path.isprintable() or " " in path:
-            raise RequestRefused("path is not the path of an address")
-        limit = int(request.number("limit", 1, _MAX_BODY_BYTES, _PART))
-        return {"body": _get_body(number, path, request.number("wait_s", 0, _LONGEST_S, 1.0), limit)}
-
-    return {("POST", "/port/get"): get}
-
-
 def _get_body(port: int, path: str, wait_s: float, limit: int) -> str | None:
     """The body of a 200; None where there is none, or it is not whole in time or within the limit."""
     until, data = time.monotonic() + wait_s, bytearray()
@@ -141,7 +150,7 @@ def _get_body(port: int, path: str, wait_s: float, limit: int) -> str | None:
             there.sendall(f"GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n".encode())
             while len(data) <= limit:
                 there.settimeout(max(0.001, until - time.monotonic()))
-                part = there.recv(_PART)
+                part = there.recv(_CHUNK)
                 if not part:
                     break
                 data += part
@@ -155,22 +164,6 @@ def _get_body(port: int, path: str, wait_s: float, limit: int) -> str | None:
     return body.decode("utf-8", "replace") if answer.status == 200 and len(body) <= limit else None
 
 
-# Ports of this machine that lead to unix sockets, at which services from outside are mounted.
-
-
-def forward_routes() -> Routes:
-    def forward(request: ApiRequest) -> dict:
-        number, path = int(request.number("port", 1, 65535, 0)), request.text("path")
-        try:
-            listening = socket.create_server(("127.0.0.1", number), backlog=64)
-        except OSError as error:
-            raise RequestRefused(f"port {number} cannot be had: {error.strerror}", 409) from None
-        threading.Thread(target=_accept_connections, args=(listening, path), daemon=True).start()
-        return {}
-
-    return {("POST", "/forward"): forward}
-
-
 def _accept_connections(listening: socket.socket, path: str) -> None:
     while True:
         here, _ = listening.accept()
@@ -180,28 +173,4 @@ def _accept_connections(listening: socket.socket, path: str) -> None:
 def _lead_to_socket(here: socket.socket, path: str) -> None:
     with here, socket.socket(socket.AF_UNIX) as there, contextlib.suppress(OSError):
         there.connect(path)
-        relay_until_both_end(here, there)
-
-
-# Relaying a connection to the desktop's VNC server, which listens on a unix socket alone.
-
-_CHUNK = 2**16
-
-
-def relay_until_either_ends(here: socket.socket, there: socket.socket) -> None:
-    """Relay bytes between two connections until either ends."""
-    here.settimeout(None)
-    back = threading.Thread(target=_copy_until_closed, args=(there, here), daemon=True)
-    back.start()
-    _copy_until_closed(here, there)
-    back.join()
-    there.close()
-
-
-def _copy_until_closed(source: socket.socket, target: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        while data := source.recv(_CHUNK):
-            target.sendall(data)
-    for end in (source, target):
-        with contextlib.suppress(OSError):
-            end.shutdown(socket.SHUT_RDWR)
+        relay_connections(here, there, until_both_end=True)

@@ -20,7 +20,7 @@ from pathlib import Path
 from urllib.parse import parse_qsl
 
 from screen import ScreenAccess
-from server import ApiAnswer, ApiRequest, RequestRefused, Routes
+from server import ApiAnswer, ApiRequest, RequestRefused, Routes, is_command
 
 _COMMAND_S, _PYTHON_S, _SCRIPT_S = 120.0, 30.0, 100.0  # OSWorld's own limits
 _MOST_S = 3600.0
@@ -179,7 +179,7 @@ class OsworldApi:
         shell, command = bool(asked.get("shell", False)), asked.get("command", [])
         if isinstance(command, str):
             return (command, True) if shell else (self._known(shlex.split(command)), False)
-        if not isinstance(command, list) or not command or not all(isinstance(word, str) for word in command):
+        if not is_command(command):
             raise RequestRefused("command is not a text or a list of words", 500)
         return (shlex.join(command), True) if shell else (self._known(command), False)
 

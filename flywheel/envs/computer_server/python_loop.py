@@ -1,4 +1,4 @@
-"""Run a session's Python code, sent by a pipe, in one namespace. See `python_session.py`."""
+"""Run a session's Python code, sent by a pipe, in one namespace. See `sdk_routes.py`."""
 
 from __future__ import annotations
 

@@ -7,9 +7,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from server import ApiAnswer, ApiRequest, RequestRefused, Routes
+
+if TYPE_CHECKING:
+    from screenshots import ScreenGrabber
 
 # Input and screenshots, by what this machine has.
 
@@ -30,11 +33,6 @@ class InputDevice(Protocol):
     def close_window(self, number: int) -> None: ...
 
 
-class ScreenCapture(Protocol):
-    def take(self) -> bytes: ...
-    def settled(self, rest: Callable[[float], bool], after_ms: float, within_ms: float) -> bytes: ...
-
-
 class ScreenAccess:
     """Reach input and screenshots of this machine.
 
@@ -45,7 +43,7 @@ class ScreenAccess:
     def __init__(self) -> None:
         self._alone = threading.Lock()
         self._hands: InputDevice | None = None
-        self._eyes: ScreenCapture | None = None
+        self._eyes: ScreenGrabber | None = None
 
     @property
     def hands(self) -> InputDevice:
@@ -53,7 +51,7 @@ class ScreenAccess:
         return self._hands
 
     @property
-    def eyes(self) -> ScreenCapture:
+    def eyes(self) -> ScreenGrabber:
         self._find()
         return self._eyes
 
@@ -86,7 +84,7 @@ class ScreenAccess:
                 ) from None
 
 
-def _open_x11() -> tuple[InputDevice, ScreenCapture]:
+def _open_x11() -> tuple[InputDevice, ScreenGrabber]:
     name = os.environ.get("DISPLAY", "")
     if not name:
         raise RequestRefused("there is no desktop: start one (POST /desktop/start), or set DISPLAY", 503)
@@ -97,7 +95,7 @@ def _open_x11() -> tuple[InputDevice, ScreenCapture]:
     return hands, ScreenGrabber(name, hands.drawn)
 
 
-def _open_native() -> tuple[InputDevice, ScreenCapture]:
+def _open_native() -> tuple[InputDevice, ScreenGrabber]:
     from pyautogui_input import PyAutoGuiInput
     from screenshots import ScreenGrabber
 
@@ -124,7 +122,8 @@ def screen_routes(screen: ScreenAccess) -> Routes:
             raise RequestRefused(f"acts is not a list of {_MAX_ACTS} at most")
         for one in acts:
             _perform_act(screen.hands, one)
-        return _take_picture(screen, request.number("after_ms", 0, _LONGEST_MS, _AFTER_MS), _within_ms(request))
+        after_ms = request.number("after_ms", 0, _LONGEST_MS, _AFTER_MS)
+        return _take_picture(screen, after_ms, request.number("within_ms", 0, _LONGEST_MS, _WITHIN_MS))
 
     def screenshot(request: ApiRequest) -> ApiAnswer:
         try:
@@ -138,10 +137,6 @@ def screen_routes(screen: ScreenAccess) -> Routes:
         return _take_picture(screen, after_ms, _WITHIN_MS)
 
     return {("POST", "/act"): act, ("POST", "/step"): step, ("GET", "/screenshot"): screenshot}
-
-
-def _within_ms(request: ApiRequest) -> float:
-    return request.number("within_ms", 0, _LONGEST_MS, _WITHIN_MS)
 
 
 def _take_picture(screen: ScreenAccess, after_ms: float, within_ms: float) -> ApiAnswer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
 import time
 import zlib
@@ -30,7 +31,7 @@ class ScreenGrabber:
         options = {"display": display, "backend": "xlib"} if display else {}
         self._drawn = drawn
         self._thread = ThreadPoolExecutor(1)  # one picture at a time: mss works in the thread that it began in
-        with _RefuseIfGone():
+        with _refuse_if_gone():
             self._source, self._all = self._thread.submit(_open_source, options).result()
         self._picture = _PngPicture(self._all["width"], self._all["height"])
         self._stale: tuple[int, int] | None = (0, self._all["height"])  # rows that the picture has not as they are
@@ -81,7 +82,7 @@ class ScreenGrabber:
             return False
         top, bottom = max(0, self._stale[0]), min(self._all["height"], self._stale[1])
         self._stale = None if self._drawn else (0, self._all["height"])
-        with _RefuseIfGone():
+        with _refuse_if_gone():
             band = {**self._all, "top": self._all["top"] + top, "height": max(1, bottom - top)}
             return self._picture.update(top, self._source.grab(band).raw)
 
@@ -118,15 +119,13 @@ class _PngPicture:
         return self._png
 
 
-class _RefuseIfGone:
+@contextlib.contextmanager
+def _refuse_if_gone():
     """A display that is gone is an answer."""
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind, error, _) -> None:
-        if isinstance(error, ScreenShotError):
-            raise RequestRefused(f"no picture of the screen: {error}", 503) from None
+    try:
+        yield
+    except ScreenShotError as error:
+        raise RequestRefused(f"no picture of the screen: {error}", 503) from None
 
 
 def _open_source(options: dict) -> tuple:

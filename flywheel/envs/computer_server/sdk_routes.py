@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import contextlib
 import io
+import json
 import os
+import secrets
+import select
+import signal
 import stat
+import subprocess
+import sys
 import tarfile
-from dataclasses import asdict
+import threading
+import time
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import forwarding
-import snapshot
 import terminal_relay
-from python_session import PythonSession
 from server import MAX_BODY_BYTES, ApiAnswer, ApiRequest, RequestRefused, Routes
-from shell import Shell, ShellBusy, ShellIdle
+from shell import BoundedOutput, Shell, ShellBusy, strip_control_sequences
 
 # Files: read, written, listed as the machine's user. Relative paths count from the home folder.
 
@@ -109,6 +117,210 @@ def _list_folder(path: Path) -> dict:
     return {"entries": entries[:_MAX_LISTED], "more": max(0, len(entries) - _MAX_LISTED)}
 
 
+# Python lives on between calls; it begins with the first one.
+
+_LOOP_PROGRAM = Path(__file__).with_name("python_loop.py")
+_ANSWERS = {b"true\n": True, b"false\n": False}  # anything else was said by the code itself
+_START_S = 10.0
+_STOP_S = 2.0  # that code has to end in, once it is interrupted
+_CHUNK = 2**16
+
+
+@dataclass(frozen=True)
+class PythonOutput:
+    """Hold the outcome of running code.
+
+    text: what was printed, and the value of the last line. failed: by an exception, which the text tells. stopped: its
+    time was over. lost: it did not stop, so that what was computed before is gone too.
+    """
+
+    text: str
+    failed: bool = False
+    stopped: bool = False
+    lost: bool = False
+
+
+class PythonSession:
+    """One interpreter. folder, environment: of each new one."""
+
+    def __init__(self, folder: str, environment: dict[str, str]) -> None:
+        self._folder, self._environment = folder, environment
+        self._process: subprocess.Popen | None = None
+        self._alone = threading.Lock()
+
+    @property
+    def begun(self) -> bool:
+        """There is one that holds what code has left in it."""
+        return self._process is not None and self._process.poll() is None
+
+    def run(self, code: str, wait_s: float, limit: int, how: str = "code") -> PythonOutput:
+        """Run code; after wait_s it is interrupted. limit: bytes of what it prints that are kept.
+
+        how: "keep" and "bring back" put what it holds into a file, and take it from there (`code` being its path).
+        """
+        with self._alone:
+            if not self.begun:
+                self._start()
+            kept = BoundedOutput(limit)
+            message = json.dumps({"code": code, "as": how}).encode() + b"\n"
+            threading.Thread(target=self._send, args=(message,), daemon=True).start()
+            told = self._wait(kept, wait_s)
+            stopped = told is None and self._process.poll() is None
+            if stopped:
+                self._process.send_signal(signal.SIGINT)
+                told = self._wait(kept, _STOP_S)
+            lost = told is None
+            if lost:
+                self.close()
+            return PythonOutput(kept.taken(strip_control_sequences), bool(told) or lost, stopped, lost)
+
+    def close(self) -> None:
+        """End it, with what it has begun in its process group."""
+        process, self._process = self._process, None
+        if process is not None:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            for pipe in (self._asked, self._told, self._printed):
+                os.close(pipe)
+
+    def _start(self) -> None:
+        self.close()
+        theirs_in, self._asked = os.pipe()
+        self._told, theirs_out = os.pipe()
+        self._printed, printed = os.pipe()
+        words = [sys.executable, "-u", str(_LOOP_PROGRAM), str(theirs_in), str(theirs_out)]
+        try:
+            self._process = subprocess.Popen(
+                words, stdin=subprocess.DEVNULL, stdout=printed, stderr=printed, cwd=self._folder,
+                env=self._environment, pass_fds=(theirs_in, theirs_out), start_new_session=True,
+            )  # fmt: skip
+        finally:
+            for pipe in (theirs_in, theirs_out, printed):
+                os.close(pipe)
+        self._wait(BoundedOutput(0), _START_S)  # it says so when it is there
+
+    def _send(self, message: bytes) -> None:
+        try:
+            while message:
+                message = message[os.write(self._asked, message) :]
+        except OSError:
+            pass  # it has ended, which `run` sees
+
+    def _wait(self, kept: BoundedOutput, wait_s: float) -> bool | None:
+        """Tell whether the code failed; None where it has not ended by then, or its process has."""
+        until = time.monotonic() + wait_s
+        told = b""
+        while (left := until - time.monotonic()) > 0:
+            ready = select.select([self._told, self._printed], [], [], left)[0]
+            if self._printed in ready:
+                kept.add(os.read(self._printed, _CHUNK))
+            elif self._told in ready:  # after all that was printed before
+                data = os.read(self._told, _CHUNK)
+                told += data
+                if not data:
+                    self._process.wait()
+                    return None
+                if told.endswith(b"\n"):
+                    return _ANSWERS.get(told)
+        return None
+
+
+# What shell and Python hold is saved, and restored into fresh ones.
+
+_PLACE = Path("/tmp")
+_SNAPSHOT_S = 3.0
+_MAX_KEPT_BYTES = 16 * 2**20  # bytes of each
+_NAMES, _LETTERS = 50, 100  # of what is lost: names that are told, letters of each
+_KEEP = Path(__file__).with_name("keep.sh")
+
+
+def snapshot_routes(shell: Shell, python: PythonSession) -> Routes:
+    def keep(_: ApiRequest) -> dict:
+        lost: list[str] = []
+        saved = {
+            "shell": _save_shell(shell, lost) if shell.begun else None,
+            "python": _save_python(python, lost) if python.begun else None,
+        }
+        kept = {name: base64.b64encode(data).decode() for name, data in saved.items() if data is not None}
+        return {**kept, "lost": lost}
+
+    def bring_back(request: ApiRequest) -> dict:
+        lost: list[str] = []
+        if data := _decode_field(request, "shell"):
+            with _temporary_path() as path:
+                path.write_bytes(data)
+                if not shell.quietly(f". {path} >/dev/null 2>&1", _SNAPSHOT_S):
+                    lost.append("shell: it did not take in what was kept")
+        if data := _decode_field(request, "python"):
+            with _temporary_path() as path:
+                path.write_bytes(data)
+                if python.run(str(path), _SNAPSHOT_S, 0, "bring back").failed:
+                    lost.append("python: it did not take in what was kept")
+        return {"lost": lost}
+
+    return {("POST", "/keep"): keep, ("POST", "/bring_back"): bring_back}
+
+
+def _save_shell(shell: Shell, lost: list[str]) -> bytes | None:
+    """None where it is lost, which `lost` says."""
+    with _temporary_path() as path:
+        try:
+            if not shell.quietly(f'set -- {path} "$@"; . {_KEEP}; shift', _SNAPSHOT_S):
+                lost.append("shell: it did not say in time what it holds")
+                return None
+        except ShellBusy:
+            lost.append("shell: a command was running, and what the shell held is lost with it")
+            return None
+        return _read_kept(path, "shell", lost)
+
+
+def _save_python(python: PythonSession, lost: list[str]) -> bytes | None:
+    """None where it is lost, which `lost` says."""
+    with _temporary_path() as path:
+        if python.run(str(path), _SNAPSHOT_S, 0, "keep").failed:
+            lost.append("python: it did not say what it holds")
+            return None
+        data = _read_kept(path, "python", lost)
+    if data is not None:
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            names = [str(name)[:_LETTERS] for name in json.loads(data.partition(b"\n")[0])["lost"]]
+            lost += [f"python: {name}" for name in names[:_NAMES]]
+            if len(names) > _NAMES:
+                lost.append(f"python: {len(names) - _NAMES} names more")
+    return data
+
+
+def _read_kept(path: Path, what: str, lost: list[str]) -> bytes | None:
+    """What was written into a file, which others here may have put something else in the place of."""
+    with contextlib.suppress(OSError):
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with os.fdopen(file, "rb") as opened:
+            data = opened.read(_MAX_KEPT_BYTES + 1) if stat.S_ISREG(os.fstat(file).st_mode) else None
+            if data is not None and len(data) <= _MAX_KEPT_BYTES:
+                return data
+    lost.append(f"{what}: what it holds is too much to be kept ({_MAX_KEPT_BYTES} bytes at most)")
+    return None
+
+
+@contextlib.contextmanager
+def _temporary_path():
+    path = _PLACE / f".kept-{secrets.token_hex(8)}"
+    try:
+        yield path
+    finally:
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+def _decode_field(request: ApiRequest, name: str) -> bytes:
+    text = request.json().get(name, "")
+    try:
+        return base64.b64decode(text, validate=True)
+    except (TypeError, binascii.Error):
+        raise RequestRefused(f"{name} is not base64") from None
+
+
 # Routes of the SDK functions: shell, Python, files, streams, requests to services.
 
 _LONGEST_S, _WAIT_S = 3600.0, 10.0
@@ -119,18 +331,10 @@ def sdk_routes(home: Path, environment: dict[str, str]) -> Routes:
     shell, python = Shell(str(home), environment), PythonSession(str(home), environment)
 
     def run(request: ApiRequest) -> dict:
-        try:
-            return asdict(shell.run(request.text("command"), _wait_seconds(request), _output_limit(request)))
-        except ShellBusy as busy:
-            raise RequestRefused(str(busy), 409) from None
-        except ValueError as error:
-            raise RequestRefused(str(error)) from None
+        return asdict(shell.run(request.text("command"), _wait_seconds(request), _output_limit(request)))
 
     def keys(request: ApiRequest) -> dict:
-        try:
-            return asdict(shell.keys(request.text("keys"), _wait_seconds(request)))
-        except ShellIdle as idle:
-            raise RequestRefused(str(idle), 409) from None
+        return asdict(shell.keys(request.text("keys"), _wait_seconds(request)))
 
     def read(request: ApiRequest) -> dict:
         return asdict(shell.read(_wait_seconds(request)))
@@ -138,20 +342,17 @@ def sdk_routes(home: Path, environment: dict[str, str]) -> Routes:
     def code(request: ApiRequest) -> dict:
         return asdict(python.run(request.text("code"), _wait_seconds(request), _output_limit(request)))
 
-    own = {
+    return {
         ("POST", "/shell/run"): run,
         ("POST", "/shell/keys"): keys,
         ("POST", "/shell/read"): read,
         ("GET", "/shell/screen"): lambda request: {"screen": shell.look()},
         ("POST", "/python/run"): code,
+        **terminal_relay.terminal_routes(shell, str(home), environment),
+        **file_routes(home),
+        **forwarding.forwarding_routes(str(home), environment),
+        **snapshot_routes(shell, python),
     }
-    handed_on = {
-        **forwarding.stream_routes(str(home), environment),
-        **forwarding.port_routes(),
-        **forwarding.forward_routes(),
-    }
-    handed_on |= snapshot.snapshot_routes(shell, python)
-    return {**own, **terminal_relay.terminal_routes(shell, str(home), environment), **file_routes(home), **handed_on}
 
 
 def _wait_seconds(request: ApiRequest) -> float:

@@ -62,6 +62,11 @@ class ApiRequest:
         return value
 
 
+def is_command(words: object) -> bool:
+    """Tell whether it is a list of words, one at least."""
+    return isinstance(words, list) and bool(words) and all(isinstance(word, str) for word in words)
+
+
 @dataclass(frozen=True)
 class ApiAnswer:
     """Hold one answer. body: bytes of this kind; JSON values as JSON."""

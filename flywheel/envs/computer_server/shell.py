@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from idle import ProcessWatch
+from server import RequestRefused
 from terminal import TerminalEmulator
 
 # Bounded output: its beginning and its end.
@@ -168,12 +169,8 @@ class ShellOutput:
     folder: str = ""
 
 
-class ShellBusy(Exception):
+class ShellBusy(RequestRefused):
     """A command is still running."""
-
-
-class ShellIdle(Exception):
-    """No command is running."""
 
 
 class Shell:
@@ -191,11 +188,12 @@ class Shell:
     def run(self, command: str, wait_s: float, limit: int) -> ShellOutput:
         """Begin a command and wait for its end, or for wait_s: it goes on then.
 
-        limit: bytes of its output that are returned. Raises ShellBusy while another one runs, ValueError for one that
-        is too long.
+        limit: bytes of its output that are returned. Raises ShellBusy while another one runs, RequestRefused for one
+        that is too long.
         """
         if len(command) > _MAX_COMMAND_CHARACTERS:
-            raise ValueError(f"a command has {_MAX_COMMAND_CHARACTERS} characters at most: write a file, and run that")
+            most = _MAX_COMMAND_CHARACTERS
+            raise RequestRefused(f"a command has {most} characters at most: write a file, and run that")
         with self._alone:
             bash = self._ready()
             bash.begin(command, limit)
@@ -231,9 +229,9 @@ class Shell:
         return self._screen.text if self._bash is None else self._bash.look()
 
     def keys(self, text: str, wait_s: float) -> ShellOutput:
-        """Type into the program that is running; what it prints then. Raises ShellIdle where there is none."""
+        """Type into the program that is running; what it prints then. Raises RequestRefused where there is none."""
         if self._bash is None or not self._bash.running:
-            raise ShellIdle("no program is running that would take keys: run a command")
+            raise RequestRefused("no program is running that would take keys: run a command", 409)
         self._bash.type(text.encode("utf-8", "replace"))
         return self.read(wait_s)
 
@@ -244,7 +242,7 @@ class Shell:
 
     def _ready(self) -> _BashProcess:
         if self._bash is not None and self._bash.running:
-            raise ShellBusy("a command is still running: wait for it, or end it by C-c")
+            raise ShellBusy("a command is still running: wait for it, or end it by C-c", 409)
         if not self.begun:
             self.close()
             self._bash = _BashProcess(self._folder, self._environment, self._screen, self.tape)
@@ -306,10 +304,10 @@ class _BashProcess:
             self._draw()
             with contextlib.suppress(termios.error):  # a program that crashed may have left others
                 termios.tcsetattr(self._terminal, termios.TCSANOW, self._modes)
-            typed_in = (
-                command.rstrip("\n")[-_MAX_DRAWN_BYTES:].replace("\n", "\r\n> ") + "\r\n" if shown else "\r\x1b[K"
-            )
-            self._screen.feed(typed_in)  # a prompt that comes again stands where it stood
+            typed_in = "\r\x1b[K"  # a prompt that comes again stands where it stood
+            if shown:
+                typed_in = command.rstrip("\n")[-_MAX_DRAWN_BYTES:].replace("\n", "\r\n> ") + "\r\n"
+            self._screen.feed(typed_in)
             self._tape.add(typed_in.encode())
         message = b"%s\0%s\0" % (self._mark, command.encode())
         with contextlib.suppress(BrokenPipeError):  # the shell has just gone, which `_read` tells
@@ -326,11 +324,10 @@ class _BashProcess:
         with self._changed:
             while self._mark and (left := until - time.monotonic()) > 0:
                 self._changed.wait_for(lambda: not self._mark, min(left, _LOOK_S))
-                now = (
-                    run_times_if_waiting(self._terminal, self._process.pid)
-                    if self._mark and not self._readable()
-                    else None
-                )
+                quiet = (
+                    self._mark and not select.select([self._terminal], [], [], 0)[0]
+                )  # nothing is printed and unread
+                now = run_times_if_waiting(self._terminal, self._process.pid) if quiet else None
                 alike = alike + 1 if now is not None and now == before else 0
                 before = now
                 # One that has said nothing yet may be about to.
@@ -351,10 +348,6 @@ class _BashProcess:
     def _draw(self) -> None:
         self._screen.feed(self._decoder.decode(self._unseen))
         self._unseen.clear()
-
-    def _readable(self) -> bool:
-        """Something was printed that is not read yet."""
-        return bool(select.select([self._terminal], [], [], 0)[0])
 
     def close(self) -> None:
         if self._process.poll() is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 import threading
@@ -155,8 +156,14 @@ class X11Input:
             self._display.close()
 
     # -- inside -------------------------------------------------------------------------------------------------------
-    def _sound(self) -> _Exclusive:
-        return _Exclusive(self._alone, self.name)
+    @contextlib.contextmanager
+    def _sound(self) -> Iterator[None]:
+        """One call at a time; a server that is gone is told as such."""
+        with self._alone:
+            try:
+                yield
+            except (ConnectionClosedError, OSError) as error:
+                raise RequestRefused(f"the X server {self.name} is gone: {error}", 503) from None
 
     def _button(self, number: int, down: bool) -> None:
         with self._sound():
@@ -194,21 +201,6 @@ class X11Input:
             message = ClientMessage(window=number, client_type=self._display.get_atom(name), data=(32, words))
             self._root.send_event(message, X.SubstructureRedirectMask | X.SubstructureNotifyMask)
             self._display.sync()
-
-
-class _Exclusive:
-    """One call at a time; a server that is gone is told as such."""
-
-    def __init__(self, alone: threading.RLock, name: str) -> None:
-        self._alone, self._name = alone, name
-
-    def __enter__(self) -> None:
-        self._alone.acquire()
-
-    def __exit__(self, kind, error, _) -> None:
-        self._alone.release()
-        if isinstance(error, (ConnectionClosedError, OSError)):
-            raise RequestRefused(f"the X server {self._name} is gone: {error}", 503) from None
 
 
 class _Keyboard:

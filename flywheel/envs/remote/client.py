@@ -10,6 +10,7 @@ import logging
 import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import asdict
 from typing import Any
 
 import aiohttp
@@ -54,10 +55,9 @@ class RemoteEnvs:
             except TimeoutError:
                 if not waiting.expired():
                     raise
+                late = f"no environment in {self._settings.sandbox.acquire_timeout_s:g} s"
                 why = self._why or "the nodes do not answer"
-                raise EnvTimeout(
-                    f"no environment in {self._settings.sandbox.acquire_timeout_s:g} s: {why}", where=self._manager
-                ) from None
+                raise EnvTimeout(f"{late}: {why}", where=self._manager) from None
             yield env
 
     async def beats(self) -> None:
@@ -82,9 +82,8 @@ class RemoteEnvs:
                     async with AsyncExitStack() as held:
                         await held.enter_async_context(self._holding(lease))
                         remote = _RemoteSession(self._client, lease, limit_s)
-                        head, _ = protocol.decode_message(
-                            await remote.call("open", limit_s=self._settings.sandbox.acquire_timeout_s)
-                        )
+                        opened = await remote.call("open", limit_s=self._settings.sandbox.acquire_timeout_s)
+                        head, _ = protocol.decode_message(opened)
                         await stack.enter_async_context(held.pop_all())
                         return next((form for what, form in _ENV_CLASSES.items() if head.get(what)), _RemoteEnv)(remote)
             except RemoteUnreachable as error:
@@ -93,12 +92,10 @@ class RemoteEnvs:
 
     async def _lease(self, kind: str) -> dict[str, Any] | None:
         """Ask the manager for a lease; None where there is no place now."""
-        identity = self._identities.get(kind)
-        if identity is None:
-            identity = self._identities[kind] = protocol.hash_backend_settings(
-                registry.find_backend(kind).identity(self._settings)
-            )
-        asked = {"user": self._user, "kind": kind, "identity": identity}
+        if kind not in self._identities:
+            chosen = registry.find_backend(kind).identity(self._settings)
+            self._identities[kind] = protocol.hash_backend_settings(chosen)
+        asked = {"user": self._user, "kind": kind, "identity": self._identities[kind]}
         status, answer = await self._ask("POST", "/sessions", asked)
         if status < 400:
             return answer
@@ -132,9 +129,8 @@ class RemoteEnvs:
             ) as answer:
                 return answer.status, json.loads(await answer.read())
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-            raise RemoteUnreachable(
-                f"the manager does not answer: {error or type(error).__name__}", where=self._manager
-            ) from None
+            why = f"the manager does not answer: {error or type(error).__name__}"
+            raise RemoteUnreachable(why, where=self._manager) from None
 
 
 class RemoteUnreachable(EnvError):
@@ -180,9 +176,7 @@ class _RemoteEnv:
         self._remote = remote
 
     async def reset(self, task: Task, seed: int) -> StepResult:
-        return await self._remote.result(
-            "reset", protocol.encode_message({"task": protocol.encode_task(task), "seed": seed})
-        )
+        return await self._remote.result("reset", protocol.encode_message({"task": asdict(task), "seed": seed}))
 
     async def step(self, action: Action) -> StepResult:
         return await self._remote.result("step", actions_to_json([action]).encode())
@@ -207,10 +201,8 @@ class _RemotePartialCheckpointableEnv(_RemoteEnv):
         return await self._remote.result("restore_partial", kept)
 
 
-_ENV_CLASSES = {
-    "checkpoints": _RemoteCheckpointableEnv,
-    "keeps": _RemotePartialCheckpointableEnv,
-}  # by what a node says of its environment
+# By what a node says of its environment.
+_ENV_CLASSES = {"checkpoints": _RemoteCheckpointableEnv, "keeps": _RemotePartialCheckpointableEnv}
 
 
 def check_manager_settings(settings: Settings) -> None:
@@ -243,11 +235,8 @@ def _manager_address_and_token(settings: Settings) -> tuple[str, str]:
             raise BadInput("no cluster of a run's is open here", where="sandbox.manager: cluster", fix=fix)
     found = os.environ.get(TOKEN_VARIABLE, "")
     if not found:
-        raise BadInput(
-            f"the manager's token is not in {TOKEN_VARIABLE}",
-            where="sandbox.manager",
-            fix=f"export {TOKEN_VARIABLE}=...",
-        )
+        what, fix = f"the manager's token is not in {TOKEN_VARIABLE}", f"export {TOKEN_VARIABLE}=..."
+        raise BadInput(what, where="sandbox.manager", fix=fix)
     return address.rstrip("/"), found
 
 

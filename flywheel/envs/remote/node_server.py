@@ -74,7 +74,7 @@ class EnvNode:
             session = self.sessions.get(name) or self._begin(note)
             return web.Response(body=await session.call(call, body))
         except PermissionError as error:
-            return web.Response(status=403, body=protocol.encode_error(EnvError(str(error), where=f"node {self.name}")))
+            return self._refused(error)
         except BadInput as error:
             return web.Response(status=422, body=protocol.encode_error(error))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -82,6 +82,9 @@ class EnvNode:
             return web.Response(status=422, body=protocol.encode_error(fault))
         except Exception as error:
             return web.Response(status=500, body=protocol.encode_error(error))
+
+    def _refused(self, error: PermissionError) -> web.Response:
+        return web.Response(status=403, body=protocol.encode_error(EnvError(str(error), where=f"node {self.name}")))
 
     def _note(self, request: web.Request, session: str) -> LeaseToken:
         try:
@@ -105,7 +108,7 @@ class EnvNode:
         try:
             note = self._note(request, request.match_info["session"])
         except PermissionError as error:
-            return web.Response(status=403, body=protocol.encode_error(EnvError(str(error), where=f"node {self.name}")))
+            return self._refused(error)
         self._over[note.session] = note.until  # also one that has not begun
         await self.end([note.session])
         return web.Response(body=protocol.encode_message({}))
@@ -220,16 +223,7 @@ async def run_node(
     async with opening as (made, places), serve_application(made.application(), host, port) as own:
         empty = asyncio.Event()
         about = {"address": address or own, "places": places}
-        working = [
-            asyncio.ensure_future(send_heartbeats(made, manager, token, about, empty)),
-            asyncio.ensure_future(empty.wait()),
-        ]
         ready(about["address"])
-        try:
-            done, _ = await asyncio.wait(working, return_when=asyncio.FIRST_COMPLETED)
-            for one in done:
-                one.result()
-        finally:
-            for one in working:
-                one.cancel()
-            await asyncio.gather(*working, return_exceptions=True)
+        beating = send_heartbeats(made, manager, token, about, empty)
+        for ended in await watch.run_until_first_ends(beating, empty.wait()):
+            ended.result()

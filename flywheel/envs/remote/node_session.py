@@ -20,6 +20,8 @@ from flywheel.envs.remote import protocol
 from flywheel.envs.remote.protocol import LeaseToken
 
 log = logging.getLogger(__name__)
+# By which a client calls it.
+CALLS = ("open", "reset", "step", "checkpoint", "restore", "save_partial", "restore_partial", "close")
 _ZIP_DATE = (1980, 1, 1, 0, 0, 0)  # of the files: equal episodes give equal bytes
 
 
@@ -67,9 +69,8 @@ class EpisodeBuffer:
         may be called in another thread."""
         steps = list(self._steps)
         about = {**self._about, "left_out": self._number - len(steps), "steps": [step for step, _, _ in steps]}
-        return partial(
-            _zip_episode, about, {step["picture"]: picture for step, picture, _ in steps if picture is not None}
-        )
+        pictures = {step["picture"]: picture for step, picture, _ in steps if picture is not None}
+        return partial(_zip_episode, about, pictures)
 
 
 def _zip_episode(about: Mapping[str, Any], pictures: Mapping[str, bytes]) -> bytes:
@@ -91,9 +92,7 @@ class NodeSession:
         self.until, self.episode_buffer = note.until, EpisodeBuffer(film)
         self._over = asyncio.Event()
         self._env: asyncio.Future[Env] = asyncio.get_running_loop().create_future()
-        self._env.add_done_callback(
-            lambda future: future.cancelled() or future.exception()
-        )  # it may be asked by nobody
+        self._env.add_done_callback(lambda one: one.cancelled() or one.exception())  # it may be asked by nobody
         self.lock = asyncio.Lock()  # of the calls, and of what a person does
         self.visitor: object | None = None  # who has taken it over
         self.kind = note.kind
@@ -124,9 +123,31 @@ class NodeSession:
         """
         env = await self.env()
         async with self.lock:
-            return await CALLS[name](self, env, body)
+            match name:
+                case "open":
+                    kinds = {"checkpoints": Checkpointable, "keeps": PartialCheckpointable}
+                    return protocol.encode_message({what: isinstance(env, kind) for what, kind in kinds.items()})
+                case "reset":
+                    said, _ = protocol.decode_message(body)
+                    self.task, self.steps = Task(**said["task"]), -1
+                    self.episode_buffer.begin(self.task, said["seed"])
+                    return self._record(await env.reset(self.task, said["seed"]))
+                case "step":
+                    (action,) = actions_from_json(body.decode())
+                    return self._record(await env.step(action), action)
+                case "checkpoint":
+                    return protocol.encode_message({}, await env.checkpoint())
+                case "restore":
+                    return self._record(await env.restore(body))
+                case "save_partial":
+                    return protocol.encode_message({}, await env.save_partial())
+                case "restore_partial":
+                    return self._record(await env.restore_partial(body))
+                case _:  # close
+                    await env.close()
+                    return protocol.encode_message({})
 
-    def record_and_encode(self, result: StepResult, action: Action | None = None) -> bytes:
+    def _record(self, result: StepResult, action: Action | None = None) -> bytes:
         """Encode a result to be sent, and record it for who watches."""
         self.last_result, self.steps = result, self.steps + 1
         self.episode_buffer.add(action, result)
@@ -138,54 +159,3 @@ class NodeSession:
         if not self._env.done():
             self.life.cancel()
         await asyncio.wait([self.life])
-
-
-async def _open(_session: NodeSession, env: Env, _: bytes) -> bytes:
-    return protocol.encode_message(
-        {"checkpoints": isinstance(env, Checkpointable), "keeps": isinstance(env, PartialCheckpointable)}
-    )
-
-
-async def _reset(session: NodeSession, env: Env, body: bytes) -> bytes:
-    said, _ = protocol.decode_message(body)
-    session.task, session.steps = protocol.decode_task(said["task"]), -1
-    session.episode_buffer.begin(session.task, said["seed"])
-    return session.record_and_encode(await env.reset(session.task, said["seed"]))
-
-
-async def _step(session: NodeSession, env: Env, body: bytes) -> bytes:
-    (action,) = actions_from_json(body.decode())
-    return session.record_and_encode(await env.step(action), action)
-
-
-async def _checkpoint(_session: NodeSession, env: Env, _: bytes) -> bytes:
-    return protocol.encode_message({}, await env.checkpoint())
-
-
-async def _restore(session: NodeSession, env: Env, body: bytes) -> bytes:
-    return session.record_and_encode(await env.restore(body))
-
-
-async def _save_partial(_session: NodeSession, env: Env, _: bytes) -> bytes:
-    return protocol.encode_message({}, await env.save_partial())
-
-
-async def _restore_partial(session: NodeSession, env: Env, body: bytes) -> bytes:
-    return session.record_and_encode(await env.restore_partial(body))
-
-
-async def _close(_session: NodeSession, env: Env, _: bytes) -> bytes:
-    await env.close()
-    return protocol.encode_message({})
-
-
-CALLS = {  # by the name that a client calls them by
-    "open": _open,
-    "reset": _reset,
-    "step": _step,
-    "checkpoint": _checkpoint,
-    "restore": _restore,
-    "save_partial": _save_partial,
-    "restore_partial": _restore_partial,
-    "close": _close,
-}

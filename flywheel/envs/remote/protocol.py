@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from flywheel.envs.base import Observation, StepResult, Task
+from flywheel.envs.base import Observation, StepResult
 from flywheel.utils.errors import BadInput, EnvError, EnvTimeout
 
 _LENGTH = struct.Struct(">I")
@@ -85,16 +85,6 @@ def decode_result(data: bytes) -> StepResult:
     head, body = decode_message(data)
     seen = Observation(body if head["picture"] else None, head["width"], head["height"], head["url"], head["text"])
     return StepResult(seen, head["reward"], head["terminated"], head["truncated"], head["info"])
-
-
-def encode_task(task: Task) -> dict[str, Any]:
-    """Give a task's fields as JSON values."""
-    return asdict(task)
-
-
-def decode_task(fields: Mapping[str, Any]) -> Task:
-    """Make a task of its fields. Raises TypeError for what is none."""
-    return Task(**fields)
 
 
 def encode_error(error: Exception) -> bytes:

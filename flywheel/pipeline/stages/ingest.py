@@ -18,8 +18,9 @@ from flywheel.pipeline.artifacts import Record
 from flywheel.pipeline.stage import Stage, StageContext, StageResult
 from flywheel.recordings import selection
 from flywheel.recordings.asr.recognizer import locate_whisper_checkpoint
-from flywheel.recordings.curate import recording_fingerprint
-from flywheel.recordings.ingest import AsrWorkerPool, duplicate_review, find_duplicates, speech_bytes
+from flywheel.recordings.curate import Curation, recording_fingerprint
+from flywheel.recordings.ingest import AsrWorkerPool, find_duplicates, speech_bytes
+from flywheel.recordings.rows import review_row
 from flywheel.recordings.selection import SessionFolder
 from flywheel.recordings.session import load_session_meta
 from flywheel.store import manifest, metrics, partitions
@@ -150,7 +151,7 @@ def _without_duplicates(
     for row, reason in zip(rows, find_duplicates(recordings, known), strict=True):
         if reason:
             row |= {"status": "invalid", "error": reason}
-            reviews[row["trajectory_id"]] = duplicate_review(row["trajectory_id"], reason)
+            reviews[row["trajectory_id"]] = review_row(row["trajectory_id"], Curation((reason,)))
     return rows, [reviews[row["trajectory_id"]] for row in rows]
 
 

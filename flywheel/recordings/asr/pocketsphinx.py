@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import math
 import random
 import re
@@ -12,7 +13,6 @@ import weakref
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from ctypes import POINTER, c_char_p, c_double, c_float, c_int, c_int32, c_long, c_size_t, c_void_p
-from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
 from itertools import islice
@@ -23,6 +23,7 @@ from pocketsphinx import NGramModel, _pocketsphinx, get_model_path
 
 from flywheel.envs.screens.vocabulary import BUTTONS, COLOURS, KEYS, PEOPLE, SETTINGS, SHAPES, SYMBOLS, THINGS
 from flywheel.recordings.asr.recognizer import Transcript, Word, check_audio, check_deadline
+from flywheel.recordings.audio import SAMPLE_RATE
 from flywheel.utils.errors import BadInput
 
 # The Python binding lacks the functions that interpolate two language models. The wheel's extension module exports the
@@ -35,6 +36,8 @@ PRONUNCIATIONS = SPHINX_MODEL / "cmudict-en-us.dict"
 LANGUAGE_WEIGHT = 6.5  # the exponent of the language model's probabilities beside the sounds'; the library's default
 WORD_PENALTY = 0.65  # likewise
 _ANY_TYPE = 0  # of a language model's file: as its name says
+_FRAMES_PER_S = 100
+_VARIANT = re.compile(r"\(\d+\)$")  # "the(2)": a second pronunciation of the same word
 
 _SIGNATURES = {
     "err_set_loglevel_str": (c_char_p, c_char_p),
@@ -63,16 +66,6 @@ _SIGNATURES = {
     "ngram_model_apply_weights": (c_int, c_void_p, c_float, c_float),
     "ngram_model_set_init": (c_void_p, c_void_p, POINTER(c_void_p), POINTER(c_char_p), POINTER(c_float), c_int),
 }
-
-
-@dataclass(frozen=True)
-class SphinxSegment:
-    """One piece of the best path: a word, or silence and noise. Frames last 10 ms; posterior: 0 to 1."""
-
-    word: str
-    first_frame: int
-    last_frame: int
-    posterior: float
 
 
 class SphinxDecoder:
@@ -119,8 +112,8 @@ class SphinxDecoder:
             for model in read:  # whoever needs it holds it by itself
                 self._c.ngram_model_free(model)
 
-    def decode(self, pcm: bytes) -> list[SphinxSegment]:
-        """Decode one utterance: 16-bit samples, 16,000 a second; returns the best path.
+    def decode(self, pcm: bytes) -> tuple[Word, ...]:
+        """Decode one utterance: 16-bit samples, 16,000 a second; returns the words of the best path.
 
         It is read as a whole: the mean of the spectrum, by which microphone and room are cancelled, is that of the
         utterance, where a stream would begin with another's.
@@ -130,17 +123,19 @@ class SphinxDecoder:
         self._c.ps_start_utt(self._decoder)
         self._c.ps_process_raw(self._decoder, pcm, len(pcm) // 2, 0, 1)
         self._c.ps_end_utt(self._decoder)
-        return list(self._segments())
+        return tuple(self._words(len(pcm) // 2 / SAMPLE_RATE))
 
-    def _segments(self) -> Iterator[SphinxSegment]:
+    def _words(self, length: float) -> Iterator[Word]:
         first, last = c_int(), c_int()
         at = self._c.ps_seg_iter(self._decoder)
         while at:
-            self._c.ps_seg_frames(at, first, last)
-            posterior = self._c.logmath_exp(self._logmath, self._c.ps_seg_prob(at, None, None, None))
-            yield SphinxSegment(
-                self._c.ps_seg_word(at).decode(), first.value, last.value, min(max(posterior, 0.0), 1.0)
-            )
+            word = self._c.ps_seg_word(at).decode()
+            if not word.startswith(("<", "[")):  # silence and noise: <s>, <sil>, [NOISE]
+                self._c.ps_seg_frames(at, first, last)
+                start, end = first.value / _FRAMES_PER_S, (last.value + 1) / _FRAMES_PER_S
+                posterior = self._c.logmath_exp(self._logmath, self._c.ps_seg_prob(at, None, None, None))
+                posterior = min(max(posterior, 0.0), 1.0)
+                yield Word(_VARIANT.sub("", word), min(start, length), min(end, length), posterior)
             at = self._c.ps_seg_next(at)
 
 
@@ -177,96 +172,19 @@ DISCOUNT = 0.7  # taken from each n-gram's count for those never seen
 Sentence = Sequence[str]
 START, END = "<s>", "</s>"
 
-_FILLERS = ("um", "uh", "okay", "so", "well", "let me see", "um okay", "hmm", "and", "now", "then", "first", "next")
-_TURNS = ("no wait", "sorry", "no sorry", "i mean", "no", "wait")
-_NAMES = (*PEOPLE, "alice", "bob", "emma", "max")
-_SWITCHED = (*SETTINGS, "alerts", "night", "alarm", "wifi", "battery", "mode")
-_MORE_SHAPES = (*SHAPES, *SYMBOLS, "piece", "tile", "outline")
-_PLACES = (
-    "cart",
-    "checkout",
-    "shop",
-    "menu",
-    "page",
-    "list",
-    "home page",
-    "main page",
-    "next page",
-    "settings",
-    "look page",
-    "user page",
-)
-_FIELDS = ("field", "name field", "search box", "box", "search field", "text", "button", "link", "cart", "checkout")
-
-# Each line is a sentence about an action; words in braces are drawn.
-_PATTERNS = (
-    "i {pick} the {colour} {shape}",
-    "{pick} the {colour} {shape}",
-    "i {pick} the {colour} tile",
-    "i {pick} the {thing}",
-    "i {pick} the {colour} {thing}",
-    "here is the {colour} {thing}",
-    "{pick} the {colour} one",
-    "i {move} the {colour} {shape}",
-    "{move} the {colour} {shape} {way}",
-    "i {move} the {shape}",
-    "i {move} the {shape} to the outline",
-    "i {move} them {way}",
-    "{move} the tiles {way}",
-    "i press {way}",
-    "i press the {way} key",
-    "press {way}",
-    "i go {way}",
-    "i turn {state} {setting}",
-    "turn {state} {setting}",
-    "i turn {state} the {setting}",
-    "i click the {setting} switch",
-    "i click the {field}",
-    "i click {button}",
-    "i click add to cart",
-    "i add it to the cart",
-    "i add the {colour} {thing} to the cart",
-    "i remove the {colour} {thing}",
-    "i take out the {colour} {thing}",
-    "i open the {place}",
-    "i go to the {place}",
-    "i go back to the {place}",
-    "back to the {place}",
-    "i click the {place}",
-    "i click {place}",
-    "i type {name}",
-    "i type {colour}",
-    "i type {thing}",
-    "i type my name in the field",
-    "i set the {kind} to {value}",
-    "i click {value}",
-    "i click {colour}",
-    "i search for the {thing}",
-    "i scroll {way}",
-    "i buy the {colour} {thing}",
-    "i am done",
-    "okay done",
-    "maybe here",
-    "that is not it",
-    "where is the {thing}",
-    "i look for the {shape}",
-)
-_SLOTS: dict[str, tuple[str, ...]] = {
-    "pick": ("click", "pick", "take", "open", "select", "choose", "click", "pick", "take"),
-    "move": ("drag", "move", "push", "put", "drag", "move"),
-    "colour": tuple(COLOURS),
-    "shape": _MORE_SHAPES,
-    "thing": (*THINGS, "lamp", "mug", "hat", "shirt", "shoe", "ball", "bag", "book"),
+# What is said, each pattern a sentence about an action; words in braces are drawn, of the screens' own and of more.
+_SPEECH = json.loads(Path(__file__).with_name("sentences.json").read_text(encoding="utf-8"))
+_ON_SCREENS = {
+    "colour": COLOURS,
+    "shape": (*SHAPES, *SYMBOLS),
+    "thing": THINGS,
     "way": KEYS,
-    "state": ("on", "off"),
-    "setting": _SWITCHED,
-    "field": _FIELDS,
+    "setting": SETTINGS,
     "button": BUTTONS,
-    "place": _PLACES,
-    "name": _NAMES,
-    "kind": ("color", "text", "text size", "name", "size"),
-    "value": ("small", "normal", "large", *COLOURS),
+    "name": PEOPLE,
 }
+_SLOTS = {name: (*_ON_SCREENS.get(name, ()), *words) for name, words in _SPEECH["words"].items()}
+_SLOTS["value"] += tuple(COLOURS)
 
 
 def generate_sentences(count: int = SENTENCES, seed: int = 0) -> list[list[str]]:
@@ -280,14 +198,14 @@ def generate_sentences(count: int = SENTENCES, seed: int = 0) -> list[list[str]]
 
 def _sentence(rng: random.Random) -> list[str]:
     drawn = {name: rng.choice(words) for name, words in _SLOTS.items()}
-    words = rng.choice(_PATTERNS).format(**drawn).split()
+    words = rng.choice(_SPEECH["patterns"]).format(**drawn).split()
     if rng.random() < 0.2 and "the" in words:
         # A correction: broken off somewhere after `the`, and begun again there.
         at = words.index("the")
         other = [rng.choice(_SLOTS["colour"])] if rng.random() < 0.7 else words[at + 1 :]
-        words = [*words[: at + 1], *other, *rng.choice(_TURNS).split(), *words[at:]]
+        words = [*words[: at + 1], *other, *rng.choice(_SPEECH["turns"]).split(), *words[at:]]
     if rng.random() < 0.4:
-        words = [*rng.choice(_FILLERS).split(), *words]
+        words = [*rng.choice(_SPEECH["fillers"]).split(), *words]
     if rng.random() < 0.15 and len(words) > 4:
         cut = rng.randrange(2, len(words) - 1)  # a pause: each half is an utterance
         words = words[:cut] if rng.random() < 0.5 else words[cut:]
@@ -357,12 +275,10 @@ def _following(counts: Mapping[tuple[str, ...], int]) -> dict[tuple[str, ...], t
 # An utterance is first decoded with both language models; where the result is less likely as speech about a screen than
 # as general English, it is decoded again with the general model alone.
 
-_FRAMES_PER_S = 100
 _LOG_BASE = math.log(1.0001)  # of the probabilities that pocketsphinx gives out
 _COMMON = 3_000  # words of general English that the quick search can hear
 _SEARCH = {"maxhmmpf": 4_000, "maxwpf": 20, "fwdflat": 0}  # it follows fewer paths, and once
 _UNKNOWN = 1e-7  # probability of a word that a language model does not have
-_VARIANT = re.compile(r"\(\d+\)$")  # "the(2)": a second pronunciation of the same word
 
 
 class PocketSphinx:
@@ -389,11 +305,11 @@ class PocketSphinx:
         check_deadline(deadline, self.name)
         if not len(samples):
             return Transcript(())
-        pcm, length = (np.clip(samples, -1, 1) * 32_767).astype("<i2").tobytes(), len(samples) / rate
-        words = _words(self._interface.decoder.decode(pcm), length) if self._interface else ()
+        pcm = (np.clip(samples, -1, 1) * 32_767).astype("<i2").tobytes()
+        words = self._interface.decoder.decode(pcm) if self._interface else ()
         check_deadline(deadline, self.name)
         if not words or not self._interface or self._interface.gain([word.word for word in words]) <= 0:
-            words = _words(self._general.decode(pcm), length)
+            words = self._general.decode(pcm)
             check_deadline(deadline, self.name)
         return Transcript(words)
 
@@ -439,13 +355,3 @@ def _dictionary() -> dict[str, str]:
             word = _VARIANT.sub("", line.split(maxsplit=1)[0])
             found[word] = found.get(word, "") + line
     return found
-
-
-def _words(segments: Sequence[SphinxSegment], length: float) -> tuple[Word, ...]:
-    """Without silence and noise, which the model writes as <s>, <sil>, [NOISE]."""
-    return tuple(_word(segment, length) for segment in segments if not segment.word.startswith(("<", "[")))
-
-
-def _word(segment: SphinxSegment, length: float) -> Word:
-    start, end = segment.first_frame / _FRAMES_PER_S, (segment.last_frame + 1) / _FRAMES_PER_S
-    return Word(_VARIANT.sub("", segment.word), min(start, length), min(end, length), segment.posterior)

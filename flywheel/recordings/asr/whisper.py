@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import time
@@ -15,6 +14,7 @@ import numpy as np
 
 from flywheel.recordings.asr.recognizer import Transcript, Word, check_audio, check_deadline
 from flywheel.utils.errors import BadInput
+from flywheel.utils.files import sha256_file
 
 WINDOW_S = 30.0
 EDGE_S = 1.0  # a word that ends so near a window's end may be half a word
@@ -151,9 +151,7 @@ def find_whisper_checkpoint(model: str | Path) -> Path:
             where=path,
             fix=f"on a machine with a network: python -c \"import whisper; whisper.load_model('{model}')\"",
         )
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    if digest != address.split("/")[-2]:
+    if sha256_file(path) != address.split("/")[-2]:
         raise BadInput("the Whisper checkpoint is damaged: its sha256 differs", where=path, fix="fetch the file again")
     return path
 

@@ -281,7 +281,7 @@ async def record_session(
         seconds=seconds,
         outcome=outcome,
     )
-    write_session(folder, meta, take.events, take.screens, sound, audio.SAMPLE_RATE)
+    write_session(folder, meta, take.events, take.screens, sound)
     return {"offset_s": round(offset, 3), "utterances": take.utterances, "thoughts": take.thoughts}
 
 

@@ -77,9 +77,8 @@ def matches_rule(value: Any, rule: Mapping[str, Any]) -> bool:
     return parts == list(ref) if method == "str_list_eq" else set(parts) == set(ref)
 
 
-def find_unknown_method(rules: Any) -> str:
-    """Name the first method that is not known here; "" where all are."""
-    for rule in rules or ():
+def _unknown_method(rules: Any, _: MetricOptions) -> str:
+    for rule in (*rules.get("expect", ()), *rules.get("unexpect", ())):
         method = rule.get("method", "")
         known = method in _COMPARISONS or method in ("str_list_eq", "str_set_eq")
         if not (known or any(form.fullmatch(method) for form in (_REGEX_METHOD, _APPROX_METHOD, _RANGE_METHOD))):
@@ -181,29 +180,7 @@ def _score_equal(result: Any, rules: Any, _: MetricOptions) -> float:
     return float(result == rules["expected"])
 
 
-_EXPECTED_KEY = ("expected",)
-TEXT_METRICS: dict[str, MetricFunction] = {
-    "exact_match": MetricFunction(_score_equal, keys=_EXPECTED_KEY),
-    "compare_answer": MetricFunction(_score_equal, keys=_EXPECTED_KEY),
-    "match_in_list": MetricFunction(lambda result, rules, _: float(result in rules["expected"]), keys=_EXPECTED_KEY),
-    "is_in_list": MetricFunction(lambda result, rules, _: float(rules["expected"] in result), keys=_EXPECTED_KEY),
-    "literal_match": MetricFunction(score_literal, unable=lambda _, options: _unknown_type(options)),
-    "check_include_exclude": MetricFunction(score_include_exclude),
-    "is_extension_installed": MetricFunction(score_extension, keys=("type", "expected")),
-    "diff_text_file": MetricFunction(score_difference, EXPECTS_FILE),
-    "compare_text_file": MetricFunction(score_same_text, EXPECTS_FILE),
-    "compare_python_pure_text": MetricFunction(score_same_program, EXPECTS_FILE),
-    "compare_result_files": MetricFunction(score_same_number, EXPECTS_FILE),
-    "compare_config": MetricFunction(
-        lambda result, rules, _: float(read_text(result) == rules["expected"]), keys=_EXPECTED_KEY
-    ),
-    "file_contains": MetricFunction(score_contains, keys=_EXPECTED_KEY),
-    "check_list": MetricFunction(score_patterns),
-    "check_line_number": MetricFunction(score_clock_lines, keys=_EXPECTED_KEY),
-}
-
-
-def _unknown_type(options: MetricOptions) -> str:
+def _unknown_type(_: Any, options: MetricOptions) -> str:
     kind = options.get("type", "str")
     return "" if kind in ("str", "list") else f"the type {kind}"
 
@@ -216,7 +193,12 @@ _MISSING = object()
 
 def score_json_values(result: str, rules: Any, options: MetricOptions) -> float:
     """Score a JSON or YAML file: 1 where each expected value keeps its rule and no unexpected one does."""
-    found = _load_json_or_yaml(result, options)
+    if options.get("is_yaml"):
+        import yaml
+
+        found = yaml.safe_load(read_text(result))
+    else:
+        found = json.loads(read_text(result))
     for one in rules.get("expect", ()):
         value = _value_at(found, one["key"])
         if value is _MISSING or not matches_rule(value, one):
@@ -226,14 +208,6 @@ def score_json_values(result: str, rules: Any, options: MetricOptions) -> float:
         if matches_rule(None if value is _MISSING else value, one):
             return 0.0
     return 1.0
-
-
-def _load_json_or_yaml(path: str, options: MetricOptions) -> Any:
-    if options.get("is_yaml"):
-        import yaml
-
-        return yaml.safe_load(read_text(path))
-    return json.loads(read_text(path))
 
 
 def _value_at(value: Any, keys: list) -> Any:
@@ -291,20 +265,7 @@ def score_included_json(result: str, expected: str, _: MetricOptions) -> float:
 
     OSWorld's order: the file with what must be there comes first.
     """
-    wanted, found = json.loads(read_text(result)), json.loads(read_text(expected))
-    return float(all(key in found and found[key] == value for key, value in wanted.items()))
-
-
-JSON_METRICS: dict[str, MetricFunction] = {
-    "check_json": MetricFunction(
-        score_json_values,
-        unable=lambda rules, _: find_unknown_method([*rules.get("expect", ()), *rules.get("unexpect", ())]),
-    ),
-    "check_direct_json_object": MetricFunction(score_direct_json, keys=("expected",)),
-    "check_json_settings": MetricFunction(score_json_settings, keys=("expected",)),
-    "check_json_keybindings": MetricFunction(score_keybindings, keys=("expected",)),
-    "is_included_all_json_objects": MetricFunction(score_included_json, EXPECTS_FILE),
-}
+    return score_json_settings(expected, {"expected": json.loads(read_text(result))}, {})
 
 
 # Metrics of tables: CSV, spreadsheets, databases.
@@ -359,17 +320,12 @@ def _find_sheet(books: Any, index: str | int) -> Any:
     return books[of].worksheets[int(name)] if by == "I" else books[of][name]
 
 
-def _same_sheet_names(books: Any, _: Any) -> bool:
-    return books["R"].sheetnames == books["E"].sheetnames
-
-
 def _same_sheet_values(books: Any, one: Any) -> bool:
-    places = one.get("precision", _DECIMAL_PLACES)
+    def rounded(cell: Any) -> Any:
+        return round(cell, one.get("precision", _DECIMAL_PLACES)) if isinstance(cell, float) else cell
 
     def read(index: Any) -> list[list[Any]]:
-        rows = [
-            [_round_cell(cell, places) for cell in row] for row in _find_sheet(books, index).iter_rows(values_only=True)
-        ]
+        rows = [list(map(rounded, row)) for row in _find_sheet(books, index).iter_rows(values_only=True)]
         while rows and not any(cell is not None for cell in rows[-1]):
             rows.pop()
         width = max((n for row in rows for n, cell in enumerate(row, 1) if cell is not None), default=0)
@@ -378,31 +334,20 @@ def _same_sheet_values(books: Any, one: Any) -> bool:
     return read(one["sheet_idx0"]) == read(one["sheet_idx1"])
 
 
-def _round_cell(value: Any, places: int) -> Any:
-    return round(value, places) if isinstance(value, float) else value
-
-
 def _same_frozen_panes(books: Any, one: Any) -> bool:
-    first, second = (_find_sheet(books, one[name]).freeze_panes for name in ("sheet_idx0", "sheet_idx1"))
-    return first == second
+    return _find_sheet(books, one["sheet_idx0"]).freeze_panes == _find_sheet(books, one["sheet_idx1"]).freeze_panes
 
 
-_SHEET_RULES = {"sheet_name": _same_sheet_names, "sheet_data": _same_sheet_values, "freeze": _same_frozen_panes}
+_SHEET_RULES = {
+    "sheet_name": lambda books, _: books["R"].sheetnames == books["E"].sheetnames,
+    "sheet_data": _same_sheet_values,
+    "freeze": _same_frozen_panes,
+}
 
 
 def _unknown_rule_type(_: Any, options: MetricOptions) -> str:
     rules = options.get("rules") or [{"type": "none at all"}]
     return next((f"the rule {rule.get('type')}" for rule in rules if rule.get("type") not in _SHEET_RULES), "")
-
-
-TABLE_METRICS: dict[str, MetricFunction] = {
-    "check_csv": MetricFunction(score_csv_records),
-    "compare_csv": MetricFunction(score_same_csv, EXPECTS_FILE),
-    "compare_table": MetricFunction(
-        score_same_sheets, EXPECTS_FILE_OR_NOTHING, package="openpyxl", unable=_unknown_rule_type
-    ),
-    "run_sqlite3": MetricFunction(score_sql_query, keys=("sql",)),
-}
 
 
 # Metrics of folders and archives.
@@ -434,16 +379,42 @@ def _same_member(found: zipfile.ZipFile, wanted: zipfile.ZipFile, name: str) -> 
         return not one.read(1)
 
 
-ARCHIVE_METRICS: dict[str, MetricFunction] = {
-    "check_moved_jpgs": MetricFunction(score_moved_files, keys=("expected",)),
+# All metrics by OSWorld's names; what each compares follows OSWorld's description of it. This file imports nothing else
+# of flywheel, and what a metric needs beyond the standard library only where it is used.
+
+_EXPECTED_KEY = ("expected",)
+METRICS: dict[str, MetricFunction] = {
+    "exact_match": MetricFunction(_score_equal, keys=_EXPECTED_KEY),
+    "compare_answer": MetricFunction(_score_equal, keys=_EXPECTED_KEY),
+    "match_in_list": MetricFunction(lambda result, rules, _: float(result in rules["expected"]), keys=_EXPECTED_KEY),
+    "is_in_list": MetricFunction(lambda result, rules, _: float(rules["expected"] in result), keys=_EXPECTED_KEY),
+    "literal_match": MetricFunction(score_literal, unable=_unknown_type),
+    "check_include_exclude": MetricFunction(score_include_exclude),
+    "is_extension_installed": MetricFunction(score_extension, keys=("type", "expected")),
+    "diff_text_file": MetricFunction(score_difference, EXPECTS_FILE),
+    "compare_text_file": MetricFunction(score_same_text, EXPECTS_FILE),
+    "compare_python_pure_text": MetricFunction(score_same_program, EXPECTS_FILE),
+    "compare_result_files": MetricFunction(score_same_number, EXPECTS_FILE),
+    "compare_config": MetricFunction(
+        lambda result, rules, _: float(read_text(result) == rules["expected"]), keys=_EXPECTED_KEY
+    ),
+    "file_contains": MetricFunction(score_contains, keys=_EXPECTED_KEY),
+    "check_list": MetricFunction(score_patterns),
+    "check_line_number": MetricFunction(score_clock_lines, keys=_EXPECTED_KEY),
+    "check_json": MetricFunction(score_json_values, unable=_unknown_method),
+    "check_direct_json_object": MetricFunction(score_direct_json, keys=_EXPECTED_KEY),
+    "check_json_settings": MetricFunction(score_json_settings, keys=_EXPECTED_KEY),
+    "check_json_keybindings": MetricFunction(score_keybindings, keys=_EXPECTED_KEY),
+    "is_included_all_json_objects": MetricFunction(score_included_json, EXPECTS_FILE),
+    "check_csv": MetricFunction(score_csv_records),
+    "compare_csv": MetricFunction(score_same_csv, EXPECTS_FILE),
+    "compare_table": MetricFunction(
+        score_same_sheets, EXPECTS_FILE_OR_NOTHING, package="openpyxl", unable=_unknown_rule_type
+    ),
+    "run_sqlite3": MetricFunction(score_sql_query, keys=("sql",)),
+    "check_moved_jpgs": MetricFunction(score_moved_files, keys=_EXPECTED_KEY),
     "compare_zip_files": MetricFunction(score_same_zip, EXPECTS_FILE),
 }
-
-
-# All metrics by OSWorld's names. This file imports no other part of flywheel than this folder, and what a metric needs
-# beyond the standard library only where it is used. What each compares follows OSWorld's description of it.
-
-METRICS: dict[str, MetricFunction] = {**TEXT_METRICS, **JSON_METRICS, **TABLE_METRICS, **ARCHIVE_METRICS}
 
 
 # The program. It runs where a checker runs, and reads from standard input what was found in the machine.
@@ -460,9 +431,8 @@ def main() -> None:
     question = json.load(sys.stdin)
     scores, reasons = [], []
     for metric in question["metrics"]:
-        score, why = _judge_metric(
-            metric["func"], _resolve_value(metric["result"]), _resolve_value(metric["expected"]), metric["options"]
-        )
+        found, expected = _resolve_value(metric["result"]), _resolve_value(metric["expected"])
+        score, why = _judge_metric(metric["func"], found, expected, metric["options"])
         scores.append(score)
         reasons.append(f"{metric['func']} {score:g}" + (f" ({why})" if why else ""))
     print(json.dumps({"score": combine_scores(scores, question["conj"]), "reason": ", ".join(reasons)[:2000]}))
@@ -492,24 +462,21 @@ def _judge_metric(func: str, result: Any, expected: Any, options: dict[str, Any]
 def _resolve_value(got: dict[str, Any]) -> Any:
     """What was found: a value as it is, or something of a kind that is looked for here."""
     ((kind, what),) = got.items()
-    return {"value": lambda: what, "file": lambda: _existing_file(what), "files": lambda: _existing_files(what),
-            "tree": lambda: _folder_tree(what)}[kind]()  # fmt: skip
+    if kind == "file":
+        return _existing_file(what)
+    if kind == "files":
+        return [_existing_file(path) for path in what]
+    if kind == "tree":
+        return _folder_entry(what, _MAX_DEPTH, [_MAX_ENTRIES]) if Path(what).is_dir() else None
+    return what
 
 
 def _existing_file(path: str) -> str | None:
     return path if Path(path).is_file() and Path(path).stat().st_size <= _MAX_FILE_BYTES else None
 
 
-def _existing_files(paths: list[str]) -> list[str | None]:
-    return [_existing_file(path) for path in paths]
-
-
-def _folder_tree(path: str) -> dict[str, Any] | None:
-    """As OSWorld's server tells it."""
-    return _folder_entry(path, _MAX_DEPTH, [_MAX_ENTRIES]) if Path(path).is_dir() else None
-
-
 def _folder_entry(path: str, depth: int, left: list[int]) -> dict[str, Any]:
+    """As OSWorld's server tells it."""
     children = []
     for entry in sorted(os.scandir(path), key=lambda one: one.name):
         left[0] -= 1

@@ -79,18 +79,16 @@ class _StepRunner:
             await asyncio.sleep(_RETRY_S)
 
     async def _launch(self, said: Mapping[str, Any]) -> None:
-        await self._shows(
-            lambda: self._post("/setup/launch", {"command": self._filled(said["command"]), "shell": said["shell"]})
-        )
+        await self._shows("/setup/launch", {"command": self._filled(said["command"]), "shell": said["shell"]})
 
     async def _open(self, said: Mapping[str, Any]) -> None:
-        if not await self._shows(lambda: self._post("/setup/open_file", {"path": said["path"]})):
+        if not await self._shows("/setup/open_file", {"path": said["path"]}):
             raise MachineRefused(f"no program here opens {said['path']}")
 
-    async def _shows(self, begin: Callable[[], Awaitable[bytes]]) -> bool:
+    async def _shows(self, path: str, body: Mapping[str, Any]) -> bool:
         """Begin something, and wait until it has a window; whether it shows one. Not all that is launched does."""
         before = len((await self._desktop.state())["windows"])
-        await begin()
+        await self._post(path, body)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_WINDOW_S):
                 while len((await self._desktop.state())["windows"]) <= before:  # noqa: ASYNC110 - none of ours tells it
