@@ -30,7 +30,6 @@ from flywheel.agent.actions import (
     WriteFile,
 )
 from flywheel.agent.history import truncate_middle
-from flywheel.envs import keyboard
 from flywheel.envs.computer import desktop
 from flywheel.envs.computer.desktop import Desktop, UnsupportedAction
 from flywheel.envs.computer.machine import ComputerSettings, Machine, MachineRefused, TerminalSettings
@@ -168,12 +167,10 @@ def encode_terminal_keys(keys: Sequence[str]) -> str:
     have."""
     held, pressed = 0, []
     for name in keys:
-        found = keyboard.find_key(name)
-        if found is None:
-            raise UnsupportedAction(f"no key is called {name[:20]!r}")
-        held |= _MODIFIER_BITS.get(found.key, 0)
-        if found.key not in _MODIFIER_BITS:
-            pressed.append(found.key)
+        key = desktop.find_key_name(name)
+        held |= _MODIFIER_BITS.get(key, 0)
+        if key not in _MODIFIER_BITS:
+            pressed.append(key)
     if len(pressed) != 1:
         raise UnsupportedAction("a terminal takes one key at a time, with ctrl, alt or shift")
     key = pressed[0]

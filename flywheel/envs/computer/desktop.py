@@ -39,9 +39,8 @@ from flywheel.utils.errors import EnvError
 
 BROWSER_APP = "browser"  # how a task's `apps` call it; the next word is an address
 BROWSER_PROGRAM = "chromium"
-_BROWSER_BINARY = (
-    "/usr/lib/chromium/chromium"  # what the program's shell wrapper starts, after looking for what is not there
-)
+# What the program's shell wrapper starts, after looking for what is not there.
+_BROWSER_BINARY = "/usr/lib/chromium/chromium"
 _BROWSER_OPTIONS = (
     "--no-sandbox", "--test-type", "--no-first-run", "--no-default-browser-check", "--disable-sync",
     "--disable-background-networking", "--disable-component-update", "--disable-default-apps", "--disable-extensions",
@@ -102,15 +101,13 @@ def _drag(action: Drag, move: Callable[[Point], DesktopAct]) -> list[DesktopAct]
 def _hotkey(keys: Sequence[str]) -> list[DesktopAct]:
     if not keys:
         raise UnsupportedAction("no key is named")
-    named = [_key_name(key) for key in keys]
-    return [
-        *({"type": "key_down", "key": name} for name in named),
-        *({"type": "key_up", "key": name} for name in reversed(named)),
-    ]
+    named = [find_key_name(key) for key in keys]
+    down = [{"type": "key_down", "key": name} for name in named]
+    return [*down, *({"type": "key_up", "key": name} for name in reversed(named))]
 
 
-def _key_name(name: str) -> str:
-    """As KeyboardEvent.key names it."""
+def find_key_name(name: str) -> str:
+    """Find a key as KeyboardEvent.key names it. Raises UnsupportedAction where there is none."""
     found = keyboard.find_key(name)
     if found is None:
         raise UnsupportedAction(f"no key is called {name[:20]!r}")
@@ -134,8 +131,8 @@ _TRANSLATIONS: dict[type, Callable[[Any, Callable[[Point], DesktopAct]], list[De
         {"type": "scroll", "direction": action.direction, "notches": _SCROLL_NOTCHES},
     ],
     Hotkey: lambda action, _: _hotkey(action.keys),
-    Press: lambda action, _: [{"type": "key_down", "key": _key_name(action.key)}],
-    Release: lambda action, _: [{"type": "key_up", "key": _key_name(action.key)}],
+    Press: lambda action, _: [{"type": "key_down", "key": find_key_name(action.key)}],
+    Release: lambda action, _: [{"type": "key_up", "key": find_key_name(action.key)}],
     Type: lambda action, _: _text(action.content),
     Wait: lambda *_: [],
     Finished: lambda *_: [],

@@ -95,9 +95,11 @@ async def read_machine_state(machine: Machine, given: ComputerTaskSpec, said_don
         answers = await asyncio.gather(*(_ask_port(machine, *one) for one in given.ports.items()))
         found["ports"] = dict(zip(given.ports, answers, strict=True))
     if given.packed:
-        found["packed"] = {
-            path: await asyncio.to_thread(_read_packed_files, machine.home, path) for path in given.packed
-        }
+
+        def read_packed(path: str) -> dict[str, str] | None:
+            return read_archive(machine.home.read(path, ARCHIVE_READ_BYTES))
+
+        found["packed"] = {path: await asyncio.to_thread(read_packed, path) for path in given.packed}
     if given.probe and said_done:
         found["printed"] = [await _run_probe(machine, words) for words in given.probe]
     return found
@@ -126,10 +128,6 @@ def read_home_files(home: MachineHome, hidden: Collection[str] = ()) -> dict[str
     return found
 
 
-def _read_packed_files(home: MachineHome, path: str) -> dict[str, str] | None:
-    return read_archive(home.read(path, ARCHIVE_READ_BYTES))
-
-
 async def _run_probe(machine: Machine, words: list[str]) -> str:
     """What a command prints, which the agent may have changed: it proves what a right program alone could print. ""
     where it does not end in time."""
@@ -153,16 +151,18 @@ async def _ask_port(machine: Machine, port: str, path: str) -> str | None:
 # can be pickled, and the forms that the site got. All else is lost, and listed. The states of shell and Python are
 # bytes here, which only they themselves read again, in their machine.
 
-_HEADER_FILE = "episode.json"
-_HOME_FILE = "home.tar"
+_HEADER_FILE, _HOME_FILE = "episode.json", "home.tar"
 _ZIP_DATE = (2000, 1, 1, 0, 0, 0)
 _SNAPSHOT_S = 20.0  # for what shell and Python take for it
 _MAX_SNAPSHOT_BYTES = 2**30  # bytes of what is unpacked
 _MAX_LOST_LINES, _MAX_LINE_CHARACTERS = 100, 200  # of what is lost: as many lines, so long each
 
 
-class _SnapshotHeader(BaseModel):
-    """shell, python: base64. received: forms that the site was sent. lost: of what there had been."""
+class EpisodeSnapshot(BaseModel):
+    """Hold what was saved of an episode.
+
+    received: forms that the site was sent. shell, python: base64. lost: of what there had been. home: a tar file.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
     task: str
@@ -171,11 +171,6 @@ class _SnapshotHeader(BaseModel):
     shell: str = ""
     python: str = ""
     lost: list[str]
-
-
-class EpisodeSnapshot(_SnapshotHeader):
-    """Hold what was saved of an episode. home: a tar file."""
-
     home: bytes
 
     def packed(self) -> bytes:
@@ -194,9 +189,8 @@ class EpisodeSnapshot(_SnapshotHeader):
             with zipfile.ZipFile(io.BytesIO(data)) as archive:
                 if sum(one.file_size for one in archive.infolist()) > _MAX_SNAPSHOT_BYTES:
                     raise ValueError("too much")
-                header = _SnapshotHeader.model_validate_json(archive.read(_HEADER_FILE))
-                return cls(**header.model_dump(), home=archive.read(_HOME_FILE))
-        except (zipfile.BadZipFile, zlib.error, KeyError, ValueError, NotImplementedError, EOFError):
+                return cls(**json.loads(archive.read(_HEADER_FILE)), home=archive.read(_HOME_FILE))
+        except (zipfile.BadZipFile, zlib.error, KeyError, ValueError, TypeError, NotImplementedError, EOFError):
             raise EnvError("nothing of an episode was kept in this", where=f"{len(data)} bytes") from None
 
 
@@ -211,9 +205,9 @@ async def save_episode(computer: Computer, task: Task, steps: int) -> EpisodeSna
     lost += [f"program: {words}" for words in machine.programs()]
     lost += [f"file: {entry.path}, which is no file" for entry in machine.home.entries() if entry.kind == "other"]
     if computer.desktop is not None:
-        lost += ["windows: all; the task's applications begin anew"]
+        lost.append("windows: all; the task's applications begin anew")
     if computer.tools:
-        lost += ["tools: what their servers held in memory"]
+        lost.append("tools: what their servers held in memory")
     return EpisodeSnapshot(
         task=task.task_id,
         steps=steps,
@@ -234,8 +228,7 @@ async def restore_episode(
     if computer.site is not None:
         computer.site.received += kept.received
     await machine.restore(kept.home)
-    held = {"shell": kept.shell, "python": kept.python}
-    lost += (await machine.call("/bring_back", held, _SNAPSHOT_S))["lost"]
+    lost += (await machine.call("/bring_back", {"shell": kept.shell, "python": kept.python}, _SNAPSHOT_S))["lost"]
     try:
         done = await computer.opened()
     except MachineRefused as refused:  # what it is to show may not be there any more
@@ -400,11 +393,10 @@ class ComputerEnv:
         try:
             async with asyncio.timeout(limit_s):
                 yield
-        except TimeoutError:
+        except BaseException as error:
             self._broken = True
-            raise EnvTimeout(f"no answer to a {what} within {limit_s:g} s", where=f"task {task.task_id}") from None
-        except BaseException:
-            self._broken = True
+            if isinstance(error, TimeoutError):
+                raise EnvTimeout(f"no answer to a {what} within {limit_s:g} s", where=f"task {task.task_id}") from None
             raise
 
     def _where(self) -> str:

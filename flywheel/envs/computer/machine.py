@@ -257,13 +257,11 @@ class Machine:
         found = []
         for pid in self.processes():
             with contextlib.suppress(OSError):
-                words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-                found.append(b" ".join(words).decode("utf-8", "replace").strip())
-        return sorted(
-            text
-            for text in found
-            if text and not text.startswith(_OWN_PROGRAMS) and bwrap.SERVER_IN_MACHINE not in text
-        )
+                words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
+                text = words.decode("utf-8", "replace").strip()
+                if text and not text.startswith(_OWN_PROGRAMS) and bwrap.SERVER_IN_MACHINE not in text:
+                    found.append(text)
+        return sorted(found)
 
     def processes(self) -> list[int]:
         """Ids of what runs in it, as this machine numbers them."""

@@ -68,16 +68,15 @@ class AndroidPhone:
         """
         phone = cls(_make_client(host, port, timeout_s), serial, timeout_s)
         found = await phone._asked(phone._states)
+        where = f"{host}:{port}"
         if serial and serial not in found:
             there = f"; there are {', '.join(found)}" if found else ""
-            raise EnvError(f"no phone {serial} is connected{there}", where=f"{host}:{port}", fix=_LIST_DEVICES)
+            raise EnvError(f"no phone {serial} is connected{there}", where=where, fix=_LIST_DEVICES)
         if not found:
-            raise EnvError("no phone is connected", where=f"{host}:{port}", fix="plug one in, or start an emulator")
+            raise EnvError("no phone is connected", where=where, fix="plug one in, or start an emulator")
         if not serial and len(found) > 1:
-            raise EnvError(
-                f"{len(found)} phones are connected: {', '.join(found)}", where=f"{host}:{port}",
-                fix="name those to use in sandbox.kinds.android.serials",
-            )  # fmt: skip
+            fix = "name those to use in sandbox.kinds.android.serials"
+            raise EnvError(f"{len(found)} phones are connected: {', '.join(found)}", where=where, fix=fix)
         phone.serial = serial or next(iter(found))
         if (state := found[phone.serial]) != "device":
             why, fix = _STATES.get(state, (f"is in the state {state!r}", _LIST_DEVICES))
@@ -87,17 +86,12 @@ class AndroidPhone:
     async def shell(self, command: str) -> str:
         """Run a command and return what it printed, without the last line end. Raises EnvError where it fails, or
         the phone does."""
-
-        def call() -> Any:
-            return self._client.device(self.serial).shell2(command, timeout=self._timeout_s, v2=True)
-
-        done = await self._asked(call)
+        client, limit_s = self._client, self._timeout_s
+        done = await self._asked(lambda: client.device(self.serial).shell2(command, timeout=limit_s, v2=True))
         if done.returncode:
             reason = [*(done.stderr or done.stdout).strip().splitlines(), "nothing was said"][0]
-            raise EnvError(
-                f"`{command[:80]}` failed with code {done.returncode}: {reason[:200]}",
-                where=self.serial, fix=f"try it: adb -s {self.serial} shell",
-            )  # fmt: skip
+            what = f"`{command[:80]}` failed with code {done.returncode}: {reason[:200]}"
+            raise EnvError(what, where=self.serial, fix=f"try it: adb -s {self.serial} shell")
         return done.stdout.rstrip("\r\n")
 
     async def screen(self) -> PhoneScreenshot:
@@ -108,10 +102,9 @@ class AndroidPhone:
             picture.load()
         except (OSError, SyntaxError, ValueError) as error:
             reason = png[:80].decode("utf-8", "replace").strip() if png[:1] != b"\x89" else str(error)
-            raise EnvError(
-                f"the phone sent no whole picture: {reason or 'nothing'}", where=self.serial,
-                fix=f"try it: adb -s {self.serial} exec-out screencap -p",
-            ) from None  # fmt: skip
+            fix = f"try it: adb -s {self.serial} exec-out screencap -p"
+            what = f"the phone sent no whole picture: {reason or 'nothing'}"
+            raise EnvError(what, where=self.serial, fix=fix) from None
         return PhoneScreenshot(png, *picture.size)
 
     # -- inside -------------------------------------------------------------------------------------------------------
@@ -132,9 +125,8 @@ class AndroidPhone:
         try:
             return await asyncio.to_thread(call)
         except (AdbTimeout, TimeoutError):
-            raise EnvTimeout(
-                f"the phone did not answer within {self._timeout_s:g} s", where=where, fix=_LIST_DEVICES
-            ) from None
+            late = f"the phone did not answer within {self._timeout_s:g} s"
+            raise EnvTimeout(late, where=where, fix=_LIST_DEVICES) from None
         except ConnectionRefusedError as error:
             raise EnvError(f"no ADB server answers: {error}", where=where, fix="run `adb start-server`") from None
         except (AdbError, EOFError, OSError, ValueError, IndexError) as error:
@@ -383,7 +375,7 @@ class AndroidEnv:
             self._keyboard = await enable_adb_keyboard(phone)
             for command in task.params["reset"]:
                 await phone.shell(command)
-            await phone.shell("input keyevent 3")
+            await _press_key(phone, _HOME_KEY)
             return await self._result("", False)
 
     async def step(self, action: Action) -> StepResult:
@@ -423,12 +415,11 @@ class AndroidEnv:
         try:
             async with asyncio.timeout(self._limit_s):
                 yield
-        except TimeoutError:
+        except BaseException as error:
             self.broken = True
-            late = f"the phone did not answer a {what} within {self._limit_s:g} s"
-            raise EnvTimeout(late, where=f"task {task.task_id}") from None
-        except BaseException:
-            self.broken = True
+            if isinstance(error, TimeoutError):
+                late = f"the phone did not answer a {what} within {self._limit_s:g} s"
+                raise EnvTimeout(late, where=f"task {task.task_id}") from None
             raise
 
     def _where(self) -> str:

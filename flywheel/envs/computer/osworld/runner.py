@@ -71,7 +71,7 @@ class _StepRunner:
         until = said["until"]
         over = asyncio.get_running_loop().time() + COMMAND_TIMEOUT_S
         while True:
-            ran = json.loads(await self._post("/execute", {**asked, "wait_s": COMMAND_TIMEOUT_S}))
+            ran = await self._machine.call("/execute", {**asked, "wait_s": COMMAND_TIMEOUT_S}, COMMAND_TIMEOUT_S)
             if not until or _is_reached(until, ran):
                 return
             if asyncio.get_running_loop().time() > over:
@@ -187,7 +187,6 @@ async def _resolve_getter(computer: Computer, one: dict[str, Any]) -> dict[str, 
         return one
     asked = {"command": one["command"], "shell": one["shell"], "fresh": True, "wait_s": COMMAND_TIMEOUT_S}
     try:
-        raw = await computer.machine.request("POST", "/execute", COMMAND_TIMEOUT_S, content=json.dumps(asked))
+        return {"value": (await computer.machine.call("/execute", asked, COMMAND_TIMEOUT_S))[one["stream"]]}
     except MachineRefused:
         return {"value": None}
-    return {"value": json.loads(raw)[one["stream"]]}
