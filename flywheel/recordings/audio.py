@@ -241,9 +241,8 @@ def _wav_block(format_: bytes, path: Path) -> int:
     # The bytes a second stand there too, but tools that are widely used write them wrong (flite does).
     _, channels, rate, _, block, bits = struct.unpack("<HHIIHH", format_[:16])
     if not channels or not rate or not bits or block != channels * -(-bits // 8):
-        raise _damaged(
-            f"the audio's header contradicts itself: {channels} channels of {bits} bits, {block} bytes together", path
-        )
+        what = f"{channels} channels of {bits} bits, {block} bytes together"
+        raise _damaged(f"the audio's header contradicts itself: {what}", path)
     return block
 
 
@@ -271,11 +270,8 @@ def read_audio(path: Path) -> np.ndarray:
     try:
         with soundfile.SoundFile(path) as sound:
             if sound.samplerate < MIN_SAMPLE_RATE:
-                raise DataError(
-                    f"the audio has {sound.samplerate:,} samples a second",
-                    where=path,
-                    fix=f"record with {SAMPLE_RATE:,} or more; {MIN_SAMPLE_RATE:,} is the least",
-                )
+                fix = f"record with {SAMPLE_RATE:,} or more; {MIN_SAMPLE_RATE:,} is the least"
+                raise DataError(f"the audio has {sound.samplerate:,} samples a second", where=path, fix=fix)
             samples = _gathered(_resampled(sound, path))
     except (soundfile.SoundFileError, RuntimeError) as error:
         raise _damaged(f"the audio cannot be read: {error}", path) from None
@@ -421,11 +417,8 @@ def check_speech_level(samples: np.ndarray, where: Path) -> None:
     loud = level > _LOUD_DB
     clipped = float(np.concatenate(full)[loud].mean()) if loud.any() else 0.0
     if clipped > CLIPPED:
-        raise DataError(
-            f"the audio is clipped: {clipped:.0%} of its loud parts are at full scale",
-            where=where,
-            fix=f"lower the microphone's level and {_FIX_RECORD_AGAIN}",
-        )
+        what = f"the audio is clipped: {clipped:.0%} of its loud parts are at full scale"
+        raise DataError(what, where=where, fix=f"lower the microphone's level and {_FIX_RECORD_AGAIN}")
 
 
 def check_audio_length(length_s: float, seconds: float, sync_s: float | None, where: Path) -> None:
@@ -440,9 +433,8 @@ def check_audio_length(length_s: float, seconds: float, sync_s: float | None, wh
         return
     close = [name for name, ratio in _RATIOS.items() if abs(length_s / ratio - expected) <= tolerance * min(ratio, 1)]
     guess = f" ({close[0]}: its sample rate may be wrong)" if close else ""
-    what = "too short" if length_s < expected else "too long"
+    which = "too short" if length_s < expected else "too long"
+    what = f"the audio is {which}: it lasts {length_s:.1f} s, by the session's clock {expected:.1f} s{guess}"
     raise DataError(
-        f"the audio is {what}: it lasts {length_s:.1f} s, by the session's clock {expected:.1f} s{guess}",
-        where=where,
-        fix="copy the recording again; where it is the same there, record the session again",
+        what, where=where, fix="copy the recording again; where it is the same there, record the session again"
     )

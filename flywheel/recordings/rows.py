@@ -89,21 +89,29 @@ def session_rows(
     if any(doubtful):
         remark = f"{sum(doubtful)} of {len(texts)} utterances were hardly understood"
         found = replace(found, remarks=(*found.remarks, remark))
-    if not found.accepted:
-        trajectory = replace(trajectory, status="invalid", error="; ".join(found.faults))
-    task = task_to_row(session.task)
-    return IngestedSession(
-        session=session.meta.session,
-        trajectory=trajectory,
-        task_row=task,
-        steps=tuple(steps),
+    return replace(
+        _ingested(session.meta.session, trajectory, task_to_row(session.task), steps, found),
         thought_rows=tuple(_thoughts(identity, utterances, texts, alignment, recognizer, refined_by, doubtful)),
         event_rows=tuple(_events(session, identity)),
         image_rows=tuple(
             {name: value for name, value in vars(screen).items() if name not in ("time_s", "url")}
             for screen in images.values()
         ),
-        review_rows=(review_row(identity, found),),
+    )
+
+
+def _ingested(
+    session: str, trajectory: Trajectory, task: Row, steps: Sequence[Step], found: Curation
+) -> IngestedSession:
+    """What every recording has, invalid where curation found a fault."""
+    if not found.accepted:
+        trajectory = replace(trajectory, status="invalid", error="; ".join(found.faults))
+    return IngestedSession(
+        session,
+        trajectory,
+        task,
+        tuple(steps),
+        review_rows=(review_row(trajectory.trajectory_id, found),),
         fingerprint=recording_fingerprint(task, steps),
     )
 
@@ -130,17 +138,12 @@ def corrupt_rows(folder: Path, error: DataError, iteration: int) -> IngestedSess
     with suppress(DataError):
         task = load_session_meta(folder)[1]
     # The reason is kept for years: a path of this machine in it would mean nothing then.
-    reason = _without_path(str(error), folder)
+    reason = str(error).replace(str(folder), folder.name)
     trajectory = replace(
         _trajectory(task, folder.name, iteration), domain=UNKNOWN, status="invalid", error=reason, steps=0
     )
     review = review_row(trajectory.trajectory_id, Curation((reason,)))
     return IngestedSession(folder.name, trajectory, task_to_row(task) if task else None, review_rows=(review,))
-
-
-def _without_path(text: str, folder: Path) -> str:
-    """Paths below the session's folder as they are from the recordings folder."""
-    return text.replace(f"{folder}", folder.name)
 
 
 def _thoughts_of(session: RecordedSession, texts: Sequence[str], alignment: Alignment) -> list[str]:
@@ -298,17 +301,7 @@ def demonstration_rows(folder: Path, settings: Settings, iteration: int) -> Inge
         origin=one.origin,
         licence=one.licence,
     )
-    if not found.accepted:
-        trajectory = replace(trajectory, status="invalid", error="; ".join(found.faults))
-    return IngestedSession(
-        session=folder.name,
-        trajectory=trajectory,
-        task_row=task,
-        steps=tuple(steps),
-        image_rows=tuple(images),
-        review_rows=(review_row(identity, found),),
-        fingerprint=recording_fingerprint(task, steps),
-    )
+    return replace(_ingested(folder.name, trajectory, task, steps, found), image_rows=tuple(images))
 
 
 def _task(one: Demonstration) -> dict:
@@ -359,13 +352,10 @@ def _done(step: DemonstratedStep, grammar: Grammar) -> tuple[dict, str]:
     return action_fields(action, grammar), ""
 
 
-def _seen(step: Step, screens: set[str]) -> bool:
-    """Tell whether what was seen is there; where nothing was, what was read."""
-    return step.image_sha256 in screens if step.image_sha256 else step.observation is not None
-
-
 def _curated(one: Demonstration, steps: list[Step], screens: set[str]) -> Curation:
-    faults = [f"step {step.step} has no screen" for step in steps if not _seen(step, screens)][:1]
+    # What was seen must be there; where nothing was, what was read.
+    seen = (step.image_sha256 in screens if step.image_sha256 else step.observation is not None for step in steps)
+    faults = [f"step {step.step} has no screen" for step, there in zip(steps, seen, strict=True) if not there][:1]
     unlearnt = [step for step in steps if step.parse_error or step.misclick]
     if len(unlearnt) == len(steps):
         faults.append("no step that can be learnt")

@@ -71,9 +71,8 @@ def read_chosen_sessions(ws: Workspace, iteration: int) -> list[SessionFolder]:
     try:
         return [SessionFolder(**raw) for raw in json.loads(path.read_text(encoding="utf-8"))["sessions"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(
-            f"no list of sessions: {error}", where=ws.relative(path), fix="restore it from git, or begin the iteration"
-        ) from None
+        fix = "restore it from git, or begin the iteration"
+        raise DataError(f"no list of sessions: {error}", where=ws.relative(path), fix=fix) from None
 
 
 def check_sessions_unchanged(ws: Workspace, sessions: Iterable[SessionFolder]) -> None:
@@ -102,11 +101,8 @@ def _write(path: Path, sessions: list[SessionFolder]) -> None:
 def _as_it_is(ws: Workspace, session: SessionFolder) -> SessionFolder:
     folder = ws.resolve(session.path)
     if not folder.is_dir():
-        raise DataError(
-            "a recorded session is gone since it was chosen",
-            where=session.path,
-            fix="put it back, or choose anew with `flywheel iteration drop`",
-        )
+        fix = "put it back, or choose anew with `flywheel iteration drop`"
+        raise DataError("a recorded session is gone since it was chosen", where=session.path, fix=fix)
     now = replace(session, sha256=folder_digest(folder))
     if now != session:
         announce("ingest", f"{session.path} changed since it was chosen: it is taken as it is now")
@@ -128,9 +124,8 @@ def _choose(
     if not folder.is_dir():
         if not limit:
             return []
-        raise BadInput(
-            "no recordings folder", where=folder, fix="set recording.folder, or recording.sessions_per_iteration to 0"
-        )
+        fix = "set recording.folder, or recording.sessions_per_iteration to 0"
+        raise BadInput("no recordings folder", where=folder, fix=fix)
     taken = set(manifest.read_manifest(ws, iteration - 1).sessions) - _repaired_sessions(ws, iteration, folder)
     fresh = sorted(path for path in folder.iterdir() if path.is_dir() and path.name not in taken)
     whole = [path for path in fresh if not path.name.startswith(".")]  # an import may be going on
@@ -148,9 +143,8 @@ def _repaired_sessions(ws: Workspace, iteration: int, folder: Path) -> set[str]:
     for k in range(1, iteration):
         if not ws.partition("trajectories", k, "ingest").is_dir():
             continue
-        rows = partitions.read_partition(
-            ws, "trajectories", k, "ingest", ["trajectory_id", "task_id", "status"]
-        ).to_pylist()
+        columns = ["trajectory_id", "task_id", "status"]
+        rows = partitions.read_partition(ws, "trajectories", k, "ingest", columns).to_pylist()
         invalid = {row["trajectory_id"]: row["task_id"] for row in rows if row["status"] == "invalid"}
         for session in read_chosen_sessions(ws, k):
             names = {session_trajectory_id(k, task, session.id) for task in invalid.values()}

@@ -121,9 +121,8 @@ def _action(event: InputEvent, index: int) -> Action:
 
 def _point(event: InputEvent, index: int) -> Point:
     if event.x is None or event.y is None or not (0 <= event.x < 1 and 0 <= event.y < 1):
-        raise BadInput(
-            f"the point ({event.x}, {event.y}) of a {event.kind} is not on the screen", where=f"event {index}"
-        )
+        what = f"the point ({event.x}, {event.y}) of a {event.kind} is not on the screen"
+        raise BadInput(what, where=f"event {index}")
     return Point(event.x, event.y)
 
 
@@ -260,15 +259,12 @@ def load_session(folder: Path) -> RecordedSession:
     try:
         actions = events_to_actions(events)
     except BadInput as error:
-        raise DataError(
-            error.what, where=f"{folder / 'events.jsonl'} {error.where}", fix=error.fix or _FIX_COPY_AGAIN
-        ) from None
+        where = f"{folder / 'events.jsonl'} {error.where}"
+        raise DataError(error.what, where=where, fix=error.fix or _FIX_COPY_AGAIN) from None
     for recorded in actions:
         if recorded.screen not in screens:
-            raise _damaged(
-                f"the screen before event {recorded.events[0]} is missing (screen {recorded.screen})",
-                folder / "screens.parquet",
-            )
+            what = f"the screen before event {recorded.events[0]} is missing (screen {recorded.screen})"
+            raise _damaged(what, folder / "screens.parquet")
     samples = _samples(folder / meta.audio, meta, events)
     return RecordedSession(folder, meta, task, tuple(events), tuple(actions), screens, samples)
 
@@ -279,11 +275,8 @@ def _samples(path: Path, meta: SessionMeta, events: list[InputEvent]) -> np.ndar
     if meta.audio_sha256 and sha256_file(path) != meta.audio_sha256:
         raise _damaged("the audio is damaged: its sha256 is not that of session.json", path)
     if events[-1].time_s > meta.seconds:
-        raise DataError(
-            f"session.json does not hold: seconds is {meta.seconds}, the last event is at {events[-1].time_s}",
-            where=path.parent / "session.json",
-            fix="mend that field",
-        )
+        what = f"session.json does not hold: seconds is {meta.seconds}, the last event is at {events[-1].time_s}"
+        raise DataError(what, where=path.parent / "session.json", fix="mend that field")
     audio.check_audio_length(len(samples) / audio.SAMPLE_RATE, meta.seconds, meta.sync_s, path)
     audio.check_speech_level(samples, path)
     return samples

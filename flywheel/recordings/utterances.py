@@ -87,15 +87,12 @@ def join_broken_utterances(utterances: Iterable[Utterance]) -> list[Utterance]:
     whole: list[Utterance] = []
     for utterance in utterances:
         before = whole[-1] if whole else None
-        if before and utterance.start_s - before.end_s < LONGEST_PAUSE_S and _goes_on(before, utterance):
+        near = before is not None and utterance.start_s - before.end_s < LONGEST_PAUSE_S
+        if near and before.words[-1].word in UNFINISHED and not _begins(utterance):
             whole[-1] = Utterance(before.start_s, utterance.end_s, (*before.words, *utterance.words))
         else:
             whole.append(utterance)
     return [one for one in whole if not _HESITATIONS.issuperset(word.word for word in one.words)]
-
-
-def _goes_on(before: Utterance, after: Utterance) -> bool:
-    return before.words[-1].word in UNFINISHED and not _begins(after)
 
 
 def _begins(utterance: Utterance) -> bool:

@@ -181,9 +181,8 @@ class McpConnection:
 
     def noise(self, said: bytes) -> None:
         """Record output that is no message of MCP."""
-        self._noise = " ".join(said[: 4 * _MAX_NOISE_CHARACTERS].decode("utf-8", "replace").split())[
-            :_MAX_NOISE_CHARACTERS
-        ]
+        text = said[: 4 * _MAX_NOISE_CHARACTERS].decode("utf-8", "replace")
+        self._noise = " ".join(text.split())[:_MAX_NOISE_CHARACTERS]
 
     @property
     def about(self) -> str:
@@ -369,10 +368,8 @@ ResultT = TypeVar("Result", bound=BaseModel)
 _END_S = 1.0  # that it has to end by itself
 _CLIENT_INFO = mcp_types.Implementation(name="flywheel", version="1")
 _MAX_FAULT_CHARACTERS = 300  # characters of what a server says of its failure
-_CONNECTION_CLOSED = (
-    mcp_types.CONNECTION_CLOSED,
-    "Connection closed",
-)  # as the SDK says it; servers use the code alone as well
+# As the SDK says it; servers use the code alone as well.
+_CONNECTION_CLOSED = (mcp_types.CONNECTION_CLOSED, "Connection closed")
 
 for _name in ("mcp", "client"):  # the agent reads a server's errors: they are not ours to log with a traceback
     logging.getLogger(_name).setLevel(logging.CRITICAL)
@@ -474,7 +471,9 @@ class McpSession:
 
     def _why(self) -> Exception:
         """Why it is over."""
-        error = _first_exception(self._failure)
+        error = self._failure
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
         if isinstance(error, EnvError) and not isinstance(error, MachineRefused):
             return error
         if self.line.about or error is None:
@@ -488,13 +487,6 @@ class McpSession:
 
 def _is_closed(error: MCPError) -> bool:
     return (error.error.code, error.error.message) == _CONNECTION_CLOSED
-
-
-def _first_exception(error: BaseException | None) -> BaseException | None:
-    """The exception itself, of those that groups hold."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
 
 
 def _shorten(text: str) -> str:
@@ -514,7 +506,10 @@ class McpTools:
 
     def __init__(self, machine: Machine, given: Mapping[str, ToolServer], chosen: TerminalSettings) -> None:
         self._chosen = chosen
-        self._servers = {name: _McpServer(name, _choose_transport(machine, one), chosen) for name, one in given.items()}
+        self._servers = {}
+        for name, one in given.items():
+            way, where = (open_http_transport, one.url) if one.url else (open_stdio_transport, one.words)
+            self._servers[name] = _McpServer(name, functools.partial(way, machine, where), chosen)
 
     @classmethod
     async def start(cls, machine: Machine, given: Mapping[str, ToolServer], chosen: TerminalSettings) -> McpTools:
@@ -639,11 +634,3 @@ class _McpServer:
         if self._session is None or self._session.over:
             self._session = McpSession(self._connect, self._chosen.tools_idle_s)
         return self._session
-
-
-def _choose_transport(machine: Machine, server: ToolServer) -> OpenTransport:
-    return (
-        functools.partial(open_http_transport, machine, server.url)
-        if server.url
-        else functools.partial(open_stdio_transport, machine, server.words)
-    )

@@ -114,18 +114,16 @@ class DesktopSession:
         return f":{number}"
 
     def _launch(self, apps: list[list[str]], until: float) -> None:
+        def windows() -> list[dict]:
+            return self._screen.hands.windows()
+
         for words in apps:
-            before = len(self._screen.hands.windows())
+            before = len(windows())
             self._run(words)
-            _wait_until(self._opened(before), until, f"{words[0]} shows no window")
-            _holds_in_time(self._focused, min(until, time.monotonic() + _FOCUS_S))  # keys that come before go nowhere
+            _wait_until(lambda count=before: len(windows()) > count, until, f"{words[0]} shows no window")
+            focused_by = min(until, time.monotonic() + _FOCUS_S)  # keys that come before go nowhere
+            _holds_in_time(lambda: any(one["focused"] for one in windows()), focused_by)
             self._screen.rest(min(until, time.monotonic() + _REST_S))  # a busy machine begins its shell late
-
-    def _focused(self) -> bool:
-        return any(one["focused"] for one in self._screen.hands.windows())
-
-    def _opened(self, before: int) -> Callable[[], bool]:
-        return lambda: len(self._screen.hands.windows()) > before
 
     def _run(self, words: list[str], descriptors: tuple[int, ...] = ()) -> None:
         try:

@@ -7,7 +7,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from idle import ProcessWatch
 from server import RequestRefused
@@ -216,7 +216,9 @@ class _Keyboard:
                 if symbol:
                     self._keys.setdefault(symbol, (code, column == 1))
         modifiers = {code for row in display.get_modifier_mapping() for code in row}
-        self._spare = [code for code, row in enumerate(rows, first) if _is_spare(row) and code not in modifiers]
+        # Spare are those without a symbol, or with none but those of other devices (volume, playing, screens).
+        spare = [code for code, row in enumerate(rows, first) if all(one in _OTHER_DEVICES for one in row if one)]
+        self._spare = [code for code in spare if code not in modifiers]
         self._lent: dict[int, int] = {}  # symbol -> spare key
         self.shift = display.keysym_to_keycode(XK.XK_Shift_L)
 
@@ -258,11 +260,6 @@ class _Keyboard:
             self._display.change_keyboard_mapping(codes[0], rows)
             codes = codes[count:]
         self._display.sync()
-
-
-def _is_spare(row: Iterable[int]) -> bool:
-    """Tell whether a key has no symbol, or none but those of other devices (volume, playing, screens)."""
-    return all(symbol in _OTHER_DEVICES for symbol in row if symbol)
 
 
 def _keysym(char: str) -> int:

@@ -67,7 +67,7 @@ class AndroidPhone:
         Raises EnvError where no server answers, and where the phone is missing, offline, unauthorized, or one of many.
         """
         phone = cls(_make_client(host, port, timeout_s), serial, timeout_s)
-        found = await phone._asked(phone._states)
+        found = await phone._asked(lambda: {one.serial: one.state for one in phone._client.list()})
         where = f"{host}:{port}"
         if serial and serial not in found:
             there = f"; there are {', '.join(found)}" if found else ""
@@ -108,9 +108,6 @@ class AndroidPhone:
         return PhoneScreenshot(png, *picture.size)
 
     # -- inside -------------------------------------------------------------------------------------------------------
-    def _states(self) -> dict[str, str]:
-        return {one.serial: one.state for one in self._client.list()}
-
     def _shot(self) -> bytes:
         with self._client.device(self.serial).open_transport(timeout=self._timeout_s) as connection:
             connection.send_command("exec:screencap -p")

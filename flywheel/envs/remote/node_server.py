@@ -53,7 +53,7 @@ class EnvNode:
             [web.post("/sessions/{session}/{call}", self._called), web.delete("/sessions/{session}", self._end)]
         )
         watch.add_watch_routes(made, self.sessions, self._token)
-        made.on_shutdown.append(self._shut)
+        made.on_shutdown.append(lambda _: self.end(list(self.sessions)))
         return made
 
     async def end(self, sessions: Iterable[str]) -> None:
@@ -112,9 +112,6 @@ class EnvNode:
         self._over[note.session] = note.until  # also one that has not begun
         await self.end([note.session])
         return web.Response(body=protocol.encode_message({}))
-
-    async def _shut(self, _: web.Application) -> None:
-        await self.end(list(self.sessions))
 
 
 async def send_heartbeats(

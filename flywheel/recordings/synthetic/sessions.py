@@ -22,7 +22,7 @@ import numpy as np
 
 from flywheel.agent.actions import Action, Click, Drag, Finished, LeftDouble, Point, RightSingle, Type, Wait
 from flywheel.config import Settings, load_settings
-from flywheel.envs.base import Env, Observation, Task
+from flywheel.envs.base import Env, Task
 from flywheel.envs.browser.pool import open_browser_pool
 from flywheel.envs.suites import catalogue
 from flywheel.envs.suites.oracle import demonstrate_task, next_expert_step
@@ -245,7 +245,11 @@ async def record_session(
             thought, action, stray = "Maybe here.", Click(_empty_spot(state, rng)), -1
         else:
             thought, action = next_expert_step(task, state, number) or ("I am done.", Finished())
-        _screen(take, result.observation, shown)
+        seen = result.observation
+        digest = hashlib.sha256(seen.screenshot).hexdigest()
+        take.screens.append(
+            ScreenFrame(round(shown, 3), digest, seen.url, seen.width, seen.height, "png", seen.screenshot)
+        )
         acted = _speak_and_act(take, thought, step, clock, habits, voice, rng)
         take.thoughts.append(thought)
         events = action_to_events(action, acted, step, _label(action, state), seconds=_duration(action, rng))
@@ -305,11 +309,6 @@ def _duration(action: Action, rng: random.Random) -> float:
     if isinstance(action, Type):
         return 0.18 * len(action.content) + rng.uniform(0.2, 0.5)
     return rng.uniform(0.4, 0.9)
-
-
-def _screen(take: _SessionTake, seen: Observation, shown: float) -> None:
-    digest = hashlib.sha256(seen.screenshot).hexdigest()
-    take.screens.append(ScreenFrame(round(shown, 3), digest, seen.url, seen.width, seen.height, "png", seen.screenshot))
 
 
 def _label(action: Action, state: Mapping[str, Any]) -> str:
