@@ -10,7 +10,6 @@ import logging
 import re
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import anyio
@@ -38,28 +37,11 @@ _MAX_DESCRIPTION = 200  # characters of a tool's description in its line
 _MAX_ARGUMENTS = 300  # of its arguments there
 
 
-@dataclass(frozen=True)
-class ListedTool:
-    """A tool by its server's name and its own. takes: its arguments, about: what it does, each in a line."""
-
-    name: str
-    takes: str
-    about: str
-
-    @property
-    def line(self) -> str:
-        return f"{self.name}({self.takes})" + (f": {self.about}" if self.about else "")
-
-
-def describe_tool(server: str, tool: mcp_types.Tool) -> ListedTool | None:
-    """List a tool as `server.tool`; None for one whose name cannot be called."""
-    if not _TOOL_NAME.fullmatch(tool.name):
-        return None
-    return ListedTool(
-        f"{server}.{tool.name}",
-        _format_arguments(tool.input_schema),
-        _one_line(tool.description or tool.title or "", _MAX_DESCRIPTION),
-    )
+def describe_tool(server: str, tool: mcp_types.Tool) -> tuple[str, str]:
+    """Describe a tool in a line, `server.tool(arguments)`, and in another with what it does."""
+    short = f"{server}.{tool.name}({_format_arguments(tool.input_schema)})"
+    about = _one_line(tool.description or tool.title or "", _MAX_DESCRIPTION)
+    return short, short + (f": {about}" if about else "")
 
 
 def describe_tool_in_full(server: str, tool: mcp_types.Tool) -> str:
@@ -67,16 +49,16 @@ def describe_tool_in_full(server: str, tool: mcp_types.Tool) -> str:
     return f"{server}.{tool.name}: {tool.description or ''}\narguments: {json.dumps(tool.input_schema)}"
 
 
-def format_tool_list(tools: Iterable[ListedTool], limit: int) -> str:
-    """Format tools, a line each, in `limit` characters.
+def format_tool_list(tools: Iterable[tuple[str, str]], limit: int) -> str:
+    """Format tools (`describe_tool`), a line each, in `limit` characters.
 
     Of more than fit the names alone, and of those as many as fit.
     """
     tools = list(tools)
-    text = "\n".join(tool.line for tool in tools)
+    text = "\n".join(line for _, line in tools)
     if len(text) <= limit:
         return text
-    short = [f"{tool.name}({tool.takes})" for tool in tools]
+    short = [one for one, _ in tools]
     left = limit - 60  # for the line that says what is left out
     kept = 0
     while kept < len(short) and len(short[kept]) + 1 <= left:
@@ -415,15 +397,11 @@ class McpSession:
             if not _is_closed(error):
                 raise McpFault(_shorten(error.error.message)) from None
             self.line.over.set()
-            await self.ended()
+            await asyncio.wait({self._task})
             raise self._why() from None
         finally:
             self._busy -= 1
             self._asked = asyncio.get_running_loop().time()
-
-    async def ended(self) -> None:
-        """Wait until it is."""
-        await asyncio.wait({self._task})
 
     async def close(self) -> None:
         """End it; a server that does not let it end in time is left."""
@@ -551,11 +529,11 @@ class McpTools:
 
 
 class _McpServer:
-    """tools: those listed last, by their own names. fault: why they could not be listed."""
+    """tools: those listed last (`describe_tool`), by their own names. fault: why they could not be listed."""
 
     def __init__(self, name: str, connect: OpenTransport, chosen: TerminalSettings) -> None:
         self.name, self._connect, self._chosen = name, connect, chosen
-        self.tools: dict[str, ListedTool] = {}
+        self.tools: dict[str, tuple[str, str]] = {}
         self.fault = ""
         self._session: McpSession | None = None
 
@@ -626,7 +604,8 @@ class _McpServer:
             cursor = page.next_cursor
             if not cursor or len(found) >= _MAX_TOOLS:
                 break
-        self.tools = {tool.name: one for tool in found if (one := describe_tool(self.name, tool)) is not None}
+        # Those whose name can be called.
+        self.tools = {tool.name: describe_tool(self.name, tool) for tool in found if _TOOL_NAME.fullmatch(tool.name)}
         return found
 
     def _open(self) -> McpSession:

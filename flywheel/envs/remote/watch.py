@@ -372,6 +372,12 @@ _CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' blob: data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 )
+_SECURITY_HEADERS = {
+    "Content-Security-Policy": _CONTENT_SECURITY_POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
 _SCRIPTS = ("watch", "socket", "desktop", "page", "terminal", "files", "services", "vnc", "xterm")
 _FILES = {
     "index.html": "text/html",
@@ -442,14 +448,14 @@ class _WatchHandlers:
         seen = self._session(request).last_result
         if seen is None or seen.observation.screenshot is None:
             raise web.HTTPNotFound
-        return web.Response(body=seen.observation.screenshot, content_type="image/png", headers=_security_headers())
+        return web.Response(body=seen.observation.screenshot, content_type="image/png", headers=_SECURITY_HEADERS)
 
     async def recording(self, request: web.Request) -> web.Response:
         session = self._session(request)
         if session.episode_buffer.empty:
             raise web.HTTPNotFound(text="nothing is kept: the node was started without --recording-mb")
         body = await asyncio.to_thread(session.episode_buffer.packing())
-        headers = _security_headers() | {"Content-Disposition": 'attachment; filename="episode.zip"'}
+        headers = _SECURITY_HEADERS | {"Content-Disposition": 'attachment; filename="episode.zip"'}
         return web.Response(body=body, content_type="application/zip", headers=headers)
 
     async def screen(self, request: web.Request) -> web.WebSocketResponse:
@@ -606,14 +612,5 @@ async def _pump_streams(socket: web.WebSocketResponse, streams: Streams) -> None
 
 def _static_response(name: str) -> web.Response:
     return web.Response(
-        body=(_STATIC / name).read_bytes(), content_type=_FILES[name], charset="utf-8", headers=_security_headers()
+        body=(_STATIC / name).read_bytes(), content_type=_FILES[name], charset="utf-8", headers=_SECURITY_HEADERS
     )
-
-
-def _security_headers() -> dict[str, str]:
-    return {
-        "Content-Security-Policy": _CONTENT_SECURITY_POLICY,
-        "X-Content-Type-Options": "nosniff",
-        "Referrer-Policy": "no-referrer",
-        "Cache-Control": "no-store",
-    }

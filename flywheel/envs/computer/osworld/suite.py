@@ -207,14 +207,6 @@ _APPLICATIONS = {
 }  # fmt: skip
 
 
-def check_applications(names: list[str]) -> None:
-    """Check that the applications of a task are installed. Raises UnsupportedTask."""
-    for name in names:
-        for begins, program in _APPLICATIONS.items():
-            if name.lower().startswith(begins):
-                _check_program(program)
-
-
 def check_command(command: OsworldCommand, shell: bool, screen: bool) -> None:
     """Check that a machine has what a command needs. screen: whether it has one. Raises UnsupportedTask."""
     text = command if isinstance(command, str) else shlex.join(command)
@@ -280,7 +272,10 @@ def convert_example(example: OsworldExample, copies: DownloadCopies, screen: boo
     """
     if example.proxy:
         raise UnsupportedTask(NEEDS_INTERNET, "it asks for a proxy")
-    check_applications(example.related_apps)
+    for name in example.related_apps:
+        for begins, program in _APPLICATIONS.items():
+            if name.lower().startswith(begins):
+                _check_program(program)
     fits = _ExampleConverter(copies, screen)
     steps = [fits.step(f"config.{number}", one) for number, one in enumerate(example.config)]
     evaluator = example.evaluator
