@@ -100,7 +100,7 @@ def listen(chosen: Sequence[tuple[str, str]], voices: Sequence[str]) -> tuple[li
         found, wrong = {}, {}
         for name, recognizer in recognizers.items():
             begun = time.process_time()
-            found[name] = recognizer.recognize(samples, audio.SAMPLE_RATE).words
+            found[name] = recognizer.recognize(samples, audio.SAMPLE_RATE)
             spent[name] += time.process_time() - begun
             wrong[name] = edits(meant, [word.word for word in found[name]])
         sure = Utterance(0.0, 0.0, found["ours"]).confidence

@@ -17,7 +17,7 @@ import numpy as np
 from flywheel.config import Settings, parse_settings
 from flywheel.envs.suites import catalogue
 from flywheel.recordings.align import Alignment, SpokenUtterance, TimedAction, align_utterances, split_words
-from flywheel.recordings.asr.recognizer import Recognizer, Transcript, open_recognizer
+from flywheel.recordings.asr.recognizer import Recognizer, Word, open_recognizer
 from flywheel.recordings.refine import Refiner, RefinerInput, open_refiner
 from flywheel.recordings.rows import IngestedSession, corrupt_rows, demonstration_rows, session_rows
 from flywheel.recordings.session import RecordedSession, load_session
@@ -121,7 +121,7 @@ class _WatchedRecognizer:
     def __init__(self, recognizer: Recognizer) -> None:
         self.name, self.whole, self._recognizer = recognizer.name, recognizer.whole, recognizer
 
-    def recognize(self, samples: np.ndarray, rate: int, deadline_s: float = 60.0) -> Transcript:
+    def recognize(self, samples: np.ndarray, rate: int, deadline_s: float = 60.0) -> tuple[Word, ...]:
         faulthandler.dump_traceback_later(max(deadline_s, 0.0) + _GRACE_S, exit=True)
         try:
             return self._recognizer.recognize(samples, rate, deadline_s)

@@ -56,7 +56,7 @@ def _recognize_spans(
     heard = []
     for start, end in spans:
         piece = samples[round(start * SAMPLE_RATE) : round(end * SAMPLE_RATE)]
-        words = recognizer.recognize(piece, SAMPLE_RATE, deadline - time.monotonic()).words
+        words = recognizer.recognize(piece, SAMPLE_RATE, deadline - time.monotonic())
         heard.append([replace(w, start_s=w.start_s + start, end_s=w.end_s + start) for w in words])
     return heard
 
@@ -69,7 +69,7 @@ def _recognize_whole(
     Words in no span are left out: such recognizers hear words in silence.
     """
     heard: list[list[Word]] = [[] for _ in spans]
-    for word in recognizer.recognize(samples, SAMPLE_RATE, timeout_s).words if spans else ():
+    for word in recognizer.recognize(samples, SAMPLE_RATE, timeout_s) if spans else ():
         middle = (word.start_s + word.end_s) / 2
         away = [max(start - middle, middle - end, 0.0) for start, end in spans]
         nearest = min(range(len(spans)), key=away.__getitem__)

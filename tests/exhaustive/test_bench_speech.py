@@ -47,11 +47,11 @@ def test_both_recognisers_hear_the_same_sound_and_the_case_fails_where_one_kind_
             self.ours = adapted
 
         def recognize(self, samples, rate):
-            from flywheel.recordings.asr.recognizer import Transcript, Word
+            from flywheel.recordings.asr.recognizer import Word
 
             given.append(samples.tobytes())
             texts = ["take", "the", "red", "one"] if self.ours else ["take", "the", "green"]
-            return Transcript(tuple(Word(text, 0.0, 0.1, 0.9) for text in texts))
+            return tuple(Word(text, 0.0, 0.1, 0.9) for text in texts)
 
     monkeypatch.setattr(speech, "PocketSphinx", Fixed)
     monkeypatch.setattr(speech, "spoken", lambda text, voice: speech.np.zeros(1600, speech.np.float32))

@@ -21,7 +21,7 @@ from flywheel.agent.parsing.parser import parse_response
 from flywheel.config import RecordingSettings, Settings, SynthesisSettings
 from flywheel.envs.tasks.drawing import make_tasks, task_content, task_from_row
 from flywheel.recordings import ingest
-from flywheel.recordings.asr.recognizer import Transcript, Word
+from flywheel.recordings.asr.recognizer import Word
 from flywheel.recordings.ingest import ingest_session
 from flywheel.recordings.session import load_session
 from flywheel.rewards.scorers import verifier
@@ -54,7 +54,7 @@ class FixedRecognizer:
     def recognize(self, samples, rate, deadline_s=60.0):
         third = len(samples) / rate / 3
         said = enumerate(("take", "the", "tile"))
-        return Transcript(tuple(Word(word, i * third, (i + 1) * third, self.confidence) for i, word in said))
+        return tuple(Word(word, i * third, (i + 1) * third, self.confidence) for i, word in said)
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from flywheel.recordings.asr import whisper
-from flywheel.recordings.asr.recognizer import RecognitionTimeout, Transcript, Word
+from flywheel.recordings.asr.recognizer import RecognitionTimeout, Word
 from flywheel.recordings.asr.whisper import Whisper
 from flywheel.recordings.audio import SAMPLE_RATE
 from flywheel.recordings.utterances import transcribe_utterances
@@ -106,7 +106,7 @@ class Whole:
 
     def recognize(self, samples, rate, deadline_s=60.0):
         self.asked.append((len(samples), deadline_s))
-        return Transcript(tuple(self.words))
+        return tuple(self.words)
 
 
 def test_words_go_by_their_times_to_the_stretch_of_speech_that_they_lie_in():
@@ -166,7 +166,7 @@ def test_a_checkpoint_of_published_shape_hears_a_recording_longer_than_its_windo
         return once(piece, context)
 
     recognizer._window = window
-    words = recognizer.recognize(samples, SAMPLE_RATE, 600.0).words
+    words = recognizer.recognize(samples, SAMPLE_RATE, 600.0)
     assert {word.word for word in words} == {"click"}
     # A window alone is in memory, and the second is told what the first said.
     assert given[0] == (30 * SAMPLE_RATE, np.ndarray, "")

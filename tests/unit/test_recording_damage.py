@@ -15,7 +15,6 @@ from night import examples
 
 from flywheel.config import Settings
 from flywheel.recordings import audio
-from flywheel.recordings.asr.recognizer import Transcript
 from flywheel.recordings.ingest import ingest_session
 from flywheel.recordings.session import load_session
 from flywheel.utils.errors import DataError
@@ -168,7 +167,7 @@ class Deaf:
     whole = False
 
     def recognize(self, samples, rate, deadline_s=60.0):
-        return Transcript(())
+        return ()
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ import numpy as np
 from pocketsphinx import NGramModel, _pocketsphinx, get_model_path
 
 from flywheel.envs.screens.vocabulary import BUTTONS, COLOURS, KEYS, PEOPLE, SETTINGS, SHAPES, SYMBOLS, THINGS
-from flywheel.recordings.asr.recognizer import Transcript, Word, check_audio, check_deadline
+from flywheel.recordings.asr.recognizer import Word, check_audio, check_deadline
 from flywheel.recordings.audio import SAMPLE_RATE
 from flywheel.utils.errors import BadInput
 
@@ -295,7 +295,7 @@ class PocketSphinx:
         self._general = SphinxDecoder({GENERAL_LANGUAGE_MODEL: 1.0})
         self._interface = _InterfaceSpeech() if adapted else None
 
-    def recognize(self, samples: np.ndarray, rate: int, deadline_s: float = 60.0) -> Transcript:
+    def recognize(self, samples: np.ndarray, rate: int, deadline_s: float = 60.0) -> tuple[Word, ...]:
         """See `Recognizer.recognize`. confidence: the posterior of the word in the lattice.
 
         Decoding cannot be broken off, so the deadline is checked before and after.
@@ -304,14 +304,14 @@ class PocketSphinx:
         deadline = time.monotonic() + deadline_s
         check_deadline(deadline, self.name)
         if not len(samples):
-            return Transcript(())
+            return ()
         pcm = (np.clip(samples, -1, 1) * 32_767).astype("<i2").tobytes()
         words = self._interface.decoder.decode(pcm) if self._interface else ()
         check_deadline(deadline, self.name)
         if not words or not self._interface or self._interface.gain([word.word for word in words]) <= 0:
             words = self._general.decode(pcm)
             check_deadline(deadline, self.name)
-        return Transcript(words)
+        return words
 
 
 class _InterfaceSpeech:

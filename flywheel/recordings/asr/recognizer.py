@@ -30,17 +30,6 @@ class Word:
     confidence: float
 
 
-@dataclass(frozen=True)
-class Transcript:
-    """Hold recognized words. words: in the order of their times; empty where nothing was understood."""
-
-    words: tuple[Word, ...]
-
-    @property
-    def text(self) -> str:
-        return " ".join(word.word for word in self.words)
-
-
 class Recognizer(Protocol):
     """Recognize speech. name: as it is written into the data. whole: it takes a recording as a whole, not by
     utterances."""
@@ -48,8 +37,8 @@ class Recognizer(Protocol):
     name: str
     whole: bool
 
-    def recognize(self, samples: np.ndarray, rate: int, deadline_s: float = 60.0) -> Transcript:
-        """Recognize the words of one utterance, or of a whole recording.
+    def recognize(self, samples: np.ndarray, rate: int, deadline_s: float = 60.0) -> tuple[Word, ...]:
+        """Recognize the words of one utterance, or of a whole recording, in the order of their times.
 
         samples: float32 mono [n], in [-1, 1], at `rate` = 16,000 a second; BadInput for anything else. deadline_s:
         seconds. Words are lower case without punctuation; times are within the audio and do not decrease. Raises

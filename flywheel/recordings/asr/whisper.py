@@ -12,7 +12,7 @@ from types import ModuleType
 
 import numpy as np
 
-from flywheel.recordings.asr.recognizer import Transcript, Word, check_audio, check_deadline
+from flywheel.recordings.asr.recognizer import Word, check_audio, check_deadline
 from flywheel.utils.errors import BadInput
 from flywheel.utils.files import sha256_file
 
@@ -82,7 +82,7 @@ class Whisper:
             self._model.set_alignment_heads(heads)
         self.name = f"whisper-{path.stem}"
 
-    def recognize(self, samples: np.ndarray, rate: int, deadline_s: float = 60.0) -> Transcript:
+    def recognize(self, samples: np.ndarray, rate: int, deadline_s: float = 60.0) -> tuple[Word, ...]:
         """See `Recognizer.recognize`. confidence: the mean probability of the word's tokens.
 
         Samples may be of any length, and lie in a mapped file: a window at a time is taken. Decoding of a window cannot
@@ -97,7 +97,7 @@ class Whisper:
             check_deadline(deadline, self.name)
             return list(_words(heard["segments"], start, end))
 
-        return Transcript(tuple(stream_windows(len(samples) / rate, hear)))
+        return tuple(stream_windows(len(samples) / rate, hear))
 
     def _window(self, samples: np.ndarray, context: str) -> dict:
         """Samples go in as an array: a path would need ffmpeg."""
