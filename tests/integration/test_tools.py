@@ -87,7 +87,7 @@ async def test_a_session_that_nothing_is_asked_of_ends_and_begins_again():
     async with computers.terminal({"tools_idle_s": 0.05}, **tool_servers.bad("well")) as on:
         first = await called(on, "s.good", n=1)
         assert first.endswith("{'n': 1}")
-        await on._tools._servers["s"]._session.ended()
+        await asyncio.wait({on._tools._servers["s"]._session._task})
         await asyncio.to_thread(until, lambda: "bad.py" not in " ".join(on.machine.programs()), "the end of it")
         second = await called(on, "s.good", n=1)
         assert second.startswith("good ")
