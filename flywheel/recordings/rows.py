@@ -238,17 +238,9 @@ def _thoughts(
 def _events(session: RecordedSession, identity: str) -> Iterable[dict[str, Any]]:
     step_of = {index: step for step, one in enumerate(session.actions) for index in one.events}
     for number, event in enumerate(session.events):
-        yield {
-            "trajectory_id": identity,
-            "event": number,
-            "time_s": event.time_s,
-            "kind": event.kind,
-            "x": event.x,
-            "y": event.y,
-            "key": event.key or None,
-            "text": event.text or None,
-            "step": step_of[number],
-        }
+        row = {**vars(event), "key": event.key or None, "text": event.text or None, "step": step_of[number]}
+        del row["screen"]
+        yield {"trajectory_id": identity, "event": number, **row}
 
 
 def review_row(identity: str, found: Curation) -> dict[str, Any]:

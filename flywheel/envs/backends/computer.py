@@ -8,13 +8,7 @@ from flywheel.envs.computer.backend import ComputerBackend
 from flywheel.envs.computer.machine import ComputerSettings
 from flywheel.envs.registry import BACKENDS
 
-_APPS = (
-    "mousepad",
-    "pcmanfm",
-    "xterm",
-    "galculator",
-    "gnumeric",
-    desktop.BROWSER_PROGRAM,
-)  # Debian's packages, and programs
+# Debian's packages, and programs.
+_APPS = ("mousepad", "pcmanfm", "xterm", "galculator", "gnumeric", desktop.BROWSER_PROGRAM)
 
 BACKENDS["computer"] = ComputerBackend("computer", ComputerSettings, {name: name for name in _APPS})

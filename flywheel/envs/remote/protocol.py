@@ -69,15 +69,10 @@ def decode_message(data: bytes) -> tuple[dict[str, Any], bytes]:
 def encode_result(result: StepResult) -> bytes:
     """Encode a result, with its screenshot as the bytes."""
     seen = result.observation
-    head = {
-        "width": seen.width,
-        "height": seen.height,
-        "url": seen.url,
-        "text": seen.text,
-        "picture": seen.screenshot is not None,
-    }
-    head |= {"reward": result.reward, "terminated": result.terminated, "truncated": result.truncated}
-    return encode_message({**head, "info": dict(result.info)}, seen.screenshot or b"")
+    head = {"width": seen.width, "height": seen.height, "url": seen.url, "text": seen.text}
+    head |= {"picture": seen.screenshot is not None, "reward": result.reward}
+    head |= {"terminated": result.terminated, "truncated": result.truncated, "info": dict(result.info)}
+    return encode_message(head, seen.screenshot or b"")
 
 
 def decode_result(data: bytes) -> StepResult:
