@@ -68,29 +68,16 @@ def _layout() -> dict[str, Key]:
 
 
 KEYS = _layout()
-_ALIASES = {
-    "left": "ArrowLeft",
-    "right": "ArrowRight",
-    "up": "ArrowUp",
-    "down": "ArrowDown",
-    "return": "Enter",
-    "esc": "Escape",
-    "del": "Delete",
-    "ctrl": "Control",
-    "cmd": "Meta",
-    "command": "Meta",
-    "win": "Meta",
-    "super": "Meta",
-    "option": "Alt",
-    "pgup": "PageUp",
-    "pgdn": "PageDown",
-    "page_up": "PageUp",
-    "page_down": "PageDown",
-    "ins": "Insert",
-    "plus": "+",
-    "minus": "-",
-    **{name.lower(): name for name in KEYS if len(name) > 1},
+_OTHER_NAMES = {
+    "Meta": ("cmd", "command", "win", "super"),
+    "PageUp": ("pgup", "page_up"),
+    "PageDown": ("pgdn", "page_down"),
+    **{f"Arrow{way.capitalize()}": (way,) for way in ("left", "right", "up", "down")},
+    **{"Enter": ("return",), "Escape": ("esc",), "Delete": ("del",), "Insert": ("ins",)},
+    **{"Control": ("ctrl",), "Alt": ("option",), "+": ("plus",), "-": ("minus",)},
 }
+_ALIASES = {name.lower(): name for name in KEYS if len(name) > 1}
+_ALIASES |= {other: name for name, others in _OTHER_NAMES.items() for other in others}
 
 
 def find_key(name: str) -> Key | None:

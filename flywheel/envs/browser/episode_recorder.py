@@ -149,12 +149,8 @@ def decode_apng_frames(recording: bytes) -> Iterator[bytes]:
         if kind == b"IHDR":
             header = body
         elif kind in (b"fcTL", b"IEND") and data:
-            yield (
-                _SIGNATURE
-                + _encode_chunk(b"IHDR", header)
-                + _encode_chunk(b"IDAT", b"".join(data))
-                + _encode_chunk(b"IEND", b"")
-            )
+            chunks = ((b"IHDR", header), (b"IDAT", b"".join(data)), (b"IEND", b""))
+            yield _SIGNATURE + b"".join(_encode_chunk(*chunk) for chunk in chunks)
             data = []
         elif kind == b"IDAT":
             data.append(body)

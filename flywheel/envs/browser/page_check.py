@@ -34,6 +34,8 @@ from flywheel.envs.conformance import (
 )
 from flywheel.utils.errors import BadInput, EnvError, FlywheelError
 
+_PAGE_SCRIPT = Path(__file__).with_suffix(".js").read_text(encoding="utf-8").rstrip()
+
 # Controls and drags: each in a session of its own, beside a quiet one in the same browser, which it must not affect.
 
 
@@ -75,49 +77,13 @@ async def _try_beside_neighbour(
 # script seeing it. So each is tried, and the session, its browser and another session in it must work as before.
 
 _MAX_CONTROL_KINDS = 20  # kinds of one page
-# Nodes below a root, in open shadow trees too, and the node that lies on top of one in its own tree.
-_DOM_SEARCH = """const below = (root, what) => [...root.querySelectorAll(what),
-  ...[...root.querySelectorAll("*")].flatMap((host) => host.shadowRoot ? below(host.shadowRoot, what) : [])];
-const topOf = (node, x, y) => node.getRootNode().elementFromPoint(x, y);
-"""
-# kind -> its first control that can be operated; what one is, and what it holds now.
-_CONTROLS_SCRIPT = f"""{_DOM_SEARCH}const skipped = new Set(["hidden", "submit", "button", "reset", "image"]);
-const kindOf = (node) => node.matches("select") ? (node.multiple || node.size > 1 ? "select (list)" : "select")
-  : node.matches("textarea") ? "textarea" : node.matches("details") ? "details"
-  : node.matches("input") ? `input of type ${{node.type}}` : "editable text";
-const all = () => below(document, "input, select, textarea, details, [contenteditable]").filter((node) =>
-  !node.disabled && !node.readOnly && !skipped.has(node.type)
-  && (node.isContentEditable || !node.matches("[contenteditable]"))
-  && node.checkVisibility({{ opacityProperty: true, visibilityProperty: true }}));
-const heldBy = (node) => node.matches("details") ? node.open : node.matches("[type=checkbox], [type=radio]")
-  ? node.checked : node.matches("select") ? [...node.options].map((one) => one.selected)
-  : "value" in node ? node.value : node.textContent;
-const first = (kind) => all().find((node) => kindOf(node) === kind
-  && !(node.type === "radio" && node.checked) && !(node.matches("select") && node.options.length < 2));
-"""
-_CONTROL_KINDS = (
-    f"(() => {{ {_CONTROLS_SCRIPT} return [...new Set(all().map(kindOf))].filter((kind) => first(kind)); }})()"
-)
-_CONTROL_PLACE = f"""((kind) => {{ {_CONTROLS_SCRIPT}
-const node = window.__tried__ = first(kind);
-if (!node) return null;
-node.scrollIntoView({{ block: "center", inline: "center" }});
-const box = (node.matches("details") && node.querySelector("summary") || node).getBoundingClientRect();
-const top = topOf(node, box.x + box.width / 2, box.y + box.height / 2);
-const covered = !top || !(node.contains(top) || top.contains(node));
-return {{ covered, held: heldBy(node), x: box.x / innerWidth, y: box.y / innerHeight,
-  w: box.width / innerWidth, h: box.height / innerHeight }};
-}})"""
-_CONTROL_VALUE = (
-    f"(() => {{ {_CONTROLS_SCRIPT} return window.__tried__?.isConnected ? heldBy(window.__tried__) : null; }})()"
-)
 
 
 async def try_controls(pool: BrowserPool, task: Task) -> list[PartResult]:
     """Try one control of each kind."""
     async with pool.env() as env:
         await env.reset(task, task.seed)
-        kinds = (await env.tab.evaluate(_CONTROL_KINDS))[:_MAX_CONTROL_KINDS]
+        kinds = (await env.tab.evaluate(f"{_PAGE_SCRIPT}.kinds()"))[:_MAX_CONTROL_KINDS]
 
     async def attempt(kind: str) -> PartResult:
         try:
@@ -132,7 +98,7 @@ async def try_controls(pool: BrowserPool, task: Task) -> list[PartResult]:
 
 async def _operate_control(env: Any, kind: str) -> bool:
     """Operate the first control of a kind; whether it took another value, where that can be told."""
-    place = await env.tab.evaluate(f"{_CONTROL_PLACE}({json.dumps(kind)})")
+    place = await env.tab.evaluate(f"{_PAGE_SCRIPT}.place({json.dumps(kind)})")
     if place is None or place["covered"]:
         return True  # it is not there any more, or something lies over it, which is the page's own matter
     for action in _control_actions(kind, place):
@@ -140,7 +106,7 @@ async def _operate_control(env: Any, kind: str) -> bool:
             return True
     if kind in _KINDS_WITHOUT_VALUE:
         return True
-    return await env.tab.evaluate(_CONTROL_VALUE) != place["held"]
+    return await env.tab.evaluate(f"{_PAGE_SCRIPT}.held()") != place["held"]
 
 
 def _control_actions(kind: str, place: dict[str, float]) -> Sequence[Action]:
@@ -176,33 +142,13 @@ _KINDS_WITHOUT_VALUE = ("input of type file", "input of type color")  # a picker
 # Dragging: by HTML5 drag and drop, and by libraries that follow the pointer.
 
 _LONE_DRAG_SHARE = 0.2  # of the viewport: how far a lone thing is dragged
-# The middles of two visible things of each kind: the first is dragged onto the second.
-_DRAGGABLES_SCRIPT = (
-    f"(() => {{ {_DOM_SEARCH}"
-    + """
-  const handles = (node) => /^(move|grab|all-scroll)$/.test(getComputedStyle(node).cursor)
-    || node.matches(".ui-draggable, .ui-sortable > *, [class*=sortable i] > *, [class*=draggable i]");
-  const ways = { "HTML5 drag and drop": (node) => node.getAttribute("draggable") === "true",
-    "a pointer drag": (node) => node.getAttribute("draggable") !== "true" && handles(node) };
-  const found = {};
-  for (const node of below(document.body, "*")) {
-    const box = node.getBoundingClientRect(), x = box.x + box.width / 2, y = box.y + box.height / 2;
-    const top = topOf(node, x, y);
-    if (!top || !(node.contains(top) || top.contains(node))) continue;
-    for (const [way, takes] of Object.entries(ways))
-      if (takes(node) && !(found[way] ??= []).some((one) => one.node.contains(node))) found[way].push({ node, x, y });
-  }
-  return Object.entries(found).map(([way, places]) =>
-    [way, places.slice(0, 2).map(({ x, y }) => [x / innerWidth, y / innerHeight])]);
-})()"""
-)
 
 
 async def try_drags(pool: BrowserPool, task: Task) -> list[PartResult]:
     """Try each kind of drag that the page has something for, twice."""
     async with pool.env() as env:
         await env.reset(task, task.seed)
-        offered = dict(await env.tab.evaluate(_DRAGGABLES_SCRIPT))
+        offered = dict(await env.tab.evaluate(f"{_PAGE_SCRIPT}.draggables()"))
     return await _try_beside_neighbour(pool, task, list(offered), lambda way: _try_drag(pool, task, way, offered[way]))
 
 
@@ -226,15 +172,6 @@ async def _try_drag(pool: BrowserPool, task: Task, way: str, places: list[list[f
 
 # What a seed changes on a manifest's page: the task, nothing, or nothing that was seen.
 
-# Scripts of the document and all that they loaded, where their text can be read.
-_NAMES_CHANCE_SCRIPT = """(async () => {
-  const loaded = performance.getEntriesByType("resource").map((entry) => entry.name)
-    .filter((name) => /\\.m?js([?#]|$)/.test(name) && name.startsWith(location.origin));
-  const texts = [...document.scripts].filter((script) => !script.src).map((script) => script.textContent);
-  for (const name of loaded) texts.push(await fetch(name).then((answer) => answer.text(), () => ""));
-  return /Math\\s*\\.\\s*random|getRandomValues|randomUUID/.test(texts.join("\\n"));
-})()"""
-
 
 @dataclass(frozen=True)
 class SeedFinding:
@@ -255,7 +192,7 @@ async def try_seeds(pool: BrowserPool, manifest: PageManifest, task: Task) -> Se
     async def look(env: Any) -> None:
         nonlocal named
         with contextlib.suppress(EnvError):
-            named = bool(await env.tab.evaluate(_NAMES_CHANCE_SCRIPT))
+            named = bool(await env.tab.evaluate(f"{_PAGE_SCRIPT}.namesChance()"))
 
     return judge_seeds(manifest, await compare_seeds(pool.env, task, look), named)
 

@@ -101,14 +101,12 @@ def make_page_task(manifest: PageManifest, variant: str, seed: int, split: str, 
     one that the manifest names. Raises BadInput for packages that are not fetched, where the manifest gives no checksum
     of theirs.
     """
+    slot = (manifest.name, variant, manifest.level, seed)
     return Task(
-        task_id=_hash_task_id(manifest.name, variant, manifest.level, seed),
-        domain=domain or manifest.domain,
-        world=manifest.name,
-        template=variant,
-        level=manifest.level,
-        seed=seed,
-        instruction=manifest.instruct(variant),
+        _hash_task_id(*slot),
+        domain or manifest.domain,
+        *slot,
+        manifest.instruct(variant),
         params={"variant": variant, "seed": seed},
         max_steps=manifest.max_steps,
         split=split,
@@ -433,14 +431,12 @@ def make_task(
     budget = world.budget(template, level)
     params = world.draw(template, level, seed)
     spec = world.templates[template]
+    slot = (world.name, template, level, seed)
     return Task(
-        task_id=_hash_task_id(world.name, template, level, seed, params),
-        domain=domain or world.domain,
-        world=world.name,
-        template=template,
-        level=level,
-        seed=seed,
-        instruction=spec.instruction.format(**params),
+        _hash_task_id(*slot, params),
+        domain or world.domain,
+        *slot,
+        spec.instruction.format(**params),
         params=params,
         max_steps=budget,
         split=split,

@@ -261,12 +261,12 @@ class InputDriver:
         modifiers = self.modifiers | extra
         text = "" if modifiers & ~SHIFT else key.text
         typed = {"type": "keyDown", "text": text, "unmodifiedText": text} if text else {"type": "rawKeyDown"}
-        event = {**_key_fields(key), "modifiers": modifiers, "autoRepeat": repeat, **typed}
+        event = {**list_key_fields(key), "modifiers": modifiers, "autoRepeat": repeat, **typed}
         return page.send("Input.dispatchKeyEvent", event)
 
     def _up(self, page: BrowserPage, key: Key, extra: int = 0) -> asyncio.Future:
         self._held.pop(key.code, None)
-        event = {"type": "keyUp", **_key_fields(key), "modifiers": self.modifiers | extra}
+        event = {"type": "keyUp", **list_key_fields(key), "modifiers": self.modifiers | extra}
         return page.send("Input.dispatchKeyEvent", event)
 
     async def _hotkey(self, page: BrowserPage, names: tuple[str, ...]) -> str:
@@ -344,7 +344,8 @@ def is_outside_screen(action: Action) -> bool:
     return not all(0 <= point.x < 1 and 0 <= point.y < 1 for point in points)
 
 
-def _key_fields(key: Key) -> dict[str, Any]:
+def list_key_fields(key: Key) -> dict[str, Any]:
+    """List what the protocol's event of a key says of it."""
     location = 1 if key.modifier else 0
     return {"key": key.key, "code": key.code, "windowsVirtualKeyCode": key.number, "location": location}
 

@@ -162,15 +162,9 @@ def _continue_response(page: BrowserPage, params: Mapping[str, Any]) -> None:
             page.post("Fetch.continueRequest", on)
             return
         text, encoded = body.result()["body"], body.result()["base64Encoded"]
-        page.post(
-            "Fetch.fulfillRequest",
-            on
-            | {
-                "responseCode": status,
-                "responseHeaders": [{"name": name, "value": value} for name, value in told],
-                "body": text if encoded else base64.b64encode(text.encode()).decode(),
-            },
-        )
+        given = {"responseCode": status, "responseHeaders": [{"name": name, "value": value} for name, value in told]}
+        given["body"] = text if encoded else base64.b64encode(text.encode()).decode()
+        page.post("Fetch.fulfillRequest", on | given)
 
     page.send("Fetch.getResponseBody", on).add_done_callback(give)
 

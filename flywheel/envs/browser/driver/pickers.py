@@ -17,7 +17,7 @@ from flywheel.agent import actions as act
 from flywheel.agent.actions import Action, Point
 from flywheel.envs.browser.driver.browser_ui import CoverPage
 from flywheel.envs.browser.driver.cdp import CdpCommandError
-from flywheel.envs.browser.driver.input import InputDriver
+from flywheel.envs.browser.driver.input import InputDriver, list_key_fields
 from flywheel.envs.browser.driver.page import PICKERS_SCRIPT, BrowserPage, PageGone
 from flywheel.envs.keyboard import KEYS
 from flywheel.utils.errors import EnvError, EnvTimeout
@@ -111,22 +111,11 @@ class FormControl:
         await self.ask("pick", option)
 
     async def _key(self, kind: str, name: str) -> None:
-        key = KEYS[name]
-        await self._page.send(
-            "Input.dispatchKeyEvent",
-            {"type": kind, "key": key.key, "code": key.code, "windowsVirtualKeyCode": key.number},
-        )
+        await self._page.send("Input.dispatchKeyEvent", {"type": kind, **list_key_fields(KEYS[name])})
 
     async def _call(self, on: str, function: str, *args: Any) -> Any:
-        answer = await self._page.send(
-            "Runtime.callFunctionOn",
-            {
-                "objectId": on,
-                "functionDeclaration": function,
-                "returnByValue": True,
-                "arguments": [{"value": value} for value in args],
-            },
-        )
+        call = {"objectId": on, "functionDeclaration": function, "arguments": [{"value": value} for value in args]}
+        answer = await self._page.send("Runtime.callFunctionOn", call | {"returnByValue": True})
         if "exceptionDetails" in answer:
             description = answer["exceptionDetails"].get("exception", {}).get("description", "a script error")
             raise EnvError(f"a form control could not be read: {description}", where=self._page.url)
