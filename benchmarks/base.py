@@ -27,7 +27,7 @@ from flywheel.envs.screens import layouts, vocabulary
 from flywheel.envs.screens.questions import ask_typing
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import load_model
-from flywheel.training.pretrain.grounding_eval import DESCRIPTION_SKILLS, JudgedAnswer, answer_questions, success_rate
+from flywheel.training.pretrain.pretrainer import DESCRIPTION_SKILLS, JudgedAnswer, answer_questions, success_rate
 
 CLICKS = {  # kind of page -> the skills that are clicks on a named, coloured or labelled element
     "shapes": ("shape",),

@@ -42,8 +42,7 @@ from flywheel.policy import open_policy
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.protocol import PolicyBackend, SamplingParams
 from flywheel.recordings.synthetic.sessions import recorded_tasks
-from flywheel.rollout.episode import derive_seed
-from flywheel.rollout.history import PromptHistory
+from flywheel.rollout.episode import PromptHistory, derive_seed
 from flywheel.store import manifest
 from flywheel.store.trajectory import Step
 from flywheel.store.versioning import iteration_params

@@ -23,8 +23,8 @@ from flywheel.envs.router import open_environments
 from flywheel.envs.tasks.drawing import make_tasks
 from flywheel.evaluation.evaluator import JudgedEpisode, judge_episode
 from flywheel.policy import open_policy
-from flywheel.rewards.scorer_set import ScorerSet
-from flywheel.rollout.pool import run_rollout
+from flywheel.rewards.scorer import ScorerSet
+from flywheel.rollout.episode import run_rollout
 from flywheel.utils.confidence_intervals import wilson_interval
 
 BASE = Path(__file__).resolve().parent.parent / "models" / "base"

@@ -15,10 +15,8 @@ from gpu_work import SHARDED, TRAINED, Parameters, Work, layers_that_fit, packs,
 from flywheel.config import RlSettings, SftSettings
 from flywheel.policy.model import load_model
 from flywheel.training.data import Example, ShuffledDataset
-from flywheel.training.modeling.packing import PackedBatch
-from flywheel.training.rl.experience import Experience, estimate_step_samples
-from flywheel.training.rl.learner import Learner, ValueFeatures
-from flywheel.training.rl.trainer import train_step
+from flywheel.training.modeling.policy_forward import PackedBatch
+from flywheel.training.rl.trainer import Experience, Learner, ValueFeatures, estimate_step_samples, train_step
 from flywheel.training.sft import SupervisedTrainer
 
 Line = dict[str, Any]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from transformers import AutoModelForImageTextToText, PreTrainedConfig
 
-from flywheel.training.modeling.packing import PackedBatch
+from flywheel.training.modeling.policy_forward import PackedBatch
 
 HALF, SINGLE = 2, 4  # bytes of a number
 TRAINED = 4 * SINGLE  # bytes of a trained parameter: itself, its gradient, AdamW's two means

@@ -30,14 +30,11 @@ from flywheel.evaluation.evaluator import judge_episode
 from flywheel.policy import open_policy
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import load_model
-from flywheel.rewards.scorer_set import ScorerSet
-from flywheel.rollout.episode import Episode
-from flywheel.rollout.pool import run_rollout
-from flywheel.rollout.rollout_log import EpisodeOutcome
-from flywheel.training.modeling.packing import pack_sequences
-from flywheel.training.rl.experience import Experience, build_experiences, estimate_step_samples
-from flywheel.training.rl.learner import Learner
-from flywheel.training.rl.trainer import train_step
+from flywheel.rewards.scorer import ScorerSet
+from flywheel.rollout.async_pool import EpisodeOutcome
+from flywheel.rollout.episode import Episode, run_rollout
+from flywheel.training.modeling.policy_forward import pack_sequences
+from flywheel.training.rl.trainer import Experience, Learner, build_experiences, estimate_step_samples, train_step
 
 ROOT = Path(__file__).resolve().parent.parent
 

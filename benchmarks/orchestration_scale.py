@@ -21,7 +21,7 @@ from streaming_world import CLICKS, SIZE, Line, tasks
 from flywheel.agent.prompt import Context
 from flywheel.config import Settings
 from flywheel.policy.protocol import Completion, SamplingParams
-from flywheel.rollout.pool import run_rollout
+from flywheel.rollout.episode import run_rollout
 
 _ENVIRONMENTS = (1, 100, 1000, 4096)
 _STEPS, _ROUNDS = 8, 2

@@ -29,9 +29,8 @@ from flywheel.config import Settings
 from flywheel.evaluation.evaluator import JudgedEpisode
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import load_model
-from flywheel.rollout.rollout_log import EpisodeOutcome
-from flywheel.training.rl.experience import Experience, build_experiences
-from flywheel.training.rl.learner import Learner
+from flywheel.rollout.async_pool import EpisodeOutcome
+from flywheel.training.rl.trainer import Experience, Learner, build_experiences
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -35,8 +35,7 @@ from flywheel.envs.browser.pool import BrowserPool
 from flywheel.envs.suites import oracle
 from flywheel.envs.tasks.drawing import make_tasks
 from flywheel.policy.protocol import Completion, SamplingParams
-from flywheel.rollout.episode import Episode
-from flywheel.rollout.pool import run_rollout
+from flywheel.rollout.episode import Episode, run_rollout
 from flywheel.utils.errors import EnvError
 
 EVERY_S = 2.0

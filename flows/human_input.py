@@ -19,7 +19,7 @@ from flows.notifications import notify
 from flywheel import config
 from flywheel.config import PromotionSettings, RoutingSettings
 from flywheel.config.workspace import iteration_label
-from flywheel.evaluation import promotion_report, promotion_review
+from flywheel.evaluation import promotion_review
 from flywheel.maintenance import route_review
 from flywheel.maintenance.route_review import RouteQuestion
 from flywheel.pipeline.stage import StageContext
@@ -115,7 +115,7 @@ def ask_reviewer(ctx: StageContext) -> None:
         f"iteration {iteration_label(ctx.iteration)} {waits}",
     )
     form = PromotionReview.with_initial_data(
-        description=promotion_report.build_promotion_report(ctx.ws, ctx.iteration, rule).markdown()
+        description=promotion_review.build_promotion_report(ctx.ws, ctx.iteration, rule).markdown()
     )
 
     def elsewhere(late: bool) -> dict[str, Any] | None:

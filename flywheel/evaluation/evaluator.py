@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from flywheel.config import Settings
 from flywheel.envs.base import Task
@@ -11,10 +12,8 @@ from flywheel.envs.router import EnvProvider
 from flywheel.envs.verdict import Verdict, decide_verdict
 from flywheel.evaluation.gate import EvalResult
 from flywheel.policy.protocol import PolicyBackend
-from flywheel.rewards.scorer import ScoringInput
-from flywheel.rewards.scorer_set import ScorerSet
-from flywheel.rollout.episode import Episode
-from flywheel.rollout.pool import RolloutStats, run_rollout
+from flywheel.rewards.scorer import ScorerSet, ScoringInput
+from flywheel.rollout.episode import Episode, run_rollout
 from flywheel.utils.errors import DataError
 
 
@@ -36,47 +35,27 @@ class JudgedEpisode:
 
 
 async def evaluate_policy(
-    policy: PolicyBackend,
-    tasks: Sequence[Task],
-    environments: EnvProvider,
-    *,
-    iteration: int,
-    settings: Settings,
-    on_episode: Callable[[Episode], None] = lambda episode: None,
-    run_id: str = "",
-    stats: RolloutStats | None = None,
+    policy: PolicyBackend, tasks: Sequence[Task], environments: EnvProvider, *, settings: Settings, **playing: Any
 ) -> list[JudgedEpisode]:
     """Play `evaluation.n_trials` episodes of each task at `evaluation.temperature`, and judge them.
 
     policy: answers with the model to be measured. tasks: held-out or fresh ones. environments: lends an environment for
-    each. iteration, run_id: stand in the episodes' rows. on_episode: called with each as it ends. stats: counters that
-    are added to. Returns the judged episodes, sorted by trajectory_id, which are for the report and never enter
-    training; nothing is stored. Raises DataError where a scorer failed that a verdict depends on, PolicyError where the
-    policy does.
+    each. playing: what else `run_rollout` takes. Returns the judged episodes, sorted by trajectory_id, which are for
+    the report and never enter training; nothing is stored. Raises DataError where a scorer failed that a verdict
+    depends on, PolicyError where the policy does.
     """
-    panel = ScorerSet(settings)
+    panel, chosen = ScorerSet(settings), settings.evaluation
+    temperature = chosen.temperature
     episodes = await run_rollout(
-        tasks,
-        settings.evaluation.n_trials,
-        policy,
-        environments,
-        iteration=iteration,
-        settings=settings,
-        temperature=settings.evaluation.temperature,
-        on_episode=on_episode,
-        run_id=run_id,
-        stats=stats,
+        tasks, chosen.n_trials, policy, environments, settings=settings, temperature=temperature, **playing
     )
     by_id = {task.task_id: task for task in tasks}
     return [judge_episode(by_id[episode.trajectory.task_id], episode, panel) for episode in episodes]
 
 
 def judge_episode(task: Task, episode: Episode, panel: ScorerSet) -> JudgedEpisode:
-    """Score one episode by all scorers of `panel`; an episode without a final state has no verdict and is not scored.
-
-    task: the one that was played. Raises DataError where the scorer that decides failed: a model is not measured by
-    what nobody judged.
-    """
+    """Score one episode by all scorers of `panel`; one without a final state has no verdict and is not scored. Raises
+    DataError where the scorer that decides failed: a model is not measured by what nobody judged."""
     trajectory = episode.trajectory
     if trajectory.final_state in (None, "null"):
         unseen = Verdict(None, task.threshold, detail=f"{trajectory.status}: {trajectory.error or 'no final state'}")

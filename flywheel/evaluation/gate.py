@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from flywheel.config import PromotionSettings
+from flywheel.config import PromotionSettings, Settings
+from flywheel.config.workspace import Workspace
 from flywheel.store import metrics
 from flywheel.utils.confidence_intervals import bootstrap_mean_interval, newcombe_paired_interval
 from flywheel.utils.errors import DataError
+from flywheel.utils.files import write_json
 
 # Anytime-valid evidence about the mean of paired differences: testing by betting.
 #
@@ -36,7 +41,8 @@ def log_capital_above(differences: Sequence[float] | np.ndarray, mean: float) ->
 
     differences: shape (n,), each in [-1, 1]. -1 < mean < 1. 0 for n = 0.
     """
-    return _log_mixture(_STAKES * ((np.asarray(differences, np.float64)[:, None] - mean) / (1 + mean)))
+    gains = np.log1p(_STAKES * ((np.asarray(differences, np.float64)[:, None] - mean) / (1 + mean)))  # (n, stakes)
+    return float(_log_mean(gains.sum(axis=0)))
 
 
 def log_capital_below(differences: Sequence[float] | np.ndarray, mean: float) -> float:
@@ -45,10 +51,7 @@ def log_capital_below(differences: Sequence[float] | np.ndarray, mean: float) ->
 
 
 def log_capitals_of_counts(counts: np.ndarray, mean: float) -> np.ndarray:
-    """Compute `log_capital_above` of differences that are -1, 0 or 1, for many samples at once.
-
-    counts: [..., 3], how many there are of -1, 0 and 1. Returns [...].
-    """
+    """Compute `log_capital_above` of many samples: counts [..., 3], how many there are of -1, 0 and 1 -> [...]."""
     gains = np.log1p(_STAKES * ((np.array([-1.0, 0.0, 1.0])[:, None] - mean) / (1 + mean)))  # (3, stakes)
     return _log_mean(np.asarray(counts, np.float64) @ gains)
 
@@ -73,12 +76,8 @@ def _lowest_unrefuted_mean(data: np.ndarray, refuted: float) -> float:
     return low
 
 
-def _log_mixture(changes: np.ndarray) -> float:
-    """changes: relative gains, shape (n, stakes). The mean over stakes of the capitals, as a logarithm."""
-    return float(_log_mean(np.log1p(changes).sum(axis=0)))
-
-
 def _log_mean(logarithms: np.ndarray) -> np.ndarray:
+    """The mean over stakes (the last axis) of capitals, all as logarithms."""
     top = logarithms.max(axis=-1, keepdims=True)
     return np.squeeze(top, -1) + np.log(np.exp(logarithms - top).mean(axis=-1))
 
@@ -107,10 +106,7 @@ class EvalResult:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Hold a comparison of two models.
-
-    difference: mean over tasks of P(V=1), new - old. low, high: its 95% interval. n: tasks compared.
-    """
+    """Hold a comparison of two models on `n` tasks: the mean of P(V=1), new - old, and its 95% interval."""
 
     difference: float
     low: float
@@ -150,13 +146,18 @@ class ErrorRates:
     tasks: float
 
 
-def pair_differences(old: Sequence[EvalResult], new: Sequence[EvalResult]) -> list[float]:
-    """Compute the difference in success, new - old, of each task, sorted by task id: [tasks], each in [-1, 1].
+def solved_share_by_task(results: Sequence[EvalResult]) -> dict[str, float]:
+    """Compute the share of solved episodes of each task, in [0, 1], by task id. results: of one model."""
+    by_task: dict[str, list[bool]] = defaultdict(list)
+    for result in results:
+        by_task[result.task_id].append(result.v)
+    return {task: sum(runs) / len(runs) for task, runs in sorted(by_task.items())}
 
-    old, new: results of the two models, one or several episodes a task. Raises DataError where the two were not
-    evaluated on the same tasks, or on none.
-    """
-    before, after = _by_task(old), _by_task(new)
+
+def pair_differences(old: Sequence[EvalResult], new: Sequence[EvalResult]) -> list[float]:
+    """Compute the difference in success, new - old, of each task, sorted by task id: [tasks], each in [-1, 1]. Raises
+    DataError where the two were not evaluated on the same tasks, or on none."""
+    before, after = solved_share_by_task(old), solved_share_by_task(new)
     if before.keys() != after.keys() or not before:
         apart = len(before.keys() ^ after.keys())
         raise DataError(
@@ -164,7 +165,7 @@ def pair_differences(old: Sequence[EvalResult], new: Sequence[EvalResult]) -> li
             where="promotion gate",
             fix="evaluate both on the same held-out tasks",
         )
-    return [round(_mean(after[task]) - _mean(before[task]), _DIGITS) for task in sorted(before)]
+    return [round(after[task] - before[task], _DIGITS) for task in sorted(before)]
 
 
 def compare_models(old: Sequence[EvalResult], new: Sequence[EvalResult], *, seed: int = 0) -> Comparison:
@@ -175,9 +176,9 @@ def compare_models(old: Sequence[EvalResult], new: Sequence[EvalResult], *, seed
     the mean difference new - old, its 95% interval and the number of tasks. Raises DataError where the two were not
     evaluated on the same tasks, or on none.
     """
-    differences, before = pair_differences(old, new), _by_task(old)
-    if all(value in (-1, 0, 1) for value in differences) and all(_mean(runs) in (0, 1) for runs in before.values()):
-        solved = sum(_mean(runs) == 1 for runs in before.values())
+    differences, before = pair_differences(old, new), solved_share_by_task(old)
+    if all(value in (-1, 0, 1) for value in differences) and all(share in (0, 1) for share in before.values()):
+        solved = sum(share == 1 for share in before.values())
         gained, lost = differences.count(1), differences.count(-1)
         low, high = newcombe_paired_interval(solved - lost, gained, lost, len(differences) - solved - gained)
     else:
@@ -198,10 +199,8 @@ def judge_differences(differences: Sequence[float], rule: PromotionSettings) -> 
     person to read.
     """
     bad, good = gate_bounds(rule)
-    passing = log_capital_above(differences, bad)
-    failing = log_capital_below(differences, good)
-    verdict = decide_gate(passing, failing, rule)
-    n = len(differences)
+    passing, failing = log_capital_above(differences, bad), log_capital_below(differences, good)
+    verdict, n = decide_gate(passing, failing, rule), len(differences)
     low, high = betting_interval(differences)
     mean = math.fsum(differences) / n if n else 0.0
     discordance = math.fsum(value * value for value in differences) / n if n else 0.0
@@ -228,31 +227,22 @@ def count_fewest_tasks(rule: PromotionSettings) -> int:
     return n
 
 
-def estimate_error_rates(
-    rule: PromotionSettings, discordance: float, *, seed: int = 0, runs: int = _RUNS
-) -> ErrorRates:
-    """Simulate the rule's error rates, for one episode a task.
-
-    discordance: share of tasks on which the models differ, raised to the least that such a difference takes. runs: how
-    many are simulated.
-    """
+def estimate_error_rates(rule: PromotionSettings, discordance: float, *, seed: int = 0) -> ErrorRates:
+    """Simulate the rule's error rates, for one episode a task. discordance: share of tasks on which the models differ,
+    raised to the least that such a difference takes."""
     bad, good = gate_bounds(rule)
-    promoted, _ = simulate_gate(rule, bad, max(discordance, abs(bad)), seed, runs)
-    passed, tasks = simulate_gate(rule, good, max(discordance, abs(good)), seed + 1, runs)
+    promoted, _ = simulate_gate(rule, bad, max(discordance, abs(bad)), seed)
+    passed, tasks = simulate_gate(rule, good, max(discordance, abs(good)), seed + 1)
     return ErrorRates(promoted, 1 - passed, tasks)
 
 
 def explain_judgement(found: GateJudgement, rule: PromotionSettings, against: str, *, seed: int = 0) -> str:
     """Explain a judgement in one line: what was found, what the rule makes of it, and how often the rule errs."""
     bad, good = gate_bounds(rule)
-    words = {
-        "pass": _GOOD_WORDS[rule.rule == "superiority"],
-        "fail": _BAD_WORDS[rule.rule == "superiority"],
-        "undecided": "not decided",
-    }
-    share = (found.discordance * found.n + 1) / (
-        found.n + 2
-    )  # of a few tasks: no share is nil for having not been seen
+    words = {"pass": "better", "fail": "not better by {margin} or more", "undecided": "not decided"}
+    if rule.rule != "superiority":
+        words |= {"pass": "not worse by {margin} or more", "fail": "worse"}
+    share = (found.discordance * found.n + 1) / (found.n + 2)  # no share is nil for having not been seen in a few tasks
     rates = estimate_error_rates(rule, share, seed=seed)
     return (
         f"{words[found.verdict].format(margin=f'{rule.margin:g}')} against {against}: success {found.difference:+.3f} "
@@ -262,18 +252,11 @@ def explain_judgement(found: GateJudgement, rule: PromotionSettings, against: st
     )
 
 
-_GOOD_WORDS = {False: "not worse by {margin} or more", True: "better"}
-_BAD_WORDS = {False: "worse", True: "not better by {margin} or more"}
-
-
 def simulate_gate(
     rule: PromotionSettings, difference: float, discordance: float, seed: int = 0, runs: int = _RUNS
 ) -> tuple[float, float]:
-    """Simulate the gate; returns (share of runs that promote, mean number of tasks played).
-
-    difference: of the two models' P(V=1). discordance: share of tasks on which they differ. runs: how many are
-    simulated.
-    """
+    """Simulate the gate `runs` times; returns (share of runs that promote, mean number of tasks played). difference: of
+    the two models' P(V=1). discordance: share of tasks on which they differ."""
     bad, good = gate_bounds(rule)
     gain, loss = max(discordance + difference, 0) / 2, max(discordance - difference, 0) / 2
     looks = [*range(rule.tasks_per_look, rule.tasks, rule.tasks_per_look), rule.tasks]
@@ -288,17 +271,6 @@ def simulate_gate(
     last = np.minimum(np.minimum(first_pass, first_fail), never - 1)
     promoted = (first_pass < never) & (first_pass <= first_fail)
     return float(promoted.mean()), float(np.array(looks)[last].mean())
-
-
-def _by_task(results: Sequence[EvalResult]) -> dict[str, list[float]]:
-    tasks: dict[str, list[float]] = defaultdict(list)
-    for result in results:
-        tasks[result.task_id].append(float(result.v))
-    return dict(tasks)
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
 
 
 # Judgements as rows of the table `metrics`, and back.
@@ -316,47 +288,101 @@ def build_gate_metrics(rival: str, judged: GateJudgement) -> list[dict[str, Any]
     """
     end = _METRIC_SUFFIX[rival]
     interval = {"low": judged.low, "high": judged.high, "n": judged.n}
-    return [
-        metrics.metric_row(f"gate_difference{end}", judged.difference, **interval),
-        metrics.metric_row(f"gate_passing{end}", judged.passing, n=judged.n),
-        metrics.metric_row(f"gate_failing{end}", judged.failing, n=judged.n),
-        metrics.metric_row(f"gate_discordance{end}", judged.discordance, n=judged.n),
-    ]
+    rows = [metrics.metric_row(f"gate_difference{end}", judged.difference, **interval)]
+    for name in ("passing", "failing", "discordance"):
+        rows.append(metrics.metric_row(f"gate_{name}{end}", getattr(judged, name), n=judged.n))
+    return rows
 
 
 def parse_gate_metrics(rows: Iterable[Mapping[str, Any]], rule: PromotionSettings) -> dict[str, GateJudgement]:
-    """Read judgements back from rows of the table `metrics`, by rival (`before`, `best`) that was played against.
-
-    rows: of one iteration; those of other figures and of single domains are ignored. rule: block `promotion`, by which
-    the decision is made again.
-    """
+    """Read judgements back from rows of the table `metrics` of one iteration, by rival (`before`, `best`) that was
+    played against; by `rule` the decision is made again."""
     by_name = {row["name"]: row for row in rows if row["domain"] == metrics.ALL_DOMAINS}
     found = {}
     for rival, end in _METRIC_SUFFIX.items():
         row = by_name.get(f"gate_difference{end}")
         if row is not None:
-            passing, failing, discordance = (
-                by_name[f"gate_{name}{end}"]["value"] for name in ("passing", "failing", "discordance")
-            )
-            found[rival] = GateJudgement(
-                decide_gate(passing, failing, rule),
-                row["value"],
-                row["low"],
-                row["high"],
-                row["n"],
-                passing,
-                failing,
-                discordance,
-            )
+            bets = [by_name[f"gate_{name}{end}"]["value"] for name in ("passing", "failing", "discordance")]
+            verdict, interval = decide_gate(*bets[:2], rule), (row["low"], row["high"])
+            found[rival] = GateJudgement(verdict, row["value"], *interval, row["n"], *bets)
     return found
 
 
 def explain_gate_metrics(rows: Iterable[Mapping[str, Any]], rule: PromotionSettings) -> list[str]:
-    """Explain each judgement in a line: what was found, what the rule makes of it, how often it errs.
-
-    rows: of the table `metrics`, of one iteration; [] where they hold no judgement. rule: block `promotion`.
-    """
+    """Explain each judgement in a line: what was found, what the rule makes of it, how often it errs."""
     return [
         explain_judgement(found, rule, _BASELINE_NAMES[rival])
         for rival, found in parse_gate_metrics(rows, rule).items()
     ]
+
+
+# What the models that a candidate is compared with solve of the held-out tasks.
+#
+# `iterations/NNN/held_out.json` says what the models of an evaluation did on the tasks that are the same in all
+# iterations: {"about": key, "models": {digest: {task_id: share of its episodes that were solved}}}. The next iteration
+# reads it, so that only the new model has to play them; the key names the settings under which it was measured. The
+# best model so far is the promoted one with the highest success there; the newest of those that are equal. Which one
+# that is rests on few tasks and may be a matter of luck, but the comparison with it does not: it is made on others.
+
+SolvedShares = dict[str, float]  # task_id -> share of the episodes that were solved
+
+
+def held_out_key(settings: Settings, task_ids: Sequence[str]) -> str:
+    """Hash all that an outcome on the held-out tasks depends on besides the model: 16 hexadecimal digits. Of the
+    settings seed and the blocks policy, language_model, sandbox and evaluation count."""
+    blocks = (settings.policy, settings.language_model, settings.sandbox, settings.evaluation)
+    content = [settings.seed, [block.model_dump(mode="json") for block in blocks], sorted(task_ids)]
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def read_comparable_outcomes(ws: Workspace, iteration: int, about: str) -> dict[str, SolvedShares]:
+    """Read the outcomes of an iteration as `read_outcomes`; {} where they were not measured as `about` says."""
+    return read_outcomes(ws, iteration) if _load_outcomes(ws, ws.held_out(iteration))["about"] == about else {}
+
+
+def read_outcomes(ws: Workspace, iteration: int) -> dict[str, SolvedShares]:
+    """Read what an evaluated iteration recorded: by digest of a model, the share of solved episodes by task. Raises
+    DataError for a file that is missing or cannot be read."""
+    return _load_outcomes(ws, ws.held_out(iteration))["models"]
+
+
+def _load_outcomes(ws: Workspace, path: Path) -> dict[str, Any]:
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+        return {"about": str(raw["about"]), "models": {name: dict(found) for name, found in raw["models"].items()}}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise DataError(
+            f"not the outcomes of an evaluation: {error!r}", where=ws.relative(path), fix="restore it from git"
+        ) from error
+
+
+def write_outcomes(ws: Workspace, iteration: int, about: str, models: Mapping[str, SolvedShares]) -> None:
+    """Write an iteration's `held_out.json`. about: how it was measured. models: as `read_outcomes` returns them."""
+    write_json(ws.held_out(iteration), {"about": about, "models": dict(models)})
+
+
+def mean_success(outcome: SolvedShares) -> float:
+    """Compute the mean success over tasks, each of the same weight; 0 where there are none."""
+    return math.fsum(outcome.values()) / len(outcome) if outcome else 0.0
+
+
+def get_best_model(promotion: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the best model so far as {"model", "digest"}, by what an iteration recorded of its promotion."""
+    return dict(promotion.get("best") or {name: promotion[name] for name in ("model", "digest")})
+
+
+def choose_best_model(
+    before: Mapping[str, Any], newest: Mapping[str, Any], promoted: bool, outcomes: Mapping[str, SolvedShares]
+) -> dict[str, Any]:
+    """Choose the best model after a promotion was decided, as {"model", "digest"}.
+
+    before: what the iteration before recorded of its promotion. newest: the model that this iteration made, with
+    `model` and `digest`. promoted: whether it was. outcomes: by digest, the share of solved episodes by task. A
+    promoted model is the best where its mean success is not below that of the best before, or one of the two is not in
+    `outcomes`; else the best before stays.
+    """
+    old = get_best_model(before)
+    mine, theirs = outcomes.get(newest["digest"]), outcomes.get(old["digest"])
+    if promoted and (theirs is None or mine is None or round(mean_success(mine) - mean_success(theirs), 12) >= 0):
+        return {name: newest[name] for name in ("model", "digest")}
+    return old

@@ -21,7 +21,7 @@ from flywheel.envs.base import Task
 from flywheel.envs.router import open_environments
 from flywheel.envs.tasks import drawing
 from flywheel.envs.tasks.drawing import fresh_tasks, is_held_out, task_content
-from flywheel.evaluation import baselines
+from flywheel.evaluation import gate
 from flywheel.evaluation.evaluator import evaluate_policy
 from flywheel.maintenance.recovery import recover_workspace
 from flywheel.pipeline import iterations
@@ -73,7 +73,7 @@ def run_checkup(ws: Workspace, settings: Settings, run_id: str = "") -> Checkup:
     k = last if last == 0 or dvc_files.is_iteration_complete(ws, last) else last - 1
     newest, made = manifest.read_promotion(ws, k), origin_iteration(ws, k)
     tasks = _draw_tasks(ws, settings, k, made)
-    about = baselines.held_out_key(settings, [task.task_id for task in tasks])
+    about = gate.held_out_key(settings, [task.task_id for task in tasks])
     path = ws.checkup(made)
     known = read_checkup(ws, made)
     if (known.get("digest"), known.get("about")) == (newest["digest"], about):

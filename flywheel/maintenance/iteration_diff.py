@@ -7,7 +7,7 @@ from typing import Any
 import duckdb
 
 from flywheel.config.workspace import Workspace
-from flywheel.evaluation import baselines
+from flywheel.evaluation import gate
 from flywheel.store import manifest
 from flywheel.store.catalog import database
 from flywheel.store.schema import TABLES
@@ -99,7 +99,7 @@ def _held_out(ws: Workspace, before: int, after: int) -> dict[str, Any]:
     for k in (before, after):
         try:
             models.append(manifest.read_promotion(ws, k)["digest"])
-            outcome = baselines.read_outcomes(ws, k).get(models[-1])
+            outcome = gate.read_outcomes(ws, k).get(models[-1])
         except DataError:  # not evaluated yet
             outcome = None
         if outcome is None:

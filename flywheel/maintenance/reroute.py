@@ -19,7 +19,7 @@ from flywheel.config.workspace import Workspace, iteration_label
 from flywheel.pipeline.stage import StageContext
 from flywheel.pipeline.stages import score
 from flywheel.pipeline.stages.route import INCOMING, STAGE
-from flywheel.rewards.scorer_set import ScorerSet
+from flywheel.rewards.scorer import ScorerSet
 from flywheel.store import lineage, manifest, metrics, partitions, routing_decisions
 from flywheel.store.catalog import database
 from flywheel.store.dedup import near_duplicates

@@ -18,7 +18,7 @@ from flywheel.envs.tasks import drawing as synthesis
 from flywheel.evaluation import gate
 from flywheel.policy import checkpoint
 from flywheel.policy.client import endpoint
-from flywheel.rewards.scorer_set import ScorerSet
+from flywheel.rewards.scorer import ScorerSet
 from flywheel.store.versioning import backup
 from flywheel.training.rl import algorithm
 from flywheel.utils.errors import BadInput, DiskFull, PolicyError, PolicyTimeout, errors_of_setting

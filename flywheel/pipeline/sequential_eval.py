@@ -18,7 +18,7 @@ from flywheel.evaluation.gate import EvalResult, GateJudgement, judge_difference
 from flywheel.pipeline import stage_io
 from flywheel.pipeline.stage import StageContext
 from flywheel.policy import open_policy
-from flywheel.rollout.pool import RolloutStats
+from flywheel.rollout.episode import RolloutStats
 from flywheel.store import manifest, partitions
 from flywheel.utils.files import write_json
 
@@ -56,7 +56,7 @@ async def play_and_stage(
         await policy.close()
     stage_io.write_episode_shard(folder, [one.episode for one in judged])
     stage_io.write_shard(folder, "scores", [verdict.row(one.episode.id) for one in judged for verdict in one.verdicts])
-    return {"results": [vars(one.result) for one in judged], "around": stats.as_dict()}
+    return {"results": [vars(one.result) for one in judged], "around": vars(stats)}
 
 
 # The sequential test: fresh tasks, a look at a time, until the gate decides.

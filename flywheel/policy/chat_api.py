@@ -39,16 +39,10 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "reasoning_effort": ("none",),
 }
 # Fields about the caller, which are ignored.
-_PASSED_OVER = (
-    "user",
-    "metadata",
-    "store",
-    "service_tier",
-    "safety_identifier",
-    "prompt_cache_key",
-    "parallel_tool_calls",
-    "request_id",
-)
+_PASSED_OVER = {
+    *("user", "metadata", "store", "service_tier", "safety_identifier"),
+    *("prompt_cache_key", "parallel_tool_calls", "request_id"),
+}
 
 
 @dataclass(frozen=True)
@@ -114,12 +108,10 @@ class _RequestBody(_Part):
 
 
 def format_chat_request(context: Context, sampling: SamplingParams, model: str) -> dict[str, Any]:
-    """Build the request for one completion with its token ids and log-probabilities.
+    """Build the request for one completion with its token ids and log-probabilities. model: its name at the server.
 
-    context: the prompt. sampling: temperature, limit and seed. model: its name at the server. Neutral values are
-    spelled out because a server may have other defaults (vLLM takes those of the checkpoint's generation_config.json),
-    and training assumes the model's own distribution. Control tokens that text spells are broken up, as `Encoder` does
-    it.
+    Neutral values are spelled out because a server may have other defaults (vLLM takes those of the checkpoint's
+    generation_config.json), and training assumes the model's own distribution.
     """
     messages = [
         {
@@ -176,10 +168,8 @@ def parse_chat_request(raw: bytes, *, max_new_tokens: int, seed: Callable[[], in
         )
         for at, message in enumerate(request.messages)
     )
-    samples = tuple(
-        SamplingParams(request.temperature, limit, _wrap(first + number), request.ignore_eos)
-        for number in range(request.n)
-    )
+    seeds = ((first + number + _SEEDS) % (2 * _SEEDS) - _SEEDS for number in range(request.n))  # back into 64 bits
+    samples = tuple(SamplingParams(request.temperature, limit, one, request.ignore_eos) for one in seeds)
     return ChatRequest(
         request.model,
         context,
@@ -189,11 +179,6 @@ def parse_chat_request(raw: bytes, *, max_new_tokens: int, seed: Callable[[], in
         request.stream,
         request.stream_options.include_usage,
     )
-
-
-def _wrap(seed: int) -> int:
-    """The seed of a further sample, back into 64 bits."""
-    return (seed + _SEEDS) % (2 * _SEEDS) - _SEEDS
 
 
 def _understood(body: dict[str, Any]) -> dict[str, Any]:
@@ -282,11 +267,8 @@ def format_chat_answer(
     prompt_ids: Sequence[int],
     spell: Callable[[int], str],
 ) -> dict[str, Any]:
-    """Build the body of an answer.
-
-    head: id, created and model. asked: the request. completions: one for each choice asked for. prompt_ids: token ids
-    of the prompt. spell: returns the text of one token.
-    """
+    """Build the body of an answer. head: id, created and model. completions: one for each choice asked for. prompt_ids:
+    token ids of the prompt. spell: returns the text of one token."""
     choices = []
     for index, completion in enumerate(completions):
         choice = {"index": index, "message": {"role": "assistant", "content": completion.text}}
@@ -304,11 +286,7 @@ def format_chat_chunks(
     prompt_ids: Sequence[int],
     spell: Callable[[int], str],
 ) -> Iterator[dict[str, Any]]:
-    """Yield an answer as the chunks of a stream; a choice's text comes in one piece, about a dozen tokens.
-
-    head: id, created and model. asked: the request. completions: one for each choice asked for. prompt_ids: token ids
-    of the prompt. spell: returns the text of one token.
-    """
+    """Yield an answer as the chunks of a stream, as `format_chat_answer`; a choice's text comes in one piece."""
     head = {**head, "object": "chat.completion.chunk"}
     for index, completion in enumerate(completions):
         delta = {"role": "assistant", "content": completion.text}
@@ -341,11 +319,8 @@ def _usage(completions: Sequence[Completion]) -> dict[str, int]:
 
 
 def parse_chat_answer(body: Any, *, where: str) -> ChatAnswer:
-    """Parse the one completion of an answer, with its token ids and log-probabilities.
-
-    body: JSON, as the server sent it. where: the server, for messages. Raises PolicyError that names what is missing or
-    cannot be true.
-    """
+    """Parse the one completion of an answer, with its token ids and log-probabilities. Raises PolicyError that names
+    what is missing or cannot be true. where: the server, for messages."""
     try:
         (choice,) = body["choices"]
         ids, text, reason = choice.get("token_ids"), choice["message"]["content"], choice["finish_reason"]
@@ -388,8 +363,7 @@ def parse_chat_answer(body: Any, *, where: str) -> ChatAnswer:
 
 
 def _integers(values: Any) -> bool:
-    whole = isinstance(values, list) and all(isinstance(v, int) and not isinstance(v, bool) and v >= 0 for v in values)
-    return whole
+    return isinstance(values, list) and all(isinstance(v, int) and not isinstance(v, bool) and v >= 0 for v in values)
 
 
 def _wrong(what: str, where: str) -> PolicyError:

@@ -27,9 +27,8 @@ def resolve_checkpoint(base: Path | str, root: Path | None = None) -> Path:
     """Return the folder of a checkpoint: of a path, or the snapshot of a Hugging Face repository.
 
     base: a path, or a repository's name, which is looked up in the hub's cache on this machine and fetched where it is
-    not there. What begins with the name of a folder that is there (`models/none`) is a path, and is returned even where
-    there is nothing; what lies in it is not looked at (`check_checkpoint`). root: the folder that relative paths count
-    from; None: the current one. Raises ModelError where such a repository is not within reach.
+    not there. What begins with the name of a folder that is there (`models/none`) is a path, there or not. root: the
+    folder that relative paths count from. Raises ModelError where such a repository is not within reach.
     """
     folder = (root or Path()) / base
     if folder.exists() or folder.parent.exists() or not _HUB_NAME.fullmatch(str(base)):
@@ -69,7 +68,8 @@ def check_checkpoint(folder: Path | str, *, weights: bool = True) -> dict[str, A
         )
     for file in weight_files(folder) if weights else ():
         _check_header(file)
-    if not has_tokenizer(folder):
+    merges = all((folder / name).is_file() for name in ("vocab.json", "merges.txt"))
+    if not (merges or (folder / "tokenizer.json").is_file()):
         raise ModelError("the model folder has no tokenizer.json", where=folder, fix=_COPY)
     if not (folder / "preprocessor_config.json").is_file():
         raise ModelError("the model folder has no preprocessor_config.json", where=folder, fix=_COPY)
@@ -77,20 +77,15 @@ def check_checkpoint(folder: Path | str, *, weights: bool = True) -> dict[str, A
 
 
 def checkpoint_digest(folder: Path | str) -> str:
-    """Name the weights in `folder`: the first 16 hexadecimal digits of the SHA-256 over its safetensors files.
-
-    Files are read whole once in a process, and again where they change; configuration and tokeniser do not count.
-    Raises ModelError where there are no weights, or a shard is missing.
-    """
+    """Name the weights in `folder`: the first 16 hexadecimal digits of the SHA-256 over its safetensors files, which
+    are read once in a process, and again where they change. Raises ModelError where there are none, or a shard is
+    missing."""
     return cached_sha256(*weight_files(folder))[:16]
 
 
 def weight_files(folder: Path | str) -> list[Path]:
     """List the safetensors files of the checkpoint in `folder`, sorted by name: those of its index, where it has one.
-
-    Their content is not read. Raises ModelError where there are none, or where the index is damaged or names a shard
-    that is not there.
-    """
+    Raises ModelError where there are none, the index is damaged or names a shard that is not there."""
     folder = Path(folder)
     if (folder / _INDEX).is_file():
         shards = read_json_object(folder / _INDEX).get("weight_map")
@@ -106,11 +101,6 @@ def weight_files(folder: Path | str) -> list[Path]:
     if not files:
         raise ModelError("the model folder has no safetensors file", where=folder, fix=_COPY)
     return files
-
-
-def has_tokenizer(folder: Path) -> bool:
-    """Tell whether a tokeniser is there, in its own file or as a list of merges."""
-    return (folder / "tokenizer.json").is_file() or all((folder / n).is_file() for n in ("vocab.json", "merges.txt"))
 
 
 def read_json_object(path: Path) -> dict[str, Any]:

@@ -30,11 +30,8 @@ def is_small_model(model: nn.Module) -> bool:
 
 
 def count_parallel_passes(model: nn.Module) -> int:
-    """Count how many passes over parts of a batch are best made side by side, each on one core; 1: one after the other.
-
-    model: on whose device they run; on a GPU, and for a large model, it is 1. The count is the calling thread's share
-    of the cores.
-    """
+    """Count how many passes over parts of a batch are best made side by side, each on one core: the calling thread's
+    share of the cores; 1 on a GPU and for a large model."""
     on_cpu = next(model.parameters()).device.type == "cpu"
     return min(torch.get_num_threads(), _MOST) if on_cpu and is_small_model(model) else 1
 
@@ -52,7 +49,7 @@ def open_pass_pool(count: int) -> ThreadPoolExecutor | None:
     """Open a pool of `count` threads with one core each; None for one, since the caller's own thread will do.
 
     Setting the number of threads in one thread also sets it for all that begin later. So these begin at once, and the
-    number is put back. The caller shuts the pool down.
+    number is put back.
     """
     if count < 2:
         return None
@@ -128,11 +125,7 @@ def window_attention(
 
 
 def window_attention_by_length(query: Tensor, key: Tensor, value: Tensor, ends: list[int], scaling: float) -> Tensor:
-    """Compute the same in any type: windows of one length are a batch.
-
-    There are four lengths at most a screen (inner, last column, last row, corner). ends: where each window begins, and
-    the end.
-    """
+    """Compute the same in any type: windows of one length are a batch. ends: where each begins, and the end."""
     starts: dict[int, list[int]] = {}
     for start, stop in pairwise(ends):
         if stop > start:

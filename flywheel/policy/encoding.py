@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -41,7 +41,8 @@ class PatchExtractor:
         """RGB pictures, resized to the model's size, to pixel_values, float32 [patches of all, channels x frames x
         patch x patch], and image_grid_thw, int64 [pictures, 3]."""
         images, size = self._images, self._images.patch_size
-        found = [self._cut(self._resized(picture)) for picture in pictures]
+        sizes = [self._size(picture) for picture in pictures]
+        found = [self._cut(picture, wanted) for picture, wanted in zip(pictures, sizes, strict=True)]
         pixels = np.empty((sum(map(len, found)), 3, images.temporal_patch_size, size, size), dtype=np.float32)
         start = 0
         for cut in found:
@@ -49,10 +50,8 @@ class PatchExtractor:
             for channel, values in enumerate(self._values):
                 part[:, channel] = values[cut[:, channel]][:, None]
             start += len(cut)
-        grids = [(1, picture_h // size, picture_w // size) for picture_w, picture_h in map(self._size, pictures)]
-        return pixels.reshape(len(pixels), int(np.prod(pixels.shape[1:]))), np.array(grids, dtype=np.int64).reshape(
-            -1, 3
-        )
+        grids = np.array([(1, height // size, width // size) for width, height in sizes], dtype=np.int64)
+        return pixels.reshape(len(pixels), int(np.prod(pixels.shape[1:]))), grids.reshape(-1, 3)
 
     def _size(self, picture: Picture.Image) -> tuple[int, int]:
         """(width, height) after the resize."""
@@ -66,13 +65,9 @@ class PatchExtractor:
         )
         return width, height
 
-    def _resized(self, picture: Picture.Image) -> np.ndarray:
-        """uint8 [height, width, channels]."""
-        size = self._size(picture)
-        return np.asarray(picture if picture.size == size else picture.resize(size, self._images.resample))
-
-    def _cut(self, pixels: np.ndarray) -> np.ndarray:
-        """uint8 [patches, channels, patch, patch], in the order of the merged blocks."""
+    def _cut(self, picture: Picture.Image, wanted: tuple[int, int]) -> np.ndarray:
+        """uint8 [patches, channels, patch, patch], in the order of the merged blocks. wanted: (width, height)."""
+        pixels = np.asarray(picture if picture.size == wanted else picture.resize(wanted, self._images.resample))
         size, merge = self._images.patch_size, self._images.merge_size
         rows, columns = pixels.shape[0] // (size * merge), pixels.shape[1] // (size * merge)
         blocks = pixels.reshape(rows, merge, size, columns, merge, size, 3)
@@ -113,8 +108,7 @@ _HARMLESS = re.compile(r"<\|(?!(?:box|object_ref)_(?:start|end)\|>)")
 
 
 def break_control_tokens(text: str) -> str:
-    """Break up control tokens that a text from outside spells, and replace halves of surrogate pairs by question
-    marks."""
+    """Break up control tokens that a text from outside spells; halves of surrogate pairs become question marks."""
     return _HARMLESS.sub("< |", text.encode("utf-8", "replace").decode())
 
 
@@ -141,8 +135,7 @@ class Encoder:
 
     @classmethod
     def new(cls, tokenizer: PreTrainedTokenizerBase, side: int = 224) -> Encoder:
-        """Make the encoder of a new model. tokenizer: its own. side: of its square screens, in pixels; patches of
-        16, merged 2 x 2."""
+        """Make the encoder of a new model. side: of its square screens, in pixels; patches of 16, merged 2 x 2."""
         area = {"shortest_edge": side * side, "longest_edge": side * side}
         half = [0.5, 0.5, 0.5]
         images = Qwen2VLImageProcessorPil(
@@ -154,30 +147,26 @@ class Encoder:
     def from_folder(cls, folder: Path | str, *, max_image_side: int = prompt.MAX_SIDE) -> Encoder:
         """Load the encoder of a checkpoint of the Qwen-VL family; its weights are not read.
 
-        folder: the checkpoint's. max_image_side: screens with a longer side, in pixels, are refused. Raises ModelError
-        where the tokeniser or the image processor's settings are missing or broken, or do not belong to the model that
-        config.json describes.
+        Raises ModelError where the tokeniser or the image processor's settings are missing or broken, or do not belong
+        to the model that config.json describes.
         """
         folder = Path(folder)
         checkpoint.check_checkpoint(folder, weights=False)
-        try:
-            config = AutoConfig.from_pretrained(folder, local_files_only=True)
-        except Exception as error:  # the library raises many kinds; all mean that this folder cannot be used
-            raise _unusable("config.json", error, folder) from None
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        except Exception as error:
-            raise _unusable("the tokeniser", error, folder) from None
-        try:
-            images = Qwen2VLImageProcessorPil.from_pretrained(folder, local_files_only=True)
-        except Exception as error:
-            raise _unusable("preprocessor_config.json", error, folder) from None
+        config = _load_part("config.json", AutoConfig, folder)
+        tokenizer = _load_part("the tokeniser", AutoTokenizer, folder)
+        images = _load_part("preprocessor_config.json", Qwen2VLImageProcessorPil, folder)
         if not tokenizer.chat_template:
             tokenizer.chat_template = _read_chat_template(folder)
-        _take_old_names(images)
+        # The older layout's names in `size`, which the library reads at the top of the file alone.
+        if not images.size.get("shortest_edge") and images.size.get("min_pixels"):
+            edges = {"shortest_edge": images.size["min_pixels"], "longest_edge": images.size.get("max_pixels")}
+            images.size = type(images.size)(**edges)
         _check_match(tokenizer, images, config, folder)
         made = cls(tokenizer, images, image_id=int(config.image_token_id), max_image_side=max_image_side)
-        made._try(folder)
+        try:  # a prompt of one screen has one image token, or tokeniser, chat template and model are not of one kind
+            made._prompt((Message("user", (Image(b""), "Go.")), Message("assistant", ("Yes.",))), [1])
+        except Exception as error:  # the template is a program of its own
+            raise _unusable("the chat template", error, folder) from None
         return made
 
     def save(self, folder: Path | str) -> None:
@@ -187,7 +176,7 @@ class Encoder:
 
     def encode(self, context: Context) -> EncodedSequence:
         """Encode `context` as a prompt that ends where the assistant begins. Raises BadInput for a broken screen."""
-        pixels, grid = self.patches(
+        pixels, grid = self._pixels.patches(
             [prompt.decode_screenshot(image.png, self.max_image_side) for image in _images(context)]
         )
         input_ids = np.asarray(self._prompt(context, grid.prod(axis=1).tolist()), dtype=np.int64)
@@ -204,13 +193,6 @@ class Encoder:
     def count(self, context: Context) -> int:
         """Count the tokens of `context` once encoded, as the budget `policy.max_context_tokens` counts them."""
         return len(self.prompt_ids(context))
-
-    def _try(self, folder: Path) -> None:
-        """A prompt of one screen has one image token, or tokeniser, chat template and model are not of one kind."""
-        try:
-            self._prompt((Message("user", (Image(b""), "Go.")), Message("assistant", ("Yes.",))), [1])
-        except Exception as error:  # the template is a program of its own
-            raise _unusable("the chat template", error, folder) from None
 
     def _prompt(self, context: Context, patches: Sequence[int]) -> list[int]:
         """The chat form's tokens; each picture's image token is repeated, once for each block of merged patches."""
@@ -232,14 +214,6 @@ class Encoder:
         blocks = (max(1, number // self.images.merge_size**2) for number in patches)
         return [piece for token in ids for piece in [token] * (next(blocks) if token == self.image_id else 1)]
 
-    def patches(self, pictures: Sequence[Picture.Image]) -> tuple[np.ndarray, np.ndarray]:
-        """Resize pictures to the model's size and cut them into patches.
-
-        pictures: RGB. Returns pixel_values (float32 [patches of all, channels x 2 x patch x patch]) and image_grid_thw
-        (int64 [pictures, 3]).
-        """
-        return self._pixels.patches(pictures)
-
     def encode_text(self, text: str) -> list[int]:
         """Encode a response: the tokens of `text`, then the end token."""
         return [*self.tokenizer(break_control_tokens(text), add_special_tokens=False)["input_ids"], self.end_id]
@@ -253,17 +227,17 @@ def _images(context: Context) -> Iterable[Image]:
     return (part for message in context for part in message.parts if isinstance(part, Image))
 
 
+def _load_part(what: str, kind: Any, folder: Path) -> Any:
+    try:
+        return kind.from_pretrained(folder, local_files_only=True)
+    except Exception as error:  # the library raises many kinds; all mean that this folder cannot be used
+        raise _unusable(what, error, folder) from None
+
+
 def _unusable(what: str, error: Exception, folder: Path) -> ModelError:
     return ModelError(
         f"{what} cannot be loaded: {checkpoint.summarise_error(error)}", where=folder, fix="copy it again"
     )
-
-
-def _take_old_names(images: Qwen2VLImageProcessorPil) -> None:
-    """`size` with the names of the older layout, which the library reads at the top of the file alone."""
-    if not images.size.get("shortest_edge") and images.size.get("min_pixels"):
-        edges = {"shortest_edge": images.size["min_pixels"], "longest_edge": images.size.get("max_pixels")}
-        images.size = type(images.size)(**edges)
 
 
 def _read_chat_template(folder: Path) -> str:

@@ -126,8 +126,7 @@ _LONGEST = Drag(Point(0.5, 0.5), Point(0.5, 0.5))  # of the actions whose length
 
 
 class AnswerState:
-    """Follow one answer as far as it is written. end_id: the token that ends it. vocabulary: the width of the
-    logits."""
+    """Follow one answer as far as it is written. end_id: the token that ends it. vocabulary: width of the logits."""
 
     def __init__(self, matcher: LLMatcher, end_id: int, vocabulary: int) -> None:
         self._matcher, self._end_id, self._vocabulary = matcher, end_id, vocabulary
@@ -187,10 +186,8 @@ class _ByteTokenizer:
 
 
 class AnswerConstraint:
-    """The form of all answers of one checkpoint. encoder: its tokeniser. vocabulary: the width of its logits.
-
-    Raises BadInput for a form that is not written (`answer_form`), ModelError for a tokeniser that is not of bytes.
-    """
+    """The form of all answers of one checkpoint. Raises BadInput for a form that is not written, ModelError for a
+    tokeniser that is not of bytes. vocabulary: the width of its logits."""
 
     def __init__(self, encoder: Encoder, vocabulary: int, policy: config.PolicySettings) -> None:
         grammar = Grammar.of(policy)
@@ -210,10 +207,7 @@ class AnswerConstraint:
         return AnswerState(self._first.deep_copy(), self._end_id, self._vocabulary)
 
     def blocked(self, response: Sequence[int]) -> np.ndarray:
-        """Compute which tokens could not come at each place of a response, as bits: uint8 [response, vocabulary / 8].
-
-        response: token ids, [response].
-        """
+        """Compute which tokens could not come at each place, as bits: uint8 [response, vocabulary / 8]."""
         state, rows = self.begin(), []
         for token in response:
             rows.append(np.packbits(state.blocked()))

@@ -176,10 +176,7 @@ def tiny_config() -> Qwen3VLConfig:
 
 
 def make_tiny_model(seed: int) -> Qwen3VLForConditionalGeneration:
-    """Make a tiny Qwen3-VL with random weights, in float32; the same `seed` gives the same weights.
-
-    Torch's own random state stays as it is.
-    """
+    """Make a tiny Qwen3-VL with random weights of a seed, in float32. Torch's own random state stays as it is."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = Qwen3VLForConditionalGeneration(tiny_config())
@@ -234,7 +231,10 @@ def load_model(
     a warning. Raises ModelError, in one line, for a device that is not there, a folder that is not a model of the
     Qwen-VL family, or whose weights are cut off, incomplete or of other shapes.
     """
-    place = resolve_device(device)
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ModelError("there is no GPU that torch can use", where="policy.device", fix="set it to auto or cpu")
     checkpoint.check_checkpoint(folder)
     try:
         with torch.device("meta"):  # shapes alone: a wrong config.json must not fill the memory with random weights
@@ -255,26 +255,14 @@ def load_model(
     if info["unexpected_keys"]:
         unused = sorted(info["unexpected_keys"])
         log.warning("%s: %d weights have no place in the model, %s among them", folder, len(unused), unused[0])
-    return model.eval().to(place)
-
-
-def resolve_device(name: str) -> torch.device:
-    """Return cpu, cuda, or for auto cuda if there is one. Raises ModelError where the device does not exist."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    if name == "cuda" and not torch.cuda.is_available():
-        raise ModelError("there is no GPU that torch can use", where="policy.device", fix="set it to auto or cpu")
-    return torch.device(name)
+    return model.eval().to(device)
 
 
 def save_checkpoint(
     model: PreTrainedModel, encoder: Encoder, folder: Path | str, *, dtype: torch.dtype = torch.float32
 ) -> Path:
-    """Write weights, tokeniser and image processor to `folder`, whole or not at all; returns the folder.
-
-    model: the network. encoder: its tokeniser and image processor. folder: replaced where it is there, with all in it;
-    missing folders above it are made. dtype: of the file; loading gives float32 again.
-    """
+    """Write weights, tokeniser and image processor to `folder`, whole or not at all; returns the folder. folder:
+    replaced where it is there, with all in it. dtype: of the file; loading gives float32 again."""
     folder = Path(folder)
     with atomic_folder(folder) as staged:
         made: dict[tuple, torch.Tensor] = {}  # tied weights stay one tensor, which is written once

@@ -44,13 +44,12 @@ class SamplingParams:
 class Completion:
     """Hold the answer to one context.
 
-    text: decoded `token_ids` without the end token. token_ids include the end token where it was sampled.
-
-    logprobs: natural, of each sampled token under the untempered distribution at temperature 1. Where the answer is
-    held to a form (`SamplingParams.action`), all probabilities are those among the tokens that it allows.
-    prompt_tokens: length of the encoded context. sampled_logprobs: of each token under the distribution that it was
-    drawn from, at the request's temperature: what PPO's ratio is taken against. Empty where the back-end does not say
-    them, and for greedy answers.
+    text: decoded `token_ids` without the end token. token_ids include the end token where it was sampled. logprobs:
+    natural, of each sampled token under the untempered distribution at temperature 1. Where the answer is held to a
+    form (`SamplingParams.action`), all probabilities are those among the tokens that it allows. prompt_tokens: length
+    of the encoded context. sampled_logprobs: of each token under the distribution that it was drawn from, at the
+    request's temperature: what PPO's ratio is taken against. Empty where the back-end does not say them, and for greedy
+    answers.
     """
 
     text: str

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from flywheel.config import Settings
 from flywheel.envs.screens.vocabulary import BUTTONS, COLOURS, KEYS, PEOPLE, SETTINGS, SHAPES, SYMBOLS, THINGS
-from flywheel.policy.client.language_model import ChatModel, OpenAIChatModel
+from flywheel.policy.client.language_model import OpenAIChatModel
 
 
 def _words(text: str) -> frozenset[str]:
@@ -89,7 +89,7 @@ def open_refiner(settings: Settings) -> Refiner:
 class ModelRefiner:
     """Refinement by a language model. A failure of the model is an error: the rules are no silent substitute."""
 
-    def __init__(self, model: ChatModel) -> None:
+    def __init__(self, model: OpenAIChatModel) -> None:
         self.name, self._model = model.name, model
 
     def refine(self, heard: RefinerInput) -> str:

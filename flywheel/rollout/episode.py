@@ -1,38 +1,127 @@
-"""Play one episode: the ReAct loop (section 2.1) of a policy in an environment, and its file."""
+"""Play episodes, one or many at once: prompts, the ReAct loop (section 2.1) of a policy in an environment, files."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 import json
+import logging
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from flywheel.agent.actions import Action, ParseError
-from flywheel.agent.grammar import NO_SCREEN, Grammar
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+
+from flywheel.agent.actions import ParsedResponse, ParseError, Type
+from flywheel.agent.grammar import NO_SCREEN, Grammar, format_response, norm1000_space
+from flywheel.agent.history import EpisodeMemory, PastStep, StepHistory, Summarizer
 from flywheel.agent.parsing.parser import action_fields, parse_response
-from flywheel.agent.prompt import Context
-from flywheel.config import Settings
+from flywheel.agent.prompt import Context, build_context
+from flywheel.config import PolicySettings, Settings
 from flywheel.envs import registry
 from flywheel.envs.base import Env, Observation, StepResult, Task
+from flywheel.envs.router import EnvProvider, open_environments
+from flywheel.policy import open_policy
 from flywheel.policy.client.language_model import open_summarizer
 from flywheel.policy.protocol import Completion, PolicyBackend, SamplingParams
-from flywheel.rollout.history import PromptHistory
 from flywheel.store.trajectory import Step, Trajectory, make_trajectory_id
-from flywheel.utils.errors import DataError, EnvTimeout, PolicyTimeout
+from flywheel.utils.errors import DataError, EnvError, EnvTimeout, FlywheelError, PolicyTimeout
 from flywheel.utils.files import atomic_file
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+# The prompt of a step from the steps before it, the same way for rollouts and training.
+
+
+class PromptHistory:
+    """Follow one trajectory step by step: for each its context, then the step itself.
+
+    images: PNG by sha256; may grow while the trajectory does. count: tokens of a context (`Encoder.count`), for the
+    budget. summarizer: of what is too old for a line; rules where there is none.
+    """
+
+    def __init__(
+        self,
+        instruction: str,
+        images: Mapping[str, bytes],
+        policy: PolicySettings,
+        *,
+        count: Callable[[Context], int] | None = None,
+        summarizer: Summarizer | None = None,
+    ) -> None:
+        self._instruction, self._images, self._policy, self._count = instruction, images, policy, count
+        self._past = StepHistory(policy, summarizer)
+
+    def context(self, screen: bytes | None, stored: str | None = None, *, observation: str | None = None) -> Context:
+        """Build what the policy is shown at the next step: the instruction, M_t (section 2.1), and what is seen.
+
+        screen: PNG; None where there is none. stored: the step's `memory`, if it has been taken: its digest is then
+        used again. observation: text to read, if any. May wait for a language model; raises BadInput as `build_context`
+        does.
+        """
+        memory = self.memory(stored)
+        return build_context(self._instruction, memory, screen, self._policy, self._count, observation=observation)
+
+    def memory(self, stored: str | None = None) -> EpisodeMemory:
+        """Return M_t (section 2.1) of the next step, as its context shows it. stored: as in `context`."""
+        if stored:
+            self._past.recall(**json.loads(stored))
+        return self._past.memory()
+
+    @property
+    def stored(self) -> str | None:
+        """For the step's `memory`: the digest that the newest context was made with, or None without one."""
+        digest = self._past.digest
+        if not digest.steps:
+            return None
+        written = json.dumps({"steps": digest.steps, "text": digest.text, "by": digest.by}, ensure_ascii=False)
+        return written.encode("utf-8", "replace").decode()  # Parquet takes no half of a surrogate pair
+
+    def add(self, step: Step) -> None:
+        """Append the step that was taken."""
+        action = step.action or ""
+        self._past.add(
+            PastStep(
+                screenshot=self._images.get(step.image_sha256),
+                thought=step.thought or "",
+                action=action,
+                tool_result=step.tool_result or "",
+                action_type=step.action_type or "",
+                typed=self._typed(action) if step.action_type == "type" else "",
+                url=step.url or "",
+                parse_error=step.parse_error or "",
+                observation=step.observation,
+            )
+        )
+
+    def follow(self, steps: Iterable[Step]) -> None:
+        """Append all steps that were taken, with the newest digest that was stored with one."""
+        stored = None
+        for step in steps:
+            self.add(step)
+            stored = step.memory or stored
+        if stored:
+            self._past.recall(**json.loads(stored))
+
+    def _typed(self, action: str) -> str:
+        # What numbers mean does not matter to a text, so any space does.
+        grammar = Grammar(self._policy.template, norm1000_space())
+        found = parse_response(format_response("", action), grammar).action
+        return found.content if isinstance(found, Type) else ""
+
+
+# Episodes.
 
 
 @dataclass(frozen=True)
 class Episode:
-    """Hold an episode that was played.
-
-    images: PNG by sha256, each screen once.
+    """Hold an episode that was played. images: PNG by sha256, each screen once.
 
     last_screen, last_observation: what was seen after the last step, which no action was chosen on: a PNG, and what was
     there to read; None where there was no such thing, both where the environment crashed.
@@ -50,10 +139,7 @@ class Episode:
 
 
 def derive_seed(*names: object) -> int:
-    """Derive a seed from names: 0 <= seed < 2**31, the same on every machine.
-
-    Their texts (`str`) and their order count.
-    """
+    """Derive a seed from the texts and the order of names: 0 <= seed < 2**31, the same on every machine."""
     return int.from_bytes(hashlib.sha256("|".join(map(str, names)).encode()).digest()[:4]) >> 1
 
 
@@ -78,35 +164,39 @@ async def run_episode(
     called with the number of each step before it. Raises EnvError, EnvTimeout, PolicyError and PolicyTimeout;
     `rollout.pool` retries, and records a crash in the episode's status.
     """
-    identity = make_trajectory_id(iteration, task.task_id, sample, policy.weight_version)
-    recorder, names = _Recorder(task, identity, settings, policy), identity if seed is None else seed
-    version, started = policy.weight_version, _now()
+    begun = begin_trajectory(task, sample, policy.weight_version, iteration=iteration, run_id=run_id)
+    identity = begun.trajectory_id
+    recorder, names = _Recorder(task, begun, settings, policy), identity if seed is None else seed
+    limit_s = 2 * registry.find_backend(task.environment).limits(settings).call_s
+    late = EnvTimeout(f"the environment did not answer in {limit_s:g} s", where=f"task {task.task_id}")
+    policy_s = 2 * settings.policy.timeout_s
+    silent = PolicyTimeout(f"the policy did not answer in {policy_s:g} s", where="rollout")
     # The task's own seed, not the sample's: all samples of a task see the same world.
-    result = await _call_env(env.reset(task, task.seed), settings, task)
+    result = await _within(limit_s, env.reset(task, task.seed), late)
     terminated = result.terminated
-    while not (terminated or result.truncated) and recorder.count < task.max_steps:
+    while not (terminated or result.truncated) and len(recorder.steps) < task.max_steps:
         seen, at = result.observation, _now()
-        on_step(recorder.count)
+        on_step(len(recorder.steps))
         # In a thread: tokens are counted, and a language model may be asked for a digest.
         context = await asyncio.to_thread(
             recorder.history.context, seen.screenshot, observation=_observation_text(seen)
         )
-        limit, seed_of_step = settings.policy.max_new_tokens, derive_seed(names, recorder.count)
+        limit, seed_of_step = settings.policy.max_new_tokens, derive_seed(names, len(recorder.steps))
         sampling = SamplingParams(temperature, limit, seed_of_step, action=True, session=identity)
-        completion = await _call_policy(policy, context, sampling, settings)
+        completion = await _within(policy_s, policy.complete(context, sampling), silent)
         parsed = parse_response(completion.text, recorder.grammar(seen))
         broken = isinstance(parsed.action, ParseError)
-        after = result if broken else await _call_env(env.step(parsed.action), settings, task)
-        recorder.add(result, completion, parsed.thought, parsed.action, None if broken else after, at)
+        after = result if broken else await _within(limit_s, env.step(parsed.action), late)
+        recorder.add(result, completion, parsed, None if broken else after, at)
         result, terminated = after, after.terminated
-    return recorder.episode(result, terminated, sample, version, started, run_id)
+    return recorder.episode(result, terminated)
 
 
 class _Recorder:
     """Collects the steps of one episode."""
 
-    def __init__(self, task: Task, identity: str, settings: Settings, policy: PolicyBackend) -> None:
-        self.task, self.identity, self.settings = task, identity, settings
+    def __init__(self, task: Task, begun: Trajectory, settings: Settings, policy: PolicyBackend) -> None:
+        self.begun, self.settings = begun, settings
         self.steps: list[Step] = []
         self.images: dict[str, bytes] = {}
         encoder = getattr(policy, "encoder", None)  # a policy without a checkpoint has none
@@ -123,20 +213,11 @@ class _Recorder:
         size = NO_SCREEN if seen.screenshot is None else (seen.width, seen.height)
         return Grammar.of(self.settings.policy, size)
 
-    @property
-    def count(self) -> int:
-        return len(self.steps)
-
     def add(
-        self,
-        before: StepResult,
-        completion: Completion,
-        thought: str,
-        action: Action | ParseError,
-        after: StepResult | None,
-        started: datetime,
+        self, before: StepResult, completion: Completion, parsed: ParsedResponse, after: StepResult | None, at: datetime
     ) -> None:
-        """after: None where the text held no action."""
+        """after: None where the text held no action. at: when it began."""
+        action = parsed.action
         seen, sha256 = before.observation, None
         if seen.screenshot is not None:
             sha256 = hashlib.sha256(seen.screenshot).hexdigest()
@@ -144,10 +225,10 @@ class _Recorder:
         broken = isinstance(action, ParseError)
         done = {"parse_error": action.reason} if broken else action_fields(action, self.grammar(seen))
         step = Step(
-            self.identity,
-            self.count,
+            self.begun.trajectory_id,
+            len(self.steps),
             "model",
-            thought,
+            parsed.thought,
             raw_text=completion.text,
             prompt_tokens=completion.prompt_tokens,
             token_ids=tuple(completion.token_ids),
@@ -162,7 +243,7 @@ class _Recorder:
             state_score=before.info.get("score"),
             terminated=bool(after and after.terminated),
             truncated=bool(after and after.truncated),
-            started_at=started,
+            started_at=at,
             ended_at=_now(),
             memory=self.history.stored,
             **done,
@@ -170,9 +251,7 @@ class _Recorder:
         self.steps.append(step)
         self.history.add(step)
 
-    def episode(
-        self, last: StepResult, terminated: bool, sample: int, version: str, started: datetime, run_id: str
-    ) -> Episode:
+    def episode(self, last: StepResult, terminated: bool) -> Episode:
         if self.steps and all(step.parse_error is not None for step in self.steps):
             status, error = "invalid", "no step held an action"
         else:
@@ -180,10 +259,11 @@ class _Recorder:
         if self.steps and not terminated:
             self.steps[-1] = replace(self.steps[-1], truncated=True)
         trajectory = replace(
-            _build_trajectory(self.task, self.identity, sample, version, started, run_id),
+            self.begun,
+            ended_at=_now(),
             status=status,
             error=error,
-            steps=self.count,
+            steps=len(self.steps),
             reward=sum(step.reward for step in self.steps),
             final_state=json.dumps(last.info.get("state"), sort_keys=True, ensure_ascii=False),
         )
@@ -191,20 +271,11 @@ class _Recorder:
         return Episode(trajectory, tuple(self.steps), self.images, seen.screenshot, _observation_text(seen))
 
 
-def build_crashed_episode(
-    task: Task, sample: int, version: str, *, iteration: int, error: str, started: datetime, run_id: str = ""
-) -> Episode:
-    """Build the record of an episode whose environment crashed in every try: kept with its error, never scored."""
-    identity = make_trajectory_id(iteration, task.task_id, sample, version)
-    trajectory = _build_trajectory(task, identity, sample, version, started, run_id)
-    return Episode(replace(trajectory, status="crashed", error=error, steps=0), (), {})
-
-
-def _build_trajectory(
-    task: Task, identity: str, sample: int, version: str, started: datetime, run_id: str
-) -> Trajectory:
+def begin_trajectory(task: Task, sample: int, version: str, *, iteration: int, run_id: str = "") -> Trajectory:
+    """Begin the record of an episode. version: of the weights that begin it. The rest as in `run_episode`."""
+    started = _now()
     return Trajectory(
-        identity,
+        make_trajectory_id(iteration, task.task_id, sample, version),
         task.task_id,
         task.domain,
         task.world,
@@ -215,9 +286,14 @@ def _build_trajectory(
         sample=sample,
         policy_version=version,
         started_at=started,
-        ended_at=_now(),
+        ended_at=started,
         run_id=run_id or None,
     )
+
+
+def build_crashed_episode(begun: Trajectory, error: str) -> Episode:
+    """Build the record of an episode whose environment crashed in every try: kept with its error, never scored."""
+    return Episode(replace(begun, ended_at=_now(), status="crashed", error=error, steps=0), (), {})
 
 
 def _now() -> datetime:
@@ -231,25 +307,13 @@ def _observation_text(seen: Observation) -> str | None:
     return seen.text.encode("utf-8", "replace").decode()
 
 
-async def _call_env(call, settings: Settings, task: Task) -> StepResult:
-    """The environment has a deadline of its own; this one stands behind it for an environment that hangs."""
-    limit = 2 * registry.find_backend(task.environment).limits(settings).call_s
+async def _within(limit_s: float, call: Awaitable[T], error: FlywheelError) -> T:
+    """Environment and policy have deadlines of their own; this one stands behind them for one that hangs."""
     try:
-        async with asyncio.timeout(limit):
+        async with asyncio.timeout(limit_s):
             return await call
     except TimeoutError:
-        raise EnvTimeout(f"the environment did not answer in {limit:g} s", where=f"task {task.task_id}") from None
-
-
-async def _call_policy(
-    policy: PolicyBackend, context: Context, sampling: SamplingParams, settings: Settings
-) -> Completion:
-    limit = 2 * settings.policy.timeout_s
-    try:
-        async with asyncio.timeout(limit):
-            return await policy.complete(context, sampling)
-    except TimeoutError:
-        raise PolicyTimeout(f"the policy did not answer in {limit:g} s", where="rollout") from None
+        raise error from None
 
 
 _TIMES = ("started_at", "ended_at")
@@ -307,3 +371,171 @@ def _open_episode(path: Path) -> Iterator[zipfile.ZipFile]:
 
 def _parse_times(row: dict[str, Any]) -> dict[str, Any]:
     return row | {name: datetime.fromisoformat(row[name]) for name in _TIMES if row.get(name)}
+
+
+# Many episodes at once, bounded; one whose environment is lost is begun again.
+
+
+class EpisodeSlots:
+    """Slots for episodes, `count` at most: rollout.max_concurrent at once, and of each kind of environments as many as
+    there are. How many leased ones there are only the manager knows: an episode without one waits there."""
+
+    def __init__(self, settings: Settings, kinds: Iterable[str]) -> None:
+        most, leased = settings.rollout.max_concurrent, settings.sandbox.backend == "manager"
+        of_kind = {name: most if leased else registry.find_backend(name).limits(settings).places for name in set(kinds)}
+        self.count = min(most, sum(of_kind.values()))
+        self._free = asyncio.Semaphore(most)
+        self._of_kind = {name: asyncio.Semaphore(places) for name, places in of_kind.items()}
+
+    @asynccontextmanager
+    async def acquire(self, task: Task) -> AsyncIterator[None]:
+        """Hold a slot for an episode of the task; first come, first served within a kind."""
+        async with self._of_kind[task.environment], self._free:
+            yield
+
+
+@dataclass
+class RolloutStats:
+    """Count what happened around the episodes of one rollout or of several. retries: episodes begun again after their
+    environment failed. The others are the environments' own count, 0 where they keep none: crashes, sessions that were
+    taken back, resets and steps that were answered, those of lost episodes included."""
+
+    retries: int = 0
+    crashes: int = 0
+    reclaimed: int = 0
+    answers: int = 0
+
+    def add(self, before: Mapping[str, int], after: Mapping[str, int]) -> None:
+        """Add the growth of the environments' counts. before, after: number of events by name, at two moments."""
+        for name, event in (("crashes", "Crashed"), ("reclaimed", "Reclaimed"), ("answers", "Stepped")):
+            setattr(self, name, getattr(self, name) + after.get(event, 0) - before.get(event, 0))
+
+
+async def run_rollout(
+    tasks: Sequence[Task],
+    samples: int,
+    policy: PolicyBackend,
+    environments: EnvProvider,
+    *,
+    iteration: int,
+    settings: Settings,
+    temperature: float,
+    on_episode: Callable[[Episode], None] = lambda episode: None,
+    run_id: str = "",
+    stats: RolloutStats | None = None,
+) -> list[Episode]:
+    """Play `samples` episodes of each task, as many at once as there are `EpisodeSlots`; return them by trajectory_id.
+
+    tasks: of any environment kinds. policy: answers with the model. environments: lends an environment for each task.
+    iteration, run_id: stand in the episodes' rows. temperature: of sampling; 0 is greedy. on_episode: called with each
+    as it ends, crashed ones included. stats: counters that are added to. Nothing is stored. After a crash an episode
+    starts again in a fresh environment, rollout.retries times; then its status is `crashed`, with the error. Raises
+    PolicyError, and ends the other episodes: without a policy no episode can go on.
+    """
+    stats, before = stats or RolloutStats(), _event_counts(environments)
+    places = EpisodeSlots(settings, (task.environment for task in tasks))
+    playing = {"iteration": iteration, "settings": settings, "temperature": temperature}
+    playing |= {"run_id": run_id, "stats": stats}
+
+    async def one(task: Task, sample: int) -> Episode:
+        async with places.acquire(task):
+            episode = await run_episode_with_retries(task, sample, policy, environments, **playing)
+        on_episode(episode)
+        return episode
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            running = [group.create_task(one(task, sample)) for task in tasks for sample in range(samples)]
+    except BaseExceptionGroup as several:
+        # One cause stops the others; callers want that cause by its class.
+        raise several.exceptions[0] from None
+    finally:
+        stats.add(before, _event_counts(environments))
+    return sorted((task.result() for task in running), key=lambda episode: episode.id)
+
+
+async def run_episode_with_retries(
+    task: Task,
+    sample: int,
+    policy: PolicyBackend,
+    environments: EnvProvider,
+    *,
+    iteration: int,
+    settings: Settings,
+    run_id: str = "",
+    stats: RolloutStats | None = None,
+    **playing: Any,
+) -> Episode:
+    """Play one episode; after a crash or a hang start it again in a fresh environment, rollout.retries times. Then its
+    status is `crashed`, with the error, and it must not be scored. playing: what else `run_episode` takes."""
+    limit_s = _episode_deadline(task, settings)
+    begun = begin_trajectory(task, sample, policy.weight_version, iteration=iteration, run_id=run_id)
+    for number in range(settings.rollout.retries + 1):
+        if stats is not None:
+            stats.retries += number > 0
+        try:
+            async with asyncio.timeout(limit_s), environments.env(task) as env:
+                names = {"iteration": iteration, "run_id": run_id}
+                return await run_episode(env, policy, task, sample, settings=settings, **names, **playing)
+        except (EnvError, TimeoutError) as caught:
+            error = caught
+            if not isinstance(caught, EnvError):
+                error = EnvTimeout(f"the episode did not end in {limit_s:g} s", where=f"task {task.task_id}")
+            log.warning("episode of %s, sample %d, try %d: %s", task.task_id, sample, number + 1, error)
+    return build_crashed_episode(begun, str(error))
+
+
+def _event_counts(environments: EnvProvider) -> Mapping[str, int]:
+    return getattr(environments, "counts", {})
+
+
+def _episode_deadline(task: Task, settings: Settings) -> float:
+    """Seconds of a whole episode: every call at its own limit, and the time to start an environment."""
+    call_s = registry.find_backend(task.environment).limits(settings).call_s
+    digest_s = settings.language_model.timeout_s if settings.policy.summarizer == "language_model" else 0
+    return (task.max_steps + 2) * (2 * (call_s + settings.policy.timeout_s) + digest_s)
+
+
+@dataclass(frozen=True)
+class RolloutWorker:
+    """Keep a policy and environments open from one rollout to the next, for callers without an event loop. Theirs runs
+    in a thread of its own, between rollouts too: it watches over browsers and closes what is idle."""
+
+    policy: PolicyBackend
+    environments: EnvProvider
+    _loop: BlockingPortal
+
+    def run(self, play: Callable[[PolicyBackend, EnvProvider], Coroutine[None, None, T]]) -> T:
+        """Run `play` on the worker's event loop and return its result; an interrupt (Ctrl-C) cancels it."""
+        playing = self._loop.start_task_soon(play, self.policy, self.environments)
+        try:
+            return playing.result()
+        except BaseException:
+            playing.cancel()
+            raise
+
+
+@contextmanager
+def open_rollout_worker(model: Path, tasks: Iterable[Task], settings: Settings, root: Path) -> Iterator[RolloutWorker]:
+    """Open the model in a folder, and environments of the kinds that the tasks are played in, until the end of the
+    block.
+
+    root: the folder that relative paths in the settings count from. Raises as `open_policy` and `open_environments` do.
+    """
+    with (
+        start_blocking_portal() as loop,
+        loop.wrap_async_context_manager(_open_policy_and_environments(model, tasks, settings, root)) as both,
+    ):
+        yield RolloutWorker(*both, loop)
+
+
+@asynccontextmanager
+async def _open_policy_and_environments(
+    model: Path, tasks: Iterable[Task], settings: Settings, root: Path
+) -> AsyncIterator[tuple[PolicyBackend, EnvProvider]]:
+    policy = open_policy(model, settings.policy)
+    try:
+        async with open_environments(settings, tasks, root) as environments:
+            yield policy, environments
+    finally:
+        await policy.close()

@@ -26,7 +26,7 @@ from flywheel.config import PolicySettings, Settings, SupervisedSettings
 from flywheel.config.workspace import Workspace
 from flywheel.policy.client.language_model import open_summarizer
 from flywheel.policy.encoding import EncodedSequence, Encoder
-from flywheel.rollout.history import PromptHistory
+from flywheel.rollout.episode import PromptHistory
 from flywheel.store import images as store_images
 from flywheel.store import partitions
 from flywheel.store.images import ImageFile
@@ -44,22 +44,22 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Example:
-    """One step to train on."""
+    """One step to train on. trajectory_id, step: where it comes from; of general data the sample_id, and 0.
+
+    prompt: encoded, or the function that encodes it. response: token ids [response], the end token included where it
+    was sampled. logprobs: [response], as sampled, at temperature 1; None for human steps and general data. For RL,
+    sampled_logprobs: the same at the temperature it was sampled at, where the policy reports them; version: how many
+    training steps the weights that sampled it had had; None: the newest weights.
+    """
 
     prompt: EncodedSequence | Callable[[], EncodedSequence]
-    """Encoded, or the function that encodes it."""
     response: tuple[int, ...]
-    """Token ids [response], the end token included where it was sampled."""
     logprobs: tuple[float, ...] | None
-    """[response], as sampled, at temperature 1; None for human steps and general data."""
     trajectory_id: str
-    """Where it comes from; the sample_id of general data, whose step is 0."""
     step: int
     domain: str
     sampled_logprobs: tuple[float, ...] = ()
-    """For RL: [response], at the temperature it was sampled at, where the policy reports them."""
     version: int | None = None
-    """For RL: how many training steps the weights that sampled it had had; None: the newest weights."""
 
     @property
     def context(self) -> EncodedSequence:
@@ -81,8 +81,7 @@ def build_agent_examples(
 
     images: PNG by sha256. encoder: of the model to train. settings: block `policy`. parse_errors: also include steps
     that are not `is_trainable`, which RL needs. summarizer: as the rollout's, for steps without a stored digest (a
-    human's); None: by rules. A step without token ids (a human's) is encoded from its raw_text. Raises DataError for a
-    step without its screen or any observation.
+    human's); None: by rules. Raises DataError for a step without its screen or any observation.
     """
     steps_of = defaultdict(list)
     for step in steps:
@@ -115,21 +114,6 @@ def build_step_example(
     )
 
 
-def encode_step_prompt(
-    trajectory: Trajectory,
-    steps: Sequence[Step],
-    images: Mapping[str, bytes],
-    encoder: Encoder,
-    settings: PolicySettings,
-    summarizer: Summarizer | None = None,
-) -> EncodedSequence:
-    """Encode the prompt of the last of `steps`, a trajectory's first ones. The rest as in `build_agent_examples`."""
-    history = PromptHistory(trajectory.instruction, images, settings, count=encoder.count, summarizer=summarizer)
-    for step in steps[:-1]:
-        history.add(step)
-    return encoder.encode(_build_context(history, steps[-1], images))
-
-
 def is_trainable(step: Step) -> bool:
     """Return whether imitation learns from the step: not from text without an action, nor from a person's slip."""
     return not (step.parse_error or step.misclick)
@@ -148,7 +132,7 @@ def build_general_examples(
     """Build examples of rows of `grounding_examples`, sorted by sample_id: a screen, a question, the answer's text."""
     return [
         Example(
-            partial(encode_general_prompt, row, images, encoder, settings),
+            partial(_encode_general_prompt, row, images, encoder, settings),
             tuple(encoder.encode_text(row["response"])),
             None,
             row["sample_id"],
@@ -159,10 +143,9 @@ def build_general_examples(
     ]
 
 
-def encode_general_prompt(
+def _encode_general_prompt(
     row: Mapping[str, Any], images: Mapping[str, bytes], encoder: Encoder, settings: PolicySettings
 ) -> EncodedSequence:
-    """Encode the prompt of a grounding example. images: PNG by sha256."""
     screen = _get_screen(images, row["image_sha256"], f"general sample {row['sample_id']}")
     return encoder.encode(build_context(row["instruction"], (), screen, settings, encoder.count))
 
@@ -283,24 +266,22 @@ _DEMONSTRATIONS = {"recording": 1.0, "import": 1.0}
 
 
 class ExampleRef(NamedTuple):
-    """An example that was drawn and not yet read."""
+    """An example that was drawn and not yet read. name: its trajectory_id, or the sample_id of general data. number:
+    its place among the trajectory's trainable steps."""
 
     name: str
-    """Its trajectory_id, or the sample_id of general data."""
     number: int
-    """Its number among the trajectory's trainable steps, from 0."""
     general: bool
 
 
 @dataclass(frozen=True)
 class WeightedSteps:
-    """What examples are drawn from, [names] each; general data count as trajectories of one step."""
+    """What examples are drawn from, [names] each; general data count as trajectories of one step. steps: how many are
+    trainable. weights: of one of these steps beside those of other names."""
 
     names: Sequence[str]
     steps: np.ndarray
-    """Number of trainable steps."""
     weights: np.ndarray
-    """Weight of one of these steps beside those of other names."""
 
     @property
     def total(self) -> int:
@@ -314,10 +295,7 @@ class WeightedSteps:
 
 
 def merge_weighted_steps(own: WeightedSteps, people: WeightedSteps, share: float) -> WeightedSteps:
-    """Join the two so that a draw takes the share `share`, 0 < share < 1, of people's steps.
-
-    Where one is empty, return the other as it is.
-    """
+    """Join the two so that a draw takes the share `share`, 0 < share < 1, of people's steps, where there are both."""
     if not own.total or not people.total:
         return own if own.total else people
     weight = share / (1 - share) * own.weight / people.weight
@@ -377,7 +355,6 @@ _UNUSED_COLUMNS = {
     *("reward", "terminated", "truncated", "started_at", "ended_at"),
 }
 _STEP_COLUMNS = set(TABLES["steps"].names) - _UNUSED_COLUMNS
-_Responses = dict[tuple[str, int], dict[str, Any]]  # by trajectory_id and number of the step: its fields
 _TRAJECTORY_COLUMNS = ("trajectory_id", "task_id", "domain", "instruction")
 
 
@@ -421,18 +398,14 @@ def _count_steps(ws: Workspace, manifest: TrainingManifest) -> list[pa.Table]:
 
 def load_general_examples(ws: Workspace, manifest: TrainingManifest) -> WeightedSteps:
     """List the general data of the newest iteration, sorted by sample_id, of equal weight."""
-    names = [
-        name
-        for rows in partitions.scan_columns(
-            ws, "grounding_examples", _newest_files(ws, manifest, "grounding_examples"), ("sample_id",)
-        )
-        for name in rows["sample_id"].to_pylist()
-    ]
+    files = _newest_files(ws, manifest, "grounding_examples")
+    parts = partitions.scan_columns(ws, "grounding_examples", files, ("sample_id",))
+    names = [name for rows in parts for name in rows["sample_id"].to_pylist()]
     return WeightedSteps(sorted(names), np.ones(len(names), int), np.ones(len(names)))
 
 
 def _newest_files(ws: Workspace, manifest: TrainingManifest, table: str) -> list[Path]:
-    """Return the files of a table that the newest iteration's synthesis wrote."""
+    """Of the newest iteration's synthesis."""
     own = (manifest.iteration, "synthesize")
     return [ws.resolve(shard.path) for shard in manifest.shards(table) if (shard.iteration, shard.stage) == own]
 
@@ -451,28 +424,17 @@ def load_examples(
     by whichever process asks. Raises DataError for a damaged file, and for a missing trajectory, screen or text.
     """
     general = {one for one in drawn if one.general}
-    found = _load_general_examples(ws, manifest, general, encoder, settings, folder / "general-screens")
-    found |= _load_agent_examples(ws, manifest, set(drawn) - general, encoder, settings, folder / "screens")
-    return [found[one] for one in drawn]
-
-
-def _load_general_examples(
-    ws: Workspace,
-    manifest: TrainingManifest,
-    drawn: Collection[ExampleRef],
-    encoder: Encoder,
-    settings: Settings,
-    path: Path,
-) -> dict[ExampleRef, Example]:
-    names, columns = {one.name for one in drawn}, TABLES["grounding_examples"].names
-    rows = partitions.find_rows(
-        ws, "grounding_examples", _newest_files(ws, manifest, "grounding_examples"), "sample_id", names, columns
-    ).to_pylist()
+    table, names = "grounding_examples", {one.name for one in general}
+    files = _newest_files(ws, manifest, table)
+    rows = partitions.find_rows(ws, table, files, "sample_id", names, TABLES[table].names).to_pylist()
+    screens = {row["image_sha256"] for row in rows}
     images = store_images.copy_images_to_file(
-        ws, _newest_files(ws, manifest, "images"), {row["image_sha256"] for row in rows}, path
+        ws, _newest_files(ws, manifest, "images"), screens, folder / "general-screens"
     )
     made = build_general_examples(rows, images, encoder, settings.policy)
-    return {ExampleRef(sample.trajectory_id, 0, True): sample for sample in made}
+    found = {ExampleRef(example.trajectory_id, 0, True): example for example in made}
+    found |= _load_agent_examples(ws, manifest, set(drawn) - general, encoder, settings, folder / "screens")
+    return [found[one] for one in drawn]
 
 
 def _load_agent_examples(
@@ -488,37 +450,41 @@ def _load_agent_examples(
         numbers[one.name].append(one)
     trajectories = _load_trajectories(ws, manifest, numbers.keys())
     begun: dict[ExampleRef, list[Step]] = {}  # of each the steps of its trajectory up to it
-    histories, tokens = _load_histories(ws, manifest, numbers.keys())
-    for name, steps in histories.items():
+    for name, steps in _load_histories(ws, manifest, numbers.keys()).items():
         to_learn = [place for place, step in enumerate(steps) if is_trainable(step)]
         ends = {one: to_learn[one.number] + 1 for one in numbers[name]}
         prepared = _with_digests(trajectories[name], steps[: max(ends.values())], settings)
         begun |= {one: prepared[:end] for one, end in ends.items()}
-    responses = _load_responses(
-        ws, manifest, {(steps[-1].trajectory_id, steps[-1].step) for steps in begun.values()}, tokens
-    )
+    last = [steps[-1] for steps in begun.values()]
+    texts = _load_texts(ws, manifest, {(step.trajectory_id, step.step) for step in last if not step.token_ids})
     wanted = {step.image_sha256 for steps in begun.values() for step in steps[-settings.policy.history_n_images :]}
     images = store_images.copy_images_to_file(ws, manifest.paths(ws, "images"), wanted - {None}, path)
     prompt = _PromptEncoder(encoder, images, settings)
     made = {}
     for one, steps in begun.items():
         trajectory, step = trajectories[one.name], steps[-1]
-        step = replace(step, **responses[step.trajectory_id, step.step])
+        if not step.token_ids:
+            step = replace(step, raw_text=texts[step.trajectory_id, step.step])
         made[one] = build_step_example(trajectory, step, partial(prompt, trajectory, steps), encoder)
     return made
 
 
 @dataclass(frozen=True)
 class _PromptEncoder:
-    """Encodes the prompt of the last of some steps; can be pickled."""
+    """Encode the prompt of the last of `steps`, a trajectory's first ones; can be pickled."""
 
     encoder: Encoder
     images: ImageFile
     settings: Settings
 
     def __call__(self, trajectory: Trajectory, steps: Sequence[Step]) -> EncodedSequence:
-        summarizer = open_summarizer(self.settings)
-        return encode_step_prompt(trajectory, steps, self.images, self.encoder, self.settings.policy, summarizer)
+        summarizer, policy = open_summarizer(self.settings), self.settings.policy
+        history = PromptHistory(
+            trajectory.instruction, self.images, policy, count=self.encoder.count, summarizer=summarizer
+        )
+        for step in steps[:-1]:
+            history.add(step)
+        return self.encoder.encode(_build_context(history, steps[-1], self.images))
 
 
 def _load_trajectories(ws: Workspace, manifest: TrainingManifest, names: Collection[str]) -> dict[str, Trajectory]:
@@ -534,18 +500,14 @@ def _load_trajectories(ws: Workspace, manifest: TrainingManifest, names: Collect
     return found
 
 
-def _load_histories(
-    ws: Workspace, manifest: TrainingManifest, names: Collection[str]
-) -> tuple[dict[str, list[Step]], _Responses]:
-    """Read the steps of trajectories, in order, and apart from them the tokens of those that have any."""
-    found, tokens = defaultdict(list), {}
+def _load_histories(ws: Workspace, manifest: TrainingManifest, names: Collection[str]) -> dict[str, list[Step]]:
+    """Read the steps of trajectories, in order; those of people without their texts."""
+    found = defaultdict(list)
     files = manifest.paths(ws, "steps")
     for part in partitions.iter_matching_rows(ws, "steps", files, "trajectory_id", names, _STEP_COLUMNS):
         for row in part.to_pylist():
-            if said := row.pop("token_ids"):
-                tokens[row["trajectory_id"], row["step"]] = {"token_ids": tuple(said)}
             found[row["trajectory_id"]].append(record_from_row("steps", Step, row))
-    return {name: sorted(steps, key=lambda one: one.step) for name, steps in found.items()}, tokens
+    return {name: sorted(steps, key=lambda one: one.step) for name, steps in found.items()}
 
 
 def _with_digests(trajectory: Trajectory, steps: Sequence[Step], settings: Settings) -> list[Step]:
@@ -565,17 +527,12 @@ def _with_digests(trajectory: Trajectory, steps: Sequence[Step], settings: Setti
     return prepared
 
 
-def _load_responses(
-    ws: Workspace, manifest: TrainingManifest, wanted: set[tuple[str, int]], tokens: _Responses
-) -> _Responses:
-    """Return what was said at steps: their tokens, or where they have none (a person's) their text."""
-    found = {place: tokens[place] for place in wanted & tokens.keys()}
-    names = {name for name, _ in wanted - found.keys()}
-    files, columns = manifest.paths(ws, "steps") if names else (), ("step", "raw_text")
-    for row in partitions.find_rows(ws, "steps", files, "trajectory_id", names, columns).to_pylist():
-        place = (row["trajectory_id"], row["step"])
-        if place in wanted and place not in found and row["raw_text"]:
-            found[place] = {"raw_text": row["raw_text"]}
+def _load_texts(ws: Workspace, manifest: TrainingManifest, wanted: set[tuple[str, int]]) -> dict[tuple[str, int], str]:
+    """Read what was said at steps without tokens (people's), given as (trajectory_id, number)."""
+    names = {name for name, _ in wanted}
+    files = manifest.paths(ws, "steps") if names else ()
+    rows = partitions.find_rows(ws, "steps", files, "trajectory_id", names, ("step", "raw_text")).to_pylist()
+    found = {(row["trajectory_id"], row["step"]): row["raw_text"] for row in rows if row["raw_text"]}
     if lost := wanted - found.keys():
         name, number = min(lost)
         where = f"trajectory {name}, step {number}"

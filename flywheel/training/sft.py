@@ -20,8 +20,7 @@ from flywheel.policy.devices import count_parallel_passes
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import load_model, save_checkpoint
 from flywheel.training.data import SupervisedDataset
-from flywheel.training.distributed.engine import open_engine, pad_microbatches_across_ranks, take_gradient_step
-from flywheel.training.distributed.train_state import TrainState
+from flywheel.training.distributed import engine as engines
 from flywheel.training.distributed.worker_group import WorkerGroup
 from flywheel.training.modeling.policy_forward import MicroBatch, PolicyForward, freeze_vision_tower
 from flywheel.utils.errors import TrainingError
@@ -77,11 +76,8 @@ def train_supervised(
     return losses
 
 
-class SupervisedTrainer(TrainState):
-    """Trains in one process of CT and SFT. Each process has the whole data set, and encodes a batch as it comes.
-
-    name: of the stage, for errors.
-    """
+class SupervisedTrainer(engines.TrainState):
+    """Trains in one process of CT and SFT, with the whole data set, encoding a batch as it comes."""
 
     def __init__(self, folder: Path, dataset: SupervisedDataset, settings: SupervisedSettings, name: str) -> None:
         self.dataset, self.settings, self.name = dataset, settings, name
@@ -90,7 +86,7 @@ class SupervisedTrainer(TrainState):
         at_once = count_parallel_passes(self.policy)
         keeps = freeze_vision_tower(self.policy, settings)
         self.reader = PolicyForward(self.policy, keeps_screens=keeps, at_once=at_once)
-        self.engine = open_engine(self.reader, settings, at_once)
+        self.engine = engines.open_engine(self.reader, settings, at_once)
         super().__init__({"policy": self.policy}, {"policy": self.engine})
 
     def step(self, number: int, rate: float) -> tuple[float, float]:
@@ -107,8 +103,8 @@ class SupervisedTrainer(TrainState):
             return -logprobs.sum() / tokens, (float(logprobs.detach().exp().sum()) / tokens,)
 
         parts = self.reader.split_into_micro_batches(items, self.settings, self.engine.shares)
-        parts = pad_microbatches_across_ranks(parts, self.engine)
-        (loss, probability), _ = take_gradient_step(
+        parts = engines.pad_microbatches_across_ranks(parts, self.engine)
+        (loss, probability), _ = engines.take_gradient_step(
             self.engine, parts, loss_of, rate, what=f"step {number + 1}", where=self.name
         )
         return loss, probability

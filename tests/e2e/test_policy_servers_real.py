@@ -14,7 +14,7 @@ from progress_lines import told
 from flywheel.policy import open_policy
 from flywheel.policy.checkpoint import checkpoint_digest
 from flywheel.rewards.scorers import verifier
-from flywheel.rollout.pool import run_rollout
+from flywheel.rollout.episode import run_rollout
 from flywheel.training.rl.run import train_rl
 
 

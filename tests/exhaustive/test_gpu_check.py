@@ -19,7 +19,7 @@ from processes import PATIENCE_S
 
 from flywheel.cli import bench
 from flywheel.config.params_file import parse_settings
-from flywheel.training.modeling.packing import TokenSequence, pack_sequences
+from flywheel.training.modeling.policy_forward import TokenSequence, pack_sequences
 
 sys.path.insert(0, str(bench.BENCHMARKS_FOLDER))
 try:

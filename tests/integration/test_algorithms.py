@@ -17,11 +17,9 @@ from flywheel.policy.model import load_model
 from flywheel.rewards.scorers import verifier
 from flywheel.training.rl import algorithm
 from flywheel.training.rl.algorithm import ALGORITHMS, ScoredTrajectory
-from flywheel.training.rl.experience import estimate_step_samples
-from flywheel.training.rl.learner import Learner
 from flywheel.training.rl.losses import TokenBatch
 from flywheel.training.rl.run import train_rl
-from flywheel.training.rl.trainer import train_step
+from flywheel.training.rl.trainer import Learner, estimate_step_samples, train_step
 from flywheel.utils.errors import BadInput
 
 NAMES = ["ppo", "grpo", "rloo"]

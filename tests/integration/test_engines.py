@@ -18,7 +18,7 @@ from made_experience import DEEPSPEED, needs_deepspeed
 
 from flywheel.config import RlSettings
 from flywheel.policy.model import load_model
-from flywheel.training.rl.learner import Learner
+from flywheel.training.rl.trainer import Learner
 from flywheel.utils.errors import TrainingError
 
 PROJECT = Path(__file__).resolve().parents[2]

@@ -21,7 +21,7 @@ from flywheel.envs.browser.driver import chromium
 from flywheel.envs.browser.fleet import Closed, Crashed, Started
 from flywheel.envs.browser.pool import PoolWatchdog, open_browser_pool
 from flywheel.envs.router import EnvRouter
-from flywheel.rollout.pool import run_rollout
+from flywheel.rollout.episode import run_rollout
 from flywheel.store.schema import record_to_row
 from flywheel.utils import child_processes
 from flywheel.utils.errors import BadInput, EnvError, EnvTimeout

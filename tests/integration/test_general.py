@@ -31,7 +31,7 @@ from flywheel.envs.screens import layouts, vocabulary
 from flywheel.envs.screens.scene import extract_texts, format_div
 from flywheel.envs.tasks import grounding
 from flywheel.envs.tasks.grounding import make_grounding_examples
-from flywheel.training.pretrain.grounding_eval import is_correct_answer, success_rate
+from flywheel.training.pretrain.pretrainer import is_correct_answer, success_rate
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,7 @@ from flywheel.agent.prompt import Image
 from flywheel.envs.base import Observation
 from flywheel.policy.client.language_model import ModelSummarizer, OpenAIChatModel, open_summarizer
 from flywheel.policy.encoding import Encoder
-from flywheel.rollout.history import build_step_context
-from flywheel.rollout.pool import run_rollout
+from flywheel.rollout.episode import PromptHistory, run_rollout
 from flywheel.store.partitions import table_from_rows
 from flywheel.store.schema import record_from_row, record_to_row
 from flywheel.store.trajectory import Step
@@ -139,9 +138,9 @@ async def test_a_digest_by_a_model_is_read_from_the_step_and_not_asked_for_again
     assert same(samples, policy, encoder)
     # What would have come next goes on from the last stored digest.
     first = episodes[0]
-    beyond = build_step_context(
-        first.trajectory.instruction, first.steps, first.images, first.last_screen, chosen.policy, summarizer=dead
-    )
+    history = PromptHistory(first.trajectory.instruction, first.images, chosen.policy, summarizer=dead)
+    history.follow(first.steps)
+    beyond = history.context(first.last_screen)
     last = json.loads(first.steps[-1].memory)
     assert f"Before: {last['steps']} steps: {last['text']}\nDone: " in beyond[0].parts[-1]
 

@@ -22,7 +22,7 @@ from flywheel.envs.registry import BACKENDS
 from flywheel.envs.remote.client import TOKEN_VARIABLE
 from flywheel.envs.remote.manager import LeasePolicy
 from flywheel.envs.router import open_environments
-from flywheel.rollout.pool import EpisodeSlots
+from flywheel.rollout.episode import EpisodeSlots
 from flywheel.utils.errors import BadInput, EnvError, EnvTimeout
 
 kinds = managers.kinds  # the fixture: shelves are known here

@@ -17,15 +17,21 @@ from flywheel.policy.checkpoint import checkpoint_digest
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.inference.embedded import EmbeddedPolicy
 from flywheel.policy.model import load_model
-from flywheel.rewards.scorer_set import ScorerSet
+from flywheel.rewards.scorer import ScorerSet
 from flywheel.rewards.scorers import verifier
-from flywheel.rollout.pool import run_rollout
-from flywheel.rollout.rollout_log import EpisodeOutcome
+from flywheel.rollout.async_pool import EpisodeOutcome
+from flywheel.rollout.episode import run_rollout
 from flywheel.training.data import Example, ShuffledDataset
-from flywheel.training.rl.experience import build_experiences, estimate_step_samples
-from flywheel.training.rl.learner import UNKNOWN_FEATURE, Learner, ValueFeatures
 from flywheel.training.rl.run import train_rl
-from flywheel.training.rl.trainer import pretrain_value, train_step
+from flywheel.training.rl.trainer import (
+    UNKNOWN_FEATURE,
+    Learner,
+    ValueFeatures,
+    build_experiences,
+    estimate_step_samples,
+    pretrain_value,
+    train_step,
+)
 from flywheel.training.sft import train_supervised
 from flywheel.utils.errors import TrainingError
 

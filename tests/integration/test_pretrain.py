@@ -27,8 +27,13 @@ from flywheel.training.pretrain.batches import (
     build_spelling_targets,
     compute_cell_shares,
 )
-from flywheel.training.pretrain.pretrainer import Recipe, run_pretraining
-from flywheel.training.pretrain.scene_stream import ACCURACY_WINDOW, KindAccuracy, draw_scene_kinds
+from flywheel.training.pretrain.pretrainer import (
+    ACCURACY_WINDOW,
+    KindAccuracy,
+    Recipe,
+    draw_scene_kinds,
+    run_pretraining,
+)
 from flywheel.utils.errors import BadInput, ModelError, TrainingError
 
 

@@ -19,7 +19,7 @@ from flywheel.policy import open_policy
 from flywheel.policy.checkpoint import checkpoint_digest
 from flywheel.policy.client.endpoint import PAUSE_S, PolicyEndpoint, parse_retry_after
 from flywheel.policy.protocol import SamplingParams
-from flywheel.rollout.pool import run_rollout
+from flywheel.rollout.episode import run_rollout
 from flywheel.utils.errors import BadInput, ModelError, PolicyBusy, PolicyError, PolicyTimeout
 
 ASK = SamplingParams(max_new_tokens=8, seed=5)

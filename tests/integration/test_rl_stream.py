@@ -18,16 +18,14 @@ from flywheel.evaluation.evaluator import judge_episode
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.inference.embedded import EmbeddedPolicy
 from flywheel.policy.model import load_model, save_checkpoint
-from flywheel.rewards.scorer_set import ScorerSet
+from flywheel.rewards.scorer import ScorerSet
 from flywheel.rewards.scorers import verifier
+from flywheel.rollout.async_pool import EpisodeOutcome
 from flywheel.rollout.episode import derive_seed, run_episode
-from flywheel.rollout.rollout_log import EpisodeOutcome
 from flywheel.training.rl import run
 from flywheel.training.rl import run as rl
 from flywheel.training.rl.curriculum import Curriculum
-from flywheel.training.rl.experience import build_experiences, estimate_step_samples
-from flywheel.training.rl.learner import Learner
-from flywheel.training.rl.trainer import train_step
+from flywheel.training.rl.trainer import Learner, build_experiences, estimate_step_samples, train_step
 from flywheel.utils.errors import BadInput, TrainingError
 
 RL = {

@@ -17,7 +17,7 @@ from flywheel.policy.checkpoint import checkpoint_digest
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import load_model
 from flywheel.training.data import Example, ShuffledDataset, plan_batches
-from flywheel.training.modeling.packing import pad_samples
+from flywheel.training.modeling.policy_forward import pad_samples
 from flywheel.training.sft import SupervisedTrainer, cosine_learning_rate, train_supervised
 from flywheel.utils.errors import TrainingError
 

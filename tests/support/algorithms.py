@@ -6,7 +6,7 @@ from collections import defaultdict
 
 import numpy as np
 
-from flywheel.training.rl.gae import TurnEstimates
+from flywheel.training.rl.algorithm import TurnEstimates
 from flywheel.training.rl.losses import PolicyTerms
 
 

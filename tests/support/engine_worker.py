@@ -16,9 +16,7 @@ from made_experience import made_up
 
 from flywheel.config import RlSettings
 from flywheel.policy.model import load_model
-from flywheel.training.rl.experience import estimate_step_samples
-from flywheel.training.rl.learner import Learner
-from flywheel.training.rl.trainer import pretrain_value, train_step
+from flywheel.training.rl.trainer import Learner, estimate_step_samples, pretrain_value, train_step
 
 
 def main(model: Path, out: Path, engine: str, stage: int) -> None:

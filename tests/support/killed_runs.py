@@ -17,7 +17,7 @@ from pathlib import Path
 from lamp_env import LampEnv, Lamps, settings, task
 
 from flywheel.rewards.scorers import verifier
-from flywheel.rollout.rollout_log import RolloutLog
+from flywheel.rollout.async_pool import RolloutLog
 from flywheel.training.rl import run as rl
 
 TASKS = [task(number, max_steps=2) for number in range(4)]

@@ -17,10 +17,8 @@ from flywheel.config import RlSettings
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import load_model
 from flywheel.training.data import Example
-from flywheel.training.modeling.packing import PaddedTokens, compute_padded_hidden
-from flywheel.training.modeling.policy_forward import PolicyForward, token_logprobs
-from flywheel.training.rl.experience import Experience
-from flywheel.training.rl.learner import ValueFeatures
+from flywheel.training.modeling.policy_forward import PaddedBatch, PolicyForward, compute_padded_hidden, token_logprobs
+from flywheel.training.rl.trainer import Experience, ValueFeatures
 
 DEEPSPEED = importlib.util.find_spec("deepspeed") is not None
 needs_deepspeed = pytest.mark.skipif(not DEEPSPEED, reason="deepspeed is not installed: make test-deepspeed")
@@ -58,7 +56,7 @@ def recorded(folder: Path, rl: RlSettings, made: list[Experience]) -> list[Exper
     return [replace(one, samples=tuple(replace(s, sampled_logprobs=logprobs(s)) for s in one.samples)) for one in made]
 
 
-def response_logprobs(model, batch: PaddedTokens, temperature: float = 1.0) -> tuple[torch.Tensor, torch.Tensor]:
+def response_logprobs(model, batch: PaddedBatch, temperature: float = 1.0) -> tuple[torch.Tensor, torch.Tensor]:
     """Log-probability and entropy of each response token, [batch, longest response], at a sampling temperature."""
     hidden = compute_padded_hidden(model.base_model, batch)
     return token_logprobs(model.get_output_embeddings()(hidden) / temperature, batch.ids)

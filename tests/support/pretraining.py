@@ -8,7 +8,7 @@ import random
 import numpy as np
 
 from flywheel.envs.screens import layouts
-from flywheel.training.pretrain.scene_stream import draw_scene_kinds
+from flywheel.training.pretrain.pretrainer import draw_scene_kinds
 
 
 def undrawn(name, first, coordinates, size):

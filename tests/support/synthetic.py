@@ -16,7 +16,7 @@ from synthetic_rows import START, WORLDS, image_row, rl_curriculum, rl_metrics, 
 
 from flywheel.config import Settings
 from flywheel.config.workspace import Workspace, iteration_label
-from flywheel.evaluation import baselines
+from flywheel.evaluation import gate
 from flywheel.pipeline.iterations import begin_iteration
 from flywheel.pipeline.stage import StageContext, StageResult, run_stage
 from flywheel.pipeline.stages import route
@@ -212,7 +212,7 @@ def outgoing(ws: Workspace, k: int) -> None:
             }
         ],
     )
-    baselines.write_outcomes(ws, k, "synthetic", {f"d{k}merged": {"held00": 1.0}})
+    gate.write_outcomes(ws, k, "synthetic", {f"d{k}merged": {"held00": 1.0}})
     promoted = k != 3
     before = manifest.read_promotion(ws, k - 1)
     newest = {"model": f"{here}/merged", "digest": f"d{k}merged"} if promoted else before

@@ -12,8 +12,7 @@ import torch.distributed as dist
 from torch import nn
 
 from flywheel.config import OptimizerSettings
-from flywheel.training.distributed.engine import TorchEngine
-from flywheel.training.distributed.train_state import TrainState
+from flywheel.training.distributed.engine import TorchEngine, TrainState
 from flywheel.utils.errors import TrainingError
 
 

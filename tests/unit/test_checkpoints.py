@@ -23,7 +23,7 @@ from flywheel.policy.inference.embedded import EmbeddedPolicy
 from flywheel.policy.inference.engine import generate_responses
 from flywheel.policy.model import load_model, save_checkpoint
 from flywheel.policy.protocol import SamplingParams
-from flywheel.training.modeling.packing import pad_samples
+from flywheel.training.modeling.policy_forward import pad_samples
 from flywheel.utils.errors import ModelError
 
 SETTINGS = PolicySettings()

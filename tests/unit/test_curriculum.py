@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import copy
 from collections import Counter
 from dataclasses import replace
 from fractions import Fraction
@@ -139,9 +139,9 @@ def test_outcomes_of_earlier_iterations_are_the_prior():
 
 def test_a_group_of_which_every_environment_crashed_teaches_nothing():
     curriculum = Curriculum([make(n) for n in range(3)], RL, seed=0)
-    before = curriculum.state_dict()
+    before = copy.deepcopy(vars(curriculum))
     curriculum.record("k001", [], [])
-    assert curriculum.state_dict() == before
+    assert vars(curriculum) == before
 
 
 @pytest.mark.parametrize(
@@ -159,12 +159,6 @@ def test_no_tasks_and_the_same_task_twice_are_refused():
         Curriculum([], RL, seed=0)
     with pytest.raises(TrainingError, match="two tasks have the same id"):
         Curriculum([make(0), make(0)], RL, seed=0)
-
-
-def test_a_state_of_other_tasks_is_refused():
-    state = Curriculum([make(0), make(1)], RL, seed=0).state_dict()
-    with pytest.raises(TrainingError, match="1 differ"):
-        Curriculum([make(0)], RL, seed=0).load_state_dict(state)
 
 
 OUTCOMES = st.lists(st.tuples(st.integers(0, 8), st.integers(0, 4)), max_size=60)
@@ -189,18 +183,14 @@ def test_chances_sum_to_one_and_keep_the_floor_and_no_task_is_forgotten(outcomes
             record(curriculum, f"k{number:03d}", [i < won for i in range(4)])
 
 
-@given(outcomes=OUTCOMES, seed=st.integers(0, 99), at=st.integers(0, 60))
-def test_a_state_gone_through_json_goes_on_with_the_same_draws(outcomes, seed, at):
+@given(outcomes=OUTCOMES, seed=st.integers(0, 99))
+def test_a_run_that_is_made_again_goes_on_with_the_same_draws(outcomes, seed):
     tasks = [make(n, "tiles" if n % 2 else "merge", 1 + n % 3) for n in range(9)]
-    whole, resumed = Curriculum(tasks, RL, seed), Curriculum(tasks, RL, seed + 1)
-    for number, (name, won) in enumerate(outcomes):
-        if number == at:
-            resumed.load_state_dict(json.loads(json.dumps(whole.state_dict(), sort_keys=True)))
-        for one in (whole, resumed) if number >= at else (whole,):
+    whole, resumed = Curriculum(tasks, RL, seed), Curriculum(tasks, RL, seed)
+    for one in (whole, resumed):
+        for name, won in outcomes:
             one.next()
             record(one, f"k{name:03d}", [i < won for i in range(4)])
-    if len(outcomes) <= at:
-        resumed.load_state_dict(json.loads(json.dumps(whole.state_dict(), sort_keys=True)))
     assert draws(whole, 30) == draws(resumed, 30)
     assert whole.table() == resumed.table()
     assert whole.figures() == resumed.figures()

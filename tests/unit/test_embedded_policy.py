@@ -165,13 +165,18 @@ async def test_a_broken_request_fails_alone(policy):
     assert [type(result).__name__ for result in results] == ["Completion", "BadInput", "PolicyError", "Completion"]
 
 
+def waiting_requests(policy: EmbeddedPolicy) -> int:
+    """Requests that are not in the batch yet."""
+    return max(0, policy._asked - len(policy._engine.rows))
+
+
 async def test_the_event_loop_goes_on_while_requests_run(policy):
     """A coroutine beside them sees the batch at work, again and again, before any is answered."""
     seen = set()
 
     async def look():
         while True:
-            seen.add(policy.activity().counts.steps)
+            seen.add(policy._engine.counts.steps)
             await asyncio.sleep(0)
 
     looking = asyncio.create_task(look())
@@ -189,10 +194,10 @@ async def test_a_late_request_joins_the_running_batch_and_may_leave_it_first(pol
     ended = []
     long = asyncio.create_task(policy.complete(CONTEXTS[0], SamplingParams(max_new_tokens=LONG, ignore_end=True)))
     long.add_done_callback(lambda _: ended.append("long"))
-    await until(lambda: policy.activity().counts.steps > 20)
+    await until(lambda: policy._engine.counts.steps > 20)
     late = await policy.complete(CONTEXTS[1], ask)
     assert ended == []
-    assert policy.activity().running == 1
+    assert len(policy._engine.rows) == 1
     assert late.token_ids == alone.token_ids
     assert late.logprobs == pytest.approx(alone.logprobs, rel=1e-5, abs=1e-5)
     long.cancel()
@@ -200,16 +205,16 @@ async def test_a_late_request_joins_the_running_batch_and_may_leave_it_first(pol
 
 async def test_what_nobody_waits_for_leaves_the_batch_and_the_queue(narrow):
     running = asyncio.create_task(narrow.complete(CONTEXTS[0], SamplingParams(max_new_tokens=LONG, ignore_end=True)))
-    await until(lambda: narrow.activity().running == 1)
+    await until(lambda: len(narrow._engine.rows) == 1)
     waiting = asyncio.create_task(narrow.complete(CONTEXTS[1], SamplingParams(max_new_tokens=LONG, ignore_end=True)))
-    await until(lambda: narrow.activity().waiting == 1)
+    await until(lambda: waiting_requests(narrow) == 1)
     waiting.cancel()
     running.cancel()
     await asyncio.wait([waiting, running])
     last = await narrow.complete(CONTEXTS[2], SamplingParams(max_new_tokens=3, ignore_end=True))
     assert len(last.token_ids) == 3
-    assert narrow.activity().counts.steps < LONG
-    assert narrow.activity().counts.prompts == 2
+    assert narrow._engine.counts.steps < LONG
+    assert narrow._engine.counts.prompts == 2
 
 
 async def test_one_more_than_may_wait_is_refused_at_once(narrow):
@@ -224,15 +229,15 @@ async def test_one_more_than_may_wait_is_refused_at_once(narrow):
 async def test_samples_of_one_task_share_its_prompt(policy, folders):
     asks = [SamplingParams(seed=n, max_new_tokens=5) for n in range(6)]
     together = await asyncio.gather(*(policy.complete(CONTEXTS[0], ask) for ask in asks))
-    activity = policy.activity()
-    assert activity.counts.prefilled == together[0].prompt_tokens
-    assert (activity.counts.prompts, activity.screens_encoded) == (6, 1)
+    counts = policy._engine.counts
+    assert counts.prefilled == together[0].prompt_tokens
+    assert (counts.prompts, policy._engine.vision.encoded) == (6, 1)
     bare = EmbeddedPolicy(folders[0], adapted(cache_mb=0))
     for ask, done in zip(asks, together, strict=True):
         alone = await bare.complete(CONTEXTS[0], ask)
         assert done.token_ids == alone.token_ids
         assert done.logprobs == pytest.approx(alone.logprobs, rel=1e-5, abs=1e-5)
-    assert bare.activity().counts.shared == 0
+    assert bare._engine.counts.shared == 0
     await bare.close()
 
 
@@ -243,9 +248,9 @@ async def test_weights_are_swapped_between_requests_and_none_is_lost(folders):
     ask = SamplingParams(seed=3, max_new_tokens=24, ignore_end=True)
     alone = await policy.complete(CONTEXTS[0], ask)
     begun = asyncio.create_task(policy.complete(CONTEXTS[0], ask))
-    await until(lambda: policy.activity().running == 1)
+    await until(lambda: len(policy._engine.rows) == 1)
     waiting = [asyncio.create_task(policy.complete(CONTEXTS[n], ask)) for n in range(3)]
-    await until(lambda: policy.activity().waiting == 3)
+    await until(lambda: waiting_requests(policy) == 3)
     swap = asyncio.create_task(policy.load(folders[1]))
     done = await asyncio.gather(begun, *waiting, swap)
     assert [completion.weight_version for completion in done[:4]] == [old, new, new, new]
@@ -262,11 +267,11 @@ async def test_another_tokeniser_comes_with_its_weights(folders, tmp_path):
     make(tmp_path / "other", "qwen2_5_vl")
     policy = EmbeddedPolicy(folders[0], adapted(max_num_seqs=1))
     long = asyncio.create_task(policy.complete(CONTEXTS[0], SamplingParams(max_new_tokens=LONG, ignore_end=True)))
-    await until(lambda: policy.activity().running == 1)
+    await until(lambda: len(policy._engine.rows) == 1)
     waiting = asyncio.create_task(policy.complete(CONTEXTS[1], SamplingParams(seed=1, max_new_tokens=5)))
-    await until(lambda: policy.activity().waiting == 1)
+    await until(lambda: waiting_requests(policy) == 1)
     swap = asyncio.create_task(policy.load(tmp_path / "other"))
-    await until(lambda: policy.activity().swaps == 1)
+    await until(lambda: len(policy._swaps) == 1)
     long.cancel()
     completion, _ = await asyncio.gather(waiting, swap)
     other = EmbeddedPolicy(tmp_path / "other", SETTINGS)

@@ -122,7 +122,7 @@ def test_pixels_are_the_image_processors(encoder, size):
 
 def test_patches_of_many_screens_are_the_image_processors(encoder):
     pixels = np.random.default_rng(0).integers(0, 255, (3, 224, 224, 3), dtype=np.uint8)
-    expected, _ = encoder.patches([Picture.fromarray(one) for one in pixels])
+    expected, _ = encoder._pixels.patches([Picture.fromarray(one) for one in pixels])
     np.testing.assert_array_equal(QuestionCollator(encoder, 224).patches(pixels).numpy(), expected)
 
 

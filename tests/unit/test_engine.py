@@ -195,11 +195,11 @@ def test_prefixes_are_forgotten_for_newer_ones(qwen3):
     first = qwen3.row(asked(1), max_new_tokens=1)
     room = qwen3.engine(prefix_bytes=MB)
     room.admit([first])
-    one = room._prefixes.used
+    one = room._prefixes._held.used
     engine = qwen3.engine(prefix_bytes=int(1.5 * one))
     for number in (1, 2, 1):
         engine.admit([qwen3.row(asked(number), max_new_tokens=1)])
-        assert 0 < engine._prefixes.used <= 1.5 * one
+        assert 0 < engine._prefixes._held.used <= 1.5 * one
     begins_alike, _ = first.prompt.cuts[0]  # the system message
     expected = 2 * len(first.prompt) + len(qwen3.prompt(asked(2))) - 2 * begins_alike
     assert engine.counts.prefilled == expected

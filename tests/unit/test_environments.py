@@ -28,8 +28,7 @@ from flywheel.envs.router import EnvRouter, open_environments
 from flywheel.envs.tasks import drawing as synthesis
 from flywheel.envs.tasks.drawing import make_task, make_tasks, task_content, task_from_row, task_to_row
 from flywheel.rewards.scorers import verifier
-from flywheel.rollout.episode import read_episode, write_episode
-from flywheel.rollout.pool import RolloutStats, run_rollout
+from flywheel.rollout.episode import RolloutStats, read_episode, run_rollout, write_episode
 from flywheel.store.partitions import table_from_rows
 from flywheel.store.schema import record_from_row, record_to_row
 from flywheel.utils.errors import BadInput, EnvError, EnvTimeout

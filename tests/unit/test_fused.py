@@ -23,7 +23,7 @@ from flywheel.policy.inference import engine as engines
 from flywheel.policy.inference.cache import KVCache
 from flywheel.policy.model import load_model
 from flywheel.training.distributed import engine as training
-from flywheel.training.modeling import attention, monkey_patch, packing
+from flywheel.training.modeling import monkey_patch, policy_forward
 from flywheel.training.modeling.policy_forward import PolicyForward
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
@@ -37,7 +37,7 @@ def test_a_cpu_takes_none_of_it(tmp_path):
     ] == [True, True, False]
     model = load_model(make(tmp_path / "m", "qwen2_5_vl"))
     PolicyForward(model)
-    assert model.base_model.visual.config._attn_implementation == attention.PACKED_ATTENTION
+    assert model.base_model.visual.config._attn_implementation == monkey_patch.PACKED_ATTENTION
     assert training.build_adamw(list(model.parameters()), OptimizerSettings()).defaults["fused"] is None
     training.open_engine(model, OptimizerSettings())
     assert not torch.backends.cuda.matmul.allow_tf32
@@ -135,7 +135,7 @@ def test_packs_by_the_fused_product_are_packs(architecture, tmp_path, monkeypatc
     ]
     found, rl = [], settings().rl
     for gpu in (False, True):
-        for module in (monkey_patch, attention, packing):
+        for module in (monkey_patch, policy_forward):
             monkeypatch.setattr(module, "is_cuda", lambda device, gpu=gpu: gpu)
         reader = PolicyForward(load_model(folder))
         items = [reader.encode_example(*pair) for pair in pairs]
@@ -145,7 +145,7 @@ def test_packs_by_the_fused_product_are_packs(architecture, tmp_path, monkeypatc
         read = torch.cat([reader(part, 0.5)[2] for part in parts])
         read.sum().backward()
         tower = reader.policy.base_model.visual.config._attn_implementation
-        assert tower == (devices.WINDOW_ATTENTION if gpu else attention.PACKED_ATTENTION)
+        assert tower == (devices.WINDOW_ATTENTION if gpu else monkey_patch.PACKED_ATTENTION)
         found.append((read.detach(), [p.grad for p in reader.parameters() if p.grad is not None]))
     (ours, gradient), (theirs, other) = found
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
@@ -156,13 +156,13 @@ def test_packs_by_the_fused_product_are_packs(architecture, tmp_path, monkeypatc
 
 def test_padding_that_sees_nothing_leaves_the_gradient_a_number():
     paths = [np.arange(9), np.concatenate([np.arange(5), np.arange(9, 11)])]  # tails of 9 and 2 tokens in one group
-    made = attention.plan_attention(paths, [0, 5], 11)
+    made = monkey_patch.plan_attention(paths, [0, 5], 11)
     (group,) = made.groups
     assert not group.causal
     rows = [torch.randn(1, heads, 11, 8, requires_grad=True) for heads in (4, 2, 2)]
-    whole = attention._attend_groups(*rows, made, 0.3)
+    whole = monkey_patch._attend_groups(*rows, made, 0.3)
     results = []
-    for product in (attention._attend_with_scores, attention._attend_fused):
+    for product in (monkey_patch._attend_with_scores, monkey_patch._attend_fused):
         asked = torch.randn(2, 2, 2, 9, 8, generator=torch.Generator().manual_seed(0), requires_grad=True)
         seen = torch.randn(2, 2, 1, 9, 8, generator=torch.Generator().manual_seed(1), requires_grad=True)
         mixed = product(asked, seen, seen, group, 0.3)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flywheel.training.rl.gae import compute_gae, estimate_advantages, estimate_turns, length_adaptive_lambda
+from flywheel.training.rl.algorithms.ppo import compute_gae, estimate_advantages, estimate_turns, length_adaptive_lambda
 from flywheel.utils.errors import TrainingError
 
 _value = st.integers(-20, 20).map(lambda n: Fraction(n, 8))

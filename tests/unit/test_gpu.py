@@ -26,9 +26,7 @@ from flywheel.policy.model import load_model
 from flywheel.policy.protocol import SamplingParams
 from flywheel.training.data import Example, ShuffledDataset
 from flywheel.training.modeling.policy_forward import PolicyForward
-from flywheel.training.rl.experience import estimate_step_samples
-from flywheel.training.rl.learner import Learner
-from flywheel.training.rl.trainer import train_step
+from flywheel.training.rl.trainer import Learner, estimate_step_samples, train_step
 from flywheel.training.sft import train_supervised
 
 pytestmark = [

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from processes import PATIENCE_S
 
-from flywheel.policy.client.server_connection import RequestSlots
+from flywheel.policy.client.remote import RequestSlots
 
 
 @given(st.integers(1, 4), st.lists(st.sampled_from(["go", "give up", "swap"]), max_size=25), st.integers(0, 999))

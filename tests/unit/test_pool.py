@@ -15,7 +15,7 @@ from flywheel.agent.actions import Finished, Wait
 from flywheel.envs.browser import fleet as ev
 from flywheel.envs.conformance import check_env
 from flywheel.envs.router import EnvRouter
-from flywheel.rollout.pool import RolloutStats, run_rollout
+from flywheel.rollout.episode import RolloutStats, run_rollout
 from flywheel.utils.errors import EnvError, EnvTimeout
 
 

@@ -15,10 +15,14 @@ from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLTextRMSNorm
 from flywheel.agent.prompt import Image, Message
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import load_model, make_tiny_model
-from flywheel.training.modeling.attention import _MASKED_SCORE, _softmax_attention
-from flywheel.training.modeling.monkey_patch import RmsNorm, last_layer_skips_prompt, patch_rms_norms
-from flywheel.training.modeling.packing import compute_padded_hidden, pad_samples
-from flywheel.training.modeling.policy_forward import PolicyForward
+from flywheel.training.modeling.monkey_patch import (
+    _MASKED_SCORE,
+    RmsNorm,
+    _SoftmaxAttention,
+    last_layer_skips_prompt,
+    patch_rms_norms,
+)
+from flywheel.training.modeling.policy_forward import PolicyForward, compute_padded_hidden, pad_samples
 
 
 def pairs(encoder: Encoder) -> list[tuple]:
@@ -119,7 +123,7 @@ def test_attention_s_gradient_is_that_of_its_operations(dtype, masked):
     scores = torch.matmul(query * 0.3, key.transpose(-1, -2)).float()
     scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min) if masked else scores
     wanted = torch.matmul(scores.softmax(-1).to(dtype), value)
-    found = _softmax_attention(*rows, bias, 0.3)
+    found = _SoftmaxAttention.apply(*rows, bias, 0.3)
     torch.testing.assert_close(found, wanted)
     real = mask.any(-1, keepdim=True) if masked else torch.ones(1)
     ours, theirs = (torch.autograd.grad((out.float().sin() * real).sum(), rows) for out in (found, wanted))

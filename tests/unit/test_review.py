@@ -10,7 +10,7 @@ from reviews import waiting
 
 from flywheel import config
 from flywheel.cli import main
-from flywheel.evaluation import gate, promotion_report, promotion_review
+from flywheel.evaluation import gate, promotion_review
 from flywheel.store import metrics, partitions
 from flywheel.store.versioning import dvc_files
 from flywheel.utils.errors import BadInput
@@ -66,7 +66,7 @@ def test_what_the_reviewer_is_told(ws):
     partitions.write_partition(ws, "scores", 1, "evaluate", scores)
     merged = {"child": "d1", "parent": "models/iteration=001/merged", "relation": "weights of"}
     partitions.write_partition(ws, "lineage", 1, "merge", [merged])
-    told = promotion_report.build_promotion_report(ws, 1, rule).markdown()
+    told = promotion_review.build_promotion_report(ws, 1, rule).markdown()
     assert "would say: not worse by 0.1 or more against the model before it: success +0.000" in told
     assert "- **no longer solved**: shop, Buy the blue mug (`flywheel data view of d1`)" in told
     assert told.endswith(

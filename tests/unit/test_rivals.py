@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flywheel.config import Settings, parse_settings
-from flywheel.evaluation import baselines
+from flywheel.evaluation import gate
 from flywheel.evaluation.gate import EvalResult
 from flywheel.utils.errors import DataError
 
@@ -13,35 +13,29 @@ OLD, NEW = {"model": "models/a", "digest": "a"}, {"model": "models/b", "digest":
 
 
 def test_outcomes_are_kept_and_taken_up_only_under_the_same_measure(ws):
-    about = baselines.held_out_key(Settings(), ["k1", "k2"])
-    solved = baselines.solved_share_by_task(
-        [EvalResult("k1", "games", 1.0, True), EvalResult("k2", "games", 0.0, False)]
-    )
-    baselines.write_outcomes(ws, 4, about, {"a": solved})
-    assert (
-        baselines.read_comparable_outcomes(ws, 4, about)
-        == {"a": {"k1": 1.0, "k2": 0.0}}
-        == baselines.read_outcomes(ws, 4)
-    )
-    assert baselines.held_out_key(Settings(), ["k2", "k1"]) == about
+    about = gate.held_out_key(Settings(), ["k1", "k2"])
+    solved = gate.solved_share_by_task([EvalResult("k1", "games", 1.0, True), EvalResult("k2", "games", 0.0, False)])
+    gate.write_outcomes(ws, 4, about, {"a": solved})
+    assert gate.read_comparable_outcomes(ws, 4, about) == {"a": {"k1": 1.0, "k2": 0.0}} == gate.read_outcomes(ws, 4)
+    assert gate.held_out_key(Settings(), ["k2", "k1"]) == about
     warmer = parse_settings({"evaluation": {"temperature": 0.5}}, where="test")
     for other in (
-        baselines.held_out_key(warmer, ["k1", "k2"]),
-        baselines.held_out_key(Settings(), ["k1"]),
-        baselines.held_out_key(Settings(seed=8), ["k1", "k2"]),
+        gate.held_out_key(warmer, ["k1", "k2"]),
+        gate.held_out_key(Settings(), ["k1"]),
+        gate.held_out_key(Settings(seed=8), ["k1", "k2"]),
     ):
-        assert baselines.read_comparable_outcomes(ws, 4, other) == {}
-    baselines.write_outcomes(ws, 5, "", {})  # an iteration that kept none
-    assert baselines.read_comparable_outcomes(ws, 5, about) == {}
+        assert gate.read_comparable_outcomes(ws, 4, other) == {}
+    gate.write_outcomes(ws, 5, "", {})  # an iteration that kept none
+    assert gate.read_comparable_outcomes(ws, 5, about) == {}
     with pytest.raises(DataError, match=r"iterations/006/held_out\.json"):
-        baselines.read_comparable_outcomes(ws, 6, about)
+        gate.read_comparable_outcomes(ws, 6, about)
 
 
 def test_a_broken_file_is_named(ws):
     ws.held_out(4).parent.mkdir(parents=True)
     ws.held_out(4).write_text('{"about": "x", "models": [1')
     with pytest.raises(DataError, match=r"held_out\.json"):
-        baselines.read_comparable_outcomes(ws, 4, "x")
+        gate.read_comparable_outcomes(ws, 4, "x")
 
 
 @pytest.mark.parametrize(
@@ -56,11 +50,11 @@ def test_a_broken_file_is_named(ws):
 )
 def test_the_best_model_so_far(mine, theirs, promoted, best):
     outcomes = {name: dict(enumerate(found)) for name, found in (("b", mine), ("a", theirs)) if found is not None}
-    assert baselines.choose_best_model({**OLD, "promoted": True}, NEW, promoted, outcomes) == best
+    assert gate.choose_best_model({**OLD, "promoted": True}, NEW, promoted, outcomes) == best
 
 
 def test_the_best_stays_known_while_lesser_ones_are_promoted():
     before = {**NEW, "best": OLD}
-    assert baselines.get_best_model(before) == OLD
+    assert gate.get_best_model(before) == OLD
     newest = {"model": "models/c", "digest": "c"}
-    assert baselines.choose_best_model(before, newest, True, {"c": {"k": 0.5}, "a": {"k": 1.0}}) == OLD
+    assert gate.choose_best_model(before, newest, True, {"c": {"k": 0.5}, "a": {"k": 1.0}}) == OLD

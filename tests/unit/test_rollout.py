@@ -10,8 +10,7 @@ import pytest
 from lamp_env import LEFT, RIGHT, LampEnv, Lamps, Scripted, screen, settings, task
 
 from flywheel.agent.prompt import Image
-from flywheel.rollout.episode import run_episode
-from flywheel.rollout.pool import RolloutStats, run_rollout
+from flywheel.rollout.episode import RolloutStats, run_episode, run_rollout
 from flywheel.store.partitions import table_from_rows
 from flywheel.store.schema import record_to_row
 from flywheel.store.trajectory import make_trajectory_id

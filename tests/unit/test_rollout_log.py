@@ -16,8 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from lamp_env import task
 from night import examples
 
+from flywheel.rollout.async_pool import RolloutLog, RolloutPlan
 from flywheel.rollout.episode import Episode, read_episode, read_episode_facts, write_episode
-from flywheel.rollout.rollout_log import RolloutLog, RolloutPlan
 from flywheel.store.trajectory import Step, Trajectory
 from flywheel.utils.errors import DataError
 

@@ -9,7 +9,7 @@ from lamp_env import LEFT, RIGHT, Lamps, Scripted, screen, task
 from lamp_env import settings as lamp_settings
 
 from flywheel.policy.encoding import Encoder
-from flywheel.rollout.pool import run_rollout
+from flywheel.rollout.episode import run_rollout
 from flywheel.store.partitions import table_from_rows
 from flywheel.store.schema import record_from_row, record_to_row
 from flywheel.training.data import build_agent_examples, build_general_examples

@@ -16,7 +16,7 @@ from flywheel.pipeline.artifacts import Partition
 from flywheel.pipeline.stage import StageContext, run_stage, stage_inputs
 from flywheel.pipeline.stages import rl, score
 from flywheel.rewards import scorers
-from flywheel.rewards.scorer_set import ScorerSet, list_scorers
+from flywheel.rewards.scorer import ScorerSet, list_scorers
 from flywheel.store import partitions
 from flywheel.store.partitions import write_partition
 from flywheel.store.schema import TABLES
@@ -172,7 +172,7 @@ def test_a_verifier_that_cannot_read_the_state_gives_none_and_the_others_go_on(t
 
 
 def test_a_score_out_of_its_bounds_is_none(attentive, tmp_path, monkeypatch):
-    from flywheel.rewards.scorer_set import importlib
+    from flywheel.rewards.scorer import importlib
 
     module = importlib.import_module(f"{scorers.__name__}.attentive")
     monkeypatch.setattr(module.Attentive, "score", lambda self, case: module.Score(1.5))

@@ -4,9 +4,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flywheel.rewards.shaping import ShapingConfig, length_penalty, reward_as_earned, reward_at_end, shape_rewards
+from flywheel.config import PolicySettings, RlSettings, Settings
+from flywheel.rewards.shaping import length_penalty, reward_as_earned, reward_at_end, shape_rewards
 
-RULES = ShapingConfig(format_penalty=0.1, max_tokens=48, buffer=8, length_penalty=0.4)
+
+def penalties(**changed) -> Settings:
+    rl = {"format_penalty": 0.1, "length_buffer": 8, "length_penalty": 0.4} | changed
+    return Settings(policy=PolicySettings(max_new_tokens=48), rl=RlSettings(**rl))
+
+
+RULES = penalties()
 
 
 @pytest.mark.parametrize(("length", "penalty"), [(1, 0), (40, 0), (42, -0.1), (44, -0.2), (48, -0.4)])
@@ -15,7 +22,7 @@ def test_length_penalty_rises_over_the_buffer(length, penalty):
 
 
 def test_no_buffer_no_penalty():
-    assert length_penalty(48, ShapingConfig(0.1, 48, 0, 1.0)) == 0
+    assert length_penalty(48, penalties(length_buffer=0, length_penalty=1.0)) == 0
 
 
 def test_outcome_comes_last_and_each_broken_step_pays():
@@ -40,7 +47,7 @@ def test_all_steps_earn_the_outcome_less_where_they_began(scores, outcome):
 
 
 def test_steps_cost_their_share_of_the_budget():
-    rules = ShapingConfig(0.1, 48, 8, 0.4, step_penalty=0.2)
+    rules = penalties(step_penalty=0.2)
     assert shape_rewards(reward_at_end(1.0, 2), [10, 10], [False, False], rules, budget=4) == pytest.approx(
         (-0.05, 0.95)
     )
@@ -54,4 +61,4 @@ def test_shaping_never_adds(steps, outcome):
     rewards = shape_rewards(reward_at_end(outcome, len(steps)), lengths, broken, RULES)
     assert len(rewards) == len(steps)
     assert sum(rewards) <= outcome + 1e-9
-    assert sum(rewards) >= outcome - len(steps) * (RULES.format_penalty + RULES.length_penalty) - 1e-9
+    assert sum(rewards) >= outcome - len(steps) * (RULES.rl.format_penalty + RULES.rl.length_penalty) - 1e-9

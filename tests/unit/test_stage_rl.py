@@ -15,7 +15,7 @@ from flywheel.pipeline import stage_io
 from flywheel.pipeline.stage import StageContext, run_stage, shard_folder
 from flywheel.pipeline.stages import rl as stage_rl
 from flywheel.pipeline.stages.rl import EpisodeArchive
-from flywheel.rollout.pool import run_rollout
+from flywheel.rollout.episode import run_rollout
 from flywheel.store import partitions
 from flywheel.training.rl.curriculum import describe_curriculum
 

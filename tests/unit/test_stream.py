@@ -9,8 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 from lamp_env import LEFT, RIGHT, LampEnv, Lamps, Scripted, settings, task
 
-from flywheel.rollout.async_pool import AsyncRolloutPool, OccupancyMeter
-from flywheel.rollout.rollout_log import RolloutLog, RolloutPlan
+from flywheel.rollout.async_pool import AsyncRolloutPool, OccupancyMeter, RolloutLog, RolloutPlan
 from flywheel.utils.errors import EnvTimeout, PolicyError, TrainingError
 
 TASKS = {f"lamp{number:03d}": task(number, max_steps=20) for number in range(4)}

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flywheel.rollout.rollout_log import choose_batch, compute_capacity
+from flywheel.rollout.async_pool import choose_batch, compute_capacity
 
 counts = st.integers(0, 60)
 

@@ -14,9 +14,14 @@ from made_experience import made_up
 
 from flywheel.config import RlSettings
 from flywheel.policy.model import load_model
-from flywheel.training.rl.experience import estimate_step_samples
-from flywheel.training.rl.learner import Learner
-from flywheel.training.rl.trainer import policy_learning_rate, pretrain_value, train_step, update_value
+from flywheel.training.rl.trainer import (
+    Learner,
+    estimate_step_samples,
+    policy_learning_rate,
+    pretrain_value,
+    train_step,
+    update_value,
+)
 from flywheel.utils.errors import TrainingError
 
 RL = RlSettings(minibatch=64, actor_lr=1e-3, critic_lr=1e-3, positive_nll=0.1, warmup=2)
@@ -170,7 +175,7 @@ def test_group_relative_advantages_need_no_value_model(folder, batch):
     for turn in cut:
         mine, all_of_task = (
             of[turn.sample.trajectory_id],
-            [of[e.trajectory_id] for e in batch if e.task_id == turn.task_id],
+            [of[e.trajectory_id] for e in batch if e.task_id == turn.experience.task_id],
         )
         spread = np.std(all_of_task, ddof=1)
         expected = (mine - np.mean(all_of_task)) / (spread + 1e-6) if spread > 1e-8 else 0.0

@@ -20,7 +20,7 @@ from flywheel.envs.suites import catalogue
 from flywheel.envs.tasks.drawing import make_task, make_tasks
 from flywheel.envs.verdict import Verdict, decide_verdict, verdicts_from_rows
 from flywheel.evaluation.evaluator import judge_episode
-from flywheel.rewards.scorer_set import ScorerSet
+from flywheel.rewards.scorer import ScorerSet
 from flywheel.rollout.episode import Episode
 from flywheel.store.partitions import table_from_rows
 from flywheel.store.schema import record_to_row

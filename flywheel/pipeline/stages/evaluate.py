@@ -18,14 +18,14 @@ from typing import Any
 from flywheel.envs.base import Task
 from flywheel.envs.router import open_environments
 from flywheel.envs.tasks.drawing import is_held_out
-from flywheel.evaluation import baselines, gate
+from flywheel.evaluation import gate
 from flywheel.pipeline import sequential_eval, stage_io
 from flywheel.pipeline.artifacts import Checkpoint, Partition, Record
 from flywheel.pipeline.stage import BROWSERS, Stage, StageContext, StageResult
 from flywheel.policy import checkpoint
 from flywheel.policy.checkpoint import checkpoint_digest
-from flywheel.rewards.scorer_set import ScorerSet
-from flywheel.rollout.pool import RolloutStats
+from flywheel.rewards.scorer import ScorerSet
+from flywheel.rollout.episode import RolloutStats
 from flywheel.store import metrics
 from flywheel.utils import processes
 
@@ -58,10 +58,10 @@ def _held_out(ctx: StageContext) -> dict[str, Task]:
     return stage_io.read_stage_tasks(ctx, "synthesize", "eval")
 
 
-def _known(ctx: StageContext) -> dict[str, baselines.SolvedShares]:
+def _known(ctx: StageContext) -> dict[str, gate.SolvedShares]:
     """What earlier evaluations found of the models that count now: the newest one and the best so far."""
-    before = baselines.read_comparable_outcomes(
-        ctx.ws, ctx.iteration - 1, baselines.held_out_key(ctx.settings, list(_held_out(ctx)))
+    before = gate.read_comparable_outcomes(
+        ctx.ws, ctx.iteration - 1, gate.held_out_key(ctx.settings, list(_held_out(ctx)))
     )
     wanted = {rival["digest"] for rival in _rivals(ctx).values()}
     return {name: outcome for name, outcome in before.items() if name in wanted}
@@ -70,7 +70,7 @@ def _known(ctx: StageContext) -> dict[str, baselines.SolvedShares]:
 def _rivals(ctx: StageContext) -> dict[str, dict[str, Any]]:
     """What the merged model is compared with: `before`, and `best` where that is another model."""
     newest = stage_io.read_newest_model(ctx)
-    best = baselines.get_best_model(newest)
+    best = gate.get_best_model(newest)
     return {_BEFORE: newest} | ({"best": best} if best["digest"] != newest["digest"] else {})
 
 
@@ -104,7 +104,7 @@ def _finish(ctx: StageContext, results: dict[str, tuple[Path, Any]]) -> StageRes
     keys = {"trajectories": "trajectory_id", "steps": None, "images": "sha256", "scores": ("trajectory_id", "scorer")}
     manifests = [stage_io.gather_shards(ctx, played, table, key) for table, key in keys.items()]
     manifests.append(stage_io.gather_shards(ctx, looks, "tasks", "task_id"))
-    around = {name: sum(result["around"][name] for _, result in played.values()) for name in RolloutStats().as_dict()}
+    around = {name: sum(result["around"][name] for _, result in played.values()) for name in vars(RolloutStats())}
     finished = sum(len(result["results"]) for _, result in played.values())
     figures = [metrics.metric_row(name, value, n=finished) for name, value in around.items()]
     after = [gate.EvalResult(**row) for row in fixed[_CANDIDATE][1]["results"]]
@@ -126,8 +126,8 @@ def _finish(ctx: StageContext, results: dict[str, tuple[Path, Any]]) -> StageRes
         figures += gate.build_gate_metrics(name, judged)
         summary[f"against the {name}"] = f"{judged.difference:+.3f} on {judged.n} fresh tasks: {judged.verdict}"
     outcomes = {stage_io.read_newest_model(ctx)["digest"]: before, checkpoint_digest(_merged(ctx)): after}
-    solved = _known(ctx) | {name: baselines.solved_share_by_task(found) for name, found in outcomes.items()}
-    baselines.write_outcomes(ctx.ws, ctx.iteration, baselines.held_out_key(ctx.settings, list(_held_out(ctx))), solved)
+    solved = _known(ctx) | {name: gate.solved_share_by_task(found) for name, found in outcomes.items()}
+    gate.write_outcomes(ctx.ws, ctx.iteration, gate.held_out_key(ctx.settings, list(_held_out(ctx))), solved)
     return StageResult(tuple(manifests), tuple(figures), summary)
 
 

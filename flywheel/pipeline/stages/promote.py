@@ -6,7 +6,7 @@ from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 
-from flywheel.evaluation import baselines, gate, promotion_review
+from flywheel.evaluation import gate, promotion_review
 from flywheel.pipeline import stage_io
 from flywheel.pipeline.artifacts import Checkpoint, Partition, Record
 from flywheel.pipeline.stage import StageContext, StageResult, single_shard_stage
@@ -57,8 +57,8 @@ def _finish(ctx: StageContext, folder: Path, result: dict) -> StageResult:
     merged = ctx.ws.model(ctx.iteration, "merged")
     made = {"model": ctx.ws.relative(merged), "digest": checkpoint_digest(merged)}
     newest = made if result["promoted"] else before
-    outcomes = baselines.read_outcomes(ctx.ws, ctx.iteration)
-    best = baselines.choose_best_model(before, made, result["promoted"], outcomes)
+    outcomes = gate.read_outcomes(ctx.ws, ctx.iteration)
+    best = gate.choose_best_model(before, made, result["promoted"], outcomes)
     write_json(
         ctx.ws.promotion(ctx.iteration),
         {**{key: newest[key] for key in ("model", "digest")}, "best": best, "iteration": ctx.iteration, **result},

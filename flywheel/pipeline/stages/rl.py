@@ -15,7 +15,7 @@ from flywheel.pipeline import stage_io
 from flywheel.pipeline.artifacts import Checkpoint, Partition
 from flywheel.pipeline.stage import BROWSERS, TRAINING, StageContext, StageResult, single_shard_stage
 from flywheel.policy.checkpoint import checkpoint_digest
-from flywheel.rewards.scorer_set import ScorerSet
+from flywheel.rewards.scorer import ScorerSet
 from flywheel.rollout.episode import Episode, read_episode, write_episode
 from flywheel.store import lineage, metrics
 from flywheel.training.rl.curriculum import PastOutcomes, describe_curriculum

@@ -13,7 +13,7 @@ from flywheel.pipeline import stage_io
 from flywheel.pipeline.artifacts import Partition, Record
 from flywheel.pipeline.stage import BROWSERS, Stage, StageContext, StageResult
 from flywheel.policy.protocol import PolicyBackend
-from flywheel.rollout.pool import RolloutStats, RolloutWorker, open_rollout_worker, run_rollout
+from flywheel.rollout.episode import RolloutStats, RolloutWorker, open_rollout_worker, run_rollout
 from flywheel.store import metrics, partitions
 
 
@@ -65,7 +65,7 @@ async def _act(
     )
     seconds = time.monotonic() - began
     stage_io.write_episode_shard(folder, episodes)
-    return {"seconds": seconds, **stats.as_dict()}
+    return {"seconds": seconds, **vars(stats)}
 
 
 def _finish(ctx: StageContext, results: dict[str, tuple[Path, Any]]) -> StageResult:
@@ -76,7 +76,7 @@ def _finish(ctx: StageContext, results: dict[str, tuple[Path, Any]]) -> StageRes
     broken = steps.rows - errors.null_count
     statuses = partitions.read_partition(ctx.ws, "trajectories", ctx.iteration, ctx.stage, ["status"])["status"]
     crashed = statuses.to_pylist().count("crashed")
-    around = {name: sum(result[name] for _, result in results.values()) for name in RolloutStats().as_dict()}
+    around = {name: sum(result[name] for _, result in results.values()) for name in vars(RolloutStats())}
     figures = (
         metrics.metric_row("trajectories", trajectories.rows),
         metrics.metric_row("steps_per_second", steps.rows / max(seconds, 1e-9), n=steps.rows),

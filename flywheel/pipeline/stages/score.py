@@ -16,8 +16,7 @@ from flywheel.envs.verdict import Verdict, verdicts_from_rows
 from flywheel.pipeline import stage_io
 from flywheel.pipeline.artifacts import Partition, Record
 from flywheel.pipeline.stage import StageContext, StageResult, single_shard_stage
-from flywheel.rewards.scorer import ScoringInput
-from flywheel.rewards.scorer_set import ScorerSet
+from flywheel.rewards.scorer import ScorerSet, ScoringInput
 from flywheel.store import images as store_images
 from flywheel.store import metrics, partitions, routing_decisions
 from flywheel.store.schema import TABLES, record_from_row

@@ -10,11 +10,11 @@ import random
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 import httpx
 
-from flywheel import config
+from flywheel.config import LanguageModelSettings, PolicySettings
 from flywheel.policy.server import process as serving_key
 from flywheel.utils.errors import BadInput, FlywheelError, PolicyBusy, PolicyError, PolicyTimeout, first_line
 
@@ -26,32 +26,6 @@ LONGEST_PAUSE_S = 8.0
 MAX_ANSWER = 64 << 20  # bytes
 
 
-class ServerSettings(Protocol):
-    """What a block of the settings says of its server. retries: of a request that the server did not answer."""
-
-    endpoint: str
-    key_variable: str
-    timeout_s: float
-    retries: int
-
-
-@dataclass(frozen=True)
-class EndpointErrors:
-    """The error classes of one kind of server.
-
-    failed: anything without a class of its own. unreachable: no connection, or one that breaks. timeout: the deadline.
-    refused: what the server finds wrong with the request (4xx). unknown: a route or model that it does not know (404).
-    passing: by status, those that are tried again.
-    """
-
-    failed: type[FlywheelError]
-    unreachable: type[FlywheelError]
-    timeout: type[FlywheelError]
-    refused: type[FlywheelError]
-    unknown: type[FlywheelError]
-    passing: Mapping[int, type[FlywheelError]]
-
-
 class _Transient(Exception):
     """A fault that may pass. retry_after: seconds that the server asked for."""
 
@@ -60,28 +34,36 @@ class _Transient(Exception):
 
 
 class ChatEndpoint:
-    """A server's address and key, and how it is asked.
+    """A server's address and key, and how it is asked. Raises BadInput for an endpoint that is not an address.
 
-    block: the settings' block, which error messages name. Raises BadInput for an endpoint that is not an address.
-
-    Tries are repeated where the fault may pass (no connection, a connection that breaks, a status in
-    `EndpointErrors.passing`), after a pause drawn from 0 to a bound that doubles (full jitter), no shorter than the
-    server's Retry-After. The draws come from a generator with a seed of its own.
+    Tries are repeated where the fault may pass (no connection, a connection that breaks, a status in `passing`), after
+    a pause drawn from 0 to a bound that doubles (full jitter), no shorter than the server's Retry-After. The draws come
+    from a generator with a seed of its own. block: of the settings, which error messages name. The others are classes
+    of errors: of what the server finds wrong with the request (4xx), and of a route or model that it does not know.
     """
 
-    def __init__(self, settings: ServerSettings, block: str, errors: EndpointErrors, seed: int = 0) -> None:
-        self._settings, self._block, self._errors = settings, block, errors
+    block: ClassVar[str]
+    failed: ClassVar[type[FlywheelError]]
+    unreachable: ClassVar[type[FlywheelError]]
+    timeout: ClassVar[type[FlywheelError]]
+    refused: ClassVar[type[FlywheelError]]
+    unknown: ClassVar[type[FlywheelError]]
+    passing: ClassVar[Mapping[int, type[FlywheelError]]]
+
+    def __init__(self, settings: PolicySettings | LanguageModelSettings, seed: int = 0) -> None:
+        self._settings = settings
         try:
             address = httpx.URL(settings.endpoint)
         except httpx.InvalidURL as error:
-            raise BadInput(f"not an address: {error}", where=f"{block}.endpoint") from None
+            raise BadInput(f"not an address: {error}", where=f"{self.block}.endpoint") from None
         if address.scheme not in ("http", "https") or not address.host:
             raise BadInput(
                 f"not an address: {settings.endpoint!r}",
-                where=f"{block}.endpoint",
+                where=f"{self.block}.endpoint",
                 fix="for example http://127.0.0.1:8000/v1",
             )
         self.url = settings.endpoint.rstrip("/")
+        self.limits = httpx.Limits(max_connections=None)
         self._random = random.Random(seed)
 
     def key(self) -> str:
@@ -90,26 +72,19 @@ class ChatEndpoint:
 
     def headers(self) -> dict[str, str]:
         """Return the headers with the present API key: a restarted server may have another."""
-        key = self.key()
-        return {"Authorization": f"Bearer {key}"} if key else {}
+        return {"Authorization": f"Bearer {key}"} if (key := self.key()) else {}
 
     def client(self) -> httpx.AsyncClient:
         """Open connections to this server, to be closed. They belong to the event loop that they are used in."""
         # Without limits of its own on time: `call` has a deadline over everything.
         # Where no certificate is asked for, those of the system are not read: 20 ms of a core.
         encrypted = self.url.lower().startswith("https:")
-        return httpx.AsyncClient(verify=encrypted, headers=self.headers(), timeout=None, limits=self._limits())
-
-    def _limits(self) -> httpx.Limits:
-        return httpx.Limits(max_connections=None)
+        return httpx.AsyncClient(verify=encrypted, headers=self.headers(), timeout=None, limits=self.limits)
 
     async def call(
         self, client: httpx.AsyncClient, method: str, url: str, body: Any = None, *, timeout_s: float
     ) -> Any:
-        """Send a request and return the JSON of the answer; None for an empty one.
-
-        timeout_s: deadline over all tries. Raises the class of `EndpointErrors` that fits.
-        """
+        """Send a request and return the JSON of the answer; None for an empty one. timeout_s: over all tries."""
         tries, fault = self._settings.retries + 1, ""
         deadline = time.monotonic() + timeout_s
         try:
@@ -121,10 +96,11 @@ class ChatEndpoint:
                         fault = f"; before: {passing.error.what}"
                         pause = passing.retry_after + self.pause(number)
                         if number + 1 == tries or time.monotonic() + pause > deadline:
-                            raise _with_tries(passing.error, number + 1) from None
+                            error, more = passing.error, f" ({number + 1} tries)" if number else ""
+                            raise type(error)(error.what + more, where=error.where, fix=error.fix) from None
                         await asyncio.sleep(pause)
         except TimeoutError:
-            raise self._errors.timeout(f"no answer in {timeout_s:g} s{fault}", where=url, fix=self._slow) from None
+            raise self.timeout(f"no answer in {timeout_s:g} s{fault}", where=url, fix=self._slow) from None
 
     def pause(self, number: int) -> float:
         """Return the seconds to wait after the `number`th try, counted from 0."""
@@ -134,28 +110,27 @@ class ChatEndpoint:
         # Encoded here: half a surrogate pair in a text must reach the server, which names it, and not fail in between.
         content = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json"} if content else {}
-        failed, unreachable = self._errors.failed, self._errors.unreachable
         try:
             async with client.stream(method, url, content=content, headers=headers) as response:
                 content = await self._read(response, url)
         except httpx.ConnectError as error:
             raise _Transient(
-                unreachable(f"no connection: {first_line(str(error))}", where=url, fix=self._start)
+                self.unreachable(f"no connection: {first_line(str(error))}", where=url, fix=self._start)
             ) from None
         except httpx.TransportError as error:
             what = f"the connection broke: {first_line(str(error)) or type(error).__name__}"
-            raise _Transient(unreachable(what, where=url, fix=self._start)) from None
+            raise _Transient(self.unreachable(what, where=url, fix=self._start)) from None
         except httpx.HTTPError as error:
-            raise failed(f"the answer cannot be read: {first_line(str(error))}", where=url) from None
+            raise self.failed(f"the answer cannot be read: {first_line(str(error))}", where=url) from None
         if response.status_code >= 300:
             raise self._refusal(response, content, url)
         try:
             return json.loads(content) if content else None
         except (ValueError, RecursionError):
-            raise failed(
+            raise self.failed(
                 f"the answer is not JSON: {first_line(content[:300].decode(errors='replace'))!r}",
                 where=url,
-                fix=f"does {self._block}.endpoint name an OpenAI-compatible server, and end in /v1?",
+                fix=f"does {self.block}.endpoint name an OpenAI-compatible server, and end in /v1?",
             ) from None
 
     async def _read(self, response: httpx.Response, url: str) -> bytes:
@@ -163,39 +138,33 @@ class ChatEndpoint:
         async for piece in response.aiter_bytes():
             content += piece
             if len(content) > MAX_ANSWER:
-                raise self._errors.failed(f"an answer of more than {MAX_ANSWER >> 20} MiB", where=url)
+                raise self.failed(f"an answer of more than {MAX_ANSWER >> 20} MiB", where=url)
         return bytes(content)
 
     def _refusal(self, response: httpx.Response, content: bytes, url: str) -> Exception:
         """What is raised for a status that is not a success."""
-        status, errors = response.status_code, self._errors
+        status = response.status_code
         what = f"status {status}: {_server_message(content)}"
-        if status in errors.passing:
-            error = errors.passing[status](what, where=url, fix=self._fix(status))
+        if status in self.passing:
+            fix = self._slow if status in (408, 504) else self._start
+            if status == 429:
+                fix = f"ask less at once, or raise {self.block}.retries"
+            error = self.passing[status](what, where=url, fix=fix)
             return _Transient(error, parse_retry_after(response.headers.get("retry-after", "")))
         if status in (401, 403):
-            return errors.failed(what, where=url, fix=f"put the server's key into {self._settings.key_variable}")
+            return self.failed(what, where=url, fix=f"put the server's key into {self._settings.key_variable}")
         if status == 404:
-            fix = f"see {self._block}.model, and whether {self._block}.endpoint ends in /v1"
-            return errors.unknown(what, where=url, fix=fix)
-        return (errors.refused if 400 <= status < 500 else errors.failed)(what, where=url)
-
-    def _fix(self, status: int) -> str:
-        if status == 429:
-            return f"ask less at once, or raise {self._block}.retries"
-        return self._slow if status in (408, 504) else self._start
+            fix = f"see {self.block}.model, and whether {self.block}.endpoint ends in /v1"
+            return self.unknown(what, where=url, fix=fix)
+        return (self.refused if 400 <= status < 500 else self.failed)(what, where=url)
 
     @property
     def _start(self) -> str:
-        return f"start the server, or see {self._block}.endpoint"
+        return f"start the server, or see {self.block}.endpoint"
 
     @property
     def _slow(self) -> str:
-        return f"see the server's load, or raise {self._block}.timeout_s"
-
-
-def _with_tries(error: FlywheelError, tries: int) -> FlywheelError:
-    return error if tries == 1 else type(error)(f"{error.what} ({tries} tries)", where=error.where, fix=error.fix)
+        return f"see the server's load, or raise {self.block}.timeout_s"
 
 
 def _server_message(content: bytes) -> str:
@@ -245,76 +214,53 @@ class PolicyUnreachable(PolicyError):
     """Nothing answers at the server's address, or the connection broke."""
 
 
-_ERRORS = EndpointErrors(
-    failed=PolicyError,
-    unreachable=PolicyUnreachable,
-    timeout=PolicyTimeout,
-    refused=BadInput,
-    unknown=RouteNotFound,
-    passing={429: PolicyBusy, 502: PolicyError, 503: PolicyError, 504: PolicyTimeout},
-)
-
-
 class PolicyEndpoint(ChatEndpoint):
-    """The one server at `policy.endpoint`; of several, one of `policy.servers`.
+    """The one server at `policy.endpoint`; of several, one of `policy.servers`."""
 
-    `call` raises PolicyTimeout at the deadline or for a last 504, PolicyBusy for a last 429, RouteNotFound for a 404,
-    Unreachable without a connection, BadInput for what the server finds wrong with the request, PolicyError for
-    anything else.
-    """
+    block, failed, unreachable, timeout = "policy", PolicyError, PolicyUnreachable, PolicyTimeout
+    refused, unknown = BadInput, RouteNotFound
+    passing: ClassVar = {429: PolicyBusy, 502: PolicyError, 503: PolicyError, 504: PolicyTimeout}
 
-    def __init__(self, policy: config.PolicySettings, seed: int = 0) -> None:
-        super().__init__(policy, "policy", _ERRORS, seed)
+    def __init__(self, policy: PolicySettings, seed: int = 0) -> None:
+        super().__init__(policy, seed)
         self.root = self.url.removesuffix("/v1")  # where vLLM has its own routes
-        self._policy = policy
+        self.limits = httpx.Limits(max_connections=None, max_keepalive_connections=policy.max_num_seqs)
 
     def key(self) -> str:
-        """Return the key of this user's own `flywheel model serve` at that address, else that of
-        policy.key_variable."""
+        """Return the key of this user's own server at that address, else that of policy.key_variable."""
         return serving_key.find_server_key(self.url) or super().key()
-
-    def _limits(self) -> httpx.Limits:
-        return httpx.Limits(max_connections=None, max_keepalive_connections=self._policy.max_num_seqs)
 
     async def models(self, client: httpx.AsyncClient, timeout_s: float) -> list[ServedModel]:
         """List the models that the server serves. Raises as `call` does."""
         url = f"{self.url}/models"
         body = await self.call(client, "GET", url, timeout_s=timeout_s)
+        names = ("owned_by", "root", "weight_version")
         try:
-            return [
-                ServedModel(
-                    str(row["id"]),
-                    str(row.get("owned_by", "")),
-                    str(row.get("root") or ""),
-                    str(row.get("weight_version") or ""),
-                )
-                for row in body["data"]
-            ]
+            return [ServedModel(str(row["id"]), *(str(row.get(name) or "") for name in names)) for row in body["data"]]
         except (KeyError, TypeError, AttributeError):
             raise PolicyError(
                 "not a list of models", where=url, fix="the endpoint ends in /v1 for most servers"
             ) from None
 
     async def find(self, client: httpx.AsyncClient, timeout_s: float) -> ServedModel:
-        """Find the model of policy.model, or the first one where that is empty. Raises RouteNotFound where there is
-        none."""
+        """Find the model of policy.model, or the first one where that is empty. Raises RouteNotFound."""
         models = await self.models(client, timeout_s)
-        found = [model for model in models if self._policy.model in ("", model.name)]
+        found = [model for model in models if self._settings.model in ("", model.name)]
         if found:
             return found[0]
         known = ", ".join(model.name for model in models) or "none"
         raise RouteNotFound(
-            f"the server has no model {self._policy.model!r}; it has: {known}",
+            f"the server has no model {self._settings.model!r}; it has: {known}",
             where=self.url,
             fix="set policy.model to one of these",
         )
 
 
-def describe_policy_server(policy: config.PolicySettings) -> str:
-    """Ask the one server of `policy.endpoint` what it serves, and say it in one line: address, model, owner, weights.
+def describe_policy_server(policy: PolicySettings) -> str:
+    """Say in one line what the server of `policy.endpoint` serves: address, model, owner, weights.
 
-    policy: block `policy`. Raises PolicyError where it does not answer or has no such model, BadInput for an endpoint
-    that is no address. Must not be called from a running event loop.
+    Raises PolicyError where it does not answer or has no such model, BadInput for an endpoint that is no address. Must
+    not be called from a running event loop.
     """
     endpoint = PolicyEndpoint(policy)
 

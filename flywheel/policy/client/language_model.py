@@ -7,21 +7,12 @@ import logging
 import threading
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 from flywheel import config
-from flywheel.agent.history import (
-    RULES,
-    HistorySummary,
-    PastStep,
-    RuleSummarizer,
-    Summarizer,
-    collapse_whitespace,
-    summarise_step,
-    truncate_end,
-)
+from flywheel.agent import history
 from flywheel.config import LanguageModelSettings
-from flywheel.policy.client.endpoint import ChatEndpoint, EndpointErrors
+from flywheel.policy.client.endpoint import ChatEndpoint
 from flywheel.utils import processes
 from flywheel.utils.errors import FlywheelError
 
@@ -34,60 +25,26 @@ class LanguageModelTimeout(LanguageModelError):
     """The language model did not answer within its deadline."""
 
 
-class ChatModel(Protocol):
-    """Answer a prompt with a text. name: of the model, as it is written into the data."""
+class LanguageModelEndpoint(ChatEndpoint):
+    """The server at `language_model.endpoint`."""
 
-    name: str
-
-    def complete(self, system: str, user: str) -> str:
-        """Return the model's answer. system, user: texts of the two messages.
-
-        Raises LanguageModelTimeout after the deadline, LanguageModelError for a server that fails.
-        """
-
-
-_ERRORS = EndpointErrors(
-    failed=LanguageModelError,
-    unreachable=LanguageModelError,
-    timeout=LanguageModelTimeout,
-    refused=LanguageModelError,
-    unknown=LanguageModelError,
-    passing=dict.fromkeys((408, 409, 429, 500, 502, 503, 504), LanguageModelError),
-)
+    block, timeout = "language_model", LanguageModelTimeout
+    failed = unreachable = refused = unknown = LanguageModelError
+    passing: ClassVar = dict.fromkeys((408, 409, 429, 500, 502, 503, 504), LanguageModelError)
 
 
 class OpenAIChatModel:
-    """Ask a server of chat completions such as `vllm serve`, at temperature 0, so that a stage run again says the same.
-
-    Raises BadInput for an endpoint that is not an address.
-    """
+    """Ask a server of chat completions such as `vllm serve`, at temperature 0, so that it says the same again."""
 
     def __init__(self, settings: LanguageModelSettings) -> None:
         self.name, self._settings = settings.model, settings
-        self._endpoint = ChatEndpoint(settings, "language_model", _ERRORS)
+        self._endpoint = LanguageModelEndpoint(settings)
         self._url = f"{self._endpoint.url}/chat/completions"
 
     def complete(self, system: str, user: str) -> str:
-        """Return the model's answer. system, user: texts of the two messages.
-
-        `language_model.timeout_s` is the deadline, all tries included. Must not be called from a running event loop,
-        which it would block. Raises LanguageModelTimeout after the deadline, LanguageModelError for a server that
-        fails.
-        """
-        return self._text(processes.run_until_sigterm(self._ask(self._body(system, user))))
-
-    async def _ask(self, body: dict) -> Any:
-        async with self._endpoint.client() as client:
-            return await self._endpoint.call(client, "POST", self._url, body, timeout_s=self._settings.timeout_s)
-
-    def _body(self, system: str, user: str) -> dict:
-        texts = (
-            text.encode("utf-8", "replace").decode() for text in (system, user)
-        )  # half a surrogate pair is no JSON
-        messages = [{"role": role, "content": text} for role, text in zip(("system", "user"), texts, strict=True)]
-        return {"model": self._settings.model, "messages": messages, "temperature": 0, "max_tokens": 256}
-
-    def _text(self, answer: Any) -> str:
+        """Return the model's answer to two messages, within `language_model.timeout_s`, all tries included. Must not be
+        called from a running event loop, which it would block. Raises LanguageModelTimeout and LanguageModelError."""
+        answer = processes.run_until_sigterm(self._ask(system, user))
         try:
             text = answer["choices"][0]["message"]["content"]
         except (KeyError, IndexError, TypeError):
@@ -99,6 +56,15 @@ class OpenAIChatModel:
         if not isinstance(text, str):
             raise LanguageModelError("the answer holds no text", where=self._url)
         return text
+
+    async def _ask(self, system: str, user: str) -> Any:
+        messages = [  # half a surrogate pair is no JSON
+            {"role": role, "content": text.encode("utf-8", "replace").decode()}
+            for role, text in (("system", system), ("user", user))
+        ]
+        body = {"model": self._settings.model, "messages": messages, "temperature": 0, "max_tokens": 256}
+        async with self._endpoint.client() as client:
+            return await self._endpoint.call(client, "POST", self._url, body, timeout_s=self._settings.timeout_s)
 
 
 # Summaries of an episode's older steps (section 2.1). The model gets the digest so far and the steps that have aged
@@ -120,36 +86,33 @@ class ModelSummarizer:
 
     every = 8
 
-    def __init__(self, model: ChatModel, characters: int) -> None:
+    def __init__(self, model: OpenAIChatModel, characters: int) -> None:
         self.name, self._model, self._characters = model.name, model, characters
-        self._rules = RuleSummarizer(characters)
+        self._rules = history.RuleSummarizer(characters)
         self._known: dict[str, str] = {}
         self._lock = threading.Lock()
 
-    def digest(self, before: HistorySummary, aged: Sequence[PastStep]) -> HistorySummary:
-        """Ask the model for the digest of what is `before` and of the `aged` steps since.
-
-        Blocks while it answers, `language_model.timeout_s` at most; where it fails, the digest is by rules and says so.
-        """
+    def digest(self, before: history.HistorySummary, aged: Sequence[history.PastStep]) -> history.HistorySummary:
+        """Ask the model for the digest of what is `before` and of the `aged` steps since; blocks while it answers."""
         ruled = self._rules.digest(before, aged)
         try:
             text = self._ask(before, aged)
         except LanguageModelError as error:
             log.warning("a digest of %d steps is by rules: %s", ruled.steps, error)
-            return HistorySummary(
-                ruled.steps, ruled.text, f"{RULES}, since {self.name} failed: {error.what}", ruled.counts
-            )
-        return HistorySummary(ruled.steps, text, self.name, ruled.counts)
+            by = f"{history.RULES}, since {self.name} failed: {error.what}"
+            return history.HistorySummary(ruled.steps, ruled.text, by, ruled.counts)
+        return history.HistorySummary(ruled.steps, text, self.name, ruled.counts)
 
-    def _ask(self, before: HistorySummary, aged: Sequence[PastStep]) -> str:
+    def _ask(self, before: history.HistorySummary, aged: Sequence[history.PastStep]) -> str:
         system = _SYSTEM.format(characters=self._characters)
-        lines = (f"{before.steps + n}. {summarise_step(step, _LINE_CHARACTERS)}" for n, step in enumerate(aged, 1))
+        told = (history.summarise_step(step, _LINE_CHARACTERS) for step in aged)
+        lines = (f"{number}. {line}" for number, line in enumerate(told, before.steps + 1))
         user = _USER.format(steps=before.steps, record=before.text or "Nothing yet.", lines="\n".join(lines))
         key = hashlib.sha256(f"{system}\0{user}".encode("utf-8", "replace")).hexdigest()
         with self._lock:
             if key in self._known:
                 return self._known[key]
-        text = truncate_end(collapse_whitespace(self._model.complete(system, user)), self._characters)
+        text = history.truncate_end(history.collapse_whitespace(self._model.complete(system, user)), self._characters)
         if not text:
             raise LanguageModelError("the language model answered nothing", where="memory")
         with self._lock:
@@ -170,14 +133,14 @@ Steps since:
 {lines}"""
 
 
-def open_summarizer(settings: config.Settings) -> Summarizer:
+def open_summarizer(settings: config.Settings) -> history.Summarizer:
     """Open the summarizer that `policy.summarizer` names; no server is asked yet, and there is nothing to close.
 
     All callers in a process share a model's answers. Raises BadInput for an endpoint that is not an address.
     """
     policy = settings.policy
     if policy.summarizer == "rules":
-        return RuleSummarizer(policy.summary_max_chars)
+        return history.RuleSummarizer(policy.summary_max_chars)
     return _model_summarizer(settings.language_model, policy.summary_max_chars)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import chain
@@ -46,10 +46,9 @@ class KVCache:
     def at(self, starts: list[int], width: int, seen: int, device: torch.device) -> Tensor | None:
         """Prepare the next pass: `width` tokens to each of the first len(starts) rows, from starts[row] on.
 
-        Returns the attention mask, bool [rows, 1, width, seen]: a token sees its row up to itself. `seen`: the length
-        that the layers get back; at least max(starts) + width.
-
-        None where masks are spared and rows of one length bring a token each, or all that they are.
+        Returns the attention mask, bool [rows, 1, width, seen]: a token sees its row up to itself; None where masks are
+        spared and rows of one length bring a token each, or all that they are. seen: the length that the layers get
+        back.
         """
         self._count, self._start, self._seen = len(starts), starts[0], seen
         level = min(starts) == max(starts)
@@ -150,10 +149,6 @@ class LruCache(Generic[V]):
             gone.append(old)
         return gone
 
-    def clear(self) -> None:
-        self._held.clear()
-        self.used = 0
-
 
 # Prefix cache: keys and values of prompts that were computed before.
 #
@@ -178,12 +173,10 @@ class EncodedScreen:
 
 @dataclass(frozen=True, eq=False)
 class EncodedPrompt:
-    """Hold a prompt as the engine takes it.
+    """Hold a prompt as the engine takes it. following: position of the first new token.
 
-    ids: int64 [tokens]. positions: int64 [3, tokens] (time, row, column); following: that of the first new token.
-
-    cuts: (tokens, name) of the prefixes that may be shared, shortest first; the last is the whole prompt. Equal names
-    mean equal tokens and equal screens.
+    ids: int64 [tokens]. positions: int64 [3, tokens] (time, row, column). cuts: (tokens, name) of the prefixes that may
+    be shared, shortest first; the last is the whole prompt. Equal names mean equal tokens and equal screens.
     """
 
     ids: Tensor
@@ -205,11 +198,8 @@ class EncodedPrompt:
 
 
 def make_prompt(model: PreTrainedModel, encoded: EncodedSequence, end_id: int, keys: Sequence[bytes]) -> EncodedPrompt:
-    """Prepare an encoded prompt for the engine: positions, screens and the places where its prefix may be cut.
-
-    model: only its rule for positions is used. encoded: the prompt. end_id: token that ends a message. keys: one a
-    screen, in order; equal keys mean equal screens.
-    """
+    """Prepare an encoded prompt for the engine: positions, screens and the places where its prefix may be cut. model:
+    only its rule for positions is used. keys: one a screen, in order; equal keys mean equal screens."""
     ids, kinds = torch.from_numpy(encoded.input_ids), torch.from_numpy(encoded.mm_token_type_ids)
     grid = torch.from_numpy(encoded.image_grid_thw) if len(encoded.image_grid_thw) else None
     positions, _ = model.base_model.get_rope_index(ids[None], kinds[None], image_grid_thw=grid)
@@ -275,17 +265,9 @@ class PrefixCache:
         self._held: LruCache[CachedPrefix] = LruCache(limit)
         self._cuts: dict[bytes, bytes] = {}  # name of a cut -> name of a prompt that begins so
 
-    def __len__(self) -> int:
-        return len(self._held)
-
     @property
     def limit(self) -> int:
         return self._held.limit
-
-    @property
-    def used(self) -> int:
-        """Bytes."""
-        return self._held.used
 
     def longest(self, prompt: EncodedPrompt) -> tuple[CachedPrefix | None, int]:
         """Return the longest beginning that is kept, and its tokens. All of them only where the prompt itself is
@@ -306,10 +288,6 @@ class PrefixCache:
             for _, cut in gone.cuts:
                 if self._cuts.get(cut) == gone.name:
                     del self._cuts[cut]
-
-    def clear(self) -> None:
-        self._held.clear()
-        self._cuts.clear()
 
 
 # Screen features: the vision tower's output for each screen, computed a few at a time and cached.
@@ -351,27 +329,29 @@ class VisionEncoder:
         new = [screen for key, screen in unique.items() if key not in known]
         self.encoded, self.shared = self.encoded + len(new), self.shared + len(screens) - len(new)
         parts = _split_screens(new, self._patches, self._threads)
-        for screen, found in zip(chain(*parts), chain(*self._encode_all(parts)), strict=True):
+        side_by_side = self._beside and len(parts) > 1
+        done = (self._beside.map if side_by_side else map)(self._encode, parts)
+        for screen, found in zip(chain(*parts), chain(*done), strict=True):
             known[screen.key] = found
             self._held.put(screen.key, found, sum(tensor.nbytes for tensor in found))
         return [known[screen.key] for screen in screens]
 
-    def _encode_all(self, parts: Sequence[Sequence[EncodedScreen]]) -> Iterable[list[ScreenFeatures]]:
-        return (self._beside.map if self._beside and len(parts) > 1 else map)(self._encode, parts)
-
     @torch.inference_mode()  # holds for one thread
     def _encode(self, screens: Sequence[EncodedScreen]) -> list[ScreenFeatures]:
-        # In memory of torch's own: where numpy's begins is chance, and matrix products may round by it.
-        pixels = torch.cat([torch.from_numpy(screen.pixels) for screen in screens]).to(self._device)
-        grid = torch.tensor([screen.grid for screen in screens], device=self._device)
-        out = self._model.base_model.get_image_features(pixels, grid, return_dict=True)
-        levels = [out.pooler_output, *(getattr(out, "deepstack_features", None) or ())]
+        found = run_vision_tower(self._model.base_model, screens, self._device)
         # Copies: the parts of a split keep the whole pass alive.
-        copy = len(screens) > 1
-        return [tuple(part.clone() if copy else part for part in parts) for parts in zip(*levels, strict=True)]
+        return [tuple(part.clone() for part in parts) for parts in found] if len(screens) > 1 else found
 
-    def clear(self) -> None:
-        self._held.clear()
+
+def run_vision_tower(
+    trunk: torch.nn.Module, screens: Sequence[EncodedScreen], device: torch.device, /, **more: object
+) -> list[ScreenFeatures]:
+    """Compute the features of screens in one pass, in their order. more: what else the tower is told."""
+    # In memory of torch's own: where numpy's begins is chance, and matrix products may round by it.
+    pixels = torch.cat([torch.from_numpy(screen.pixels) for screen in screens]).to(device)
+    grid = torch.tensor([screen.grid for screen in screens], device=device)
+    out = trunk.get_image_features(pixels, grid, return_dict=True, **more)
+    return list(zip(out.pooler_output, *(getattr(out, "deepstack_features", None) or ()), strict=True))
 
 
 def _split_screens(screens: Sequence[EncodedScreen], limit: int, threads: int) -> list[list[EncodedScreen]]:
@@ -391,9 +371,6 @@ def _split_screens(screens: Sequence[EncodedScreen], limit: int, threads: int) -
 
 
 def to_encoder_outputs(features: Sequence[ScreenFeatures]) -> dict[str, Any]:
-    """Put the screens' features, in order, into the form in which the library's models take ready ones.
-
-    features: of at least one screen. Returns {"image": outputs}, the models' argument `mm_encoder_outputs`.
-    """
+    """Put the features of screens into the form of the library's argument `mm_encoder_outputs`."""
     first, *deeper = zip(*features, strict=True)
     return {"image": SimpleNamespace(pooler_output=list(first), deepstack_features=[list(level) for level in deeper])}

@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,13 +22,12 @@ from transformers import PreTrainedModel
 
 from flywheel import config
 from flywheel.agent.prompt import Context, Image
-from flywheel.policy import checkpoint as checkpoints
-from flywheel.policy.checkpoint import checkpoint_digest
+from flywheel.policy.checkpoint import check_checkpoint, checkpoint_digest, resolve_checkpoint
 from flywheel.policy.devices import is_small_model, use_one_core_in_thread
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.guided_decoding import AnswerConstraint, open_constraint
 from flywheel.policy.inference.cache import EncodedPrompt, LruCache, make_prompt
-from flywheel.policy.inference.engine import PREFILL_TOKENS, BatchRow, EngineCounts, InferenceEngine
+from flywheel.policy.inference.engine import PREFILL_TOKENS, BatchRow, InferenceEngine
 from flywheel.policy.inference.fused_layers import TextPass, optimise_for_inference
 from flywheel.policy.model import load_model
 from flywheel.policy.protocol import Completion, SamplingParams
@@ -58,12 +57,9 @@ class LoadedCheckpoint:
     def open(
         cls, folder: Path, policy: config.PolicySettings, version: str = "", before: LoadedCheckpoint | None = None
     ) -> LoadedCheckpoint:
-        """Load a checkpoint.
-
-        version: of its weights, where it is known. before: its encoder is kept where this one would be equal.
-
-        Raises ModelError for a folder that cannot be loaded, or whose answers cannot be held to a form as asked.
-        """
+        """Load a checkpoint. version: of its weights, where it is known. before: its encoder is kept where this one
+        would be equal. Raises ModelError for a folder that cannot be loaded, or whose answers cannot be held to a form
+        as asked."""
         text = _text_digest(folder)
         model = load_model(folder, dtype=policy.dtype, device=policy.device)
         if before is not None and before.text == text:
@@ -71,9 +67,8 @@ class LoadedCheckpoint:
         else:
             encoder = Encoder.from_folder(folder, max_image_side=policy.max_image_side)
             constraint = open_constraint(encoder, model.config, policy)
-        return cls(
-            model, optimise_for_inference(model), encoder, constraint, version or checkpoint_digest(folder), text
-        )
+        version = version or checkpoint_digest(folder)
+        return cls(model, optimise_for_inference(model), encoder, constraint, version, text)
 
     def engine(self, policy: config.PolicySettings, threads: int = 0) -> InferenceEngine:
         """Return a new one, whose caches hold nothing. threads: as it takes them."""
@@ -148,19 +143,6 @@ class _Swap:
     answer: Future[None]
 
 
-@dataclass(frozen=True)
-class PolicyActivity:
-    """How busy the policy is, and what it has done. waiting: requests that are not in the batch yet. swaps: of
-    weights, that wait for the batch to end."""
-
-    waiting: int
-    running: int
-    swaps: int
-    counts: EngineCounts
-    screens_encoded: int
-    screens_shared: int
-
-
 class EmbeddedPolicy:
     """Answer with a checkpoint in this process (a `PolicyBackend`). Raises ModelError for one that cannot be loaded.
 
@@ -194,27 +176,15 @@ class EmbeddedPolicy:
     def encoder(self) -> Encoder:
         return self._loaded.encoder
 
-    def activity(self) -> PolicyActivity:
-        """Return a snapshot, for those who watch."""
-        engine = self._engine
-        return PolicyActivity(
-            waiting=max(0, self._asked - len(engine.rows)),
-            running=len(engine.rows),
-            swaps=len(self._swaps),
-            counts=replace(engine.counts),
-            screens_encoded=engine.vision.encoded,
-            screens_shared=engine.vision.shared,
-        )
-
     async def complete(self, context: Context, sampling: SamplingParams) -> Completion:
-        """Answer one context. sampling: temperature, limit and seed.
+        """Answer one context.
 
         Raises PolicyTimeout after `policy.timeout_s`, PolicyBusy where `policy.max_queue_size` requests wait already,
         BadInput for a broken screen, PolicyError for a prompt that is too long and for a model that fails.
         """
         answer: Future[Completion] = Future()
         with self._seat():
-            self._encode(_Request(context, sampling, answer, self.encoder))
+            self._encoders.submit(self._prepare, _Request(context, sampling, answer, self.encoder))
             return await self._wait(answer, "answer", self._policy.timeout_s, "raise policy.timeout_s")
 
     @contextlib.contextmanager
@@ -245,13 +215,11 @@ class EmbeddedPolicy:
             raise PolicyTimeout(f"no {what} in {limit:g} s", where=_WHERE, fix=fix) from None
 
     async def load(self, checkpoint: Path) -> None:
-        """Swap the weights once the running batch has ended; waiting requests get the new ones.
-
-        checkpoint: its folder. Raises ModelError for one that cannot be loaded, PolicyTimeout after `LOAD_S`; either
-        way the old weights go on answering.
-        """
+        """Swap the weights once the running batch has ended; waiting requests get the new ones. Raises ModelError for a
+        checkpoint that cannot be loaded, PolicyTimeout after `LOAD_S`; either way the old weights go on answering."""
         folder, answer = Path(checkpoint), Future[None]()
-        version = await asyncio.to_thread(_checked, folder)
+        await asyncio.to_thread(check_checkpoint, folder)
+        version = await asyncio.to_thread(checkpoint_digest, folder)
         with self._lock:
             self._refuse_if_closed()
             self._inbox.put(_Swap(folder, version, answer))
@@ -275,9 +243,6 @@ class EmbeddedPolicy:
 
     # Encoding, on helper threads.
 
-    def _encode(self, request: _Request) -> None:
-        self._encoders.submit(self._prepare, request)
-
     def _prepare(self, request: _Request) -> None:
         """Encode a request. One that cannot be encoded fails alone; every one goes to the worker, which counts."""
         try:
@@ -291,9 +256,16 @@ class EmbeddedPolicy:
             self._inbox.put(request)
 
     def _prompt(self, request: _Request) -> EncodedPrompt:
+        name = (request.context, request.encoder)
         with self._lock:
-            known = self._prompts.get((request.context, request.encoder))
-        prompt = known or self._new_prompt(request)
+            prompt = self._prompts.get(name)
+        if prompt is None:
+            encoded = request.encoder.encode(request.context)
+            images = [part for message in request.context for part in message.parts if isinstance(part, Image)]
+            keys = [hashlib.blake2b(image.png, digest_size=16).digest() for image in images]
+            prompt = make_prompt(self._loaded.model, encoded, request.encoder.end_id, keys)
+            with self._lock:
+                self._prompts.put(name, prompt, prompt.nbytes)
         if len(prompt) + request.sampling.max_new_tokens > self._loaded.limit:
             raise PolicyError(
                 f"a prompt of {len(prompt)} tokens and {request.sampling.max_new_tokens} new ones do not fit into "
@@ -303,15 +275,6 @@ class EmbeddedPolicy:
             )
         return prompt
 
-    def _new_prompt(self, request: _Request) -> EncodedPrompt:
-        encoded = request.encoder.encode(request.context)
-        images = [part for message in request.context for part in message.parts if isinstance(part, Image)]
-        keys = [hashlib.blake2b(image.png, digest_size=16).digest() for image in images]
-        prompt = make_prompt(self._loaded.model, encoded, request.encoder.end_id, keys)
-        with self._lock:
-            self._prompts.put((request.context, request.encoder), prompt, prompt.nbytes)
-        return prompt
-
     # The worker thread.
 
     def _start(self, folder: Path | str, opened: Future[None]) -> None:
@@ -319,7 +282,7 @@ class EmbeddedPolicy:
         these are more than the cores, every small operation of all of them becomes slower (by half, measured)."""
         self._threads = torch.get_num_threads()
         try:
-            self._loaded = LoadedCheckpoint.open(checkpoints.resolve_checkpoint(folder), self._policy)
+            self._loaded = LoadedCheckpoint.open(resolve_checkpoint(folder), self._policy)
             self._engine = self._loaded.engine(self._policy, self._threads)
             if is_small_model(self._loaded.model):
                 use_one_core_in_thread()
@@ -392,7 +355,7 @@ class EmbeddedPolicy:
                 request.encoder = self.encoder
                 with self._lock:
                     self._encoding += 1
-                self._encode(request)
+                self._encoders.submit(self._prepare, request)
             else:
                 tokens += len(request.prompt)
                 if newcomers and tokens > PREFILL_TOKENS:
@@ -432,9 +395,3 @@ class EmbeddedPolicy:
 def _fail(request: _Request, error: Exception) -> None:
     if request.answer.set_running_or_notify_cancel():
         request.answer.set_exception(error)
-
-
-def _checked(folder: Path) -> str:
-    """The version of a checkpoint that looks whole. Raises ModelError."""
-    checkpoints.check_checkpoint(folder)
-    return checkpoint_digest(folder)

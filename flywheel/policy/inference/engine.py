@@ -17,15 +17,7 @@ from transformers import PreTrainedModel
 from flywheel.policy.devices import open_pass_pool, supports_flash_attention
 from flywheel.policy.encoding import EncodedSequence
 from flywheel.policy.guided_decoding import BLOCKED_LOGIT, AnswerConstraint, AnswerState
-from flywheel.policy.inference.cache import (
-    CachedPrefix,
-    EncodedPrompt,
-    EncodedScreen,
-    KVCache,
-    PrefixCache,
-    ScreenFeatures,
-    VisionEncoder,
-)
+from flywheel.policy.inference import cache
 from flywheel.policy.inference.fused_layers import TextPass, make_library_pass
 from flywheel.policy.protocol import SamplingParams
 from flywheel.utils.errors import PolicyError
@@ -37,24 +29,10 @@ from flywheel.utils.errors import PolicyError
 # that a seed means the same on a GPU.
 
 
-@dataclass(frozen=True)
-class SampledResponse:
-    """token_ids end with the end token where it was sampled. logprobs: natural, untempered, one a token."""
-
-    token_ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
-
-
-def make_generator(sampling: SamplingParams) -> torch.Generator | None:
-    """Make the source of a request's random numbers; None where it needs none."""
-    return torch.Generator().manual_seed(sampling.seed) if sampling.temperature > 0 else None
-
-
 def sample_tokens(
     logits: Tensor, samplings: Sequence[SamplingParams], generators: Sequence[torch.Generator | None]
 ) -> Tensor:
-    """Sample a token for each row: float32 logits [rows, vocabulary] -> [rows]. A row at temperature 0 takes the
-    likeliest."""
+    """Sample a token for each row: float32 logits [rows, vocabulary] -> [rows]; at temperature 0 the likeliest."""
     chosen = logits.argmax(dim=-1)
     noisy = [row for row, generator in enumerate(generators) if generator is not None]
     if noisy:
@@ -68,27 +46,21 @@ def sample_tokens(
 
 def generate_responses(
     model: PreTrainedModel, end_id: int, prompts: Sequence[EncodedSequence], samplings: Sequence[SamplingParams]
-) -> list[SampledResponse]:
-    """Sample one response to each prompt, all in one batch, as the policy samples.
-
-    end_id: token that ends a response. prompts: encoded. samplings: temperature, limit and seed of each, as many as
-    prompts. Returns them in order, tokens and the log-probability of each; raises what the model raises, for the first
-    that failed.
-    """
-    from flywheel.policy.inference.cache import make_prompt
-
+) -> list[BatchRow]:
+    """Sample one response to each prompt, all in one batch, as the policy samples. Returns rows that have ended, in
+    order, with token_ids and logprobs; raises what the model raises, for the first that failed."""
     engine = InferenceEngine(model, end_id)
     rows = []
     for prompt, sampling in zip(prompts, samplings, strict=True):
         keys = [b"%d %d" % (id(prompt), number) for number in range(len(prompt.image_grid_thw))]
-        rows.append(BatchRow(make_prompt(model, prompt, end_id, keys), sampling))
+        rows.append(BatchRow(cache.make_prompt(model, prompt, end_id, keys), sampling))
     ended = engine.admit(rows)
     while engine.rows:
         ended += engine.step()
     for row in ended:
         if row.error is not None:
             raise row.error
-    return [SampledResponse(tuple(row.token_ids), tuple(row.logprobs)) for row in rows]
+    return rows
 
 
 # Continuous batching.
@@ -109,7 +81,7 @@ class BatchRow:
     logprobs, tempered: of each token, at temperature 1 and at that of the request (empty for a greedy one).
     """
 
-    prompt: EncodedPrompt
+    prompt: cache.EncodedPrompt
     sampling: SamplingParams
     owner: Any = None
     constraint: AnswerConstraint | None = None
@@ -149,9 +121,9 @@ class EngineCounts:
 class _Group:
     """Newcomers with one prompt. The first `known` tokens of it are in `prefix`."""
 
-    prompt: EncodedPrompt
+    prompt: cache.EncodedPrompt
     rows: list[BatchRow]
-    prefix: CachedPrefix | None
+    prefix: cache.CachedPrefix | None
     known: int
 
     @property
@@ -159,7 +131,7 @@ class _Group:
         return len(self.prompt) - self.known
 
     @property
-    def screens(self) -> list[EncodedScreen]:
+    def screens(self) -> list[cache.EncodedScreen]:
         return [screen for screen in self.prompt.screens if screen.start >= self.known]
 
 
@@ -167,7 +139,7 @@ class _Group:
 class _Computed:
     """A prompt's keys and values, in `row` of `held`, and the hidden state at its last token."""
 
-    held: KVCache
+    held: cache.KVCache
     row: int
     hidden: Tensor
 
@@ -197,8 +169,8 @@ class InferenceEngine:
         self._device, self._flash = first.device, supports_flash_attention(first.device, first.dtype)
         self._threads = 1 if self._device.type == "cuda" else threads or torch.get_num_threads()
         self._beside = open_pass_pool(self._threads)
-        self._prefixes = PrefixCache(prefix_bytes)
-        self.vision = VisionEncoder(model, vision_bytes, self._threads, self._beside)
+        self._prefixes = cache.PrefixCache(prefix_bytes)
+        self.vision = cache.VisionEncoder(model, vision_bytes, self._threads, self._beside)
         self._held = self._key_values(0, 0)
         self.rows: list[BatchRow] = []
         self.counts = EngineCounts()
@@ -209,14 +181,14 @@ class InferenceEngine:
         groups: dict[Any, list[BatchRow]] = {}
         for row in newcomers:
             groups.setdefault(row.prompt.name if self._share else id(row), []).append(row)
-        for part in _split_groups([self._group(rows) for rows in groups.values()]):
+        known = [_Group(rows[0].prompt, rows, *self._prefixes.longest(rows[0].prompt)) for rows in groups.values()]
+        for part in _split_groups(known):
             self._start(part)
         return self._leave(lambda row: row.ended(self._end_id)) + [row for row in newcomers if row.error is not None]
 
     @torch.inference_mode()
     def step(self) -> list[BatchRow]:
-        """Sample one token for each row of the batch. Returns the rows that ended. A failure of the model ends them
-        all."""
+        """Sample one token for each row. Returns the rows that ended; a failure of the model ends them all."""
         try:
             lengths = [len(row.prompt) + len(row.token_ids) - 1 for row in self.rows]  # of what is held
             seen = max(lengths) + 1
@@ -246,16 +218,11 @@ class InferenceEngine:
             torch.cuda.empty_cache()  # it may have been out of memory
         return failed
 
-    def _key_values(self, rows: int, length: int) -> KVCache:
+    def _key_values(self, rows: int, length: int) -> cache.KVCache:
         layers = self._model.config.get_text_config().num_hidden_layers
-        return KVCache(rows, length, layers, spare_masks=self._flash)
+        return cache.KVCache(rows, length, layers, spare_masks=self._flash)
 
     # Newcomers.
-
-    def _group(self, rows: list[BatchRow]) -> _Group:
-        prompt = rows[0].prompt
-        prefix, known = self._prefixes.longest(prompt)
-        return _Group(prompt, rows, prefix, known)
 
     def _start(self, groups: list[_Group]) -> None:
         """Compute the prompts and add the rows. Where a pass fails its prompts are tried one by one."""
@@ -276,7 +243,8 @@ class InferenceEngine:
         rows = [row for group in groups for row in group.rows]
         for row in rows:
             row.token_ids, row.logprobs, row.tempered, row.error = [], [], [], None
-            row.generator = make_generator(row.sampling)
+            greedy = row.sampling.temperature == 0
+            row.generator = None if greedy else torch.Generator().manual_seed(row.sampling.seed)
             row.form = row.constraint and row.constraint.begin()
         new = [group for group in groups if group.width]
         computed = {id(group): found for group, found in zip(new, self._prefill_all(new), strict=True)}
@@ -285,23 +253,21 @@ class InferenceEngine:
         self._reserve(rows)
         for group in groups:
             for row in group.rows:
-                if row.error is None:
-                    self._join(row, group, computed.get(id(group)))
+                if row.error is not None:
+                    continue
+                if group.width:
+                    found = computed[id(group)]
+                    self._held.take(len(self.rows), found.held, found.row, len(group.prompt))
+                else:
+                    self._held.write(len(self.rows), group.prefix.held)
+                self.rows.append(row)
         for group in new if self._prefixes.limit else ():
             found = computed[id(group)]
             copy = found.held.read(found.row, len(group.prompt))
-            self._prefixes.put(CachedPrefix(group.prompt.cuts, copy, found.hidden.clone()))
+            self._prefixes.put(cache.CachedPrefix(group.prompt.cuts, copy, found.hidden.clone()))
         self.counts.prompts += len(rows)
         self.counts.prefilled += sum(group.width for group in groups)
         self.counts.shared += sum(len(group.prompt) * len(group.rows) - group.width for group in groups)
-
-    def _join(self, row: BatchRow, group: _Group, computed: _Computed | None) -> None:
-        number = len(self.rows)
-        if computed is None:
-            self._held.write(number, group.prefix.held)
-        else:
-            self._held.take(number, computed.held, computed.row, len(group.prompt))
-        self.rows.append(row)
 
     def _reserve(self, rows: Sequence[BatchRow]) -> None:
         needed = max(len(row.prompt) + row.sampling.max_new_tokens for row in (*rows, *self.rows))
@@ -321,7 +287,7 @@ class InferenceEngine:
         return list(chain.from_iterable(self._beside.map(self._prefill, parts, repeat(seen))))
 
     @torch.inference_mode()  # holds for one thread
-    def _prefill(self, groups: Sequence[_Group], features: Mapping[bytes, ScreenFeatures]) -> list[_Computed]:
+    def _prefill(self, groups: Sequence[_Group], features: Mapping[bytes, cache.ScreenFeatures]) -> list[_Computed]:
         """One pass."""
         width, starts = max(group.width for group in groups), [group.known for group in groups]
         seen = max(starts) + width
@@ -354,18 +320,18 @@ class InferenceEngine:
         drawn = values if set(scale) == {1.0} else _logprobs(logits / logits.new_tensor(scale)[:, None], chosen)
         read = torch.stack([chosen.double(), values.double(), drawn.double()], dim=1)  # a GPU is waited for once
         for row, (token, value, tempered) in zip(rows, read.tolist(), strict=True):
-            if math.isfinite(value):
-                row.token_ids.append(int(token))
-                row.logprobs.append(value)
-                if row.sampling.temperature > 0:
-                    row.tempered.append(tempered)
-                if row.form is not None:
-                    try:
-                        row.form.add(row.token_ids[-1])
-                    except PolicyError as error:
-                        row.error = error
-            else:
+            if not math.isfinite(value):
                 row.error = PolicyError("the weights give numbers that are not finite", where="the model")
+                continue
+            row.token_ids.append(int(token))
+            row.logprobs.append(value)
+            if row.sampling.temperature > 0:
+                row.tempered.append(tempered)
+            if row.form is not None:
+                try:
+                    row.form.add(row.token_ids[-1])
+                except PolicyError as error:
+                    row.error = error
         self.counts.tokens += len(rows)
 
     def _leave(self, gone: Callable[[BatchRow], bool]) -> list[BatchRow]:

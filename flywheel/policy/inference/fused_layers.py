@@ -37,8 +37,7 @@ class _Layer:
 
 
 class TextPass:
-    """Passes over tokens of a model of the Qwen-VL family, in float32. Its weights become parts of the joined ones, so
-    it must not be trained any more."""
+    """Passes over tokens in float32. The model's weights become parts of joined ones: it must train no more."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         text, config = model.base_model.language_model, model.config.get_text_config()
@@ -187,8 +186,7 @@ class PackedLinear(nn.Module):
 
 
 def optimise_for_inference(model: PreTrainedModel) -> TextPass | None:
-    """Put the modules above into a model that will only infer, and only from pictures. Returns what takes its language
-    model's place, where that is known."""
+    """Put the above into a model that will only infer. Returns what takes its language model's place, where known."""
     embed = model.base_model.visual.patch_embed
     if isinstance(embed.proj, nn.Conv3d) and embed.proj.kernel_size == embed.proj.stride:
         embed.proj = StillPatchEmbedding(embed.proj)
@@ -206,15 +204,13 @@ def _pack_linear_layers(module: nn.Module, but: nn.Module | None) -> None:
         if child is but:
             continue
         if type(child) is nn.Linear:
-            gelu = _gelu(getattr(module, "act_fn", None)) if name == "linear_fc1" else ""
+            activation, gelu = getattr(module, "act_fn", None) if name == "linear_fc1" else None, ""
+            if isinstance(activation, nn.GELU):
+                gelu = activation.approximate
+            elif type(activation).__name__ == "GELUTanh":
+                gelu = "tanh"
             setattr(module, name, PackedLinear(child, gelu))
             if gelu:
                 module.act_fn = nn.Identity()
         else:
             _pack_linear_layers(child, but)
-
-
-def _gelu(activation: nn.Module | None) -> str:
-    if isinstance(activation, nn.GELU):
-        return activation.approximate
-    return "tanh" if type(activation).__name__ == "GELUTanh" else ""

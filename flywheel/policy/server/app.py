@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
@@ -23,9 +23,11 @@ from flywheel import config
 from flywheel.policy import checkpoint
 from flywheel.policy.chat_api import ChatRequest, format_chat_answer, format_chat_chunks, parse_chat_request
 from flywheel.policy.checkpoint import checkpoint_digest
-from flywheel.policy.encoding import Encoder
-from flywheel.policy.protocol import Completion, PolicyBackend
+from flywheel.policy.protocol import Completion
 from flywheel.utils.errors import BadInput, FlywheelError, PolicyBusy, PolicyError, PolicyTimeout
+
+if TYPE_CHECKING:
+    from flywheel.policy.inference.embedded import EmbeddedPolicy
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -33,13 +35,6 @@ log = logging.getLogger(__name__)
 MAX_BODY = 64 << 20  # bytes of a request
 _RETRY_AFTER_S = "1"
 _GONE = 499  # status for a caller who has disconnected; it is never sent
-
-
-class LocalPolicy(PolicyBackend, Protocol):
-    """A policy in this process."""
-
-    @property
-    def encoder(self) -> Encoder: ...
 
 
 class RequestRefused(Exception):
@@ -51,13 +46,10 @@ class RequestRefused(Exception):
 
 
 class PolicyService:
-    """What the routes share: the policy, its name to callers, who may ask, and whether the server is closing.
-
-    key: the one that callers must bear.
-    """
+    """What the routes share. key: the one that callers must bear. cut: set, it ends what is under way."""
 
     def __init__(
-        self, policy: LocalPolicy, *, name: str, folder: Path, key: str, settings: config.PolicySettings
+        self, policy: EmbeddedPolicy, *, name: str, folder: Path, key: str, settings: config.PolicySettings
     ) -> None:
         self.policy, self.name, self.folder, self.key = policy, name, folder, key
         self.longest = _longest(folder)
@@ -67,7 +59,7 @@ class PolicyService:
         self.under_way = 0
         self._idle = asyncio.Event()
         self._idle.set()
-        self._cut = asyncio.Event()
+        self.cut = asyncio.Event()
         self._swap = asyncio.Lock()
 
     async def drain(self, seconds: float) -> None:
@@ -77,12 +69,8 @@ class PolicyService:
             async with asyncio.timeout(seconds):
                 await self._idle.wait()
         except TimeoutError:
-            self._cut.set()
+            self.cut.set()
             await self._idle.wait()
-
-    def cut(self) -> None:
-        """End what is under way now."""
-        self._cut.set()
 
     @contextlib.contextmanager
     def admitted(self) -> Iterator[None]:
@@ -101,7 +89,7 @@ class PolicyService:
     async def until_gone(self, request: Request, work: Awaitable[T]) -> T:
         """Return the result of `work`, which is cancelled where the caller disconnects or the server must close."""
         task = asyncio.ensure_future(work)
-        gone, cut = asyncio.create_task(_disconnected(request)), asyncio.create_task(self._cut.wait())
+        gone, cut = asyncio.create_task(_disconnected(request)), asyncio.create_task(self.cut.wait())
         try:
             await asyncio.wait({task, gone, cut}, return_when=asyncio.FIRST_COMPLETED)
             if task.done():
@@ -115,10 +103,8 @@ class PolicyService:
             await asyncio.gather(task, gone, cut, return_exceptions=True)
 
     async def complete(self, asked: ChatRequest) -> tuple[list[Completion], list[int]]:
-        """Return the samples of one prompt, all asked for at once, and the prompt's tokens.
-
-        Raises BadInput for a prompt that is too long, and as the policy does.
-        """
+        """Return the samples of one prompt, all asked for at once, and its tokens. Raises BadInput where it is too
+        long."""
         prompt_ids = await asyncio.to_thread(self.policy.encoder.prompt_ids, asked.context)
         new = asked.samples[0].max_new_tokens
         if len(prompt_ids) + new > self.longest:
@@ -236,13 +222,10 @@ def _guarded(service: PolicyService, handler: Handler) -> Handler:
 def _policy_error(service: PolicyService, error: FlywheelError) -> Response:
     if isinstance(error, BadInput):
         return _error(400, str(error), error.where or None, None)
-    if isinstance(error, PolicyBusy):
-        return _error(429, str(error), None, "queue_full")
-    if isinstance(error, PolicyTimeout):
-        return _error(504, str(error), None, "deadline")
-    if service.closing and isinstance(error, PolicyError):
-        return _error(503, str(error), None, "closing")
-    return _error(500, str(error), None, None)
+    kinds = ((PolicyBusy, 429, "queue_full"), (PolicyTimeout, 504, "deadline"))
+    kinds += ((PolicyError, 503, "closing"),) if service.closing else ()
+    status, code = next(((status, code) for kind, status, code in kinds if isinstance(error, kind)), (500, None))
+    return _error(status, str(error), None, code)
 
 
 _TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}

@@ -94,39 +94,31 @@ def serve_policy(
     at the end; a second signal cuts them off. Raises BadInput for an address that cannot be used and ModelError for a
     folder that is no checkpoint, before anything answers.
     """
+
+    async def serve(listener: socket.socket, folder: Path) -> None:
+        # Imported late, as it imports torch: a bad address is reported at once.
+        from flywheel.policy.inference.embedded import EmbeddedPolicy
+        from flywheel.policy.server.app import PolicyService, create_policy_app
+        from flywheel.utils.local_server import LocalServer  # and uvicorn, which `find_server_key` does not need
+
+        engine = EmbeddedPolicy(folder, policy)
+        try:
+            service = PolicyService(engine, name=name, folder=folder, key=key, settings=policy)
+            stop = _stop_on_signals(service.cut.set)
+            server = LocalServer(create_policy_app(service), [listener], _WRITE_S)
+            running = await server.start("flywheel model serve", PolicyError)
+            with hold_server_key(listener.getsockname()[1], key) as key_file:
+                say(ServerReady(f"http://{_address(listener)}/v1", name, engine.weight_version, str(key_file)))
+                stopping = asyncio.create_task(stop.wait())
+                await asyncio.wait({stopping, running}, return_when=asyncio.FIRST_COMPLETED)
+                await service.drain(grace_s)
+                await server.stop()
+                stopping.cancel()
+        finally:
+            await engine.close()
+
     with _listener(host, port) as listener:
-        asyncio.run(_serve(listener, checkpoint.resolve_checkpoint(folder), policy, name, key, say, grace_s))
-
-
-async def _serve(
-    listener: socket.socket,
-    folder: Path,
-    policy: config.PolicySettings,
-    name: str,
-    key: str,
-    say: Callable[[ServerReady], None],
-    grace_s: float,
-) -> None:
-    # Imported late, as it imports torch: a bad address is reported at once.
-    from flywheel.policy.inference.embedded import EmbeddedPolicy
-    from flywheel.policy.server.app import PolicyService, create_policy_app
-    from flywheel.utils.local_server import LocalServer  # and uvicorn, which `find_server_key` does not need
-
-    engine = EmbeddedPolicy(folder, policy)
-    try:
-        service = PolicyService(engine, name=name, folder=folder, key=key, settings=policy)
-        stop = _stop_on_signals(service.cut)
-        server = LocalServer(create_policy_app(service), [listener], _WRITE_S)
-        running = await server.start("flywheel model serve", PolicyError)
-        with hold_server_key(listener.getsockname()[1], key) as key_file:
-            say(ServerReady(f"http://{_address(listener)}/v1", name, engine.weight_version, str(key_file)))
-            stopping = asyncio.create_task(stop.wait())
-            await asyncio.wait({stopping, running}, return_when=asyncio.FIRST_COMPLETED)
-            await service.drain(grace_s)
-            await server.stop()
-            stopping.cancel()
-    finally:
-        await engine.close()
+        asyncio.run(serve(listener, checkpoint.resolve_checkpoint(folder)))
 
 
 def _stop_on_signals(cut: Callable[[], None]) -> asyncio.Event:

@@ -1,4 +1,4 @@
-"""Take the gradient steps of every training, by plain torch or DeepSpeed's ZeRO 1 to 3."""
+"""Take the gradient steps of every training, by plain torch or DeepSpeed's ZeRO 1 to 3, and keep its state on disk."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import copy
 import math
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from flywheel.config import OptimizerSettings
 from flywheel.policy.devices import enable_tf32, is_cuda, open_pass_pool
 from flywheel.utils.errors import TrainingError
+from flywheel.utils.files import atomic_file, remove_unfinished
 
 # CT, SFT, RL's policy and value model, and pretraining all take their steps by `take_gradient_step`. Several processes
 # (`worker_group.py`) share one global batch: each reads its parts of it, and the gradient is the sum over all of them,
@@ -30,48 +31,15 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-class TrainingEngine(Protocol):
-    """Train one module with its optimiser, in one of several processes.
+class TorchEngine:
+    """Train one module by AdamW, with all of its weights in every process that trains together.
 
     rank, size: this process, and how many there are. shares: the parts of about equal size that a batch is best cut
-    into, over all processes. holds_weights: whether its `state_dict` has the module's weights, too.
+    into, over all processes. holds_weights: whether its `state_dict` has the module's weights, too. at_once: passes
+    made side by side, each on a core.
 
     Every process makes the same calls in the same order; those of `module`, too, go through `forward`.
     """
-
-    rank: int
-    size: int
-    shares: int
-    module: nn.Module
-    holds_weights: bool
-
-    def forward(self, *inputs: Any) -> Any:
-        """Run the module's forward pass on `inputs`."""
-
-    def accumulate_gradients(self, losses: Sequence[Callable[[], tuple[Tensor, R]]]) -> list[R]:
-        """Add the gradients of this process's parts of the loss, until the next `step`.
-
-        losses: each makes a forward pass and returns its loss (a scalar) and a result. Returns the results, in order.
-        """
-
-    def step(self, rate: float) -> float:
-        """Sum the gradients over the processes, clip their norm to max_grad_norm, and take a step.
-
-        rate: learning rate. Returns the norm before it was clipped.
-        """
-
-    def gather_weights(self) -> Any:
-        """Return a context in which the module holds its whole weights, also where the processes share them out."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the optimiser's state, of all processes, as it is now: later steps do not change it."""
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the optimiser, and the weights where `holds_weights`. state: as `state_dict` gave it."""
-
-
-class TorchEngine:
-    """Train by AdamW in every process, with all of the weights. at_once: passes made side by side, each on a core."""
 
     holds_weights = False
 
@@ -116,10 +84,7 @@ class TorchEngine:
         return results
 
     def step(self, rate: float) -> float:
-        """Sum the gradients over the processes, clip their norm to max_grad_norm, and take a step.
-
-        rate: learning rate. Returns the norm before it was clipped.
-        """
+        """Sum the gradients over the processes, clip their norm, and take a step; returns the norm before."""
         parameters = self._trained()
         if self.size > 1:
             _sum_gradients_across_ranks(parameters)
@@ -132,28 +97,25 @@ class TorchEngine:
     def _trained(self) -> list[nn.Parameter]:
         return [parameter for parameter in self.module.parameters() if parameter.requires_grad]
 
-    @contextmanager
-    def gather_weights(self) -> Iterator[None]:
-        yield
+    def gather_weights(self) -> AbstractContextManager[None]:
+        """Return a context in which the module holds its whole weights, also where the processes share them out."""
+        return nullcontext()
 
     def state_dict(self) -> dict[str, Any]:
+        """Return the optimiser's state, of all processes, as it is now: later steps do not change it."""
         return copy.deepcopy(self.optimizer.state_dict())  # torch's own is the tensors that the next step changes
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the optimiser. state: as `state_dict` gave it."""
+        """Restore the optimiser, and the weights where `holds_weights`. state: as `state_dict` gave it."""
         self.optimizer.load_state_dict(state)
 
 
 def open_engine(module: nn.Module, chosen: OptimizerSettings, at_once: int = 1) -> TrainingEngine:
-    """Open the engine that the settings name, for one module.
-
-    module: to be trained, on its device. chosen: the settings' optimiser block. at_once: passes that plain torch makes
-    side by side. Raises TrainingError where DeepSpeed is not installed.
-    """
+    """Open the engine that the settings name, for one module on its device. at_once: passes that plain torch makes side
+    by side. Raises TrainingError where DeepSpeed is not installed."""
     enable_tf32(_device(module))
     if chosen.engine == "torch":
         return TorchEngine(module, chosen, at_once)
-
     return ZeroEngine(module, chosen)
 
 
@@ -201,11 +163,8 @@ def get_rank_and_world_size() -> tuple[int, int]:
 
 
 def pad_microbatches_across_ranks(parts: Sequence[T], engine: TrainingEngine) -> list[tuple[T, float]]:
-    """Choose this process's share of `parts`, each with weight 1, and fill it up to the number that all processes have.
-
-    engine: knows rank and number of processes. One that has no part left takes one with weight 0, since the passes of
-    the processes wait for one another.
-    """
+    """Choose this process's share of `parts`, each with weight 1, and fill it up to the number that all processes have,
+    with parts of weight 0: the passes of the processes wait for one another."""
     count = -(-len(parts) // engine.size)
     places = [number * engine.size + engine.rank for number in range(count)]
     return [(parts[place], 1.0) if place < len(parts) else (parts[0], 0.0) for place in places]
@@ -230,8 +189,7 @@ def gather_across_ranks(mine: T, engine: TrainingEngine) -> list[T]:
 
 
 def build_adamw(parameters: Sequence[nn.Parameter], chosen: OptimizerSettings) -> torch.optim.AdamW:
-    """Build the optimiser; its rate is set at each step. On a GPU one kernel takes the step, without a copy of all
-    weights."""
+    """Build the optimiser; its rate is set at each step. On a GPU one kernel takes the step."""
     fused = is_cuda(parameters[0].device) or None  # none: torch's own choice
     return torch.optim.AdamW(
         parameters, lr=0.0, betas=(0.9, chosen.beta2), weight_decay=chosen.weight_decay, fused=fused
@@ -273,10 +231,7 @@ _TAG = "flywheel"
 
 
 class ZeroEngine:
-    """zero_stage 1 shares out the optimiser's states, 2 the gradients too, 3 the weights too.
-
-    Raises TrainingError where deepspeed is not installed.
-    """
+    """As `TorchEngine`; zero_stage 1 shares out the optimiser's states, 2 the gradients too, 3 the weights too."""
 
     holds_weights = True  # in DeepSpeed's own checkpoint
 
@@ -323,19 +278,17 @@ class ZeroEngine:
         self._engine.step()
         return float(self._engine.get_global_grad_norm())
 
-    @contextmanager
-    def gather_weights(self) -> Iterator[None]:
+    def gather_weights(self) -> AbstractContextManager[None]:
         if self.stage < 3:
-            yield
-            return
-        with _import_deepspeed().zero.GatheredParameters(list(self.module.parameters())):
-            yield
+            return nullcontext()
+        return _import_deepspeed().zero.GatheredParameters(list(self.module.parameters()))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the files of DeepSpeed's checkpoint, by name: of all processes, in each."""
         with tempfile.TemporaryDirectory() as folder:  # of this process's files: another one may be on another machine
             self._engine.save_checkpoint(folder, tag=_TAG)
-            own = {str(path.relative_to(folder)): path.read_bytes() for path in _list_state_files(Path(folder))}
+            found = sorted(path for path in Path(folder).rglob("*.pt") if path.is_file())
+            own = {str(path.relative_to(folder)): path.read_bytes() for path in found}
         files = {name: content for each in gather_across_ranks(own, self) for name, content in each.items()}
         return {"stage": self.stage, "size": self.size, "files": files}
 
@@ -354,8 +307,7 @@ class ZeroEngine:
             self._engine.load_checkpoint(folder, tag=_TAG)
 
 
-def _list_state_files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix == ".pt")
+TrainingEngine = TorchEngine | ZeroEngine
 
 
 def _import_deepspeed() -> Any:
@@ -389,3 +341,107 @@ def _register_external_parameters(deepspeed: Any, module: nn.Module) -> None:
         if isinstance(projection, nn.Conv3d):
             for parameter in projection.parameters():
                 deepspeed.zero.register_external_parameter(part, parameter)
+
+
+# The resumable state of a training as one file. CT, SFT, RL and pretraining save theirs with it, in one process or
+# several, with plain torch or ZeRO.
+
+
+class TrainState:
+    """Hold weights, optimisers, counters and random state: all of a training that must outlast a kill.
+
+    modules: by name. engines: what steps some of them, by the same names. counters: attributes of the subclass, whole
+    numbers. Where several processes train, all of them make each call, and the first one alone writes.
+    """
+
+    counters: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, modules: Mapping[str, nn.Module], engines: Mapping[str, TrainingEngine]) -> None:
+        self._modules, self._engines = modules, engines
+
+    @property
+    def first(self) -> bool:
+        """Whether this process is the one that writes files and speaks for the others."""
+        return all(engine.rank == 0 for engine in self._engines.values())
+
+    @contextmanager
+    def gathered(self) -> Iterator[None]:
+        """Inside of it the modules hold all of their weights, to be saved or published, also under ZeRO 3."""
+        with ExitStack() as stack:
+            for engine in self._engines.values():
+                stack.enter_context(engine.gather_weights())
+            yield
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state as it is now, on the CPU, of values that `torch.load(weights_only=True)` gives back."""
+        with self.gathered():
+            weights = {
+                name: {key: tensor.detach().cpu().clone() for key, tensor in module.state_dict().items()}
+                for name, module in self._modules.items()
+            }
+        return {
+            "modules": weights,
+            "engines": {name: engine.state_dict() for name, engine in self._engines.items()},
+            "counters": {name: getattr(self, name) for name in self.counters},
+            "random": torch.get_rng_state(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the state. Raises TrainingError, with nothing changed, where it is of another model or engine."""
+        with self.gathered():
+            for name, module in self._modules.items():
+                _check_fits(module, state["modules"].get(name, {}), name)
+        try:
+            for name, module in self._modules.items():
+                if name not in self._engines or not self._engines[name].holds_weights:
+                    module.load_state_dict(state["modules"][name])
+            for name, engine in self._engines.items():
+                engine.load_state_dict(state["engines"][name])
+        except (KeyError, ValueError, RuntimeError) as error:
+            raise _misfit_error(str(error).splitlines()[0]) from None
+        for name in self.counters:
+            setattr(self, name, state["counters"][name])
+        torch.set_rng_state(state["random"])
+
+    def save(self, path: Path, about: dict[str, Any]) -> None:
+        """Write the state and `about`, whose "key" names the run's inputs, to the file `path`, whole or not at all."""
+        state = self.state_dict()
+        if self.first:
+            remove_unfinished(path.parent, path.name)
+            with atomic_file(path) as temporary:
+                torch.save({**about, "state": state}, temporary)
+
+    def load(self, path: Path, key: str) -> dict[str, Any] | None:
+        """Restore what `save` wrote to the file `path`; returns its `about`, None where there is no file or one of
+        another key. Raises TrainingError where the processes, which may be on several machines, do not find the same.
+        """
+        with suppress(OSError):
+            list(path.parent.iterdir())  # NFS then asks the server whether it is there, and takes no earlier answer
+        raw = torch.load(path, weights_only=True) if path.is_file() else {}
+        state = raw.pop("state", None)
+        found = raw if state and raw.get("key") == key else None
+        engine = next(iter(self._engines.values()))  # all have the same processes
+        if any(other != found for other in gather_across_ranks(found, engine)):
+            fix = "look whether their machines share the folder; where it is NFS, try again in a minute"
+            raise TrainingError("the processes do not find the same saved state", where=path, fix=fix)
+        if found:
+            self.load_state_dict(state)
+        return found
+
+
+def _check_fits(module: nn.Module, state: Mapping[str, Tensor], name: str) -> None:
+    """Raises TrainingError naming the first weight that does not fit."""
+    mine = module.state_dict()
+    for key in sorted(mine.keys() | state.keys()):
+        if key not in state:
+            raise _misfit_error(f"the {name}'s {key} is not among the saved weights")
+        if key not in mine:
+            raise _misfit_error(f"the saved {key} has no place in the {name}")
+        if mine[key].shape != state[key].shape:
+            own, saved = (" x ".join(map(str, weights[key].shape)) for weights in (mine, state))
+            raise _misfit_error(f"the {name}'s {key} is {own}, the saved one {saved}")
+
+
+def _misfit_error(what: str) -> TrainingError:
+    fix = "it is of another model or engine: delete it and begin anew"
+    return TrainingError(what, where="the saved state", fix=fix)

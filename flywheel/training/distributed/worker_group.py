@@ -42,11 +42,8 @@ HostPort = tuple[str, int]  # address and port
 
 @dataclass(frozen=True)
 class GroupSpec:
-    """What a group begins with.
-
-    make: gives each process its member; pickled. size: processes, on whichever machines. threads: that the processes of
-    one machine share. limit: seconds that an exchange between processes may take.
-    """
+    """What a group begins with. make: gives each process its member; pickled. size: processes, on whichever machines.
+    threads: that those of one machine share. limit: seconds that an exchange between processes may take."""
 
     make: bytes
     size: int
@@ -84,11 +81,8 @@ class RankProcesses(Protocol):
 
 
 class LocalRanks:
-    """Run the processes of a group that are on this machine.
-
-    ranks: theirs, in the whole group. meets: address where all of the group meet. address: of this machine, by which
-    the others reach it.
-    """
+    """Run those processes of a group that are on this machine. ranks: theirs, in the whole group. meets: address where
+    all of the group meet. address: of this machine, by which the others reach it."""
 
     lost, grace_s = TrainingError, GRACE_S
 
@@ -106,20 +100,14 @@ class LocalRanks:
             raise
 
     def where(self, rank: int) -> str:
-        """Return where the process `rank` runs, for messages: "" for this machine."""
         return ""
 
     def ask(self, call: bytes) -> None:
-        """Send a pickled call, (method, arguments), to each process."""
         for process in self._processes.values():
             process.ask(call)
 
     def answers(self, waiting: Collection[int], seconds: float, wake: Sequence[Connection] = ()) -> list[RankAnswer]:
-        """Wait for answers, and return those that have come.
-
-        waiting: ranks that have not answered. seconds: how long to wait. wake: connections that end the wait where one
-        of them can be read.
-        """
+        """wake: connections that end the wait where one of them can be read."""
         mine = [self._processes[rank] for rank in waiting if rank in self._processes]
         signs = [sign for process in mine for sign in (process.pipe, process.sentinel)]
         connection.wait([*signs, *wake], max(0.0, seconds))
@@ -187,10 +175,8 @@ class _RankProcess:
 
 
 def open_rendezvous(address: str) -> dist.TCPStore:
-    """Open the meeting point of a group's processes, at a free port of that address, in this process.
-
-    It is bound before anyone is told of it: a port that is only looked up may be taken by then.
-    """
+    """Open the meeting point of a group's processes, at a free port of that address. It is bound before anyone is told
+    of it: a port that is only looked up may be taken by then."""
     import torch.distributed as dist  # imported here: other nodes of a cluster only start processes and need no torch
 
     server = socket.create_server((address, 0))
@@ -199,8 +185,7 @@ def open_rendezvous(address: str) -> dist.TCPStore:
 
 
 def _gloo_interface(address: str) -> dict[str, str]:
-    """Has gloo exchange by the interface of this address: left alone, it takes the one that the machine's name stands
-    for, often 127.0.1.1."""
+    """Has gloo exchange by the interface of this address: left alone, it often takes 127.0.1.1."""
     for name, own in psutil.net_if_addrs().items():
         if address in {one.address for one in own}:
             return {"GLOO_SOCKET_IFNAME": name}
@@ -335,10 +320,8 @@ class WorkerGroup(Generic[T]):
             raise
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """Call the method `name` of every member with these `arguments`; returns what the first one's gives.
-
-        Raises what it raises; TrainingError or WorkerLost where another process has ended, failed, or is late.
-        """
+        """Call the method `name` of every member; returns what the first one's gives. Raises what it raises;
+        TrainingError or WorkerLost where another process has ended, failed, or is late."""
         if self._ranks is None:
             return getattr(self._member, name)(*arguments)
         self._ranks.ask(bytes(ForkingPickler.dumps((name, arguments))))

@@ -1,9 +1,13 @@
-"""Read log-probabilities, entropies and hidden states at response tokens."""
+"""Read log-probabilities, entropies and hidden states at response tokens, of padded or packed batches."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,22 +15,274 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from flywheel.config import TrainingSettings
-from flywheel.policy.devices import open_pass_pool
-from flywheel.policy.encoding import EncodedSequence
+from flywheel.policy.devices import is_cuda, open_pass_pool
+from flywheel.policy.encoding import EncodedSequence, collate_sequences
 from flywheel.policy.guided_decoding import BLOCKED_LOGIT, AnswerConstraint
-from flywheel.policy.inference.cache import VisionEncoder
-from flywheel.training.modeling.monkey_patch import patch_for_training
-from flywheel.training.modeling.packing import (
-    PackedBatch,
-    PaddedTokens,
-    TokenSequence,
-    batch_by_length,
-    build_token_sequence,
-    compute_packed_hidden,
-    compute_padded_hidden,
-    pack_sequences,
-    pad_samples,
+from flywheel.policy.inference import cache
+from flywheel.policy.inference.cache import EncodedScreen, ScreenFeatures, VisionEncoder, make_prompt
+from flywheel.training.modeling.monkey_patch import (
+    AttentionPlan,
+    last_layer_skips_prompt,
+    patch_for_training,
+    plan_attention,
 )
+
+# Padded batches. SFT, PPO and the value model read hidden states at the response's tokens alone: the prompt (most of it
+# the screen) needs no logits.
+
+
+@dataclass(frozen=True, eq=False)
+class PaddedBatch:
+    """Hold sequences (prompt and response), padded right.
+
+    ids, mask: [batch, longest response]; positions: of the hidden state that predicts each response token. members:
+    numbers of its sequences, in the list that it was made from. blocked: as a PackedBatch has it.
+    """
+
+    inputs: dict[str, Tensor]
+    ids: Tensor
+    mask: Tensor
+    positions: Tensor
+    members: tuple[int, ...] = ()
+    blocked: Tensor | None = None
+
+    @property
+    def targets(self) -> Tensor:
+        return self.ids[self.mask]
+
+    def to(self, device: torch.device) -> PaddedBatch:
+        inputs = {name: tensor.to(device) for name, tensor in self.inputs.items()}
+        return replace(
+            self, inputs=inputs, **{name: getattr(self, name).to(device) for name in ("ids", "mask", "positions")}
+        )
+
+
+def pad_samples(prompts: Sequence[EncodedSequence], responses: Sequence[Sequence[int]]) -> PaddedBatch:
+    """Pad prompts and their responses, token ids with at least one token each, into one batch."""
+    longest = max(len(response) for response in responses)
+    ids = np.zeros((len(prompts), longest), dtype=np.int64)
+    mask = np.zeros(ids.shape, dtype=bool)
+    positions = np.zeros_like(ids)
+    for row, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
+        n = len(response)
+        ids[row, :n], mask[row, :n] = response, True
+        positions[row, :n] = np.arange(len(prompt) - 1, len(prompt) - 1 + n)
+    # The last response token predicts nothing that is trained on: leave it out.
+    items = [append_response(prompt, response[:-1]) for prompt, response in zip(prompts, responses, strict=True)]
+    return PaddedBatch(collate_sequences(items, "right"), *(torch.from_numpy(part) for part in (ids, mask, positions)))
+
+
+def append_response(prompt: EncodedSequence, response: Sequence[int]) -> EncodedSequence:
+    """Join a prompt and a response as the model reads them.
+
+    A model at the start of its training may sample the image token, for which there is no image: what follows it is
+    conditioned on the token before it instead, while its own log-probability is still the one that is computed.
+    """
+    images = prompt.input_ids[prompt.mm_token_type_ids == 1]
+    kept: list[int] = []
+    for token in response:
+        is_image = len(images) > 0 and token == images[0]
+        kept.append((kept[-1] if kept else int(prompt.input_ids[-1])) if is_image else token)
+    return prompt.extended(kept)
+
+
+def compute_padded_hidden(trunk: nn.Module, batch: PaddedBatch) -> Tensor:
+    """Hidden states [batch, longest response, hidden] from which the response's tokens are predicted."""
+    hidden = trunk(**batch.inputs, use_cache=False).last_hidden_state
+    return hidden.gather(1, batch.positions.unsqueeze(-1).expand(-1, -1, hidden.shape[-1]))
+
+
+# Packed batches: samples of any lengths in one row of tokens, without padding, each shared prefix only once.
+#
+# The samples of one task begin with the same instruction and screen, a later step of a trajectory with the steps before
+# it, all with the same words of the template. A token's states depend on the tokens before it alone, so a shared prefix
+# is exact (tested), and its gradient is the sum over all that follows it. A screen that several samples show takes one
+# pass of the vision tower.
+
+MIN_SHARED_TOKENS = 8  # tokens: a shorter common beginning is computed for each sample by itself
+
+
+@dataclass(frozen=True, eq=False)
+class TokenSequence:
+    """A prompt and its response, ready to be packed. The last response token is not in it: nothing follows it.
+
+    ids: int64 [tokens]. positions: int64 [3, tokens], time, row and column of multimodal RoPE. keys: int64 [tokens],
+    equal for equal tokens of equal screens. screens: in order. response: int64 [response], all of its tokens.
+    """
+
+    ids: np.ndarray
+    positions: np.ndarray
+    keys: np.ndarray
+    screens: tuple[EncodedScreen, ...]
+    response: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @cached_property
+    def order(self) -> tuple[int, ...]:
+        """Lines that begin alike lie next to one another when sorted by it."""
+        return tuple(self.keys.tolist())
+
+    @property
+    def predicting(self) -> np.ndarray:
+        """Which of its tokens predict the response, [response]."""
+        return len(self.ids) - len(self.response) + np.arange(len(self.response))
+
+
+def build_token_sequence(model: PreTrainedModel, prompt: EncodedSequence, response: Sequence[int]) -> TokenSequence:
+    """Build one sample; a response has at least one token. Of `model` only the rule for positions is used."""
+    whole = append_response(prompt, response[:-1])
+    screen_keys = _screen_keys(whole)
+    read = make_prompt(model, whole, -1, screen_keys)
+    keys = whole.input_ids.copy()
+    for screen in read.screens:
+        keys[screen.start : screen.stop] = -1 - (int.from_bytes(screen.key[:8]) >> 1)
+    target = np.asarray(response, dtype=np.int64)
+    return TokenSequence(whole.input_ids, read.positions.numpy(), keys, read.screens, target)
+
+
+def _screen_keys(encoded: EncodedSequence) -> list[bytes]:
+    """A name for each screen: equal names mean equal pictures."""
+    ends = np.cumsum(encoded.image_grid_thw.prod(axis=1))[:-1]
+    parts = np.split(encoded.pixel_values, ends) if len(encoded.image_grid_thw) else []
+    return [
+        hashlib.sha256(np.ascontiguousarray(part).data).digest() + grid.tobytes()
+        for part, grid in zip(parts, encoded.image_grid_thw, strict=True)
+    ]
+
+
+@dataclass(frozen=True, eq=False)
+class PackedBatch:
+    """Hold sequences packed into one row of tokens.
+
+    members: numbers of its sequences, in the list that it was made from. ids: [1, tokens]; positions: [3, 1, tokens].
+    screens: each once; shown: which of them stands at each place that has one, in order of the tokens. plan: who
+    attends to whom; last: the same for the last layer, where only the tokens that predict ask. predicting: int64
+    [responses], the tokens that predict the members' responses, one after the other; targets: int64 [responses], what
+    they predict. blocked: bits, uint8 [responses, vocabulary / 8], of the tokens that could not come, where answers are
+    held to a form. features: of its screens, where the vision tower does not learn.
+    """
+
+    members: tuple[int, ...]
+    ids: Tensor
+    positions: Tensor
+    screens: tuple[EncodedScreen, ...]
+    shown: tuple[int, ...]
+    plan: AttentionPlan
+    last: AttentionPlan
+    predicting: Tensor
+    targets: Tensor
+    blocked: Tensor | None = None
+    features: tuple[ScreenFeatures, ...] | None = None
+
+    @property
+    def tokens(self) -> int:
+        return self.ids.shape[1]
+
+    def to(self, device: torch.device) -> PackedBatch:
+        names = ("ids", "positions", "plan", "last", "predicting", "targets")
+        return replace(self, **{name: getattr(self, name).to(device) for name in names})
+
+
+def pack_sequences(sequences: Sequence[TokenSequence], limit: int, shares: int = 1) -> list[PackedBatch]:
+    """Pack sequences in any order, at most `limit` computed tokens a pack (one sequence at least). shares: least number
+    of packs, of about equal size; two where there are two sequences."""
+    order = sorted(range(len(sequences)), key=lambda row: (sequences[row].order, row))
+    common = [0, *(_count_shared_tokens(sequences[before], sequences[row]) for before, row in pairwise(order))]
+    enough = sum(len(sequences[row]) - shared for row, shared in zip(order, common, strict=True)) / shares
+    parts: list[list[tuple[int, int]]] = []  # (sequence, tokens shared with the one before it)
+    held = 0
+    for row, shared in zip(order, common, strict=True):
+        more = len(sequences[row]) - shared
+        if not parts or held + more > limit or (len(parts) < shares and held + more / 2 > enough):
+            parts.append([])
+            held, shared, more = 0, 0, len(sequences[row])
+        parts[-1].append((row, shared))
+        held += more
+    return [_build_pack(sequences, part) for part in parts]
+
+
+def _count_shared_tokens(before: TokenSequence, after: TokenSequence) -> int:
+    n = min(len(before), len(after))
+    different = np.flatnonzero(before.keys[:n] != after.keys[:n])
+    common = int(different[0]) if len(different) else n
+    return common if common >= MIN_SHARED_TOKENS else 0
+
+
+def _build_pack(sequences: Sequence[TokenSequence], part: Sequence[tuple[int, int]]) -> PackedBatch:
+    ids, positions, paths, shown = [], [], [], []
+    screens: dict[bytes, int] = {}
+    found: list[EncodedScreen] = []
+    count = 0
+    for row, common in part:
+        now = sequences[row]
+        path = np.concatenate([paths[-1][:common] if common else [], count + np.arange(len(now) - common)])
+        paths.append(path.astype(np.int64))
+        ids.append(now.ids[common:])
+        positions.append(now.positions[:, common:])
+        count += len(now) - common
+        for screen in now.screens:
+            if screen.start >= common:
+                if screen.key not in screens:
+                    screens[screen.key] = len(found)
+                    found.append(screen)
+                shown.append(screens[screen.key])
+    members = [sequences[row] for row, _ in part]
+    predicting = [path[member.predicting] for path, member in zip(paths, members, strict=True)]
+    return PackedBatch(
+        tuple(row for row, _ in part),
+        torch.from_numpy(np.concatenate(ids))[None],
+        torch.from_numpy(np.concatenate(positions, axis=1))[:, None],
+        tuple(found),
+        tuple(shown),
+        plan_attention(paths, [common for _, common in part], count),
+        plan_attention(
+            paths, [len(path) - len(member.response) for path, member in zip(paths, members, strict=True)], count
+        ),
+        torch.from_numpy(np.concatenate(predicting)),
+        torch.from_numpy(np.concatenate([member.response for member in members])),
+    )
+
+
+def compute_packed_hidden(trunk: torch.nn.Module, pack: PackedBatch) -> Tensor:
+    """Hidden states [responses, width] from which the members' responses are predicted, by a patched model."""
+    device = pack.ids.device
+    images: dict[str, Any] = {}
+    if pack.shown:
+        features = _encode_screens(trunk, pack) if pack.features is None else pack.features
+        images["mm_encoder_outputs"] = cache.to_encoder_outputs([features[number] for number in pack.shown])
+    early = last_layer_skips_prompt(trunk)
+    hidden = trunk(
+        input_ids=pack.ids,
+        position_ids=pack.positions,
+        plan=pack.plan,
+        use_cache=False,
+        attention_mask=torch.ones(1, 1, 1, 1, dtype=torch.bool, device=device),  # made already: the plan stands for it
+        **({"last": pack.last, "predicting": pack.predicting} if early else {}),
+        **images,
+    ).last_hidden_state
+    return hidden[0] if early else hidden[0].index_select(0, pack.predicting)
+
+
+def _encode_screens(trunk: torch.nn.Module, pack: PackedBatch) -> list[ScreenFeatures]:
+    """Of the pack's screens: those of one size in one pass, each once."""
+    sizes: dict[tuple[int, ...], list[int]] = {}
+    for number, screen in enumerate(pack.screens):
+        sizes.setdefault(screen.grid, []).append(number)
+    device, found = pack.ids.device, {}
+    for numbers in sizes.values():
+        screens = [pack.screens[number] for number in numbers]
+        more: dict[str, Any] = {}
+        # Screens of one size attend side by side, where the tower has no windows. A GPU's kernel needs no such help.
+        if trunk.config.model_type == "qwen3_vl" and not is_cuda(device):
+            patches = sum(len(screen.pixels) for screen in screens)
+            more = {"cu_seqlens": torch.tensor([0, patches], dtype=torch.int32), "screens": len(screens)}
+        found |= zip(numbers, cache.run_vision_tower(trunk, screens, device, **more), strict=True)
+    return [found[number] for number in range(len(pack.screens))]
+
+
+# The policy, read at response tokens.
 
 SCREEN_CACHE_BYTES = 256 << 20  # bytes of screens' features: about 2,000 screens of the shipped base
 
@@ -40,19 +296,6 @@ class EncodedExample:
     response: tuple[int, ...]
     sequence: TokenSequence | None
     blocked: np.ndarray | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class PaddedBatch:
-    """Hold a padded batch. members: numbers of its items. blocked: as a PackedBatch has it."""
-
-    members: tuple[int, ...]
-    batch: PaddedTokens
-    blocked: Tensor | None = None
-
-    @property
-    def targets(self) -> Tensor:
-        return self.batch.ids[self.batch.mask]
 
 
 MicroBatch = PackedBatch | PaddedBatch  # response tokens of a part: those of its members one after the other, [tokens]
@@ -118,22 +361,20 @@ class PolicyForward(nn.Module):
         found: list[MicroBatch] = []
         if settings.pack_tokens and items and items[0].sequence is not None:
             packs = pack_sequences([item.sequence for item in items], settings.pack_tokens, shares=shares)
-            found += [self._seen(packed.to(device)) for packed in packs]
-        else:
+            for packed in packs:
+                seen = None if self.vision is None else tuple(self.vision.features(packed.screens))
+                found.append(replace(packed.to(device), features=seen))
+        else:  # those of like length together: little padding
             size = min(settings.micro_batch, -(-len(items) // shares))
-            for rows in batch_by_length([len(item.context) + len(item.response) for item in items], size):
+            order = sorted(range(len(items)), key=lambda i: (len(items[i].context) + len(items[i].response), i))
+            for rows in (order[start : start + size] for start in range(0, len(order), size)):
                 batch = pad_samples([items[i].context for i in rows], [items[i].response for i in rows])
-                found.append(PaddedBatch(tuple(rows), batch.to(device)))
+                found.append(replace(batch.to(device), members=tuple(rows)))
         if self._constraint is None:
             return found
         return [
             replace(part, blocked=_concatenate_blocked([items[i] for i in part.members]).to(device)) for part in found
         ]
-
-    def _seen(self, packed: PackedBatch) -> PackedBatch:
-        if self.vision is None:
-            return packed
-        return replace(packed, features=tuple(self.vision.features(packed.screens)))
 
     def forward(self, part: MicroBatch, *temperatures: float) -> tuple[Tensor, ...]:
         """Return (hidden [tokens, width], entropy [tokens], log-probabilities [tokens] at each temperature).
@@ -145,7 +386,7 @@ class PolicyForward(nn.Module):
         if isinstance(part, PackedBatch):
             hidden = compute_packed_hidden(self.policy.base_model, part)
         else:
-            hidden = compute_padded_hidden(self.policy.base_model, part.batch)[part.batch.mask]
+            hidden = compute_padded_hidden(self.policy.base_model, part)[part.mask]
         logits = self.policy.get_output_embeddings()(hidden)
         if part.blocked is not None:
             logits = logits.masked_fill(_unpack_bits(part.blocked, logits.shape[-1]), BLOCKED_LOGIT)

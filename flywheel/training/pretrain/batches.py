@@ -49,11 +49,8 @@ class CopyText(NamedTuple):
 
 @dataclass(frozen=True)
 class CopyBatch:
-    """Hold a batch of texts to copy from.
-
-    ids: int64 [texts, length], 0 behind the end of a text. repeats: bool [texts, length, length], whether the token of
-    the second axis repeats the earlier one of the third.
-    """
+    """Hold texts to copy from. ids: int64 [texts, length], 0 behind the end of a text. repeats: bool [texts, length,
+    length], whether the token of the second axis repeats the earlier one of the third."""
 
     ids: torch.Tensor
     repeats: torch.Tensor
@@ -77,10 +74,7 @@ def draw_copy_text(rng: random.Random) -> CopyText:
 
 
 def draw_name(rng: random.Random) -> str:
-    """Draw a name: letters, syllables, a word, a number, or a word with a number or letters.
-
-    Of four one has an ending.
-    """
+    """Draw a name: letters, syllables, a word, a number, or a word with more; one of four has an ending."""
     word, kind = rng.choice(_WORDS), rng.randrange(20)
     if kind < 5:
         said = "".join(rng.choices(ascii_lowercase, k=rng.randint(3, 8)))
@@ -124,11 +118,8 @@ def collate_copy_texts(encoder: Encoder, texts: Sequence[CopyText]) -> CopyBatch
 def find_repeated_tokens(
     spans: Sequence[tuple[int, int]], names: Sequence[NameOccurrences]
 ) -> Iterator[tuple[int, int]]:
-    """Yield (a token that repeats, an earlier token that it repeats). spans: each token's first character and end.
-
-    A token that begins within a name repeats those that hold the same character where the name stood before, however
-    they are cut.
-    """
+    """Yield (a token that repeats, an earlier token that it repeats): those that hold the same character where the name
+    stood before, however they are cut. spans: each token's first character and end."""
     token_at = {place: token for token, (start, end) in enumerate(spans) for place in range(start, end)}
     for length, starts in names:
         for number, begin in enumerate(starts):
@@ -166,11 +157,9 @@ class QuestionBatch:
 
 @dataclass(frozen=True)
 class AttentionTargets:
-    """Where the model should look on the screen while it writes a point, reads a thing out, or begins to judge it.
-
-    row, position: [looks], of the token whose successor depends on it. cells: [looks, image tokens], the shares of the
-    thing's area, summing to 1. screen: the image tokens' place in a row.
-    """
+    """Where the model should look on the screen while it writes a point, reads a thing out, or begins to judge it. row,
+    position: [looks], of the token whose successor depends on it. cells: [looks, image tokens], the shares of the
+    thing's area, summing to 1. screen: the image tokens' place in a row."""
 
     row: torch.Tensor
     position: torch.Tensor
@@ -180,12 +169,10 @@ class AttentionTargets:
 
 @dataclass
 class _QuestionRow:
-    """One screen with its questions. looks: (position, shares of the cells). repeats: (position, what it repeats)."""
+    """One screen with its questions. tokens: of each its id, its label, its question's number, and whether it is of an
+    answer that is read off. looks: (position, shares of the cells). repeats: (position, what it repeats)."""
 
-    ids: list[int]
-    labels: list[int]
-    segment: list[int]
-    read: list[bool]
+    tokens: list[tuple[int, int, int, bool]]
     positions: list[np.ndarray]
     looks: list[tuple[int, np.ndarray]]
     repeats: list[tuple[int, int]]
@@ -229,25 +216,20 @@ class QuestionCollator:
         return self._encoder.tokenizer(text, add_special_tokens=False)["input_ids"]
 
     def pack(self, pixels: np.ndarray, questions: Sequence[Sequence[SceneQuestion]]) -> QuestionBatch:
-        """Pack the questions of a batch of screens.
-
-        pixels: uint8 [batch, side, side, 3]. questions: those of each screen.
-        """
+        """Pack the questions of each of some screens. pixels: uint8 [batch, side, side, 3]."""
         rows = [self._row(asked) for asked in questions]
-        length = max(len(row.ids) for row in rows)
+        length = max(len(row.tokens) for row in rows)
         batch = len(rows)
         ids = np.zeros((batch, length), dtype=np.int64)
         labels = np.full_like(ids, IGNORED)
         read = np.zeros_like(ids, dtype=bool)
         segment = np.full_like(ids, -2)  # padding; the screen is -1
         positions = np.zeros((3, batch, length), dtype=np.int64)
-        for number, row in enumerate(rows):
-            n = len(row.ids)
-            ids[number, :n], labels[number, :n], segment[number, :n] = row.ids, row.labels, row.segment
-            read[number, :n] = row.read
-            positions[:, number, :n] = np.concatenate(row.positions, axis=1)
         repeats = np.zeros((batch, length, length), dtype=bool)
         for number, row in enumerate(rows):
+            n = len(row.tokens)
+            ids[number, :n], labels[number, :n], segment[number, :n], read[number, :n] = np.array(row.tokens).T
+            positions[:, number, :n] = np.concatenate(row.positions, axis=1)
             for token, source in row.repeats:
                 repeats[number, token, source] = True
         mine = torch.from_numpy(segment)
@@ -262,36 +244,31 @@ class QuestionCollator:
             "pixel_values": self.patches(pixels),
             "image_grid_thw": torch.tensor([[1, self._grid, self._grid]] * batch),
         }
-        return QuestionBatch(
-            inputs,
-            torch.from_numpy(labels),
-            torch.from_numpy(segment).clamp_min(-1),
-            torch.from_numpy(read),
-            self._looks(rows),
-            torch.from_numpy(repeats),
-        )
-
-    def _looks(self, rows: Sequence[_QuestionRow]) -> AttentionTargets:
         looks = [(number, at, cells) for number, row in enumerate(rows) for at, cells in row.looks]
-        return AttentionTargets(
+        targets = AttentionTargets(
             torch.tensor([row for row, _, _ in looks], dtype=torch.long),
             torch.tensor([at for _, at, _ in looks], dtype=torch.long),
             torch.from_numpy(np.array([cells for _, _, cells in looks], np.float32).reshape(-1, self._cells**2)),
             self._screen,
         )
+        return QuestionBatch(
+            inputs,
+            torch.from_numpy(labels),
+            torch.from_numpy(segment).clamp_min(-1),
+            torch.from_numpy(read),
+            targets,
+            torch.from_numpy(repeats),
+        )
 
     def _row(self, asked: Sequence[SceneQuestion]) -> _QuestionRow:
-        blank = len(self._prefix)
-        row = _QuestionRow(
-            list(self._prefix), [IGNORED] * blank, [-1] * blank, [False] * blank, [self._positions], [], []
-        )
+        row = _QuestionRow([(token, IGNORED, -1, False) for token in self._prefix], [self._positions], [], [])
         for number, question in enumerate(asked):
             asked_for = f"{question.instruction}<|im_end|>\n<|im_start|>assistant\n"
             prompt = self._ids(asked_for)
             answer = self._encoder.encode_text(question.response)
             if question.copied:
-                row.repeats += self._repeats(asked_for, question, len(row.ids))
-            last = len(row.ids) + len(prompt) - 1  # the token before the answer
+                row.repeats += self._repeats(asked_for, question, len(row.tokens))
+            last = len(row.tokens) + len(prompt) - 1  # the token before the answer
             reads = question.skill in READING_SKILLS
             if question.seen is not None:
                 target = compute_cell_shares(question.seen, self._side, self._cells)
@@ -299,11 +276,9 @@ class QuestionCollator:
             for place, box in zip(self._points(answer, len(question.boxes)), question.boxes, strict=True):
                 target = compute_cell_shares(box, self._side, self._cells)
                 row.looks += [(last + place + digit, target) for digit in (0, 1, 3, 4)]
-            row.ids += [*prompt, *answer]
-            row.labels += [*[IGNORED] * len(prompt), *answer]
+            row.tokens += [(token, IGNORED, number, False) for token in prompt]
+            row.tokens += [(token, token, number, reads) for token in answer]
             count = len(prompt) + len(answer)
-            row.segment += [number] * count
-            row.read += [*[False] * len(prompt), *[reads] * len(answer)]
             row.positions.append(np.broadcast_to(self._start + np.arange(count), (3, count)))
         return row
 

@@ -13,15 +13,7 @@ from torch.nn.functional import cross_entropy
 from transformers import AttentionInterface, PreTrainedModel
 
 from flywheel.training.modeling.monkey_patch import patch_patch_embedding
-from flywheel.training.pretrain.batches import (
-    CELL_CHARACTERS,
-    CHARACTERS,
-    IGNORED,
-    PATCH_SLOTS,
-    AttentionTargets,
-    CopyBatch,
-    QuestionBatch,
-)
+from flywheel.training.pretrain import batches
 
 # Attention for pretraining on a CPU: faster than the library's, and with access to the scores, for losses on them.
 #
@@ -43,10 +35,7 @@ class CapturedQK:
 
 @dataclass
 class Captured:
-    """Collect queries and keys during one pass.
-
-    layers: those of the language model that are listened to. found: what they attended by.
-    """
+    """Collect queries and keys during one pass. layers: those of the language model that are listened to."""
 
     layers: tuple[int, ...]
     screens: int
@@ -58,10 +47,7 @@ _captured: Captured | None = None
 
 @contextmanager
 def capture_attention(layers: tuple[int, ...], screens: int) -> Iterator[dict[int, CapturedQK]]:
-    """Capture queries and keys of the language model's `layers` for one forward pass.
-
-    screens: of one size, that the pass is over. One pass at a time in a process.
-    """
+    """Capture queries and keys of `layers` in one forward pass over `screens` of one size; one at a time."""
     global _captured
     _captured = Captured(layers, screens)
     try:
@@ -137,10 +123,8 @@ PREVIOUS_TOKEN_LAYER, PREVIOUS_TOKEN_HEADS = (
 
 @dataclass(frozen=True)
 class PretrainLosses:
-    """Hold the losses of one pass.
-
-    answers: mean weighted cross-entropy over response tokens. aids: the others, by their names in WEIGHTS. right: the
-    share of looks that fall on the thing. predicted: [response tokens], the likeliest token at each.
+    """Hold the losses of one pass. answers: mean weighted cross-entropy over response tokens. aids: the others, by
+    name. right: the share of looks that fall on the thing. predicted: [response tokens], the likeliest token at each.
     """
 
     answers: torch.Tensor
@@ -169,15 +153,12 @@ class AuxiliaryHeads(torch.nn.Module):
     def __init__(self, hidden: int, vision: int) -> None:
         super().__init__()
         self.place = torch.nn.Linear(hidden, 4 * 10)
-        self.read = torch.nn.Linear(hidden, CELL_CHARACTERS * (len(CHARACTERS) + 1))
-        self.spell = torch.nn.Linear(vision, PATCH_SLOTS * (len(CHARACTERS) + 1))
+        self.read = torch.nn.Linear(hidden, batches.CELL_CHARACTERS * (len(batches.CHARACTERS) + 1))
+        self.spell = torch.nn.Linear(vision, batches.PATCH_SLOTS * (len(batches.CHARACTERS) + 1))
         self.norm = torch.nn.LayerNorm(vision)
 
     def losses(self, features: torch.Tensor, patches: torch.Tensor, shown: ScreenTargets) -> dict[str, torch.Tensor]:
-        """Compute the auxiliary losses of seeing.
-
-        features: [image tokens, hidden]. patches: [patches, vision], as the tower's last layer leaves them.
-        """
+        """Compute the auxiliary losses of seeing, of features [image tokens, hidden] and patches [patches, vision]."""
         return {
             "placing": self.placing(features, shown.places),
             "spelling": _character_loss(self.spell(self.norm(patches.float())), shown.spelling),
@@ -187,22 +168,24 @@ class AuxiliaryHeads(torch.nn.Module):
     def placing(self, features: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
         """Mean cross-entropy over the image tokens that show something, first digits for five times the second."""
         logits = self.place(features.float()).view(-1, 4, 10)
-        each = cross_entropy(logits.transpose(1, 2), places, reduction="none", ignore_index=IGNORED)
+        each = cross_entropy(logits.transpose(1, 2), places, reduction="none", ignore_index=batches.IGNORED)
         weights = torch.tensor([TENS_WEIGHT, UNITS_WEIGHT, TENS_WEIGHT, UNITS_WEIGHT]) / (
             2 * TENS_WEIGHT + 2 * UNITS_WEIGHT
         )
-        return (each * weights).sum() / (places[:, 0] != IGNORED).sum().clamp_min(1)
+        return (each * weights).sum() / (places[:, 0] != batches.IGNORED).sum().clamp_min(1)
 
 
 def _character_loss(logits: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
     """Mean cross-entropy over the places of characters, those without one for BLANK."""
-    each = cross_entropy(logits.view(wanted.numel(), -1), wanted.flatten(), reduction="none", ignore_index=IGNORED)
-    weights = torch.where(wanted.flatten() > 0, 1.0, BLANK_WEIGHT) * (wanted.flatten() != IGNORED)
+    each = cross_entropy(
+        logits.view(wanted.numel(), -1), wanted.flatten(), reduction="none", ignore_index=batches.IGNORED
+    )
+    weights = torch.where(wanted.flatten() > 0, 1.0, BLANK_WEIGHT) * (wanted.flatten() != batches.IGNORED)
     return (each * weights).sum() / weights.sum().clamp_min(1)
 
 
 def compute_seeing_losses(
-    model: torch.nn.Module, aids: AuxiliaryHeads, packed: QuestionBatch, shown: ScreenTargets
+    model: torch.nn.Module, aids: AuxiliaryHeads, packed: batches.QuestionBatch, shown: ScreenTargets
 ) -> PretrainLosses:
     """Compute the auxiliary losses that need no pass of the language model: less than half the cost of all losses."""
     patches, grid = packed.inputs["pixel_values"], packed.inputs["image_grid_thw"]
@@ -213,8 +196,7 @@ def compute_seeing_losses(
 
 
 def _bfloat16_autocast() -> torch.autocast:
-    """bfloat16 where this CPU multiplies it by instructions of its own: without (AVX2) it takes fifty times as long as
-    float32."""
+    """bfloat16 where this CPU multiplies it by instructions of its own: without, it takes fifty times as long."""
     return torch.autocast("cpu", torch.bfloat16, enabled=torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
@@ -231,22 +213,19 @@ def _vision_losses(
 def compute_question_losses(
     model: torch.nn.Module,
     aids: AuxiliaryHeads,
-    packed: QuestionBatch,
+    packed: batches.QuestionBatch,
     shown: ScreenTargets | None,
     digits: torch.Tensor,
 ) -> PretrainLosses:
-    """Compute the losses of questions about screens.
-
-    shown: None where the model learns no more to see: of the auxiliary losses only pointing is left. digits: token ids
-    of the digits. The model's attention must be that of `install_attention`.
-    """
+    """Compute the losses of questions about screens. shown: None where the model learns no more to see: of the
+    auxiliary losses only pointing is left. The model's attention must be that of `install_attention`."""
     inputs = dict(packed.inputs)
     core = model.model
     patches, grid = inputs.pop("pixel_values"), inputs["image_grid_thw"]
     with _bfloat16_autocast(), capture_attention((POINTING_LAYER,), len(grid)) as heard:
         images = core.get_image_features(patches, grid, cu_seqlens=make_screen_lengths(len(patches)))
         hidden = core(**inputs, mm_encoder_outputs={"image": images}, use_cache=False)[0]
-        where = packed.labels[:, 1:] != IGNORED
+        where = packed.labels[:, 1:] != batches.IGNORED
         logits = model.lm_head(hidden[:, :-1][where])
         seen = {} if shown is None else _vision_losses(model, aids, images, shown)
     target = packed.labels[:, 1:][where]
@@ -272,9 +251,8 @@ def compute_digit_weights(labels: torch.Tensor, digits: torch.Tensor) -> torch.T
     return weights
 
 
-def compute_copying_losses(model: torch.nn.Module, texts: CopyBatch) -> PretrainLosses:
-    """Compute the losses of texts in which names occur again: answers are the tokens that repeat one. No screen is
-    needed.
+def compute_copying_losses(model: torch.nn.Module, texts: batches.CopyBatch) -> PretrainLosses:
+    """Compute the losses of texts in which names occur again: answers are the tokens that repeat one.
 
     The heads of POINTING_LAYER look at the source of the token that comes next, and two of the first layer at the token
     before each, so that a token can be found by what stood before it.
@@ -309,7 +287,7 @@ def _attention_scores(heard: CapturedQK, seen: torch.Tensor) -> torch.Tensor:
     return scores.masked_fill(~seen, -1e9)
 
 
-def _pointing_loss(heard: CapturedQK, looks: AttentionTargets) -> tuple[torch.Tensor, float]:
+def _pointing_loss(heard: CapturedQK, looks: batches.AttentionTargets) -> tuple[torch.Tensor, float]:
     """Mean cross-entropy between the thing's cells and where the heads look; the share of looks that fall on it."""
     query, key = heard.query, heard.key
     asked = query[:, :POINTING_HEADS].float().transpose(1, 2)[looks.row, looks.position]  # [looks, heads, width]

@@ -3,7 +3,7 @@
 The recipe, found by measurement: weights drawn wide (`policy.model`), points in two digits, auxiliary losses beside the
 answers' loss (`objectives`), a dense description of each screen among its questions, all questions of a screen in one
 sequence (`batches`), AdamW at 1e-3 with a warm-up and a cool-down, and an average of the weights over time as
-the result. A base that sees learns to copy out of texts in a run of its own (`copying`).
+the result. A base that sees learns to copy out of texts in a run of its own.
 """
 
 from __future__ import annotations
@@ -12,12 +12,15 @@ import copy
 import json
 import logging
 import math
+import multiprocessing
 import random
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -26,36 +29,176 @@ import torch
 from torch import Tensor, nn
 
 from flywheel import config
+from flywheel.agent.actions import Point
+from flywheel.agent.parsing.parser import parse_response
+from flywheel.agent.prompt import build_context
+from flywheel.envs.browser.driver import chromium
 from flywheel.envs.screens import layouts, vocabulary
 from flywheel.envs.screens.questions import ask_typing
+from flywheel.envs.tasks.grounding import SceneRenderer, encode_png
 from flywheel.policy import checkpoint
 from flywheel.policy.encoding import Encoder
+from flywheel.policy.inference.engine import generate_responses
 from flywheel.policy.model import SCREEN_SIDE, load_model, make_tiny_model, save_checkpoint, train_tokenizer
-from flywheel.training.distributed.engine import open_engine, sum_across_ranks, take_gradient_step
-from flywheel.training.distributed.train_state import TrainState
+from flywheel.policy.protocol import SamplingParams
+from flywheel.training.distributed.engine import TrainState, open_engine, sum_across_ranks, take_gradient_step
 from flywheel.training.distributed.worker_group import WorkerGroup
 from flywheel.training.pretrain import batches, objectives
-from flywheel.training.pretrain.batches import (
-    IGNORED,
-    CopyBatch,
-    QuestionBatch,
-    QuestionCollator,
-    build_naming_targets,
-    build_placing_targets,
-    build_reading_targets,
-    build_spelling_targets,
-)
-from flywheel.training.pretrain.grounding_eval import DESCRIPTION_SKILLS, evaluate_grounding, is_correct_answer
-from flywheel.training.pretrain.objectives import (
-    AUXILIARY_WEIGHTS,
-    AuxiliaryHeads,
-    PretrainLosses,
-    ScreenTargets,
-    compute_question_losses,
-    compute_seeing_losses,
-)
-from flywheel.training.pretrain.scene_stream import KindAccuracy, stream_scene_chunks
+from flywheel.utils.confidence_intervals import wilson_interval
 from flywheel.utils.errors import BadInput, errors_of_place
+from flywheel.utils.processes import exit_with_parent
+
+ANSWER_BATCH = 32  # answers in one batch
+DESCRIPTION_SKILLS = ("describe", "board")  # too long to answer in a step
+
+
+@dataclass(frozen=True)
+class JudgedAnswer:
+    """One question, what the model said, and whether it is right. pixels: uint8 [side, side, 3]."""
+
+    scene: layouts.Scene
+    pixels: np.ndarray
+    question: layouts.SceneQuestion
+    text: str
+    right: bool
+
+
+def is_correct_answer(question: layouts.SceneQuestion, text: str, coordinates: int) -> bool:
+    """Tell whether an answer hits the boxes by the same kind of action, or is the same text, thoughts apart."""
+    if not question.boxes or question.skill == "describe":
+        return text.split("Action: ")[-1] == question.response.split("Action: ")[-1]
+    done, meant = parse_response(text, coordinates).action, parse_response(question.response, coordinates).action
+    if type(done) is not type(meant):
+        return False
+    points = [value for value in vars(done).values() if isinstance(value, Point)]
+    return all(box.holds(point) for box, point in zip(question.boxes, points, strict=True))
+
+
+def answer_questions(
+    model: torch.nn.Module,
+    encoder: Encoder,
+    policy: config.PolicySettings,
+    asked: Sequence[tuple[layouts.Scene, Sequence[layouts.SceneQuestion]]],
+) -> list[JudgedAnswer]:
+    """Greedy answers to some questions about each scene, which is drawn by Chromium."""
+    with SceneRenderer(str(chromium.find_chromium(config.SandboxSettings()))) as renderer:
+        pixels = renderer.draw([scene for scene, _ in asked])
+    screens = [encode_png(picture) for picture in pixels]
+    flat = [(number, question) for number, (_, questions) in enumerate(asked) for question in questions]
+    greedy = SamplingParams(temperature=0, max_new_tokens=policy.max_new_tokens)
+    training = model.training
+    model.eval()
+    answers = []
+    for begin in range(0, len(flat), ANSWER_BATCH):
+        part = flat[begin : begin + ANSWER_BATCH]
+        prompts = [encoder.encode(build_context(q.instruction, [], screens[n], policy)) for n, q in part]
+        samples = generate_responses(model, encoder.end_id, prompts, [greedy] * len(part))
+        for (number, question), sample in zip(part, samples, strict=True):
+            text = encoder.decode(sample.token_ids)
+            right = is_correct_answer(question, text, policy.coordinates)
+            answers.append(JudgedAnswer(asked[number][0], pixels[number], question, text, right))
+    model.train(training)
+    return answers
+
+
+def evaluate_grounding(
+    model: torch.nn.Module, encoder: Encoder, policy: config.PolicySettings, *, seed: int, scenes_a_kind: int = 24
+) -> dict[str, dict[str, float]]:
+    """Measure success on fresh held-out scenes of all levels, for each skill: value, n, 95% Wilson interval."""
+    rng = random.Random(f"held out {seed}")
+    asked = []
+    for kind in layouts.SCENE_KINDS:
+        for number in range(scenes_a_kind):
+            scene = layouts.draw_scene(kind, 1 + number % layouts.SCENE_LEVELS, rng, policy.coordinates)
+            others = [q for q in scene.questions if q.skill not in DESCRIPTION_SKILLS]
+            asked.append((scene, rng.sample(others, min(3, len(others)))))
+    hits: dict[str, list[bool]] = {}
+    for answer in answer_questions(model, encoder, policy, asked):
+        hits.setdefault(answer.question.skill, []).append(answer.right)
+        hits.setdefault(f"level {answer.scene.level}", []).append(answer.right)
+    return {skill: success_rate(found) for skill, found in sorted(hits.items())}
+
+
+def success_rate(hits: Sequence[bool]) -> dict[str, float]:
+    """Compute the share of True with its 95% Wilson interval."""
+    low, high = wilson_interval(sum(hits), len(hits))
+    return {"value": round(sum(hits) / len(hits), 3), "n": len(hits), "low": round(low, 3), "high": round(high, 3)}
+
+
+# Kinds of scenes that pretraining shows, their levels, and the success on each kind.
+
+# Crowded screens teach most at the same cost: every thing on a screen is a target of the image tokens that show it.
+LEVEL_MIX = (1, 2, 3, 3, 4, 4)
+EXTRA_DRAWS = {
+    "texts": 7,
+    "sheet": 4,
+    "form": 2,
+    "rows": 1,
+    "buttons": 1,
+}  # times that a kind is drawn beyond the once of all
+ACCURACY_WINDOW = 300  # questions that success is measured on
+
+
+def draw_scene_kinds(count: int, rng: random.Random) -> list[tuple[str, int]]:
+    """Draw kinds and levels of the next scenes: all kinds, those that teach most more often.
+
+    Levels raised by success, which a small model needs to learn by answers alone which thing a word means, are not
+    needed where attention is taught to point: it falls on the right one of several things after 5,000 screens.
+    """
+    kinds = [*layouts.SCENE_KINDS, *(kind for kind, times in EXTRA_DRAWS.items() for _ in range(times))]
+    return [(rng.choice(kinds), rng.choice(LEVEL_MIX)) for _ in range(count)]
+
+
+@dataclass
+class KindAccuracy:
+    """Success for each kind of scene on its newest `WINDOW` questions or more."""
+
+    hits: dict[str, int] = field(default_factory=lambda: dict.fromkeys(layouts.SCENE_KINDS, 0))
+    asked: dict[str, int] = field(default_factory=lambda: dict.fromkeys(layouts.SCENE_KINDS, 0))
+    success: dict[str, float] = field(default_factory=dict)
+
+    def note(self, kind: str, hits: int, asked: int) -> None:
+        self.hits[kind] += hits
+        self.asked[kind] += asked
+        if self.asked[kind] >= ACCURACY_WINDOW:
+            self.success[kind] = self.hits[kind] / self.asked[kind]
+            self.hits[kind] = self.asked[kind] = 0
+
+
+# Drawing: Chromium works ahead of training in a process of its own.
+
+
+def stream_scene_chunks(
+    name: str, first: int, coordinates: int, size: int
+) -> Iterator[tuple[int, np.ndarray, list[layouts.Scene]]]:
+    """Yield number, pixels (uint8 [size, side, side, 3]) and scenes of each chunk; the next ones are drawn meanwhile.
+    The same name, number and size give the same scenes. first: number of the first chunk."""
+    spawn = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(1, mp_context=spawn, initializer=exit_with_parent)
+    try:
+        waiting: deque[Future[Any]] = deque()
+        for number in range(first, 2**31):
+            while len(waiting) < 2:
+                waiting.append(pool.submit(_render_chunk, size, f"{name}/{number + len(waiting)}", coordinates))
+            pixels, drawn = waiting.popleft().result()
+            yield number, pixels, drawn
+    finally:
+        # Waited for, though a drawing may be under way: else the worker and the end of this process can wait for each
+        # other without end.
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+@cache
+def _open_renderer() -> SceneRenderer:
+    """One browser for all chunks."""
+    return SceneRenderer(str(chromium.find_chromium(config.SandboxSettings()))).__enter__()
+
+
+def _render_chunk(count: int, seed: str, coordinates: int) -> tuple[np.ndarray, list[layouts.Scene]]:
+    rng = random.Random(seed)
+    drawn = [layouts.draw_scene(kind, level, rng, coordinates) for kind, level in draw_scene_kinds(count, rng)]
+    return _open_renderer().draw(drawn), drawn
+
 
 # The log: a line of `log.jsonl` at each report and each evaluation.
 
@@ -74,16 +217,12 @@ class PretrainLog:
         self._last, self._seen, self._asked = time.monotonic(), 0, 0
         self._losses: list[tuple[float, ...]] = []
 
-    def note(self, lost: Sequence[PretrainLosses], seen: int, asked: int) -> None:
-        """Add the losses of a step.
-
-        lost: of the screens, and of the texts where there are some, whose copying is the one that is told.
-        """
+    def note(self, lost: Sequence[objectives.PretrainLosses], seen: int, asked: int) -> None:
+        """Add the losses of a step: of the screens, and of the texts where there are some."""
         aids = {name: aid.item() for part in lost for name, aid in part.aids.items()}
         copies = sum(part.answers.item() for part in lost[1:])
-        self._losses.append(
-            (lost[0].answers.item(), *(aids.get(name, 0.0) for name in AUXILIARY_WEIGHTS), lost[0].right, copies)
-        )
+        named = [aids.get(name, 0.0) for name in objectives.AUXILIARY_WEIGHTS]
+        self._losses.append((lost[0].answers.item(), *named, lost[0].right, copies))
         self._seen, self._asked = self._seen + seen, self._asked + asked
 
     def write(self, step: int, success: dict[str, float]) -> None:
@@ -93,7 +232,7 @@ class PretrainLog:
         self._line(
             {
                 "step": step,
-                **dict(zip(("answers", *AUXILIARY_WEIGHTS, "right", "copies"), means, strict=True)),
+                **dict(zip(("answers", *objectives.AUXILIARY_WEIGHTS, "right", "copies"), means, strict=True)),
                 "scenes_s": round(self._seen / (now - self._last), 1),
                 "questions_s": round(self._asked / (now - self._last), 1),
                 "seconds": round(now - self._began),
@@ -135,15 +274,11 @@ _LIMIT_S = 6 * 3600  # for the steps between two evaluations, where several proc
 
 @dataclass(frozen=True)
 class Recipe:
-    """What one pretraining does. out: its folder. start: a checkpoint to go on from.
-
-    steps: gradient steps in all. seeing: those of them, the first, in which it learns to name what it sees and no more.
-    copying: beside its questions it learns to copy out of texts, and its vision tower and its words rest. For a start
-    that sees already.
-    optimizer: its processes share each batch; the result depends on their number as on a seed.
-    chunk: scenes that a process draws at once; the result depends on it as on a seed. held_out: scenes a kind in each
-    evaluation.
-    """
+    """What one pretraining does. out: its folder. start: a checkpoint to go on from. steps: gradient steps in all.
+    seeing: those of them, the first, in which it learns to name what it sees and no more. copying: beside its questions
+    it learns to copy out of texts, and its vision tower and its words rest; for a start that sees already. optimizer:
+    its processes share each batch; the result depends on their number as on a seed. chunk: scenes that a process draws
+    at once, likewise. held_out: scenes a kind in each evaluation."""
 
     out: Path
     seed: int = 7
@@ -163,12 +298,11 @@ class Recipe:
 def run_pretraining(recipe: Recipe, *, resume: bool = True) -> Path:
     """Pretrain a base model and return its checkpoint's folder, `out`/base (bfloat16 on disk).
 
-    recipe: sizes, losses, limits and folder of the run. resume: go on from `out`/state.pt (weights, optimiser,
-    counters) where it is there; False begins anew. The checkpoint is written at each evaluation and at the end;
-    `out`/log.jsonl gets a line each `report_every` steps and each evaluation. Stops after `steps` steps, or `seconds`
-    of this call. Raises TrainingError for a loss that is not finite, ModelError for a `start` that is not a model,
-    BadInput for settings that exclude one another, a number of processes that does not divide the batches, and a state
-    that an earlier version wrote.
+    resume: go on from `out`/state.pt where it is there; False begins anew. The checkpoint is written at each evaluation
+    and at the end; `out`/log.jsonl gets a line each `report_every` steps and each evaluation. Stops after `steps`
+    steps, or `seconds` of this call. Raises TrainingError for a loss that is not finite, ModelError for a `start` that
+    is not a model, BadInput for settings that exclude one another, a number of processes that does not divide the
+    batches, and a state that an earlier version wrote.
     """
     size = recipe.optimizer.processes
     if recipe.copying and (recipe.seeing or not recipe.start):
@@ -197,18 +331,18 @@ def run_pretraining(recipe: Recipe, *, resume: bool = True) -> Path:
 class _ModelWithHeads(nn.Module):
     """What is trained: the model, and the aids that it leaves behind."""
 
-    def __init__(self, model: nn.Module, aids: AuxiliaryHeads, digits: Tensor) -> None:
+    def __init__(self, model: nn.Module, aids: objectives.AuxiliaryHeads, digits: Tensor) -> None:
         super().__init__()
         self.model, self.aids, self._digits = model, aids, digits
 
     def forward(
-        self, packed: QuestionBatch | CopyBatch, shown: ScreenTargets | None, only_sees: bool
-    ) -> PretrainLosses:
-        if isinstance(packed, CopyBatch):
+        self, packed: batches.QuestionBatch | batches.CopyBatch, shown: objectives.ScreenTargets | None, only_sees: bool
+    ) -> objectives.PretrainLosses:
+        if isinstance(packed, batches.CopyBatch):
             return objectives.compute_copying_losses(self.model, packed)
         if only_sees and shown:
-            return compute_seeing_losses(self.model, self.aids, packed, shown)
-        return compute_question_losses(self.model, self.aids, packed, shown, self._digits)
+            return objectives.compute_seeing_losses(self.model, self.aids, packed, shown)
+        return objectives.compute_question_losses(self.model, self.aids, packed, shown, self._digits)
 
 
 class Pretrainer(TrainState):
@@ -228,7 +362,7 @@ class Pretrainer(TrainState):
         self.model = load_model(start) if start else make_tiny_model(recipe.seed)
         self.average = copy.deepcopy(self.model)
         shape = self.model.config
-        aids = AuxiliaryHeads(shape.text_config.hidden_size, shape.vision_config.hidden_size)
+        aids = objectives.AuxiliaryHeads(shape.text_config.hidden_size, shape.vision_config.hidden_size)
         digits = torch.tensor(self.encoder.tokenizer.convert_tokens_to_ids([str(digit) for digit in range(10)]))
         if recipe.copying:
             for rests in (self.model.base_model.visual, self.model.get_input_embeddings(), aids):
@@ -244,7 +378,7 @@ class Pretrainer(TrainState):
                 where=saved,
                 fix="move it away to begin anew, from its last checkpoint with --start",
             )
-        self.collator = QuestionCollator(self.encoder, SCREEN_SIDE)
+        self.collator = batches.QuestionCollator(self.encoder, SCREEN_SIDE)
         objectives.install_attention(self.model)
         self.model.train()
         self.report = PretrainLog(recipe.out, self.first)
@@ -291,17 +425,17 @@ class Pretrainer(TrainState):
         if self.recipe.copying:
             chosen = [[*some, *self._typings(rng)] for some in chosen]
         packed = self.collator.pack(pixels, chosen)
-        parts: list[QuestionBatch | CopyBatch] = [packed]
+        parts: list[batches.QuestionBatch | batches.CopyBatch] = [packed]
         if self.recipe.copying:
             texts = [batches.draw_copy_text(rng) for _ in range(TEXTS // self.engine.size)]
             parts.append(batches.collate_copy_texts(self.encoder, texts))
         shown = None if self.recipe.copying else self._shown(drawn)
-        found: list[PretrainLosses] = []
+        found: list[objectives.PretrainLosses] = []
 
-        def loss_of(batch: QuestionBatch | CopyBatch) -> tuple[Tensor, list[float]]:
+        def loss_of(batch: batches.QuestionBatch | batches.CopyBatch) -> tuple[Tensor, list[float]]:
             lost = self.engine.forward(batch, shown, self.step < self.recipe.seeing)
             found.append(lost)
-            if isinstance(batch, CopyBatch):
+            if isinstance(batch, batches.CopyBatch):
                 return lost.total, [0.0] * (2 * len(KINDS))
             return lost.total, self._counts(batch, lost.predicted, drawn, chosen).flatten().tolist()
 
@@ -322,13 +456,13 @@ class Pretrainer(TrainState):
     def _typings(self, rng: random.Random) -> list[layouts.SceneQuestion]:
         return [ask_typing(batches.draw_name(rng), rng, self.recipe.policy.coordinates) for _ in range(TYPINGS)]
 
-    def _shown(self, drawn: Sequence[layouts.Scene]) -> ScreenTargets:
+    def _shown(self, drawn: Sequence[layouts.Scene]) -> objectives.ScreenTargets:
         things, texts = [scene.shown for scene in drawn], [scene.texts for scene in drawn]
-        return ScreenTargets(
-            build_naming_targets(self.encoder, things, SCREEN_SIDE, CELLS),
-            build_placing_targets(things, SCREEN_SIDE, CELLS),
-            build_spelling_targets(texts, SCREEN_SIDE, 2 * CELLS, 2),
-            build_reading_targets(texts, SCREEN_SIDE, CELLS),
+        return objectives.ScreenTargets(
+            batches.build_naming_targets(self.encoder, things, SCREEN_SIDE, CELLS),
+            batches.build_placing_targets(things, SCREEN_SIDE, CELLS),
+            batches.build_spelling_targets(texts, SCREEN_SIDE, 2 * CELLS, 2),
+            batches.build_reading_targets(texts, SCREEN_SIDE, CELLS),
         )
 
     def _schedule(self) -> float:
@@ -338,11 +472,11 @@ class Pretrainer(TrainState):
         return min(1.0, (self.step + 1) / WARMUP, max(0.05, left))
 
     def _counts(
-        self, packed: QuestionBatch, predicted: torch.Tensor, drawn: Sequence[layouts.Scene], chosen: list[list]
+        self, packed: batches.QuestionBatch, predicted: torch.Tensor, drawn: Sequence[layouts.Scene], chosen: list[list]
     ) -> torch.Tensor:
         """[kinds, 2]: hits and questions of each kind, with the true tokens before each (a free by-product)."""
         counts = torch.zeros(len(KINDS), 2)
-        where = packed.labels[:, 1:] != IGNORED
+        where = packed.labels[:, 1:] != batches.IGNORED
         row_of, question_of = where.nonzero()[:, 0], packed.question[:, 1:][where]
         for row, scene in enumerate(drawn):
             mine = row_of == row

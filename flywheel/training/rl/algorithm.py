@@ -17,13 +17,21 @@ import numpy as np
 
 from flywheel.config import RlSettings
 from flywheel.training.rl import algorithms
-from flywheel.training.rl.gae import TurnEstimates
 from flywheel.utils.errors import BadInput
 
 if TYPE_CHECKING:  # names are looked up without importing torch, which takes seconds
     from torch import Tensor
 
     from flywheel.training.rl.losses import PolicyTerms, TokenBatch
+
+
+@dataclass(frozen=True)
+class TurnEstimates:
+    """One array a turn, [its response tokens]. horizon: NaN where a reward reaches every token alike."""
+
+    advantages: tuple[np.ndarray, ...]
+    returns: tuple[np.ndarray, ...] = ()
+    horizon: float = float("nan")
 
 
 @dataclass(frozen=True)
@@ -56,8 +64,7 @@ class Algorithm(Protocol):
     needs_value: bool
 
     def advantages(self, batch: Sequence[ScoredTrajectory], rl: RlSettings) -> list[TurnEstimates]:
-        """Estimate what the loss weighs each token by, and V's targets: one estimate a trajectory, in the order of
-        the batch."""
+        """Estimate what the loss weighs each token by, and V's targets, for each trajectory in its order."""
 
     def loss(self, part: TokenBatch, rl: RlSettings) -> tuple[Tensor, PolicyTerms]:
         """Return a part's share of the minibatch's loss, with gradient: a sum over its tokens, divided by the

@@ -90,10 +90,8 @@ class Curriculum:
             raise TrainingError(what, where="curriculum", fix="check synthesis.domains")
         prior, group = prior or PastOutcomes(), max(rl.group_size, 2)
         self._rl, self._group = rl, group
-        self._levels: dict[str, list[int]] = defaultdict(list)
-        for task in self._tasks.values():
-            if task.level not in self._levels[task.world]:
-                self._levels[task.world].append(task.level)
+        worlds = dict.fromkeys(task.world for task in self._tasks.values())
+        self._levels = {world: sorted({task.level for task in tasks if task.world == world}) for world in worlds}
         self._own = {
             name: _FadingCount.at_most(prior.tasks.get(name, (0, 0)), _TASK_GROUPS * group) for name in self._tasks
         }
@@ -143,8 +141,7 @@ class Curriculum:
         self._rise(task.world)
 
     def chances(self) -> dict[str, float]:
-        """Return by task_id the share of draws that each task has now; they sum to 1, and none is under floor /
-        tasks."""
+        """Return by task_id the share of draws that each task has now: they sum to 1, none is under floor / tasks."""
         weights = {name: self._weight(task) for name, task in self._tasks.items()}
         total, floor = math.fsum(weights.values()), self._rl.curriculum_uniform_fraction
         even = 1 / len(weights)
@@ -173,13 +170,10 @@ class Curriculum:
             task, own = self._tasks[name], self._own[name]
             mark = "level not reached" if task.level > self._open[task.world] else self._mark(name)
             why = _REASONS.get(mark, "") if chance < even else ""
+            told = {field: getattr(task, field) for field in ("task_id", "domain", "world", "template", "level")}
             rows.append(
-                {
-                    "task_id": name,
-                    "domain": task.domain,
-                    "world": task.world,
-                    "template": task.template,
-                    "level": task.level,
+                told
+                | {
                     "groups": self._drawn[name],
                     "successes": own.successes,
                     "episodes": own.episodes,
@@ -189,36 +183,6 @@ class Curriculum:
                 }
             )
         return rows
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return all that changes, as JSON values."""
-        return {
-            "own": {name: [count.successes, count.episodes] for name, count in self._own.items()},
-            "kinds": [[*kind, count.successes, count.episodes] for kind, count in self._kinds.items()],
-            "open": dict(self._open),
-            "drawn": dict(self._drawn),
-            "credit": dict(self._credit),
-            "kind_credit": [[*kind, credit] for kind, credit in self._kind_credit.items()],
-            "mixed": [self._mixed.successes, self._mixed.episodes],
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a state. Raises TrainingError where it is one of other tasks."""
-        if set(state["credit"]) != set(self._tasks):
-            apart = len(set(state["credit"]) ^ set(self._tasks))
-            raise TrainingError(
-                f"the state is of other tasks ({apart} differ)", where="curriculum", fix="begin the run anew"
-            )
-        # In the order of the tasks, whatever that of the file: sums must be the same to the last bit.
-        self._own = {name: _FadingCount(*state["own"][name]) for name in self._tasks}
-        found = {tuple(row[:3]): _FadingCount(*row[3:]) for row in state["kinds"]}
-        self._kinds = {kind: found[kind] for kind in self._kinds}
-        self._open = {world: state["open"][world] for world in self._open}
-        self._drawn = {name: state["drawn"][name] for name in self._tasks}
-        self._credit = {name: state["credit"][name] for name in self._credit}
-        credit = {tuple(row[:3]): row[3] for row in state["kind_credit"]}
-        self._kind_credit = {kind: credit[kind] for kind in self._kinds}
-        self._mixed = _FadingCount(*state["mixed"])
 
     # -- what is known of a task -----------------------------------------------------------------------------------
     def _weight(self, task: Task) -> float:
@@ -240,8 +204,7 @@ class Curriculum:
 
     def _rise(self, world: str) -> None:
         """Open the level above each one that goes well enough, also above a higher one that the floor has tried."""
-        levels = sorted(self._levels[world])
-        for level, above in pairwise(levels):
+        for level, above in pairwise(self._levels[world]):
             counts = [count for kind, count in self._kinds.items() if (kind[0], kind[2]) == (world, level)]
             won, n = (math.fsum(getattr(c, name) for c in counts) for name in ("successes", "episodes"))
             if n >= 1.5 * self._group and won / n >= self._rl.curriculum_level_up_success:
@@ -249,17 +212,13 @@ class Curriculum:
 
 
 def describe_curriculum(table: Sequence[Mapping[str, Any]]) -> str:
-    """Describe the curriculum in one line: "3 always solved, 5 never solved of 20".
-
-    table: rows of `Curriculum.table`; where none has a reason to come less often: "none of 20".
-    """
+    """Describe rows of `Curriculum.table` in one line: "3 always solved, 5 never solved of 20", or "none of 20"."""
     counts = Counter(row["reason"] for row in table if row["reason"])
     return f"{', '.join(f'{n} {why}' for why, n in sorted(counts.items())) or 'none'} of {len(table)}"
 
 
 def mixed_group_probability(a: float, b: float, n: int) -> float:
-    """Compute the chance that n episodes of a task do not all end alike, its success being Beta(a, b); a, b > 0, n
-    >= 2."""
+    """Compute the chance that n >= 2 episodes of a task, whose success is Beta(a, b), do not all end alike."""
     won = math.prod((a + i) / (a + b + i) for i in range(n))
     lost = math.prod((b + i) / (a + b + i) for i in range(n))
     return max(0.0, 1 - won - lost)

@@ -67,11 +67,7 @@ class TokenBatch:
 
 
 def clipped_loss(part: TokenBatch, rl: RlSettings) -> tuple[Tensor, PolicyTerms]:
-    """Compute PPO's clipped loss of a part of the batch (a scalar), plus rl.positive_nll times `positive_nll`.
-
-    part: arrays of shape [tokens]. rl: block `rl`: eps_low, eps_high (clip-higher, DAPO 2025), dual_clip, positive_nll
-    (VAPO 2025). Returns the loss and the terms that it is made of, as `policy_loss` does.
-    """
+    """Compute `policy_loss` of a part of the batch (a scalar), plus rl.positive_nll times `positive_nll` (VAPO)."""
     every = torch.ones_like(part.logprobs, dtype=torch.bool)
     loss, terms = policy_loss(
         part.logprobs,
@@ -151,10 +147,7 @@ def positive_nll(logprobs: Tensor, mask: Tensor, positive: Tensor, *, tokens: in
 
 
 def value_loss(values: Tensor, returns: Tensor, mask: Tensor, *, tokens: int) -> Tensor:
-    """Compute sum (V - R)^2 / (2 tokens) over trainable tokens.
-
-    values, returns, mask: of one shape. tokens: trainable tokens of the global batch, at least one.
-    """
+    """Compute sum (V - R)^2 / (2 tokens) over trainable tokens. tokens: those of the global batch, at least one."""
     return 0.5 * (values[mask] - returns[mask]).square().sum() / tokens
 
 

@@ -3,22 +3,22 @@
 One step, in order, each line with the file to read (in flywheel/; without a folder: beside this one):
 
  1. draw tasks by what is still to be learnt of them          curriculum.py
- 2. collect their episodes until a batch is whole             rollout/async_pool.py, rollout/rollout_log.py
- 3. turn each outcome into rewards, step by step              rewards/shaping.py, experience.py: build_experiences
+ 2. collect their episodes until a batch is whole             rollout/async_pool.py
+ 3. turn each outcome into rewards, step by step              rewards/shaping.py, trainer.py: build_experiences
  4. send the batch to every training process                  training/distributed/worker_group.py, trainer.py
  5. read the policy: log-probabilities, hidden states         training/modeling/policy_forward.py
- 6. read V from the hidden states                             learner.py: ValueModel
- 7. give whole trajectories advantages and V's targets        algorithms/ppo.py with gae.py, or algorithms/grpo.py
- 8. cut them into turns; check log-probabilities              experience.py: estimate_step_samples, trainer.py
+ 6. read V from the hidden states                             trainer.py: ValueModel
+ 7. give whole trajectories advantages and V's targets        algorithms/ppo.py or algorithms/grpo.py
+ 8. cut them into turns; check log-probabilities              trainer.py: estimate_step_samples
  9. compute the algorithm's loss on minibatches of turns      trainer.py, algorithms/, losses.py
 10. add up and clip gradients; step the policy, then V        training/distributed/engine.py: take_gradient_step
-11. save all of it, so that a kill costs one step             training/distributed/train_state.py, learner.py
+11. save all of it, so that a kill costs one step             training/distributed/engine.py: TrainState
 12. publish the new weights, and let the pool go on           _RLRun._step below
 
 Rollouts stream (`rollout/async_pool.py`): the event loop goes on acting while a thread trains on a batch, within
 rl.max_staleness. At 0 it waits, and the run is the synchronous one.
 
-The trainer saves its state at every step, and the pool its own (`rollout/rollout_log.py`), so a killed run resumes at
+The trainer saves its state at every step, and the pool its own, so a killed run resumes at
 the same step with the same batch. Tasks, samples and minibatches are functions of the seed and of what was drawn
 before, and episodes are put in order before anything is computed from them.
 """
@@ -36,7 +36,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -53,17 +53,20 @@ from flywheel.policy import open_policy
 from flywheel.policy.checkpoint import checkpoint_digest
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.protocol import PolicyBackend
-from flywheel.rewards.scorer_set import ScorerSet
-from flywheel.rollout.async_pool import AsyncRolloutPool, EpisodeBatch
+from flywheel.rewards.scorer import ScorerSet
+from flywheel.rollout.async_pool import AsyncRolloutPool, EpisodeBatch, RolloutLog, RolloutPlan
 from flywheel.rollout.episode import Episode, derive_seed
-from flywheel.rollout.rollout_log import RolloutLog, RolloutPlan
 from flywheel.training.distributed.worker_group import WorkerGroup
 from flywheel.training.rl.algorithm import get_algorithm
 from flywheel.training.rl.curriculum import Curriculum, PastOutcomes, ShuffledTasks
-from flywheel.training.rl.experience import Experience, build_experiences
-from flywheel.training.rl.trainer import RLTrainer
+from flywheel.training.rl.trainer import Experience, RLTrainer, build_experiences
 from flywheel.utils import processes
 from flywheel.utils.errors import BadInput, FlywheelError, TrainingError
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+OnMetric = Callable[[Mapping[str, Any]], None]
 
 # Identity of a run: the saved state of another run is not resumed.
 
@@ -72,16 +75,8 @@ _STATE_FORMAT = 4  # of the state on disk: another one is not resumed
 _FREE_SETTINGS = {
     "rl": {"batch_timeout_s", "threads", "processes", "device"},
     "policy": {
-        "backend",
-        "endpoint",
-        "model",
-        "key_variable",
-        "device",
-        "max_num_seqs",
-        "max_queue_size",
-        "cache_mb",
-        "timeout_s",
-        "retries",
+        *("backend", "endpoint", "model", "key_variable", "device"),
+        *("max_num_seqs", "max_queue_size", "cache_mb", "timeout_s", "retries"),
     },
 }
 
@@ -90,14 +85,8 @@ def hash_run_inputs(
     settings: Settings, sft_folder: Path, domain: str, iteration: int, tasks: Sequence[Task], prior: PastOutcomes | None
 ) -> str:
     """Hash all inputs that the run depends on."""
-    used = [
-        _STATE_FORMAT,
-        checkpoint_digest(sft_folder),
-        domain,
-        iteration,
-        settings.seed,
-        [task.task_id for task in tasks],
-    ]
+    names = [task.task_id for task in tasks]
+    used = [_STATE_FORMAT, checkpoint_digest(sft_folder), domain, iteration, settings.seed, names]
     blocks = [getattr(settings, name).model_dump(exclude=free) for name, free in _FREE_SETTINGS.items()]
     blocks += [registry.find_backend(name).identity(settings) for name in sorted({task.environment for task in tasks})]
     return hashlib.sha256(json.dumps([used, blocks, repr(prior)], sort_keys=True).encode()).hexdigest()
@@ -108,10 +97,7 @@ def hash_run_inputs(
 
 @contextmanager
 def open_trainer_thread(settings: Settings) -> Iterator[ThreadPoolExecutor]:
-    """Open the one thread of the trainer's arithmetic; meanwhile the policy has the other cores.
-
-    A thread that computes gets a team of OpenMP threads of its own, and keeps it.
-    """
+    """Open the one thread of the trainer's arithmetic, with a team of OpenMP threads; the policy has the others."""
     every = torch.get_num_threads()
     trainer = count_trainer_threads(settings, every)
     torch.set_num_threads(max(1, every - trainer) if trainer < every else every)  # of threads that begin now
@@ -144,10 +130,12 @@ def drop_non_finite(metric: dict[str, Any]) -> dict[str, Any]:
 
 
 def episode_metrics(batch: Sequence[Experience]) -> dict[str, float]:
-    """Compute the figures of a batch's episodes: means of reward, score, success, lengths and rounds, and their
-    number."""
+    """Compute the figures of a batch's episodes: means of reward, score, success, lengths and rounds, and their number.
+
+    Of tasks that say how they may be done also reward_<interface> and success_<interface>.
+    """
     lengths = [len(sample.response) for experience in batch for sample in experience.samples]
-    return {
+    found = {
         "reward": float(np.mean([sum(experience.rewards) for experience in batch])),
         "score": float(np.mean([experience.score for experience in batch])),
         "success": float(np.mean([experience.success for experience in batch])),
@@ -156,14 +144,6 @@ def episode_metrics(batch: Sequence[Experience]) -> dict[str, float]:
         "rounds": float(np.mean([len(experience.samples) for experience in batch])),
         "episodes": float(len(batch)),
     }
-
-
-def metrics_by_interface(batch: Sequence[Experience]) -> dict[str, float]:
-    """Compute reward_<interface> and success_<interface>: means over episodes.
-
-    Of tasks that say how they may be done. An interface without episodes is left out.
-    """
-    found = {}
     for name in INTERFACES:
         if mine := [experience for experience in batch if experience.interface == name]:
             found[f"reward_{name}"] = float(np.mean([sum(experience.rewards) for experience in mine]))
@@ -177,12 +157,6 @@ def success_by_world(batch: EpisodeBatch) -> dict[str, float]:
     for (ticket, _), outcome in zip(batch.episodes, batch.outcomes, strict=True):
         found[ticket.task.world].append(outcome.success)
     return {f"success_{world}": float(np.mean(each)) for world, each in sorted(found.items())}
-
-
-log = logging.getLogger(__name__)
-
-T = TypeVar("T")
-OnMetric = Callable[[Mapping[str, Any]], None]
 
 
 @dataclass(frozen=True)
@@ -259,54 +233,57 @@ def _check_rl_settings(settings: Settings) -> None:
         )
 
 
+@dataclass(eq=False)
 class _RLRun:
-    """The state of one RL run: what is learnt, how far it is, what it used, what was measured. thread: everything of
-    torch is done on it."""
+    """The state of one RL run. thread: everything of torch is done on it."""
 
-    def __init__(
-        self,
-        sft_folder: Path,
-        domain: str,
-        tasks: Sequence[Task],
-        settings: Settings,
-        iteration: int,
-        folder: Path,
-        prior: PastOutcomes | None,
-        on_episode: Callable[[Episode], None],
-        thread: ThreadPoolExecutor,
-    ) -> None:
-        self.domain, self.tasks, self.settings, self.rl = domain, tasks, settings, settings.rl
+    sft_folder: Path
+    domain: str
+    tasks: Sequence[Task]
+    settings: Settings
+    iteration: int
+    folder: Path
+    prior: PastOutcomes | None
+    on_episode: Callable[[Episode], None]
+    thread: ThreadPoolExecutor
+    done: int = -1
+    """-1: the value model is not pretrained yet."""
+    metrics: list[dict[str, Any]] = field(default_factory=list)
+    trajectories: list[str] = field(default_factory=list)
+    weights: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.rl, tasks = self.settings.rl, self.tasks
         self.algorithm = get_algorithm(self.rl.algorithm)
         self.by_id = {task.task_id: task for task in tasks}
-        self.iteration, self.folder, self.on_episode, self.thread = iteration, folder, on_episode, thread
-        self.encoder, self.panel = Encoder.from_folder(sft_folder), ScorerSet(settings)
-        self.curriculum = Curriculum(tasks, settings.rl, self._seed("curriculum"), prior)
-        self.done = -1  # -1: the value model is not pretrained yet
-        self.metrics: list[dict[str, Any]] = []
-        self.trajectories: list[str] = []
-        self.weights: list[str] = []
-        self.key = hash_run_inputs(settings, sft_folder, domain, iteration, tasks, prior)
-        begin = partial(copy_context().run, self._open_workers, sft_folder)  # a cluster may say where (`use_launcher`)
-        self.workers: WorkerGroup[RLTrainer] = thread.submit(begin).result()
+        self.encoder, self.panel = Encoder.from_folder(self.sft_folder), ScorerSet(self.settings)
+        self.curriculum = Curriculum(tasks, self.rl, self._seed("curriculum"), self.prior)
+        self.key = hash_run_inputs(self.settings, self.sft_folder, self.domain, self.iteration, tasks, self.prior)
+        make = partial(RLTrainer, self.sft_folder, self.settings, self._seed("value"), self.algorithm)
+        place = copy_context()  # a cluster may say where (`use_launcher`)
+        self.workers: WorkerGroup[RLTrainer] = self.thread.submit(place.run, self._open_workers, make).result()
 
-    def _open_workers(self, sft_folder: Path) -> WorkerGroup[RLTrainer]:
-        make = partial(RLTrainer, sft_folder, self.settings, self._seed("value"), self.algorithm)
+    def _open_workers(self, make: Callable[[], RLTrainer]) -> WorkerGroup[RLTrainer]:
         return WorkerGroup(make, self.rl.processes, torch.get_num_threads(), self.rl.batch_timeout_s, "rl.processes")
 
     async def train(self, open_environments: OpenEnvProvider, on_metric: OnMetric, stop: Callable[[], bool]) -> None:
         await self._on_thread(self._load)
-        if self.done < 0 and not self._pretrains:
-            self.done = 0
-        rollout_log = self._rollout_log("pool", self.curriculum, self._plan(), max(self.done, 0))
+        if not (self.rl.value_pretraining_steps and self.rl.steps and self.algorithm.needs_value):
+            self.done = max(self.done, 0)
+        at = max(self.done, 0)
+        rollout_log = RolloutLog(self.folder / "pool", self.key, self.curriculum, self.by_id, self._plan(), at)
         if self.done >= self.rl.steps:
             return
-        policy = open_policy(await self._on_thread(self._publish), self._answering())
+        # What a request is answered together with moves its numbers by rounding.
+        alone = {"max_num_seqs": 1, "cache_mb": 0} if self.rl.deterministic else {}
+        answering = self.settings.policy.model_copy(update=alone)
+        policy = open_policy(await self._on_thread(self._publish), answering)
         try:
             async with open_environments(self.settings, self.tasks) as environments:
                 found = await self._for_value(policy, environments) if self.done < 0 else None
                 async with self._pool(rollout_log, policy, environments) as pool:
                     if found:
-                        pool.begin()  # the policy stays as it is: its first batch is gathered while V learns
+                        pool.fill()  # the policy stays as it is: its first batch is gathered while V learns
                         await self._pretrain(found)
                     while self.done < self.rl.steps:
                         on_metric(await self._step(pool, policy))
@@ -321,7 +298,8 @@ class _RLRun:
         behind = self._plan().batches * self._plan().batch  # numbers that no episode of the run itself comes to
         plan = RolloutPlan(self.rl.group_size, count, 1, 0, self._seed("pretraining"), first=behind)
         source = ShuffledTasks(self.tasks, self._seed("pretraining", 0))
-        async with self._pool(self._rollout_log("pretraining", source, plan, 0), policy, environments) as pool:
+        rollout_log = RolloutLog(self.folder / "pretraining", self.key, source, self.by_id, plan)
+        async with self._pool(rollout_log, policy, environments) as pool:
             return await pool.next_batch()
 
     async def _pretrain(self, batch: EpisodeBatch) -> None:
@@ -334,8 +312,7 @@ class _RLRun:
         shutil.rmtree(self.folder / "pretraining")
 
     async def _step(self, pool: AsyncRolloutPool, policy: PolicyBackend) -> dict[str, Any]:
-        """One training step. The state is saved before the pool forgets the batch: a kill between them gives the
-        batch neither twice nor never."""
+        """One training step. The state is saved before the pool forgets the batch: a kill gives it once."""
         started = time.monotonic()
         batch = await pool.next_batch()
         collected = time.monotonic()
@@ -343,17 +320,9 @@ class _RLRun:
             figures = await self._on_thread(self._update, batch)
         self.done += 1
         self.trajectories += [episode.id for _, episode in batch.episodes if episode.steps]
+        figures = {"step": self.done} | success_by_world(batch) | batch.figures | figures | self.curriculum.figures()
         seconds = {"rollout_s": round(collected - started, 3), "update_s": round(time.monotonic() - collected, 3)}
-        metric = drop_non_finite(
-            {
-                "step": self.done,
-                **success_by_world(batch),
-                **batch.figures,
-                **figures,
-                **self.curriculum.figures(),
-                **seconds,
-            }
-        )
+        metric = drop_non_finite(figures | seconds)
         self.metrics.append(metric)
         await self._on_thread(self._save)
         if self.done < self.rl.steps:
@@ -389,28 +358,13 @@ class _RLRun:
     def _update(self, batch: EpisodeBatch) -> dict[str, float]:
         found = self._experiences(batch)
         figures = self.workers.call("update", found, self._seed("minibatches", self.done))
-        return figures | episode_metrics(found) | metrics_by_interface(found)
+        return figures | episode_metrics(found)
 
     # -- what it is made of ---------------------------------------------------------------------------------------
-    @property
-    def _pretrains(self) -> bool:
-        return bool(self.rl.value_pretraining_steps and self.rl.steps and self.algorithm.needs_value)
-
     def _plan(self) -> RolloutPlan:
-        rl = self.rl
-        return RolloutPlan(
-            rl.group_size,
-            rl.tasks_per_step * rl.group_size,
-            rl.steps,
-            rl.max_staleness,
-            self._seed("train"),
-            self.algorithm.whole_groups,
-        )
-
-    def _rollout_log(
-        self, name: str, source: Curriculum | ShuffledTasks, plan: RolloutPlan, version: int
-    ) -> RolloutLog:
-        return RolloutLog(self.folder / name, self.key, source, self.by_id, plan, version)
+        rl, seed = self.rl, self._seed("train")
+        batch = rl.tasks_per_step * rl.group_size
+        return RolloutPlan(rl.group_size, batch, rl.steps, rl.max_staleness, seed, self.algorithm.whole_groups)
 
     def _pool(self, rollout_log: RolloutLog, policy: PolicyBackend, environments: EnvProvider) -> AsyncRolloutPool:
         # What reads more than the state (a judge, a reward model) takes its time: the episodes go on meanwhile.
@@ -432,11 +386,6 @@ class _RLRun:
         result = judge_episode(task, episode, self.panel).result
         return result.score, result.v
 
-    def _answering(self):
-        """The policy's settings. What a request is answered together with moves its numbers by rounding."""
-        alone = {"max_num_seqs": 1, "cache_mb": 0}
-        return self.settings.policy.model_copy(update=alone if self.rl.deterministic else {})
-
     def _seed(self, *names: object) -> int:
         return derive_seed(self.settings.seed, self.iteration, self.domain, *names)
 
@@ -449,22 +398,12 @@ class _RLRun:
         return folder
 
     def _save(self) -> None:
-        about = {
-            "key": self.key,
-            "done": self.done,
-            "metrics": self.metrics,
-            "trajectories": self.trajectories,
-            "weights": self.weights,
-        }
-        self.workers.call("save", self._path, about)
+        names = ("key", "done", "metrics", "trajectories", "weights")
+        self.workers.call("save", self.folder / "rl.pt", {name: getattr(self, name) for name in names})
 
     def _load(self) -> None:
-        found = self.workers.call("load", self._path, self.key)
+        found = self.workers.call("load", self.folder / "rl.pt", self.key)
         if found:
             self.done, self.metrics = found["done"], found["metrics"]
             self.trajectories, self.weights = found["trajectories"], found["weights"]
             log.info("rl %s goes on at step %d", self.domain, self.done)
-
-    @property
-    def _path(self) -> Path:
-        return self.folder / "rl.pt"

@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field, StrictBool
 
 from flywheel.config import run_lock
 from flywheel.config.workspace import Workspace
-from flywheel.evaluation import promotion_report, promotion_review
+from flywheel.evaluation import promotion_review
 from flywheel.maintenance import route_review
 from flywheel.pipeline.iterations import newest_iteration
 from flywheel.store import labels
@@ -227,7 +227,7 @@ def load_promotion_case(ws: Workspace, iteration: int) -> dict[str, Any]:
     if why := promotion_review.find_review_obstacle(ws, iteration):
         raise why
     rule = iteration_params.load_iteration_params(ws, iteration).promotion
-    return asdict(promotion_report.build_promotion_report(ws, iteration, rule)) | _decided(ws, iteration)
+    return asdict(promotion_review.build_promotion_report(ws, iteration, rule)) | _decided(ws, iteration)
 
 
 def submit_promotion_decision(ws: Workspace, iteration: int, decision: PromotionRequest) -> dict[str, Any]:

@@ -9,8 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from flywheel.config import RlSettings
-from flywheel.training.rl.algorithm import ALGORITHMS, ScoredTrajectory
-from flywheel.training.rl.gae import TurnEstimates
+from flywheel.training.rl.algorithm import ALGORITHMS, ScoredTrajectory, TurnEstimates
 from flywheel.training.rl.losses import PolicyTerms, TokenBatch, clipped_loss
 from flywheel.utils.errors import TrainingError
 

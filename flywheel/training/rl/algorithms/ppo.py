@@ -1,17 +1,125 @@
-"""PPO with a value model: decoupled, length-adaptive GAE over whole trajectories (section 2.5.4; VC-PPO, VAPO)."""
+"""PPO with a value model: decoupled, length-adaptive GAE over whole trajectories (section 2.5.4; VC-PPO, VAPO).
+
+Sources of the advantages: GAE (Schulman et al. 2016); decoupled lambdas (VC-PPO 2025); length-adaptive lambda (VAPO
+2025), as used in section 2.5.4 of the UI-TARS-2 report. They are estimated over the trainable tokens of one whole
+trajectory first, and cut into training samples afterwards.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from torch import Tensor
 
 from flywheel.config import RlSettings
-from flywheel.training.rl.algorithm import ALGORITHMS, ScoredTrajectory
-from flywheel.training.rl.gae import TurnEstimates, estimate_turns
+from flywheel.training.rl.algorithm import ALGORITHMS, ScoredTrajectory, TurnEstimates
 from flywheel.training.rl.losses import PolicyTerms, TokenBatch, clipped_loss
+from flywheel.utils.errors import TrainingError
+
+
+@dataclass(frozen=True)
+class LengthAdaptive:
+    """Hold lam, lambda_policy, and horizon, 1 / (1 - gamma lam): how many trainable tokens a reward reaches back."""
+
+    lam: float
+    horizon: float
+
+
+@dataclass(frozen=True)
+class AdvantageEstimate:
+    """Arrays of shape [tokens], 0 at observation tokens. returns: the value model's targets."""
+
+    advantages: np.ndarray
+    returns: np.ndarray
+    horizon: float
+
+
+def length_adaptive_lambda(length: int, alpha: float, gamma: float = 1.0) -> LengthAdaptive:
+    """Compute lambda_policy = max(0, 1 - 1 / (alpha l)), l = trainable tokens of the whole trajectory (VAPO, eq. 7).
+
+    The horizon is then alpha l tokens (gamma 1), never under one: 5% of the trajectory at the report's alpha of 0.05.
+    """
+    lam = max(0.0, 1.0 - 1.0 / (alpha * length)) if length else 0.0
+    return LengthAdaptive(lam, 1.0 / (1.0 - gamma * lam))
+
+
+def compute_gae(
+    rewards: np.ndarray, values: np.ndarray, mask: np.ndarray, *, gamma: float, lam: float, bootstrap: float = 0.0
+) -> np.ndarray:
+    """A_i = sum_k (gamma lam)^k delta_{i+k}, delta_i = r_i + gamma V_{i+1} - V_i; i + 1 is the next trainable token.
+
+    rewards, values: [tokens]; what they hold at observation tokens is never read, so it may be NaN.
+    mask: [tokens], true at trainable tokens. bootstrap: V behind the last token; 0 where the trajectory really
+    ended, the value of what would have followed where a limit cut it off. Returns [tokens], 0 at observation tokens.
+    """
+    mask = np.asarray(mask, dtype=bool)
+    r = np.asarray(rewards, dtype=np.float64)[mask]
+    v = np.asarray(values, dtype=np.float64)[mask]
+    deltas = r + gamma * np.append(v[1:], bootstrap) - v
+    running, kept = 0.0, np.empty_like(deltas)
+    for i in range(len(deltas) - 1, -1, -1):
+        running = deltas[i] + gamma * lam * running
+        kept[i] = running
+    result = np.zeros(mask.shape, dtype=np.float64)
+    result[mask] = kept
+    return result
+
+
+def estimate_advantages(
+    rewards: np.ndarray,
+    values: np.ndarray,
+    mask: np.ndarray,
+    *,
+    gamma: float,
+    lambda_critic: float,
+    alpha: float,
+    lambda_policy: float | None = None,
+    bootstrap: float = 0.0,
+    outcome: float = 0.0,
+) -> AdvantageEstimate:
+    """Estimate the advantages of one trajectory by decoupled GAE.
+
+    Returns the policy's advantages with the length-adaptive lambda (or a fixed lambda_policy), and the value model's
+    targets (advantage + value) with lambda_critic. Shapes as in `gae`.
+
+    Where a limit cut the trajectory off, the advantages end in `bootstrap`, V behind the last token, and the targets in
+    `outcome`, what it had earned by then: a V that is trained towards itself has nothing to hold it, and at gamma 1 any
+    constant would do. Both are 0 where it really ended, with its outcome among the rewards.
+
+    Raises TrainingError where a number that is read is not finite, and where no token is trainable.
+    """
+    mask = np.asarray(mask, dtype=bool)
+    read = (np.asarray(rewards, float)[mask], np.asarray(values, float)[mask], bootstrap, outcome)
+    if not all(np.isfinite(part).all() for part in read):
+        raise TrainingError("a reward or value at a trainable token is not finite", where="GAE")
+    if not mask.any():
+        raise TrainingError("no token is trainable", where="GAE")
+    adaptive = length_adaptive_lambda(int(mask.sum()), alpha, gamma)
+    if lambda_policy is not None:
+        adaptive = LengthAdaptive(lambda_policy, 1.0 / max(1.0 - gamma * lambda_policy, 1.0 / int(mask.sum())))
+    advantages = compute_gae(rewards, values, mask, gamma=gamma, lam=adaptive.lam, bootstrap=bootstrap)
+    earned = np.array(rewards, dtype=np.float64)
+    earned[np.flatnonzero(mask)[-1]] += outcome
+    returns = compute_gae(earned, values, mask, gamma=gamma, lam=lambda_critic)
+    returns[mask] += read[1]
+    return AdvantageEstimate(advantages, returns, adaptive.horizon)
+
+
+def estimate_turns(rewards: Sequence[float], values: Sequence[np.ndarray], **rates: float | None) -> TurnEstimates:
+    """Estimate advantages and value targets over a whole trajectory, then cut them into turns, the training samples.
+
+    rewards: [turns], each comes with its turn's last token. values: one array a turn, [its response tokens]. rates: as
+    `estimate_advantages` takes them. Estimated turn by turn they would be others: a turn's reward would not reach the
+    turns before it.
+    """
+    whole, ends = np.concatenate(values), np.cumsum([len(part) for part in values])
+    spread = np.zeros(len(whole))
+    spread[ends - 1] = rewards
+    got = estimate_advantages(spread, whole, np.ones(len(whole), dtype=bool), **rates)
+    cut = (tuple(np.split(part, ends[:-1])) for part in (got.advantages, got.returns))
+    return TurnEstimates(*cut, got.horizon)
 
 
 class Ppo:
