@@ -162,7 +162,7 @@ async def run_episode(
     stepped. sample: number of the episode among those of its task and weights. temperature: of sampling; 0 is greedy.
     seed: each step's sampling seed is a function of it and the step; None: of the trajectory's identity. on_step:
     called with the number of each step before it. Raises EnvError, EnvTimeout, PolicyError and PolicyTimeout;
-    `rollout.pool` retries, and records a crash in the episode's status.
+    `run_rollout` retries, and records a crash in the episode's status.
     """
     begun = begin_trajectory(task, sample, policy.weight_version, iteration=iteration, run_id=run_id)
     identity = begun.trajectory_id
