@@ -20,6 +20,7 @@ from flywheel.training.pretrain.batches import (
     CHARACTERS,
     IGNORED,
     READING_SKILLS,
+    AttentionTargets,
     QuestionCollator,
     build_naming_targets,
     build_placing_targets,
@@ -135,7 +136,7 @@ def test_the_pointing_loss_is_low_where_the_heads_look_at_the_thing(encoder):
     """Two screens of 49 image tokens, one look each: all of it on the right cell, then on a wrong one."""
     target = torch.zeros(2, 49)
     target[0, 3], target[1, 40:42] = 1, 0.5
-    looks = objectives.AttentionTargets(torch.tensor([0, 1]), torch.tensor([60, 55]), target, slice(4, 53))
+    looks = AttentionTargets(torch.tensor([0, 1]), torch.tensor([60, 55]), target, slice(4, 53))
     query, key = torch.zeros(2, 6, 70, 32), torch.zeros(2, 6, 70, 32)
     query[..., 0] = 100
     key[0, :, 4 + 3, 0] = 1
