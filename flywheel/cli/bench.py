@@ -12,7 +12,7 @@ from types import ModuleType
 
 import click
 
-from flywheel.cli.lazy_group import describe_renamed_option
+from flywheel.cli import describe_renamed_option
 from flywheel.utils.errors import BadInput
 
 BENCHMARKS_FOLDER = Path(__file__).resolve().parent.parent.parent / "benchmarks"

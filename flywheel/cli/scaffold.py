@@ -94,8 +94,3 @@ def list_run_outputs(ws: Workspace) -> list[Path]:
     names = ("data", "report", ".flywheel", "dvc.lock", "iterations.yaml", "iterations", ".dvc/cache", ".dvc/tmp")
     found = [ws.root / name for name in names if (ws.root / name).exists()]
     return [*found, *sorted((ws.root / "models").glob("iteration=*"))]
-
-
-def remove_paths(paths: list[Path]) -> None:
-    for path in paths:
-        shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import textwrap
 from collections.abc import Mapping
@@ -60,7 +61,8 @@ def reset_command(ws: Workspace, yes: bool) -> None:
         return
     click.echo("\n".join(ws.relative(path) for path in found))
     if yes or click.confirm("Remove these?"):
-        workspaces.remove_paths(found)
+        for path in found:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 @click.command(epilog="Example: flywheel doctor --json")

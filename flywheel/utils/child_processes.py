@@ -187,7 +187,9 @@ def _is_abandoned(folder: Path) -> bool:
             return False
         lock = os.open(folder / _LOCK_FILE, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
-        return _folder_age_s(folder) > _MIN_AGE_S
+        with contextlib.suppress(OSError):
+            return time.time() - folder.stat().st_mtime > _MIN_AGE_S
+        return False
     except OSError:
         return False
     try:
@@ -197,13 +199,6 @@ def _is_abandoned(folder: Path) -> bool:
     finally:
         os.close(lock)
     return True
-
-
-def _folder_age_s(folder: Path) -> float:
-    try:
-        return time.time() - folder.stat().st_mtime
-    except OSError:
-        return 0.0
 
 
 # Memory of a browser's processes.

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 from click.testing import CliRunner
 
-from flywheel.cli import main
+from flywheel.cli import RENAMED_COMMANDS, RENAMED_OPTIONS, main
 from flywheel.cli.bench import BENCHMARKS_FOLDER
-from flywheel.cli.lazy_group import RENAMED_COMMANDS, RENAMED_OPTIONS
 
 
 def refusal(*words: str) -> str:

@@ -11,19 +11,7 @@ from flywheel.agent import actions as act
 from flywheel.agent.actions import Action, Point, ToolCall, canonical_json, replace_surrogates
 from flywheel.agent.grammar import CoordinateSpace
 from flywheel.agent.parsing import lexing
-from flywheel.agent.parsing.lexing import (
-    MODIFIERS,
-    ParseFailure,
-    RawCall,
-    ambiguous_text,
-    fold_name,
-    is_number,
-    parse_numbers,
-    split_keys,
-    to_flag,
-    to_number,
-    unsupported_action,
-)
+from flywheel.agent.parsing.lexing import ParseFailure, RawCall, ambiguous_text, fold_name, unsupported_action
 
 # An action from its name and its arguments.
 
@@ -61,8 +49,8 @@ class CallArguments:
         words = value if isinstance(value, list) else [value]
         keys: list[str] = []
         for word in words:
-            pressed = split_keys(replace_surrogates(to_text(word, place)), place)
-            if len(words) > 1 and len(pressed) > 1 and pressed[-1] not in MODIFIERS:
+            pressed = lexing.split_keys(replace_surrogates(to_text(word, place)), place)
+            if len(words) > 1 and len(pressed) > 1 and pressed[-1] not in lexing.MODIFIERS:
                 raise ambiguous_text(f"keys together, or one after the other? {describe_value(value)[:40]}", place)
             if not pressed and len(words) > 1:
                 raise ParseFailure("a key has no name", place)
@@ -99,7 +87,7 @@ class CallArguments:
 def to_numbers(value: Any) -> list[float]:
     """List the numbers of a point or a box: `[1, 2]`, `[[1, 2]]`, `[[1, 2], [3, 4]]`, `{"x": 1, "y": 2}`, or a text."""
     if isinstance(value, str):
-        return parse_numbers(value)
+        return lexing.parse_numbers(value)
     if type(value) is list and len(value) == 2 and type(value[0]) is type(value[1]) is int:
         return value
     if isinstance(value, Mapping):
@@ -109,7 +97,7 @@ def to_numbers(value: Any) -> list[float]:
     if not isinstance(value, list):
         return []
     if len(value) in (2, 4) and all(isinstance(one, str) for one in value):
-        return parse_numbers(", ".join(value))
+        return lexing.parse_numbers(", ".join(value))
     return value if all(type(number) in (int, float) for number in value) else []
 
 
@@ -294,7 +282,7 @@ def arguments_by_position(name: str, call: RawCall) -> dict[str, Any]:
     """Name the arguments that have no names, by the order that the form has for them."""
     given, known = call.inline, ACTION_OF_SYNONYM.get(name, name)
     if known == "hotkey" or (known in ("press", "release")):
-        if known == "press" and call.tool == PYAUTOGUI and len(given) == 2 and is_number(given[1]):
+        if known == "press" and call.tool == PYAUTOGUI and len(given) == 2 and lexing.is_number(given[1]):
             return {"key": given[0], "clicks": given[1]}
         keys = [key for one in given for key in (one if isinstance(one, list) else [one])]
         return {"key": keys if len(keys) > 1 else keys[0]}
@@ -315,7 +303,7 @@ def arguments_by_position(name: str, call: RawCall) -> dict[str, Any]:
         "system_button": ("button",),
         "terminate": ("status",),
     }.get(known, ("content",))
-    if known == "type" and call.tool == PYAUTOGUI and len(given) == 2 and is_number(given[1]):
+    if known == "type" and call.tool == PYAUTOGUI and len(given) == 2 and lexing.is_number(given[1]):
         given = given[:1]  # pyautogui's interval
     if len(given) > len(names) and names:
         raise ParseFailure(f"{call.name[:40]} takes {len(names)} values without a name, and has {len(given)}", call.at)
@@ -323,19 +311,19 @@ def arguments_by_position(name: str, call: RawCall) -> dict[str, Any]:
 
 
 def _placed(known: str, name: str, given: tuple[Any, ...], call: RawCall) -> dict[str, Any]:
-    if len(given) >= 2 and all(map(is_number, given[:2])):
+    if len(given) >= 2 and all(map(lexing.is_number, given[:2])):
         point, rest = list(given[:2]), given[2:]
     else:
         point, rest = given[0], given[1:]
     if known == "drag" and name not in ("drag_to", "dragto"):
-        if len(rest) == 2 and all(map(is_number, rest)):
+        if len(rest) == 2 and all(map(lexing.is_number, rest)):
             rest = (list(rest),)
         if len(rest) != 1:
             raise ParseFailure("a drag takes two points", call.at)
         return {"start_point": point, "end_point": rest[0]}
     if known == "drag":
         return {"end_point": point}  # then the time that it takes
-    if known == "click" and call.tool == PYAUTOGUI and len(rest) in (1, 2) and is_number(rest[0]):
+    if known == "click" and call.tool == PYAUTOGUI and len(rest) in (1, 2) and lexing.is_number(rest[0]):
         return {"point": point, "clicks": rest[0]}  # then pyautogui's interval
     if rest:
         raise ParseFailure(f"{call.name[:40]} takes a point, and more is given", call.at)
@@ -345,7 +333,7 @@ def _placed(known: str, name: str, given: tuple[Any, ...], call: RawCall) -> dic
 def _scrolled(given: tuple[Any, ...], call: RawCall) -> dict[str, Any]:
     values: dict[str, Any] = {}
     code = call.tool == PYAUTOGUI
-    numbers = [one for one in given if is_number(one)]
+    numbers = [one for one in given if lexing.is_number(one)]
     words = [one for one in given if isinstance(one, str) and one.strip().lower() in DIRECTIONS]
     points = [one for one in given if one not in numbers and one not in words]
     if len(numbers) in (2, 3) and not points and (code or words):
@@ -387,7 +375,7 @@ def _hscroll(values: dict[str, Any], call: RawCall) -> str:
 
 
 def _by_sign(values: dict[str, Any], directions: str, at: int) -> str:
-    amount = to_number(values.pop("amount", None))
+    amount = lexing.to_number(values.pop("amount", None))
     if not amount:
         raise ParseFailure(f"not an amount of scrolling: {describe_value(amount)[:20]}", at)
     return directions.split()[amount > 0]
@@ -453,7 +441,7 @@ def _finish_click(name: str, values: dict[str, Any], call: RawCall) -> str:
     if "button" not in values and "clicks" not in values:
         return name
     button = describe_value(values.pop("button", "left")).strip().lower()
-    clicks = to_number(values.pop("clicks", 1))
+    clicks = lexing.to_number(values.pop("clicks", 1))
     if button in LEFT_BUTTONS and clicks == 1:
         return name
     if name == "click" and button in LEFT_BUTTONS and clicks == 2:
@@ -497,7 +485,7 @@ def _finish_scroll(name: str, values: dict[str, Any], call: RawCall) -> str:
     """How far is the environment's; the sign of an amount says where to, if nothing else does. Qwen, Fara and
     pyautogui: positive is up. OpenAI's scroll_y and scroll_x: positive is down and right."""
     if "scroll_y" in values or "scroll_x" in values:
-        down, right = to_number(values.pop("scroll_y", 0)), to_number(values.pop("scroll_x", 0))
+        down, right = lexing.to_number(values.pop("scroll_y", 0)), lexing.to_number(values.pop("scroll_x", 0))
         if down is None or right is None or (not down and not right):
             raise ParseFailure("not an amount of scrolling", call.at)
         if down and right:
@@ -513,7 +501,7 @@ def _finish_scroll(name: str, values: dict[str, Any], call: RawCall) -> str:
         if "amount" in values:
             values["direction"] = _by_sign(values, "down up", call.at)
     elif "amount" in values:
-        amount, direction = to_number(values.pop("amount")), describe_value(values["direction"]).strip().lower()
+        amount, direction = lexing.to_number(values.pop("amount")), describe_value(values["direction"]).strip().lower()
         if amount is not None and amount < 0 and direction not in ("down", "left"):
             raise ambiguous_text(f"a scroll {direction[:20]} by {amount:g}", call.at)
     return name
@@ -525,7 +513,7 @@ def _finish_key(name: str, values: dict[str, Any], call: RawCall) -> str:
         values["key"] = values.pop("content")
     if name == "press" and call.tool == PYAUTOGUI and fold_name(call.name) == "press":
         name = "hotkey"
-    if "clicks" in values and to_number(values.pop("clicks")) != 1:
+    if "clicks" in values and lexing.to_number(values.pop("clicks")) != 1:
         raise unsupported_action(f"{name} more than once", call.at)
     several = isinstance(values.get("key"), list) and len(values["key"]) > 1
     if name == "hotkey" and fold_name(call.name) == "press" and several:
@@ -539,9 +527,9 @@ def _finish_type(name: str, values: dict[str, Any], call: RawCall) -> str:
         if any(len(one) != 1 for one in content):
             raise unsupported_action("to press keys one after the other", call.at)
         values["content"] = "".join(content)
-    if to_flag(values.pop("clear", False)):
+    if lexing.to_flag(values.pop("clear", False)):
         raise unsupported_action("to clear a field and type in one action", call.at)
-    if to_flag(values.pop("submit", False)) and "content" in values:
+    if lexing.to_flag(values.pop("submit", False)) and "content" in values:
         values["content"] = to_text(values["content"], call.at).rstrip("\n") + "\n"
     return name
 

@@ -6,15 +6,8 @@ import re
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
-from flywheel.agent.actions import (
-    ACTION_NAMES,
-    STANDALONE_ACTIONS,
-    Action,
-    Drag,
-    ParsedResponse,
-    ParseError,
-    replace_surrogates,
-)
+from flywheel.agent import actions as act
+from flywheel.agent.actions import Action, ParsedResponse, ParseError, replace_surrogates
 from flywheel.agent.grammar import Grammar, as_grammar
 from flywheel.agent.parsing import call_form, tool_form
 from flywheel.agent.parsing.lexing import ONLY_THOUGHT, ParseFailure, RawCall, ambiguous_text
@@ -293,7 +286,7 @@ def _parse_action(text: str, mark: ActionMark, grammar: Grammar) -> tuple[Action
     """The action, and where it ends. Raises ParseFailure."""
     raw, end = _parse_raw_call(text, mark, grammar)
     action = build_normalised_action(raw, grammar.space)
-    name = ACTION_NAMES[type(action)]
+    name = act.ACTION_NAMES[type(action)]
     for further in raw.behind:
         _check_alone(name, further)
     if end < len(text):
@@ -340,8 +333,8 @@ def _check_alone(first: str, further: RawCall) -> None:
         name = normalise_call(further)[0]
     except ParseFailure:
         return
-    if name != first and not STANDALONE_ACTIONS.isdisjoint((name, first)):
-        raise ParseFailure(f"{name if name in STANDALONE_ACTIONS else first} stands alone in a step", further.at)
+    if name != first and not act.STANDALONE_ACTIONS.isdisjoint((name, first)):
+        raise ParseFailure(f"{name if name in act.STANDALONE_ACTIONS else first} stands alone in a step", further.at)
 
 
 def _extent(text: str, at: int, before: int, grammar: Grammar) -> tuple[int, int] | None:
@@ -392,8 +385,11 @@ def serialise_action(action: Action, grammar: Grammar | int) -> str:
 def action_fields(action: Action, grammar: Grammar) -> dict[str, Any]:
     """Build the fields of a `Step` that say what was done: action (its text), action_type, x, y, x2, y2 where it has
     points. action: its points are fractions of the screen. grammar: in which the text is written."""
-    fields: dict[str, Any] = {"action": serialise_action(action, grammar), "action_type": ACTION_NAMES[type(action)]}
-    if isinstance(action, Drag):
+    fields: dict[str, Any] = {
+        "action": serialise_action(action, grammar),
+        "action_type": act.ACTION_NAMES[type(action)],
+    }
+    if isinstance(action, act.Drag):
         start, end = action.start_point, action.end_point
         return fields | {"x": start.x, "y": start.y, "x2": end.x, "y2": end.y}
     point = getattr(action, "point", None)
