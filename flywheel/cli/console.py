@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 from types import TracebackType
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -68,6 +70,14 @@ def _format_clock(seconds: float) -> str:
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
 
 
+def plain_table(*names: str, left: Sequence[int] = (), **options: Any) -> Table:
+    """Make a table for a terminal of 80 columns: no frame, one space between columns. left: which are of words."""
+    table = Table(header_style="bold", box=None, padding=(0, 1, 0, 0), pad_edge=False, **options)
+    for place, name in enumerate(names):
+        table.add_column(name, justify="left" if place in left else "right", no_wrap=True)
+    return table
+
+
 # The last screen of a run: a row an iteration.
 
 _ITERATIONS_SHOWN = 10
@@ -82,12 +92,8 @@ def build_summary_table(ws: Workspace, *, everything: bool = False) -> Table:
     with database.connect_catalog(ws) as connection:
         rows = figures.query_report_iterations(connection)[0 if everything else -_ITERATIONS_SHOWN :]
     domains = figures.list_evaluated_domains(rows)
-    # It must be read in a terminal of 80 columns: short names, no frame, one space between columns.
-    table = Table(
-        title="The flywheel", title_justify="left", header_style="bold", box=None, padding=(0, 1, 0, 0), pad_edge=False
-    )
-    for name in ("iter", "tasks", "roll", "rec", "P(V=1)", "SFT", "CT", "quar", *domains, "prom", "min"):
-        table.add_column(name, justify="right", no_wrap=True)
+    names = ("iter", "tasks", "roll", "rec", "P(V=1)", "SFT", "CT", "quar", *domains, "prom", "min")
+    table = plain_table(*names, title="The flywheel", title_justify="left")
     for row in rows:
         table.add_row(
             iteration_label(row["iteration"]),

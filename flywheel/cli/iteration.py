@@ -15,6 +15,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from flywheel.cli.console import plain_table
 from flywheel.cli.options import JSON_OPTION, WORKSPACE_OPTION
 from flywheel.config.workspace import Workspace, iteration_label
 from flywheel.utils.errors import BadInput, did_you_mean, first_line
@@ -94,7 +95,7 @@ def _select_iterations(ws: Workspace, iteration: int | None, stage: str, everyth
 
 
 def _show_iterations(console: Console, rows: Sequence[Row]) -> None:
-    table = _plain_table("iter", "state", "stages", "began (UTC)", "took", "tries", "failed", "longest", left=(1, 3, 7))
+    table = plain_table("iter", "state", "stages", "began (UTC)", "took", "tries", "failed", "longest", left=(1, 3, 7))
     for row in rows:
         longest = f"{row['longest']} {_format_duration(row['longest_seconds'])}" if row["longest"] else "-"
         table.add_row(
@@ -121,7 +122,7 @@ def _show_iterations(console: Console, rows: Sequence[Row]) -> None:
 
 def _show_stages(console: Console, rows: Sequence[Row]) -> None:
     names = ("iter", "stage", "state", "began (UTC)", "took", "usual", "ratio", "tries", "shards", "retries")
-    table = _plain_table(*names, left=(1, 2, 3))
+    table = plain_table(*names, left=(1, 2, 3))
     for row in rows:
         table.add_row(
             iteration_label(row["iteration"]),
@@ -168,7 +169,7 @@ def _show_stage(console: Console, found: dict[str, list[Row]]) -> None:
         many = row["iterations_before"]
         of = "the iteration before" if many == 1 else f"the median of the {many} iterations before"
         console.print(f"{_format_number(row['ratio'], '.2f')} times {of}", highlight=False)
-    runs = _plain_table("try", "run", "state", "began (UTC)", "took", "attempts", left=(1, 2, 3))
+    runs = plain_table("try", "run", "state", "began (UTC)", "took", "attempts", left=(1, 2, 3))
     for one in found["tries"]:
         own = [task for task in found["tasks"] if task["try"] == one["try"]]
         runs.add_row(
@@ -195,20 +196,12 @@ def _show_stage(console: Console, found: dict[str, list[Row]]) -> None:
 
 
 def _artifact_table(rows: Sequence[Row]) -> Table:
-    table = _plain_table("path", "rows", "bytes", "sha256", left=(0, 3))
+    table = plain_table("path", "rows", "bytes", "sha256", left=(0, 3))
     for row in rows:
         first, *others = row["sha256"] or ["-"]
         more = f" +{len(others)}" if others else ""
         table.add_row(Text(row["path"]), _format_number(row["rows"]), _format_number(row["bytes"]), first[:8] + more)
     table.columns[0].no_wrap, table.columns[0].overflow = False, "fold"
-    return table
-
-
-def _plain_table(*names: str, left: Sequence[int]) -> Table:
-    """It must be read in a terminal of 80 columns: no frame, one space between columns. left: which are of words."""
-    table = Table(header_style="bold", box=None, padding=(0, 1, 0, 0), pad_edge=False)
-    for place, name in enumerate(names):
-        table.add_column(name, justify="left" if place in left else "right", no_wrap=True)
     return table
 
 

@@ -122,35 +122,26 @@ def format_report_summary(rows: list[Row]) -> list[tuple[str, bool]]:
 def list_headline_figures(rows: list[Row]) -> list[Row]:
     """List the few figures on top: first and last value of what should rise."""
     result = []
+
+    def add(what: str, before: str, value: str, note: str) -> None:
+        result.append({"what": what, "before": before, "value": value, "note": note})
+
     known = [row for row in rows if row["p_v1"] is not None]
     if known:
-        first, last = known[0], known[-1]
-        result.append(
-            {
-                "what": "P(V = 1) on new tasks",
-                "before": _format_percent(first["p_v1"]) if len(known) > 1 else "",
-                "value": _format_percent(last["p_v1"]),
-                "note": f"95%: {_format_percent(last['p_v1_low'])} to {_format_percent(last['p_v1_high'])}",
-            }
-        )
+        last = known[-1]
+        before = _format_percent(known[0]["p_v1"]) if len(known) > 1 else ""
+        interval = f"95%: {_format_percent(last['p_v1_low'])} to {_format_percent(last['p_v1_high'])}"
+        add("P(V = 1) on new tasks", before, _format_percent(last["p_v1"]), interval)
     for domain in figures.list_evaluated_domains(rows):
         found = [row["held_out_success"].get(domain) for row in rows]
         known = [row for row in found if row and row["after"] is not None]
         if known:
-            last = known[-1]
-            result.append(
-                {
-                    "what": f"Held-out success, {domain}",
-                    "before": _format_percent(known[0]["before"]),
-                    "value": _format_percent(last["after"]),
-                    "note": f"95%: {_format_percent(last['after_low'])} to {_format_percent(last['after_high'])}",
-                }
-            )
+            last, before = known[-1], _format_percent(known[0]["before"])
+            interval = f"95%: {_format_percent(last['after_low'])} to {_format_percent(last['after_high'])}"
+            add(f"Held-out success, {domain}", before, _format_percent(last["after"]), interval)
     spent = sum(row["minutes"] or 0 for row in rows)
     if spent:
-        result.append(
-            {"what": "Time", "before": "", "value": f"{spent:.1f} min", "note": f"{spent / len(rows):.1f} an iteration"}
-        )
+        add("Time", "", f"{spent:.1f} min", f"{spent / len(rows):.1f} an iteration")
     return result
 
 
