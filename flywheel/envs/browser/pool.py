@@ -384,7 +384,7 @@ class BrowserPool:
 
     A crash costs the sessions that were on it, at once and by a named error; the next lease gets a fresh page.
 
-    events: of the pool (`events.py`). root: the folder that sandbox.record_folder counts from; None: the current one.
+    events: of the pool (`fleet.py`). root: the folder that sandbox.record_folder counts from; None: the current one.
     touch: its pages are phones. launch, make_env and clock are there for tests of failures: they start a browser, make
     a tab's environment, and give the time in seconds. Raises BadInput where no Chromium is installed.
     """

@@ -169,8 +169,8 @@ _BASE_FLAGS = (
     "--disable-partial-raster",  # else edges depend by a shade on what was drawn there before
     "--lang=en-US",
 )
-# Each browser context has a proxy of its own (`proxy.py`). Requests of the browser outside of any context go to a proxy
-# that does not exist. No name but the proxies' is looked up; UDP, which bypasses proxies, is off.
+# Each browser context has a proxy of its own (`context.py`). Requests of the browser outside of any context go to a
+# proxy that does not exist. No name but the proxies' is looked up; UDP, which bypasses proxies, is off.
 _NETWORK_FLAGS = (
     "--proxy-server=http://nowhere.invalid:9",
     "--proxy-bypass-list=<-loopback>",

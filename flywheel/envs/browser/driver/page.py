@@ -39,7 +39,7 @@ def _join_scripts(folder: str, parts: str) -> str:
     return "".join(['(() => {\n"use strict";\n', *texts, "})();\n"])
 
 
-# `CONFIG` in the first two is replaced for each page and worker (`page.py`).
+# `CONFIG` in the first two is replaced for each page and worker.
 DOCUMENT_SCRIPT = _join_scripts("document", _DOCUMENT_PARTS) + _read_script("refusals.js")
 WORKER_SCRIPT = _read_script("worker_clock.js")
 PICKERS_SCRIPT = _join_scripts("pickers", _PICKER_PARTS)

@@ -31,7 +31,7 @@ from flywheel.envs.browser.page_source import LoginSteps
 from flywheel.utils.errors import EnvError, EnvTimeout
 
 _SCREENCAST_FORMAT = {"format": "jpeg", "quality": 80}
-_MAX_CORNER_WIDTH = 8  # pixels: what is no wider is a picture that was asked for to have the page drawn (`frames.py`)
+_MAX_CORNER_WIDTH = 8  # pixels: what is no wider is a picture that was asked for to have the page drawn (`cdp.py`)
 
 
 class Screencast:

@@ -1,4 +1,4 @@
-// Dialogs: the browser asks, and page time stands still (`dialogs.py`).
+// Dialogs: the browser asks, and page time stands still (`browser_ui.py`).
 const DIALOGS = 10; // of one look; what asks further is not heard
 
 // A dialog that the task's own script raises, by reading or resetting the page, is nobody's to answer. A page that

@@ -2,7 +2,7 @@
 // one run to the next.
 
 // `import()` is syntax, and a style sheet asks for pictures and fonts by itself. So each document comes with a policy
-// that allows nothing and forbids nothing (`loads.py`): the browser reports every request as it begins. It has ended
+// that allows nothing and forbids nothing (`page.py`): the browser reports every request as it begins. It has ended
 // when the browser has its timing. An address is waited for once.
 const known = new Set(), awaitedHere = plain(null);
 const knows = uncurried(Set.prototype.has), learn = uncurried(Set.prototype.add);
