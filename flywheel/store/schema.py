@@ -8,7 +8,7 @@ Each file carries `schema_version` and `table` in its metadata.
 from __future__ import annotations
 
 import dataclasses
-import types
+import re
 from collections.abc import Mapping
 from datetime import datetime
 from functools import cache
@@ -21,237 +21,119 @@ from flywheel.store.trajectory import Step, Trajectory
 SCHEMA_VERSION = 1
 T = TypeVar("T")
 
-_TIME = pa.timestamp("us", tz="UTC")
-_TEXT = pa.string()
+# Types of columns, by their names in SQL.
+SQL_TYPES: dict[str, pa.DataType] = {
+    "VARCHAR": pa.string(),
+    "BLOB": pa.binary(),
+    "BOOLEAN": pa.bool_(),
+    "INTEGER": pa.int32(),
+    "BIGINT": pa.int64(),
+    "UBIGINT": pa.uint64(),
+    "FLOAT": pa.float32(),
+    "DOUBLE": pa.float64(),
+    "TIMESTAMPTZ": pa.timestamp("us", tz="UTC"),
+}
+SQL_TYPES |= {f"{name}[]": pa.list_(SQL_TYPES[name]) for name in ("INTEGER", "UBIGINT", "FLOAT")}
+_WORD = {"word": "VARCHAR", "start_s": "DOUBLE", "end_s": "DOUBLE", "confidence": "FLOAT"}
+_WORDS = f"STRUCT({', '.join(f'{name} {kind}' for name, kind in _WORD.items())})[]"
+SQL_TYPES[_WORDS] = pa.list_(pa.struct([(name, SQL_TYPES[kind]) for name, kind in _WORD.items()]))
+# Of a record's fields.
+_FIELD_TYPES: dict[Any, pa.DataType] = {
+    str: SQL_TYPES["VARCHAR"],
+    int: SQL_TYPES["INTEGER"],
+    float: SQL_TYPES["DOUBLE"],
+    bool: SQL_TYPES["BOOLEAN"],
+    datetime: SQL_TYPES["TIMESTAMPTZ"],
+    tuple[int, ...]: SQL_TYPES["INTEGER[]"],
+    tuple[float, ...]: SQL_TYPES["FLOAT[]"],
+}
+_NOT_NULL = {"trajectory_id", "task_id", "sample_id", "sha256", "domain", "destination", "name"}
+_NOT_NULL |= {"step", "utterance", "event"}  # numbers within a trajectory
 
 
-def _schema(table: str, **columns: pa.DataType) -> pa.Schema:
-    """Columns are nullable unless named in `_REQUIRED`."""
-    fields = [pa.field(name, kind, nullable=name not in _REQUIRED) for name, kind in columns.items()]
+def _schema(table: str, columns: str | type) -> pa.Schema:
+    """columns: as SQL declares them, or a record. They are nullable unless named in `_NOT_NULL`."""
+    if isinstance(columns, type):
+        kinds = record_columns(columns)
+    else:
+        declared = (column.split(" ", 1) for column in re.split(r",\s+(?![^(]*\))", columns))
+        kinds = {name: SQL_TYPES[kind] for name, kind in declared}
+    fields = [pa.field(name, kind, nullable=name not in _NOT_NULL) for name, kind in kinds.items()]
     return pa.schema(fields, metadata={"table": table, "schema_version": str(SCHEMA_VERSION)})
-
-
-_REQUIRED = {
-    "trajectory_id",
-    "task_id",
-    "step",
-    "sha256",
-    "destination",
-    "domain",
-    "name",
-    "sample_id",
-    "event",
-    "utterance",
-}
-
-_KINDS: dict[Any, pa.DataType] = {
-    str: _TEXT,
-    int: pa.int32(),
-    float: pa.float64(),
-    bool: pa.bool_(),
-    datetime: _TIME,
-    tuple[int, ...]: pa.list_(pa.int32()),
-    tuple[float, ...]: pa.list_(pa.float32()),
-}
 
 
 def record_columns(record: type) -> dict[str, pa.DataType]:
     """List the columns that a record's fields declare."""
     hints = get_type_hints(record)
-    return {field.name: _KINDS[_without_none(hints[field.name])] for field in _stored(record)}
+    stored = [field.name for field in dataclasses.fields(record) if field.metadata.get("column", True)]
+    return {name: _FIELD_TYPES.get(hints[name]) or _FIELD_TYPES[get_args(hints[name])[0]] for name in stored}
 
 
-def _stored(record: type) -> list[dataclasses.Field]:
-    return [field for field in dataclasses.fields(record) if field.metadata.get("column", True)]
-
-
-def _without_none(hint: Any) -> Any:
-    return (
-        next(kind for kind in get_args(hint) if kind is not type(None)) if isinstance(hint, types.UnionType) else hint
-    )
-
-
-_WORD = pa.struct([("word", _TEXT), ("start_s", pa.float64()), ("end_s", pa.float64()), ("confidence", pa.float32())])
-
-TABLES: dict[str, pa.Schema] = {
+_TRAINING_STORE = """trajectory_id VARCHAR, task_id VARCHAR, domain VARCHAR, source VARCHAR, score DOUBLE,
+    steps INTEGER, policy_version VARCHAR, weight DOUBLE"""
+COLUMNS: dict[str, str | type] = {
     # What was asked. `params` is the template's JSON; `checksum` names the world's sources. `environment`: the kind
     # that it is played in.
-    "tasks": _schema(
-        "tasks",
-        task_id=_TEXT,
-        domain=_TEXT,
-        world=_TEXT,
-        template=_TEXT,
-        level=pa.int32(),
-        seed=pa.int64(),
-        instruction=_TEXT,
-        params=_TEXT,
-        max_steps=pa.int32(),
-        split=_TEXT,
-        verifier=_TEXT,
-        threshold=pa.float64(),
-        checksum=_TEXT,
-        environment=_TEXT,
-    ),
+    "tasks": """task_id VARCHAR, domain VARCHAR, world VARCHAR, template VARCHAR, level INTEGER, seed BIGINT,
+        instruction VARCHAR, params VARCHAR, max_steps INTEGER, split VARCHAR, verifier VARCHAR, threshold DOUBLE,
+        checksum VARCHAR, environment VARCHAR""",
     # One row an episode, and one a step of it: what their columns mean stands in `trajectory.py`.
-    "trajectories": _schema("trajectories", **record_columns(Trajectory)),
-    "steps": _schema("steps", **record_columns(Step)),
+    "trajectories": Trajectory,
+    "steps": Step,
     # One row an utterance of a think-aloud recording. Times are on the screen's clock, in seconds from its start.
     # `confidence`: the recognizer's, 0 to 1, the mean over the words. `low_confidence`: it is below the least that is
     # trusted, so the step has no thought from this utterance.
-    "utterances": _schema(
-        "utterances",
-        trajectory_id=_TEXT,
-        utterance=pa.int32(),
-        start_s=pa.float64(),
-        end_s=pa.float64(),
-        asr_text=_TEXT,
-        text=_TEXT,
-        words=pa.list_(_WORD),
-        step=pa.int32(),
-        alignment_score=pa.float64(),
-        recognizer=_TEXT,
-        refined_by=_TEXT,
-        confidence=pa.float64(),
-        low_confidence=pa.bool_(),
-    ),
+    "utterances": f"""trajectory_id VARCHAR, utterance INTEGER, start_s DOUBLE, end_s DOUBLE, asr_text VARCHAR,
+        text VARCHAR, words {_WORDS}, step INTEGER, alignment_score DOUBLE, recognizer VARCHAR, refined_by VARCHAR,
+        confidence DOUBLE, low_confidence BOOLEAN""",
     # One row a captured input event of a recording.
-    "events": _schema(
-        "events",
-        trajectory_id=_TEXT,
-        event=pa.int32(),
-        time_s=pa.float64(),
-        kind=_TEXT,
-        x=pa.float64(),
-        y=pa.float64(),
-        key=_TEXT,
-        text=_TEXT,
-        step=pa.int32(),
-    ),
+    "events": """trajectory_id VARCHAR, event INTEGER, time_s DOUBLE, kind VARCHAR, x DOUBLE, y DOUBLE, key VARCHAR,
+        text VARCHAR, step INTEGER""",
     # One row a trajectory and scorer (`envs.verdict`). `score`: null where the scorer gave none; `detail` says why.
     # `version`: of the scorer.
-    "scores": _schema(
-        "scores",
-        trajectory_id=_TEXT,
-        scorer=_TEXT,
-        score=pa.float64(),
-        threshold=pa.float64(),
-        success=pa.bool_(),
-        detail=_TEXT,
-        version=_TEXT,
-    ),
-    "routes": _schema(
-        "routes", trajectory_id=_TEXT, destination=_TEXT, reason=_TEXT, score=pa.float64(), success=pa.bool_()
-    ),
-    "reviews": _schema("reviews", subject=_TEXT, kind=_TEXT, reviewer=_TEXT, decision=_TEXT, comment=_TEXT, at=_TIME),
+    "scores": """trajectory_id VARCHAR, scorer VARCHAR, score DOUBLE, threshold DOUBLE, success BOOLEAN, detail VARCHAR,
+        version VARCHAR""",
+    "routes": "trajectory_id VARCHAR, destination VARCHAR, reason VARCHAR, score DOUBLE, success BOOLEAN",
+    "reviews": """subject VARCHAR, kind VARCHAR, reviewer VARCHAR, decision VARCHAR, comment VARCHAR,
+        at TIMESTAMPTZ""",
     # Screens, once each. `bytes` is the encoded file.
-    "images": _schema("images", sha256=_TEXT, width=pa.int32(), height=pa.int32(), format=_TEXT, bytes=pa.binary()),
+    "images": "sha256 VARCHAR, width INTEGER, height INTEGER, format VARCHAR, bytes BLOB",
     # parent -> child, by name: trajectory, checkpoint, task, run, dataset.
-    "lineage": _schema("lineage", child=_TEXT, child_kind=_TEXT, parent=_TEXT, parent_kind=_TEXT, relation=_TEXT),
+    "lineage": "child VARCHAR, child_kind VARCHAR, parent VARCHAR, parent_kind VARCHAR, relation VARCHAR",
     # Flow and task runs, exported from Prefect at the end of each iteration (its server forgets). `stage` is the one
     # that wrote the rows, as in every table: which one a run belongs to says the view `run_history`. `message`: of its
     # last state, for a run that failed the reason.
-    "runs": _schema(
-        "runs",
-        run_id=_TEXT,
-        parent_id=_TEXT,
-        kind=_TEXT,
-        name=_TEXT,
-        state=_TEXT,
-        attempts=pa.int32(),
-        started_at=_TIME,
-        ended_at=_TIME,
-        seconds=pa.float64(),
-        parameters=_TEXT,
-        message=_TEXT,
-    ),
+    "runs": """run_id VARCHAR, parent_id VARCHAR, kind VARCHAR, name VARCHAR, state VARCHAR, attempts INTEGER,
+        started_at TIMESTAMPTZ, ended_at TIMESTAMPTZ, seconds DOUBLE, parameters VARCHAR, message VARCHAR""",
     # A measured figure. `step` counts along a curve (0 for a single figure); `low`, `high`: its 95% interval,
     # `n`: how many cases it rests on; null where they have no meaning.
-    "metrics": _schema(
-        "metrics",
-        domain=_TEXT,
-        name=_TEXT,
-        step=pa.int32(),
-        value=pa.float64(),
-        low=pa.float64(),
-        high=pa.float64(),
-        n=pa.int64(),
-    ),
+    "metrics": "domain VARCHAR, name VARCHAR, step INTEGER, value DOUBLE, low DOUBLE, high DOUBLE, n BIGINT",
     # What RL's curriculum knew of each task at the end. `successes` of `episodes`: newer ones count more.
     # `sampling_prob`: share of the draws, `relative_prob`: relative to an even share; `reason`: why that is less than 1
     # (empty where it is not).
-    "curriculum": _schema(
-        "curriculum",
-        task_id=_TEXT,
-        domain=_TEXT,
-        world=_TEXT,
-        template=_TEXT,
-        level=pa.int32(),
-        groups=pa.int32(),
-        successes=pa.float64(),
-        episodes=pa.float64(),
-        sampling_prob=pa.float64(),
-        relative_prob=pa.float64(),
-        reason=_TEXT,
-    ),
+    "curriculum": """task_id VARCHAR, domain VARCHAR, world VARCHAR, template VARCHAR, level INTEGER, groups INTEGER,
+        successes DOUBLE, episodes DOUBLE, sampling_prob DOUBLE, relative_prob DOUBLE, reason VARCHAR""",
     # Training stores, one row a trajectory; the samples are built from its steps. `weight`: of each of them in the mix,
     # less than 1 where the trajectory has near-duplicates.
-    "sft": _schema(
-        "sft",
-        trajectory_id=_TEXT,
-        task_id=_TEXT,
-        domain=_TEXT,
-        source=_TEXT,
-        score=pa.float64(),
-        steps=pa.int32(),
-        policy_version=_TEXT,
-        weight=pa.float64(),
-    ),
-    "ct": _schema(
-        "ct",
-        trajectory_id=_TEXT,
-        task_id=_TEXT,
-        domain=_TEXT,
-        source=_TEXT,
-        score=pa.float64(),
-        steps=pa.int32(),
-        policy_version=_TEXT,
-        weight=pa.float64(),
-    ),
+    "sft": _TRAINING_STORE,
+    "ct": _TRAINING_STORE,
     # Near-duplicates among what joined a store (`store/dedup/near_duplicates.py`): the nearest one, the share of steps
     # that agree with it, why it counts as near, and what the trajectory weighs in training, beside 1.
-    "duplicates": _schema(
-        "duplicates",
-        trajectory_id=_TEXT,
-        duplicate_of=_TEXT,
-        similarity=pa.float64(),
-        reason=_TEXT,
-        weight=pa.float64(),
-    ),
+    "duplicates": "trajectory_id VARCHAR, duplicate_of VARCHAR, similarity DOUBLE, reason VARCHAR, weight DOUBLE",
     # What later iterations compare theirs with: the steps as numbers (`store/dedup/episode_similarity.py`), what was
     # asked, and the sha256 of the first and the last screen; difference hashes of screens that were looked at. `store`:
     # the store that the trajectory joined when its steps became numbers; which one it is in since, the stores say.
-    "trajectory_hashes": _schema(
-        "trajectory_hashes",
-        trajectory_id=_TEXT,
-        content=_TEXT,
-        arguments=_TEXT,
-        store=_TEXT,
-        step_codes=pa.list_(pa.uint64()),
-        first_image_sha256=_TEXT,
-        last_image_sha256=_TEXT,
-    ),
-    "screen_hashes": _schema("screen_hashes", sha256=_TEXT, dhash=pa.uint64()),
+    "trajectory_hashes": """trajectory_id VARCHAR, content VARCHAR, arguments VARCHAR, store VARCHAR,
+        step_codes UBIGINT[], first_image_sha256 VARCHAR, last_image_sha256 VARCHAR""",
+    "screen_hashes": "sha256 VARCHAR, dhash UBIGINT",
     # What is set aside, with the reason. `source_table`: that of the row; `record`: a trajectory's whole row as JSON,
     # to be mended and routed again.
-    "quarantine": _schema(
-        "quarantine", trajectory_id=_TEXT, reason=_TEXT, detail=_TEXT, record=_TEXT, source_table=_TEXT
-    ),
+    "quarantine": "trajectory_id VARCHAR, reason VARCHAR, detail VARCHAR, record VARCHAR, source_table VARCHAR",
     # General data for the CT and SFT mixes: a screen, a question, the answer text.
-    "grounding_examples": _schema(
-        "grounding_examples", sample_id=_TEXT, kind=_TEXT, image_sha256=_TEXT, instruction=_TEXT, response=_TEXT
-    ),
+    "grounding_examples": """sample_id VARCHAR, kind VARCHAR, image_sha256 VARCHAR, instruction VARCHAR,
+        response VARCHAR""",
 }
+TABLES: dict[str, pa.Schema] = {table: _schema(table, columns) for table, columns in COLUMNS.items()}
 
 SORT_KEYS: dict[str, tuple[str, ...]] = {
     "tasks": ("task_id",),

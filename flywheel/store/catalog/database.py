@@ -25,7 +25,7 @@ from flywheel.config.workspace import Workspace
 from flywheel.store import labels, manifest, partitions, renamed_tables
 from flywheel.store.catalog import compaction
 from flywheel.store.partitions import PartMissing
-from flywheel.store.schema import TABLES
+from flywheel.store.schema import SQL_TYPES, TABLES
 from flywheel.store.versioning import dvc_files
 from flywheel.utils.errors import BadInput, DataError, FlywheelError
 
@@ -220,35 +220,13 @@ def _find_missing_partitions(ws: Workspace, without: Set[int]) -> dict[str, Data
 @cache
 def _column_types() -> dict[str, dict[str, str]]:
     """SQL's types of all tables' columns, by table and name; and of steps in their files."""
-    own = (("iteration", pa.int32()), ("stage", pa.string()))
-    found = {table: _sql_types(pa.schema([*own, *schema])) for table, schema in TABLES.items()}
+    # DuckDB would derive them from an Arrow table, but imports pandas for it: half a second of each command.
+    names = {kind: name for name, kind in SQL_TYPES.items()}
+    found = {
+        table: {"iteration": "INTEGER", "stage": "VARCHAR"} | {field.name: names[field.type] for field in schema}
+        for table, schema in TABLES.items()
+    }
     return found | {f"steps{_IN_FILES}": found["steps"] | {"filename": "VARCHAR", "file_row_number": "BIGINT"}}
-
-
-# DuckDB would derive them from an Arrow table, but imports pandas for it: half a second of each command.
-_SQL_TYPES = {
-    "string": "VARCHAR",
-    "binary": "BLOB",
-    "bool": "BOOLEAN",
-    "int32": "INTEGER",
-    "int64": "BIGINT",
-    "uint64": "UBIGINT",
-    "float": "FLOAT",
-    "double": "DOUBLE",
-    "timestamp[us, tz=UTC]": "TIMESTAMP WITH TIME ZONE",
-}
-
-
-def _sql_types(schema: pa.Schema) -> dict[str, str]:
-    return {field.name: _sql_type(field.type) for field in schema}
-
-
-def _sql_type(kind: pa.DataType) -> str:
-    if pa.types.is_list(kind):
-        return f"{_sql_type(kind.value_type)}[]"
-    if pa.types.is_struct(kind):
-        return f"STRUCT({', '.join(f'{field.name} {_sql_type(field.type)}' for field in kind)})"
-    return _SQL_TYPES[str(kind)]
 
 
 def _sql_literal(value: str | int | None) -> str:
