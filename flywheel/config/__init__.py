@@ -7,84 +7,17 @@ and `flywheel settings` tells. Everything that takes effect has a field here: th
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from flywheel.config.params_file import (
-        dump_commented_settings,
-        dump_settings,
-        is_settings_parameter,
-        load_settings,
-        parse_settings,
-    )
-    from flywheel.config.settings import (
-        COORDINATE_SPACES,
-        MAX_NUMBER,
-        ClusterSettings,
-        CtSettings,
-        DomainName,
-        EvaluationSettings,
-        LanguageModelSettings,
-        MergeSettings,
-        OperationsSettings,
-        OptimizerSettings,
-        PolicySettings,
-        PromotionSettings,
-        RecordingSettings,
-        RlSettings,
-        RolloutSettings,
-        RoutingSettings,
-        SandboxSettings,
-        Settings,
-        SftSettings,
-        SupervisedSettings,
-        SynthesisSettings,
-        TrainingSettings,
-        VersioningSettings,
-    )
-
-__all__ = [
-    "COORDINATE_SPACES",
-    "MAX_NUMBER",
-    "ClusterSettings",
-    "CtSettings",
-    "DomainName",
-    "EvaluationSettings",
-    "LanguageModelSettings",
-    "MergeSettings",
-    "OperationsSettings",
-    "OptimizerSettings",
-    "PolicySettings",
-    "PromotionSettings",
-    "RecordingSettings",
-    "RlSettings",
-    "RolloutSettings",
-    "RoutingSettings",
-    "SandboxSettings",
-    "Settings",
-    "SftSettings",
-    "SupervisedSettings",
-    "SynthesisSettings",
-    "TrainingSettings",
-    "VersioningSettings",
-    "dump_commented_settings",
-    "dump_settings",
-    "is_settings_parameter",
-    "load_settings",
-    "parse_settings",
-]
-_OF_PARAMS_FILE = {
-    "dump_commented_settings",
-    "dump_settings",
-    "is_settings_parameter",
-    "load_settings",
-    "parse_settings",
-}
+    from flywheel.config.params_file import *  # noqa: F403
+    from flywheel.config.settings import *  # noqa: F403
+_FUNCTIONS = {"load_settings", "parse_settings", "dump_settings", "dump_commented_settings", "is_settings_parameter"}
 
 
 def __getattr__(name: str) -> Any:
     """Import a name when it is first used: who needs paths alone does not wait for pydantic."""
-    if name not in __all__:
+    if name in _FUNCTIONS:
+        from flywheel.config import params_file as module
+    elif name[0].isupper():  # a class or a constant; modules and functions begin small
+        from flywheel.config import settings as module
+    else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from flywheel.config import params_file, settings
-
-    value = getattr(params_file if name in _OF_PARAMS_FILE else settings, name)
-    globals()[name] = value
-    return value
+    return globals().setdefault(name, getattr(module, name))
