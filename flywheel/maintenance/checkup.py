@@ -25,7 +25,7 @@ from flywheel.evaluation import gate
 from flywheel.evaluation.evaluator import evaluate_policy
 from flywheel.maintenance.recovery import recover_workspace
 from flywheel.pipeline import iterations
-from flywheel.pipeline.sequential_eval import demonstrated_tasks
+from flywheel.pipeline.stages.evaluate import demonstrated_tasks
 from flywheel.policy import checkpoint, open_policy
 from flywheel.store import manifest
 from flywheel.store.versioning import dvc_files, git_tags

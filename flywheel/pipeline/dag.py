@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from flywheel.config.workspace import Workspace, iteration_label
-from flywheel.pipeline.artifacts import DOMAIN_PLACEHOLDER, Artifact, Record, expand_domains
+from flywheel.pipeline.stage import DOMAIN_PLACEHOLDER, Artifact, Record, expand_domains
 from flywheel.utils.errors import BadInput
 
 _STAGES = "flywheel.pipeline.stages"

@@ -15,24 +15,107 @@ import hashlib
 import json
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from flywheel.config import Settings
 from flywheel.config.workspace import Workspace
 from flywheel.envs import registry
-from flywheel.pipeline.artifacts import DOMAIN_PLACEHOLDER, Artifact, Checkpoint, Partition, Record, expand_domains
-from flywheel.store.partitions import PartitionManifest, write_partition
+from flywheel.envs.base import Task
+from flywheel.envs.tasks.drawing import task_from_row
+from flywheel.policy import checkpoint
+from flywheel.rollout.episode import Episode
+from flywheel.store import manifest, partitions
+from flywheel.store.images import image_rows
+from flywheel.store.partitions import PartitionManifest, table_from_rows
+from flywheel.store.schema import TABLES, empty_table, record_to_row
 from flywheel.store.versioning import iteration_params
 from flywheel.utils import processes, progress
 from flywheel.utils.errors import FlywheelError, ShardBusy
-from flywheel.utils.files import disk_full_errors, file_lock, write_json
+from flywheel.utils.files import atomic_file, disk_full_errors, file_lock, sha256_file, write_json
+
+# What passes from stage to stage: partitions of tables, checkpoints, small records. A stage declares which of these it
+# reads and writes. A name may hold `{domain}`: there is one for each domain of the iteration.
+
+DOMAIN_PLACEHOLDER = "{domain}"
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Name the rows of a table that one stage wrote in this iteration."""
+
+    table: str
+    stage: str
+
+    def path(self, ws: Workspace, iteration: int) -> Path:
+        """Return the partition's folder in `iteration`."""
+        return ws.partition(self.table, iteration, self.stage)
+
+    def fingerprint(self, ws: Workspace, iteration: int) -> Any:
+        """Return the sha256 of each of its files in `iteration`."""
+        return [part.sha256 for part in partitions.partition_manifest(ws, self.table, iteration, self.stage).parts]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Name a model of this iteration: its folder is named as the stage that made it, or as what it is."""
+
+    name: str
+
+    def path(self, ws: Workspace, iteration: int) -> Path:
+        """Return the checkpoint's folder in `iteration`."""
+        return ws.model(iteration, self.name)
+
+    def fingerprint(self, ws: Workspace, iteration: int) -> Any:
+        """Return the digest of its weights in `iteration`."""
+        return checkpoint.checkpoint_digest(self.path(ws, iteration))
+
+
+@dataclass(frozen=True)
+class Record:
+    """Name a small JSON file of an iteration, which git keeps. previous: that of the iteration before.
+
+    What a record names by hash (the files of a manifest, the model of a promotion) is read with it.
+    """
+
+    name: str
+    previous: bool = False
+
+    def path(self, ws: Workspace, iteration: int) -> Path:
+        """Return the file's path. iteration: of the record itself."""
+        return ws.iteration(iteration) / f"{self.name}.json"
+
+    def fingerprint(self, ws: Workspace, iteration: int) -> Any:
+        """Return the sha256 of the file; "" where it is not there (iterations of earlier versions have no `decisions`).
+
+        iteration: the one that reads it.
+        """
+        path = self.path(ws, iteration - 1 if self.previous else iteration)
+        return sha256_file(path) if path.exists() else ""
+
+
+Artifact = Partition | Checkpoint | Record
+
+
+def expand_domains(artifact: Artifact, domains: Iterable[str]) -> list[Artifact]:
+    """List the artifact of each domain where there is one for each, else itself."""
+    field = "stage" if isinstance(artifact, Partition) else "name"
+    if DOMAIN_PLACEHOLDER not in (name := getattr(artifact, field)):
+        return [artifact]
+    return [replace(artifact, **{field: name.replace(DOMAIN_PLACEHOLDER, domain)}) for domain in domains]
+
+
+# Stages, their shards and their results.
 
 # How long to wait for another worker that does the same shard: one that was believed dead. A dead one holds no lock.
 _BUSY_S = 600.0
+ShardResults = Mapping[str, tuple[Path, Any]]  # shard -> its folder, and what `work` returned
 
 
 @dataclass(frozen=True)
@@ -77,7 +160,42 @@ class StageContext:
     def write(self, table: str, rows: Any) -> PartitionManifest:
         """Write the partition of `table` that this stage owns. rows: mappings, or a table of the schema. Raises
         DataError, DiskFull."""
-        return write_partition(self.ws, table, self.iteration, self.stage, rows)
+        return partitions.write_partition(self.ws, table, self.iteration, self.stage, rows)
+
+    def read_rows(self, table: str, *stages: str, columns: list[str] | None = None) -> list[dict[str, Any]]:
+        """Read the rows of a table that the named stages of this iteration wrote. columns: to read; default: all."""
+        parts = (partitions.read_partition(self.ws, table, self.iteration, stage, columns) for stage in stages)
+        return [row for part in parts for row in part.to_pylist()]
+
+    def read_tasks(self, stage: str, split: str | None = None) -> dict[str, Task]:
+        """Read the tasks that `stage` wrote, by id, in the order of the table. split: train or eval alone; default:
+        both."""
+        found = map(task_from_row, self.read_rows("tasks", stage))
+        return {task.task_id: task for task in found if split in (None, task.split)}
+
+    def newest_model(self) -> dict[str, Any]:
+        """Read which model the iteration before this one promoted: `model` (folder) and `digest`."""
+        return manifest.read_promotion(self.ws, self.iteration - 1)
+
+    def newest_model_folder(self) -> Path:
+        """Return the folder of the newest promoted model; a Hugging Face name is fetched where it must be.
+
+        Raises ModelError where it is not there.
+        """
+        return checkpoint.resolve_checkpoint(self.newest_model()["model"], self.ws.root)
+
+    def gather_shards(self, results: ShardResults, table: str, *key: str) -> PartitionManifest:
+        """Write the staged rows of a table of all shards to the stage's partition, one batch in memory at a time.
+
+        results: by shard, its folder and result. key: columns; of rows with the same key the first alone is written.
+        Raises DiskFull.
+        """
+        seen: set[tuple] = set()
+        with partitions.open_partition_writer(self.ws, table, self.iteration, self.stage) as writer:
+            for folder, _ in results.values():
+                for batch in pq.ParquetFile(folder / f"{table}.parquet").iter_batches():
+                    writer.write(_drop_seen_keys(pa.Table.from_batches([batch]).cast(TABLES[table]), key, seen))
+        return partitions.partition_manifest(self.ws, table, self.iteration, self.stage)
 
     @property
     def domain(self) -> str:
@@ -124,8 +242,7 @@ class Stage:
 
     reads: what it opens. writes: names of tables (the partition that it owns; of `metrics` every stage has one),
     checkpoints and records. settings: the blocks of the settings that its result depends on; DVC's parameters. extra:
-    JSON values on which it depends besides. judges: it checks the contracts, which look at the tables of all iterations
-    and stop it where one is broken. closing: it runs once the turn is over.
+    JSON values on which it depends besides. closing: it runs once the turn is over.
 
     plan: names of the shards, in order; each can be done without the others. work: does one shard in its folder (which
     may hold the leavings of a killed try) and returns a small JSON value. finish: turns the shards' results into
@@ -142,9 +259,8 @@ class Stage:
     settings: tuple[str, ...]
     plan: Callable[[StageContext], Sequence[str]]
     work: Callable[[StageContext, str, Path], Any]
-    finish: Callable[[StageContext, dict[str, tuple[Path, Any]]], StageResult]
+    finish: Callable[[StageContext, ShardResults], StageResult]
     extra: Callable[[StageContext], Any] = lambda ctx: None
-    judges: bool = False
     closing: bool = False
     shares: Callable[[StageContext], AbstractContextManager[Any]] = lambda ctx: nullcontext()
     needs: tuple[str, ...] | None = None
@@ -178,15 +294,6 @@ def shard_folder(stage: Stage, ctx: StageContext, shard: str) -> Path:
     return ctx.ws.staging(ctx.iteration, ctx.stage) / ctx.key(stage) / shard
 
 
-def run_shard(stage: Stage, ctx: StageContext, shard: str) -> tuple[Path, Any, bool]:
-    """Do one shard, or take its result where it was finished before. Returns (folder, result, done before).
-
-    Raises ShardBusy where another process is still at it after 10 minutes, and what the stage's `work` raises.
-    """
-    with InProcessWorker(stage, ctx) as worker:
-        return worker.do_shard(shard)
-
-
 class InProcessWorker:
     """Do shards of one stage in this process, one after the other.
 
@@ -213,9 +320,10 @@ class InProcessWorker:
         self._open.close()
 
     def do_shard(self, shard: str) -> tuple[Path, Any, bool]:
-        """Do one shard as `run_shard` does.
+        """Do one shard, or take its result where it was finished before. Returns (folder, result, done before).
 
         One process is at a shard at a time, on whichever machine: the second waits, and takes what the first finished.
+        Raises ShardBusy where another process is still at it after 10 minutes, and what the stage's `work` raises.
         """
         folder = shard_folder(self._stage, self._ctx, shard)
         lock = folder.with_name(f"{shard}.lock")
@@ -251,14 +359,17 @@ def _read_result(folder: Path) -> dict[str, Any] | None:
         return None
 
 
-def publish_stage_result(stage: Stage, ctx: StageContext, results: dict[str, tuple[Path, Any]]) -> StageResult:
+def publish_stage_result(stage: Stage, ctx: StageContext, results: ShardResults) -> StageResult:
     """Finish a stage: write its partitions and its metrics, stage seconds included, in place of earlier ones.
 
     results: by shard, its folder and what `work` returned. What is staged stays (`clear_staging`), and DVC's record is
     left to `stage_records.record_stage`. Raises FlywheelError where it wrote other tables than it declares.
     """
     outcome = stage.finish(ctx, results)
-    wrote, declared = sorted(manifest.table for manifest in outcome.manifests), sorted(filter(_is_table, stage.writes))
+    wrote, declared = (
+        sorted(manifest.table for manifest in outcome.manifests),
+        sorted(one for one in stage.writes if isinstance(one, str)),
+    )
     if wrote != declared:
         raise FlywheelError(f"it wrote the tables {wrote} and declares {declared}", where=f"stage {stage.name}")
     seconds = sum(
@@ -268,10 +379,6 @@ def publish_stage_result(stage: Stage, ctx: StageContext, results: dict[str, tup
     rows.append({"domain": "all", "name": "seconds", "step": 0, "value": seconds, "n": len(results)})
     metrics = ctx.write("metrics", rows)
     return StageResult((*outcome.manifests, metrics), tuple(rows), outcome.summary, outcome.tables)
-
-
-def _is_table(written: str | Checkpoint | Record) -> bool:
-    return isinstance(written, str)
 
 
 def clear_staging(ctx: StageContext) -> None:
@@ -314,3 +421,39 @@ def single_shard_stage(
         finish=lambda ctx, results: finish(ctx, *results[ctx.stage]),
         **declared,
     )
+
+
+# The rows that shards stage: they count once the shard's result is written after them.
+
+
+def write_shard(folder: Path, table: str, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Stage rows of a table, mappings, in the shard's `folder`. Raises DataError for a row that does not fit the table,
+    DiskFull."""
+    with disk_full_errors(folder), atomic_file(folder / f"{table}.parquet") as path:
+        pq.write_table(table_from_rows(table, rows), path, compression="zstd")
+
+
+def write_episode_shard(folder: Path, episodes: Iterable[Episode]) -> None:
+    """Stage episodes in the shard's `folder` as rows of trajectories, steps and images. Raises DiskFull."""
+    episodes = list(episodes)
+    write_shard(folder, "trajectories", (record_to_row("trajectories", episode.trajectory) for episode in episodes))
+    write_shard(folder, "steps", (record_to_row("steps", step) for episode in episodes for step in episode.steps))
+    write_shard(folder, "images", image_rows({sha: png for episode in episodes for sha, png in episode.images.items()}))
+
+
+def read_shards(results: ShardResults, table: str, *key: str) -> pa.Table:
+    """Read the staged rows of a table of all shards.
+
+    results: by shard, its folder and result. key: columns; of rows with the same key the first alone is read: what
+    shards share, such as screens.
+    """
+    found = [pq.ParquetFile(folder / f"{table}.parquet").read() for folder, _ in results.values()]
+    return _drop_seen_keys(pa.concat_tables([empty_table(table), *found]), key, set())
+
+
+def _drop_seen_keys(rows: pa.Table, key: Sequence[str], seen: set[tuple]) -> pa.Table:
+    """Rows whose key was not seen before; they are from now on."""
+    if not key:
+        return rows
+    names = zip(*(rows[column].to_pylist() for column in key), strict=True)
+    return rows.filter(pa.array([name not in seen and not seen.add(name) for name in names], pa.bool_()))

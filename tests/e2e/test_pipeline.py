@@ -17,9 +17,8 @@ from flywheel.config import Settings, load_settings
 from flywheel.config.workspace import Workspace
 from flywheel.pipeline import dag
 from flywheel.pipeline import stages as package
-from flywheel.pipeline.artifacts import Checkpoint, Partition, Record, expand_domains
 from flywheel.pipeline.iterations import begin_iteration
-from flywheel.pipeline.stage import StageContext, run_stage, stage_inputs
+from flywheel.pipeline.stage import Checkpoint, Partition, Record, StageContext, expand_domains, run_stage, stage_inputs
 from flywheel.store import manifest, partitions
 from flywheel.store.versioning import stage_records
 from flywheel.utils import files
@@ -67,14 +66,12 @@ def test_an_unknown_stage_is_refused(name):
 
 
 CENSUS = """
-from flywheel.pipeline.artifacts import Partition
-from flywheel.pipeline.stage import StageResult, single_shard_stage
-from flywheel.pipeline.stage_io import read_stage_rows
+from flywheel.pipeline.stage import Partition, StageResult, single_shard_stage
 from flywheel.store.metrics import metric_row
 
 
 def _work(ctx, folder):
-    return len(read_stage_rows(ctx, "trajectories", "rollout"))
+    return len(ctx.read_rows("trajectories", "rollout"))
 
 
 def _finish(ctx, folder, count):

@@ -169,6 +169,11 @@ def test_a_look_leaves_no_listing_in_memory(done):
     assert set(MemoryFileSystem.store) <= kept
 
 
+def checkout_data(ws, *, force=False):
+    with dvc_files.open_dvc(ws) as repo:
+        return repo.checkout(force=force)
+
+
 def test_a_deleted_output_is_noticed_and_comes_back(done):
     folder = done.partition("steps", 1, "rollout")
     content = (folder / "part-00000.parquet").read_bytes()
@@ -176,7 +181,7 @@ def test_a_deleted_output_is_noticed_and_comes_back(done):
     changed = {"data/steps/iteration=001/stage=rollout": "deleted"}
     assert stage_records.changed_stages(done) == {"rollout@001": changed, "route@001": changed}
     assert not stage_records.is_stage_done(done, "rollout", 1)
-    restored = stage_records.checkout_data(done)
+    restored = checkout_data(done)
     assert [Path(path).name for path in restored["added"]] == ["stage=rollout"]
     assert (folder / "part-00000.parquet").read_bytes() == content
     assert stage_records.changed_stages(done) == {}
@@ -186,9 +191,9 @@ def test_changed_work_is_not_thrown_away_unless_forced(done):
     path = done.model(1, "sft") / "part-00000.parquet"
     write_text(path, "edited by hand")
     with pytest.raises(stage_records.VersioningError, match="DVC"):
-        stage_records.checkout_data(done)
+        checkout_data(done)
     assert path.read_text() == "edited by hand"
-    stage_records.checkout_data(done, force=True)
+    checkout_data(done, force=True)
     assert path.read_text() != "edited by hand"
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from flywheel import config
 from flywheel.evaluation import gate
-from flywheel.pipeline import sequential_eval, stage_io
-from flywheel.pipeline.stage import StageContext
+from flywheel.pipeline.stage import StageContext, write_shard
+from flywheel.pipeline.stages import evaluate
 from flywheel.store import manifest
 from flywheel.utils.files import write_text
 
@@ -36,7 +36,7 @@ def played(monkeypatch) -> list[tuple[str, int]]:
     async def play(ctx, name, model, tasks, sandbox, folder):
         seen.append((model.name, len(tasks)))
         solved = int(model.name)
-        stage_io.write_shard(folder, "scores", [])
+        write_shard(folder, "scores", [])
         return {
             "results": [
                 {"task_id": task.task_id, "domain": task.domain, "score": 0.0, "v": number < solved}
@@ -52,15 +52,15 @@ def played(monkeypatch) -> list[tuple[str, int]]:
     async def as_they_are(tasks, lease):
         return list(tasks)
 
-    monkeypatch.setattr(sequential_eval, "play_and_stage", play)
-    monkeypatch.setattr(sequential_eval, "open_environments", no_environments)
-    monkeypatch.setattr(sequential_eval.drawing, "fetch_page_instructions", as_they_are)
+    monkeypatch.setattr(evaluate, "play_and_stage", play)
+    monkeypatch.setattr(evaluate, "open_environments", no_environments)
+    monkeypatch.setattr(evaluate.drawing, "fetch_page_instructions", as_they_are)
     return seen
 
 
 async def compete(ctx, tmp_path, candidate: str, **rivals: str) -> dict:
     models = {name: tmp_path / solved for name, solved in rivals.items()}
-    return await sequential_eval.run_sequential_eval(ctx, tmp_path / candidate, models, tmp_path / "shard")
+    return await evaluate.run_sequential_eval(ctx, tmp_path / candidate, models, tmp_path / "shard")
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ async def compete(ctx, tmp_path, candidate: str, **rivals: str) -> dict:
 async def test_it_plays_until_the_gate_knows(ctx, played, tmp_path, candidate, before, looks, verdict):
     found = await compete(ctx, tmp_path, candidate, before=before)
     assert played == [(candidate, 10), (before, 10)] * looks
-    judged = sequential_eval.judge_results(found["results"], ctx.settings.promotion)
+    judged = evaluate.judge_results(found["results"], ctx.settings.promotion)
     assert (judged["before"].verdict, judged["before"].n) == (verdict, 10 * looks)
     told = gate.build_gate_metrics("before", judged["before"])
     assert gate.parse_gate_metrics([{"domain": "all", **row} for row in told], ctx.settings.promotion) == judged
@@ -79,7 +79,7 @@ async def test_it_plays_until_the_gate_knows(ctx, played, tmp_path, candidate, b
 async def test_it_must_hold_its_own_against_the_best_so_far_too(ctx, played, tmp_path):
     """Much better than the model before it, much worse than the best: one look of the three is enough."""
     found = await compete(ctx, tmp_path, "5", before="0", best="10")
-    judged = sequential_eval.judge_results(found["results"], ctx.settings.promotion)
+    judged = evaluate.judge_results(found["results"], ctx.settings.promotion)
     assert judged["best"].verdict == "fail"
     assert set(played) == {("5", 10), ("0", 10), ("10", 10)}
 

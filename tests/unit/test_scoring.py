@@ -12,8 +12,7 @@ import synthetic_rows
 from routed_rows import route
 
 from flywheel.config import Settings
-from flywheel.pipeline.artifacts import Partition
-from flywheel.pipeline.stage import StageContext, run_stage, stage_inputs
+from flywheel.pipeline.stage import Partition, StageContext, run_stage, stage_inputs
 from flywheel.pipeline.stages import rl, score
 from flywheel.rewards import scorers
 from flywheel.rewards.scorer import ScorerSet, list_scorers
@@ -115,7 +114,7 @@ def test_a_second_scorer_is_one_file_and_its_name_in_the_settings(attentive, tmp
     assert outcome.summary["without a verdict"] == 1
     assert any("trajectories without a verdict: 1, the first by attentive: RuntimeError" in line for line in lines)
     ctx = StageContext(ws, chosen, 1, "rl-sites")
-    tasks = rl.stage_io.read_stage_tasks(ctx, "synthesize")
+    tasks = ctx.read_tasks("synthesize")
     assert rl.count_past_outcomes(ctx, tasks).tasks == {"kt1": (1, 1), "kt3": (0, 1), "kt4": (1, 1)}
 
 

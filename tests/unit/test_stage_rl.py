@@ -11,8 +11,7 @@ import synthetic
 import synthetic_rows
 from lamp_env import LEFT, LampEnv, Lamps, Scripted, settings, small_model, task
 
-from flywheel.pipeline import stage_io
-from flywheel.pipeline.stage import StageContext, run_stage, shard_folder
+from flywheel.pipeline.stage import StageContext, read_shards, run_stage, shard_folder
 from flywheel.pipeline.stages import rl as stage_rl
 from flywheel.pipeline.stages.rl import EpisodeArchive
 from flywheel.rollout.episode import run_rollout
@@ -38,13 +37,13 @@ def test_rows_of_all_episodes_are_kept_and_screens_of_the_first_sample(episodes,
     again.add(episodes[0])
     again.stage(tmp_path)
     results = {"rl-games": (tmp_path, None)}
-    trajectories, steps = (stage_io.read_shards(results, name) for name in ("trajectories", "steps"))
+    trajectories, steps = (read_shards(results, name) for name in ("trajectories", "steps"))
     assert sorted(trajectories["trajectory_id"].to_pylist()) == sorted(episode.id for episode in episodes)
     assert set(trajectories["run_id"].to_pylist()) == {"run-1"}
     assert steps.num_rows == sum(len(episode.steps) for episode in episodes)
     first = [episode for episode in episodes if episode.trajectory.sample == 0]
     wanted = {row.image_sha256 for episode in first for row in episode.steps}
-    assert set(stage_io.read_shards(results, "images", "sha256")["sha256"].to_pylist()) == wanted
+    assert set(read_shards(results, "images", "sha256")["sha256"].to_pylist()) == wanted
 
 
 def test_the_stage_writes_every_table_also_what_a_killed_run_had_finished(episodes, tmp_path, project):

@@ -70,12 +70,17 @@ def test_what_is_written_and_not_declared_is_refused(ctx):
         pipeline_stage.run_stage(counting([], wrote=(partitions.PartitionManifest("reviews", ()),)), ctx)
 
 
+def run_shard(stage, ctx, shard):
+    with pipeline_stage.InProcessWorker(stage, ctx) as worker:
+        return worker.do_shard(shard)
+
+
 def test_a_result_is_there_whole_or_not_at_all(ctx):
     stage = counting([])
-    folder, result, before = pipeline_stage.run_shard(stage, ctx, "a")
+    folder, result, before = run_shard(stage, ctx, "a")
     assert (result, before) == ({"name": "a"}, False)
     assert json.loads((folder / "result.json").read_text())["result"] == result
-    assert pipeline_stage.run_shard(stage, ctx, "a") == (folder, result, True)
+    assert run_shard(stage, ctx, "a") == (folder, result, True)
     pipeline_stage.clear_staging(ctx)
     assert not folder.exists()
 
@@ -93,7 +98,7 @@ def test_what_a_shard_has_freed_goes_back_to_the_machine(ctx):
         return None
 
     before = _resident_mb()
-    pipeline_stage.run_shard(replace(counting([]), work=work), ctx, "a")
+    run_shard(replace(counting([]), work=work), ctx, "a")
     assert _resident_mb() - before < 60
 
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from flywheel.pipeline import stage_io, supervised_stage
-from flywheel.pipeline.artifacts import Checkpoint, Record
-from flywheel.pipeline.stage import TRAINING, StageContext, StageResult, single_shard_stage
+from flywheel.pipeline.stage import TRAINING, Checkpoint, Record, StageContext, StageResult, single_shard_stage
+from flywheel.pipeline.stages import sft
 from flywheel.policy.checkpoint import checkpoint_digest
 from flywheel.store import lineage, manifest
 from flywheel.utils.errors import BadInput
@@ -19,7 +18,7 @@ from flywheel.utils.files import atomic_folder
 
 def _begin(ctx: StageContext) -> Path:
     if _due(ctx) or ctx.settings.ct.sft_init == "latest":
-        return stage_io.newest_model_folder(ctx)
+        return ctx.newest_model_folder()
     last = ctx.ws.model(ctx.iteration - _since(ctx), "ct")
     if not last.is_dir():
         raise BadInput(
@@ -44,7 +43,7 @@ def _work(ctx: StageContext, folder: Path) -> dict:
         with atomic_folder(out) as copy:
             shutil.copytree(begin, copy, dirs_exist_ok=True)
         return {"begin": ctx.ws.relative(begin)}
-    return supervised_stage.train_checkpoint(ctx, "ct", begin, folder, s, weights={"rollout": s.rollout_weight})
+    return sft.train_checkpoint(ctx, "ct", begin, folder, s, weights={"rollout": s.rollout_weight})
 
 
 def _finish(ctx: StageContext, folder: Path, result: dict) -> StageResult:
@@ -54,9 +53,7 @@ def _finish(ctx: StageContext, folder: Path, result: dict) -> StageResult:
             ctx.ws.relative(out), checkpoint_digest(out), parents=[result["begin"]], run_id=ctx.run_id
         )
         return StageResult((ctx.write("lineage", rows),), (), {"not due": f"every {ctx.settings.ct.every} iterations"})
-    return supervised_stage.write_training_record(
-        ctx, result, manifest.read_manifest(ctx.ws, ctx.iteration).datasets("ct")
-    )
+    return sft.write_training_record(ctx, result, manifest.read_manifest(ctx.ws, ctx.iteration).datasets("ct"))
 
 
 STAGE = single_shard_stage(

@@ -11,31 +11,52 @@ predecessor and merged one play the held-out tasks too; of those episodes the re
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from flywheel.config import PromotionSettings
+from flywheel.config.workspace import Workspace
 from flywheel.envs.base import Task
-from flywheel.envs.router import open_environments
-from flywheel.envs.tasks.drawing import is_held_out
-from flywheel.evaluation import gate
-from flywheel.pipeline import sequential_eval, stage_io
-from flywheel.pipeline.artifacts import Checkpoint, Partition, Record
-from flywheel.pipeline.stage import BROWSERS, Stage, StageContext, StageResult
-from flywheel.policy import checkpoint
+from flywheel.envs.router import EnvProvider, open_environments
+from flywheel.envs.tasks import drawing
+from flywheel.envs.tasks.drawing import is_held_out, make_tasks, task_content, task_from_row, task_to_row
+from flywheel.evaluation import baselines, gate
+from flywheel.evaluation.evaluator import evaluate_policy
+from flywheel.pipeline.stage import (
+    BROWSERS,
+    Checkpoint,
+    Partition,
+    Record,
+    Stage,
+    StageContext,
+    StageResult,
+    write_episode_shard,
+    write_shard,
+)
+from flywheel.policy import checkpoint, open_policy
 from flywheel.policy.checkpoint import checkpoint_digest
-from flywheel.rewards.scorer import ScorerSet
-from flywheel.rollout.episode import RolloutStats
-from flywheel.store import metrics
+from flywheel.rewards.scorer_set import ScorerSet
+from flywheel.rollout.pool import RolloutStats
+from flywheel.store import manifest, metrics, partitions
 from flywheel.utils import processes
+from flywheel.utils.files import write_json
 
 _BEFORE, _CANDIDATE = "before", "after"  # the newest model until now, the merged one
 _GATE = "gate"
 _SPECIALIST = "rl-"
+# Each with the key of its rows.
+_PLAYED_TABLES = (
+    ("trajectories", "trajectory_id"),
+    ("steps",),
+    ("images", "sha256"),
+    ("scores", "trajectory_id", "scorer"),
+)
 
 
 def _plan(ctx: StageContext) -> Sequence[str]:
-    newest = stage_io.read_newest_model(ctx)["digest"]
+    newest = ctx.newest_model()["digest"]
     known = newest in _known(ctx) or newest == checkpoint_digest(_merged(ctx))
     return (
         *(() if known else (_BEFORE,)),
@@ -55,7 +76,7 @@ def _merged(ctx: StageContext) -> Path:
 
 
 def _held_out(ctx: StageContext) -> dict[str, Task]:
-    return stage_io.read_stage_tasks(ctx, "synthesize", "eval")
+    return ctx.read_tasks("synthesize", "eval")
 
 
 def _known(ctx: StageContext) -> dict[str, gate.SolvedShares]:
@@ -69,8 +90,8 @@ def _known(ctx: StageContext) -> dict[str, gate.SolvedShares]:
 
 def _rivals(ctx: StageContext) -> dict[str, dict[str, Any]]:
     """What the merged model is compared with: `before`, and `best` where that is another model."""
-    newest = stage_io.read_newest_model(ctx)
-    best = gate.get_best_model(newest)
+    newest = ctx.newest_model()
+    best = baselines.get_best_model(newest)
     return {_BEFORE: newest} | ({"best": best} if best["digest"] != newest["digest"] else {})
 
 
@@ -80,12 +101,12 @@ def _work(ctx: StageContext, shard: str, folder: Path) -> dict[str, Any]:
 
 async def _measure(ctx: StageContext, shard: str, folder: Path) -> dict[str, Any]:
     """One model on the held-out tasks that are the same in every iteration; a specialist on those of its domain."""
-    models = {_BEFORE: stage_io.newest_model_folder, _CANDIDATE: _merged}
+    models = {_BEFORE: StageContext.newest_model_folder, _CANDIDATE: _merged}
     model = models[shard](ctx) if shard in models else ctx.ws.model(ctx.iteration, shard)
     domain = shard.removeprefix(_SPECIALIST) if shard.startswith(_SPECIALIST) else ""
     tasks = [task for task in _held_out(ctx).values() if domain in ("", task.domain)]
     async with open_environments(ctx.settings, tasks, ctx.ws.root) as environments:
-        return await sequential_eval.play_and_stage(ctx, shard, model, tasks, environments, folder)
+        return await play_and_stage(ctx, shard, model, tasks, environments, folder)
 
 
 async def _compete(ctx: StageContext, folder: Path) -> dict[str, Any]:
@@ -93,18 +114,17 @@ async def _compete(ctx: StageContext, folder: Path) -> dict[str, Any]:
     if checkpoint_digest(_merged(ctx)) in {rival["digest"] for rival in against.values()}:
         return {"looks": [], "results": {}}  # the same weights play the same
     models = {name: checkpoint.resolve_checkpoint(rival["model"], ctx.ws.root) for name, rival in against.items()}
-    return await sequential_eval.run_sequential_eval(ctx, _merged(ctx), models, folder)
+    return await run_sequential_eval(ctx, _merged(ctx), models, folder)
 
 
 def _finish(ctx: StageContext, results: dict[str, tuple[Path, Any]]) -> StageResult:
     fixed = {shard: result for shard, result in results.items() if shard != _GATE}
     folder, competed = results.get(_GATE, (Path(), {"looks": [], "results": {}}))
-    looks = sequential_eval.read_looks(folder, competed["looks"])
+    looks = {name: (folder / name, _read_look(folder / name)) for name in competed["looks"]}
     played = {shard: fixed[shard] for shard in fixed if shard in (_BEFORE, _CANDIDATE)} | looks
-    keys = {"trajectories": "trajectory_id", "steps": None, "images": "sha256", "scores": ("trajectory_id", "scorer")}
-    manifests = [stage_io.gather_shards(ctx, played, table, key) for table, key in keys.items()]
-    manifests.append(stage_io.gather_shards(ctx, looks, "tasks", "task_id"))
-    around = {name: sum(result["around"][name] for _, result in played.values()) for name in vars(RolloutStats())}
+    manifests = [ctx.gather_shards(played, *table) for table in _PLAYED_TABLES]
+    manifests.append(ctx.gather_shards(looks, "tasks", "task_id"))
+    around = {name: sum(result["around"][name] for _, result in played.values()) for name in RolloutStats().as_dict()}
     finished = sum(len(result["results"]) for _, result in played.values())
     figures = [metrics.metric_row(name, value, n=finished) for name, value in around.items()]
     after = [gate.EvalResult(**row) for row in fixed[_CANDIDATE][1]["results"]]
@@ -122,12 +142,12 @@ def _finish(ctx: StageContext, results: dict[str, tuple[Path, Any]]) -> StageRes
                 figures.append(
                     metrics.fraction_metric_row(f"success_{stage}", sum(row.v for row in own), len(own), domain=domain)
                 )
-    for name, judged in sequential_eval.judge_results(competed["results"], ctx.settings.promotion).items():
+    for name, judged in judge_results(competed["results"], ctx.settings.promotion).items():
         figures += gate.build_gate_metrics(name, judged)
         summary[f"against the {name}"] = f"{judged.difference:+.3f} on {judged.n} fresh tasks: {judged.verdict}"
-    outcomes = {stage_io.read_newest_model(ctx)["digest"]: before, checkpoint_digest(_merged(ctx)): after}
-    solved = _known(ctx) | {name: gate.solved_share_by_task(found) for name, found in outcomes.items()}
-    gate.write_outcomes(ctx.ws, ctx.iteration, gate.held_out_key(ctx.settings, list(_held_out(ctx))), solved)
+    outcomes = {ctx.newest_model()["digest"]: before, checkpoint_digest(_merged(ctx)): after}
+    solved = _known(ctx) | {name: baselines.solved_share_by_task(found) for name, found in outcomes.items()}
+    baselines.write_outcomes(ctx.ws, ctx.iteration, baselines.held_out_key(ctx.settings, list(_held_out(ctx))), solved)
     return StageResult(tuple(manifests), tuple(figures), summary)
 
 
@@ -136,7 +156,7 @@ def _predecessor(ctx: StageContext, fixed: Mapping[str, tuple[Path, Any]]) -> li
     if _BEFORE in fixed:
         return [gate.EvalResult(**row) for row in fixed[_BEFORE][1]["results"]]
     tasks, samples = _held_out(ctx), ctx.settings.evaluation.n_trials
-    newest = stage_io.read_newest_model(ctx)["digest"]
+    newest = ctx.newest_model()["digest"]
     if newest == checkpoint_digest(_merged(ctx)):
         return [gate.EvalResult(**row) for row in fixed[_CANDIDATE][1]["results"]]
     outcomes = [
@@ -193,6 +213,121 @@ def success_by_template(
                 )
                 figures.append(share)
     return figures
+
+
+# Episodes, scores and results of the tasks that a model plays are staged.
+
+
+async def play_and_stage(
+    ctx: StageContext, name: str, model: Path, tasks: Sequence[Task], environments: EnvProvider, folder: Path
+) -> dict[str, Any]:
+    """Play evaluation.n_trials episodes of each task and stage them in `folder`.
+
+    name: of the player, for progress lines. model: its checkpoint. tasks: fresh ones. environments: lends an
+    environment for each. Returns `results`, a row an episode, and `around`, the counts of crashes and retries.
+    """
+    done, total, stats = 0, len(tasks) * ctx.settings.evaluation.n_trials, RolloutStats()
+
+    def count(episode) -> None:
+        nonlocal done
+        done += 1
+        ctx.report_part(f"{name}: {done} of {total} episodes", done, total, name)
+
+    policy = open_policy(model, ctx.settings.policy)
+    try:
+        judged = await evaluate_policy(
+            policy,
+            tasks,
+            environments,
+            iteration=ctx.iteration,
+            settings=ctx.settings,
+            on_episode=count,
+            run_id=ctx.run_id,
+            stats=stats,
+        )
+    finally:
+        await policy.close()
+    write_episode_shard(folder, [one.episode for one in judged])
+    write_shard(folder, "scores", [verdict.row(one.episode.id) for one in judged for verdict in one.verdicts])
+    return {"results": [vars(one.result) for one in judged], "around": stats.as_dict()}
+
+
+# The sequential test: fresh tasks, a look at a time, until the gate decides.
+
+Results = Mapping[str, Sequence[Mapping[str, Any]]]  # player -> rows of EvalResult
+
+
+async def run_sequential_eval(
+    ctx: StageContext, candidate: Path, rivals: Mapping[str, Path], folder: Path
+) -> dict[str, Any]:
+    """Let the candidate and its rivals play fresh tasks until the gate decides on each rival, or no task is left.
+
+    candidate: its model. rivals: name (`before`, `best`) -> model. folder: each look lies in a folder of its own, so a
+    killed run resumes from what it has played. Returns the names of the looks, and each player's results; the
+    candidate's under the name `after`.
+    """
+    rule, players = ctx.settings.promotion, {"after": candidate, **rivals}
+    results: dict[str, list[dict]] = {name: [] for name in players}
+    looks: list[str] = []
+    drawn = _draw_gate_tasks(ctx)
+    async with open_environments(ctx.settings, drawn, ctx.ws.root) as environments:
+        fresh = await drawing.fetch_page_instructions(drawn, environments.env)
+        for start in range(0, len(fresh), rule.tasks_per_look):
+            tasks = fresh[start : start + rule.tasks_per_look]
+            for name, model in players.items():
+                look = f"{start + 1:03d}-{start + len(tasks):03d}-{name}"
+                results[name] += (await _play_look(ctx, look, model, tasks, environments, folder / look))["results"]
+                looks.append(look)
+            verdicts = {name: found.verdict for name, found in judge_results(results, rule).items()}
+            ctx.report(f"{start + len(tasks)} fresh tasks: " + ", ".join(f"{v} ({k})" for k, v in verdicts.items()))
+            if "fail" in verdicts.values() or "undecided" not in verdicts.values():
+                break
+    return {"looks": looks, "results": results}
+
+
+def judge_results(results: Results, rule: PromotionSettings) -> dict[str, gate.GateJudgement]:
+    """Judge the candidate against each rival by the fresh tasks; empty where none were played.
+
+    results: rows of episodes by player; the candidate is `after`. rule: block `promotion`.
+    """
+    played = {name: [gate.EvalResult(**row) for row in rows] for name, rows in results.items()}
+    new = played.pop("after", [])
+    return {name: gate.judge_differences(gate.pair_differences(old, new), rule) for name, old in played.items()}
+
+
+async def _play_look(
+    ctx: StageContext, name: str, model: Path, tasks: Sequence[Task], environments: EnvProvider, folder: Path
+) -> dict[str, Any]:
+    path = folder / "result.json"
+    if not path.is_file():
+        folder.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240 (a few microseconds)
+        result = await play_and_stage(ctx, name, model, tasks, environments, folder)
+        write_shard(folder, "tasks", map(task_to_row, tasks))
+        write_json(path, result)
+    return _read_look(folder)
+
+
+def _read_look(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "result.json").read_text(encoding="utf-8"))
+
+
+def _draw_gate_tasks(ctx: StageContext) -> list[Task]:
+    """An iteration's gate tasks, none with the content of a recorded demonstration."""
+    shown = {task_content(task) for task in demonstrated_tasks(ctx.ws, ctx.iteration)}
+    tasks = make_tasks(ctx.settings, ctx.iteration, "gate", ctx.ws.root)
+    return [task for task in tasks if task_content(task) not in shown]
+
+
+def demonstrated_tasks(ws: Workspace, iteration: int) -> list[Task]:
+    """List the tasks of the recordings that training has taken in up to `iteration`: people record what they like.
+
+    Oldest iteration first; a task may be there more than once. Raises DataError for a missing or damaged file.
+    """
+    shards = manifest.read_manifest(ws, iteration).shards("tasks")
+    paths = [ws.resolve(shard.path) for shard in shards if shard.stage == "ingest"]
+    return [
+        task_from_row(row) for path in paths for row in partitions.read_partition_file(ws, "tasks", path).to_pylist()
+    ]
 
 
 STAGE = Stage(

@@ -13,9 +13,7 @@ from typing import Any
 from flywheel.config import Settings
 from flywheel.config.workspace import Workspace
 from flywheel.envs.tasks import drawing
-from flywheel.pipeline import stage_io
-from flywheel.pipeline.artifacts import Record
-from flywheel.pipeline.stage import Stage, StageContext, StageResult
+from flywheel.pipeline.stage import Record, Stage, StageContext, StageResult, read_shards, write_shard
 from flywheel.recordings import selection
 from flywheel.recordings.asr.recognizer import locate_whisper_checkpoint
 from flywheel.recordings.curate import Curation, recording_fingerprint
@@ -31,8 +29,8 @@ from flywheel.utils.progress import announce
 
 # A shard, which a kill can lose: so many sessions, or so many bytes of speech (some six minutes in Opus).
 _PER_SHARD, _SPEECH = 24, 2_000_000
-# Table -> the column by which shards may share a row.
-_TABLES = {"steps": None, "utterances": None, "events": None, "images": "sha256", "tasks": "task_id"}
+# Table -> the columns by which shards may share a row.
+_TABLES = {"steps": (), "utterances": (), "events": (), "images": ("sha256",), "tasks": ("task_id",)}
 
 
 def _sessions(ctx: StageContext) -> list[SessionFolder]:
@@ -89,20 +87,18 @@ def _work(ctx: StageContext, shard: str, folder: Path) -> list[dict[str, str]]:
     ctx.report(f"{shard}: takes in {len(chosen)} recordings")
     ingested = ctx.shared.ingest([ctx.ws.resolve(session.path) for session in chosen], ctx.iteration)
     trajectories = (replace(one.trajectory, run_id=ctx.run_id or None) for one in ingested)
-    stage_io.write_shard(
-        folder, "trajectories", (record_to_row("trajectories", trajectory) for trajectory in trajectories)
-    )
-    stage_io.write_shard(folder, "tasks", (one.task_row for one in ingested if one.task_row))
-    stage_io.write_shard(folder, "steps", (record_to_row("steps", step) for one in ingested for step in one.steps))
-    stage_io.write_shard(folder, "utterances", (row for one in ingested for row in one.thought_rows))
-    stage_io.write_shard(folder, "events", (row for one in ingested for row in one.event_rows))
-    stage_io.write_shard(folder, "images", {row["sha256"]: row for one in ingested for row in one.image_rows}.values())
-    stage_io.write_shard(folder, "reviews", (row for one in ingested for row in one.review_rows))
+    write_shard(folder, "trajectories", (record_to_row("trajectories", trajectory) for trajectory in trajectories))
+    write_shard(folder, "tasks", (one.task_row for one in ingested if one.task_row))
+    write_shard(folder, "steps", (record_to_row("steps", step) for one in ingested for step in one.steps))
+    write_shard(folder, "utterances", (row for one in ingested for row in one.thought_rows))
+    write_shard(folder, "events", (row for one in ingested for row in one.event_rows))
+    write_shard(folder, "images", {row["sha256"]: row for one in ingested for row in one.image_rows}.values())
+    write_shard(folder, "reviews", (row for one in ingested for row in one.review_rows))
     return [{"session": one.session, "fingerprint": one.fingerprint} for one in ingested]
 
 
 def _finish(ctx: StageContext, results: dict[str, tuple[Path, Any]]) -> StageResult:
-    tables = {table: stage_io.read_shards(results, table, key) for table, key in _TABLES.items()}
+    tables = {table: read_shards(results, table, *key) for table, key in _TABLES.items()}
     trajectories, reviews = _without_duplicates(results, _known(ctx, tables["tasks"].to_pylist()))
     manifests = [ctx.write(table, rows) for table, rows in tables.items()]
     manifests += [ctx.write("trajectories", trajectories), ctx.write("reviews", reviews)]
@@ -142,8 +138,8 @@ def _without_duplicates(
 ) -> tuple[list[dict], list[dict]]:
     """Rows of trajectories and reviews; a recording like one before it, or one known, becomes invalid."""
     names = [name for _, told in results.values() for name in told]
-    rows = stage_io.read_shards(results, "trajectories").to_pylist()
-    reviews = {row["subject"]: row for row in stage_io.read_shards(results, "reviews").to_pylist()}
+    rows = read_shards(results, "trajectories").to_pylist()
+    reviews = {row["subject"]: row for row in read_shards(results, "reviews").to_pylist()}
     recordings = (
         (name["session"], name["fingerprint"], row["status"] != "invalid")
         for name, row in zip(names, rows, strict=True)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from flywheel.pipeline.artifacts import Checkpoint
-from flywheel.pipeline.stage import StageContext, StageResult, single_shard_stage
+from flywheel.pipeline.stage import Checkpoint, StageContext, StageResult, single_shard_stage
 from flywheel.policy.checkpoint import checkpoint_digest
 from flywheel.store import lineage
 

@@ -6,10 +6,8 @@ from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 
-from flywheel.evaluation import gate, promotion_review
-from flywheel.pipeline import stage_io
-from flywheel.pipeline.artifacts import Checkpoint, Partition, Record
-from flywheel.pipeline.stage import StageContext, StageResult, single_shard_stage
+from flywheel.evaluation import baselines, gate, promotion_review
+from flywheel.pipeline.stage import Checkpoint, Partition, Record, StageContext, StageResult, single_shard_stage
 from flywheel.pipeline.stages.route import INCOMING
 from flywheel.policy.checkpoint import checkpoint_digest
 from flywheel.store import metrics
@@ -30,7 +28,7 @@ def _work(ctx: StageContext, folder: Path) -> dict:
     rule = ctx.settings.promotion
     if rule.rule == "always":
         return {"promoted": True, "reason": "the rule promotes always"}
-    rows = stage_io.read_stage_rows(ctx, "metrics", "evaluate")
+    rows = ctx.read_rows("metrics", "evaluate")
     judged, explanation = gate.parse_gate_metrics(rows, rule), "; ".join(gate.explain_gate_metrics(rows, rule))
     if rule.rule == "review":
         return _reviewed(ctx, explanation)
@@ -53,7 +51,7 @@ def _reviewed(ctx: StageContext, said: str) -> dict:
 
 
 def _finish(ctx: StageContext, folder: Path, result: dict) -> StageResult:
-    before = stage_io.read_newest_model(ctx)
+    before = ctx.newest_model()
     merged = ctx.ws.model(ctx.iteration, "merged")
     made = {"model": ctx.ws.relative(merged), "digest": checkpoint_digest(merged)}
     newest = made if result["promoted"] else before
@@ -93,5 +91,4 @@ STAGE = single_shard_stage(
     work=_work,
     finish=_finish,
     extra=_decision,
-    judges=True,
 )

@@ -11,9 +11,16 @@ from typing import Any
 from flywheel.envs.base import INTERFACES, Task
 from flywheel.envs.router import open_environments
 from flywheel.envs.verdict import verdicts_from_rows
-from flywheel.pipeline import stage_io
-from flywheel.pipeline.artifacts import Checkpoint, Partition
-from flywheel.pipeline.stage import BROWSERS, TRAINING, StageContext, StageResult, single_shard_stage
+from flywheel.pipeline.stage import (
+    BROWSERS,
+    TRAINING,
+    Checkpoint,
+    Partition,
+    StageContext,
+    StageResult,
+    single_shard_stage,
+    write_episode_shard,
+)
 from flywheel.policy.checkpoint import checkpoint_digest
 from flywheel.rewards.scorer import ScorerSet
 from flywheel.rollout.episode import Episode, read_episode, write_episode
@@ -47,7 +54,7 @@ class EpisodeArchive:
 
     def stage(self, folder: Path) -> None:
         """Stage the rows for the partitions."""
-        stage_io.write_episode_shard(folder, self.episodes())
+        write_episode_shard(folder, self.episodes())
 
 
 # The stage rl-<domain>: RL from the SFT checkpoint in one domain's environments makes a specialist (sections 2.5.3,
@@ -55,13 +62,13 @@ class EpisodeArchive:
 
 _OF_A_PART = ("success_", "curriculum_level_", "reward_", "explained_variance_")  # a world or an interface at their end
 _JUDGED = ["trajectory_id", "score", "threshold"]  # of a score: what V is made of
-_TABLES = (("trajectories", "trajectory_id"), ("steps", None), ("images", "sha256"))
+_TABLES = (("trajectories", "trajectory_id"), ("steps",), ("images", "sha256"))  # each with the key of its rows
 
 
 def _work(ctx: StageContext, folder: Path) -> dict[str, Any]:
     from flywheel.training.rl.run import train_rl  # brings torch, which who only asks for the pipeline does not need
 
-    tasks = stage_io.read_stage_tasks(ctx, "synthesize", "train")
+    tasks = ctx.read_tasks("synthesize", "train")
     kept = EpisodeArchive(folder, ctx.run_id, ctx.settings.rl.group_size)
 
     def on_metric(metric: Mapping[str, Any]) -> None:
@@ -98,7 +105,7 @@ def _finish(ctx: StageContext, folder: Path, result: dict[str, Any]) -> StageRes
     )
     curve, table = result["curve"], result["curriculum"]
     results = {ctx.stage: (folder, result)}
-    manifests = [stage_io.gather_shards(ctx, results, name, key) for name, key in _TABLES]
+    manifests = [ctx.gather_shards(results, *table) for table in _TABLES]
     manifests += [ctx.write("curriculum", table), ctx.write("lineage", rows)]
     figures = tuple(rl_metric_rows(curve, ctx.domain, {row["world"] for row in table}))
     success = [point["success"] for point in curve if "success" in point]
@@ -112,10 +119,10 @@ def _finish(ctx: StageContext, folder: Path, result: dict[str, Any]) -> StageRes
 
 def count_past_outcomes(ctx: StageContext, tasks: Mapping[str, Task]) -> PastOutcomes:
     """Count how often rejection sampling solved each task: the curriculum begins from it."""
-    played = stage_io.read_stage_rows(ctx, "trajectories", "rollout", columns=["trajectory_id", "task_id"])
+    played = ctx.read_rows("trajectories", "rollout", columns=["trajectory_id", "task_id"])
     task_of = {row["trajectory_id"]: row["task_id"] for row in played}
     outcomes = []
-    for name, verdict in verdicts_from_rows(stage_io.read_stage_rows(ctx, "scores", "score", columns=_JUDGED)).items():
+    for name, verdict in verdicts_from_rows(ctx.read_rows("scores", "score", columns=_JUDGED)).items():
         task = tasks.get(task_of.get(name, ""))
         if task is not None and verdict.v is not None:
             outcomes.append((task.task_id, (task.world, task.template, task.level), verdict.v))

@@ -9,16 +9,14 @@ from typing import Any
 
 from flywheel.envs.base import Task
 from flywheel.envs.router import EnvProvider
-from flywheel.pipeline import stage_io
-from flywheel.pipeline.artifacts import Partition, Record
-from flywheel.pipeline.stage import BROWSERS, Stage, StageContext, StageResult
+from flywheel.pipeline.stage import BROWSERS, Partition, Record, Stage, StageContext, StageResult, write_episode_shard
 from flywheel.policy.protocol import PolicyBackend
 from flywheel.rollout.episode import RolloutStats, RolloutWorker, open_rollout_worker, run_rollout
 from flywheel.store import metrics, partitions
 
 
 def _tasks(ctx: StageContext) -> list[Task]:
-    return list(stage_io.read_stage_tasks(ctx, "synthesize", "train").values())
+    return list(ctx.read_tasks("synthesize", "train").values())
 
 
 def _plan(ctx: StageContext) -> list[str]:
@@ -28,7 +26,7 @@ def _plan(ctx: StageContext) -> list[str]:
 
 def _players(ctx: StageContext) -> AbstractContextManager[RolloutWorker]:
     """The model and the environments: they take longer to open than a short shard to play."""
-    return open_rollout_worker(stage_io.newest_model_folder(ctx), _tasks(ctx), ctx.settings, ctx.ws.root)
+    return open_rollout_worker(ctx.newest_model_folder(), _tasks(ctx), ctx.settings, ctx.ws.root)
 
 
 def _work(ctx: StageContext, shard: str, folder: Path) -> dict[str, Any]:
@@ -64,13 +62,13 @@ async def _act(
         stats=stats,
     )
     seconds = time.monotonic() - began
-    stage_io.write_episode_shard(folder, episodes)
-    return {"seconds": seconds, **vars(stats)}
+    write_episode_shard(folder, episodes)
+    return {"seconds": seconds, **stats.as_dict()}
 
 
 def _finish(ctx: StageContext, results: dict[str, tuple[Path, Any]]) -> StageResult:
-    trajectories, steps = (stage_io.gather_shards(ctx, results, table) for table in ("trajectories", "steps"))
-    images = stage_io.gather_shards(ctx, results, "images", key="sha256")
+    trajectories, steps = (ctx.gather_shards(results, table) for table in ("trajectories", "steps"))
+    images = ctx.gather_shards(results, "images", "sha256")
     seconds = sum(result["seconds"] for _, result in results.values())
     errors = partitions.read_partition(ctx.ws, "steps", ctx.iteration, ctx.stage, ["parse_error"])["parse_error"]
     broken = steps.rows - errors.null_count

@@ -6,8 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from flywheel.config.workspace import Workspace
-from flywheel.pipeline.artifacts import Partition, Record
-from flywheel.pipeline.stage import StageContext, StageResult, single_shard_stage
+from flywheel.pipeline.stage import Partition, Record, StageContext, StageResult, single_shard_stage
 from flywheel.recordings import selection
 from flywheel.store import manifest
 from flywheel.store.dedup import near_duplicates
@@ -58,6 +57,5 @@ STAGE = single_shard_stage(
     settings=("sft", "routing"),
     work=_work,
     finish=_finish,
-    judges=True,
 )
 INCOMING = [stage for _, stage in STAGE.partitions("trajectories")]  # whose trajectories are routed

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from flywheel.pipeline.artifacts import Record
-from flywheel.pipeline.stage import StageContext, StageResult, single_shard_stage
+from flywheel.pipeline.stage import Record, StageContext, StageResult, single_shard_stage
 from flywheel.store import manifest
 from flywheel.store.catalog import run_history
 

@@ -13,10 +13,17 @@ from typing import Any
 
 from flywheel.envs.tasks import drawing
 from flywheel.envs.verdict import Verdict, verdicts_from_rows
-from flywheel.pipeline import stage_io
-from flywheel.pipeline.artifacts import Partition, Record
-from flywheel.pipeline.stage import StageContext, StageResult, single_shard_stage
-from flywheel.rewards.scorer import ScorerSet, ScoringInput
+from flywheel.pipeline.stage import (
+    Partition,
+    Record,
+    StageContext,
+    StageResult,
+    read_shards,
+    single_shard_stage,
+    write_shard,
+)
+from flywheel.rewards.scorer import ScoringInput
+from flywheel.rewards.scorer_set import ScorerSet
 from flywheel.store import images as store_images
 from flywheel.store import metrics, partitions, routing_decisions
 from flywheel.store.schema import TABLES, record_from_row
@@ -41,7 +48,7 @@ def _tables(panel: ScorerSet) -> list[str]:
 
 
 def _work(ctx: StageContext, folder: Path) -> dict:
-    stage_io.write_shard(
+    write_shard(
         folder, "scores", score_trajectories(ctx, routing_decisions.current_routing_rule(ctx.ws, ctx.iteration))
     )
     return {}
@@ -70,13 +77,13 @@ def _cases(
     ctx: StageContext, panel: ScorerSet, which: Set[str] | None
 ) -> Iterator[tuple[Trajectory, ScoringInput | None]]:
     """Each trajectory that ended, with what its scorers need; without it where the task is not known."""
-    tasks = stage_io.read_stage_tasks(ctx, "ingest") | stage_io.read_stage_tasks(ctx, "synthesize")
+    tasks = ctx.read_tasks("ingest") | ctx.read_tasks("synthesize")
     columns = [name for name in TABLES["trajectories"].names if name != "final_state" or "final_state" in panel.needs()]
     steps: dict[str, list[Step]] = {}
     if "steps" in _tables(panel):
-        for row in stage_io.read_stage_rows(ctx, "steps", *_STAGES):
+        for row in ctx.read_rows("steps", *_STAGES):
             steps.setdefault(row["trajectory_id"], []).append(record_from_row("steps", Step, row))
-    rows = stage_io.read_stage_rows(ctx, "trajectories", *_STAGES, columns=columns)
+    rows = ctx.read_rows("trajectories", *_STAGES, columns=columns)
     # Nobody here can judge another data set's tasks, and the route of its demonstrations asks for no score.
     own = [row for row in rows if row["source"] != "import" and (which is None or row["trajectory_id"] in which)]
     ended = [
@@ -98,11 +105,11 @@ def _files(ctx: StageContext, table: str) -> list[Path]:
 
 
 def _finish(ctx: StageContext, folder: Path, result: dict) -> StageResult:
-    scores = stage_io.read_shards({ctx.stage: (folder, result)}, "scores")
+    scores = read_shards({ctx.stage: (folder, result)}, "scores")
     verdicts = verdicts_from_rows(scores.to_pylist())
     # P(V=1) is that of the model's own rollouts: human demonstrations are not counted.
-    rollouts = stage_io.read_stage_rows(ctx, "trajectories", "rollout", columns=["trajectory_id", "task_id"])
-    tasks = stage_io.read_stage_tasks(ctx, "synthesize", "train")
+    rollouts = ctx.read_rows("trajectories", "rollout", columns=["trajectory_id", "task_id"])
+    tasks = ctx.read_tasks("synthesize", "train")
     judged = ((row, verdicts[row["trajectory_id"]].v) for row in rollouts if row["trajectory_id"] in verdicts)
     known = [(tasks[row["task_id"]], v) for row, v in judged if v is not None]
     figures = []

@@ -1,20 +1,106 @@
-"""sft: supervised fine-tuning on the newest verified window (section 2.3), most of the mix agent data."""
+"""sft: supervised fine-tuning on the newest verified window (section 2.3), most of the mix agent data.
+
+The stage `ct` trains by `train_checkpoint` too.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
+from typing import Any
 
-from flywheel.pipeline import supervised_stage
-from flywheel.pipeline.artifacts import Checkpoint, Record
-from flywheel.pipeline.stage import TRAINING, StageContext, StageResult, single_shard_stage
-from flywheel.store import manifest
+from flywheel.config import SupervisedSettings
+from flywheel.pipeline.stage import TRAINING, Checkpoint, Record, StageContext, StageResult, single_shard_stage
+from flywheel.policy.checkpoint import checkpoint_digest
+from flywheel.store import lineage, manifest, metrics
+
+
+def train_checkpoint(
+    ctx: StageContext,
+    store_name: str,
+    begin: Path,
+    folder: Path,
+    settings: SupervisedSettings,
+    weights: dict[str, float] | None = None,
+    demonstrations: float = 0.0,
+) -> dict[str, Any]:
+    """Train a checkpoint on a store's steps mixed with general data; the result is named as the stage.
+
+    store_name: ct or sft. begin: folder of the checkpoint. folder: of the shard, for the state and the screens.
+    settings: block `ct` or `sft`. weights: of the trajectories' steps in the mix, by source. demonstrations: share of
+    the steps that are people's, from the store `ct`. Returns figures and ids as JSON values.
+    """
+    # They bring torch, which who only asks for the pipeline does not need.
+    from flywheel.policy.encoding import Encoder
+    from flywheel.training.data import MixtureDataset
+    from flywheel.training.sft import train_supervised
+
+    dataset = MixtureDataset.draw(
+        ctx.ws,
+        manifest.read_manifest(ctx.ws, ctx.iteration),
+        store_name,
+        Encoder.from_folder(begin),
+        ctx.settings,
+        settings,
+        folder,
+        mix_seed=ctx.seed("mix", store_name),
+        order_seed=ctx.seed("order", store_name),
+        weights=weights,
+        demonstrations=demonstrations,
+    )
+
+    def on_metric(metric) -> None:
+        done, total = metric["step"], metric["steps"]
+        ctx.report_part(f"step {done} of {total}, loss {metric['loss']:.3f}", done, total)
+
+    losses = train_supervised(
+        begin,
+        ctx.ws.model(ctx.iteration, ctx.stage),
+        dataset,
+        settings=settings,
+        state_folder=folder,
+        on_metric=on_metric,
+    )
+    return {
+        "losses": losses,
+        "trained": sorted(dataset.trajectory_ids),
+        "begin": ctx.ws.relative(begin),
+        "used": dataset.n_agent,
+        "samples": len(dataset.examples),
+    }
+
+
+def write_training_record(ctx: StageContext, result: dict[str, Any], datasets: Sequence[str]) -> StageResult:
+    """Write the loss curve, the mix and the lineage of a checkpoint that a stage trained.
+
+    result: what `train_checkpoint` returned. datasets: stores that it drew from, as lineage names them.
+    """
+    out = ctx.ws.model(ctx.iteration, ctx.stage)
+    rows = lineage.checkpoint_links(
+        ctx.ws.relative(out),
+        checkpoint_digest(out),
+        parents=[result["begin"]],
+        datasets=datasets,
+        trajectories=result["trained"],
+        run_id=ctx.run_id,
+    )
+    losses = result["losses"]
+    curve = [metrics.metric_row("loss", loss, step=step) for step, loss in enumerate(losses, 1)]
+    tail = max(1, len(losses) // 10)
+    share = result["used"] / result["samples"]
+    figures = (*curve, metrics.metric_row("agent_fraction", share, n=result["samples"]))
+    summary = {
+        "samples": result["samples"],
+        "from trajectories": len(result["trained"]),
+        "loss": f"{fmean(losses[:tail]):.3f} -> {fmean(losses[-tail:]):.3f}",
+    }
+    return StageResult((ctx.write("lineage", rows),), figures, summary)
 
 
 def _work(ctx: StageContext, folder: Path) -> dict:
     s = ctx.settings.sft
-    return supervised_stage.train_checkpoint(
-        ctx, "sft", ctx.ws.model(ctx.iteration, "ct"), folder, s, demonstrations=s.demonstrations
-    )
+    return train_checkpoint(ctx, "sft", ctx.ws.model(ctx.iteration, "ct"), folder, s, demonstrations=s.demonstrations)
 
 
 def _finish(ctx: StageContext, folder: Path, result: dict) -> StageResult:
@@ -22,7 +108,7 @@ def _finish(ctx: StageContext, folder: Path, result: dict) -> StageResult:
     drawn = read.datasets("sft")
     if ctx.settings.sft.demonstrations:
         drawn += read.datasets("ct")
-    return supervised_stage.write_training_record(ctx, result, drawn)
+    return write_training_record(ctx, result, drawn)
 
 
 STAGE = single_shard_stage(

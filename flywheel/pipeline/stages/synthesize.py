@@ -11,9 +11,7 @@ from flywheel.envs.router import open_environments
 from flywheel.envs.tasks import drawing
 from flywheel.envs.tasks.drawing import make_tasks, task_to_row
 from flywheel.envs.tasks.grounding import make_grounding_examples
-from flywheel.pipeline import stage_io
-from flywheel.pipeline.artifacts import Record
-from flywheel.pipeline.stage import StageContext, StageResult, single_shard_stage
+from flywheel.pipeline.stage import Record, StageContext, StageResult, single_shard_stage, write_shard
 from flywheel.store import images, metrics
 from flywheel.utils import processes
 
@@ -55,9 +53,9 @@ def _work(ctx: StageContext, folder: Path) -> dict:
                 "response": sample.response,
             }
         )
-    stage_io.write_shard(folder, "tasks", (task_to_row(task) for task in tasks))
-    stage_io.write_shard(folder, "grounding_examples", rows)
-    stage_io.write_shard(folder, "images", images.image_rows(pictures))
+    write_shard(folder, "tasks", (task_to_row(task) for task in tasks))
+    write_shard(folder, "grounding_examples", rows)
+    write_shard(folder, "images", images.image_rows(pictures))
     return {}
 
 
@@ -69,8 +67,8 @@ async def _instruct(ctx: StageContext, tasks: list[Task]) -> list[Task]:
 
 def _finish(ctx: StageContext, folder: Path, result: dict) -> StageResult:
     results = {"synthesize": (folder, result)}
-    manifests = {name: stage_io.gather_shards(ctx, results, name) for name in ("tasks", "grounding_examples", "images")}
-    tasks = stage_io.read_stage_rows(ctx, "tasks", ctx.stage)
+    manifests = {name: ctx.gather_shards(results, name) for name in ("tasks", "grounding_examples", "images")}
+    tasks = ctx.read_rows("tasks", ctx.stage)
     train = [task for task in tasks if task["split"] == "train"]
     figures = [metrics.metric_row("tasks", len(train))]
     for domain in ctx.settings.synthesis.domains:

@@ -189,16 +189,6 @@ def changed_stages(ws: Workspace, which: Iterable[int] | None = None) -> dict[st
     return found
 
 
-def checkout_data(ws: Workspace, *, force: bool = False) -> dict[str, list[str]]:
-    """Bring data and models to what `dvc.lock` names. Returns the paths added, deleted and modified.
-
-    force: also throw away what was changed and never recorded. Raises VersioningError where that would be needed,
-    or where the cache lacks a file.
-    """
-    with dvc_files.open_dvc(ws) as repo:
-        return {key: value for key, value in repo.checkout(force=force).items() if isinstance(value, list)}
-
-
 def _changes(ws: Workspace, stage) -> dict[str, str]:
     """What changed of one stage: path -> change; not what was pruned. Paths from the workspace; DVC's own status has
     them from the current folder."""
