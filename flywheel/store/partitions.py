@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from flywheel.config.workspace import Workspace, iteration_label
-from flywheel.store.schema import SCHEMA_VERSION, SORT_KEYS, TABLES
+from flywheel.store.schema import SCHEMA_VERSION, SORT_KEYS, TABLES, empty_table
 from flywheel.utils.errors import DataError
 from flywheel.utils.files import cached_sha256, disk_full_errors, file_lock, remember_sha256, write_json
 
@@ -102,38 +102,30 @@ def _list_parts_without_list(folder: Path) -> list[ListedFile] | None:
     old = [folder / name for name in names if not _LISTED.fullmatch(name)]  # the others are of a write that was killed
     found = []
     for path in old:
-        try:
-            rows = pq.read_metadata(path).num_rows
-            found.append(describe_part_file(path, rows, cached_sha256(path)))
-        except (pa.ArrowException, OSError, ValueError) as error:
-            raise damaged_file_error(path, f"not a whole Parquet file: {exception_first_line(error)}") from error
+        with _name_damaged_file(path):
+            found.append(describe_part_file(path, pq.read_metadata(path).num_rows, cached_sha256(path)))
     return found or None
 
 
-def check_part_file(path: Path, of: ListedFile) -> None:
-    """Hold a file's size and footer against the list. Raises DataError; PartMissing where it is gone."""
+def _check_part_file(path: Path, of: ListedFile, *, wholly: bool) -> None:
+    """Hold a file's size and footer against the list, or all of its bytes; a file is hashed once in a process while it
+    stays as it is. Raises DataError where they differ, PartMissing where it is gone."""
+    with _name_damaged_file(path):
+        if path.stat().st_size != of.bytes or _footer_sha256(path) != of.footer:
+            raise ValueError("its size or its footer changed since it was written")
+        if wholly and cached_sha256(path) != of.sha256:
+            raise ValueError("its bytes changed since it was written")
+
+
+@contextmanager
+def _name_damaged_file(path: Path) -> Iterator[None]:
+    """Raise DataError where the file cannot be read, PartMissing where it is gone."""
     try:
-        whole = path.stat().st_size == of.bytes and _footer_sha256(path) == of.footer
+        yield
     except FileNotFoundError:
         raise missing_part_error(path) from None
-    except (OSError, ValueError) as error:
+    except (pa.ArrowException, OSError, ValueError) as error:  # UnicodeDecodeError too
         raise damaged_file_error(path, f"not a whole Parquet file: {exception_first_line(error)}") from error
-    if not whole:
-        raise damaged_file_error(path, "not a whole Parquet file: its size or its footer changed since it was written")
-
-
-def check_part_file_bytes(path: Path, of: ListedFile) -> None:
-    """Hold all of a file's bytes against the list; a file is hashed once in a process while it stays as it is.
-
-    Raises DataError where they differ, PartMissing where it is gone.
-    """
-    check_part_file(path, of)
-    try:
-        whole = cached_sha256(path) == of.sha256
-    except FileNotFoundError:
-        raise missing_part_error(path) from None
-    if not whole:
-        raise damaged_file_error(path, "not a whole Parquet file: its bytes changed since it was written")
 
 
 def missing_part_error(path: Path) -> PartMissing:
@@ -296,7 +288,10 @@ class PartitionWriter:
             listed.append(describe_part_file(there, rows, sha256, holds))
         os.utime(self.folder.parent)  # by it `compaction.py` notices that the iteration is another, from here on
         write_part_list(self.folder, self.table, listed)
-        _remove_files_except(self.folder, keep={PARTS_FILE, *(one.name for one in listed)})
+        keep = {PARTS_FILE, *(one.name for one in listed)}
+        for path in self.folder.iterdir():
+            if path.name not in keep:
+                path.unlink(missing_ok=True)
         return listed
 
     def discard(self) -> None:
@@ -342,20 +337,11 @@ def leave_pandas_out() -> None:
     """
     if "pandas" in sys.modules:
         return
-    sys.meta_path.insert(0, _PandasHidden)
+    sys.modules["pandas"] = None  # an import then fails
     try:
         pa.array([])  # pyarrow remembers that it did not find it
     finally:
-        sys.meta_path.remove(_PandasHidden)
-
-
-class _PandasHidden:
-    """A finder of modules, before all others, for which pandas is not installed."""
-
-    @staticmethod
-    def find_spec(name: str, path: object = None, target: object = None) -> None:
-        if name == "pandas":
-            raise ModuleNotFoundError(f"{name} is left out", name=name)
+        del sys.modules["pandas"]
 
 
 def table_from_rows(table: str, rows: Iterable[Mapping[str, Any]], first: int = 0) -> pa.Table:
@@ -402,12 +388,6 @@ def is_sorted(data: pa.Table, keys: tuple[str, ...]) -> bool:
         same = pc.equal(before, after)
         equal = same if equal is None else pc.and_(equal, same)
     return True
-
-
-def _remove_files_except(folder: Path, keep: set[str]) -> None:
-    for path in folder.iterdir():
-        if path.name not in keep:
-            path.unlink(missing_ok=True)
 
 
 class _HashingFile(io.RawIOBase):
@@ -531,12 +511,9 @@ def read_partition_file(ws: Workspace, table: str, path: Path, columns: list[str
     path: of the file. columns: to read; default: all, which hashes the whole file; else its size, its footer and the
     checksums of the pages read are checked. Raises DataError where it is damaged.
     """
-    with open_partition_file(table, path, wholly=columns is None) as file:
-        try:
-            data = file.read(columns=columns)  # not a dataset read: hive columns must not be added
-        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-            raise damaged_file_error(path, f"not a whole Parquet file: {exception_first_line(error)}") from error
-    return check_schema(ws, table, path, data, columns)
+    with open_partition_file(table, path, wholly=columns is None) as file, _name_damaged_file(path):
+        data = file.read(columns=columns)  # not a dataset read: hive columns must not be added
+    return _check_schema(ws, table, path, data, columns)
 
 
 def open_partition_file(table: str, path: Path, *, wholly: bool = False) -> pq.ParquetFile:
@@ -548,14 +525,10 @@ def open_partition_file(table: str, path: Path, *, wholly: bool = False) -> pq.P
     own = {part.name: part for part in read_part_list(path.parent) or ()}.get(path.name)
     if own is None:
         raise missing_part_error(path)
-    (check_part_file_bytes if wholly else check_part_file)(path, own)
-    try:
+    _check_part_file(path, own, wholly=wholly)
+    with _name_damaged_file(path):
         file = pq.ParquetFile(path, page_checksum_verification=True)
         about = file.schema_arrow.metadata or {}
-    except FileNotFoundError:
-        raise missing_part_error(path) from None
-    except (pa.ArrowException, OSError, UnicodeDecodeError, ValueError) as error:
-        raise damaged_file_error(path, f"not a whole Parquet file: {exception_first_line(error)}") from error
     version, of = about.get(b"schema_version", b"").decode(), about.get(b"table", b"").decode()
     if version != str(SCHEMA_VERSION) or of != table:
         file.close()
@@ -567,10 +540,10 @@ def open_partition_file(table: str, path: Path, *, wholly: bool = False) -> pq.P
     return file
 
 
-def check_schema(ws: Workspace, table: str, path: Path, data: pa.Table, columns: list[str] | None) -> pa.Table:
+def _check_schema(ws: Workspace, table: str, path: Path, data: pa.Table, columns: list[str] | None) -> pa.Table:
     """Hold columns against the schema. Raises DataError where they differ."""
-    expected = TABLES[table] if columns is None else pa.schema([TABLES[table].field(name) for name in columns])
-    if not data.schema.equals(expected):
+    expected = empty_table(table) if columns is None else empty_table(table).select(columns)
+    if not data.schema.equals(expected.schema):
         raise DataError(
             f"columns differ from table {table} of this version",
             where=ws.relative(path),
@@ -585,13 +558,11 @@ def find_part_file_fault(path: Path, *, wholly: bool = True) -> DataError | None
     wholly: check its rows, not its footer alone.
     """
     try:
-        with open_partition_file(path.parts[-4], path, wholly=wholly) as file:
+        with open_partition_file(path.parts[-4], path, wholly=wholly) as file, _name_damaged_file(path):
             for group in range(file.num_row_groups if wholly else 0):
                 file.read_row_group(group)
     except DataError as error:
         return error
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        return damaged_file_error(path, f"not a whole Parquet file: {exception_first_line(error)}")
     return None
 
 
@@ -604,7 +575,7 @@ def verify_partition(ws: Workspace, table: str, iteration: int, stage: str) -> N
     def once() -> None:
         for path in partition_files(ws, table, iteration, stage):
             with open_partition_file(table, path, wholly=True) as file:
-                check_schema(ws, table, path, file.schema_arrow.empty_table(), None)
+                _check_schema(ws, table, path, file.schema_arrow.empty_table(), None)
 
     retry_while_replaced(once)
 
@@ -642,11 +613,8 @@ def link_partition_files(
         writer.take_file(path, next(part for part in read_part_list(folder) if part.name == path.name))
 
 
-def check_all_partitions(ws: Workspace, *, wholly: bool = False) -> tuple[int, list[DataError]]:
-    """Count the files of all tables' partitions, and list what is wrong with them, without raising it.
-
-    wholly: check all their bytes; else their lists, sizes and footers.
-    """
+def check_all_partitions(ws: Workspace) -> tuple[int, list[DataError]]:
+    """Count the files of all tables' partitions, and list what is wrong with their lists, sizes and footers."""
     count, faults = 0, []
     for table in TABLES:
         for folder in sorted((ws.data / table).glob("iteration=*/stage=*")):
@@ -656,7 +624,7 @@ def check_all_partitions(ws: Workspace, *, wholly: bool = False) -> tuple[int, l
                 faults.append(error)
                 continue
             count += len(names)
-            faults += filter(None, (find_part_file_fault(folder / name, wholly=wholly) for name in names))
+            faults += filter(None, (find_part_file_fault(folder / name, wholly=False) for name in names))
     return count, faults
 
 
@@ -687,8 +655,9 @@ def find_rows(
     error. columns: to return besides the key, in the table's order. Raises DataError for a damaged or missing file.
     """
     names = _in_table_order(table, {key, *columns})
-    nothing = pa.schema([TABLES[table].field(name) for name in names]).empty_table()
-    return pa.concat_tables([nothing, *iter_matching_rows(ws, table, files, key, wanted, columns)])
+    return pa.concat_tables(
+        [empty_table(table).select(names), *iter_matching_rows(ws, table, files, key, wanted, columns)]
+    )
 
 
 def iter_matching_rows(
@@ -710,7 +679,7 @@ def iter_matching_rows(
                     data = _read_row_group(file, path, group, [name for name in names if name != key]).take(places)
                     data = data.append_column(keys.schema.field(key), keys[key].take(places))
                     data = data.select([name for name in names if name in data.column_names])
-                    yield check_schema(ws, table, path, data, names)
+                    yield _check_schema(ws, table, path, data, names)
 
 
 def scan_columns(ws: Workspace, table: str, files: Iterable[Path], columns: Collection[str]) -> Iterator[pa.Table]:
@@ -722,7 +691,7 @@ def scan_columns(ws: Workspace, table: str, files: Iterable[Path], columns: Coll
     for path in files:
         with open_partition_file(table, path) as file, _name_damaged_file(path):
             for batch in file.iter_batches(_SCAN_ROWS, columns=names, use_threads=False):
-                yield check_schema(ws, table, path, pa.Table.from_batches([batch]), names)
+                yield _check_schema(ws, table, path, pa.Table.from_batches([batch]), names)
 
 
 def _in_table_order(table: str, columns: Collection[str]) -> list[str]:
@@ -745,11 +714,3 @@ def _row_groups_that_may_hold(file: pq.ParquetFile, key: str, values: Sequence[s
 def _read_row_group(file: pq.ParquetFile, path: Path, group: int, columns: list[str]) -> pa.Table:
     with _name_damaged_file(path):
         return file.read_row_group(group, columns=columns, use_threads=False)
-
-
-@contextmanager
-def _name_damaged_file(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise damaged_file_error(path, f"not a whole Parquet file: {exception_first_line(error)}") from error

@@ -65,8 +65,7 @@ def find_compacted_iterations(ws: Workspace, without: Set[int] = frozenset()) ->
         for k, mark in block.marks.items():
             if k not in taken and k not in without and now.setdefault(k, _mark(ws, k)) == mark:
                 taken[k] = block
-    files: dict[str, list[tuple[Path, list[int]]]] = {table: [] for table in TABLES}
-    large: dict[str, list[Path]] = {table: [] for table in TABLES}
+    files, large = ({table: [] for table in TABLES} for _ in range(2))
     for block in {block.folder: block for block in taken.values()}.values():
         own = sorted(k for k, one in taken.items() if one is block)
         for table in TABLES:
@@ -157,8 +156,8 @@ def _write_block(
     marks: dict[int, str],
     large: dict[str, dict[int, list[str]]],
 ) -> None:
-    first, last = min(which), max(which)
-    with atomic_folder(ws.state / "closed" / f"{iteration_label(first)}-{iteration_label(last)}") as folder:
+    name = f"{iteration_label(min(which))}-{iteration_label(max(which))}"
+    with atomic_folder(ws.state / "closed" / name) as folder:
         for table, parts in groupby(rows, key=lambda one: one[0]):
             _write(folder / f"{table}.parquet", (some for _, some in parts))
         write_json(folder / _INDEX, {"schema": _schema(), "iterations": marks, "large": large})
@@ -166,9 +165,8 @@ def _write_block(
 
 def _write(path: Path, parts: Iterator[pa.Table]) -> None:
     """In large row groups: a view is bound by the footers of its files, which name every group."""
-    first = next(parts)
-    with pq.ParquetWriter(path, first.schema, compression="zstd", write_page_checksum=True) as writer:
-        held = [first]
+    held = [next(parts)]
+    with pq.ParquetWriter(path, held[0].schema, compression="zstd", write_page_checksum=True) as writer:
         for part in parts:
             held.append(part)
             if sum(one.nbytes for one in held) > _HELD_BYTES:
@@ -178,13 +176,18 @@ def _write(path: Path, parts: Iterator[pa.Table]) -> None:
             writer.write_table(pa.concat_tables(held), row_group_size=_ROW_GROUP)
 
 
+def with_partition_keys(rows: pa.Table, iteration: int, stage: str) -> pa.Table:
+    """Put the columns `iteration` and `stage` before those of a partition's rows, as its view has them."""
+    rows = rows.add_column(0, "iteration", pa.array([iteration] * len(rows), pa.int32()))
+    return rows.add_column(1, "stage", pa.array([stage] * len(rows), pa.string()))
+
+
 def _rows_of(ws: Workspace, iteration: int) -> Iterator[tuple[str, pa.Table]]:
     """The rows of its small partitions, with the iteration and the stage."""
-    for table, stage, size in _partitions(ws, iteration):
-        if size < _LARGE_BYTES:
-            data = partitions.read_partition(ws, table, iteration, stage)
-            keys = pa.array([iteration] * len(data), pa.int32()), pa.array([stage] * len(data), pa.string())
-            yield table, data.add_column(0, "iteration", keys[0]).add_column(1, "stage", keys[1])
+    for table, stage, files in _partitions(ws, iteration):
+        if _size(files) < _LARGE_BYTES:
+            rows = partitions.read_partition(ws, table, iteration, stage)
+            yield table, with_partition_keys(rows, iteration, stage)
 
 
 def _rows_in(blocks: list[_Block]) -> Iterator[tuple[str, pa.Table]]:
@@ -199,23 +202,22 @@ def _rows_in(blocks: list[_Block]) -> Iterator[tuple[str, pa.Table]]:
 
 def _large(ws: Workspace, iteration: int) -> dict[str, dict[int, list[str]]]:
     large: dict[str, dict[int, list[str]]] = {}
-    for table, stage, size in _partitions(ws, iteration):
-        if size >= _LARGE_BYTES:
-            names = [ws.relative(path) for path in partitions.partition_files(ws, table, iteration, stage)]
-            large.setdefault(table, {}).setdefault(iteration, []).extend(names)
+    for table, _, files in _partitions(ws, iteration):
+        if _size(files) >= _LARGE_BYTES:
+            large.setdefault(table, {}).setdefault(iteration, []).extend(map(ws.relative, files))
     return large
 
 
-def _partitions(ws: Workspace, iteration: int) -> Iterator[tuple[str, str, int]]:
-    """(table, stage, bytes) of all that it has."""
+def _partitions(ws: Workspace, iteration: int) -> Iterator[tuple[str, str, list[Path]]]:
+    """(table, stage, files) of all that it has."""
     for table in TABLES:
         for folder in sorted((ws.data / table / f"iteration={iteration_label(iteration)}").glob("stage=*")):
             stage = folder.name.removeprefix("stage=")
-            yield (
-                table,
-                stage,
-                sum(path.stat().st_size for path in partitions.partition_files(ws, table, iteration, stage)),
-            )
+            yield table, stage, partitions.partition_files(ws, table, iteration, stage)
+
+
+def _size(files: Iterable[Path]) -> int:
+    return sum(path.stat().st_size for path in files)
 
 
 def _mark(ws: Workspace, iteration: int) -> str:

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from functools import cache, partial
 from importlib import resources
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -32,29 +33,6 @@ from flywheel.utils.errors import BadInput, DataError, FlywheelError
 # Rendering results.
 
 
-def render_csv(result: pa.Table) -> str:
-    """Render a result as CSV, as DuckDB writes it."""
-    return _copy_as_text(result, "FORMAT csv") if result.num_columns else ""
-
-
-def render_json(result: pa.Table) -> str:
-    """Render a result as JSON; NaN and infinity, which JSON has not, are null."""
-    rows = result_as_json_rows(result)
-    return json.dumps(rows, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-
-
-def query_json_rows(connection: duckdb.DuckDBPyConnection, select: str) -> list[dict[str, Any]]:
-    """Run one SELECT and return its rows as JSON values (times as text); numbers that are not finite are null.
-
-    connection: to the catalogue. select: SQL, without a semicolon. Raises BadInput for wrong SQL, DataError for a
-    damaged file.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "result"
-        run_query(connection, f"COPY ({select}) TO {_quote_path(file)} (FORMAT json, ARRAY true)")
-        return json.loads(file.read_text(encoding="utf-8"), parse_constant=lambda _: None)
-
-
 def result_as_json_rows(result: pa.Table) -> list[dict[str, Any]]:
     """Return the rows of a query's result as JSON values (times as text); numbers that are not finite are null.
 
@@ -70,8 +48,8 @@ def table_from_mappings(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
     return pa.Table.from_pylist([dict(row) for row in rows])
 
 
-def render_table(result: pa.Table) -> str:
-    """Render a result as a table for people."""
+def _render_table(result: pa.Table) -> str:
+    """As a table for people."""
     from rich.console import Console
     from rich.table import Table
 
@@ -88,11 +66,9 @@ def render_table(result: pa.Table) -> str:
 
 
 def _render_cell(value: Any) -> str:
-    if value is None:
-        return "-"
     if isinstance(value, float):
         return f"{value:.4g}"
-    return str(value).replace("[", r"\[")
+    return "-" if value is None else str(value).replace("[", r"\[")
 
 
 def _values_as_text(result: pa.Table, numeric: list[bool]) -> pa.Table:
@@ -149,7 +125,6 @@ def _quote_name(name: str) -> str:
 
 # Suffix of a table's second view, with each row's file and number: queries by these read no other row groups.
 _IN_FILES = "_in_files"
-MARK = labels.DAMAGED_FILE_MARK  # in the message of a view that stands for one; its facts follow, as JSON
 # Rows outside of partitions: labels come at any time, for closed iterations too.
 _ROWS_OUTSIDE_PARTITIONS = {
     "reviews": """SELECT iteration, 'review' AS stage, trajectory_id AS subject, 'trajectory' AS kind, reviewer,
@@ -165,11 +140,10 @@ def _create_table_views(
     *,
     lost: bool,
 ) -> None:
-    """Create a view for each table, the view `label_history`, the table `promotions`, and views of iterations' files.
+    """A view for each table, the view `label_history`, the table `promotions`, and views of iterations' files.
 
-    staged: a workspace whose partitions are seen in place of `ws`'s own. reads: tables to create; None: all. lost:
-    whether a missing file fails the queries of its table; else PartMissing is raised. A file that is not whole fails
-    the queries that read its table.
+    reads: tables to create; None: all. lost: whether a missing file fails the queries of its table; else PartMissing is
+    raised.
     """
     touched = {int(path.name.partition("=")[2]) for path in staged.data.glob("*/iteration=*")} if staged else set()
     done = compaction.find_compacted_iterations(ws, without=touched)
@@ -188,17 +162,13 @@ def _create_table_views(
     create_file_view(connection, "fresh_evaluation_files", [ws.root / "iterations" / "*" / "checkup.json"])
 
 
-def find_table_file_fault(path: Path) -> DataError | None:
-    """Say what is wrong with a file of a table; None where nothing is."""
-    return (
-        partitions.find_part_file_fault(path)
-        if path.name.startswith("part-")
-        else compaction.find_compacted_file_fault(path)
-    )
+def _find_file_fault(path: Path) -> DataError | None:
+    partition = path.name.startswith("part-")
+    return (partitions.find_part_file_fault if partition else compaction.find_compacted_file_fault)(path)
 
 
-def duckdb_message(error: Exception) -> str:
-    """Return DuckDB's message without its picture of the query."""
+def _duckdb_message(error: Exception) -> str:
+    """Without its picture of the query."""
     return " ".join(str(error).split("\n\nLINE ")[0].split())
 
 
@@ -229,10 +199,6 @@ def _column_types() -> dict[str, dict[str, str]]:
     return found | {f"steps{_IN_FILES}": found["steps"] | {"filename": "VARCHAR", "file_row_number": "BIGINT"}}
 
 
-def _sql_literal(value: str | int | None) -> str:
-    return "NULL" if value is None else _quote_path(value) if isinstance(value, str) else str(value)
-
-
 def _create_table_view(
     connection: duckdb.DuckDBPyConnection,
     ws: Workspace,
@@ -252,9 +218,16 @@ def _create_table_view(
         _create_fault_view(connection, name, kinds, fault)
         return
     try:
-        read = [_select_sql(kinds, _read_compacted_sql(path, without)) for path, without in done.files[table]]
-        read += [_select_sql(kinds, _read_parquet_sql(files))] if files else []
-        read += filter(None, [_ROWS_OUTSIDE_PARTITIONS.get(name)])
+        select = f"SELECT {', '.join(map(_quote_name, kinds))} FROM read_parquet"
+        read = []
+        for path, without in done.files[table]:  # iterations that are others by now stay out
+            rest = f" WHERE iteration NOT IN ({', '.join(map(str, without))})" if without else ""
+            read.append(f"{select}({_quote_text(path)}, hive_partitioning = false){rest}")
+        if files:  # the iteration and the stage are those of their paths
+            types = "hive_partitioning = true, hive_types = {'iteration': INTEGER, 'stage': VARCHAR}"
+            read.append(f"{select}([{', '.join(map(_quote_text, files))}], {types})")
+        if name in _ROWS_OUTSIDE_PARTITIONS:
+            read.append(_ROWS_OUTSIDE_PARTITIONS[name])
         if read:
             connection.execute(f"CREATE VIEW {name} AS {' UNION ALL '.join(read)}")
         else:
@@ -262,37 +235,16 @@ def _create_table_view(
             connection.execute(f"CREATE TABLE {name} ({typed})")
     except duckdb.Error as error:
         paths = [*files, *(path for path, _ in done.files[table])]
-        found = next((fault for path in paths if (fault := find_table_file_fault(path))), None)
+        found = next((fault for path in paths if (fault := _find_file_fault(path))), None)
         if isinstance(found, PartMissing) and not lost:
             raise found from None
         found = found or DataError(
-            f"table {table} cannot be read: {duckdb_message(error)}", where=ws.relative(ws.data / table)
+            f"table {table} cannot be read: {_duckdb_message(error)}", where=ws.relative(ws.data / table)
         )
         _create_fault_view(connection, name, kinds, found)
 
 
-def _select_sql(kinds: Mapping[str, str], read: str) -> str:
-    columns = (f'"{name}"' for name in kinds)
-    return f"SELECT {', '.join(columns)} FROM {read}"
-
-
-def _read_parquet_sql(files: Sequence[Path]) -> str:
-    """Partitions' files as a table, with the iteration and the stage of their paths."""
-    options = "hive_partitioning = true, hive_types = {'iteration': INTEGER, 'stage': VARCHAR}"
-    return f"read_parquet([{_quote_paths(files)}], {options})"
-
-
-def _read_compacted_sql(path: Path, without: Sequence[int]) -> str:
-    """The rows of closed iterations in a file of theirs, without those of iterations that are others by now."""
-    read = f"read_parquet({_quote_path(path)}, hive_partitioning = false)"
-    return f"{read} WHERE iteration NOT IN ({', '.join(map(str, without))})" if without else read
-
-
-def _quote_paths(files: Sequence[Path]) -> str:
-    return ", ".join(map(_quote_path, files))
-
-
-def _quote_path(path: Path) -> str:
+def _quote_text(path: Path | str) -> str:
     return "'" + str(path).replace("'", "''") + "'"
 
 
@@ -300,8 +252,8 @@ def _create_fault_view(
     connection: duckdb.DuckDBPyConnection, table: str, kinds: Mapping[str, str], fault: DataError
 ) -> None:
     """A view in place of a table that cannot be read: queries of other tables work, its own are told the fault."""
-    told = MARK + json.dumps({"what": fault.what, "where": fault.where, "fix": fault.fix})
-    raised = "error('" + told.replace("'", "''") + "')"
+    told = labels.DAMAGED_FILE_MARK + json.dumps({"what": fault.what, "where": fault.where, "fix": fault.fix})
+    raised = f"error({_quote_text(told)})"
     # Every column raises it too: a filter on constants (stage = 'score') would be answered before the WHERE here is.
     columns = ", ".join(f'{raised}::{kind} AS "{name}"' for name, kind in kinds.items())
     connection.execute(f"CREATE VIEW {table} AS SELECT {columns} WHERE {raised} IS NULL")
@@ -318,22 +270,20 @@ def _create_promotions(connection: duckdb.DuckDBPyConnection, ws: Workspace) -> 
             for name, kind in types.items():
                 if not isinstance(row.get(name), kind | None):
                     raise DataError(f"a promotion.json is wrong: {name} is {row[name]!r}", where=path)
-            rows.append(f"({', '.join(_sql_literal(row.get(name)) for name in types)})")
+            rows.append([row.get(name) for name in types])
     except DataError as fault:
         _create_fault_view(connection, "promotions", kinds, fault)
         return
     connection.execute(f"CREATE TABLE promotions ({', '.join(f'{name} {kind}' for name, kind in kinds.items())})")
     if rows:
-        connection.execute(f"INSERT INTO promotions VALUES {', '.join(rows)}")
+        marks = f"({', '.join('?' * len(types))})"
+        connection.execute(f"INSERT INTO promotions VALUES {', '.join([marks] * len(rows))}", list(chain(*rows)))
 
 
 def create_file_view(connection: duckdb.DuckDBPyConnection, view: str, files: Sequence[Path]) -> None:
     """Create a view of the text of iterations' files. files: paths, or patterns; they are read when the view is."""
-    text = (
-        f"read_text([{', '.join(map(_quote_path, files))}])"
-        if files
-        else "(SELECT '' AS filename, '' AS content LIMIT 0)"
-    )
+    read = f"read_text([{', '.join(map(_quote_text, files))}])"
+    text = read if files else "(SELECT '' AS filename, '' AS content LIMIT 0)"
     of = r"regexp_extract(filename, '(\d+)[/\\][^/\\]+$', 1)::INTEGER"
     connection.execute(f"CREATE VIEW {view} AS SELECT {of} AS iteration, content FROM {text}")
 
@@ -521,7 +471,7 @@ _UNKNOWN_TABLE = re.compile(r"(?:Table|Function) with name (\w+) does not exist"
 
 
 def _wrong_query_error(error: duckdb.Error) -> BadInput:
-    told, renamed = duckdb_message(error), ""
+    told, renamed = _duckdb_message(error), ""
     if column := _UNKNOWN_COLUMN.search(told):
         renamed = renamed_tables.describe_renamed_column(column[1], str(error))
     elif table := _UNKNOWN_TABLE.search(told):
@@ -534,14 +484,14 @@ def _wrong_query_error(error: duckdb.Error) -> BadInput:
 
 def _find_damaged_file(connection: duckdb.DuckDBPyConnection, error: duckdb.Error) -> DataError | None:
     """The damaged file behind an error, where there is one: told by its table's view, or found by reading."""
-    _, told, facts = str(error).partition(MARK)
+    _, told, facts = str(error).partition(labels.DAMAGED_FILE_MARK)
     if told:
         return DataError(**json.loads(facts))
     files: list[str] = []
     with contextlib.suppress(duckdb.Error):
         for (text,) in connection.execute("SELECT sql FROM duckdb_views() WHERE NOT internal").fetchall():
             files += re.findall(r"'([^']+\.parquet)'", text)
-    return next((fault for file in files if (fault := find_table_file_fault(Path(file)))), None)
+    return next((fault for file in files if (fault := _find_file_fault(Path(file)))), None)
 
 
 def query_rows(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Any = None) -> list[dict[str, Any]]:
@@ -564,7 +514,12 @@ def render_result(result: pa.Table, format: ResultFormat = "table", output: Path
         with _name_output_file(output):
             pq.write_table(result, output, compression="zstd")
     else:
-        text = {"table": render_table, "csv": render_csv, "json": render_json}[format](result)
+        if format == "csv":
+            text = _copy_as_text(result, "FORMAT csv") if result.num_columns else ""
+        elif format == "json":
+            text = json.dumps(result_as_json_rows(result), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+        else:
+            text = _render_table(result)
         if output is None:
             return text
         with _name_output_file(output):
@@ -629,12 +584,8 @@ def _partition_stamps(ws: Workspace) -> frozenset[tuple[str, int, int] | None]:
     """The partitions and promotions that are there, each with what changes when it is replaced."""
     folders = ws.data.glob("*/iteration=*/stage=*")
     promotions = (ws.root / "iterations").glob("*/promotion.json")
-    return frozenset(
-        [
-            *(_file_stamp(path / partitions.PARTS_FILE) or _file_stamp(path) for path in folders),
-            *map(_file_stamp, promotions),
-        ]
-    )
+    listed = (_file_stamp(path / partitions.PARTS_FILE) or _file_stamp(path) for path in folders)
+    return frozenset([*listed, *map(_file_stamp, promotions)])
 
 
 def _file_stamp(path: Path) -> tuple[str, int, int] | None:
@@ -672,39 +623,32 @@ def render_catalog_reference() -> str:
     return "\n".join(parts)
 
 
-def _describe_views(connection: duckdb.DuckDBPyConnection) -> list[str]:
-    found = []
+def _describe_views(connection: duckdb.DuckDBPyConnection) -> Iterator[str]:
     for name, comment in connection.execute(_LIST_VIEWS).fetchall():
         meanings = dict(connection.execute(_LIST_COLUMNS, [name]).fetchall())
-        found.append(f"### {name}\n{comment}.\n\n{_columns_table(connection, f'FROM {name}', meanings)}")
-    return found
+        columns = _describe_query(connection, f"FROM {name}")
+        rows = [f"| `{column}` | {kind} | {meanings.get(column, '')} |" for column, kind in columns]
+        table = "\n".join(["| column | type | |", "|---|---|---|", *rows, ""])
+        yield f"### {name}\n{comment}.\n\n{table}"
 
 
-def _describe_macros(connection: duckdb.DuckDBPyConnection) -> list[str]:
-    found = []
+def _describe_macros(connection: duckdb.DuckDBPyConnection) -> Iterator[str]:
     for name, parameters, kind, comment in connection.execute(_LIST_MACROS).fetchall():
         lines = f"### {name}({', '.join(parameters)})\n{comment}.\n"
         if kind == "table_macro":
-            columns = [
-                row[0] for row in _describe_query(connection, f"FROM {name}({', '.join(['NULL'] * len(parameters))})")
-            ]
+            query = f"FROM {name}({', '.join(['NULL'] * len(parameters))})"
+            columns = [column for column, _ in _describe_query(connection, query)]
             lines += f"\nColumns: {_join_columns(connection, columns)}.\n"
-        found.append(lines)
-    return found
+        yield lines
 
 
 def _join_columns(connection: duckdb.DuckDBPyConnection, columns: list[str]) -> str:
     """In short where they are those of a table or view, and some more."""
     for name in ("trajectory_lineage", "steps"):
-        of = [row[0] for row in _describe_query(connection, f"FROM {name}")]
+        of = [column for column, _ in _describe_query(connection, f"FROM {name}")]
         if columns[: len(of)] == of:
             return ", ".join([f"all of `{name}`", *(f"`{column}`" for column in columns[len(of) :])])
     return ", ".join(f"`{column}`" for column in columns)
-
-
-def _columns_table(connection: duckdb.DuckDBPyConnection, query: str, meanings: dict[str, str]) -> str:
-    rows = [f"| `{name}` | {kind} | {meanings.get(name, '')} |" for name, kind in _describe_query(connection, query)]
-    return "\n".join(["| column | type | |", "|---|---|---|", *rows, ""])
 
 
 def _describe_query(connection: duckdb.DuckDBPyConnection, query: str) -> list[tuple[str, str]]:

@@ -19,7 +19,7 @@ import pyarrow as pa
 from flywheel.config import run_lock
 from flywheel.config.workspace import Workspace
 from flywheel.store import lineage, partitions
-from flywheel.store.catalog import database
+from flywheel.store.catalog import compaction, database
 from flywheel.store.versioning import dvc_files, stage_records
 from flywheel.utils.errors import DataError
 from flywheel.utils.files import sha256_file
@@ -60,17 +60,14 @@ def query_iteration_history(ws: Workspace, which: Sequence[int]) -> list[Row]:
     """
     with closing(_connect(ws, which)) as connection:
         known = {row["iteration"]: row for row in database.query_rows(connection, _ITERATIONS)}
+    facts = ("first_started", "last_ended", "seconds", "longest", "longest_seconds", "at_stage", "reason")
     found, at_work = [], _at_work(ws)
     for k in which:
-        done, all_of = len(dvc_files.recorded_stages(ws, k)), len(stage_records.stage_names(ws, k))
+        recorded, stages = dvc_files.recorded_stages(ws, k), stage_records.stage_names(ws, k)
         state = "complete" if dvc_files.is_iteration_complete(ws, k) else "running" if k == at_work else "unfinished"
-        row = known.get(k, {})
-        facts = ("first_started", "last_ended", "seconds", "longest", "longest_seconds", "at_stage", "reason")
-        counts = {name: row.get(name) or 0 for name in ("tries", "failed")}
-        found.append(
-            {"iteration": k, "state": state, "recorded": done, "stages": all_of, **counts}
-            | {name: row.get(name) for name in facts}
-        )
+        row = {"iteration": k, "state": state, "recorded": len(recorded), "stages": len(stages)}
+        row |= {name: known.get(k, {}).get(name) or 0 for name in ("tries", "failed")}
+        found.append(row | {name: known.get(k, {}).get(name) for name in facts})
     return found
 
 
@@ -111,9 +108,8 @@ def query_stage_attempts(ws: Workspace, iteration: int, stage: str) -> tuple[lis
     """
     key = {"iteration": iteration, "stage": stage}
     with closing(_connect(ws, [iteration])) as connection:
-        return database.query_rows(connection, f"{_TRIES} ORDER BY try", key), database.query_rows(
-            connection, _TASKS, key
-        )
+        tries = database.query_rows(connection, f"{_TRIES} ORDER BY try", key)
+        return tries, database.query_rows(connection, _TASKS, key)
 
 
 def query_stage_artifacts(ws: Workspace, iteration: int, stage: str) -> list[Row]:
@@ -185,8 +181,7 @@ def _runs(ws: Workspace, iteration: int) -> pa.Table:
         rows = partitions.read_partition(ws, "runs", iteration, dvc_files.LAST_STAGE)
     else:
         rows = partitions.table_from_rows("runs", run_history_rows(read_run_history(ws, iteration)))
-    keys = pa.array([iteration] * len(rows), pa.int32()), pa.array([dvc_files.LAST_STAGE] * len(rows), pa.string())
-    return rows.add_column(0, "iteration", keys[0]).add_column(1, "stage", keys[1])
+    return compaction.with_partition_keys(rows, iteration, dvc_files.LAST_STAGE)
 
 
 def _stage(ws: Workspace, iteration: int, stage: str, known: Row) -> Row:
@@ -194,22 +189,14 @@ def _stage(ws: Workspace, iteration: int, stage: str, known: Row) -> Row:
     state = known.get("state")
     if stage in recorded:
         state = state if state == "Completed" else "recorded"
-    elif iteration == _at_work(ws) and stage == next(
-        s for s in stage_records.stage_names(ws, iteration) if s not in recorded
-    ):
-        state = "running"
+    elif iteration == _at_work(ws):
+        left = (name for name in stage_records.stage_names(ws, iteration) if name not in recorded)
+        state = "running" if stage == next(left) else state
     staged = ws.staging(iteration, stage)
     finished = len(list(staged.glob("*/*/result.json")))
-    row = {
-        "iteration": iteration,
-        "stage": stage,
-        "state": state or ("begun" if staged.is_dir() else "not begun"),
-        "tries": known.get("tries", 0),
-        "failed": known.get("failed", 0),
-        "shards": max(known.get("shards", 0), finished),
-        "retries": known.get("retries", 0),
-        "staged": finished,
-    }
+    row = {"iteration": iteration, "stage": stage, "state": state or ("begun" if staged.is_dir() else "not begun")}
+    row |= {name: known.get(name, 0) for name in ("tries", "failed", "shards", "retries")} | {"staged": finished}
+    row["shards"] = max(row["shards"], finished)
     facts = ("first_started", "last_ended", "last_seconds", "seconds", "median_before", "ratio", "iterations_before")
     row |= {name: known.get(name) for name in (*facts, "reason")}
     if not known and stage in recorded and ws.partition("metrics", iteration, stage).is_dir():  # without Prefect
