@@ -390,10 +390,7 @@ def _write_stores(
     columns = ", ".join(f'"{name}"' for name in TABLES["scores"].names)
     if scores:
         with partitions.open_partition_writer(staged, "scores", iteration, "score") as writer:
-            for batch in training_stores.iter_batches(
-                connection, f"SELECT {columns} FROM judgements ORDER BY trajectory_id, scorer"
-            ):
-                writer.write(batch.cast(TABLES["scores"]))
+            writer.write_query(connection, f"SELECT {columns} FROM judgements ORDER BY trajectory_id, scorer")
     write_decision_lineage(ws, connection, staged, iteration)
     write_decision_metrics(ws, connection, staged, iteration)
 
@@ -409,10 +406,8 @@ def write_decision_lineage(
     version = routing_decisions.store_version(ws, iteration) + 1
     with partitions.open_partition_writer(staged, "lineage", iteration, training_stores.ROUTE_STAGE) as writer:
         partitions.link_partition_files(ws, writer, "lineage", iteration, training_stores.ROUTE_STAGE)
-        for batch in training_stores.iter_batches(
-            connection, lineage.rerouted_links_sql(iteration, version, training_stores.DESTINATIONS)
-        ):
-            writer.write(batch.cast(TABLES["lineage"]))
+        links = lineage.rerouted_links_sql(iteration, version, training_stores.DESTINATIONS)
+        writer.write_query(connection, links)
         writer.write(further)
 
 

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +28,9 @@ from flywheel.config.workspace import Workspace, iteration_label
 from flywheel.store.schema import SCHEMA_VERSION, SORT_KEYS, TABLES, empty_table
 from flywheel.utils.errors import DataError
 from flywheel.utils.files import cached_sha256, disk_full_errors, file_lock, remember_sha256, write_json
+
+if TYPE_CHECKING:
+    import duckdb
 
 # `_parts.json` lists a partition's files; others do not count. It is written last and replaced in one step, so a reader
 # sees the old rows or the new ones: files are named by their content, those of the old list are removed once the new
@@ -200,7 +203,7 @@ _WRITE_TIME_CONTRACTS = {"steps": {"logprobs_match": _logprobs_match}}
 # small partition is one sorted file.
 
 _RUN_BYTES = 256 * 2**20  # in memory; a file of steps takes about a quarter of it
-_ROWS_AT_ONCE = 2_000  # of rows that come as mappings
+_ROWS_AT_ONCE, _QUERIED_ROWS = 2_000, 20_000  # of rows that come as mappings, and by a query
 # A reader of one trajectory decodes one row group of steps, and the bounds of all; small groups make a scan of all
 # steps slower. A reader of one screen reads a few hundred kB.
 _ROW_GROUP, _IMAGE_ROW_GROUP = 10_000, 100
@@ -233,6 +236,11 @@ class PartitionWriter:
             raise DataError(f"data do not have the schema of table {self.table}", where="flywheel/store/schema.py")
         _refuse_nulls(self.table, data)
         self._take(data)
+
+    def write_query(self, connection: duckdb.DuckDBPyConnection, sql: str) -> None:
+        """Append the rows of the query `sql`, some at a time; no other one may run on `connection` meanwhile."""
+        for batch in connection.execute(sql).to_arrow_reader(_QUERIED_ROWS):
+            self.write(pa.Table.from_batches([batch]).cast(self.schema))
 
     def _take(self, data: pa.Table) -> None:
         self.rows += data.num_rows

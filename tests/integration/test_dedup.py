@@ -17,10 +17,17 @@ from hypothesis import strategies as st
 from night import examples
 from PIL import Image, ImageDraw
 
-from flywheel.store.dedup import episode_similarity, fingerprints
+from flywheel.store.dedup import episode_similarity
 from flywheel.store.dedup import near_duplicates as dedup_near_duplicates
 from flywheel.store.dedup.episode_similarity import StepSequences, encode_steps
-from flywheel.store.dedup.near_duplicates import REASON_OTHER_TASK, REASON_SAME_TASK, find_near_duplicates
+from flywheel.store.dedup.near_duplicates import (
+    REASON_OTHER_TASK,
+    REASON_SAME_TASK,
+    difference_hash,
+    find_near_duplicates,
+    find_tasks_near_evaluation,
+    hashes_alike,
+)
 
 LEAST = 0.8
 
@@ -242,8 +249,8 @@ def test_a_caret_leaves_a_screen_alike_and_another_page_does_not():
     page = screen((20, 20, 150, 90), (180, 120, 300, 220))
     caret = screen((20, 20, 150, 90), (180, 120, 300, 220), (60, 150, 61, 160))
     other = screen((160, 10, 300, 60), (10, 130, 100, 230))
-    assert fingerprints.hashes_alike(fingerprints.difference_hash(page), fingerprints.difference_hash(caret))
-    assert not fingerprints.hashes_alike(fingerprints.difference_hash(page), fingerprints.difference_hash(other))
+    assert hashes_alike(difference_hash(page), difference_hash(caret))
+    assert not hashes_alike(difference_hash(page), difference_hash(other))
 
 
 def task(name: str, **columns) -> dict:
@@ -261,5 +268,5 @@ def task(name: str, **columns) -> dict:
     ],
 )
 def test_what_is_near_an_evaluation_task(columns, why):
-    near = fingerprints.find_tasks_near_evaluation([task("t1", **columns)], [task("e2", seed=77, level=3), task("e1")])
+    near = find_tasks_near_evaluation([task("t1", **columns)], [task("e2", seed=77, level=3), task("e1")])
     assert near == ({"t1": why} if why else {})

@@ -15,7 +15,7 @@ from flywheel.envs.tasks.drawing import make_task, make_tasks, task_content, tas
 from flywheel.policy.encoding import Encoder
 from flywheel.recordings.rows import demonstration_rows
 from flywheel.recordings.synthetic.demonstrations import demonstrate_task, demonstration_tasks
-from flywheel.store.dedup.fingerprints import find_tasks_near_evaluation
+from flywheel.store.dedup.near_duplicates import find_tasks_near_evaluation
 from flywheel.store.interop.demonstration import DemonstratedStep, Demonstration, save_demonstration
 from flywheel.training.data import build_agent_examples
 from flywheel.utils.errors import FlywheelError

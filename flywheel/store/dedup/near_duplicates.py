@@ -2,23 +2,113 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
+import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from PIL import Image
 
 from flywheel.config import RoutingSettings
 from flywheel.config.workspace import Workspace
 from flywheel.store import images, manifest, partitions
 from flywheel.store.catalog import database
-from flywheel.store.dedup import episode_similarity, fingerprints
-from flywheel.store.dedup.episode_similarity import BITS_PER_AXIS, StepSequences
+from flywheel.store.dedup import episode_similarity
+from flywheel.store.dedup.episode_similarity import BITS_PER_AXIS, StepSequences, splitmix64
 from flywheel.store.manifest import TrainingManifest
-from flywheel.store.partitions import PartitionWriter
-from flywheel.store.schema import TABLES, empty_table
+
+# Tasks: when two ask the same, and when a training task is near one for evaluation.
+
+Row = Mapping[str, Any]
+_TASK_COLUMNS = ("task_id", "world", "template", "level", "params", "instruction", "seed", "split")
+_ARGUMENT = re.compile(r"""\d+(?:[.,:/-]\d+)*|"[^"]*"|'[^']*'|“[^”]*”|«[^»]*»""")
+
+
+def task_content_hash(task: Row) -> str:
+    """Hash a task's content: suite, template, level and parameters; without parameters, its instruction and seed."""
+    params = _params(task.get("params"))
+    content = params or [_words(task.get("instruction")), task.get("seed")]
+    text = json.dumps([task.get("world"), task.get("template"), task.get("level"), content], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def instruction_arguments(instruction: str | None) -> tuple[str, ...]:
+    """Numbers and quoted texts of an instruction, sorted: a paraphrase keeps them."""
+    return tuple(sorted(found.strip("\"'“”«»").casefold() for found in _ARGUMENT.findall(instruction or "")))
+
+
+def find_tasks_near_evaluation(tasks: Iterable[Row], held_out: Iterable[Row]) -> dict[str, str]:
+    """task_id -> why it must not be trained on, of the rows of `tasks` that are near one of `held_out`.
+
+    Near is: the same content under another task_id, whatever the case and spacing of its texts; or the same
+    instruction and seed. A task without a seed, another data set's, is near by its instruction alone.
+    """
+    contents, asked, said = {}, {}, {}
+    for task in sorted(held_out, key=lambda row: row["task_id"], reverse=True):
+        contents[task_content_hash(task)] = task["task_id"]
+        said[_words(task.get("instruction"))] = task["task_id"]
+        if task.get("seed") is not None:
+            asked[_asked(task)] = task["task_id"]
+    near = {}
+    for task in tasks if contents else ():
+        if twin := contents.get(task_content_hash(task)):
+            near[task["task_id"]] = f"the content of {twin}"
+        elif twin := asked.get(_asked(task)):
+            near[task["task_id"]] = f"instruction and seed of {twin}"
+        elif task.get("seed") is None and (twin := said.get(_words(task.get("instruction")))):
+            near[task["task_id"]] = f"the instruction of {twin}"
+    return near
+
+
+def _asked(task: Row) -> tuple[str, int | None]:
+    return _words(task.get("instruction")), task.get("seed")
+
+
+def _words(text: str | None) -> str:
+    return " ".join(re.findall(r"\w+", (text or "").casefold()))
+
+
+def _params(text: str | None) -> Any:
+    """Parsed, with texts without case and spacing; what is no JSON is taken as text."""
+    try:
+        return _plain(json.loads(text)) if text else None
+    except ValueError:
+        return _words(text)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, str):
+        return " ".join(value.casefold().split())
+    if isinstance(value, Mapping):
+        return {key: _plain(part) for key, part in value.items()}
+    return [_plain(part) for part in value] if isinstance(value, list) else value
+
+
+# The difference hash of a screen (Krawetz 2013): 64 bits, each whether a cell of a 9 x 8 grid is darker than the next.
+#
+# A moved pointer or a blinking caret leaves it as it is, or changes a few bits.
+
+MAX_DIFFERING_BITS = 4
+"""Bits, of 64, in which two hashes of like screens differ at most."""
+
+
+def difference_hash(encoded: bytes) -> int:
+    """Hash a PNG, JPEG or WebP file by its brightness. Raises OSError where it is none."""
+    with Image.open(io.BytesIO(encoded)) as picture:
+        cells = np.asarray(picture.convert("L").resize((9, 8), Image.Resampling.BILINEAR))
+    return int.from_bytes(np.packbits(cells[:, 1:] > cells[:, :-1]).tobytes(), "big")
+
+
+def hashes_alike(left: int, right: int) -> bool:
+    """Tell whether two difference hashes differ in at most `MAX_DIFFERING_BITS` bits."""
+    return (left ^ right).bit_count() <= MAX_DIFFERING_BITS
 
 
 def insert_rows(connection: duckdb.DuckDBPyConnection, table: str, rows: pa.Table) -> None:
@@ -44,16 +134,6 @@ def insert_rows(connection: duckdb.DuckDBPyConnection, table: str, rows: pa.Tabl
 # actions: DuckDB sorts by these, on disk where need be, and some groups at a time are compared.
 
 REASON_SAME_TASK, REASON_OTHER_TASK = "a repeat of its task", "another task's steps on the same screens"
-EPISODE_COLUMNS = (
-    "trajectory_id",
-    "content",
-    "arguments",
-    "store",
-    "step_codes",
-    "first_image_sha256",
-    "last_image_sha256",
-    "new",
-)
 FirstLastScreens = tuple[str | None, str | None]  # an episode's first and last one, by sha256
 CompareScreens = Callable[[Sequence[tuple[FirstLastScreens, FirstLastScreens]]], Sequence[bool]]
 _EPISODES_PER_BATCH = 20_000  # episodes
@@ -99,8 +179,9 @@ def find_near_duplicates(
     duplicate_of, the nearest of its neighbours; similarity, the share of steps that agree with that one's; reason;
     weight, in training.
 
-    episodes: SQL of a relation with `COLUMNS`, each trajectory once, which other cursors of the database see; those
-    that are not new are of earlier iterations, and stay as they are. least: share of steps, in (0, 1]. alike: of pairs
+    episodes: SQL of a relation of trajectory_id, content, arguments, store, step_codes, first_image_sha256,
+    last_image_sha256 and new, each trajectory once, which other cursors of the database see; those that are not new are
+    of earlier iterations, and stay as they are. least: share of steps, in (0, 1]. alike: of pairs
     of episodes' screens, whether the first and the last look alike; asked for few pairs.
     """
     connection.execute(_TABLES)
@@ -151,7 +232,8 @@ def _of_one_content(connection: duckdb.DuckDBPyConnection, rows: pa.Table, numbe
     new = rows["new"].to_numpy()
     mine = {"number": numbers[member[new]], "trajectory_id": names.filter(rows["new"])}
     insert_rows(connection, "dedup_members", pa.table(mine))
-    found = episode_similarity.candidate_pairs(_groups(content[first], _codes(ones["store"])), some)
+    store = _codes(ones["store"])
+    found = episode_similarity.candidate_pairs(content[first] * (store.max(initial=0) + 1) + store, some)
     similar = episode_similarity.sequence_similarity(some, found)
     near = similar >= least
     _insert_near(connection, numbers[found[near]], similar[near], renamed=False)
@@ -168,12 +250,8 @@ def _of_others(connection: duckdb.DuckDBPyConnection, rows: pa.Table, alike: Com
     screens = list(zip(rows["first_image_sha256"].to_pylist(), rows["last_image_sha256"].to_pylist(), strict=True))
     seen = alike([(screens[i], screens[j]) for i, j in pairs.tolist()])
     pairs = pairs[np.array(seen, bool)] if len(pairs) else pairs
-    _insert_near(
-        connection,
-        rows["number"].to_numpy()[pairs],
-        episode_similarity.sequence_similarity(sequences, pairs),
-        renamed=True,
-    )
+    similarity = episode_similarity.sequence_similarity(sequences, pairs)
+    _insert_near(connection, rows["number"].to_numpy()[pairs], similarity, renamed=True)
 
 
 def _collapsed(
@@ -181,10 +259,8 @@ def _collapsed(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Of the rows that stand as one: the first and the second (-1: none), how many they are; and of each row which one
     it is."""
-    length = episode_similarity.splitmix64(sequences.lengths.astype(np.uint64))
-    key = episode_similarity.splitmix64(
-        episode_similarity.splitmix64(content.astype(np.uint64)) ^ told ^ length
-    ) ^ _digests(sequences)
+    length = splitmix64(sequences.lengths.astype(np.uint64))
+    key = splitmix64(splitmix64(content.astype(np.uint64)) ^ told ^ length) ^ _digests(sequences)
     by_key = np.argsort(key, kind="stable")
     begins = np.flatnonzero(np.diff(key[by_key], prepend=~key[by_key[:1]]))
     count = np.diff(begins, append=len(key))
@@ -202,16 +278,14 @@ def _keys(told: np.ndarray, sequences: StepSequences) -> pa.Array:
     essential = sequences.without_idle()
     done = StepSequences(essential.codes >> np.uint64(2 * BITS_PER_AXIS), essential.offsets)
     lengths = essential.lengths
-    return pa.array(episode_similarity.splitmix64(told ^ lengths.astype(np.uint64)) ^ _digests(done), mask=lengths == 0)
+    return pa.array(splitmix64(told ^ lengths.astype(np.uint64)) ^ _digests(done), mask=lengths == 0)
 
 
 def _digests(sequences: StepSequences) -> np.ndarray:
     """One number an episode, of its codes and their order."""
     places = np.arange(len(sequences.codes)) - np.repeat(sequences.offsets[:-1], sequences.lengths)
     with np.errstate(over="ignore"):
-        mixed = episode_similarity.splitmix64(
-            sequences.codes + places.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-        )
+        mixed = splitmix64(sequences.codes + places.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15))
         summed = np.concatenate([np.zeros(1, np.uint64), np.cumsum(mixed, dtype=np.uint64)])
         return summed[sequences.offsets[1:]] - summed[sequences.offsets[:-1]]
 
@@ -219,10 +293,6 @@ def _digests(sequences: StepSequences) -> np.ndarray:
 def _codes(column: pa.ChunkedArray) -> np.ndarray:
     """Equal values as equal numbers."""
     return column.combine_chunks().dictionary_encode().indices.to_numpy().astype(np.int64)
-
-
-def _groups(content: np.ndarray, store: np.ndarray) -> np.ndarray:
-    return content * (store.max(initial=0) + 1) + store
 
 
 def _insert_near(
@@ -244,7 +314,6 @@ ROUTE_STAGE = "route"  # the stage that routes, looks for duplicates and builds 
 SIGNATURE_TABLES = ("trajectory_hashes", "screen_hashes")
 _PROMISE = "no task held out for evaluation, and none near one, is trained on"
 _TASKS_PER_BATCH = 5_000  # rows that Python looks at
-_ROWS_AT_ONCE = 20_000
 
 
 def create_task_contents(connection: duckdb.DuckDBPyConnection, iteration: int, stages: Sequence[str]) -> None:
@@ -253,18 +322,16 @@ def create_task_contents(connection: duckdb.DuckDBPyConnection, iteration: int, 
     content: hash of what the task asks. near: why it is near an evaluation task; NULL where it is not. connection: to
     the catalogue; the table is made there. stages: whose rows of `tasks` are meant.
     """
-    own = f"SELECT {', '.join(fingerprints.TASK_COLUMNS)} FROM tasks WHERE iteration = {int(iteration)}"
+    own = f"SELECT {', '.join(_TASK_COLUMNS)} FROM tasks WHERE iteration = {int(iteration)}"
     own += f" AND stage IN ({_quote_texts(stages)})"
     connection.execute("CREATE OR REPLACE TABLE contents (task_id VARCHAR, content VARCHAR, near VARCHAR)")
     with connection.cursor() as cursor:
         held_out = cursor.execute(f"{own} AND split = 'eval'").to_arrow_table().to_pylist()
         for batch in cursor.execute(own).to_arrow_reader(_TASKS_PER_BATCH):
             asked = batch.to_pylist()
-            near = fingerprints.find_tasks_near_evaluation(
-                (task for task in asked if task["split"] != "eval"), held_out
-            )
+            near = find_tasks_near_evaluation((task for task in asked if task["split"] != "eval"), held_out)
             names = [task["task_id"] for task in asked]
-            told = {"content": map(fingerprints.task_content_hash, asked), "near": map(near.get, names)}
+            told = {"content": map(task_content_hash, asked), "near": map(near.get, names)}
             insert_rows(connection, "contents", _text_table({"task_id": names, **told}))
 
 
@@ -301,14 +368,17 @@ def weigh_duplicates(
     _write_signatures(ws, iteration, read, connection, staged, again=again)
     before, since = manifest.read_manifest(ws, iteration - 1), iteration - settings.dedup_window
     signed = partitions.partition_files(staged, "trajectory_hashes", iteration, ROUTE_STAGE)
-    _create_episodes_view(connection, iteration, since, signed, _checked_files(ws, before, "trajectory_hashes", since))
+    known = [ws.resolve(one.path) for one in before.shards("trajectory_hashes") if one.iteration >= since]
+    for path in known:  # a damaged one is told
+        partitions.open_partition_file("trajectory_hashes", path, wholly=True).close()
+    _create_episodes_view(connection, iteration, since, signed, known)
     looked = _ScreenComparer(ws, iteration, read, before, since)
     find_near_duplicates(connection, "FROM episodes", settings.dedup_min_similarity, looked.compare)
     if settings.dedup_weighting == "each":
         connection.execute("UPDATE near_duplicates SET weight = 1")
     connection.execute("CREATE OR REPLACE VIEW weights AS SELECT trajectory_id, weight FROM near_duplicates")
     with partitions.open_partition_writer(staged, "duplicates", iteration, ROUTE_STAGE) as writer:
-        _write_query(connection, "FROM near_duplicates ORDER BY trajectory_id", "duplicates", writer)
+        writer.write_query(connection, "FROM near_duplicates ORDER BY trajectory_id")
     partitions.write_partition(staged, "screen_hashes", iteration, ROUTE_STAGE, looked.rows())
     connection.execute("DROP VIEW episodes; DROP TABLE stores_now")
 
@@ -347,17 +417,16 @@ def _write_signatures(
             if again:
                 create_task_contents(connection, iteration, stages["tasks"])
             with connection.cursor() as cursor:
-                for batch in cursor.execute("SELECT DISTINCT instruction FROM unsigned").to_arrow_reader(
-                    _TASKS_PER_BATCH
-                ):
+                instructions = cursor.execute("SELECT DISTINCT instruction FROM unsigned")
+                for batch in instructions.to_arrow_reader(_TASKS_PER_BATCH):
                     said = batch.column(0).to_pylist()
-                    words = [" ".join(fingerprints.instruction_arguments(text)) for text in said]
+                    words = [" ".join(instruction_arguments(text)) for text in said]
                     insert_rows(connection, "words", _text_table({"instruction": said, "arguments": words}))
                 for coded in episode_similarity.encode_steps(cursor, wanted):
                     insert_rows(connection, "coded", coded)
             for sql in _SIGNATURES_SQL:  # one after the other: each holds less than all at once
                 connection.execute(sql.format(wanted=wanted))
-            _write_query(connection, "FROM signed ORDER BY trajectory_id", "trajectory_hashes", writer)
+            writer.write_query(connection, "FROM signed ORDER BY trajectory_id")
     connection.execute("DROP TABLE unsigned; DROP TABLE words; DROP TABLE coded; DROP TABLE IF EXISTS signed")
 
 
@@ -411,26 +480,6 @@ def _text_table(columns: Mapping[str, Iterable[str | None]]) -> pa.Table:
     return pa.table({name: pa.array(list(values), pa.string()) for name, values in columns.items()})
 
 
-def _write_query(connection: duckdb.DuckDBPyConnection, sql: str, table: str, writer: PartitionWriter) -> None:
-    for batch in connection.execute(sql).to_arrow_reader(_ROWS_AT_ONCE):
-        writer.write(pa.Table.from_batches([batch]).cast(TABLES[table]))
-
-
-def _checked_files(ws: Workspace, before: TrainingManifest, table: str, since: int) -> list[Path]:
-    """Files of earlier iterations from `since` on. Raises DataError where one is damaged."""
-    found = [ws.resolve(shard.path) for shard in before.shards(table) if shard.iteration >= since]
-    for path in found:
-        partitions.open_partition_file(table, path, wholly=True).close()
-    return found
-
-
-def _read_earlier(ws: Workspace, before: TrainingManifest, table: str, since: int) -> pa.Table:
-    own = [shard for shard in before.shards(table) if shard.iteration >= since]
-    return pa.concat_tables(
-        [empty_table(table), *(partitions.read_partition_file(ws, table, ws.resolve(one.path)) for one in own)]
-    )
-
-
 class _ScreenComparer:
     """Looks at first and last screens, only where their bytes differ, and each once."""
 
@@ -451,27 +500,29 @@ class _ScreenComparer:
         def like(left: str | None, right: str | None) -> bool:
             if left is None or right is None:  # a text was all there was to see
                 return False
-            return left == right or (
-                left in known and right in known and fingerprints.hashes_alike(known[left], known[right])
-            )
+            both = left in known and right in known
+            return left == right or (both and hashes_alike(known[left], known[right]))
 
         return [all(like(*two) for two in zip(ours, others, strict=True)) for ours, others in pairs]
 
     def _hashes(self, wanted: set[str]) -> dict[str, int]:
         if not wanted:
             return {}
-        kept = _read_earlier(self._ws, self._before, "screen_hashes", self._since)
-        kept = kept.filter(pc.is_in(kept["sha256"], value_set=pa.array(wanted, pa.string())))
-        known = dict(zip(kept["sha256"].to_pylist(), kept["dhash"].to_pylist(), strict=True))
-        earlier = [
-            self._ws.resolve(shard.path) for shard in self._before.shards("images") if shard.iteration >= self._since
-        ]
-        for sha, encoded in images.load_images(self._ws, [*self._own, *earlier], wanted - known.keys()).items():
+        known = {}
+        for path in self._earlier("screen_hashes"):
+            rows = partitions.read_partition_file(self._ws, "screen_hashes", path)
+            rows = rows.filter(pc.is_in(rows["sha256"], value_set=pa.array(wanted, pa.string())))
+            known |= dict(zip(rows["sha256"].to_pylist(), rows["dhash"].to_pylist(), strict=True))
+        files = [*self._own, *self._earlier("images")]
+        for sha, encoded in images.load_images(self._ws, files, wanted - known.keys()).items():
             try:
-                self._new[sha] = fingerprints.difference_hash(encoded)
+                self._new[sha] = difference_hash(encoded)
             except OSError:  # no picture: it is like none
                 continue
         return known | self._new
+
+    def _earlier(self, table: str) -> list[Path]:
+        return [self._ws.resolve(one.path) for one in self._before.shards(table) if one.iteration >= self._since]
 
     def rows(self) -> list[dict]:
         return [{"sha256": sha, "dhash": value} for sha, value in self._new.items()]

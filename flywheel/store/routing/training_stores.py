@@ -20,7 +20,6 @@ from flywheel.store.dedup import near_duplicates
 from flywheel.store.dedup.near_duplicates import ROUTE_STAGE
 from flywheel.store.routing import contracts, data_docs
 from flywheel.store.routing_decisions import HumanVerdict
-from flywheel.store.schema import TABLES
 from flywheel.utils.errors import ContractBroken, DataError
 
 # Section 2.3: V = 1 to SFT, the rest to CT; nothing is thrown away. V is defined in `envs/verdict.py`; here is the same
@@ -159,13 +158,12 @@ _ROWS_AT_ONCE = 20_000
 class BuiltStores:
     """Count what was routed.
 
-    metrics: rows for the table `metrics`, not written here. routed: destination -> trajectories. reasons: of the
-    trajectories set aside -> how many. orphans: rows that belong to none.
+    metrics: rows for the table `metrics`, not written here. routed: destination -> trajectories. orphans: rows that
+    belong to none.
     """
 
     metrics: tuple[dict, ...]
     routed: dict[str, int]
-    reasons: dict[str, int]
     orphans: int
 
 
@@ -190,10 +188,8 @@ def build_training_stores(
     sources = _stages(read, "trajectories")
     for table, stage in read:
         partitions.verify_partition(ws, table, iteration, stage)
-    rule, people = (
-        routing_decisions.current_routing_rule(ws, iteration),
-        routing_decisions.human_verdicts(routing_decisions.read_decisions(ws, iteration)),
-    )
+    rule = routing_decisions.current_routing_rule(ws, iteration)
+    people = routing_decisions.human_verdicts(routing_decisions.read_decisions(ws, iteration))
     version = routing_decisions.store_version(ws, iteration)
     shown = data_docs.data_docs_process(ws, iteration) if page else nullcontext(lambda judged: None)
     with shown as show, connect_incoming(ws, iteration, sources, staged) as connection:
@@ -289,28 +285,17 @@ def write_training_stores(
     """
     for table, sql in stores.items():
         with partitions.open_partition_writer(staged, table, iteration, ROUTE_STAGE) as writer:
-            for batch in iter_batches(connection, sql):
-                writer.write(batch.cast(TABLES[table]))
+            writer.write_query(connection, sql)
     with partitions.open_partition_writer(staged, "quarantine", iteration, ROUTE_STAGE) as writer:
-        for batch in iter_batches(connection, QUARANTINED_SQL):
+        for batch in connection.execute(QUARANTINED_SQL).to_arrow_reader(_ROWS_AT_ONCE):
             writer.write(quarantine_rows(batch.to_pylist()))
-        writer.write(
-            {**row, "record": None} for batch in iter_batches(connection, "FROM orphans") for row in batch.to_pylist()
+        writer.write_query(
+            connection, "SELECT trajectory_id, reason, detail, NULL AS record, source_table FROM orphans"
         )
 
 
-def iter_batches(connection: duckdb.DuckDBPyConnection, sql: str) -> Iterator[pa.Table]:
-    """Run the query `sql` on `connection` and yield its rows, some at a time: they are never in memory as a whole.
-
-    No rows yield nothing. No other query may run on the connection meanwhile. Errors are DuckDB's.
-    """
-    for batch in connection.execute(sql).to_arrow_reader(_ROWS_AT_ONCE):
-        yield pa.Table.from_batches([batch])
-
-
 def count_routed(connection: duckdb.DuckDBPyConnection) -> BuiltStores:
-    """Count where the trajectories went, and why to quarantine. connection: with the tables `incoming`, `decided`,
-    `orphans`."""
+    """Count where the trajectories went. connection: with the tables `incoming`, `decided`, `orphans`."""
     routed = dict.fromkeys(DESTINATIONS, 0)
     rows = []
     counted = connection.execute(
@@ -321,9 +306,5 @@ def count_routed(connection: duckdb.DuckDBPyConnection) -> BuiltStores:
         routed[destination] += count
         rows.append(metrics.metric_row(f"to_{destination}", count, domain=domain or ""))
     rows = [metrics.metric_row(f"to_{destination}", count) for destination, count in routed.items()] + rows
-    reasons = connection.execute(
-        """SELECT split_part(reason, ' (', 1) AS why, count(*) FROM incoming JOIN decided USING (trajectory_id)
-        WHERE destination = 'quarantine' GROUP BY why ORDER BY why"""
-    ).fetchall()
     (orphans,) = connection.execute("SELECT count(*) FROM orphans").fetchone()
-    return BuiltStores(tuple(rows), routed, dict(reasons), orphans)
+    return BuiltStores(tuple(rows), routed, orphans)
