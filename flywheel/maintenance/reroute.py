@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from collections.abc import Iterable, Mapping
@@ -87,7 +86,7 @@ def apply_decisions(ws: Workspace, decided: Iterable[PendingDecision]) -> None:
     ]
     first = min(one["iteration"] for one in again)
     chained = [k for k in stage_records.list_iterations(ws) if k >= first and ws.manifest(k).exists()]
-    manifests = {str(k): _dvc_entry(ws.manifest(k))["md5"] for k in chained}
+    manifests = {str(k): dvc_files.file_md5(ws.manifest(k)) for k in chained}
     recorded = {
         path: out["md5"] for one in again for path, out in dvc_files.recorded_outputs(ws, one["iteration"]).items()
     }
@@ -112,7 +111,7 @@ def resume_pending_decisions(ws: Workspace) -> list[int]:
             manifest.relink_manifest(ws, k)
         if dvc_files.is_promotion_decided(ws, k):
             named = [(before[j], ws.manifest(j)) for j in (k - 1, k) if j in before]
-            now = {ws.relative(path): (old, _dvc_entry(path)) for old, path in named}
+            now = {ws.relative(path): (old, dvc_files.describe_file(path)) for old, path in named}
             made = {
                 path: (plan["recorded"].get(path, ""), one) for path, one in dvc_files.recorded_outputs(ws, k).items()
             }
@@ -143,12 +142,6 @@ def _apply_decision(ws: Workspace, one: dict[str, Any]) -> None:
     for stage in _DECIDED_STAGES:
         if stage in recorded and (stage in changed or stage in ("score", "route")):
             stage_records.record_stage(ws, stage, k)
-
-
-def _dvc_entry(path: Path) -> dict[str, Any]:
-    """As DVC names a file."""
-    content = path.read_bytes()
-    return {"md5": hashlib.md5(content, usedforsecurity=False).hexdigest(), "size": len(content)}
 
 
 def _pending_folder(ws: Workspace) -> Path:

@@ -6,15 +6,14 @@ models too, in DVC's lock. A folder is named there by the hash of the list of it
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 from flywheel.config.workspace import Workspace, iteration_label
 from flywheel.policy import checkpoint
 from flywheel.store import manifest, partitions
 from flywheel.store.versioning import dvc_files, stage_records
 from flywheel.utils.errors import BadInput, DataError, FlywheelError
+from flywheel.utils.files import sha256_file
 
 
 def find_faults(ws: Workspace, iterations: Iterable[int] | None = None) -> Iterator[str]:
@@ -48,11 +47,9 @@ def _partition_faults(ws: Workspace, iteration: int) -> Iterator[tuple[str, str]
             continue
         for one in listed or ():
             try:
-                if _hash_file(folder / one.name, "sha256") != one.sha256:
-                    yield (
-                        name,
-                        str(partitions.damaged_file_error(folder / one.name, "its bytes changed since it was written")),
-                    )
+                if sha256_file(folder / one.name) != one.sha256:
+                    what = "its bytes changed since it was written"
+                    yield name, str(partitions.damaged_file_error(folder / one.name, what))
             except FileNotFoundError:
                 yield name, str(partitions.missing_part_error(folder / one.name))
 
@@ -66,7 +63,7 @@ def _output_faults(ws: Workspace, iteration: int, told: set[str]) -> Iterator[st
                 continue
             if not path.exists():
                 yield f"{out['path']} is missing; {_repair_hint(out['path'])}"
-            elif (dvc_files.folder_md5(path) if path.is_dir() else _hash_file(path, "md5")) != out["md5"]:
+            elif (dvc_files.folder_md5(path) if path.is_dir() else dvc_files.file_md5(path)) != out["md5"]:
                 recorded = f"{stage}@{iteration_label(iteration)}"
                 yield f"{out['path']} is not as {recorded} recorded it; {_repair_hint(out['path'])}"
 
@@ -99,11 +96,6 @@ def _manifest_faults(ws: Workspace, iteration: int, told: set[str]) -> Iterator[
         listed = {part.name: part.sha256 for part in partitions.read_part_list(ws.resolve(folder)) or ()}
         if listed.get(name) != shard.sha256:
             yield f"{shard.path} is not the file that the manifest of iteration {iteration_label(iteration)} names"
-
-
-def _hash_file(path: Path, kind: str) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.new(kind, usedforsecurity=False)).hexdigest()
 
 
 def _repair_hint(path: str) -> str:

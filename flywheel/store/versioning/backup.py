@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import importlib.util
 import json
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ from flywheel.store import manifest
 from flywheel.store.versioning import dvc_files, git_tags, stage_records
 from flywheel.store.versioning.dvc_files import VersioningError
 from flywheel.utils.errors import BadInput, DataError, FlywheelError, first_line
-from flywheel.utils.files import write_json
+from flywheel.utils.files import sha256_file, write_json
 from flywheel.utils.progress import announce
 
 # DVC's exceptions only count files; the reasons go to its log. Libraries of remote stores raise classes of their own.
@@ -35,10 +34,6 @@ _REMOTE_FIXES = {
 }
 
 
-class RemoteError(VersioningError):
-    """The copy elsewhere cannot be reached, or cannot be used."""
-
-
 class _DvcLogHandler(logging.Handler):
     """Keeps what is logged, with the exception that it tells of."""
 
@@ -52,11 +47,8 @@ class _DvcLogHandler(logging.Handler):
 
 
 @contextmanager
-def name_copy_errors(where: object) -> Iterator[None]:
-    """Turn whatever hinders a copy to or from `where` within the block into RemoteError.
-
-    DVC's own log is kept from the terminal meanwhile.
-    """
+def _name_copy_errors(where: object) -> Iterator[None]:
+    """Turn whatever hinders a copy to or from `where` into VersioningError; keep DVC's log from the terminal."""
     heard = _DvcLogHandler()
     with ExitStack() as after:
         for name in _LOGGERS:
@@ -70,14 +62,12 @@ def name_copy_errors(where: object) -> Iterator[None]:
         except Exception as error:
             fault = next(iter(heard.faults), error)
             what = first_line(str(fault)) or type(fault).__name__
-            raise RemoteError(what, where=where, fix=_suggest_remote_fix(fault)) from error
+            raise VersioningError(what, where=where, fix=_suggest_remote_fix(fault)) from error
 
 
-def probe_remote(repo: Any, name: str | None) -> None:
-    """Ask the remote of that name (None: the default) one question, since each file would fail with all of its retries.
-
-    Raises whatever hinders it.
-    """
+def _probe_remote(repo: Any, name: str | None) -> None:
+    """Ask the remote of that name (None: the default) one question, since each file would fail with all of its
+    retries."""
     store = repo.cloud.get_remote_odb(name)
     with suppress(FileNotFoundError):
         store.fs.info(store.oid_to_path("0" * 32))
@@ -148,18 +138,14 @@ def push_iterations(ws: Workspace, url: str) -> list[int]:
         return []
     configure_remote(ws, url)
     known = _pushed_before(ws, url)
-    locks = {
-        k: dvc_files.dvc_lock_path(ws, k)
-        for k in stage_records.list_iterations(ws)
-        if dvc_files.dvc_lock_path(ws, k).exists()
-    }
-    now = {iteration_label(k): hashlib.sha256(path.read_bytes()).hexdigest() for k, path in locks.items()}
-    fresh = [k for k in locks if known.get(iteration_label(k)) != now[iteration_label(k)]]
+    locks = {k: dvc_files.dvc_lock_path(ws, k) for k in stage_records.list_iterations(ws)}
+    now = {iteration_label(k): sha256_file(path) for k, path in locks.items() if path.exists()}
+    fresh = [int(label) for label, sha256 in now.items() if known.get(label) != sha256]
     if not fresh:
         return []
     try:
-        with dvc_files.open_dvc(ws) as repo, name_copy_errors(url):
-            probe_remote(repo, REMOTE_NAME)
+        with dvc_files.open_dvc(ws) as repo, _name_copy_errors(url):
+            _probe_remote(repo, REMOTE_NAME)
             repo.push(targets=[str(dvc_files.dvc_yaml_path(ws, k)) for k in fresh], remote=REMOTE_NAME)
     except (FlywheelError, OSError) as error:
         announce("data", f"not copied to the remote: {error}. The next iteration tries again, or `dvc push`")
@@ -243,23 +229,22 @@ def restore_damaged_outputs(ws: Workspace) -> list[DamagedOutput]:
     which = _recorded_to_compare(ws, _needed_iterations(ws))
     if not which:
         return []
+    from dvc.exceptions import DvcException
+
     hindered = ""
     with dvc_files.open_dvc(ws) as repo:
         with repo.lock:
-            found = [
-                (damage, out)
-                for damage, out in _iter_damaged(ws, repo, which)
-                if not _is_pruned_and_unneeded(ws, damage)
-            ]
+            found = [one for one in _iter_damaged(ws, repo, which) if _is_needed(ws, one[0])]
         if any(damage.kept == "remote" for damage, _ in found):
             announce("data", f"{len(found)} recorded files and folders are not here: fetching them (dvc pull)")
-            hindered = _fetch_from_remote(
-                repo, sorted({str(dvc_files.dvc_yaml_path(ws, damage.iteration)) for damage, _ in found})
-            )
+            targets = {str(dvc_files.dvc_yaml_path(ws, damage.iteration)) for damage, _ in found}
+            hindered = _fetch_from_remote(repo, sorted(targets))
         with repo.lock:
-            for damage, output in found:
-                if damage.kept in ("cache", "remote"):
-                    _try_or_log(output.checkout, force=True)
+            for _, output in (one for one in found if one[0].kept in ("cache", "remote")):
+                try:
+                    output.checkout(force=True)
+                except (DvcException, OSError) as error:  # told by what is still missing after it
+                    log.warning("DVC: %s", error)
     if not found:
         return []
     if left := find_damaged_outputs(ws, which):
@@ -294,29 +279,19 @@ def _fetch_from_remote(repo: Any, targets: list[str]) -> str:
     """What hindered it, to be told where something is still missing after it; "" for nothing."""
     name = repo.config["core"].get("remote") or next(iter(repo.config["remote"]))
     try:
-        with name_copy_errors(repo.config["remote"].get(name, {}).get("url", name)):
-            probe_remote(repo, name)
+        with _name_copy_errors(repo.config["remote"].get(name, {}).get("url", name)):
+            _probe_remote(repo, name)
             repo.fetch(targets=targets)
-    except RemoteError as error:
+    except VersioningError as error:
         return f": {error}"
     return ""
 
 
-def _try_or_log(action: Callable[..., Any], **options: Any) -> None:
-    """What fails here is told by what is still missing after it."""
-    from dvc.exceptions import DvcException
-
-    try:
-        action(**options)
-    except (DvcException, OSError) as error:
-        log.warning("DVC: %s", error)
-
-
-def _is_pruned_and_unneeded(ws: Workspace, damage: DamagedOutput) -> bool:
-    """Tell whether it was pruned, and is not of what training reads."""
+def _is_needed(ws: Workspace, damage: DamagedOutput) -> bool:
+    """Tell whether it was not pruned, or training reads it all the same."""
     if damage.path not in dvc_files.read_pruned(ws, damage.iteration):
-        return False
-    return all(not one.path.startswith(damage.path + "/") for one in manifest.read_manifest(ws, damage.iteration).all())
+        return True
+    return any(one.path.startswith(damage.path + "/") for one in manifest.read_manifest(ws, damage.iteration).all())
 
 
 def _needed_iterations(ws: Workspace) -> list[int]:
@@ -354,17 +329,8 @@ def _iter_damaged(ws: Workspace, repo: Any, which: Iterable[int]) -> Iterator[tu
             for out in stage.outs:
                 if out.workspace_status():  # less than its whole status: a file here need not lie in the cache too
                     path = Path(os.path.relpath(out.fs_path, ws.root)).as_posix()
-                    change = "changed" if out.exists else "missing"
-                    yield (
-                        DamagedOutput(
-                            f"{stage.name}@{iteration_label(k)}",
-                            path,
-                            change,
-                            _where_kept(ws, out, path, remote),
-                            complete,
-                        ),
-                        out,
-                    )
+                    name, change = f"{stage.name}@{iteration_label(k)}", "changed" if out.exists else "missing"
+                    yield DamagedOutput(name, path, change, _where_kept(ws, out, path, remote), complete), out
         dvc_files.forget_dvc_listings()
 
 

@@ -143,10 +143,8 @@ def file_md5(path: Path) -> str:
 
 
 def list_folder(folder: Path) -> tuple[str, list[dict[str, str]]]:
-    """List the files of a folder and below (`md5`, `relpath`), as the JSON text that DVC's cache keeps, and as a list.
-
-    They are in the order of their path's parts. All files are read.
-    """
+    """List the files of a folder and below (`md5`, `relpath`), as the JSON text that DVC's cache keeps, and as a list,
+    in the order of their path's parts. All files are read."""
     files = [path for path in folder.rglob("*") if path.is_file()]
     entries = [{"md5": file_md5(path), "relpath": path.relative_to(folder).as_posix()} for path in files]
     entries.sort(key=lambda one: one["relpath"].split("/"))

@@ -13,7 +13,8 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -33,16 +34,21 @@ def find_unchanged_stages(ws: Workspace, iteration: int) -> frozenset[str]:
     """Name the stages whose command, parameters, inputs and outputs are certain to be as they are recorded."""
     from ruamel.yaml import YAMLError
 
-    if not (ws.root / ".dvc").is_dir() or not _ignores_only_state(ws):
-        return frozenset()
-    params, hashes = _Params(ws), _ContentHashes(ws, iteration)
+    hashes = _ContentHashes(ws, iteration)
+    read_params = cache(lambda path: dvc_files.parse_dvc_yaml(ws.resolve(path).read_text(encoding="utf-8")))
     try:
-        declared = _read_declared(ws, iteration)
+        ignored = (ws.root / ".dvcignore").read_text(encoding="utf-8")
+        text = dvc_files.dvc_yaml_path(ws, iteration).read_text(encoding="utf-8")
+        declared = dvc_files.parse_dvc_yaml(text)
+        if not (ws.root / ".dvc").is_dir() or ignored != dvc_files.DVCIGNORE:
+            return frozenset()
+        if declared.keys() != {"stages"} or "${" in text:  # flywheel does not write it so
+            return frozenset()
         recorded = dvc_files.read_dvc_lock(dvc_files.dvc_lock_path(ws, iteration))
         unchanged = frozenset(
             name
-            for name, stage in declared.items()
-            if name in recorded and _is_unchanged(stage, recorded[name], params, hashes)
+            for name, stage in declared["stages"].items()
+            if name in recorded and _is_unchanged(stage, recorded[name], read_params, hashes)
         )
     except (OSError, YAMLError, DataError, *_MALFORMED):  # DVC tells what is wrong with it
         return frozenset()
@@ -50,33 +56,23 @@ def find_unchanged_stages(ws: Workspace, iteration: int) -> frozenset[str]:
     return unchanged
 
 
-def _ignores_only_state(ws: Workspace) -> bool:
-    try:
-        return (ws.root / ".dvcignore").read_text(encoding="utf-8") == dvc_files.DVCIGNORE
-    except (FileNotFoundError, UnicodeDecodeError):
-        return False
-
-
-def _read_declared(ws: Workspace, iteration: int) -> Mapping[str, Any]:
-    """The stages of the iteration's dvc.yaml; none where it has what flywheel does not write, such as `vars`."""
-    text = dvc_files.dvc_yaml_path(ws, iteration).read_text(encoding="utf-8")
-    declared = dvc_files.parse_dvc_yaml(text)
-    return declared["stages"] if declared.keys() == {"stages"} and "${" not in text else {}
-
-
 def _is_unchanged(
-    stage: Mapping[str, Any], recorded: Mapping[str, Any], params: _Params, hashes: _ContentHashes
+    stage: Mapping[str, Any], recorded: Mapping[str, Any], read_params: Callable[[str], Any], hashes: _ContentHashes
 ) -> bool:
     if not stage.keys() <= _STAGE_KEYS or stage["wdir"] != "../.." or stage["cmd"] != recorded.get("cmd"):
         return False
     for block in stage.get("params", ()):
         ((path, names),) = block.items()
-        if not params.are_equal(path, names, recorded.get("params", {}).get(path, {})):
+        now, before = read_params(path), recorded.get("params", {}).get(path, {})
+        known = all(_BLOCK.fullmatch(name) and name in now and name in before for name in names)
+        if not known or any(now[name] != before[name] for name in names):
             return False
     for key in ("deps", "outs"):
         entries = {entry["path"]: entry for entry in recorded.get(key, ())}
-        if not all(path in entries and _is_same_content(entries[path], hashes) for path in _paths(stage.get(key, ()))):
-            return False
+        for path in _paths(stage.get(key, ())):
+            entry = entries.get(path, {})
+            if not entry.keys() <= _LOCK_KEYS or entry.get("hash") != "md5" or hashes.md5(path) != entry["md5"]:
+                return False
     return True
 
 
@@ -90,25 +86,6 @@ def _paths(declared: Iterable[str | Mapping[str, Any]]) -> Iterator[str]:
         if one.startswith("/") or "://" in one or ".." in one.split("/"):
             raise ValueError(one)
         yield one
-
-
-def _is_same_content(entry: Mapping[str, Any], hashes: _ContentHashes) -> bool:
-    return entry.keys() <= _LOCK_KEYS and entry.get("hash") == "md5" and hashes.md5(entry["path"]) == entry["md5"]
-
-
-class _Params:
-    """Parameters in files of the workspace, each file read once."""
-
-    def __init__(self, ws: Workspace) -> None:
-        self._ws = ws
-        self._read: dict[str, Mapping[str, Any]] = {}
-
-    def are_equal(self, path: str, names: Iterable[str], recorded: Mapping[str, Any]) -> bool:
-        if path not in self._read:
-            self._read[path] = dvc_files.parse_dvc_yaml(self._ws.resolve(path).read_text(encoding="utf-8"))
-        now = self._read[path]
-        known = all(_BLOCK.fullmatch(name) and name in now and name in recorded for name in names)
-        return known and all(now[name] == recorded[name] for name in names)
 
 
 class _ContentHashes:
@@ -144,7 +121,7 @@ class _ContentHashes:
             self._bytes_left -= sum(status.st_size for status in files.values())
             if self._bytes_left < 0:
                 return None
-            known = [signature, _md5_folder(place, files) if place.is_dir() else _md5_file(place)]
+            known = [signature, (dvc_files.folder_md5 if place.is_dir() else dvc_files.file_md5)(place)]
         if not is_changed_just_now(files.values()):
             self._known[path] = known
         return known[1]
@@ -176,13 +153,3 @@ def _list_files(place: Path, name: str = "") -> Iterator[tuple[str, os.stat_resu
                 yield from _list_files(place / entry.name, f"{inner}/")
             else:
                 yield inner, entry.stat() if entry.is_file() else None
-
-
-def _md5_folder(folder: Path, names: Iterable[str]) -> str:
-    listing = [{"md5": _md5_file(folder / name), "relpath": name} for name in sorted(names)]
-    return hashlib.md5(json.dumps(listing).encode(), usedforsecurity=False).hexdigest() + ".dir"
-
-
-def _md5_file(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()

@@ -56,9 +56,9 @@ def stage_address(ws: Workspace, stage: str, iteration: int) -> str:
 
 def init_dvc_project(ws: Workspace) -> None:
     """Make the folder a DVC project of this version. What runs have made stays; git's index is not touched."""
-    dvc = ws.root / ".dvc"
+    dvc, in_git = ws.root / ".dvc", (ws.root / ".git").exists()  # DVC wants git's top there, or nowhere
     if not (dvc / "config").exists():
-        write_text(dvc / "config", _CONFIG + ("" if _in_git(ws.root) else "    no_scm = true\n"))
+        write_text(dvc / "config", _CONFIG + ("" if in_git else "    no_scm = true\n"))
         write_text(dvc / ".gitignore", "/config.local\n/tmp\n/cache\n")
     if not (ws.root / ".dvcignore").exists():
         write_text(ws.root / ".dvcignore", dvc_files.DVCIGNORE)
@@ -213,8 +213,3 @@ def load_dvc_stages(repo: Any, ws: Workspace, iteration: int, names: Iterable[st
 
     loader = load_file(repo, str(dvc_files.dvc_yaml_path(ws, iteration))).stages
     return [loader[name] for name in (loader if names is None else names)]
-
-
-def _in_git(root: Path) -> bool:
-    """Whether `root` is the top of a git working tree (DVC wants it there, or nowhere)."""
-    return (root / ".git").exists()
