@@ -31,7 +31,7 @@ SQL_TYPES: dict[str, pa.DataType] = {
     "UBIGINT": pa.uint64(),
     "FLOAT": pa.float32(),
     "DOUBLE": pa.float64(),
-    "TIMESTAMPTZ": pa.timestamp("us", tz="UTC"),
+    "TIMESTAMP WITH TIME ZONE": pa.timestamp("us", tz="UTC"),
 }
 SQL_TYPES |= {f"{name}[]": pa.list_(SQL_TYPES[name]) for name in ("INTEGER", "UBIGINT", "FLOAT")}
 _WORD = {"word": "VARCHAR", "start_s": "DOUBLE", "end_s": "DOUBLE", "confidence": "FLOAT"}
@@ -43,7 +43,7 @@ _FIELD_TYPES: dict[Any, pa.DataType] = {
     int: SQL_TYPES["INTEGER"],
     float: SQL_TYPES["DOUBLE"],
     bool: SQL_TYPES["BOOLEAN"],
-    datetime: SQL_TYPES["TIMESTAMPTZ"],
+    datetime: SQL_TYPES["TIMESTAMP WITH TIME ZONE"],
     tuple[int, ...]: SQL_TYPES["INTEGER[]"],
     tuple[float, ...]: SQL_TYPES["FLOAT[]"],
 }
@@ -95,7 +95,7 @@ COLUMNS: dict[str, str | type] = {
         version VARCHAR""",
     "routes": "trajectory_id VARCHAR, destination VARCHAR, reason VARCHAR, score DOUBLE, success BOOLEAN",
     "reviews": """subject VARCHAR, kind VARCHAR, reviewer VARCHAR, decision VARCHAR, comment VARCHAR,
-        at TIMESTAMPTZ""",
+        at TIMESTAMP WITH TIME ZONE""",
     # Screens, once each. `bytes` is the encoded file.
     "images": "sha256 VARCHAR, width INTEGER, height INTEGER, format VARCHAR, bytes BLOB",
     # parent -> child, by name: trajectory, checkpoint, task, run, dataset.
@@ -104,7 +104,8 @@ COLUMNS: dict[str, str | type] = {
     # that wrote the rows, as in every table: which one a run belongs to says the view `run_history`. `message`: of its
     # last state, for a run that failed the reason.
     "runs": """run_id VARCHAR, parent_id VARCHAR, kind VARCHAR, name VARCHAR, state VARCHAR, attempts INTEGER,
-        started_at TIMESTAMPTZ, ended_at TIMESTAMPTZ, seconds DOUBLE, parameters VARCHAR, message VARCHAR""",
+        started_at TIMESTAMP WITH TIME ZONE, ended_at TIMESTAMP WITH TIME ZONE, seconds DOUBLE,
+        parameters VARCHAR, message VARCHAR""",
     # A measured figure. `step` counts along a curve (0 for a single figure); `low`, `high`: its 95% interval,
     # `n`: how many cases it rests on; null where they have no meaning.
     "metrics": "domain VARCHAR, name VARCHAR, step INTEGER, value DOUBLE, low DOUBLE, high DOUBLE, n BIGINT",
