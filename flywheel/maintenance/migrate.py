@@ -8,7 +8,7 @@ commands that all steps are done, is written last.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from pathlib import Path
 
 from flywheel import config
 from flywheel.config import renamed, run_lock
@@ -17,17 +17,6 @@ from flywheel.maintenance import table_migration
 from flywheel.store.versioning import dvc_files, git_tags
 from flywheel.utils.errors import BadInput
 from flywheel.utils.files import write_text
-
-
-@dataclass(frozen=True)
-class MigrationStep:
-    """Declare a migration step.
-
-    what: is changed, in words. apply: changes it, and yields a line for each file that it has changed.
-    """
-
-    what: str
-    apply: Callable[[Workspace], Iterator[str]]
 
 
 def migrate_workspace(ws: Workspace) -> Iterator[str]:
@@ -44,7 +33,7 @@ def migrate_workspace(ws: Workspace) -> Iterator[str]:
     with run_lock.hold_workspace(ws):
         changed = False
         for step in STEPS:
-            for line in step.apply(ws):
+            for line in step(ws):
                 changed = True
                 yield line
         if found != FORMAT:
@@ -70,15 +59,14 @@ def _begun(ws: Workspace) -> list[int]:
 
 
 def _rename_settings(ws: Workspace) -> Iterator[str]:
-    yield from _rename_in_file(ws, ws, None)
+    yield from _rename_in_file(ws, ws.params)
     for place in _places(ws):
         for k in _begun(place):
-            yield from _rename_in_file(ws, place, k)
-            yield from _rename_in_lock(ws, place, k)
+            yield from _rename_in_file(ws, place.frozen_params(k))
+            yield from _rename_in_lock(ws, dvc_files.dvc_lock_path(place, k))
 
 
-def _rename_in_file(ws: Workspace, place: Workspace, iteration: int | None) -> Iterator[str]:
-    path = place.params if iteration is None else place.frozen_params(iteration)
+def _rename_in_file(ws: Workspace, path: Path) -> Iterator[str]:
     if not path.exists():
         return
     text, changes = renamed.rename_in_text(path.read_text(encoding="utf-8"), ws.relative(path))
@@ -87,9 +75,8 @@ def _rename_in_file(ws: Workspace, place: Workspace, iteration: int | None) -> I
         yield f"{ws.relative(path)}: {', '.join(changes)}"
 
 
-def _rename_in_lock(ws: Workspace, place: Workspace, iteration: int) -> Iterator[str]:
-    path, count = dvc_files.dvc_lock_path(place, iteration), 0
-    entries = dvc_files.read_dvc_lock(path)
+def _rename_in_lock(ws: Workspace, path: Path) -> Iterator[str]:
+    entries, count = dvc_files.read_dvc_lock(path), 0
     for entry in entries.values():
         for blocks in entry.get("params", {}).values():
             for block, values in blocks.items():
@@ -102,36 +89,25 @@ def _rename_in_lock(ws: Workspace, place: Workspace, iteration: int) -> Iterator
         yield f"{ws.relative(path)}: {count} blocks of parameters"
 
 
-# prefect.yaml, for those who deploy with Prefect's own command: where its build step lies.
+def _replace(file: str, old: str, new: str) -> Callable[[Workspace], Iterator[str]]:
+    """Make the step that puts a text in place of another one in a file of the workspace."""
 
-_BUILD_STEPS = {"flows.code.fingerprint": "flows.code_version.code_version_build_step"}
-
-
-def _rename_build_step(ws: Workspace) -> Iterator[str]:
-    path = ws.root / "prefect.yaml"
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
-    for old, new in _BUILD_STEPS.items():
+    def apply(ws: Workspace) -> Iterator[str]:
+        path = ws.root / file
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
         if old in text:
-            text = text.replace(old, new)
-            write_text(path, text)
-            yield f"prefect.yaml: {old} -> {new}"
+            write_text(path, text.replace(old, new))
+            yield f"{file}: {old.removeprefix('cmd: ').strip()} -> {new.removeprefix('cmd: ').strip()}"
+
+    return apply
 
 
-# The workspace's dvc.yaml: its stage has the command of earlier versions.
-
-
-def _rename_report_command(ws: Workspace) -> Iterator[str]:
-    path = ws.root / "dvc.yaml"
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
-    if "cmd: flywheel report\n" in text:
-        write_text(path, text.replace("cmd: flywheel report\n", "cmd: flywheel iteration report\n"))
-        yield "dvc.yaml: flywheel report -> flywheel iteration report"
-
-
-# In order. Whoever adds one at the end raises `FORMAT` by one (config/workspace.py).
-STEPS = (
-    MigrationStep("names and values of settings", _rename_settings),
-    MigrationStep("the build step of prefect.yaml", _rename_build_step),
-    MigrationStep("the command of dvc.yaml", _rename_report_command),
-    MigrationStep("names of tables and columns", lambda ws: table_migration.update_tables(ws, _places(ws))),
+# Each changes what it finds and yields a line for each file that it has changed. In order: whoever adds one at the end
+# raises `FORMAT` by one (config/workspace.py).
+STEPS: tuple[Callable[[Workspace], Iterator[str]], ...] = (
+    _rename_settings,
+    # The build step, for those who deploy with Prefect's own command.
+    _replace("prefect.yaml", "flows.code.fingerprint", "flows.code_version.code_version_build_step"),
+    _replace("dvc.yaml", "cmd: flywheel report\n", "cmd: flywheel iteration report\n"),
+    lambda ws: table_migration.update_tables(ws, _places(ws)),
 )

@@ -159,8 +159,8 @@ class _PlaceMigration:
                 self._put_in_place(old, iteration)
         folder = place.iteration(iteration)
         changed = [
-            self._rewrite(place.manifest(iteration), self._rename_in_manifest),
-            *(self._rewrite(folder / name, _rename_in_rows) for name in _ROW_RECORDS),
+            _rewrite_json(place.manifest(iteration), self._rename_in_manifest),
+            *(_rewrite_json(folder / name, _rename_in_rows) for name in _ROW_RECORDS),
             *(_rename_in_text(folder / name) for name in ("dvc.yaml", "pruned.json")),
         ]
         for path, md5 in journal.before.items():
@@ -185,16 +185,6 @@ class _PlaceMigration:
                 if above.is_dir() and not any(above.iterdir()):
                     above.rmdir()
 
-    def _rewrite(self, path: Path, change: Callable[[Any], Any]) -> bool:
-        """Change a JSON file. Returns whether it was."""
-        if not path.exists():
-            return False
-        before = json.loads(path.read_bytes())
-        if (after := change(before)) == before:
-            return False
-        write_json(path, after)
-        return True
-
     def _rename_in_manifest(self, raw: dict[str, Any]) -> dict[str, Any]:
         lists = {name: list(self._rename_files(raw[name])) for name in ("shards", "ct", "sft", "data") if name in raw}
         return {**raw, **lists, "previous": self._journal.chain.get(raw["previous"], raw["previous"])}
@@ -206,7 +196,7 @@ class _PlaceMigration:
             old, _, name = one["path"].rpartition("/")
             new = _rename_path(old)
             renamed = {**one, "table": _STORED_TABLES.get(one["table"], one["table"]), "path": f"{new}/{name}"}
-            there = partitions.read_part_list(self._find_new(old)) if old in self._moved else None
+            there = self._read_new_list(old) if old in self._moved else None
             if there is None:
                 yield renamed
             elif new not in done:
@@ -214,11 +204,11 @@ class _PlaceMigration:
                 for part in there:
                     yield {**renamed, "path": f"{new}/{part.name}", "rows": part.rows, "sha256": part.sha256}
 
-    def _find_new(self, old: str) -> Path:
-        """Where the files of a partition lie that was written anew."""
+    def _read_new_list(self, old: str) -> list[partitions.ListedFile] | None:
+        """Of a partition that was written anew."""
         _, table, iteration, stage = _identify_partition(Path(old))
         place = self._staged(iteration) if old in self._journal.gone else self._place
-        return place.partition(table, iteration, stage)
+        return partitions.read_part_list(place.partition(table, iteration, stage))
 
     def _update_lock(self, iteration: int) -> bool:
         """Let DVC's records name partitions and files as they are now, where they named them as they were."""
@@ -238,17 +228,15 @@ class _PlaceMigration:
 
     def _copy_to_cache(self, folder: Path) -> None:
         text, files = dvc_files.list_folder(folder)
-        for one in files:
-            target = self._cache_path(one["md5"])
-            if not target.exists():
+        contents = {one["md5"]: folder / one["relpath"] for one in files}
+        for md5, content in {**contents, dvc_files.folder_md5(folder): text}.items():
+            if not (target := self._cache_path(md5)).exists():
                 with atomic_file(target) as temporary:
-                    shutil.copyfile(folder / one["relpath"], temporary)
+                    if isinstance(content, Path):
+                        shutil.copyfile(content, temporary)
+                    else:
+                        temporary.write_text(content, encoding="utf-8")
                     temporary.chmod(_CACHED_MODE)
-        target = self._cache_path(dvc_files.folder_md5(folder))
-        if not target.exists():
-            with atomic_file(target) as temporary:
-                temporary.write_text(text, encoding="utf-8")
-                temporary.chmod(_CACHED_MODE)
 
     def _copy_from_cache(self, md5: str, folder: Path) -> bool:
         listing = self._cache_path(md5)
@@ -311,13 +299,11 @@ def _check_space(ws: Workspace, places: Iterable[Workspace]) -> None:
     sizes = [0]
     for place in places:
         for k in _list_iterations(place):
-            found = 0
-            for folder in _list_partitions(place, k):
-                table = _identify_partition(folder)[0]
-                for part in partitions.read_part_list(folder) or ():
-                    if _is_of_earlier_version(table, folder / part.name):
-                        found += part.bytes
-            sizes.append(found)
+            listed = [
+                (path, part) for path in _list_partitions(place, k) for part in partitions.read_part_list(path) or ()
+            ]
+            old = [part for path, part in listed if _is_of_earlier_version(path.parts[-3], path / part.name)]
+            sizes.append(sum(part.bytes for part in old))
     if not (total := sum(sizes)):
         return
     needed, free = total + max(sizes) + _SPARE_BYTES, shutil.disk_usage(ws.root).free
@@ -337,6 +323,16 @@ def _rename_path(path: str) -> str:
 
 def _rename_partitions(text: str) -> str:
     return _PARTITION_PATH.sub(lambda found: f"data/{_STORED_TABLES[found[1]]}/", text)
+
+
+def _rewrite_json(path: Path, change: Callable[[Any], Any]) -> bool:
+    """Change a JSON file. Returns whether it was."""
+    if not path.exists():
+        return False
+    before = json.loads(path.read_bytes())
+    if (after := change(before)) != before:
+        write_json(path, after)
+    return after != before
 
 
 def _rename_in_text(path: Path) -> bool:
