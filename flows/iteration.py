@@ -23,7 +23,7 @@ from flywheel import cluster
 from flywheel import config as parameters
 from flywheel.config import OperationsSettings, Settings, workspace_identity
 from flywheel.config.workspace import Workspace, iteration_label
-from flywheel.maintenance.recovery import recover_workspace
+from flywheel.maintenance.rollback import recover_workspace
 from flywheel.pipeline import dag, iterations, triggers
 from flywheel.pipeline.iterations import begin_iteration
 from flywheel.pipeline.stage import StageContext, clear_staging, run_stage

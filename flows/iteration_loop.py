@@ -14,7 +14,7 @@ from flows.ops.prefect_server import find_external_server, open_prefect_server
 from flywheel import config
 from flywheel.config import run_lock
 from flywheel.config.workspace import Workspace, iteration_label
-from flywheel.maintenance.recovery import recover_workspace
+from flywheel.maintenance.rollback import recover_workspace
 from flywheel.pipeline import iterations as pipeline_iterations
 from flywheel.utils.errors import FlywheelError, first_line
 from flywheel.utils.files import write_json

@@ -310,13 +310,13 @@ def _print_difference(found: dict[str, Any]) -> None:
 def drop_command(iteration: int | None, yes: bool, ws: Workspace) -> None:
     """Drop an iteration that is not complete. `flywheel run` starts it anew, with params.yaml."""
     from flywheel.config import run_lock
-    from flywheel.maintenance import discard
+    from flywheel.maintenance import rollback
 
     with run_lock.hold_workspace(ws):
-        chosen = discard.plan_discard(ws, iteration)
-        click.echo("\n".join(discard.discard_lines(ws, chosen)))
+        chosen = rollback.plan_discard(ws, iteration)
+        click.echo("\n".join(map(ws.relative, chosen.paths)))
         if yes or click.confirm(f"Remove these of iteration {iteration_label(chosen.iteration)}?"):
-            discard.discard_iteration(ws, chosen)
+            rollback.discard_iteration(ws, chosen)
             click.echo(f"iteration {iteration_label(chosen.iteration)} is dropped; `flywheel run` starts it anew")
 
 

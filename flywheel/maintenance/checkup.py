@@ -23,7 +23,7 @@ from flywheel.envs.tasks import drawing
 from flywheel.envs.tasks.drawing import fresh_tasks, is_held_out, task_content
 from flywheel.evaluation import gate
 from flywheel.evaluation.evaluator import evaluate_policy
-from flywheel.maintenance.recovery import recover_workspace
+from flywheel.maintenance.rollback import recover_workspace
 from flywheel.pipeline import iterations
 from flywheel.pipeline.stages.evaluate import demonstrated_tasks
 from flywheel.policy import checkpoint, open_policy

@@ -1,19 +1,22 @@
-"""Roll back to an earlier iteration: set aside, whole, what came after it, or bring that back.
+"""Roll an iteration back that is complete, drop one that is not, and recover what a killed command left half done.
 
-Folders are moved, not copied, to `.flywheel/aside/after-NNN-1` (NNN: the iteration gone back to), the newest first, and
-`iterations/NNN` of each last; an interrupted move needs nothing else to go on. They come back in the same way, the
-oldest first.
+A rollback moves folders, without copying them, to `.flywheel/aside/after-NNN-1` (NNN: the iteration gone back to), the
+newest first, and `iterations/NNN` of each last; an interrupted move needs nothing else to go on. They come back in the
+same way, the oldest first. A drop removes `iterations/NNN` last too: by it the next call finds what is left.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
 from flywheel import config
 from flywheel.config.workspace import Workspace, iteration_label
-from flywheel.store.versioning import dvc_files, git_tags, stage_records
+from flywheel.maintenance import reroute
+from flywheel.store.versioning import backup, dvc_files, git_tags, stage_records
 from flywheel.utils.errors import BadInput
 from flywheel.utils.files import write_json
 
@@ -25,9 +28,8 @@ def plan_rollback(ws: Workspace, iteration: int) -> list[int]:
     """
     begun = stage_records.list_iterations(ws)
     if iteration not in (0, *begun):
-        known = (
-            f"begun are {iteration_label(begun[0])} to {iteration_label(begun[-1])}" if begun else "none has been begun"
-        )
+        first_to_last = " to ".join(map(iteration_label, (begun[0], begun[-1]))) if begun else ""
+        known = f"begun are {first_to_last}" if begun else "none has been begun"
         raise BadInput(f"iteration {iteration} has not been begun", where="ITERATION", fix=known)
     return [k for k in begun if k > iteration]
 
@@ -80,48 +82,109 @@ def resume_rollback(ws: Workspace) -> None:
     source, target = (there, here) if back else (here, there)
     numbers = sorted(int(path.name) for path in (source.root / "iterations").glob("[0-9]*"))
     for number in numbers if back else [one for one in reversed(numbers) if one > k]:
-        for path in (*_iteration_paths(source, number), source.iteration(number)):
+        for path in _iteration_paths(source, number):
             _move_path(path, target.root / path.relative_to(source.root))
     if not back:
         ws.run_target.unlink(missing_ok=True)
     dvc_files.set_newest_iteration(ws, max(stage_records.list_iterations(ws), default=0))
     if config.load_settings(ws.params).versioning.git:
-        words = (
-            f"What came after iteration {iteration_label(k)} is back"
-            if back
-            else f"Back to iteration {iteration_label(k)}"
-        )
-        git_tags.commit_to_git(
-            ws.root, words, ("--all", *(name for name in ("iterations", *_FILES) if (ws.root / name).exists()))
-        )
-    if back:
-        _remove_empty(there.root)
+        label, there_now = iteration_label(k), [name for name in _TRACKED if (ws.root / name).exists()]
+        words = f"What came after iteration {label} is back" if back else f"Back to iteration {label}"
+        git_tags.commit_to_git(ws.root, words, ("--all", *there_now))
+    if back:  # only empty folders are left
+        for path in (*sorted(there.root.rglob("*"), reverse=True), there.root):
+            path.rmdir()
     _journal_path(ws).unlink()
 
 
-_FILES = ("iterations.yaml", "dvc.lock")
+_TRACKED = ("iterations", "iterations.yaml", "dvc.lock")  # by git
 
 
 def _iteration_paths(ws: Workspace, number: int) -> list[Path]:
-    """What an iteration has outside of its folder."""
+    """What an iteration has, its folder last."""
     name = f"iteration={iteration_label(number)}"
-    paths = [*ws.data.glob(f"*/{name}"), ws.root / "models" / name, ws.run_history(number)]
-    return [path for path in (*paths, ws.state / "staging" / name) if path.exists()]
+    paths = [*sorted(ws.data.glob(f"*/{name}")), ws.root / "models" / name, ws.state / "staging" / name]
+    return [path for path in (*paths, ws.run_history(number), ws.iteration(number)) if path.exists()]
 
 
 def _move_path(path: Path, target: Path) -> None:
-    if not path.exists():
-        return
     target.parent.mkdir(parents=True, exist_ok=True)
     path.rename(target)
     os.utime(target)  # by it a closed iteration is known as another
 
 
-def _remove_empty(folder: Path) -> None:
-    for path in sorted(folder.rglob("*"), reverse=True):
-        path.rmdir()
-    folder.rmdir()
-
-
 def _journal_path(ws: Workspace) -> Path:
     return ws.state / "rollback.json"
+
+
+# Dropping an iteration that is not complete, so that the next run begins it anew.
+
+
+@dataclass(frozen=True)
+class DiscardPlan:
+    """List what discarding removes. paths: in the order they go."""
+
+    iteration: int
+    paths: tuple[Path, ...]
+
+
+def plan_discard(ws: Workspace, iteration: int | None = None) -> DiscardPlan:
+    """Plan what discarding an iteration removes. Nothing is changed.
+
+    iteration: by default the newest one. Raises BadInput where there is none, where it is complete or released, or
+    where a later one stands on it.
+    """
+    folders = [int(path.name) for path in (ws.root / "iterations").glob("[0-9]*") if path.name.isdigit()]
+    begun = sorted({k for k in (*stage_records.list_iterations(ws), *folders) if k > 0})  # what a removal left over too
+    if not begun:
+        raise BadInput("no iteration has been begun", where=ws.root, fix="there is nothing to discard")
+    k = begun[-1] if iteration is None else iteration
+    if k not in begun:
+        raise BadInput(
+            f"iteration {k} has not been begun",
+            where="--iteration",
+            fix=f"begun are {', '.join(map(iteration_label, begun))}",
+        )
+    if dvc_files.is_iteration_complete(ws, k):
+        raise BadInput(
+            f"iteration {iteration_label(k)} is complete: it cannot be dropped",
+            where="--iteration",
+            fix=f"`flywheel iteration rollback {k - 1}` sets it aside",
+        )
+    if dvc_files.is_promotion_decided(ws, k) or git_tags.is_iteration_tagged(ws, k):
+        raise BadInput(
+            f"iteration {iteration_label(k)} is released: its promotion is decided",
+            where="--iteration",
+            fix="`flywheel run` brings it to its end",
+        )
+    if k != begun[-1]:
+        raise BadInput(
+            f"iteration {iteration_label(begun[-1])} stands on iteration {iteration_label(k)}",
+            where="--iteration",
+            fix=f"discard {begun[-1]} first",
+        )
+    return DiscardPlan(k, (*[ws.run_target] * ws.run_target.exists(), *_iteration_paths(ws, k)))
+
+
+def discard_iteration(ws: Workspace, chosen: DiscardPlan) -> None:
+    """Remove an iteration that `plan_discard` planned. Call it under the workspace's lock.
+
+    Its files in DVC's cache stay, without a name; git is not touched. After a kill, `plan_discard` plans what is left.
+    """
+    last = ws.iteration(chosen.iteration)
+    for path in (path for path in chosen.paths if path != last):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    stage_records.forget_iteration(ws, chosen.iteration)
+    if last.exists():
+        shutil.rmtree(last)
+
+
+def recover_workspace(ws: Workspace) -> None:
+    """Finish pending routing decisions and rollbacks, and restore recorded files that are damaged or missing.
+
+    Call it under the workspace's lock, which it does not take, before anything else. Files come from DVC's cache or its
+    remote. Raises DataError where one cannot be restored.
+    """
+    reroute.resume_pending_decisions(ws)
+    resume_rollback(ws)
+    backup.restore_damaged_outputs(ws)

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from flywheel.cli import main
 from flywheel.config import Settings, run_lock
 from flywheel.config.workspace import Workspace
-from flywheel.maintenance import discard
+from flywheel.maintenance import rollback
 from flywheel.pipeline.iterations import begin_iteration
 from flywheel.store.versioning import stage_records
 from flywheel.utils.errors import BadInput, FlywheelError
@@ -78,10 +78,10 @@ def test_what_was_interrupted_is_finished_by_typing_it_again(ws, monkeypatch, re
         remove(path, *arguments, **options)
 
     with monkeypatch.context() as patient:
-        patient.setattr(discard.shutil, "rmtree", rmtree)
+        patient.setattr(rollback.shutil, "rmtree", rmtree)
         with pytest.raises(KeyboardInterrupt):
-            discard.discard_iteration(ws, discard.plan_discard(ws))
-    discard.discard_iteration(ws, discard.plan_discard(ws, 2))
+            rollback.discard_iteration(ws, rollback.plan_discard(ws))
+    rollback.discard_iteration(ws, rollback.plan_discard(ws, 2))
     assert content(ws) == before
 
 
@@ -89,9 +89,9 @@ def test_a_complete_iteration_is_never_discarded(ws):
     for damage in (lambda: None, lambda: shutil.rmtree(ws.data), lambda: ws.promotion(1).unlink()):
         damage()
         with pytest.raises(BadInput, match="001 is complete"):
-            discard.plan_discard(ws, 1)
+            rollback.plan_discard(ws, 1)
         with pytest.raises(BadInput, match="001 is complete"):
-            discard.plan_discard(ws)
+            rollback.plan_discard(ws)
 
 
 def test_a_decided_iteration_is_not_discarded(ws):
@@ -100,15 +100,15 @@ def test_a_decided_iteration_is_not_discarded(ws):
         minimal_iterations.run_stage(ws, stage, 2)
     stage_records.record_stage(ws, "promote", 2)
     with pytest.raises(BadInput, match="002 is released"):
-        discard.plan_discard(ws)
+        rollback.plan_discard(ws)
 
 
 def test_what_was_not_begun_cannot_be_discarded(ws, tmp_path):
     with pytest.raises(BadInput, match="iteration 4 has not been begun"):
-        discard.plan_discard(ws, 4)
+        rollback.plan_discard(ws, 4)
     (tmp_path / "fresh").mkdir()
     with pytest.raises(BadInput, match="no iteration has been begun"):
-        discard.plan_discard(Workspace(tmp_path / "fresh"))
+        rollback.plan_discard(Workspace(tmp_path / "fresh"))
 
 
 def test_not_while_a_run_is_at_work(ws):
