@@ -13,20 +13,9 @@ from pathlib import Path
 from flywheel.config import Settings
 from flywheel.utils.errors import Finding, FlywheelError, run_diagnostic
 
-_PACKAGES = {
-    "prefect": "",
-    "dvc": "",
-    "duckdb": "",
-    "great-expectations": "",
-    "torch": "",
-    "transformers": "",
-    "playwright": "",
-    "pocketsphinx": "",
-    "openai-whisper": "whisper",
-    "deepspeed": "deepspeed",
-    "ray": "ray",
-    "dvc-s3": "s3",
-}
+_PACKAGES = ("prefect", "dvc", "duckdb", "great-expectations", "torch", "transformers", "playwright", "pocketsphinx")
+# Each with the extra that brings it.
+_OPTIONAL_PACKAGES = {"openai-whisper": "whisper", "deepspeed": "deepspeed", "ray": "ray", "dvc-s3": "s3"}
 _CHROMIUM_TIMEOUT_S = 60.0
 
 
@@ -35,22 +24,22 @@ def diagnose_installation(root: Path) -> list[Finding]:
 
     Returns a finding for each thing that was looked for, with what to type where it is missing.
     """
-    findings = [_python()]
-    findings += [_package(name, extra) for name, extra in _PACKAGES.items()]
-    findings += [run_diagnostic("Chromium", _chromium), *_environments(_settings(root), root)]
-    findings += [_fonts(), _program("git"), _program("flite", optional=True)]
-    findings += [
+    settings = _load_settings(root)
+    return [
+        Finding("Python", "ok", ".".join(map(str, sys.version_info[:3]))),
+        *(_package(name, "") for name in _PACKAGES),
+        *(_package(name, extra) for name, extra in _OPTIONAL_PACKAGES.items()),
+        run_diagnostic("Chromium", _chromium),
+        *_environments(settings, root),
+        _fonts(),
+        _program("git", "missing"),
+        _program("flite", "optional"),
         run_diagnostic("workspace", lambda: _workspace(root)),
         *check_recorded_data(root),
-        *_policy_server(root),
+        *_policy_servers(settings),
         _disk(root),
         _gpu(),
     ]
-    return findings
-
-
-def _python() -> Finding:
-    return Finding("Python", "ok", ".".join(map(str, sys.version_info[:3])))
 
 
 def _package(name: str, extra: str) -> Finding:
@@ -80,18 +69,17 @@ def _environments(settings: Settings, root: Path) -> Iterator[Finding]:
     """Of the kinds that the tasks are played in."""
     from flywheel.envs import registry
 
-    def own() -> str:
+    def load() -> str:
         registry.load_external_suites(settings, root)
         return f"{len(settings.synthesis.worlds)} manifests can be used"
 
     if settings.synthesis.worlds:
-        yield run_diagnostic("worlds", own)
-
+        yield run_diagnostic("worlds", load)
     for name in sorted(registry.find_used_backends(settings)):
         yield from registry.find_backend(name).diagnose(settings)
 
 
-def _settings(root: Path) -> Settings:
+def _load_settings(root: Path) -> Settings:
     """The workspace's; those that are broken are told by `workspace`."""
     from flywheel import config
     from flywheel.config.workspace import Workspace
@@ -110,11 +98,11 @@ def _fonts() -> Finding:
     return Finding("fonts", "missing", "none: Chromium would draw no text", "apt-get install fonts-dejavu-core")
 
 
-def _program(name: str, *, optional: bool = False) -> Finding:
-    path = shutil.which(name)
-    if path:
+def _program(name: str, otherwise: str) -> Finding:
+    """otherwise: the state where it is not installed."""
+    if path := shutil.which(name):
         return Finding(name, "ok", path)
-    return Finding(name, "optional" if optional else "missing", "not installed", f"apt-get install {name}")
+    return Finding(name, otherwise, "not installed", f"apt-get install {name}")
 
 
 def _workspace(root: Path) -> str:
@@ -165,18 +153,11 @@ def check_recorded_data(root: Path) -> list[Finding]:
     return found
 
 
-def _policy_server(root: Path) -> list[Finding]:
-    """Only where the settings name one; broken settings are told by `workspace`."""
-    from flywheel import config
-    from flywheel.config.workspace import Workspace
+def _policy_servers(settings: Settings) -> Iterator[Finding]:
     from flywheel.policy.client import endpoint
 
-    try:
-        policy = config.load_settings(Workspace.find(root).params).policy
-    except FlywheelError:
-        return []
-    servers = policy.servers if policy.backend == "openai" else ()
-    return [run_diagnostic("policy server", partial(endpoint.describe_policy_server, server)) for server in servers]
+    for server in settings.policy.servers if settings.policy.backend == "openai" else ():
+        yield run_diagnostic("policy server", partial(endpoint.describe_policy_server, server))
 
 
 def _disk(root: Path) -> Finding:

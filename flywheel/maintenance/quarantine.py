@@ -91,10 +91,8 @@ def prepare_repair(
         if column not in TABLES[table].names or column in SORT_KEYS[table]:
             known = ", ".join(name for name in TABLES[table].names if name not in SORT_KEYS[table])
             raise BadInput(f"column {column} of {table} cannot be set", where="--set", fix=f"one of: {known}")
-    settings, rule = (
-        iteration_params.load_iteration_params(ws, iteration),
-        routing_decisions.current_routing_rule(ws, iteration),
-    )
+    settings = iteration_params.load_iteration_params(ws, iteration)
+    rule = routing_decisions.current_routing_rule(ws, iteration)
     staged = reroute.staged_workspace(ws, iteration)
     with database.connect_catalog(ws) as connection:
         _create_quarantine_views(connection, iteration)
@@ -109,7 +107,9 @@ def prepare_repair(
     how = {"table": table, "set": dict(assignments), "where": where, "rows": chosen}
     with training_stores.connect_incoming(ws, iteration, INCOMING, staged) as connection:
         difference, routed = _compare_repaired(ws, connection, iteration, ids)
-        _write_lineage_and_metrics(ws, connection, staged, iteration, ids)
+        links = lineage.repaired_links(sorted(ids), iteration, routing_decisions.store_version(ws, iteration) + 1)
+        reroute.write_decision_lineage(ws, connection, staged, iteration, links)
+        reroute.write_decision_metrics(ws, connection, staged, iteration)
     return QuarantineRepair(chosen, len(ids), examples, routed, difference, how)
 
 
@@ -149,12 +149,9 @@ def _choose_rows(
         what = f"no row of {table} that iteration {iteration_label(iteration)} set aside is so"
         raise BadInput(what, where=f"--where {where}", fix=f"`flywheel data quarantine {iteration} --rows` shows them")
     own, then = ", ".join(assignments), ", ".join(f"{sql} AS {name}" for name, sql in assignments.items())
-    before = database.query_rows(
-        connection, f"SELECT {keys}, {own} FROM {rows} WHERE {where} ORDER BY {keys} LIMIT {_EXAMPLES}"
-    )
-    after = database.query_rows(
-        connection, f"SELECT {then} FROM {rows} WHERE {where} ORDER BY {keys} LIMIT {_EXAMPLES}"
-    )
+    those = f"FROM {rows} WHERE {where} ORDER BY {keys} LIMIT {_EXAMPLES}"
+    before = database.query_rows(connection, f"SELECT {keys}, {own} {those}")
+    after = database.query_rows(connection, f"SELECT {then} {those}")
     return count, tuple({**x, "then": y} for x, y in zip(before, after, strict=True))
 
 
@@ -175,23 +172,17 @@ def _rewrite_partition(
         else f'f."{name}"'
         for name in schema.names
     )
-    paths = partitions.partition_files(ws, table, iteration, stage)
-    found = []
-    for path in paths:
+    found = {}
+    for path in partitions.partition_files(ws, table, iteration, stage):
         connection.register("file", partitions.read_partition_file(ws, table, path))
-        touched = connection.execute(f"SELECT count(*) FROM file SEMI JOIN chosen USING ({keys})").fetchone()[0]
-        mended = None
-        if touched:
-            sql = (
-                f"""SELECT {columns} FROM (FROM file) f LEFT JOIN (FROM chosen) chosen USING ({keys}) ORDER BY {keys}"""
-            )
-            mended = database.run_query(connection, sql)
+        (touched,) = connection.execute(f"SELECT count(*) FROM file SEMI JOIN chosen USING ({keys})").fetchone()
+        sql = f"SELECT {columns} FROM (FROM file) f LEFT JOIN (FROM chosen) chosen USING ({keys}) ORDER BY {keys}"
+        found[path] = database.run_query(connection, sql) if touched else None
         connection.unregister("file")
-        found.append(mended)
-    if not any(one is not None for one in found):
+    if all(mended is None for mended in found.values()):
         return
     with partitions.open_partition_writer(staged, table, iteration, stage) as writer:
-        for path, mended in zip(paths, found, strict=True):
+        for path, mended in found.items():
             if mended is None:
                 partitions.link_partition_files(ws, writer, table, iteration, stage, only=path)
                 continue
@@ -233,13 +224,3 @@ def _compare_repaired(
         USING (trajectory_id) GROUP BY ALL ORDER BY 2 DESC, 1"""
     ).fetchall()
     return reroute.compare_routes(ws, connection, iteration, len(ids)), dict(routed)
-
-
-def _write_lineage_and_metrics(
-    ws: Workspace, connection: duckdb.DuckDBPyConnection, staged: Workspace, iteration: int, ids: set[str]
-) -> None:
-    version = routing_decisions.store_version(ws, iteration) + 1
-    reroute.write_decision_lineage(
-        ws, connection, staged, iteration, lineage.repaired_links(sorted(ids), iteration, version)
-    )
-    reroute.write_decision_metrics(ws, connection, staged, iteration)

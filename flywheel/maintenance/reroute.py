@@ -71,9 +71,8 @@ def stale_stages(ws: Workspace, iteration: int) -> tuple[str, ...]:
         out_of_window = ["sft"] * (k - manifest.read_own_manifest(ws, k)["window"] >= iteration)
         read = {ws.relative(ws.manifest(k)), ws.relative(ws.partition("scores", iteration, "score"))}
         for stage, entry in dvc_files.read_dvc_lock(dvc_files.dvc_lock_path(ws, k)).items():
-            if stage not in (*_DECIDED_STAGES, *out_of_window) and read & {
-                one["path"] for one in entry.get("deps", ())
-            }:
+            paths = {one["path"] for one in entry.get("deps", ())}
+            if stage not in (*_DECIDED_STAGES, *out_of_window) and read & paths:
                 found.append(f"{stage}@{iteration_label(k)}")
     return tuple(found)
 
@@ -87,9 +86,8 @@ def apply_decisions(ws: Workspace, decided: Iterable[PendingDecision]) -> None:
     first = min(one["iteration"] for one in again)
     chained = [k for k in stage_records.list_iterations(ws) if k >= first and ws.manifest(k).exists()]
     manifests = {str(k): dvc_files.file_md5(ws.manifest(k)) for k in chained}
-    recorded = {
-        path: out["md5"] for one in again for path, out in dvc_files.recorded_outputs(ws, one["iteration"]).items()
-    }
+    outputs = [dvc_files.recorded_outputs(ws, one["iteration"]).items() for one in again]
+    recorded = {path: out["md5"] for own in outputs for path, out in own}
     write_json(_pending_plan_path(ws), {"again": again, "manifests": manifests, "recorded": recorded})
     resume_pending_decisions(ws)
 
@@ -112,19 +110,16 @@ def resume_pending_decisions(ws: Workspace) -> list[int]:
         if dvc_files.is_promotion_decided(ws, k):
             named = [(before[j], ws.manifest(j)) for j in (k - 1, k) if j in before]
             now = {ws.relative(path): (old, dvc_files.describe_file(path)) for old, path in named}
-            made = {
-                path: (plan["recorded"].get(path, ""), one) for path, one in dvc_files.recorded_outputs(ws, k).items()
-            }
+            outputs = dvc_files.recorded_outputs(ws, k)
+            made = {path: (plan["recorded"].get(path, ""), one) for path, one in outputs.items()}
             dvc_files.update_lock_entries(ws, k, {**made, **now})
     which = [one["iteration"] for one in plan["again"]]
-    versions = config.load_settings(ws.params).versioning
+    versions, labels = config.load_settings(ws.params).versioning, ", ".join(map(iteration_label, which))
     if versions.git:
-        git_tags.commit_to_git(
-            ws.root, f"Decided again: iteration {', '.join(map(iteration_label, which))}", ("iterations",)
-        )
+        git_tags.commit_to_git(ws.root, f"Decided again: iteration {labels}", ("iterations",))
     shutil.rmtree(_pending_folder(ws))
     backup.push_iterations(ws, versions.remote)
-    announce("again", f"iteration {', '.join(map(iteration_label, which))}: what was decided again is in place")
+    announce("again", f"iteration {labels}: what was decided again is in place")
     return which
 
 
@@ -217,11 +212,8 @@ def reroute_on_connection(
     staged = staged_workspace(ws, iteration)
     scores = _create_judgements(connection, iteration, rule, held=held)
     _create_broken(connection, iteration)
-    decided = (
-        *routing_decisions.read_decisions(ws, iteration),
-        RoutingDecision(rule, "", (), looked=dict(looked or {})),
-    )
-    people = routing_decisions.human_verdicts(decided)
+    decided = routing_decisions.read_decisions(ws, iteration)
+    people = routing_decisions.human_verdicts([*decided, RoutingDecision(rule, "", (), looked=dict(looked or {}))])
     training_stores.decide_routes(connection, verified_only=settings.sft.verified_only, band=rule.band, people=people)
     found = compare_routes(ws, connection, iteration, scores)
     if found.routes or scores or looked:
@@ -245,9 +237,8 @@ def make_pending_decision(
     moved = tuple({name: one[name] for name in ("domain", "from", "to", "trajectories")} for one in found.moved)
     at = datetime.now(UTC).isoformat(timespec="seconds")
     sha256 = tuple(part.sha256 for part in before.parts)
-    return PendingDecision(
-        found.iteration, RoutingDecision(rule, at, sha256, moved, mended or {}, looked or {}, found.stale)
-    )
+    decision = RoutingDecision(rule, at, sha256, moved, mended or {}, looked or {}, found.stale)
+    return PendingDecision(found.iteration, decision)
 
 
 def apply_reroute(ws: Workspace, found: Iterable[RouteDifference], rule: RoutingRule) -> None:
@@ -262,11 +253,14 @@ def apply_reroute(ws: Workspace, found: Iterable[RouteDifference], rule: Routing
         apply_decisions(ws, decided)
 
 
+def is_routed(ws: Workspace, iteration: int) -> bool:
+    """Tell whether the iteration's stores and its manifest are there."""
+    routes = ws.partition("routes", iteration, training_stores.ROUTE_STAGE)
+    return routes.is_dir() and ws.manifest(iteration).exists()
+
+
 def _check_rule(ws: Workspace, iteration: int, rule: RoutingRule, settings: Settings) -> None:
-    if (
-        not ws.partition("routes", iteration, training_stores.ROUTE_STAGE).is_dir()
-        or not ws.manifest(iteration).exists()
-    ):
+    if not is_routed(ws, iteration):
         what = f"iteration {iteration_label(iteration)} is not routed yet"
         raise BadInput(what, where="ITERATION", fix="`flywheel status` says how far it is")
     if rule.scorers and "screens" in ScorerSet(rule.apply_to(settings)).needs():
@@ -342,9 +336,8 @@ def compare_routes(
     ws: Workspace, connection: duckdb.DuckDBPyConnection, iteration: int, scores: int
 ) -> RouteDifference:
     """Compare the workspace's routes with the table `decided`. scores: number of rows that changed."""
-    connection.register(
-        "routes_before", partitions.read_partition(ws, "routes", iteration, training_stores.ROUTE_STAGE)
-    )
+    before = partitions.read_partition(ws, "routes", iteration, training_stores.ROUTE_STAGE)
+    connection.register("routes_before", before)
     moved = database.query_rows(
         connection,
         """SELECT i.domain, b.destination AS "from", d.destination AS "to", count(*) AS trajectories,
@@ -429,6 +422,5 @@ def write_decision_metrics(
                 if row["name"] == "p_v1"
             ]
         kept = [row for row in rows if row["name"] not in {one["name"] for one in fresh[stage]}]
-        partitions.write_partition(
-            staged, "metrics", iteration, stage, [*kept, *({"step": 0, **one} for one in fresh[stage])]
-        )
+        rows = [*kept, *({"step": 0, **one} for one in fresh[stage])]
+        partitions.write_partition(staged, "metrics", iteration, stage, rows)

@@ -143,14 +143,11 @@ def end_route_review(ws: Workspace, iteration: int, why: str) -> reroute.RouteDi
         found = open_questions(ws, iteration)
         if not found:
             return None
-        settings, rule = (
-            iteration_params.load_iteration_params(ws, iteration),
-            routing_decisions.current_routing_rule(ws, iteration),
-        )
+        settings = iteration_params.load_iteration_params(ws, iteration)
+        rule = routing_decisions.current_routing_rule(ws, iteration)
+        staged = reroute.staged_workspace(ws, iteration)
         looked = {"ended": why, "asked": [_as_decision_entry(one) for one in found]}
-        with training_stores.connect_incoming(
-            ws, iteration, INCOMING, reroute.staged_workspace(ws, iteration)
-        ) as connection:
+        with training_stores.connect_incoming(ws, iteration, INCOMING, staged) as connection:
             moved = reroute.reroute_on_connection(ws, connection, iteration, rule, settings, looked=looked)
         reroute.apply_decisions(ws, [reroute.make_pending_decision(ws, moved, rule, looked=looked)])
     return moved
@@ -181,17 +178,16 @@ def review_queue(ws: Workspace, iteration: int) -> str:
 
 
 def _is_review_open(ws: Workspace, iteration: int) -> bool:
-    if (
-        not iteration
-        or not ws.partition("routes", iteration, training_stores.ROUTE_STAGE).is_dir()
-        or not ws.manifest(iteration).exists()
-    ):
+    if not iteration or not reroute.is_routed(ws, iteration):
         return False
-    if iteration_params.load_iteration_params(
-        ws, iteration
-    ).routing.review == 0 or GATED_STAGE in dvc_files.recorded_stages(ws, iteration):
-        return False
-    return not any(decision.looked for decision in routing_decisions.read_decisions(ws, iteration))
+    asked = iteration_params.load_iteration_params(ws, iteration).routing.review
+    return asked > 0 and not _has_ended(ws, iteration)
+
+
+def _has_ended(ws: Workspace, iteration: int) -> bool:
+    if GATED_STAGE in dvc_files.recorded_stages(ws, iteration):
+        return True
+    return any(decision.looked for decision in routing_decisions.read_decisions(ws, iteration))
 
 
 def _draw_sample(connection: duckdb.DuckDBPyConnection, iteration: int, settings: Settings) -> list[dict[str, Any]]:
@@ -246,10 +242,8 @@ def _newest_labels(connection: duckdb.DuckDBPyConnection, iteration: int, queue:
 
 
 def _append_label(ws: Workspace, iteration: int, trajectory_id: str, said: str, reviewer: str, comment: str) -> None:
-    at = datetime.now(UTC).isoformat()
-    labels.append_label(
-        ws, labels.Label(trajectory_id, iteration, said, comment.strip(), reviewer, at, review_queue(ws, iteration))
-    )
+    at, queue = datetime.now(UTC).isoformat(), review_queue(ws, iteration)
+    labels.append_label(ws, labels.Label(trajectory_id, iteration, said, comment.strip(), reviewer, at, queue))
 
 
 def _as_decision_entry(one: RouteQuestion) -> dict[str, Any]:
@@ -265,9 +259,11 @@ def _verdict_text(one: dict[str, Any]) -> str:
 
 
 def _not_asked_error(ws: Workspace, iteration: int, trajectory_id: str) -> BadInput:
-    ended = any(decision.looked for decision in routing_decisions.read_decisions(ws, iteration))
-    ended = ended or GATED_STAGE in dvc_files.recorded_stages(ws, iteration)
-    why = "it trains on what was routed already" if ended else "`flywheel review routes` lists what is asked"
+    why = (
+        "it trains on what was routed already"
+        if _has_ended(ws, iteration)
+        else "`flywheel review routes` lists what is asked"
+    )
     return BadInput(
         f"nobody is asked about {trajectory_id[:80]} of iteration {iteration_label(iteration)}",
         where="flywheel review routes",
