@@ -86,9 +86,8 @@ def run_checkup(ws: Workspace, settings: Settings, run_id: str = "") -> Checkup:
     write_json(path, found)
     shutil.rmtree(folder.parent, ignore_errors=True)
     if settings.versioning.git:
-        git_tags.commit_to_git(
-            ws.root, f"Check-up of the model of iteration {iteration_label(made)}", (ws.relative(path),)
-        )
+        message = f"Check-up of the model of iteration {iteration_label(made)}"
+        git_tags.commit_to_git(ws.root, message, (ws.relative(path),))
     return Checkup(made, rows, before=False)
 
 

@@ -7,6 +7,7 @@ that it stands on. What is small and tells the history stays: metrics, runs, rou
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -50,18 +51,23 @@ def plan_prune(
     if training_data and is_open:
         what = f"iteration {iteration_label(begun[-1])} is open, and trains on them"
         raise BadInput(what, where="--training-data", fix="bring it to its end, or discard it, first")
-    ended = _end_times(ws) if older is not None else {}
     spared = set(complete[-keep:] if keep else ()) | set(stage_records.active_iterations(ws) if is_open else begun[-1:])
     if older is not None:
-        since = datetime.now(UTC) - older
-        spared |= {k for k in complete if ended.get(k, datetime.now(UTC)) > since}
+        rows = database.query_catalog(ws, "SELECT iteration, max(ended_at) AS at FROM runs GROUP BY ALL").to_pylist()
+        ended = {row["iteration"]: row["at"] for row in rows if row["at"]}
+        for k in complete:  # where no run is known, by when its DVC file was written
+            written = datetime.fromtimestamp(dvc_files.dvc_lock_path(ws, k).stat().st_mtime, UTC)
+            if ended.get(k, written) > datetime.now(UTC) - older:
+                spared.add(k)
     needed = _promoted_models(ws, begun)
     found = []
     for k in complete:
         if k not in spared:
             gone = dvc_files.read_pruned(ws, k)
-            paths = (path for path in _prunable_paths(ws, k, needed, training_data) if path not in gone)
-            found += [Prunable(k, path, _folder_bytes(ws.root / path)) for path in paths]
+            for path in _prunable_paths(ws, k, needed, training_data):
+                if path not in gone:
+                    files = (file for file in (ws.root / path).rglob("*") if file.is_file())
+                    found.append(Prunable(k, path, sum(file.stat().st_size for file in files)))
     return found
 
 
@@ -92,22 +98,17 @@ def unreferenced_cache_files(ws: Workspace, pruned: Collection[str] = ()) -> lis
             for entry in dvc_files.read_dvc_lock(path).values():
                 used |= {one["md5"] for one in entry.get("outs", ()) if one["path"] not in gone and "md5" in one}
     for name in [name for name in used if name.endswith(".dir")]:
-        used |= _files_of_dvc_folder(cache / name[:2] / name[2:])
+        listing = cache / name[:2] / name[2:]
+        if listing.exists():
+            used |= {one["md5"] for one in json.loads(listing.read_text(encoding="utf-8"))}
     files = (path for path in cache.glob("??/*") if path.is_file())
     return [(path, path.stat().st_size) for path in files if path.parent.name + path.name not in used]
 
 
-def _files_of_dvc_folder(path: Path) -> set[str]:
-    import json
-
-    try:
-        return {one["md5"] for one in json.loads(path.read_text(encoding="utf-8"))}
-    except FileNotFoundError:
-        return set()
-
-
 def _prunable_paths(ws: Workspace, iteration: int, needed: set[str], training_data: bool) -> Iterator[str]:
-    trained = {path.rpartition("/")[0] for path in _paths_in_manifests(ws, iteration)}
+    # All manifests that follow name those files of the iteration that its own one names.
+    named = (shard for shard in manifest.read_manifest(ws, iteration).all() if shard.iteration == iteration)
+    trained = {shard.path.rpartition("/")[0] for shard in named}
     for table in dict.fromkeys((*_BULKY, *_TRAINED)):
         for folder in sorted((ws.data / table / f"iteration={iteration_label(iteration)}").glob("stage=*")):
             name = ws.relative(folder)
@@ -119,11 +120,6 @@ def _prunable_paths(ws: Workspace, iteration: int, needed: set[str], training_da
     for folder in sorted((ws.root / "models" / f"iteration={iteration_label(iteration)}").glob("*")):
         if folder.is_dir() and ws.relative(folder) not in needed:
             yield ws.relative(folder)
-
-
-def _paths_in_manifests(ws: Workspace, iteration: int) -> list[str]:
-    """Files of the iteration that any manifest names: all that follow name those of its own too."""
-    return [shard.path for shard in manifest.read_manifest(ws, iteration).all() if shard.iteration == iteration]
 
 
 def _promoted_models(ws: Workspace, begun: list[int]) -> set[str]:
@@ -138,15 +134,3 @@ def _promoted_models(ws: Workspace, begun: list[int]) -> set[str]:
             continue
         found |= {promotion["model"], (promotion.get("best") or promotion)["model"]}
     return found
-
-
-def _end_times(ws: Workspace) -> dict[int, datetime]:
-    """When each iteration's last run ended, or its DVC file was written where no run is known."""
-    locks = {k: dvc_files.dvc_lock_path(ws, k) for k in stage_records.list_iterations(ws)}
-    found = {k: datetime.fromtimestamp(path.stat().st_mtime, UTC) for k, path in locks.items() if path.exists()}
-    rows = database.query_catalog(ws, "SELECT iteration, max(ended_at) AS at FROM runs GROUP BY ALL").to_pylist()
-    return found | {row["iteration"]: row["at"] for row in rows if row["at"]}
-
-
-def _folder_bytes(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

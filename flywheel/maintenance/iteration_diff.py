@@ -12,7 +12,7 @@ from flywheel.store import manifest
 from flywheel.store.catalog import database
 from flywheel.store.schema import TABLES
 from flywheel.store.versioning import stage_records
-from flywheel.utils.errors import BadInput, DataError
+from flywheel.utils.errors import DataError
 
 Row = dict[str, Any]
 
@@ -29,10 +29,7 @@ def compare_iterations(ws: Workspace, before: int, after: int) -> dict[str, Any]
     `numbers` (mean, quantiles) of the routed trajectories, `metrics` (single figures), `held_out` and `templates`
     (tasks gained and lost). Raises BadInput for an iteration that has not been begun.
     """
-    begun = stage_records.list_iterations(ws)
-    for k in (before, after):
-        if k not in begun:
-            raise BadInput(f"iteration {k} has not been begun", where="ITERATION", fix="see `flywheel status`")
+    stage_records.check_iterations_begun(ws, (before, after))
     with database.connect_catalog(ws) as connection:
         at = {"a": before, "b": after}
         return {
@@ -59,15 +56,12 @@ def _rows(connection: duckdb.DuckDBPyConnection, at: dict[str, int]) -> list[Row
 
 
 def _kinds(connection: duckdb.DuckDBPyConnection, at: dict[str, int]) -> list[Row]:
-    return database.query_rows(
-        connection,
-        " UNION ALL ".join(
-            f"""SELECT '{name}' AS name, {value} AS value, count(*) FILTER (WHERE iteration = {at["a"]}) AS before,
-                count(*) FILTER (WHERE iteration = {at["b"]}) AS after FROM {_ROUTED.format(**at)} GROUP BY value"""
-            for name, value in _KINDS.items()
-        )
-        + " ORDER BY name, value",
+    counts = " UNION ALL ".join(
+        f"""SELECT '{name}' AS name, {value} AS value, count(*) FILTER (WHERE iteration = {at["a"]}) AS before,
+            count(*) FILTER (WHERE iteration = {at["b"]}) AS after FROM {_ROUTED.format(**at)} GROUP BY value"""
+        for name, value in _KINDS.items()
     )
+    return database.query_rows(connection, f"{counts} ORDER BY name, value")
 
 
 def _numbers(connection: duckdb.DuckDBPyConnection, at: dict[str, int]) -> list[Row]:

@@ -57,12 +57,10 @@ def read_workspace_status(ws: Workspace, *, everything: bool = False) -> Workspa
         asked = stage_records.iterations_to_compare(ws, which)
         damage, changed = tuple(backup.find_damaged_outputs(ws, asked)), stage_records.changed_stages(ws, asked)
     except OSError as error:  # DVC looks under a lock, which is a file
-        return WorkspaceStatus(
-            begun, (), rows, fault, f"what changed is not looked at: {error.strerror}: {error.filename}"
-        )
-    return WorkspaceStatus(
-        begun, which, rows, fault, "", damage, changed, {k: dvc_files.recorded_stages(ws, k) for k in which}
-    )
+        unknown = f"what changed is not looked at: {error.strerror}: {error.filename}"
+        return WorkspaceStatus(begun, (), rows, fault, unknown)
+    recorded = {k: dvc_files.recorded_stages(ws, k) for k in which}
+    return WorkspaceStatus(begun, which, rows, fault, "", damage, changed, recorded)
 
 
 def _query_iterations(ws: Workspace) -> tuple[dict[str, Any], ...]:
@@ -85,7 +83,7 @@ def status_lines(standing: WorkspaceStatus) -> Iterator[tuple[str, str]]:
         stage, _, iteration = name.partition("@")
         if stage not in standing.recorded.get(int(iteration), ()):
             waiting.append(int(iteration))
-        elif not _only_damaged(name, changes, standing.damage):
+        elif not set(changes) <= {one.path for one in standing.damage}:  # damage is told already
             changed_paths = ", ".join(f"{path} ({change})" for path, change in changes.items())
             yield "yellow", f"{name}: changed since it was recorded: {changed_paths}"
     for k in sorted(set(waiting)):
@@ -104,18 +102,10 @@ def status_lines(standing: WorkspaceStatus) -> Iterator[tuple[str, str]]:
 
 def _damage_lines(damage: tuple[backup.DamagedOutput, ...]) -> Iterator[tuple[str, str]]:
     if len(damage) > _SHOWN and not any(one.kept == "cache" for one in damage):
-        one = damage[0]
-        yield (
-            "red",
-            f"{len(damage)} recorded files and folders are not here ({one.path}, ...): type {one.repair_command}",
-        )
+        first = f"({damage[0].path}, ...): type {damage[0].repair_command}"
+        yield "red", f"{len(damage)} recorded files and folders are not here {first}"
         return
     for one in damage[:_SHOWN]:
         yield "red", f"{one.path} is {one.change} since {one.stage} was recorded: type {one.repair_command}"
     if len(damage) > _SHOWN:
         yield "red", f"and {len(damage) - _SHOWN} more: `dvc checkout --force` brings all of them back"
-
-
-def _only_damaged(name: str, changes: dict[str, str], damage: tuple[backup.DamagedOutput, ...]) -> bool:
-    """Tell whether all that a stage finds changed is damage, told already."""
-    return set(changes) <= {one.path for one in damage}

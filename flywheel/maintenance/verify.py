@@ -12,7 +12,7 @@ from flywheel.config.workspace import Workspace, iteration_label
 from flywheel.policy import checkpoint
 from flywheel.store import manifest, partitions
 from flywheel.store.versioning import dvc_files, stage_records
-from flywheel.utils.errors import BadInput, DataError, FlywheelError
+from flywheel.utils.errors import DataError, FlywheelError
 from flywheel.utils.files import sha256_file
 
 
@@ -22,10 +22,8 @@ def find_faults(ws: Workspace, iterations: Iterable[int] | None = None) -> Itera
     iterations: to look at; default: all. Raises BadInput for one that has not been begun, once the first line is asked
     for.
     """
-    begun = stage_records.list_iterations(ws)
-    which = begun if iterations is None else list(iterations)
-    if unknown := [k for k in which if k not in begun]:
-        raise BadInput(f"iteration {unknown[0]} has not been begun", where="ITERATION", fix="see `flywheel status`")
+    which = stage_records.list_iterations(ws) if iterations is None else list(iterations)
+    stage_records.check_iterations_begun(ws, which)
     for k in which:
         reported: set[str] = set()
         for path, line in _partition_faults(ws, k):

@@ -83,6 +83,14 @@ def list_iterations(ws: Workspace) -> list[int]:
     return begun
 
 
+def check_iterations_begun(ws: Workspace, which: Iterable[int]) -> None:
+    """Check that the iterations `which` were begun. Raises BadInput for the first that was not."""
+    begun = list_iterations(ws)
+    for k in which:
+        if k not in begun:
+            raise BadInput(f"iteration {k} has not been begun", where="ITERATION", fix="see `flywheel status`")
+
+
 def active_iterations(ws: Workspace) -> list[int]:
     """List the newest iteration, and, while it is not complete, before it the one that it reads.
 
