@@ -45,7 +45,7 @@ from flywheel.recordings.synthetic.sessions import recorded_tasks
 from flywheel.rollout.episode import PromptHistory, derive_seed
 from flywheel.store import manifest
 from flywheel.store.trajectory import Step
-from flywheel.store.versioning import iteration_params
+from flywheel.store.versioning import stage_records
 from flywheel.training.data import Example, ShuffledDataset
 from flywheel.utils.confidence_intervals import wilson_interval
 from flywheel.utils.errors import BadInput
@@ -87,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _arm(ws: Workspace, out: Path, arm: str, options: argparse.Namespace) -> BenchCase:
-    chosen = iteration_params.load_iteration_params(ws, 1)
+    chosen = stage_records.load_iteration_params(ws, 1)
     way = arm.removesuffix("_failed")
     stream = islice(recorded_tasks(chosen), _PASSED, None)
     tasks = list(islice(stream, options.tasks))

@@ -22,8 +22,8 @@ import psutil
 from bench_case import BenchCase
 
 from flows.ops.prefect_server import open_prefect_server
-from flywheel.config import Settings, workspace_identity
-from flywheel.config.workspace import Workspace
+from flywheel.config import Settings
+from flywheel.config.workspace import Workspace, workspace_name
 from flywheel.pipeline import triggers
 from flywheel.utils.errors import FlywheelError
 from flywheel.utils.processes import run_periodically
@@ -70,9 +70,7 @@ def _cases(ws: Workspace, count: int, chance: random.Random) -> Iterator[BenchCa
                 at = time.time()
                 asked.append(
                     triggers.DueRun(
-                        f"{workspace_identity.workspace_name(ws)}:event:{number}",
-                        {"until": triggers.INGEST},
-                        "a new recording",
+                        f"{workspace_name(ws)}:event:{number}", {"until": triggers.INGEST}, "a new recording"
                     )
                 )
                 waited.append(_started(ws, number) - at)
@@ -96,7 +94,7 @@ def _deployment(ws: Workspace):
     with get_client(sync_client=True) as client:
         client.create_work_pool(WorkPoolCreate(name=work_pool_name(ws), type="process"))
     flow = Flow.from_source(source=str(Path(__file__).parent), entrypoint="orchestration_nothing.py:nothing")
-    return flow.to_deployment(f"{workspace_identity.workspace_name(ws)}-event").apply(work_pool_name=work_pool_name(ws))
+    return flow.to_deployment(f"{workspace_name(ws)}-event").apply(work_pool_name=work_pool_name(ws))
 
 
 def _kill_server(ws: Workspace) -> None:
@@ -107,7 +105,7 @@ def _kill_server(ws: Workspace) -> None:
 def _started(ws: Workspace, number: int) -> float:
     """When the run of the event began, as the run itself says: how often it is asked for does not count, but would
     take a core from what is measured."""
-    key, deadline = f"{workspace_identity.workspace_name(ws)}:event:{number}", time.monotonic() + _STARTS_S
+    key, deadline = f"{workspace_name(ws)}:event:{number}", time.monotonic() + _STARTS_S
     while time.monotonic() < deadline:
         time.sleep(_ASK_S)
         with contextlib.suppress(httpx.HTTPError):

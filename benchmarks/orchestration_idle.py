@@ -14,8 +14,7 @@ import psutil
 from bench_case import BenchCase
 
 from flows.ops import supervisor, tied_process
-from flywheel.config import workspace_identity
-from flywheel.config.workspace import Workspace
+from flywheel.config.workspace import Workspace, workspace_name
 from flywheel.utils import credentials
 
 _GOAL = 0.03
@@ -78,7 +77,7 @@ def _schedules(ws: Workspace, url: str) -> None:
         flow = Flow.from_source(source=str(SOURCE), entrypoint=ENTRYPOINT)
         for number in range(_SCHEDULES):
             flow.to_deployment(
-                f"{workspace_identity.workspace_name(ws)}-{number}",
+                f"{workspace_name(ws)}-{number}",
                 parameters={"workspace": str(ws.root)},
                 schedules=[CronSchedule(cron=f"{number} {(time.gmtime().tm_hour + 12) % 24} * * *", timezone="UTC")],
             ).apply(work_pool_name=work_pool_name(ws))

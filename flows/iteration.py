@@ -21,8 +21,8 @@ from flows.stage_run import stage_flow
 from flows.workspace_lock import is_deployed_run, run_with_workspace_lock
 from flywheel import cluster
 from flywheel import config as parameters
-from flywheel.config import OperationsSettings, Settings, workspace_identity
-from flywheel.config.workspace import Workspace, iteration_label
+from flywheel.config import OperationsSettings, Settings
+from flywheel.config.workspace import Workspace, iteration_label, renew_iteration_run_id
 from flywheel.maintenance.rollback import recover_workspace
 from flywheel.pipeline import dag, iterations, triggers
 from flywheel.pipeline.iterations import begin_iteration
@@ -30,7 +30,7 @@ from flywheel.pipeline.stage import StageContext, clear_staging, run_stage
 from flywheel.pipeline.stages import ingest
 from flywheel.store import manifest
 from flywheel.store.catalog import compaction
-from flywheel.store.versioning import backup, git_tags, iteration_params, stage_records
+from flywheel.store.versioning import backup, git_tags, stage_records
 from flywheel.ui.report import pages
 from flywheel.utils.errors import FlywheelError, WorkerLost
 from flywheel.utils.files import write_json
@@ -51,7 +51,7 @@ class StageScheduler:
     """
 
     def __init__(self, ws: Workspace, k: int, now: Settings) -> None:
-        self._ws, self._k, self._own, self._now = ws, k, iteration_params.load_iteration_params(ws, k), now
+        self._ws, self._k, self._own, self._now = ws, k, stage_records.load_iteration_params(ws, k), now
         self._at_work: list[stage_run.StageProcess] = []
         self._failure: FlywheelError | None = None
         self._lost = Counter[str]()  # how often a stage's process died
@@ -184,7 +184,7 @@ def _run_iteration(ws: Workspace, number: int | None, overrides: dict[str, Any],
     if iterations.check_iteration_complete(ws, k):
         return Completed(message=f"iteration {iteration_label(k)} is complete: nothing to do")
     begun = ws.frozen_params(k).exists()
-    own = iteration_params.load_iteration_params(ws, k) if begun else chosen
+    own = stage_records.load_iteration_params(ws, k) if begun else chosen
     dag.stages_until(until, list(own.synthesis.domains))  # refused before it begins
     if until == triggers.INGEST and not begun and (lacking := triggers.count_missing_recordings(ws, chosen)):
         return Completed(
@@ -201,7 +201,7 @@ def _run_stages_and_close(ws: Workspace, chosen: Settings, k: int, until: str | 
     run_history.mark_killed_runs(ws)
     _begin_iteration(ws, chosen, k)
     try:
-        with iteration_params.name_params_file_in_errors(ws, k), tags(*run_history.iteration_run_tags(ws, k)):
+        with stage_records.name_params_file_in_errors(ws, k), tags(*run_history.iteration_run_tags(ws, k)):
             _run_stages(ws, chosen, k, until)
         if until:
             _write_run_history(ws, k)
@@ -239,7 +239,7 @@ def _begin_iteration(ws: Workspace, settings: Settings, k: int) -> None:
     stage_records.init_dvc_project(ws)
     backup.configure_remote(ws, settings.versioning.remote)
     if not ws.frozen_params(k).exists():
-        workspace_identity.renew_iteration_run_id(ws, k)
+        renew_iteration_run_id(ws, k)
     later = ingest.deferral_rule(ws, settings, k)
     own = begin_iteration(ws, k, settings, later)
     if own.model_copy(update={"operations": settings.operations}) != settings:

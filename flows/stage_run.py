@@ -33,7 +33,7 @@ from flywheel.config.workspace import Workspace, iteration_label
 from flywheel.pipeline import dag
 from flywheel.pipeline.stage import StageContext
 from flywheel.store import partitions
-from flywheel.store.versioning import iteration_params
+from flywheel.store.versioning import stage_records
 from flywheel.utils.errors import ClusterError, FlywheelError, ShardBusy, WorkerLost
 from flywheel.utils.files import atomic_file, file_lock
 from flywheel.utils.processes import run_periodically
@@ -217,7 +217,7 @@ def stage_process(
 def _run_with_limits(ctx: StageContext, chosen: Settings, longest_s: float) -> str:
     with (
         run_progress.log_progress_to_prefect(),
-        iteration_params.name_params_file_in_errors(ctx.ws, ctx.iteration),
+        stage_records.name_params_file_in_errors(ctx.ws, ctx.iteration),
         resources.hold_gpu(ctx, chosen.cluster, longest_s),
         timeout(longest_s),
         cluster.open_cluster(ctx.ws, chosen),

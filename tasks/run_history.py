@@ -26,8 +26,7 @@ from prefect.context import TagsContext
 from prefect.runtime import flow_run
 from prefect.states import Crashed
 
-from flywheel.config import workspace_identity
-from flywheel.config.workspace import Workspace, iteration_label
+from flywheel.config.workspace import Workspace, iteration_label, iteration_run_id, workspace_name
 from flywheel.utils.progress import announce
 
 # Tags, by which runs of a workspace, an iteration or a stage are found, in Prefect's pages and here.
@@ -35,12 +34,12 @@ from flywheel.utils.progress import announce
 
 def workspace_tag(ws: Workspace) -> str:
     """Return the tag of all runs of a workspace."""
-    return f"workspace:{workspace_identity.workspace_name(ws)}"
+    return f"workspace:{workspace_name(ws)}"
 
 
 def iteration_attempt_tag(ws: Workspace, iteration: int) -> str:
     """Return the tag of the runs of this attempt at an iteration, and of no earlier one under the same number."""
-    return f"turn:{workspace_identity.iteration_run_id(ws, iteration)}"
+    return f"turn:{iteration_run_id(ws, iteration)}"
 
 
 def iteration_run_tags(ws: Workspace, number: int) -> list[str]:

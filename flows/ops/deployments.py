@@ -16,8 +16,8 @@ from prefect.client.schemas.schedules import CronSchedule
 from prefect.exceptions import ObjectAlreadyExists
 from prefect.flows import Flow
 
-from flywheel.config import OperationsSettings, workspace_identity
-from flywheel.config.workspace import Workspace
+from flywheel.config import OperationsSettings
+from flywheel.config.workspace import Workspace, workspace_name
 from flywheel.pipeline import triggers
 from flywheel.utils.errors import BadInput
 from tasks import run_history
@@ -32,7 +32,7 @@ _ONE_AT_A_TIME = ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyL
 
 def work_pool_name(ws: Workspace) -> str:
     """Return the name of the workspace's own pool: its worker runs nothing of another workspace."""
-    return workspace_identity.workspace_name(ws)
+    return workspace_name(ws)
 
 
 def worker_name() -> str:
@@ -69,7 +69,7 @@ def deploy_workspace(ws: Workspace, rules: OperationsSettings) -> dict[str, UUID
     ):
         schedule = getattr(rules, parameter)
         deployment = flow.to_deployment(
-            f"{workspace_identity.workspace_name(ws)}-{name}",
+            f"{workspace_name(ws)}-{name}",
             parameters={"workspace": str(ws.root), **until},
             schedules=[_parse_cron(f"operations.{parameter}", schedule, rules.timezone)] if schedule else [],
             concurrency_limit=_ONE_AT_A_TIME,
@@ -85,7 +85,7 @@ def deploy_stages(ws: Workspace) -> None:
     with get_client(sync_client=True) as client, contextlib.suppress(ObjectAlreadyExists):
         client.create_work_pool(WorkPoolCreate(name=work_pool_name(ws), type="process"))
     deployment = Flow.from_source(source=str(SOURCE), entrypoint=_STAGE_ENTRYPOINT).to_deployment(
-        f"{workspace_identity.workspace_name(ws)}-stage",
+        f"{workspace_name(ws)}-stage",
         tags=[run_history.workspace_tag(ws)],
         description=f"A stage beside others, asked for by its iteration. Workspace: {ws.root}",
     )
@@ -94,7 +94,7 @@ def deploy_stages(ws: Workspace) -> None:
 
 def stage_deployment_name(ws: Workspace) -> str:
     """Return the name of the deployment by which an iteration starts a stage of its workspace."""
-    return f"stage-apart/{workspace_identity.workspace_name(ws)}-stage"
+    return f"stage-apart/{workspace_name(ws)}-stage"
 
 
 def _parse_cron(parameter: str, text: str, timezone: str) -> CronSchedule:

@@ -69,7 +69,7 @@ def stage_command(name: str, iteration: int, ws: Workspace) -> None:
     from flywheel.pipeline import dag
     from flywheel.pipeline.stage import StageContext, clear_staging, run_stage
     from flywheel.store import partitions
-    from flywheel.store.versioning import iteration_params, stage_records
+    from flywheel.store.versioning import stage_records
     from flywheel.utils.progress import replace_listener
 
     partitions.leave_pandas_out()
@@ -80,7 +80,7 @@ def stage_command(name: str, iteration: int, ws: Workspace) -> None:
     console = Console()
     with (
         raise_on_sigterm(),
-        iteration_params.name_params_file_in_errors(ws, iteration),
+        stage_records.name_params_file_in_errors(ws, iteration),
         RunConsole(console) as screen,
         replace_listener(screen),
     ):

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from flywheel import config
-from flywheel.config import workspace_identity
-from flywheel.config.workspace import Workspace
+from flywheel.config.workspace import Workspace, folder_slug
 from flywheel.store.versioning import git_tags, stage_records
 from flywheel.utils import yaml_text
 from flywheel.utils.errors import BadInput, errors_of_place
@@ -56,7 +55,7 @@ def create_workspace(folder: Path, profile: str = "laptop", *, project: Path = P
 
 def _prefect_yaml(project: Path, folder: Path) -> str:
     """The text of prefect.yaml. Workspaces may share a server, so each has deployments of its own name."""
-    text, own = (project / "prefect.yaml").read_text(encoding="utf-8"), workspace_identity.folder_slug(folder)
+    text, own = (project / "prefect.yaml").read_text(encoding="utf-8"), folder_slug(folder)
     return text.replace("- name: ", f"- name: {own}-").replace("--name ", f"--name {own}-")
 
 

@@ -16,10 +16,7 @@ from typing import Any
 
 from flywheel.config import PromotionSettings
 from flywheel.config.workspace import Workspace, iteration_label
-from flywheel.envs.verdict import verdicts_from_rows
-from flywheel.evaluation import gate
-from flywheel.store import lineage, manifest, partitions
-from flywheel.store.versioning import dvc_files, iteration_params
+from flywheel.store.versioning import dvc_files, stage_records
 from flywheel.utils.errors import BadInput, DataError
 from flywheel.utils.files import file_lock, write_json
 
@@ -199,7 +196,7 @@ def find_review_obstacle(ws: Workspace, iteration: int) -> BadInput | None:
     if not ws.partition("metrics", iteration, "evaluate").is_dir():
         where = ws.relative(ws.iteration(iteration))
         return BadInput(f"iteration {iteration} is not evaluated", where=where, fix="see `flywheel status`")
-    rule = iteration_params.load_iteration_params(ws, iteration).promotion.rule
+    rule = stage_records.load_iteration_params(ws, iteration).promotion.rule
     if rule != "review":
         return BadInput(
             f"nobody is asked: promotion.rule is {rule}",

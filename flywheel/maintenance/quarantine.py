@@ -25,7 +25,7 @@ from flywheel.store import lineage, partitions, routing_decisions
 from flywheel.store.catalog import database
 from flywheel.store.routing import training_stores
 from flywheel.store.schema import SORT_KEYS, TABLES
-from flywheel.store.versioning import iteration_params
+from flywheel.store.versioning import stage_records
 from flywheel.utils.errors import BadInput
 
 _REPAIRABLE = ("trajectories", "steps")
@@ -91,7 +91,7 @@ def prepare_repair(
         if column not in TABLES[table].names or column in SORT_KEYS[table]:
             known = ", ".join(name for name in TABLES[table].names if name not in SORT_KEYS[table])
             raise BadInput(f"column {column} of {table} cannot be set", where="--set", fix=f"one of: {known}")
-    settings = iteration_params.load_iteration_params(ws, iteration)
+    settings = stage_records.load_iteration_params(ws, iteration)
     rule = routing_decisions.current_routing_rule(ws, iteration)
     staged = reroute.staged_workspace(ws, iteration)
     with database.connect_catalog(ws) as connection:

@@ -25,7 +25,7 @@ from flywheel.store.dedup import near_duplicates
 from flywheel.store.routing import contracts, training_stores
 from flywheel.store.routing_decisions import RoutingDecision, RoutingRule
 from flywheel.store.schema import TABLES
-from flywheel.store.versioning import backup, dvc_files, git_tags, iteration_params, stage_records
+from flywheel.store.versioning import backup, dvc_files, git_tags, stage_records
 from flywheel.utils.errors import BadInput
 from flywheel.utils.files import write_json
 from flywheel.utils.progress import announce
@@ -182,7 +182,7 @@ def prepare_reroute(ws: Workspace, iteration: int, rule: RoutingRule) -> RouteDi
     would change, for `apply_reroute`; `settle_pending_decisions` drops the copy. Raises BadInput where the iteration is
     not routed yet, or the rule cannot be followed, ContractBroken where the stores would break a contract.
     """
-    settings = iteration_params.load_iteration_params(ws, iteration)
+    settings = stage_records.load_iteration_params(ws, iteration)
     _check_rule(ws, iteration, rule, settings)
     staged = staged_workspace(ws, iteration)
     own = _are_scores_current(ws, iteration, rule, settings)

@@ -15,14 +15,14 @@ from typing import Any
 
 import duckdb
 
-from flywheel.config import Settings, run_lock, workspace_identity
-from flywheel.config.workspace import Workspace, iteration_label
+from flywheel.config import Settings, run_lock
+from flywheel.config.workspace import Workspace, iteration_label, iteration_run_id
 from flywheel.maintenance import reroute
 from flywheel.pipeline.stages.route import INCOMING
 from flywheel.store import labels, routing_decisions
 from flywheel.store.catalog import database
 from flywheel.store.routing import training_stores
-from flywheel.store.versioning import dvc_files, iteration_params
+from flywheel.store.versioning import dvc_files, stage_records
 from flywheel.utils.errors import BadInput, FlywheelError
 from flywheel.utils.files import file_lock
 
@@ -91,7 +91,7 @@ def open_questions(ws: Workspace, iteration: int) -> list[RouteQuestion]:
     if not _is_review_open(ws, iteration):
         return []
     with database.connect_catalog(ws, tables_alone=True) as connection:
-        rows = _draw_sample(connection, iteration, iteration_params.load_iteration_params(ws, iteration))
+        rows = _draw_sample(connection, iteration, stage_records.load_iteration_params(ws, iteration))
         which = [row["trajectory_id"] for row in rows]
         scores = _read_scorer_verdicts(connection, iteration, which)
         newest = _newest_labels(connection, iteration, review_queue(ws, iteration))
@@ -143,7 +143,7 @@ def end_route_review(ws: Workspace, iteration: int, why: str) -> reroute.RouteDi
         found = open_questions(ws, iteration)
         if not found:
             return None
-        settings = iteration_params.load_iteration_params(ws, iteration)
+        settings = stage_records.load_iteration_params(ws, iteration)
         rule = routing_decisions.current_routing_rule(ws, iteration)
         staged = reroute.staged_workspace(ws, iteration)
         looked = {"ended": why, "asked": [_as_decision_entry(one) for one in found]}
@@ -174,13 +174,13 @@ def require_route_review(ws: Workspace, iteration: int, stage: str) -> None:
 
 def review_queue(ws: Workspace, iteration: int) -> str:
     """Name the queue of labels that answer this iteration: one that was discarded and begun anew asks anew."""
-    return f"routing {workspace_identity.iteration_run_id(ws, iteration)}"
+    return f"routing {iteration_run_id(ws, iteration)}"
 
 
 def _is_review_open(ws: Workspace, iteration: int) -> bool:
     if not iteration or not reroute.is_routed(ws, iteration):
         return False
-    asked = iteration_params.load_iteration_params(ws, iteration).routing.review
+    asked = stage_records.load_iteration_params(ws, iteration).routing.review
     return asked > 0 and not _has_ended(ws, iteration)
 
 

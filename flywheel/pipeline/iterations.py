@@ -11,7 +11,7 @@ from flywheel.pipeline import dag, preflight
 from flywheel.policy import checkpoint
 from flywheel.recordings import selection
 from flywheel.store import manifest, routing_decisions
-from flywheel.store.versioning import dvc_files, iteration_params, stage_records
+from flywheel.store.versioning import dvc_files, stage_records
 from flywheel.utils.errors import BadInput, DataError
 from flywheel.utils.files import write_text
 from flywheel.utils.progress import announce
@@ -52,8 +52,8 @@ def check_iteration(ws: Workspace, settings: Settings, number: int) -> None:
     if not ws.frozen_params(number).exists():
         preflight.run_preflight(ws, settings, number)
         return
-    with iteration_params.name_params_file_in_errors(ws, number):
-        preflight.run_preflight(ws, iteration_params.load_iteration_params(ws, number), number)
+    with stage_records.name_params_file_in_errors(ws, number):
+        preflight.run_preflight(ws, stage_records.load_iteration_params(ws, number), number)
 
 
 def begin_iteration(
@@ -79,7 +79,7 @@ def begin_iteration(
         frozen = ws.frozen_params(iteration)
         if not frozen.exists():
             write_text(frozen, config.dump_settings(settings))
-        settings = iteration_params.load_iteration_params(ws, iteration)
+        settings = stage_records.load_iteration_params(ws, iteration)
         routing_decisions.init_decisions(ws, iteration)
         own = settings.recording
         selection.choose_sessions(
@@ -116,7 +116,7 @@ def check_iteration_complete(ws: Workspace, iteration: int) -> bool:
     """
     if iteration > newest_iteration(ws):
         return False
-    iteration_params.load_iteration_params(ws, iteration)  # lost or wrong parameters are told first
+    stage_records.load_iteration_params(ws, iteration)  # lost or wrong parameters are told first
     changed = stage_records.unfinished_stages(ws, stage_records.stage_names(ws, iteration), iteration)
     if changed and dvc_files.is_iteration_complete(ws, iteration):
         stage = stage_records.stage_address(ws, changed[0], iteration)

@@ -35,7 +35,7 @@ from flywheel.store import manifest, partitions
 from flywheel.store.images import image_rows
 from flywheel.store.partitions import PartitionManifest, table_from_rows
 from flywheel.store.schema import TABLES, empty_table, record_to_row
-from flywheel.store.versioning import iteration_params
+from flywheel.store.versioning import stage_records
 from flywheel.utils import processes, progress
 from flywheel.utils.errors import FlywheelError, ShardBusy
 from flywheel.utils.files import atomic_file, disk_full_errors, file_lock, sha256_file, write_json
@@ -142,7 +142,7 @@ class StageContext:
         run_id: of the Prefect run; "" outside of one. Raises BadInput where it has not been begun, or a manifest cannot
         be used.
         """
-        settings = iteration_params.load_iteration_params(ws, iteration)
+        settings = stage_records.load_iteration_params(ws, iteration)
         registry.load_external_suites(settings, ws.root)
         return cls(ws, settings, iteration, stage, run_id)
 

@@ -7,8 +7,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from flywheel.config import OperationsSettings, Settings, workspace_identity
-from flywheel.config.workspace import Workspace, iteration_label
+from flywheel.config import OperationsSettings, Settings
+from flywheel.config.workspace import Workspace, iteration_label, iteration_run_id, workspace_name
 from flywheel.pipeline import iterations
 from flywheel.store import manifest, partitions
 from flywheel.store.catalog import database
@@ -42,19 +42,13 @@ def due_runs(ws: Workspace, settings: Settings) -> list[DueRun]:
     k = iterations.newest_iteration(ws)
     if k == 0 or dvc_files.is_iteration_complete(ws, k):
         if rules.trigger_min_recordings and (new := count_new_recordings(ws, settings)) >= rules.trigger_min_recordings:
-            key = f"{workspace_identity.workspace_name(ws)}:ingest:{iteration_label(k + 1)}"
+            key = f"{workspace_name(ws)}:ingest:{iteration_label(k + 1)}"
             return [DueRun(key, {"until": INGEST}, f"{new} new recordings are there")]
         return []
     waits = rules.trigger_min_demonstrations and dvc_files.recorded_stages(ws, k) == [INGEST]
     if waits and (taken := _count_demonstrations(ws, k)) >= rules.trigger_min_demonstrations:
         words = f"iteration {iteration_label(k)} has taken in {taken} demonstrations"
-        return [
-            DueRun(
-                f"{workspace_identity.workspace_name(ws)}:iterate:{workspace_identity.iteration_run_id(ws, k)}",
-                {"until": None},
-                words,
-            )
-        ]
+        return [DueRun(f"{workspace_name(ws)}:iterate:{iteration_run_id(ws, k)}", {"until": None}, words)]
     return []
 
 

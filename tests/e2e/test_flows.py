@@ -14,8 +14,7 @@ from processes import PATIENCE_S
 from waiting import until
 
 from flywheel import config
-from flywheel.config import workspace_identity
-from flywheel.config.workspace import Workspace
+from flywheel.config.workspace import Workspace, renew_iteration_run_id
 from flywheel.pipeline import stage as pipeline_stage
 from flywheel.utils.errors import BadInput, EnvError
 from flywheel.utils.files import write_text
@@ -127,9 +126,9 @@ def test_history_has_the_runs_of_the_turn_alone(ws, tmp_path):
         with tags(*named.iteration_run_tags(ws, 41)):
             stage.with_options(flow_run_name=name)()
 
-    workspace_identity.renew_iteration_run_id(ws, 41)
+    renew_iteration_run_id(ws, 41)
     run(ws, "041 given up")
-    workspace_identity.renew_iteration_run_id(ws, 41)
+    renew_iteration_run_id(ws, 41)
     run(ws, "041 score")
     run(other, "041 of the other")
     rows = run_history.read_run_rows(ws, 41)

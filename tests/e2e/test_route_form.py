@@ -20,7 +20,7 @@ from processes import PATIENCE_S
 from flywheel.config.workspace import Workspace
 from flywheel.maintenance import route_review
 from flywheel.store import partitions, routing_decisions
-from flywheel.store.versioning import iteration_params
+from flywheel.store.versioning import stage_records
 from flywheel.utils.errors import FlywheelError
 
 pytestmark = pytest.mark.usefixtures("prefect")
@@ -37,7 +37,7 @@ def ws(once, tmp_path) -> Workspace:
 
 
 def settings_of(ws: Workspace, **routing: object):
-    own = iteration_params.load_iteration_params(ws, 1)
+    own = stage_records.load_iteration_params(ws, 1)
     return own.model_copy(update={"routing": own.routing.model_copy(update=routing)})
 
 

@@ -21,8 +21,8 @@ from processes import PATIENCE_S
 from waiting import until
 
 from flows.ops.prefect_server import open_prefect_server
-from flywheel.config import OperationsSettings, Settings, run_lock, workspace_identity
-from flywheel.config.workspace import Workspace
+from flywheel.config import OperationsSettings, Settings, run_lock
+from flywheel.config.workspace import Workspace, workspace_name
 from flywheel.maintenance import checkup as looking
 from flywheel.pipeline import triggers
 from flywheel.utils import credentials
@@ -119,7 +119,7 @@ def test_what_is_due_begins_once_whoever_watches(served, monkeypatch):
     (run,) = of_deployment(found["ingest"])
     assert run.parameters["until"] == "ingest"
     assert run.parameters["workspace"] == str(served.root)
-    assert f"workspace:{workspace_identity.workspace_name(served)}" in run.tags
+    assert f"workspace:{workspace_name(served)}" in run.tags
 
 
 def test_a_run_that_died_is_begun_again_so_often_and_somebody_is_told(served):

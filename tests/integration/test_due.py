@@ -8,8 +8,8 @@ import minimal_iterations
 import pytest
 import synthetic
 
-from flywheel.config import OperationsSettings, Settings, workspace_identity
-from flywheel.config.workspace import Workspace
+from flywheel.config import OperationsSettings, Settings
+from flywheel.config.workspace import Workspace, iteration_run_id, renew_iteration_run_id, workspace_name
 from flywheel.pipeline import triggers
 from flywheel.pipeline.iterations import begin_iteration
 from flywheel.store import manifest
@@ -47,7 +47,7 @@ def test_enough_new_recordings_begin_one_ingest(ws):
     assert triggers.due_runs(ws, rules()) == []
     recorded(ws, 1, first=4)
     (first,) = triggers.due_runs(ws, rules(trigger_min_recordings=5))
-    assert (first.parameters, first.key) == ({"until": "ingest"}, f"{workspace_identity.workspace_name(ws)}:ingest:004")
+    assert (first.parameters, first.key) == ({"until": "ingest"}, f"{workspace_name(ws)}:ingest:004")
     recorded(ws, 1, first=5)
     assert [one.key for one in triggers.due_runs(ws, rules(trigger_min_recordings=5))] == [
         first.key
@@ -72,7 +72,7 @@ def test_an_iteration_that_waits_goes_on_once_it_has_taken_in_enough(ws):
     assert triggers.due_runs(ws, rules(trigger_min_demonstrations=3)) == []
     (one,) = triggers.due_runs(ws, settings)
     assert one.parameters == {"until": None}
-    assert workspace_identity.iteration_run_id(ws, 4) in one.key
+    assert iteration_run_id(ws, 4) in one.key
     minimal_iterations.run_stage(ws, "synthesize", 4)
     stage_records.record_stage(ws, "synthesize", 4)
     assert triggers.due_runs(ws, settings) == []  # it goes on
@@ -100,16 +100,16 @@ def test_before_the_first_iteration_nothing_stops_and_all_recordings_are_new(tmp
 
 
 def test_a_workspace_keeps_its_name_and_a_copy_has_its_own(ws, tmp_path):
-    assert workspace_identity.workspace_name(ws) == workspace_identity.workspace_name(Workspace(ws.root))
-    assert workspace_identity.workspace_name(ws).startswith("ws-")
+    assert workspace_name(ws) == workspace_name(Workspace(ws.root))
+    assert workspace_name(ws).startswith("ws-")
     copy = Workspace(shutil.copytree(ws.root, tmp_path / "ws 2: Ada's", symlinks=True))
-    assert workspace_identity.workspace_name(copy) != workspace_identity.workspace_name(ws)
-    assert workspace_identity.workspace_name(copy).startswith("ws-2-ada-s-")
+    assert workspace_name(copy) != workspace_name(ws)
+    assert workspace_name(copy).startswith("ws-2-ada-s-")
 
 
 def test_an_iteration_that_is_begun_anew_is_another_turn(ws):
-    first = workspace_identity.iteration_run_id(ws, 4)
-    assert workspace_identity.iteration_run_id(ws, 4) == first
-    workspace_identity.renew_iteration_run_id(ws, 4)
-    assert workspace_identity.iteration_run_id(ws, 4) != first
-    assert workspace_identity.iteration_run_id(ws, 4).startswith("004-")
+    first = iteration_run_id(ws, 4)
+    assert iteration_run_id(ws, 4) == first
+    renew_iteration_run_id(ws, 4)
+    assert iteration_run_id(ws, 4) != first
+    assert iteration_run_id(ws, 4).startswith("004-")

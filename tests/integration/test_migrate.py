@@ -18,7 +18,7 @@ from flywheel.cli import main
 from flywheel.config import renamed
 from flywheel.config.workspace import FORMAT, Workspace
 from flywheel.maintenance import migrate, verify
-from flywheel.store.versioning import dvc_files, git_tags, iteration_params, stage_records
+from flywheel.store.versioning import dvc_files, git_tags, stage_records
 from flywheel.utils.errors import BadInput
 
 DVC = Path(sys.executable).with_name("dvc")
@@ -88,7 +88,7 @@ def test_what_was_recorded_stands_by_the_names_of_today(old, three_iterations):
     assert code == 0
     for said in ("params.yaml: policy.space -> ", "iterations/001/params.yaml: ", "001/dvc.lock: ", "format 1 -> "):
         assert said in output
-    assert iteration_params.load_iteration_params(old, 1) == iteration_params.load_iteration_params(
+    assert stage_records.load_iteration_params(old, 1) == stage_records.load_iteration_params(
         Workspace(three_iterations), 1
     )
     assert is_clean(old)
@@ -115,7 +115,7 @@ def test_a_killed_one_goes_on(old, three_iterations):
             break
         lines.close()
     assert old.read_format() == FORMAT
-    assert iteration_params.load_iteration_params(old, 1) == iteration_params.load_iteration_params(
+    assert stage_records.load_iteration_params(old, 1) == stage_records.load_iteration_params(
         Workspace(three_iterations), 1
     )
     assert is_clean(old)

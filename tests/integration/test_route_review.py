@@ -17,7 +17,7 @@ from flywheel.config.workspace import Workspace
 from flywheel.maintenance import reroute, route_review
 from flywheel.store import labels, manifest, partitions, routing_decisions
 from flywheel.store.catalog import database
-from flywheel.store.versioning import dvc_files, iteration_params, stage_records
+from flywheel.store.versioning import dvc_files, stage_records
 from flywheel.ui.report import pages as report
 from flywheel.utils.errors import BadInput, FlywheelError
 from flywheel.utils.files import write_text
@@ -140,7 +140,7 @@ def test_people_and_the_verifier_are_held_against_each_other(ended):
 def test_what_was_said_stands_when_the_stage_is_run_again_or_decides_by_another_rule(ended, tmp_path):
     ws = Workspace(shutil.copytree(ended[0].root, tmp_path / "ws", symlinks=True))
     then = stores(ws)
-    synthetic.routed(ws, iteration_params.load_iteration_params(ws, 1), 1)
+    synthetic.routed(ws, stage_records.load_iteration_params(ws, 1), 1)
     assert stores(ws) == then
     assert reroute.prepare_reroute(ws, 1, routing_decisions.RoutingRule(threshold=0.2)).moved == ()
     by_hand = reroute.prepare_reroute(ws, 1, routing_decisions.RoutingRule(band=(0.0, 1.1)))
@@ -211,11 +211,11 @@ def test_an_end_that_was_killed_is_gone_on_with(ws, monkeypatch):
 
 
 def test_a_turn_that_is_begun_anew_asks_anew(ws):
-    from flywheel.config import workspace_identity
+    from flywheel.config.workspace import renew_iteration_run_id
 
     one = route_review.open_questions(ws, 1)[0]
     say(ws, one, "solved")
-    workspace_identity.renew_iteration_run_id(ws, 1)
+    renew_iteration_run_id(ws, 1)
     assert route_review.open_questions(ws, 1)[0].label is None
 
 

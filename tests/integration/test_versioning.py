@@ -21,7 +21,7 @@ from flywheel.config.workspace import Workspace
 from flywheel.pipeline import dag
 from flywheel.pipeline.iterations import begin_iteration
 from flywheel.store import manifest
-from flywheel.store.versioning import backup, dvc_files, lock_comparison, stage_records
+from flywheel.store.versioning import backup, dvc_files, stage_records
 from flywheel.utils.errors import BadInput, DataError
 from flywheel.utils.files import write_text
 from flywheel.utils.progress import replace_listener
@@ -313,31 +313,31 @@ def _unchanged_by_dvc(ws: Workspace) -> set[str]:
 def test_unchanged_stages_are_those_of_dvc(done, change, monkeypatch):
     monkeypatch.chdir(done.root)
     for _ in range(2):  # with nothing remembered, and with what was read before
-        assert lock_comparison.find_unchanged_stages(done, 1) == {*stage_records.stage_names(done, 1)}
+        assert stage_records.find_unchanged_stages(done, 1) == {*stage_records.stage_names(done, 1)}
     _CHANGES[change](done.root)
-    unchanged = lock_comparison.find_unchanged_stages(done, 1)
+    unchanged = stage_records.find_unchanged_stages(done, 1)
     assert unchanged == _unchanged_by_dvc(done)
-    assert lock_comparison.find_unchanged_stages(done, 1) == unchanged
+    assert stage_records.find_unchanged_stages(done, 1) == unchanged
 
 
 @pytest.mark.parametrize("change", by_day(_LEFT_TO_DVC, 2))
 def test_a_stage_that_dvc_may_see_otherwise_is_not_named(done, change, monkeypatch):
     monkeypatch.chdir(done.root)
     _LEFT_TO_DVC[change](done.root)
-    assert lock_comparison.find_unchanged_stages(done, 1) < {*stage_records.stage_names(done, 1)}
-    assert lock_comparison.find_unchanged_stages(done, 1) <= _unchanged_by_dvc(done)
+    assert stage_records.find_unchanged_stages(done, 1) < {*stage_records.stage_names(done, 1)}
+    assert stage_records.find_unchanged_stages(done, 1) <= _unchanged_by_dvc(done)
 
 
 @pytest.mark.parametrize("text", ["", "stages: 3", "stages: {merge: 3}", "stages:\n  - [", "\0", "schema: '2.0'"])
 @pytest.mark.parametrize(("file", "left"), [("dvc.yaml", set()), ("dvc.lock", set()), ("params.yaml", {"runs"})])
 def test_no_stage_is_unchanged_by_a_damaged_file(done, file, left, text):
     write_text(done.iteration(1) / file, text)
-    assert lock_comparison.find_unchanged_stages(done, 1) <= left  # what reads no parameters
+    assert stage_records.find_unchanged_stages(done, 1) <= left  # what reads no parameters
 
 
 def test_what_is_much_to_read_is_left_to_dvc(done, monkeypatch):
-    monkeypatch.setattr(lock_comparison, "_READ_BYTES", 100)
-    assert lock_comparison.find_unchanged_stages(done, 1) < {*stage_records.stage_names(done, 1)}
+    monkeypatch.setattr(stage_records, "_READ_BYTES", 100)
+    assert stage_records.find_unchanged_stages(done, 1) < {*stage_records.stage_names(done, 1)}
 
 
 def test_an_unchanged_iteration_is_told_without_dvc(done, monkeypatch):

@@ -50,7 +50,7 @@ def ask(ws: Workspace, settings: Settings) -> None:
 
 
 if __name__ == "__main__":
-    from flywheel.store.versioning import iteration_params
+    from flywheel.store.versioning import stage_records
 
     workspace = Workspace(Path(sys.argv[1]))
-    ask(workspace, iteration_params.load_iteration_params(workspace, 1))
+    ask(workspace, stage_records.load_iteration_params(workspace, 1))

@@ -7,7 +7,7 @@ import pytest
 from flywheel.config.workspace import Workspace
 from flywheel.maintenance import checkup
 from flywheel.store.catalog import run_history
-from flywheel.store.versioning import dvc_files, lock_comparison
+from flywheel.store.versioning import dvc_files, stage_records
 from flywheel.utils.errors import DataError
 from flywheel.utils.files import write_text
 
@@ -49,9 +49,9 @@ def test_beside_a_damaged_dvc_lock_no_stage_counts_as_unchanged(tmp_path):
     write_text(tmp_path / ".dvcignore", dvc_files.DVCIGNORE)
     write_text(dvc_files.dvc_yaml_path(ws, 1), "stages:\n  rollout: {cmd: flywheel stage rollout, wdir: ../..}\n")
     write_text(dvc_files.dvc_lock_path(ws, 1), dvc_files.dump_dvc_lock({"rollout": {"cmd": "flywheel stage rollout"}}))
-    assert lock_comparison.find_unchanged_stages(ws, 1) == {"rollout"}
+    assert stage_records.find_unchanged_stages(ws, 1) == {"rollout"}
     write_text(dvc_files.dvc_lock_path(ws, 1), CONFLICT)
-    assert lock_comparison.find_unchanged_stages(ws, 1) == frozenset()
+    assert stage_records.find_unchanged_stages(ws, 1) == frozenset()
 
 
 @pytest.mark.parametrize(("text", "what"), [("[{", "not valid JSON: "), ("{}", "not a list of runs")])

@@ -7,7 +7,7 @@ import yaml
 
 from flywheel import config
 from flywheel.config import parameters, renamed
-from flywheel.store.versioning import iteration_params
+from flywheel.store.versioning import stage_records
 from flywheel.utils.errors import BadInput
 from flywheel.utils.files import write_text
 
@@ -76,7 +76,7 @@ def test_an_earlier_name_in_an_iterations_copy_is_no_damage_to_restore(ws):
     with pytest.raises(
         BadInput, match=r"rl\.gae_lambda_alpha now \(.*001/params\.yaml\); .*`flywheel workspace migrate`"
     ):
-        iteration_params.load_iteration_params(ws, 1)
+        stage_records.load_iteration_params(ws, 1)
 
 
 def test_a_file_keeps_its_form():

@@ -12,7 +12,7 @@ from flywheel.config import Settings
 from flywheel.config.workspace import Workspace
 from flywheel.pipeline import dag
 from flywheel.pipeline.stage import StageContext
-from flywheel.store.versioning import iteration_params, stage_records
+from flywheel.store.versioning import stage_records
 from flywheel.utils.errors import ClusterError, EnvError, WorkerLost
 
 _DOMAINS = ["games", "grounding", "sites"]
@@ -72,7 +72,7 @@ class Told:
         rules = own.operations.model_copy(update={"restarts": 2})
         limits = own.cluster.model_copy(update={"max_parallel_stages": at_once})
         now = own.model_copy(update={"cluster": limits, "operations": rules})
-        monkeypatch.setattr(iteration_params, "load_iteration_params", lambda *_: own)
+        monkeypatch.setattr(stage_records, "load_iteration_params", lambda *_: own)
         monkeypatch.setattr(stage_records, "is_stage_done", lambda ws, name, k: name in done)
         monkeypatch.setattr(iteration, "get_client", lambda **_: nullcontext())
         monkeypatch.setattr(iteration, "_LOOK_S", 0)

@@ -1,4 +1,4 @@
-"""Record an iteration's stages in DVC, tell what changed since, and check data out.
+"""Record an iteration's stages in DVC, tell what changed since, and load the parameters that it began with.
 
 Each iteration has a dvc.yaml of its own, made from what the stages declare (`flywheel/pipeline/dag.py`), and a dvc.lock
 beside it: what is done here costs the same, whichever the iteration's number.
@@ -6,20 +6,28 @@ beside it: what is done here costs the same, whichever the iteration's number.
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import json
 import logging
 import os
 import re
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from flywheel import config
 from flywheel.config.workspace import Workspace, iteration_label
 from flywheel.store import manifest
-from flywheel.store.versioning import dvc_files, lock_comparison
+from flywheel.store.versioning import dvc_files
 from flywheel.store.versioning.dvc_files import VersioningError
-from flywheel.utils.errors import BadInput, DataError
-from flywheel.utils.files import write_text
+from flywheel.utils.errors import BadInput, DataError, DiskFull, FlywheelError
+from flywheel.utils.files import file_signature, is_changed_just_now, write_json, write_text
+
+if TYPE_CHECKING:
+    from flywheel.config import Settings
 
 log = logging.getLogger(__name__)
 
@@ -165,7 +173,7 @@ def unfinished_stages(ws: Workspace, names: Iterable[str], iteration: int) -> li
     DVC is opened once, and only where one may have changed. Raises BadInput where the iteration has no such stage.
     """
     names = [stage_address(ws, name, iteration).partition("@")[0] for name in names]
-    unchanged = lock_comparison.find_unchanged_stages(ws, iteration)
+    unchanged = find_unchanged_stages(ws, iteration)
     left = [name for name in names if name not in unchanged]
     if not set(left).intersection(dvc_files.recorded_stages(ws, iteration)):
         return left
@@ -175,7 +183,7 @@ def unfinished_stages(ws: Workspace, names: Iterable[str], iteration: int) -> li
 
 def iterations_to_compare(ws: Workspace, which: Iterable[int]) -> list[int]:
     """List those of the iterations in which a stage is not recorded, or may have changed: DVC has to look."""
-    return [k for k in which if not lock_comparison.find_unchanged_stages(ws, k).issuperset(stage_names(ws, k))]
+    return [k for k in which if not find_unchanged_stages(ws, k).issuperset(stage_names(ws, k))]
 
 
 def changed_stages(ws: Workspace, which: Iterable[int] | None = None) -> dict[str, dict[str, str]]:
@@ -221,3 +229,189 @@ def load_dvc_stages(repo: Any, ws: Workspace, iteration: int, names: Iterable[st
 
     loader = load_file(repo, str(dvc_files.dvc_yaml_path(ws, iteration))).stages
     return [loader[name] for name in (loader if names is None else names)]
+
+
+# Stages that are as the dvc.lock records them, found without loading DVC: that takes half a second, for which
+# `flywheel status` and the beginning of a run do not wait where nothing changed. DVC's rules are followed as far as
+# flywheel's own files need them: `dvc.yaml` as `pipeline/dag.py` writes it, MD5 of files and of folders' listings,
+# parameters by block. A stage is named only where it is certain to be unchanged; of every other one DVC itself is to be
+# asked, which also says what changed.
+
+_STAGE_KEYS = {"wdir", "cmd", "params", "deps", "outs"}
+_LOCK_KEYS = {"path", "hash", "md5", "size", "nfiles", "isexec"}
+_BLOCK = re.compile(r"\w+")  # in other names DVC sees patterns
+_READ_BYTES = 2**28  # DVC remembers the hashes of what it recorded: where more is to be read it is asked
+_MALFORMED = (ValueError, LookupError, TypeError, AttributeError)  # of a file that flywheel did not write so
+
+
+def find_unchanged_stages(ws: Workspace, iteration: int) -> frozenset[str]:
+    """Name the stages whose command, parameters, inputs and outputs are certain to be as they are recorded."""
+    from ruamel.yaml import YAMLError
+
+    hashes = _ContentHashes(ws, iteration)
+    read_params = cache(lambda path: dvc_files.parse_dvc_yaml(ws.resolve(path).read_text(encoding="utf-8")))
+    try:
+        ignored = (ws.root / ".dvcignore").read_text(encoding="utf-8")
+        text = dvc_files.dvc_yaml_path(ws, iteration).read_text(encoding="utf-8")
+        declared = dvc_files.parse_dvc_yaml(text)
+        if not (ws.root / ".dvc").is_dir() or ignored != dvc_files.DVCIGNORE:
+            return frozenset()
+        if declared.keys() != {"stages"} or "${" in text:  # flywheel does not write it so
+            return frozenset()
+        recorded = dvc_files.read_dvc_lock(dvc_files.dvc_lock_path(ws, iteration))
+        unchanged = frozenset(
+            name
+            for name, stage in declared["stages"].items()
+            if name in recorded and _is_unchanged(stage, recorded[name], read_params, hashes)
+        )
+    except (OSError, YAMLError, DataError, *_MALFORMED):  # DVC tells what is wrong with it
+        return frozenset()
+    hashes.save()
+    return unchanged
+
+
+def _is_unchanged(
+    stage: Mapping[str, Any], recorded: Mapping[str, Any], read_params: Callable[[str], Any], hashes: _ContentHashes
+) -> bool:
+    if not stage.keys() <= _STAGE_KEYS or stage["wdir"] != "../.." or stage["cmd"] != recorded.get("cmd"):
+        return False
+    for block in stage.get("params", ()):
+        ((path, names),) = block.items()
+        now, before = read_params(path), recorded.get("params", {}).get(path, {})
+        known = all(_BLOCK.fullmatch(name) and name in now and name in before for name in names)
+        if not known or any(now[name] != before[name] for name in names):
+            return False
+    for key in ("deps", "outs"):
+        entries = {entry["path"]: entry for entry in recorded.get(key, ())}
+        for path in _paths(stage.get(key, ())):
+            entry = entries.get(path, {})
+            if not entry.keys() <= _LOCK_KEYS or entry.get("hash") != "md5" or hashes.md5(path) != entry["md5"]:
+                return False
+    return True
+
+
+def _paths(declared: Iterable[str | Mapping[str, Any]]) -> Iterator[str]:
+    """Of inputs or outputs. Raises ValueError where one is declared as flywheel does not."""
+    for one in declared:
+        if not isinstance(one, str):
+            ((one, options),) = one.items()
+            if options != {"cache": False}:
+                raise ValueError(one)
+        if one.startswith("/") or "://" in one or ".." in one.split("/"):
+            raise ValueError(one)
+        yield one
+
+
+class _ContentHashes:
+    """MD5 of files and folders, as DVC counts them. What was read is remembered for as long as inodes, sizes and times
+    stay (`.flywheel/hashes/NNN.json`), so that models are not read at each look."""
+
+    def __init__(self, ws: Workspace, iteration: int) -> None:
+        self._root = ws.root
+        self._file = ws.state / "hashes" / f"{iteration_label(iteration)}.json"
+        self._before = self._load()
+        self._known: dict[str, list[str]] = {}  # path -> [digest of its files' signatures, MD5]
+        self._found: dict[str, str | None] = {}
+        self._bytes_left = _READ_BYTES
+
+    def md5(self, path: str) -> str | None:
+        """Return the MD5 of a file, or of a folder with `.dir` behind it; None where DVC may see it otherwise."""
+        if path not in self._found:
+            try:
+                self._found[path] = self._compute(path)
+            except FileNotFoundError:  # taken away just now, too
+                self._found[path] = None
+        return self._found[path]
+
+    def _compute(self, path: str) -> str | None:
+        place = self._root / path
+        files = dict(_list_files(place))
+        if None in files.values():
+            return None
+        signatures = sorted((name, *file_signature(status)) for name, status in files.items())
+        signature = hashlib.sha256(json.dumps(signatures).encode()).hexdigest()
+        known = self._before.get(path)
+        if known is None or known[0] != signature:
+            self._bytes_left -= sum(status.st_size for status in files.values())
+            if self._bytes_left < 0:
+                return None
+            known = [signature, (dvc_files.folder_md5 if place.is_dir() else dvc_files.file_md5)(place)]
+        if not is_changed_just_now(files.values()):
+            self._known[path] = known
+        return known[1]
+
+    def save(self) -> None:
+        """Remember what was read. Where the workspace cannot be written it is read again the next time."""
+        if self._known != self._before:
+            with contextlib.suppress(OSError, DiskFull):
+                write_json(self._file, self._known)
+
+    def _load(self) -> dict[str, list[str]]:
+        try:
+            return json.loads(self._file.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+
+
+def _list_files(place: Path, name: str = "") -> Iterator[tuple[str, os.stat_result | None]]:
+    """Each file at or below a place, by its path from there; None for what DVC may leave out or follow."""
+    if not name and (place.is_symlink() or not place.is_dir()):
+        yield "", None if place.is_symlink() else place.stat()
+        return
+    with os.scandir(place) as entries:
+        for entry in entries:
+            inner = f"{name}{entry.name}"
+            if entry.name.startswith(".") or entry.is_symlink():
+                yield inner, None
+            elif entry.is_dir():
+                yield from _list_files(place / entry.name, f"{inner}/")
+            else:
+                yield inner, entry.stat() if entry.is_file() else None
+
+
+# An iteration's own parameters. They can be corrected only in its file, so every error that names one names that file.
+
+
+def load_iteration_params(ws: Workspace, iteration: int) -> Settings:
+    """Load the iteration's own parameters. Raises BadInput where it has not been begun, or where its file is wrong."""
+    path = ws.frozen_params(iteration)
+    if not path.is_file() and dvc_files.recorded_stages(ws, iteration):
+        raise BadInput("the iteration's parameters are missing", where=path, fix=_suggest_fix(ws, iteration))
+    if not path.is_file():
+        raise BadInput(
+            f"iteration {iteration_label(iteration)} has not been begun", where=path, fix="`flywheel run` does"
+        )
+    try:
+        return config.load_settings(path)
+    except BadInput as error:
+        from flywheel.config.params_file import MIGRATE_FIX
+
+        fix = error.fix if error.fix == MIGRATE_FIX else _suggest_fix(ws, iteration)
+        raise BadInput(error.what, where=error.where, fix=fix) from None
+
+
+@contextlib.contextmanager
+def name_params_file_in_errors(ws: Workspace, iteration: int) -> Iterator[None]:
+    """Name the iteration's own file in every error within the block that names a parameter, since it comes from there.
+
+    Raises the same kind of error again, with the file in its place.
+    """
+    try:
+        yield
+    except FlywheelError as error:
+        parameter = error.where.split(":")[0].split(",")[0]
+        if not config.is_settings_parameter(parameter):
+            raise
+        where = f"{error.where} in {ws.relative(ws.frozen_params(iteration))}"
+        fix = _suggest_fix(ws, iteration) if isinstance(error, BadInput) else ""
+        fix = "; ".join(filter(None, (error.fix, fix)))
+        raise type(error)(error.what, where=where, fix=fix) from error
+
+
+def _suggest_fix(ws: Workspace, iteration: int) -> str:
+    if dvc_files.is_iteration_complete(ws, iteration):
+        return f"restore it: `git checkout HEAD -- {ws.relative(ws.frozen_params(iteration))}`"
+    return (
+        f"change it in {ws.relative(ws.frozen_params(iteration))} (params.yaml is for new iterations), "
+        f"or give the iteration up with `flywheel iteration drop --iteration {iteration}`"
+    )

@@ -16,7 +16,7 @@ from flywheel.maintenance import route_review
 from flywheel.pipeline.iterations import newest_iteration
 from flywheel.store import labels
 from flywheel.store.catalog import database
-from flywheel.store.versioning import iteration_params
+from flywheel.store.versioning import stage_records
 from flywheel.ui.explorer import trajectories
 from flywheel.ui.explorer.catalog_reader import OUTCOMES_TABLE, CatalogReader, NotInStore
 from flywheel.ui.explorer.media import TokenTexts
@@ -226,8 +226,8 @@ def load_promotion_case(ws: Workspace, iteration: int) -> dict[str, Any]:
     """Load what a decision rests on. Raises BadInput where no decision is open."""
     if why := promotion_review.find_review_obstacle(ws, iteration):
         raise why
-    rule = iteration_params.load_iteration_params(ws, iteration).promotion
-    return asdict(promotion_review.build_promotion_report(ws, iteration, rule)) | _decided(ws, iteration)
+    rule = stage_records.load_iteration_params(ws, iteration).promotion
+    return asdict(promotion_report.build_promotion_report(ws, iteration, rule)) | _decided(ws, iteration)
 
 
 def submit_promotion_decision(ws: Workspace, iteration: int, decision: PromotionRequest) -> dict[str, Any]:
