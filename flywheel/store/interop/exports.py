@@ -7,6 +7,7 @@ import json
 import math
 import tarfile
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
@@ -31,6 +32,7 @@ STORE_NOT_HELD = {
     "lineage, runs": "what came from what: the trajectory's run, weights and origin are held",
 }
 _TRAJECTORIES_AT_ONCE = 64  # trajectories whose screens are in memory
+_FILE_BYTES = 512 * 2**20  # of one file, about
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,8 @@ def read_store_steps(ws: Workspace, store: str, iteration: int) -> Iterator[Expo
                 yield ExportedStep(row, episodes[name], score, weight, seen.get(row["image_sha256"]))
 
 
-EXPORT_SCHEMA = pa.schema(
+# Of an exported step as one row.
+_SCHEMA = pa.schema(
     [
         *TABLES["steps"],
         pa.field("trajectory", pa.struct([TABLES["trajectories"].field(name) for name in TRAJECTORY_COLUMNS])),
@@ -91,14 +94,11 @@ EXPORT_SCHEMA = pa.schema(
         pa.field("screen", pa.struct([("bytes", pa.binary()), ("path", pa.string())])),
     ]
 )
-"""Of an exported step as one row."""
 
 
 # Hugging Face `datasets`: Parquet that `load_dataset(folder)` reads, screens as its `Image`.
 
 HUGGING_FACE_NOT_HELD = STORE_NOT_HELD
-PARQUET_FILE_BYTES = 512 * 2**20
-"""Of one Parquet file, about."""
 _STEPS_PER_ROW_GROUP = 100  # steps of a row group: with screens, some MB
 # Features that `datasets` cannot derive from the Arrow types.
 _FEATURES = {"info": {"features": {"screen": {"_type": "Image"}}}}
@@ -119,44 +119,30 @@ Not held: {lost}.
 
 
 def write_hugging_face(
-    steps: Iterable[ExportedStep], folder: Path, title: str, bytes_per_file: int = PARQUET_FILE_BYTES
+    steps: Iterable[ExportedStep], folder: Path, title: str, bytes_per_file: int = _FILE_BYTES
 ) -> int:
     """Write steps as a Hugging Face data set: `folder/data/train-00000.parquet` and on, with a card; returns how many.
 
     title: of the card. bytes_per_file: size in memory after which the next file begins. No steps give one file without
     rows. The folder appears when all of it is there, and replaces one that is there.
     """
-    schema = EXPORT_SCHEMA.with_metadata({"huggingface": json.dumps(_FEATURES)})
-    count, number, size, writer = 0, 0, 0, None
+    schema = _SCHEMA.with_metadata({"huggingface": json.dumps(_FEATURES)})
+    coming, count, number, size = map(_row, steps), 0, 0, bytes_per_file
     with atomic_folder(folder) as temporary:
         (temporary / "data").mkdir()
-        try:
-            for batch in _batches(steps):
-                if writer is None or size >= bytes_per_file:
-                    if writer is not None:
-                        writer.close()
-                    writer = pq.ParquetWriter(
-                        temporary / "data" / f"train-{number:05d}.parquet", schema, compression="zstd"
-                    )
+        with ExitStack() as file:
+            while (batch := list(islice(coming, _STEPS_PER_ROW_GROUP))) or not number:
+                if size >= bytes_per_file:
+                    file.close()
+                    path = temporary / "data" / f"train-{number:05d}.parquet"
+                    writer = file.enter_context(pq.ParquetWriter(path, schema, compression="zstd"))
                     number, size = number + 1, 0
-                table = pa.Table.from_pylist([_row(one) for one in batch], schema)
+                table = pa.Table.from_pylist(batch, schema)
                 writer.write_table(table)
                 size, count = size + table.nbytes, count + len(table)
-            if writer is None:
-                pq.write_table(schema.empty_table(), temporary / "data" / "train-00000.parquet")
-        finally:
-            if writer is not None:
-                writer.close()
-        write_text(
-            temporary / "README.md", _CARD.format(title=title, count=count, lost=", ".join(HUGGING_FACE_NOT_HELD))
-        )
+        lost = ", ".join(HUGGING_FACE_NOT_HELD)
+        write_text(temporary / "README.md", _CARD.format(title=title, count=count, lost=lost))
     return count
-
-
-def _batches(steps: Iterable[ExportedStep]) -> Iterator[tuple[ExportedStep, ...]]:
-    coming = iter(steps)
-    while batch := tuple(islice(coming, _STEPS_PER_ROW_GROUP)):
-        yield batch
 
 
 def _row(one: ExportedStep) -> dict:
@@ -171,31 +157,25 @@ WEBDATASET_NOT_HELD = {
     "types": "numbers are JSON's (a log-probability of 32 bits is written with 64), times are ISO 8601 text",
     "NaN, infinity": "JSON has none: null",
 }
-TAR_FILE_BYTES = 512 * 2**20
-"""Of one tar file, about."""
 _IMAGE_FORMATS = {b"\x89PNG": "png", b"\xff\xd8\xff": "jpg", b"RIFF": "webp"}
 
 
-def write_webdataset(steps: Iterable[ExportedStep], folder: Path, bytes_per_file: int = TAR_FILE_BYTES) -> int:
+def write_webdataset(steps: Iterable[ExportedStep], folder: Path, bytes_per_file: int = _FILE_BYTES) -> int:
     """Write steps as a WebDataset: `folder/00000.tar` and on; returns how many.
 
     bytes_per_file: size after which the next file begins. No steps give an empty folder. The folder appears when all of
     it is there, and replaces one that is there.
     """
-    count, number, size, tar = 0, 0, 0, None
-    with atomic_folder(folder) as temporary:
-        try:
-            for step in steps:
-                if tar is None or size >= bytes_per_file:
-                    if tar is not None:
-                        tar.close()
-                    tar = tarfile.open(temporary / f"{number:05d}.tar", "w", format=tarfile.USTAR_FORMAT)  # noqa: SIM115
-                    number, size = number + 1, 0
-                size += _add_sample(tar, step)
-                count += 1
-        finally:
-            if tar is not None:
-                tar.close()
+    count, number, size = 0, 0, bytes_per_file
+    with atomic_folder(folder) as temporary, ExitStack() as file:
+        for step in steps:
+            if size >= bytes_per_file:
+                file.close()
+                path = temporary / f"{number:05d}.tar"
+                tar = file.enter_context(tarfile.open(path, "w", format=tarfile.USTAR_FORMAT))
+                number, size = number + 1, 0
+            size += _add_sample(tar, step)
+            count += 1
     return count
 
 

@@ -10,7 +10,7 @@ import duckdb
 
 from flywheel.config.workspace import iteration_label
 from flywheel.store.catalog import database
-from flywheel.store.metrics import ALL_DOMAINS, METRICS
+from flywheel.store.metrics import ALL_DOMAINS
 from flywheel.ui.report import charts, replay
 from flywheel.ui.report.charts import Chart, ChartMark, ChartSeries
 from flywheel.ui.report.charts import tone_class as _tone
@@ -108,11 +108,10 @@ def draw_losses(connection: duckdb.DuckDBPyConnection, since: int = 0) -> list[C
     grouped: dict[str, dict[int, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
         grouped[row["stage"]][row["iteration"]].append((row["step"], row["value"]))
-    meaning = METRICS["loss"]
     return [
         Chart(
-            f"{stage.upper()} loss ({meaning.unit})",
-            meaning.meaning,
+            f"{stage.upper()} loss (nats)",
+            "cross-entropy a trained token",
             charts.draw_lines(
                 [
                     ChartSeries(iteration_label(k), _tone(stage), tuple(points), faint=k < newest)
