@@ -38,22 +38,13 @@ def all_stages() -> tuple[Any, ...]:
     return tuple(declared[name] for name in _topological_order(declared.values()))
 
 
-def stage_order(domains: Iterable[str], *, closing: bool = False) -> tuple[str, ...]:
-    """Return the names of an iteration's stages in the order in which they run. closing: those after its end too."""
-    names = []
-    for stage in all_stages():
-        if closing or not stage.closing:
-            names += _instances(stage.name, domains)
-    return tuple(names)
-
-
 def stages_until(name: str | None, domains: Iterable[str]) -> tuple[str, ...]:
     """Return the stages of an iteration, in order, up to and with `name`; all where it is None.
 
     domains: of the iteration; a stage that is there once a domain is repeated for each. Raises BadInput for an unknown
     `name`.
     """
-    names = stage_order(domains)
+    names = tuple(one for stage in all_stages() if not stage.closing for one in _instances(stage.name, domains))
     if name is None:
         return names
     if name not in names:
@@ -66,11 +57,9 @@ def upstream_stages(names: Sequence[str], domains: Sequence[str]) -> dict[str, s
 
     domains: of the iteration. Raises BadInput for an unknown stage.
     """
-    declared = {name: find_stage(name) for name in names}
-    written = {
-        one: name for name, stage in declared.items() for one in _artifacts_of(stage, name, domains, stage.outputs)
-    }
-    reads = {name: _artifacts_of(stage, name, domains, stage.reads) for name, stage in declared.items()}
+    named = [(name, find_stage(name)) for name in names]
+    written = {one: name for name, stage in named for one in _artifacts_of(stage, name, domains, stage.outputs)}
+    reads = {name: _artifacts_of(stage, name, domains, stage.reads) for name, stage in named}
     return {name: {written[one] for one in needed if one in written} for name, needed in reads.items()}
 
 
@@ -90,9 +79,8 @@ def find_stage(name: str) -> Any:
 def render_dvc_yaml(iteration: int, domains: Sequence[str]) -> str:
     """Render DVC's file of an iteration's stages. domains: those of the iteration."""
     named = [(stage, name) for stage in all_stages() for name in _instances(stage.name, domains)]
-    return (
-        _DVC_YAML_HEAD + "stages:\n" + "\n".join(_dvc_stage(stage, name, iteration, domains) for stage, name in named)
-    )
+    stages = "\n".join(_dvc_stage(stage, name, iteration, domains) for stage, name in named)
+    return f"{_DVC_YAML_HEAD}stages:\n{stages}"
 
 
 def _dvc_stage(stage: Any, name: str, iteration: int, domains: Sequence[str]) -> str:
@@ -117,11 +105,8 @@ def _dvc_stage(stage: Any, name: str, iteration: int, domains: Sequence[str]) ->
 
 def _artifacts_of(stage: Any, name: str, domains: Sequence[str], declared: Sequence[Artifact]) -> list[Artifact]:
     """What the stage of that name has of what is declared: of its own domain, or of all."""
-    own = (
-        [name.removeprefix(stage.name.partition(DOMAIN_PLACEHOLDER)[0])]
-        if DOMAIN_PLACEHOLDER in stage.name
-        else domains
-    )
+    before, placeholder, _ = stage.name.partition(DOMAIN_PLACEHOLDER)
+    own = [name.removeprefix(before)] if placeholder else domains
     return [one for whole in declared for one in expand_domains(whole, own)]
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from flywheel.config.workspace import Workspace, iteration_label
 from flywheel.store import partitions
+from flywheel.store.schema import TABLES
 
 Row = dict[str, Any]
 
@@ -110,13 +111,7 @@ def checkpoint_links(
 
 
 def _link(child: str, child_kind: str, parent: str, parent_kind: str, relation: str) -> Row:
-    return {
-        "child": child,
-        "child_kind": child_kind,
-        "parent": parent,
-        "parent_kind": parent_kind,
-        "relation": relation,
-    }
+    return dict(zip(TABLES["lineage"].names, (child, child_kind, parent, parent_kind, relation), strict=True))
 
 
 def find_weights_names(ws: Workspace, iteration: int, stage: str, checkpoint: str) -> list[str]:

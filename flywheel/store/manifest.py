@@ -22,6 +22,8 @@ from flywheel.store.partitions import partition_manifest
 from flywheel.utils.errors import DataError
 from flywheel.utils.files import cached_sha256, sha256_file, write_json
 
+_FIX = "run the iteration before it, or fetch it with `git checkout`"
+
 
 @dataclass(frozen=True)
 class ManifestFile:
@@ -150,9 +152,7 @@ def read_own_manifest(ws: Workspace, iteration: int) -> dict[str, Any]:
     `rows`, `sha256`), `sessions`, and `version` where it was routed again. Raises DataError where there is none, or it
     is of an earlier version.
     """
-    raw, _ = _read_json_object(
-        ws, ws.manifest(iteration), fix="run the iteration before it, or fetch it with `git checkout`"
-    )
+    raw, _ = _read_json_object(ws, ws.manifest(iteration), fix=_FIX)
     if "shards" not in raw:
         where = ws.relative(ws.manifest(iteration))
         raise DataError("a manifest of an earlier version names all files before it", where=where, fix="it is final")
@@ -166,9 +166,7 @@ def read_manifest(ws: Workspace, iteration: int) -> TrainingManifest:
     versions: dict[int, int] = {}
     k, expected, newest = iteration, "", {}
     while True:
-        raw, sha256 = _read_json_object(
-            ws, ws.manifest(k), fix="run the iteration before it, or fetch it with `git checkout`"
-        )
+        raw, sha256 = _read_json_object(ws, ws.manifest(k), fix=_FIX)
         if expected and sha256 != expected:
             raise DataError(
                 f"the manifest changed after iteration {iteration_label(k + 1)} was built on it",

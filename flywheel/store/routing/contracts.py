@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import duckdb
 
@@ -20,15 +21,15 @@ TRAJECTORY_STATUSES = ("completed", "truncated", "crashed", "invalid")
 class RowContract:
     """Declare a contract of single rows.
 
-    table: the one whose rows are judged. promise: what holds, in words. fault: SQL, true of a row that breaks it.
-    detail: SQL, what was found there.
+    promise: what holds, in words. fault: SQL, true of a row that breaks it. detail: SQL, what was found there. table:
+    the one whose rows are judged.
     """
 
     name: str
-    table: str
     promise: str
     fault: str
     detail: str = "''"
+    table: str = "steps"
 
 
 @dataclass(frozen=True)
@@ -45,13 +46,9 @@ class TableContract:
     sql: str
 
 
-def _step(name: str, promise: str, fault: str, detail: str) -> RowContract:
-    return RowContract(name, "steps", promise, fault, detail)
-
-
 # Of a step alone. `there`: its screen lies in `images`, and the bytes have the hash that is its name.
 STEP_CONTRACTS = (
-    _step(
+    RowContract(
         "logprobs_match",
         "a log-probability, finite and 0 or less, for each sampled token",
         """author = 'model' AND (coalesce(len(token_ids), 0) <> coalesce(len(logprobs), 0)
@@ -61,19 +58,19 @@ STEP_CONTRACTS = (
             coalesce(len(logprobs), 0), coalesce(list_min(logprobs)::VARCHAR, 'none'),
             coalesce(list_max(logprobs)::VARCHAR, 'none'))""",
     ),
-    _step(
+    RowContract(
         "image_there",
         "what each step's action was chosen on is there: a text, or a screen that lies in images, whole",
         "NOT there AND (image_sha256 IS NOT NULL OR observation IS NULL)",
         "format('step {}: {}', step, coalesce(image_sha256, 'neither'))",
     ),
-    _step(
+    RowContract(
         "points_on_screen",
         "points of actions lie on the screen",
         """NOT (list_min([x, y, x2, y2, 0]) = 0 AND list_max([x, y, x2, y2, 1]) = 1)""",  # NaN is seen in a list alone
         "format('step {}: {}', step, action)",
     ),
-    _step(
+    RowContract(
         "step_author_known",
         "a step is the model's or a person's",
         "author IS NULL OR author NOT IN ('model', 'human')",
@@ -83,13 +80,13 @@ STEP_CONTRACTS = (
 
 # Of a step and the one before it.
 STEP_ORDER_CONTRACTS = (
-    _step(
+    RowContract(
         "steps_numbered",
         "steps are numbered without a gap or a repetition",
         "step <> previous_step + 1",
         "format('step {} after step {}', step, previous_step)",
     ),
-    _step(
+    RowContract(
         "steps_in_order",
         "a step ends after it begins, and no step begins before the one before it",
         "ended_at < started_at OR started_at < previous_start",
@@ -98,15 +95,12 @@ STEP_ORDER_CONTRACTS = (
 )
 
 
-def _trajectory(name: str, promise: str, fault: str, detail: str = "''") -> RowContract:
-    return RowContract(name, "trajectories", promise, fault, detail)
-
-
 def _known(column: str, values: Sequence[str]) -> str:
     return f"{column} IS NULL OR {column} NOT IN ({', '.join(map(repr, values))})"
 
 
 # Of a trajectory, with what its steps hold (`rows` of them), its task, and the trajectories beside and before it.
+_trajectory = partial(RowContract, table="trajectories")
 TRAJECTORY_CONTRACTS = (
     _trajectory("id_there", "a trajectory has an id", "trajectory_id = ''"),
     _trajectory("id_unique", "a trajectory_id is there once", "same > 1", "format('{} rows', same)"),
@@ -131,12 +125,9 @@ TRAJECTORY_CONTRACTS = (
 )  # fmt: skip
 
 
-def _score(name: str, promise: str, fault: str, detail: str) -> RowContract:
-    return RowContract(name, "scores", promise, fault, detail)
-
-
+_score = partial(RowContract, table="scores")
 SCORE_CONTRACTS = (
-    _score("scorer_named", "a score has a scorer", "scorer IS NULL", "''"),
+    _score("scorer_named", "a score has a scorer", "scorer IS NULL"),
     _score("score_in_range", "score in [0, 1]", "NOT score BETWEEN 0 AND 1", "format('{}', score)"),
     _score("threshold_in_range", "threshold in [0, 1]", "NOT threshold BETWEEN 0 AND 1", "format('{}', threshold)"),
     _score(
@@ -282,10 +273,7 @@ def broken_scores_sql() -> str:
 
 
 def _cases(contracts: Sequence[RowContract]) -> str:
-    return ", ".join(
-        f"CASE WHEN {contract.fault} THEN coalesce({contract.detail}, '') END AS {contract.name}"
-        for contract in contracts
-    )
+    return ", ".join(f"CASE WHEN {one.fault} THEN coalesce({one.detail}, '') END AS {one.name}" for one in contracts)
 
 
 def _any(contracts: Sequence[RowContract]) -> str:
@@ -344,9 +332,10 @@ def _find_orphans(connection: duckdb.DuckDBPyConnection, new: str, scored: str) 
     )
     found = []
     for table, name in ORPHAN_TABLES:
-        contract = RowContract(f"no_orphan_{name}", table, f"each {name} belongs to a trajectory that came in", "")
+        promise = f"each {name} belongs to a trajectory that came in"
+        contract = RowContract(f"no_orphan_{name}", promise, "", table=table)
         where = scored if table == "scores" else new
-        reason = f"contract: {contract.name}: {contract.promise}"
+        reason = f"contract: {contract.name}: {promise}"
         connection.execute(
             f"INSERT INTO orphans SELECT ?, trajectory_id, ?, format('{{}} rows', count(*)) FROM {table} "
             f"ANTI JOIN judged USING (trajectory_id) WHERE {where} GROUP BY trajectory_id",
