@@ -83,14 +83,11 @@ def find_parameter_section(name: str) -> ParameterSection:
 def _suggest_parameter(name: str) -> str:
     """What was probably meant: `rl.alhpa` is rl.gae_lambda_alpha, which was rl.alpha."""
     blocks = [section.name for section in list_parameter_sections() if section.name]
+    names = [parameter.name for section in list_parameter_sections() for parameter in section.parameters]
     meant: dict[str, list[str]] = {block: [block] for block in blocks}
-    for section in list_parameter_sections():
-        for parameter in section.parameters:
-            for said in {parameter.name, parameter.name.rpartition(".")[2]}:
-                meant.setdefault(said, []).append(parameter.name)
-    for old, new in RENAMED.items():
-        for said in {old, old.rpartition(".")[2]}:
-            meant.setdefault(said, []).append(new)
+    for name_or_earlier, now in (*zip(names, names, strict=True), *RENAMED.items()):
+        for said in {name_or_earlier, name_or_earlier.rpartition(".")[2]}:
+            meant.setdefault(said, []).append(now)
     if near := difflib.get_close_matches(name, meant, 1, cutoff=0.7):
         return f"did you mean {' or '.join(meant[near[0]])}?"
     if (block := name.partition(".")[0]) in blocks:
@@ -104,18 +101,12 @@ def _is_block(annotation: Any) -> bool:
 
 def _parameters(block: type[BaseModel], name: str) -> Iterator[ParameterInfo]:
     default, schemas = block().model_dump(mode="json"), block.model_json_schema()["properties"]
-    for field in _own_fields_first(block):
+    names = [name for base in block.__mro__ for name in inspect.get_annotations(base)]  # its own first
+    for field in (name for name in dict.fromkeys(names) if name in block.model_fields):
         if not _is_block(block.model_fields[field].annotation):
-            schema = {
-                key: value for key, value in schemas[field].items() if key not in ("default", "title", "description")
-            }
+            told = ("default", "title", "description")
+            schema = {key: value for key, value in schemas[field].items() if key not in told}
             yield ParameterInfo(f"{name}.{field}".lstrip("."), _description(block, field), schema, default[field])
-
-
-def _own_fields_first(block: type[BaseModel]) -> list[str]:
-    """Its fields: first what it has of its own, then what it shares with other blocks."""
-    field_names = [name for base in block.__mro__ for name in inspect.get_annotations(base)]
-    return [name for name in dict.fromkeys(field_names) if name in block.model_fields]
 
 
 def _description(block: type[BaseModel], field: str) -> str:

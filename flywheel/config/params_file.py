@@ -62,10 +62,8 @@ def list_settings_faults(error: ValidationError, settings: type[BaseModel]) -> l
         if hint := renamed.describe_renamed(".".join(path), fault["input"]):
             earlier.add(name)
         by_name.setdefault(name, []).append(hint or _describe_fault(fault, path, settings))
-    return [
-        SettingsFault(name, ", or ".join(dict.fromkeys(messages)), name in earlier)
-        for name, messages in by_name.items()
-    ]
+    told = ((name, ", or ".join(dict.fromkeys(messages))) for name, messages in by_name.items())
+    return [SettingsFault(name, message, name in earlier) for name, message in told]
 
 
 def resolve_parameter_path(path: Sequence[str], block: type[BaseModel]) -> list[str] | None:
@@ -185,9 +183,8 @@ def dump_commented_settings(settings: Settings) -> str:
     for section in parameters.list_parameter_sections():
         lines += ["", *_comment(section.description), f"{section.name}:"] if section.name else [""]
         for parameter in section.parameters:
-            text = "\n".join(
-                [*_comment(parameter.comment), _line(parameter.name.rpartition(".")[2], parameter.value(values))]
-            )
+            line = _line(parameter.name.rpartition(".")[2], parameter.value(values))
+            text = "\n".join([*_comment(parameter.comment), line])
             lines.append(textwrap.indent(text, "  " if section.name else ""))
     return "\n".join([*lines, _END_MARK, ""])
 
@@ -199,7 +196,5 @@ def _comment(text: str) -> list[str]:
 def _line(name: str, value: Any) -> str:
     """Lists stand in one line, as short ones of numbers and names do best."""
     flow = None if isinstance(value, list | dict) else False
-    text = yaml.safe_dump(
-        {name: value}, sort_keys=False, allow_unicode=True, width=_WIDTH - 20, default_flow_style=flow
-    )
-    return text.rstrip("\n")
+    form = {"sort_keys": False, "allow_unicode": True, "width": _WIDTH - 20, "default_flow_style": flow}
+    return yaml.safe_dump({name: value}, **form).rstrip("\n")

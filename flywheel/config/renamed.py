@@ -62,7 +62,7 @@ RENAMED_VALUES = {
 }
 
 
-def describe_renamed(name: str, value: object = None) -> str:
+def describe_renamed(name: str, value: object) -> str:
     """Say what an earlier name, or the earlier value of a name, is now; "" for others. name: dotted."""
     if name in RENAMED:
         return f"it is {RENAMED[name]} now"
@@ -71,7 +71,7 @@ def describe_renamed(name: str, value: object = None) -> str:
     return ""
 
 
-def rename_block(block: str, values: Any, where: str = "") -> Any:
+def rename_block(block: str, values: Any, where: str) -> Any:
     """Return the parameters of a block by the present names and values; what is no mapping comes back as it is.
 
     block: its name. where: the file, for messages. Raises BadInput for a parameter that stands there by both names.
@@ -86,14 +86,6 @@ def rename_block(block: str, values: Any, where: str = "") -> Any:
             raise BadInput(f"{block}.{leaf} is {name} now, and both are there", where=where, fix="delete one of them")
         found[new] = RENAMED_VALUES.get(name, {}).get(value, value) if isinstance(value, str) else value
     return found
-
-
-def rename_settings(raw: Any, where: str = "") -> Any:
-    """Return all parameters of a file by the present names and values.
-
-    where: the file, for messages. Raises BadInput for a parameter that stands there by both names.
-    """
-    return {name: rename_block(name, block, where) for name, block in raw.items()} if isinstance(raw, dict) else raw
 
 
 _BLOCK = re.compile(r"^(\w+):")
@@ -111,7 +103,9 @@ def rename_in_text(text: str, where: str) -> tuple[str, list[str]]:
         before = yaml_text.parse_yaml(text)
     except yaml.YAMLError as error:
         raise BadInput(f"not valid YAML: {error}", where=where, fix="mend the file at the line named") from None
-    wanted = rename_settings(before, where)
+    wanted = before
+    if isinstance(before, dict):
+        wanted = {name: rename_block(name, block, where) for name, block in before.items()}
     if wanted == before:
         return text, []
     lines, block, indent = [], "", ""

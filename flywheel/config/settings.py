@@ -797,8 +797,6 @@ class Settings(SettingsBlock):
 
     def _check_guided_decoding(self) -> None:
         for name in self.policy.unheld():
-            value, fit = (
-                getattr(self.policy, name),
-                " or ".join(str(one).lower() for one in GUIDED_DECODING_REQUIREMENTS[name]),
-            )
-            raise ValueError(f"policy.guided_decoding always goes with policy.{name} {fit}, not {str(value).lower()}")
+            fit = " or ".join(str(one).lower() for one in GUIDED_DECODING_REQUIREMENTS[name])
+            value = str(getattr(self.policy, name)).lower()
+            raise ValueError(f"policy.guided_decoding always goes with policy.{name} {fit}, not {value}")

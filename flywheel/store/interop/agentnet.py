@@ -42,15 +42,10 @@ def read_agentnet(path: Path, images: Path, licence: str = LICENCE) -> Iterator[
     with _Screens(images) as picture, path.open(encoding="utf-8", errors="replace") as lines:
         for number, line in enumerate(lines, 1):
             if line.strip():
-                where = f"{path.name} line {number}"
                 try:
                     yield _demonstration(json.loads(line), picture, licence)
                 except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
-                    yield RefusedRecord(where, _why(error))
-
-
-def _why(error: Exception) -> str:
-    return f"no field {error}" if isinstance(error, KeyError) else str(error)
+                    yield RefusedRecord.from_error(f"{path.name} line {number}", error)
 
 
 def _demonstration(record: Mapping[str, Any], picture: Callable[[str], bytes], licence: str) -> Demonstration:

@@ -96,6 +96,10 @@ class RefusedRecord:
     where: str
     why: str
 
+    @classmethod
+    def from_error(cls, where: str, error: Exception) -> RefusedRecord:
+        return cls(where, f"no field {error}" if isinstance(error, KeyError) else str(error))
+
 
 def save_demonstration(demonstration: Demonstration, recordings: Path) -> bool:
     """Save `demonstration` in a folder of its own in `recordings`, whole or not at all.

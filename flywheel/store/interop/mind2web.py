@@ -32,16 +32,8 @@ NOT_HELD = {
     "screen between the click and the text of TYPE": "the data set has one screen for both",
 }
 _NEEDED = (
-    "annotation_id",
-    "confirmed_task",
-    "website",
-    "domain",
-    "subdomain",
-    "operation",
-    "pos_candidates",
-    "screenshot",
-    "target_action_index",
-    "target_action_reprs",
+    *("annotation_id", "confirmed_task", "website", "domain", "subdomain", "operation"),
+    *("pos_candidates", "screenshot", "target_action_index", "target_action_reprs"),
 )
 
 
@@ -54,18 +46,19 @@ def read_mind2web(paths: Sequence[Path], licence: str = LICENCE) -> Iterator[Dem
     """
     places: dict[str, list[tuple[Path, int]]] = {}
     for path in paths:
-        names = _column(path, "annotation_id")
-        for row, name in enumerate(names):
+        for row, name in enumerate(_annotation_ids(path)):
             places.setdefault(name, []).append((path, row))
     for name, rows in places.items():
-        where = f"{rows[0][0].name}, task {name}"
+        by_file: dict[Path, list[int]] = {}
+        for path, row in rows:
+            by_file.setdefault(path, []).append(row)
         try:
-            yield _demonstration([row for path, own in _by_file(rows) for row in _rows(path, own)], rows[0][0], licence)
+            yield _demonstration([row for one in by_file.items() for row in _rows(*one)], rows[0][0], licence)
         except (ValueError, KeyError, TypeError, AttributeError, IndexError, OSError) as error:
-            yield RefusedRecord(where, f"no field {error}" if isinstance(error, KeyError) else str(error))
+            yield RefusedRecord.from_error(f"{rows[0][0].name}, task {name}", error)
 
 
-def _column(path: Path, name: str) -> list[str]:
+def _annotation_ids(path: Path) -> list[str]:
     if not path.is_file():
         raise BadInput("no such file", where=path, fix="name the data set's Parquet files")
     try:
@@ -73,14 +66,9 @@ def _column(path: Path, name: str) -> list[str]:
         lacking = [one for one in _NEEDED if one not in file.schema_arrow.names]
         if lacking:
             raise DataError(f"no column {', '.join(lacking)}", where=path, fix="is it Multimodal-Mind2Web?")
-        return file.read(columns=[name])[name].to_pylist()
+        return file.read(columns=["annotation_id"])["annotation_id"].to_pylist()
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"not a whole Parquet file: {str(error).splitlines()[0]}", where=path) from None
-
-
-def _by_file(rows: Sequence[tuple[Path, int]]) -> Iterator[tuple[Path, list[int]]]:
-    for path in dict.fromkeys(path for path, _ in rows):
-        yield path, [row for own, row in rows if own == path]
 
 
 def _rows(path: Path, wanted: Sequence[int]) -> Iterator[dict[str, Any]]:
