@@ -108,10 +108,10 @@ def _program(name: str, otherwise: str) -> Finding:
 def _workspace(root: Path) -> str:
     from flywheel import config
     from flywheel.config.workspace import Workspace
-    from flywheel.pipeline import preflight
+    from flywheel.pipeline import iterations
 
     ws = Workspace.find(root)
-    preflight.run_preflight(ws, config.load_settings(ws.params))
+    iterations.run_preflight(ws, config.load_settings(ws.params))
     return str(ws.root)
 
 
@@ -161,7 +161,7 @@ def _policy_servers(settings: Settings) -> Iterator[Finding]:
 
 
 def _disk(root: Path) -> Finding:
-    from flywheel.pipeline.preflight import NEEDED_MB
+    from flywheel.pipeline.iterations import NEEDED_MB
 
     free = shutil.disk_usage(root).free // 2**20
     state = "ok" if free >= NEEDED_MB else "missing"

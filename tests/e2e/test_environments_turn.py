@@ -21,7 +21,7 @@ from flywheel.config.workspace import Workspace
 from flywheel.envs.registry import BACKENDS, EnvLimits
 from flywheel.envs.tasks import drawing
 from flywheel.envs.tasks.drawing import make_task
-from flywheel.pipeline import dag, preflight
+from flywheel.pipeline import dag, iterations
 from flywheel.pipeline.iterations import begin_iteration
 from flywheel.pipeline.stage import StageContext, run_stage
 from flywheel.policy.checkpoint import checkpoint_digest
@@ -106,7 +106,7 @@ def test_a_whole_turn(shelves, base, tmp_path):
     write_text(ws.params, yaml.safe_dump(chosen.model_dump(mode="json")))
     stage_records.init_dvc_project(ws)
     shutil.copytree(base, ws.root / "models" / "base")
-    preflight.run_preflight(ws, chosen)
+    iterations.run_preflight(ws, chosen)
     manifest.init_first_checkpoint(ws, checkpoint_digest(base), "models/base")
     begin_iteration(ws, 1, chosen)
     for name in dag.stage_order(chosen.synthesis.domains, closing=True):

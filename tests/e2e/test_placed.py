@@ -31,7 +31,7 @@ from flywheel.envs.remote.manager import LeasePolicy
 from flywheel.envs.router import open_environments
 from flywheel.envs.suites import catalogue
 from flywheel.envs.tasks.drawing import make_task
-from flywheel.pipeline import dag, preflight
+from flywheel.pipeline import dag, iterations
 from flywheel.pipeline import stage as pipeline_stage
 from flywheel.utils.errors import BadInput, ClusterError
 
@@ -228,7 +228,7 @@ def test_nothing_is_left_of_a_run_that_is_killed(machines, nodes, tmp_path):
 def test_settings_that_cannot_work_are_refused_before_a_run_begins(limits, said, project):
     settings = config.parse_settings({"sandbox": _PLACED, "cluster": limits}, where="test")
     with pytest.raises(BadInput, match=said):
-        preflight.run_preflight(Workspace(project), settings)
+        iterations.run_preflight(Workspace(project), settings)
     with pytest.raises(BadInput, match=said), cluster.open_cluster(Workspace(project), settings):
         pass
 

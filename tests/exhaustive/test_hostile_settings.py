@@ -21,7 +21,7 @@ from pydantic import BaseModel
 from flywheel import config
 from flywheel.cli import main
 from flywheel.config.workspace import Workspace
-from flywheel.pipeline import preflight
+from flywheel.pipeline import iterations
 from flywheel.pipeline.iterations import begin_iteration
 from flywheel.store import manifest
 from flywheel.utils.errors import BadInput, FlywheelError
@@ -153,7 +153,7 @@ def test_what_passes_preflight_can_be_drawn_and_what_does_not_is_named(ws, name)
     for value in HOSTILE:
         if isinstance(value, int) and value > 1000:
             continue  # drawing so many tasks takes as long as it says
-        error = refusal(lambda value=value: preflight.run_preflight(ws, chosen(name, value)))
+        error = refusal(lambda value=value: iterations.run_preflight(ws, chosen(name, value)))
         if error:
             check_told(error, name)
 
@@ -268,4 +268,4 @@ def test_an_error_of_a_frozen_file_names_it_and_the_way_out(ws, tmp_path):
     assert code == 0
     assert "iterations/001" in output
     assert not own.frozen_params(1).exists()
-    preflight.run_preflight(own, config.load_settings(own.params))
+    iterations.run_preflight(own, config.load_settings(own.params))

@@ -20,7 +20,7 @@ from flywheel.envs.remote import protocol
 from flywheel.envs.remote.client import TOKEN_VARIABLE
 from flywheel.envs.remote.protocol import LeaseToken
 from flywheel.envs.router import open_environments
-from flywheel.pipeline import preflight
+from flywheel.pipeline import iterations
 from flywheel.utils.errors import BadInput, EnvError, EnvTimeout
 
 kinds = managers.kinds  # the fixture: shelves are known here
@@ -121,7 +121,7 @@ def test_a_run_without_a_manager_or_its_token_is_refused_before_it_begins(manage
     monkeypatch.setenv(TOKEN_VARIABLE, token)
     chosen = parse_settings({"sandbox": {"backend": "manager", "manager": manager}}, where="test")
     with pytest.raises(BadInput, match=said):
-        preflight.run_preflight(Workspace(project), chosen)
+        iterations.run_preflight(Workspace(project), chosen)
 
 
 async def test_settings_that_differ_are_refused_at_once(tmp_path):

@@ -13,7 +13,7 @@ from progress_lines import told
 from flywheel import config
 from flywheel.config import PolicySettings
 from flywheel.config.workspace import Workspace
-from flywheel.pipeline import preflight
+from flywheel.pipeline import iterations
 from flywheel.policy import open_policy
 from flywheel.policy.checkpoint import checkpoint_digest
 from flywheel.policy.protocol import SamplingParams
@@ -294,7 +294,7 @@ def test_preflight_tells_of_a_server_that_is_away_and_refuses_one_that_cannot_be
         chosen = {"backend": "openai", "endpoint": [server.url for server in pair], "retries": 0} | changes
         lines = []
         with replace_listener(lambda stage, line: lines.append(line)):
-            preflight.run_preflight(Workspace(project), config.parse_settings({"policy": chosen}, where=""))
+            iterations.run_preflight(Workspace(project), config.parse_settings({"policy": chosen}, where=""))
         return lines
 
     assert look() == []
