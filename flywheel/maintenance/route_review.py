@@ -77,7 +77,7 @@ class RouteQuestion:
     @property
     def line(self) -> str:
         """Say in a line what it was, where it went, who said what."""
-        verdicts = ", ".join(_verdict_text(verdict) for verdict in self.verdicts)
+        verdicts = ", ".join(map(_verdict_text, self.verdicts))
         instruction = " ".join(self.instruction.split())[:120]
         return f"{self.domain}, {self.world}: {instruction}; went to {self.destination} ({verdicts or self.reason})"
 
@@ -95,10 +95,8 @@ def open_questions(ws: Workspace, iteration: int) -> list[RouteQuestion]:
         which = [row["trajectory_id"] for row in rows]
         scores = _read_scorer_verdicts(connection, iteration, which)
         newest = _newest_labels(connection, iteration, review_queue(ws, iteration))
-    return [
-        RouteQuestion(**row, verdicts=tuple(scores.get(name, ())), **newest.get(name, {}))
-        for name, row in zip(which, rows, strict=True)
-    ]
+    told = zip(which, rows, strict=True)
+    return [RouteQuestion(**row, verdicts=tuple(scores.get(k, ())), **newest.get(k, {})) for k, row in told]
 
 
 def label_trajectory(

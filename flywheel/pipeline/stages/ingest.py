@@ -71,13 +71,8 @@ def _plan(ctx: StageContext) -> list[str]:
 
 def _listeners(ctx: StageContext) -> AbstractContextManager[AsrWorkerPool]:
     """The recognizers: opening them takes as long as hearing four short sessions."""
-    return closing(
-        AsrWorkerPool(
-            ctx.settings.model_copy(
-                update={"recording": locate_whisper_checkpoint(ctx.settings.recording, ctx.ws.root)}
-            )
-        )
-    )
+    located = locate_whisper_checkpoint(ctx.settings.recording, ctx.ws.root)
+    return closing(AsrWorkerPool(ctx.settings.model_copy(update={"recording": located})))
 
 
 def _work(ctx: StageContext, shard: str, folder: Path) -> list[dict[str, str]]:
@@ -104,15 +99,13 @@ def _finish(ctx: StageContext, results: dict[str, tuple[Path, Any]]) -> StageRes
     manifests += [ctx.write("trajectories", trajectories), ctx.write("reviews", reviews)]
     for row in trajectories:
         if row["status"] == "invalid":
-            announce(
-                ctx.stage, f"a recording is not used: {row['error']} (mended, it comes again in the next iteration)"
-            )
+            what = f"a recording is not used: {row['error']} (mended, it comes again in the next iteration)"
+            announce(ctx.stage, what)
     utterances = tables["utterances"].to_pylist()
     usable = sum(row["status"] != "invalid" for row in trajectories)
-    spoken = len(
-        {(row["trajectory_id"], row["step"]) for row in utterances if row["text"] and not row["low_confidence"]}
-    )
-    doubtful = sum(bool(row["low_confidence"]) for row in utterances)
+    understood = [row for row in utterances if not row["low_confidence"]]
+    spoken = len({(row["trajectory_id"], row["step"]) for row in understood if row["text"]})
+    doubtful = len(utterances) - len(understood)
     figures = [
         metrics.metric_row("sessions", len(trajectories)),
         metrics.metric_row("utterances", len(utterances)),
@@ -140,10 +133,8 @@ def _without_duplicates(
     names = [name for _, told in results.values() for name in told]
     rows = read_shards(results, "trajectories").to_pylist()
     reviews = {row["subject"]: row for row in read_shards(results, "reviews").to_pylist()}
-    recordings = (
-        (name["session"], name["fingerprint"], row["status"] != "invalid")
-        for name, row in zip(names, rows, strict=True)
-    )
+    told = zip(names, rows, strict=True)
+    recordings = ((name["session"], name["fingerprint"], row["status"] != "invalid") for name, row in told)
     for row, reason in zip(rows, find_duplicates(recordings, known), strict=True):
         if reason:
             row |= {"status": "invalid", "error": reason}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Set
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -93,15 +94,12 @@ def _cases(
         some = ended[first : first + _AT_ONCE]
         wanted = {one.trajectory_id for one in some if "screens" in panel.needs(one.domain)}
         seen = {step.image_sha256 for name in wanted for step in steps.get(name, ())} - {None}
-        images = store_images.load_images(ctx.ws, _files(ctx, "images"), seen) if seen else {}
+        parts = [partitions.partition_files(ctx.ws, "images", ctx.iteration, stage) for stage in _STAGES if seen]
+        images = store_images.load_images(ctx.ws, chain(*parts), seen)
         for trajectory in some:
             task, done = tasks.get(trajectory.task_id), tuple(steps.get(trajectory.trajectory_id, ()))
             mine = {step.image_sha256: images[step.image_sha256] for step in done if step.image_sha256 in images}
             yield trajectory, ScoringInput(task, trajectory, done, mine) if task else None
-
-
-def _files(ctx: StageContext, table: str) -> list[Path]:
-    return [path for stage in _STAGES for path in partitions.partition_files(ctx.ws, table, ctx.iteration, stage)]
 
 
 def _finish(ctx: StageContext, folder: Path, result: dict) -> StageResult:

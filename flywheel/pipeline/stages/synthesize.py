@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 
 from flywheel.envs import registry
@@ -30,11 +31,8 @@ def _pages(ctx: StageContext) -> dict:
 
 def _work(ctx: StageContext, folder: Path) -> dict:
     opened = drawing.read_open_levels(ctx.ws, ctx.iteration - 1)
-    tasks = [
-        task
-        for split in ("train", "eval")
-        for task in make_tasks(ctx.settings, ctx.iteration, split, ctx.ws.root, opened)
-    ]
+    drawn = (make_tasks(ctx.settings, ctx.iteration, split, ctx.ws.root, opened) for split in ("train", "eval"))
+    tasks = list(chain(*drawn))
     if not all(task.instruction for task in tasks):
         ctx.report("reading the instructions that pages tell")
         tasks = processes.run_until_sigterm(_instruct(ctx, tasks))
@@ -44,15 +42,8 @@ def _work(ctx: StageContext, folder: Path) -> dict:
     for sample in general:
         name = images.image_digest(sample.png)
         pictures[name] = sample.png
-        rows.append(
-            {
-                "sample_id": sample.sample_id,
-                "kind": sample.kind,
-                "image_sha256": name,
-                "instruction": sample.instruction,
-                "response": sample.response,
-            }
-        )
+        told = {field: getattr(sample, field) for field in ("sample_id", "kind", "instruction", "response")}
+        rows.append({**told, "image_sha256": name})
     write_shard(folder, "tasks", (task_to_row(task) for task in tasks))
     write_shard(folder, "grounding_examples", rows)
     write_shard(folder, "images", images.image_rows(pictures))

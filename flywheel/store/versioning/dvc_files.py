@@ -79,11 +79,8 @@ def recorded_outputs(ws: Workspace, iteration: int) -> dict[str, dict[str, Any]]
     Keys: `path`, `hash`, `md5`, `size` (bytes), of a folder `nfiles`. Empty where nothing is recorded. Raises DataError
     for a damaged dvc.lock.
     """
-    return {
-        out["path"]: out
-        for entry in read_dvc_lock(dvc_lock_path(ws, iteration)).values()
-        for out in entry.get("outs", ())
-    }
+    entries = read_dvc_lock(dvc_lock_path(ws, iteration)).values()
+    return {out["path"]: out for entry in entries for out in entry.get("outs", ())}
 
 
 def update_lock_entries(ws: Workspace, iteration: int, files: Mapping[str, tuple[str, Mapping[str, Any]]]) -> None:
@@ -238,9 +235,7 @@ def write_workspace_dvc_yaml(ws: Workspace, iteration: int) -> None:
 
     iteration: 0: on none.
     """
-    path = ws.root / "dvc.yaml"
-    if not path.exists() or path.read_text(encoding="utf-8") != WORKSPACE_DVC_YAML:
-        write_text(path, WORKSPACE_DVC_YAML)
+    _write_if_changed(ws, "dvc.yaml", WORKSPACE_DVC_YAML)
     set_newest_iteration(ws, iteration)
 
 

@@ -49,9 +49,7 @@ def commit_workspace(ws: Workspace, message: str) -> None:
 
 def is_iteration_tagged(ws: Workspace, iteration: int) -> bool:
     """Tell whether the iteration has its tag; False where the workspace is no repository of its own, or without git."""
-    if not (ws.root / ".git").exists() or not shutil.which("git"):
-        return False
-    return bool(_git(ws.root, "tag", "--list", f"iteration-{iteration_label(iteration)}"))
+    return f"iteration-{iteration_label(iteration)}" in dict(iteration_tags(ws))
 
 
 def iteration_tags(ws: Workspace) -> list[tuple[str, str]]:
