@@ -107,7 +107,7 @@ def unreferenced_cache_files(ws: Workspace, pruned: Collection[str] = ()) -> lis
 
 def _prunable_paths(ws: Workspace, iteration: int, needed: set[str], training_data: bool) -> Iterator[str]:
     # All manifests that follow name those files of the iteration that its own one names.
-    named = (shard for shard in manifest.read_manifest(ws, iteration).all() if shard.iteration == iteration)
+    named = (shard for shard in manifest.read_manifest(ws, iteration).files if shard.iteration == iteration)
     trained = {shard.path.rpartition("/")[0] for shard in named}
     for table in dict.fromkeys((*_BULKY, *_TRAINED)):
         for folder in sorted((ws.data / table / f"iteration={iteration_label(iteration)}").glob("stage=*")):

@@ -82,7 +82,7 @@ def _manifest_faults(ws: Workspace, iteration: int, told: set[str]) -> Iterator[
     if not ws.manifest(iteration).exists():
         return
     try:
-        named = manifest.read_manifest(ws, iteration).all()
+        named = manifest.read_manifest(ws, iteration).files
     except DataError as error:
         yield str(error)
         return

@@ -41,16 +41,14 @@ class ManifestFile:
 class TrainingManifest:
     """Name what training may read: an iteration's manifest with those before it.
 
-    ct: every iteration's, it only grows. sft: of the newest `window` iterations. data: every iteration's tables that
-    the stores point into. sessions: recordings ingested so far. previous: sha256 of the manifest before. versions: of
+    files: ct's and the tables' that the stores point into, of every iteration; sft's of the newest `window` iterations.
+    Oldest iteration first. sessions: recordings ingested so far. previous: sha256 of the manifest before. versions: of
     stores that were routed again, by iteration.
     """
 
     iteration: int
     previous: str
-    ct: tuple[ManifestFile, ...] = ()
-    sft: tuple[ManifestFile, ...] = ()
-    data: tuple[ManifestFile, ...] = ()
+    files: tuple[ManifestFile, ...] = ()
     sessions: tuple[str, ...] = ()
     versions: Mapping[int, int] = field(default_factory=dict)
 
@@ -61,13 +59,8 @@ class TrainingManifest:
         return [dataset_name(store, k, self.versions.get(k, 0)) for k in which]
 
     def shards(self, table: str) -> tuple[ManifestFile, ...]:
-        """List the files of a table, oldest iteration first: of `ct` or `sft`, or of one that they point into."""
-        if table in ("ct", "sft"):
-            return getattr(self, table)
-        return tuple(shard for shard in self.data if shard.table == table)
-
-    def all(self) -> tuple[ManifestFile, ...]:
-        return (*self.ct, *self.sft, *self.data)
+        """List the files of a table, oldest iteration first."""
+        return tuple(shard for shard in self.files if shard.table == table)
 
     def paths(self, ws: Workspace, table: str) -> list[Path]:
         """List the absolute paths of the files of `table`, oldest iteration first, as `shards` does."""
@@ -187,11 +180,9 @@ def read_manifest(ws: Workspace, iteration: int) -> TrainingManifest:
         if k == 0 or "shards" not in raw:
             break
         k -= 1
-    ct = tuple(shard for shard in named if shard.table == "ct")
     since = iteration - newest.get("window", iteration)
-    sft = tuple(shard for shard in named if shard.table == "sft" and shard.iteration > since)
-    data = tuple(shard for shard in named if shard.table not in ("ct", "sft"))
-    return TrainingManifest(iteration, newest["previous"], ct, sft, data, tuple(sessions), versions)
+    files = tuple(shard for shard in named if shard.table != "sft" or shard.iteration > since)
+    return TrainingManifest(iteration, newest["previous"], files, tuple(sessions), versions)
 
 
 def read_promotion(ws: Workspace, iteration: int) -> dict[str, Any]:
@@ -213,7 +204,7 @@ def verify_manifest(ws: Workspace, iteration: int) -> None:
 
     Raises DataError naming the first file that is missing or differs, or a manifest that read_manifest refuses.
     """
-    for shard in read_manifest(ws, iteration).all():
+    for shard in read_manifest(ws, iteration).files:
         path = ws.resolve(shard.path)
         if not path.is_file():
             raise DataError("a file of the manifest is missing", where=shard.path, fix="type `dvc checkout`")

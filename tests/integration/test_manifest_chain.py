@@ -18,18 +18,18 @@ def test_the_manifest_chains_and_notices_a_change(tmp_path):
     synthetic.incoming(ws, settings, 2, tasks=3, samples=3)
     routed(ws, settings, 2)
     two = manifest.read_manifest(ws, 2)
-    assert [shard.iteration for shard in two.ct] == [1, 2]
+    assert [shard.iteration for shard in two.shards("ct")] == [1, 2]
     assert {shard.iteration for shard in two.shards("steps")} == {1, 2}
     manifest.verify_manifest(ws, 2)
     only_newest = manifest.write_manifest(ws, 2, window=1)
-    assert [shard.iteration for shard in only_newest.sft] == [2]
-    assert [shard.iteration for shard in only_newest.ct] == [1, 2]
-    path = ws.resolve(two.ct[0].path)
+    assert [shard.iteration for shard in only_newest.shards("sft")] == [2]
+    assert [shard.iteration for shard in only_newest.shards("ct")] == [1, 2]
+    path = ws.resolve(two.shards("ct")[0].path)
     kept = path.read_bytes()
     path.write_bytes(kept + b"x")
     with pytest.raises(DataError, match="differs from the manifest") as raised:
         manifest.verify_manifest(ws, 2)
-    assert raised.value.where == two.ct[0].path
+    assert raised.value.where == two.shards("ct")[0].path
     path.write_bytes(kept)
     ws.manifest(1).write_text(ws.manifest(1).read_text().replace('"sessions": []', '"sessions": ["s1"]'))
     with pytest.raises(DataError, match=r"manifest changed after iteration 002") as raised:

@@ -291,7 +291,7 @@ def _is_needed(ws: Workspace, damage: DamagedOutput) -> bool:
     """Tell whether it was not pruned, or training reads it all the same."""
     if damage.path not in dvc_files.read_pruned(ws, damage.iteration):
         return True
-    return any(one.path.startswith(damage.path + "/") for one in manifest.read_manifest(ws, damage.iteration).all())
+    return any(one.path.startswith(damage.path + "/") for one in manifest.read_manifest(ws, damage.iteration).files)
 
 
 def _needed_iterations(ws: Workspace) -> list[int]:
@@ -301,7 +301,7 @@ def _needed_iterations(ws: Workspace) -> list[int]:
     built = next((k for k in reversed(begun) if ws.manifest(k).exists()), 0)
     with contextlib.suppress(DataError):  # a manifest that cannot be read is told as damage, or by who reads it
         needed |= {
-            shard.iteration for shard in manifest.read_manifest(ws, built).all() if not ws.resolve(shard.path).exists()
+            shard.iteration for shard in manifest.read_manifest(ws, built).files if not ws.resolve(shard.path).exists()
         }
     return sorted(k for k in needed if k in begun and dvc_files.dvc_lock_path(ws, k).exists())
 
