@@ -118,8 +118,9 @@ def apply_repair(ws: Workspace, mended: QuarantineRepair) -> None:
 
     Writes and sends what `reroute.apply_reroute` does. Call it under the workspace's lock.
     """
-    rule = routing_decisions.current_routing_rule(ws, mended.difference.iteration)
-    reroute.apply_decisions(ws, [reroute.make_pending_decision(ws, mended.difference, rule, mended.how)])
+    k = mended.difference.iteration
+    rule = routing_decisions.current_routing_rule(ws, k)
+    reroute.apply_decisions(ws, {k: reroute.make_decision(ws, mended.difference, rule, mended.how)})
 
 
 def _create_quarantine_views(connection: duckdb.DuckDBPyConnection, iteration: int) -> None:

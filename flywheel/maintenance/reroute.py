@@ -39,14 +39,6 @@ from flywheel.utils.progress import announce
 _DECIDED_STAGES = ("ingest", "rollout", "score", "route")  # whose partitions may be decided again, in their order
 
 
-@dataclass(frozen=True)
-class PendingDecision:
-    """Hold what was decided again of an iteration; its new partitions lie in `staged`."""
-
-    iteration: int
-    decision: RoutingDecision
-
-
 def staged_workspace(ws: Workspace, iteration: int) -> Workspace:
     """Return the workspace in which an iteration's new partitions are built."""
     return Workspace(_pending_folder(ws) / iteration_label(iteration))
@@ -77,16 +69,15 @@ def stale_stages(ws: Workspace, iteration: int) -> tuple[str, ...]:
     return tuple(found)
 
 
-def apply_decisions(ws: Workspace, decided: Iterable[PendingDecision]) -> None:
-    """Make pending decisions the workspace's, as `apply_reroute` does; call it under the workspace's lock."""
+def apply_decisions(ws: Workspace, decided: Mapping[int, RoutingDecision]) -> None:
+    """Make decisions, by iteration, the workspace's, as `apply_reroute` does; call it under the workspace's lock."""
     again = [
-        {"iteration": one.iteration, "version": routing_decisions.store_version(ws, one.iteration) + 1, **asdict(one)}
-        for one in decided
+        {"iteration": k, "version": routing_decisions.store_version(ws, k) + 1, "decision": asdict(one)}
+        for k, one in decided.items()
     ]
-    first = min(one["iteration"] for one in again)
-    chained = [k for k in stage_records.list_iterations(ws) if k >= first and ws.manifest(k).exists()]
+    chained = [k for k in stage_records.list_iterations(ws) if k >= min(decided) and ws.manifest(k).exists()]
     manifests = {str(k): dvc_files.file_md5(ws.manifest(k)) for k in chained}
-    outputs = [dvc_files.recorded_outputs(ws, one["iteration"]).items() for one in again]
+    outputs = [dvc_files.recorded_outputs(ws, k).items() for k in decided]
     recorded = {path: out["md5"] for own in outputs for path, out in own}
     write_json(_pending_plan_path(ws), {"again": again, "manifests": manifests, "recorded": recorded})
     resume_pending_decisions(ws)
@@ -222,13 +213,13 @@ def reroute_on_connection(
     return found
 
 
-def make_pending_decision(
+def make_decision(
     ws: Workspace,
     found: RouteDifference,
     rule: RoutingRule,
     mended: dict[str, Any] | None = None,
     looked: dict[str, Any] | None = None,
-) -> PendingDecision:
+) -> RoutingDecision:
     """Make the decision that is stored of a changed routing.
 
     found: what changes. mended: how rows were repaired. looked: people's answers.
@@ -237,8 +228,7 @@ def make_pending_decision(
     moved = tuple({name: one[name] for name in ("domain", "from", "to", "trajectories")} for one in found.moved)
     at = datetime.now(UTC).isoformat(timespec="seconds")
     sha256 = tuple(part.sha256 for part in before.parts)
-    decision = RoutingDecision(rule, at, sha256, moved, mended or {}, looked or {}, found.stale)
-    return PendingDecision(found.iteration, decision)
+    return RoutingDecision(rule, at, sha256, moved, mended or {}, looked or {}, found.stale)
 
 
 def apply_reroute(ws: Workspace, found: Iterable[RouteDifference], rule: RoutingRule) -> None:
@@ -249,7 +239,7 @@ def apply_reroute(ws: Workspace, found: Iterable[RouteDifference], rule: Routing
     and pushes to `versioning.remote`; a remote out of reach is announced. `resume_pending_decisions` finishes one that
     was cut off.
     """
-    if decided := [make_pending_decision(ws, one, rule) for one in found if one.routes or one.scores]:
+    if decided := {one.iteration: make_decision(ws, one, rule) for one in found if one.routes or one.scores}:
         apply_decisions(ws, decided)
 
 

@@ -147,7 +147,7 @@ def end_route_review(ws: Workspace, iteration: int, why: str) -> reroute.RouteDi
         looked = {"ended": why, "asked": [_as_decision_entry(one) for one in found]}
         with training_stores.connect_incoming(ws, iteration, INCOMING, staged) as connection:
             moved = reroute.reroute_on_connection(ws, connection, iteration, rule, settings, looked=looked)
-        reroute.apply_decisions(ws, [reroute.make_pending_decision(ws, moved, rule, looked=looked)])
+        reroute.apply_decisions(ws, {iteration: reroute.make_decision(ws, moved, rule, looked=looked)})
     return moved
 
 
