@@ -7,16 +7,27 @@ commands that all steps are done, is written last.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import json
+import re
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from flywheel import config
 from flywheel.config import renamed, run_lock
-from flywheel.config.workspace import FORMAT, Workspace
-from flywheel.maintenance import table_migration
+from flywheel.config.workspace import FORMAT, Workspace, iteration_label
+from flywheel.store import partitions
+from flywheel.store.catalog import compaction
+from flywheel.store.renamed_tables import RENAMED_TABLES, is_of_earlier_schema, rename_rows
+from flywheel.store.schema import TABLES
 from flywheel.store.versioning import dvc_files, git_tags
-from flywheel.utils.errors import BadInput
-from flywheel.utils.files import write_text
+from flywheel.utils.errors import BadInput, DataError, DiskFull
+from flywheel.utils.files import atomic_file, sha256_file, write_json, write_text
 
 
 def migrate_workspace(ws: Workspace) -> Iterator[str]:
@@ -109,5 +120,359 @@ STEPS: tuple[Callable[[Workspace], Iterator[str]], ...] = (
     # The build step, for those who deploy with Prefect's own command.
     _replace("prefect.yaml", "flows.code.fingerprint", "flows.code_version.code_version_build_step"),
     _replace("dvc.yaml", "cmd: flywheel report\n", "cmd: flywheel iteration report\n"),
-    lambda ws: table_migration.update_tables(ws, _places(ws)),
+    lambda ws: update_tables(ws, _places(ws)),
 )
+
+# The step that brings tables to the names and columns of today: an iteration at a time, the oldest first. Its new
+# partitions are built beside the data (`.flywheel/migrating`), then `plan.json` there makes them count: from then on
+# they are put in place, and the manifest, DVC's records and DVC's cache follow. Each part of that may be done twice, so
+# a run that was killed goes on where it was.
+
+
+_STORED_TABLES = {old: new for old, new in RENAMED_TABLES.items() if new in TABLES}
+_PARTITION_PATH = re.compile(rf"\bdata/({'|'.join(_STORED_TABLES)})/(?=iteration=)")
+_ROW_RECORDS = ("decisions.json", "checkup.json")  # of an iteration, with rows that have columns of tables
+_SPARE_BYTES = 64 * 2**20
+_CACHED_MODE = 0o444  # of a file in DVC's cache
+
+
+@dataclass
+class _Journal:
+    """What is being carried out, kept in `plan.json`.
+
+    at: place and iteration of which all is built; None while one is built. before: of that iteration's small files, by
+    path, the MD5 that they had; manifest: the sha256 that its manifest had; gone: its partitions that were pruned, and
+    stay out of the workspace. done: iterations, by place. moved: partitions that were written anew, by place and the
+    path that they had. entries: what DVC records from now on, by the path and the MD5 that it recorded. chain: sha256
+    of a manifest as it was -> as it is. Paths are relative to their place.
+    """
+
+    at: list[Any] | None = None
+    before: dict[str, str] = field(default_factory=dict)
+    manifest: str = ""
+    gone: list[str] = field(default_factory=list)
+    done: dict[str, list[int]] = field(default_factory=dict)
+    moved: dict[str, list[str]] = field(default_factory=dict)
+    entries: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
+    chain: dict[str, str] = field(default_factory=dict)
+
+
+def update_tables(ws: Workspace, places: Iterable[Workspace]) -> Iterator[str]:
+    """Update the partitions of all places, and what names them; a line for each iteration that was changed.
+
+    places: the workspace first, then what rollbacks have set aside, the earliest iteration first. Raises BadInput where
+    a partition is not here, DataError where one is damaged, DiskFull where there is no space.
+    """
+    places = list(places)
+    for begun, what in (("again/plan.json", "a decision about routes"), ("rollback.json", "a rollback")):
+        if (ws.state / begun).exists():
+            raise BadInput(
+                f"{what} is half carried out",
+                where=ws.state / begun,
+                fix="`flywheel run` of the version before ends it",
+            )
+    _check_space(ws, places)
+    plan_path = _folder(ws) / "plan.json"
+    journal = _Journal(**json.loads(plan_path.read_text(encoding="utf-8"))) if plan_path.exists() else _Journal()
+    cache, changed = dvc_files.find_cache_folder(ws), False
+    for place in places:
+        for line in _PlaceMigration(ws, place, journal, cache).run():
+            changed = True
+            yield line
+    shutil.rmtree(_folder(ws), ignore_errors=True)
+    if changed:
+        shutil.rmtree(ws.state / "closed", ignore_errors=True)
+        compaction.compact_iterations(ws)
+
+
+def _folder(ws: Workspace) -> Path:
+    return ws.state / "migrating"
+
+
+class _PlaceMigration:
+    def __init__(self, ws: Workspace, place: Workspace, journal: _Journal, cache: Path) -> None:
+        self._ws, self._place, self._journal, self._cache = ws, place, journal, cache
+        self._name = "." if place.root == ws.root else place.root.name
+        self._moved = journal.moved.setdefault(self._name, [])
+        self._done = journal.done.setdefault(self._name, [])
+
+    def run(self) -> Iterator[str]:
+        for k in _list_iterations(self._place):
+            if k in self._done:
+                continue
+            if self._journal.at is None:
+                yield from self._build(k)
+            if self._journal.at == [self._name, k]:
+                yield from self._apply(k)
+        if self._place.root != self._ws.root:  # bringing it back expects no more than what was set aside
+            shutil.rmtree(self._place.state / "locks", ignore_errors=True)
+        for path in sorted((self._place.state / "staging").glob("*/**/*.parquet")):
+            yield from _update_shard(self._ws, path)
+
+    def _save(self) -> None:
+        write_json(_folder(self._ws) / "plan.json", asdict(self._journal))
+
+    # Built beside the data.
+
+    def _build(self, iteration: int) -> Iterator[str]:
+        place, journal, staged = self._place, self._journal, self._staged(iteration)
+        shutil.rmtree(staged.root, ignore_errors=True)
+        gone = []
+        for folder in _list_partitions(place, iteration):
+            self._build_partition(folder, folder, staged)
+        for path, md5 in _list_missing(place, iteration) if self._ws.read_format() < FORMAT else ():
+            fetched = staged.root / "fetched" / path
+            if self._copy_from_cache(md5, fetched):
+                self._build_partition(fetched, place.root / path, staged)
+                gone.append(path)
+            else:
+                yield f"{path}: pruned, and not in DVC's cache: its rows keep the columns that they have"
+        records = [place.manifest(iteration), *(place.iteration(iteration) / name for name in _ROW_RECORDS)]
+        journal.before = {place.relative(path): dvc_files.file_md5(path) for path in records if path.exists()}
+        journal.manifest = sha256_file(place.manifest(iteration)) if place.manifest(iteration).exists() else ""
+        journal.gone, journal.at = gone, [self._name, iteration]
+        self._save()
+
+    def _build_partition(self, source: Path, folder: Path, staged: Workspace) -> None:
+        """source: where its files lie; folder: where they belong."""
+        table, new, iteration, stage = _identify_partition(folder)
+        files = [source / part.name for part in partitions.read_part_list(source) or ()]
+        if not any(_is_of_earlier_version(table, path) for path in files):
+            return
+        with partitions.open_partition_writer(staged, new, iteration, stage) as writer:
+            for path in files:
+                with partitions.open_partition_file(table, path, wholly=True) as file:
+                    for batch in file.iter_batches():
+                        writer.write(rename_rows(new, pa.Table.from_batches([batch]), self._ws.relative(path)))
+        old, built = self._place.relative(folder), staged.partition(new, iteration, stage)
+        self._moved.append(old)
+        path = self._place.relative(self._place.partition(new, iteration, stage))
+        entry = {"path": path, **dvc_files.describe_folder(built)}
+        self._journal.entries.setdefault(old, {})[dvc_files.folder_md5(source)] = entry
+        self._copy_to_cache(built)
+
+    # Put in place.
+
+    def _apply(self, iteration: int) -> Iterator[str]:
+        place, journal = self._place, self._journal
+        moved = [old for old in self._moved if _identify_partition(Path(old))[2] == iteration]
+        for old in moved:
+            if old not in journal.gone:
+                self._put_in_place(old, iteration)
+        folder = place.iteration(iteration)
+        changed = [
+            _rewrite_json(place.manifest(iteration), self._rename_in_manifest),
+            *(_rewrite_json(folder / name, _rename_in_rows) for name in _ROW_RECORDS),
+            *(_rename_in_text(folder / name) for name in ("dvc.yaml", "pruned.json")),
+        ]
+        for path, md5 in journal.before.items():
+            journal.entries.setdefault(path, {})[md5] = {"path": path, **dvc_files.describe_file(place.root / path)}
+        if journal.manifest:
+            journal.chain[journal.manifest] = sha256_file(place.manifest(iteration))
+        changed.append(self._update_lock(iteration))
+        self._done.append(iteration)
+        journal.at = None
+        self._save()
+        shutil.rmtree(self._staged(iteration).root, ignore_errors=True)
+        if moved or any(changed):
+            yield f"{self._ws.relative(folder)}: {len(moved)} partitions written anew, and what names them"
+
+    def _put_in_place(self, old: str, iteration: int) -> None:
+        earlier, table, _, stage = _identify_partition(Path(old))
+        partitions.adopt_partition(self._place, self._staged(iteration), table, iteration, stage)
+        if earlier != table:
+            folder = self._place.root / old
+            shutil.rmtree(folder, ignore_errors=True)
+            for above in (folder.parent, folder.parents[1]):
+                if above.is_dir() and not any(above.iterdir()):
+                    above.rmdir()
+
+    def _rename_in_manifest(self, raw: dict[str, Any]) -> dict[str, Any]:
+        lists = {name: list(self._rename_files(raw[name])) for name in ("shards", "ct", "sft", "data") if name in raw}
+        return {**raw, **lists, "previous": self._journal.chain.get(raw["previous"], raw["previous"])}
+
+    def _rename_files(self, files: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        """Files as a manifest names them; those of a partition that was written anew stand for those it had."""
+        done = set()
+        for one in files:
+            old, _, name = one["path"].rpartition("/")
+            new = _rename_path(old)
+            renamed = {**one, "table": _STORED_TABLES.get(one["table"], one["table"]), "path": f"{new}/{name}"}
+            there = self._read_new_list(old) if old in self._moved else None
+            if there is None:
+                yield renamed
+            elif new not in done:
+                done.add(new)
+                for part in there:
+                    yield {**renamed, "path": f"{new}/{part.name}", "rows": part.rows, "sha256": part.sha256}
+
+    def _read_new_list(self, old: str) -> list[partitions.ListedFile] | None:
+        """Of a partition that was written anew."""
+        _, table, iteration, stage = _identify_partition(Path(old))
+        place = self._staged(iteration) if old in self._journal.gone else self._place
+        return partitions.read_part_list(place.partition(table, iteration, stage))
+
+    def _update_lock(self, iteration: int) -> bool:
+        """Let DVC's records name partitions and files as they are now, where they named them as they were."""
+        path = dvc_files.dvc_lock_path(self._place, iteration)
+        stages, changed = dvc_files.read_dvc_lock(path), False
+        for stage in stages.values():
+            for one in (*stage.get("deps", ()), *stage.get("outs", ())):
+                known = self._journal.entries.get(one["path"], {}).get(one.get("md5", ""), {})
+                now = {"path": _rename_path(one["path"]), **known}
+                changed |= one != {**one, **now}
+                one |= now
+        if changed:
+            write_text(path, dvc_files.dump_dvc_lock(stages))
+        return changed
+
+    # DVC's cache, so that what is recorded can be brought back.
+
+    def _copy_to_cache(self, folder: Path) -> None:
+        text, files = dvc_files.list_folder(folder)
+        contents = {one["md5"]: folder / one["relpath"] for one in files}
+        for md5, content in {**contents, dvc_files.folder_md5(folder): text}.items():
+            if not (target := self._cache_path(md5)).exists():
+                with atomic_file(target) as temporary:
+                    if isinstance(content, Path):
+                        shutil.copyfile(content, temporary)
+                    else:
+                        temporary.write_text(content, encoding="utf-8")
+                    temporary.chmod(_CACHED_MODE)
+
+    def _copy_from_cache(self, md5: str, folder: Path) -> bool:
+        listing = self._cache_path(md5)
+        if not listing.is_file():
+            return False
+        files = json.loads(listing.read_text(encoding="utf-8"))
+        sources = [(self._cache_path(one["md5"]), folder / one["relpath"]) for one in files]
+        if not all(source.is_file() for source, _ in sources):
+            return False
+        folder.mkdir(parents=True)
+        for source, target in sources:
+            shutil.copyfile(source, target)
+        return True
+
+    def _cache_path(self, md5: str) -> Path:
+        return self._cache / md5[:2] / md5[2:]
+
+    def _staged(self, iteration: int) -> Workspace:
+        return Workspace(_folder(self._ws) / self._name / iteration_label(iteration))
+
+
+def _list_iterations(place: Workspace) -> list[int]:
+    return sorted(int(path.name) for path in (place.root / "iterations").glob("[0-9]*") if path.name.isdigit())
+
+
+def _identify_partition(folder: Path) -> tuple[str, str, int, str]:
+    """The table by its earlier name and by that of today, the iteration, and the stage."""
+    table, iteration, stage = folder.parts[-3:]
+    number = int(iteration.partition("=")[2])
+    return table, _STORED_TABLES.get(table, table), number, stage.removeprefix("stage=")
+
+
+def _list_partitions(place: Workspace, iteration: int) -> Iterator[Path]:
+    for folder in sorted(place.data.glob(f"*/iteration={iteration_label(iteration)}/stage=*")):
+        if _identify_partition(folder)[1] in TABLES:
+            yield folder
+
+
+def _is_of_earlier_version(table: str, path: Path) -> bool:
+    with partitions.open_partition_file(table, path) as file:
+        return is_of_earlier_schema(table, file.schema_arrow)
+
+
+def _list_missing(place: Workspace, iteration: int) -> Iterator[tuple[str, str]]:
+    """Path and md5 of the recorded partitions that were pruned. Raises BadInput for one that is lost."""
+    gone = dvc_files.read_pruned(place, iteration)
+    for path, one in dvc_files.recorded_outputs(place, iteration).items():
+        if path.startswith("data/") and "md5" in one and not (place.root / path).is_dir():
+            if path not in gone:
+                raise BadInput(
+                    "a partition that is recorded is not here",
+                    where=path,
+                    fix="`dvc checkout`, or `dvc pull` where there is a remote; then `flywheel workspace migrate`",
+                )
+            yield path, one["md5"]
+
+
+def _check_space(ws: Workspace, places: Iterable[Workspace]) -> None:
+    """What is written anew is on disk twice for a while, beside what DVC's cache has of it. Raises DiskFull."""
+    sizes = [0]
+    for place in places:
+        for k in _list_iterations(place):
+            listed = [
+                (path, part) for path in _list_partitions(place, k) for part in partitions.read_part_list(path) or ()
+            ]
+            old = [part for path, part in listed if _is_of_earlier_version(path.parts[-3], path / part.name)]
+            sizes.append(sum(part.bytes for part in old))
+    if not (total := sum(sizes)):
+        return
+    needed, free = total + max(sizes) + _SPARE_BYTES, shutil.disk_usage(ws.root).free
+    if needed > free:
+        raise DiskFull(
+            f"tables of {total / 1e6:.0f} MB are written anew: that takes {needed / 1e6:.0f} MB, and "
+            f"{free / 1e6:.0f} MB are free",
+            where=ws.root,
+            fix="free some space; nothing was changed",
+        )
+
+
+def _rename_path(path: str) -> str:
+    """The path of a partition by the table's name of today; another path stays."""
+    return _rename_partitions(f"{path}/").rstrip("/")
+
+
+def _rename_partitions(text: str) -> str:
+    return _PARTITION_PATH.sub(lambda found: f"data/{_STORED_TABLES[found[1]]}/", text)
+
+
+def _rewrite_json(path: Path, change: Callable[[Any], Any]) -> bool:
+    """Change a JSON file. Returns whether it was."""
+    if not path.exists():
+        return False
+    before = json.loads(path.read_bytes())
+    if (after := change(before)) != before:
+        write_json(path, after)
+    return after != before
+
+
+def _rename_in_text(path: Path) -> bool:
+    if not path.exists():
+        return False
+    before = path.read_text(encoding="utf-8")
+    after = _rename_partitions(before)
+    if after != before:
+        write_text(path, after)
+    return after != before
+
+
+def _rename_in_rows(raw: Any) -> Any:
+    """Rows in JSON, wherever they stand, by the columns of today."""
+    if isinstance(raw, list):
+        return [_rename_in_rows(one) for one in raw]
+    if isinstance(raw, dict):
+        return {"success" if name == "v" else name: _rename_in_rows(one) for name, one in raw.items()}
+    return raw
+
+
+def _update_shard(ws: Workspace, path: Path) -> Iterator[str]:
+    """A finished shard of a stage that is not complete: a file named as its table."""
+    table = path.stem
+    new = _STORED_TABLES.get(table, table)
+    if new not in TABLES:
+        return
+    try:
+        rows = pq.ParquetFile(path).read()
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(
+            f"not a whole Parquet file: {partitions.exception_first_line(error)}",
+            where=ws.relative(path),
+            fix="delete the folder that it is in: its shard is done anew",
+        ) from None
+    if is_of_earlier_schema(table, rows.schema):
+        with atomic_file(path.with_name(f"{new}.parquet")) as temporary:
+            pq.write_table(rename_rows(new, rows, ws.relative(path)), temporary, compression="zstd")
+        if new != table:
+            path.unlink()
+        yield f"{ws.relative(path)}: -> {new}" if new != table else f"{ws.relative(path)}: columns"

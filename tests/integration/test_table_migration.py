@@ -20,7 +20,7 @@ from made_workspaces import flywheel
 from processes import PATIENCE_S
 
 from flywheel.config.workspace import FORMAT, Workspace
-from flywheel.maintenance import migrate, table_migration, verify
+from flywheel.maintenance import migrate, verify
 from flywheel.store import manifest, partitions, schema
 from flywheel.store.catalog import database
 from flywheel.store.renamed_tables import RENAMED_COLUMNS, RENAMED_TABLES, rename_rows
@@ -127,8 +127,8 @@ def test_killed_between_any_two_changes_it_goes_on(old, three_iterations, monkey
         return changed
 
     for module, names in (
-        (table_migration, ("write_json", "write_text", "atomic_file")),
-        (table_migration.shutil, ("rmtree",)),
+        (migrate, ("write_json", "write_text", "atomic_file")),
+        (migrate.shutil, ("rmtree",)),
         (partitions, ("adopt_partition", "write_part_list")),
     ):
         for name in names:
