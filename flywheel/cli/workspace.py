@@ -22,7 +22,7 @@ from flywheel.utils import yaml_text
 from flywheel.utils.errors import BadInput
 
 if TYPE_CHECKING:
-    from flywheel.config.parameters import ParameterInfo, ParameterSection
+    from flywheel.config.params_file import ParameterInfo, ParameterSection
 
 
 # Commands for a workspace and the machine under it: init, reset, doctor, migrate.
@@ -127,14 +127,14 @@ def settings_command(name: str | None, workspace: Path | None, as_json: bool, wr
     To change one, edit params.yaml; for some iterations alone, type `flywheel run --set rl.gae_lambda_alpha=2`.
     """
     from flywheel import config
-    from flywheel.config import parameters
+    from flywheel.config import params_file
 
     if write:
         if name is not None:
             raise BadInput("--write writes the whole file", where=f"NAME: {name}", fix="leave the name out")
         _rewrite_params(Workspace.find(workspace), yes)
         return
-    shown = parameters.list_parameter_sections() if name is None else (parameters.find_parameter_section(name),)
+    shown = params_file.list_parameter_sections() if name is None else (params_file.find_parameter_section(name),)
     ws, values, fault = find_workspace_here(workspace), None, None
     try:
         values = config.load_settings(ws.params).model_dump(mode="json") if ws else None

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from night import examples
 
 from flywheel import config
-from flywheel.config import parameters
+from flywheel.config import params_file
 from flywheel.utils.errors import BadInput
 
 
@@ -116,12 +116,12 @@ def test_the_same_parameters_stand_in_both_forms_of_the_file():
     ],
 )
 def test_the_values_that_a_parameter_takes_are_told_in_words(name, values):
-    (found,) = parameters.find_parameter_section(name).parameters
+    (found,) = params_file.find_parameter_section(name).parameters
     assert found.values == values
 
 
 def test_every_parameter_and_block_has_a_description_of_its_own():
-    sections = parameters.list_parameter_sections()
+    sections = params_file.list_parameter_sections()
     assert [section.name for section in sections[1:]] == list(config.Settings.model_fields)[2:]
     for section in sections:
         assert section.description.endswith(".")
@@ -131,8 +131,8 @@ def test_every_parameter_and_block_has_a_description_of_its_own():
 
 def test_a_field_that_changes_the_default_alone_keeps_its_description():
     (ct,), (sft,) = (
-        parameters.find_parameter_section("ct.num_examples").parameters,
-        parameters.find_parameter_section("sft.num_examples").parameters,
+        params_file.find_parameter_section("ct.num_examples").parameters,
+        params_file.find_parameter_section("sft.num_examples").parameters,
     )
     assert ct.description == sft.description
     assert (ct.default, sft.default) == (2000, 320)
@@ -140,8 +140,8 @@ def test_a_field_that_changes_the_default_alone_keeps_its_description():
 
 def test_a_comment_names_the_choices_that_the_description_leaves_out():
     (device,), (space,) = (
-        parameters.find_parameter_section("rl.device").parameters,
-        parameters.find_parameter_section("policy.coordinate_format").parameters,
+        params_file.find_parameter_section("rl.device").parameters,
+        params_file.find_parameter_section("policy.coordinate_format").parameters,
     )
     assert device.comment == f"{device.description} One of auto, cpu, cuda."
     assert space.comment == space.description

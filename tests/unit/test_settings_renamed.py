@@ -6,12 +6,12 @@ import pytest
 import yaml
 
 from flywheel import config
-from flywheel.config import parameters, renamed
+from flywheel.config import params_file, renamed
 from flywheel.store.versioning import stage_records
 from flywheel.utils.errors import BadInput
 from flywheel.utils.files import write_text
 
-NAMES = [one.name for section in parameters.list_parameter_sections() for one in section.parameters]
+NAMES = [one.name for section in params_file.list_parameter_sections() for one in section.parameters]
 EARLIER = """\
 seed: 3
 # of my own
@@ -41,7 +41,7 @@ def test_each_name_is_one_of_today_and_none_of_before_is():
 
 @pytest.mark.parametrize("name", renamed.RENAMED_VALUES)
 def test_each_value_is_one_of_today_and_none_of_before_is(name):
-    (one,) = parameters.find_parameter_section(name).parameters
+    (one,) = params_file.find_parameter_section(name).parameters
     values = renamed.RENAMED_VALUES[name]
     assert set(values.values()) <= set(one.schema["enum"])
     assert not set(values) & set(one.schema["enum"])
