@@ -140,30 +140,19 @@ def plan_discard(ws: Workspace, iteration: int | None = None) -> DiscardPlan:
         raise BadInput("no iteration has been begun", where=ws.root, fix="there is nothing to discard")
     k = begun[-1] if iteration is None else iteration
     if k not in begun:
-        raise BadInput(
-            f"iteration {k} has not been begun",
-            where="--iteration",
-            fix=f"begun are {', '.join(map(iteration_label, begun))}",
-        )
-    if dvc_files.is_iteration_complete(ws, k):
-        raise BadInput(
-            f"iteration {iteration_label(k)} is complete: it cannot be dropped",
-            where="--iteration",
-            fix=f"`flywheel iteration rollback {k - 1}` sets it aside",
-        )
-    if dvc_files.is_promotion_decided(ws, k) or git_tags.is_iteration_tagged(ws, k):
-        raise BadInput(
-            f"iteration {iteration_label(k)} is released: its promotion is decided",
-            where="--iteration",
-            fix="`flywheel run` brings it to its end",
-        )
-    if k != begun[-1]:
-        raise BadInput(
-            f"iteration {iteration_label(begun[-1])} stands on iteration {iteration_label(k)}",
-            where="--iteration",
-            fix=f"discard {begun[-1]} first",
-        )
-    return DiscardPlan(k, (*[ws.run_target] * ws.run_target.exists(), *_iteration_paths(ws, k)))
+        what, fix = f"iteration {k} has not been begun", f"begun are {', '.join(map(iteration_label, begun))}"
+    elif dvc_files.is_iteration_complete(ws, k):
+        what = f"iteration {iteration_label(k)} is complete: it cannot be dropped"
+        fix = f"`flywheel iteration rollback {k - 1}` sets it aside"
+    elif dvc_files.is_promotion_decided(ws, k) or git_tags.is_iteration_tagged(ws, k):
+        what = f"iteration {iteration_label(k)} is released: its promotion is decided"
+        fix = "`flywheel run` brings it to its end"
+    elif k != begun[-1]:
+        what = f"iteration {iteration_label(begun[-1])} stands on iteration {iteration_label(k)}"
+        fix = f"discard {begun[-1]} first"
+    else:
+        return DiscardPlan(k, (*[ws.run_target] * ws.run_target.exists(), *_iteration_paths(ws, k)))
+    raise BadInput(what, where="--iteration", fix=fix)
 
 
 def discard_iteration(ws: Workspace, chosen: DiscardPlan) -> None:

@@ -246,16 +246,11 @@ def _check_policy_servers(policy: PolicySettings) -> None:
         except (endpoint.PolicyUnreachable, PolicyTimeout) as error:
             silent.append(error)
     if len(silent) == len(policy.servers):
-        raise (
-            silent[0]
-            if len(silent) == 1
-            else PolicyError(
-                f"none of {len(silent)} servers answers: "
-                + "; ".join(f"{error.where}: {error.what}" for error in silent),
-                where="policy.endpoint",
-                fix="start them, or see policy.endpoint",
-            )
-        )
+        if len(silent) == 1:
+            raise silent[0]
+        told = "; ".join(f"{error.where}: {error.what}" for error in silent)
+        what, fix = f"none of {len(silent)} servers answers: {told}", "start them, or see policy.endpoint"
+        raise PolicyError(what, where="policy.endpoint", fix=fix)
     for error in silent:
         announce("policy", f"{error.where} is left out until it answers: {error.what}")
 

@@ -31,7 +31,7 @@ from flywheel.envs.base import Task
 from flywheel.envs.tasks.drawing import task_from_row
 from flywheel.policy import checkpoint
 from flywheel.rollout.episode import Episode
-from flywheel.store import manifest, partitions
+from flywheel.store import lineage, manifest, partitions
 from flywheel.store.images import image_rows
 from flywheel.store.partitions import PartitionManifest, table_from_rows
 from flywheel.store.schema import TABLES, empty_table, record_to_row
@@ -183,6 +183,27 @@ class StageContext:
         Raises ModelError where it is not there.
         """
         return checkpoint.resolve_checkpoint(self.newest_model()["model"], self.ws.root)
+
+    def write_lineage(self, model: Path, parents: Iterable[Path], **links: Any) -> PartitionManifest:
+        """Write where a checkpoint that this stage made comes from.
+
+        model: its folder. parents: those that it began from or merges. links: more of `lineage.checkpoint_links`.
+        """
+        name, begun = self.ws.relative(model), map(self.ws.relative, parents)
+        digest = checkpoint.checkpoint_digest(model)
+        rows = lineage.checkpoint_links(name, digest, parents=begun, run_id=self.run_id, **links)
+        return self.write("lineage", rows)
+
+    def count_episodes(self, shard: str, total: int, what: str) -> Callable[[object], None]:
+        """Make a callback that reports how many of `total` episodes, called `what`, have ended."""
+        done = 0
+
+        def count(_: object) -> None:
+            nonlocal done
+            done += 1
+            self.report_part(f"{shard}: {done} of {total} {what}", done, total, shard)
+
+        return count
 
     def gather_shards(self, results: ShardResults, table: str, *key: str) -> PartitionManifest:
         """Write the staged rows of a table of all shards to the stage's partition, one batch in memory at a time.

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from flywheel.pipeline.stage import TRAINING, Checkpoint, Record, StageContext, StageResult, single_shard_stage
 from flywheel.pipeline.stages import sft
-from flywheel.policy.checkpoint import checkpoint_digest
-from flywheel.store import lineage, manifest
+from flywheel.store import manifest
 from flywheel.utils.errors import BadInput
 from flywheel.utils.files import atomic_folder
 
@@ -48,11 +47,8 @@ def _work(ctx: StageContext, folder: Path) -> dict:
 
 def _finish(ctx: StageContext, folder: Path, result: dict) -> StageResult:
     if not _due(ctx):
-        out = ctx.ws.model(ctx.iteration, "ct")
-        rows = lineage.checkpoint_links(
-            ctx.ws.relative(out), checkpoint_digest(out), parents=[result["begin"]], run_id=ctx.run_id
-        )
-        return StageResult((ctx.write("lineage", rows),), (), {"not due": f"every {ctx.settings.ct.every} iterations"})
+        links = ctx.write_lineage(ctx.ws.model(ctx.iteration, "ct"), [ctx.ws.resolve(result["begin"])])
+        return StageResult((links,), (), {"not due": f"every {ctx.settings.ct.every} iterations"})
     return sft.write_training_record(ctx, result, manifest.read_manifest(ctx.ws, ctx.iteration).datasets("ct"))
 
 

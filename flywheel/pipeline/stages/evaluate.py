@@ -226,12 +226,7 @@ async def play_and_stage(
     name: of the player, for progress lines. model: its checkpoint. tasks: fresh ones. environments: lends an
     environment for each. Returns `results`, a row an episode, and `around`, the counts of crashes and retries.
     """
-    done, total, stats = 0, len(tasks) * ctx.settings.evaluation.n_trials, RolloutStats()
-
-    def count(episode) -> None:
-        nonlocal done
-        done += 1
-        ctx.report_part(f"{name}: {done} of {total} episodes", done, total, name)
+    total, stats = len(tasks) * ctx.settings.evaluation.n_trials, RolloutStats()
 
     policy = open_policy(model, ctx.settings.policy)
     try:
@@ -241,7 +236,7 @@ async def play_and_stage(
             environments,
             iteration=ctx.iteration,
             settings=ctx.settings,
-            on_episode=count,
+            on_episode=ctx.count_episodes(name, total, "episodes"),
             run_id=ctx.run_id,
             stats=stats,
         )

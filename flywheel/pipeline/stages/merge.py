@@ -6,7 +6,6 @@ from pathlib import Path
 
 from flywheel.pipeline.stage import Checkpoint, StageContext, StageResult, single_shard_stage
 from flywheel.policy.checkpoint import checkpoint_digest
-from flywheel.store import lineage
 
 
 def _specialists(ctx: StageContext) -> dict[str, Path]:
@@ -14,9 +13,8 @@ def _specialists(ctx: StageContext) -> dict[str, Path]:
 
 
 def _work(ctx: StageContext, folder: Path) -> dict:
-    from flywheel.training.model_merging import (
-        merge_checkpoints,  # brings torch, which who only asks for the pipeline does not need
-    )
+    # It brings torch, which who only asks for the pipeline does not need.
+    from flywheel.training.model_merging import merge_checkpoints
 
     specialists = _specialists(ctx)
     weights = [ctx.settings.merge.weights[domain] for domain in specialists]
@@ -26,12 +24,9 @@ def _work(ctx: StageContext, folder: Path) -> dict:
 
 def _finish(ctx: StageContext, folder: Path, result: dict) -> StageResult:
     merged = ctx.ws.model(ctx.iteration, "merged")
-    parents = [ctx.ws.relative(path) for path in _specialists(ctx).values()]
-    rows = lineage.checkpoint_links(
-        ctx.ws.relative(merged), checkpoint_digest(merged), parents=parents, run_id=ctx.run_id
-    )
+    links = ctx.write_lineage(merged, _specialists(ctx).values())
     summary = {f"weight of {domain}": weight for domain, weight in ctx.settings.merge.weights.items()}
-    return StageResult((ctx.write("lineage", rows),), (), summary | {"weights": checkpoint_digest(merged)})
+    return StageResult((links,), (), summary | {"weights": checkpoint_digest(merged)})
 
 
 STAGE = single_shard_stage(

@@ -21,10 +21,9 @@ from flywheel.pipeline.stage import (
     single_shard_stage,
     write_episode_shard,
 )
-from flywheel.policy.checkpoint import checkpoint_digest
-from flywheel.rewards.scorer import ScorerSet
+from flywheel.rewards.scorer_set import ScorerSet
 from flywheel.rollout.episode import Episode, read_episode, write_episode
-from flywheel.store import lineage, metrics
+from flywheel.store import metrics
 from flywheel.training.rl.curriculum import PastOutcomes, describe_curriculum
 
 # Archive of the episodes that RL trained on, for people to look at: all rows, and the screens of a few.
@@ -95,18 +94,12 @@ def _work(ctx: StageContext, folder: Path) -> dict[str, Any]:
 
 def _finish(ctx: StageContext, folder: Path, result: dict[str, Any]) -> StageResult:
     out, begin = ctx.ws.model(ctx.iteration, ctx.stage), ctx.ws.model(ctx.iteration, "sft")
-    rows = lineage.checkpoint_links(
-        ctx.ws.relative(out),
-        checkpoint_digest(out),
-        parents=[ctx.ws.relative(begin)],
-        trajectories=result["trajectories"],
-        earlier=dict(enumerate(result["weights"][1:], 1)),
-        run_id=ctx.run_id,
-    )
     curve, table = result["curve"], result["curriculum"]
     results = {ctx.stage: (folder, result)}
     manifests = [ctx.gather_shards(results, *table) for table in _TABLES]
-    manifests += [ctx.write("curriculum", table), ctx.write("lineage", rows)]
+    earlier = dict(enumerate(result["weights"][1:], 1))
+    links = ctx.write_lineage(out, [begin], trajectories=result["trajectories"], earlier=earlier)
+    manifests += [ctx.write("curriculum", table), links]
     figures = tuple(rl_metric_rows(curve, ctx.domain, {row["world"] for row in table}))
     success = [point["success"] for point in curve if "success" in point]
     summary: dict[str, Any] = {"PPO steps": len(success), "episodes kept": manifests[0].rows}

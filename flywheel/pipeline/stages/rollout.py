@@ -40,13 +40,8 @@ def _work(ctx: StageContext, shard: str, folder: Path) -> dict[str, Any]:
 async def _act(
     ctx: StageContext, policy: PolicyBackend, environments: EnvProvider, tasks: list[Task], shard: str, folder: Path
 ) -> dict[str, Any]:
-    settings, done, stats = ctx.settings, 0, RolloutStats()
+    settings, stats = ctx.settings, RolloutStats()
     total = len(tasks) * settings.rollout.n_rollouts
-
-    def count(episode) -> None:
-        nonlocal done
-        done += 1
-        ctx.report_part(f"{shard}: {done} of {total} trajectories", done, total, shard)
 
     began = time.monotonic()
     episodes = await run_rollout(
@@ -57,7 +52,7 @@ async def _act(
         iteration=ctx.iteration,
         settings=settings,
         temperature=settings.rollout.temperature,
-        on_episode=count,
+        on_episode=ctx.count_episodes(shard, total, "trajectories"),
         run_id=ctx.run_id,
         stats=stats,
     )

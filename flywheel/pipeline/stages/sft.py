@@ -12,8 +12,7 @@ from typing import Any
 
 from flywheel.config import SupervisedSettings
 from flywheel.pipeline.stage import TRAINING, Checkpoint, Record, StageContext, StageResult, single_shard_stage
-from flywheel.policy.checkpoint import checkpoint_digest
-from flywheel.store import lineage, manifest, metrics
+from flywheel.store import manifest, metrics
 
 
 def train_checkpoint(
@@ -76,15 +75,8 @@ def write_training_record(ctx: StageContext, result: dict[str, Any], datasets: S
 
     result: what `train_checkpoint` returned. datasets: stores that it drew from, as lineage names them.
     """
-    out = ctx.ws.model(ctx.iteration, ctx.stage)
-    rows = lineage.checkpoint_links(
-        ctx.ws.relative(out),
-        checkpoint_digest(out),
-        parents=[result["begin"]],
-        datasets=datasets,
-        trajectories=result["trained"],
-        run_id=ctx.run_id,
-    )
+    out, begin = ctx.ws.model(ctx.iteration, ctx.stage), ctx.ws.resolve(result["begin"])
+    links = ctx.write_lineage(out, [begin], datasets=datasets, trajectories=result["trained"])
     losses = result["losses"]
     curve = [metrics.metric_row("loss", loss, step=step) for step, loss in enumerate(losses, 1)]
     tail = max(1, len(losses) // 10)
@@ -95,7 +87,7 @@ def write_training_record(ctx: StageContext, result: dict[str, Any], datasets: S
         "from trajectories": len(result["trained"]),
         "loss": f"{fmean(losses[:tail]):.3f} -> {fmean(losses[-tail:]):.3f}",
     }
-    return StageResult((ctx.write("lineage", rows),), figures, summary)
+    return StageResult((links,), figures, summary)
 
 
 def _work(ctx: StageContext, folder: Path) -> dict:
