@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
+from importlib import resources
 from typing import Any
 
 import yaml
@@ -11,55 +13,10 @@ import yaml
 from flywheel.utils import yaml_text
 from flywheel.utils.errors import BadInput
 
-# Dotted name in earlier versions -> present name, in the same block.
-RENAMED = {
-    "policy.space": "policy.coordinate_format",
-    "policy.constrained": "policy.guided_decoding",
-    "policy.working_steps": "policy.history_n_images",
-    "policy.episodic_steps": "policy.history_n_text",
-    "policy.digest_characters": "policy.summary_max_chars",
-    "policy.batch": "policy.max_num_seqs",
-    "policy.queue": "policy.max_queue_size",
-    "sandbox.wait_s": "sandbox.acquire_timeout_s",
-    "sandbox.silent_s": "sandbox.heartbeat_timeout_s",
-    "synthesis.left_out": "synthesis.excluded_templates",
-    "synthesis.repeated": "synthesis.fixed_template_fraction",
-    "synthesis.opens_at": "synthesis.level_unlock_success",
-    "synthesis.general_samples": "synthesis.num_grounding_examples",
-    "rollout.samples": "rollout.n_rollouts",
-    "routing.broken_limit": "routing.max_invalid_fraction",
-    "routing.unanswered": "routing.on_timeout",
-    "routing.duplicates_least": "routing.dedup_min_similarity",
-    "routing.duplicates_window": "routing.dedup_window",
-    "routing.duplicates_weigh": "routing.dedup_weighting",
-    "ct.samples": "ct.num_examples",
-    "ct.hands_on": "ct.sft_init",
-    "sft.samples": "sft.num_examples",
-    "rl.samples": "rl.group_size",
-    "rl.alpha": "rl.gae_lambda_alpha",
-    "rl.max_mismatch": "rl.max_logprob_diff_on_policy",
-    "rl.max_drift": "rl.max_logprob_diff_off_policy",
-    "rl.curriculum_floor": "rl.curriculum_uniform_fraction",
-    "rl.curriculum_memory": "rl.curriculum_ema_decay",
-    "rl.curriculum_rise": "rl.curriculum_level_up_success",
-    "evaluation.samples": "evaluation.n_trials",
-    "promotion.false_promotion": "promotion.type_i_error",
-    "promotion.false_refusal": "promotion.type_ii_error",
-    "promotion.unanswered": "promotion.on_timeout",
-    "operations.ingest_after": "operations.trigger_min_recordings",
-    "operations.iterate_after": "operations.trigger_min_demonstrations",
-    "operations.stop_not_promoted": "operations.halt_after_rejected",
-    "operations.stop_unverified": "operations.halt_after_empty",
-    "cluster.stages_at_once": "cluster.max_parallel_stages",
-    "cluster.wait_s": "cluster.acquire_timeout_s",
-    "cluster.silent_s": "cluster.heartbeat_timeout_s",
-}
+_DECLARED = json.loads(resources.files("flywheel.config").joinpath("renamed.json").read_text(encoding="utf-8"))
+RENAMED: dict[str, str] = _DECLARED["names"]  # dotted name in earlier versions -> present name, in the same block
 # Present name -> value in earlier versions -> present value.
-RENAMED_VALUES = {
-    "policy.coordinate_format": {"points": "grid", "boxes": "norm1000", "fractions": "norm1"},
-    "ct.sft_init": {"newest": "latest", "last": "last_ct"},
-    "promotion.rule": {"not_worse": "non_inferiority", "better": "superiority"},
-}
+RENAMED_VALUES: dict[str, dict[str, str]] = _DECLARED["values"]
 
 
 def describe_renamed(name: str, value: object) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from importlib import resources
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -10,78 +12,11 @@ import pyarrow.compute as pc
 from flywheel.store.schema import TABLES
 from flywheel.utils.errors import DataError
 
+_DECLARED = json.loads(resources.files("flywheel.store").joinpath("renamed_tables.json").read_text(encoding="utf-8"))
 # Tables, views and macros: name in earlier versions -> name of today.
-RENAMED_TABLES = {
-    "general": "grounding_examples",
-    "thoughts": "utterances",
-    "signatures": "trajectory_hashes",
-    "success": "held_out_success",
-    "success_by_stage": "held_out_success_by_stage",
-    "templates": "template_success",
-    "like_tasks": "matched_templates",
-    "sampled_less": "downsampled_tasks",
-    "checkups": "fresh_evaluations",
-    "checkup_files": "fresh_evaluation_files",
-    "scorers_beside_people": "scorers_vs_humans",
-    "verifier_beside_people": "verifier_vs_humans",
-}
-_VERDICT = {"v": "success"}
+RENAMED_TABLES: dict[str, str] = _DECLARED["tables"]
 # Table, view or macro of today -> its columns: name in earlier versions -> name of today.
-RENAMED_COLUMNS: dict[str, dict[str, str]] = {
-    "steps": {"slip": "misclick"},
-    "utterances": {"doubtful": "low_confidence"},
-    "scores": _VERDICT,
-    "routes": _VERDICT,
-    "curriculum": {"chance": "sampling_prob", "relative": "relative_prob"},
-    "duplicates": {"twin": "duplicate_of"},
-    "trajectory_hashes": {
-        "fate": "store",
-        "steps": "step_codes",
-        "first_screen": "first_image_sha256",
-        "last_screen": "last_image_sha256",
-    },
-    "quarantine": {"of_table": "source_table"},
-    "disagreements": _VERDICT,
-    "trajectory_lineage": _VERDICT,
-    "lineage_of": _VERDICT,
-    "training_of": _VERDICT,
-    "trajectory_outcomes": _VERDICT,
-    "fresh_evaluations": _VERDICT,
-    "iterations": {"success": "held_out_success", "success_before": "held_out_success_before"},
-    "task_success": {"share": "success_rate"},
-    "template_success": {
-        "broken": "invalid_steps",
-        "no_action": "invalid_step_fraction",
-        "lost": "invalid_episode_fraction",
-    },
-    "downsampled_tasks": {"success": "success_rate", "relative": "relative_prob"},
-    "scorer_agreement": {
-        "one": "scorer_a",
-        "other": "scorer_b",
-        "agree": "agreement",
-        "only_one": "only_a",
-        "only_other": "only_b",
-        "chance": "chance_agreement",
-    },
-    "reviewer_agreement": {
-        "one": "reviewer_a",
-        "other": "reviewer_b",
-        "agree": "agreement",
-        "chance": "chance_agreement",
-    },
-    "scorers_vs_humans": {"drawn": "sampling", "hits": "true_positives"},
-    "route_reviews": {**_VERDICT, "drawn": "sampling", "ended": "end_reason"},
-    "verifier_vs_humans": {
-        "drawn": "sampling",
-        "both_solved": "true_positives",
-        "verifier_alone": "false_positives",
-        "people_alone": "false_negatives",
-        "both_not": "true_negatives",
-        **{f"agree{end}": f"agreement{end}" for end in ("", "_low", "_high")},
-        **{f"verified_right{end}": f"precision{end}" for end in ("", "_low", "_high")},
-        **{f"refused_right{end}": f"negative_predictive_value{end}" for end in ("", "_low", "_high")},
-    },
-}
+RENAMED_COLUMNS: dict[str, dict[str, str]] = _DECLARED["columns"]
 # What stands for a value that was not written yet when the rows were made; null where nothing is named here.
 _DEFAULTS = {
     ("tasks", "environment"): "browser",
