@@ -1,18 +1,18 @@
-"""Declare the data contracts in SQL, and hold an iteration's rows and stores against them."""
+"""Read the data contracts (`contracts.yaml`), and hold an iteration's rows and stores against them."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
+from importlib import resources
 
 import duckdb
+import yaml
 
 from flywheel.config.workspace import Workspace, iteration_label
 from flywheel.store.catalog import database
 from flywheel.utils.errors import ContractBroken
-
-# A new contract is one entry in a list below; `data_docs.py` shows all of them, with their results, as a page.
 
 TRAJECTORY_STATUSES = ("completed", "truncated", "crashed", "invalid")
 
@@ -46,53 +46,11 @@ class TableContract:
     sql: str
 
 
-# Of a step alone. `there`: its screen lies in `images`, and the bytes have the hash that is its name.
-STEP_CONTRACTS = (
-    RowContract(
-        "logprobs_match",
-        "a log-probability, finite and 0 or less, for each sampled token",
-        """author = 'model' AND (coalesce(len(token_ids), 0) <> coalesce(len(logprobs), 0)
-            OR list_count(token_ids) < len(token_ids) OR list_count(logprobs) < len(logprobs)
-            OR list_min(token_ids) < 0 OR list_max(logprobs) > 0.001 OR isinf(list_min(logprobs)))""",
-        """format('step {}: {} tokens, {} log-probabilities, from {} to {}', step, coalesce(len(token_ids), 0),
-            coalesce(len(logprobs), 0), coalesce(list_min(logprobs)::VARCHAR, 'none'),
-            coalesce(list_max(logprobs)::VARCHAR, 'none'))""",
-    ),
-    RowContract(
-        "image_there",
-        "what each step's action was chosen on is there: a text, or a screen that lies in images, whole",
-        "NOT there AND (image_sha256 IS NOT NULL OR observation IS NULL)",
-        "format('step {}: {}', step, coalesce(image_sha256, 'neither'))",
-    ),
-    RowContract(
-        "points_on_screen",
-        "points of actions lie on the screen",
-        """NOT (list_min([x, y, x2, y2, 0]) = 0 AND list_max([x, y, x2, y2, 1]) = 1)""",  # NaN is seen in a list alone
-        "format('step {}: {}', step, action)",
-    ),
-    RowContract(
-        "step_author_known",
-        "a step is the model's or a person's",
-        "author IS NULL OR author NOT IN ('model', 'human')",
-        "format('step {}: {}', step, coalesce(author, 'none'))",
-    ),
-)
-
-# Of a step and the one before it.
-STEP_ORDER_CONTRACTS = (
-    RowContract(
-        "steps_numbered",
-        "steps are numbered without a gap or a repetition",
-        "step <> previous_step + 1",
-        "format('step {} after step {}', step, previous_step)",
-    ),
-    RowContract(
-        "steps_in_order",
-        "a step ends after it begins, and no step begins before the one before it",
-        "ended_at < started_at OR started_at < previous_start",
-        "format('step {}', step)",
-    ),
-)
+_DECLARED = yaml.safe_load(resources.files("flywheel.store.routing").joinpath("contracts.yaml").read_text("utf-8"))
+STEP_CONTRACTS = tuple(RowContract(**one) for one in _DECLARED["steps"])
+STEP_ORDER_CONTRACTS = tuple(RowContract(**one) for one in _DECLARED["step_order"])
+SCORE_CONTRACTS = tuple(RowContract(**one, table="scores") for one in _DECLARED["scores"])
+TABLE_CONTRACTS = tuple(TableContract(**one) for one in _DECLARED["tables"])
 
 
 def _known(column: str, values: Sequence[str]) -> str:
@@ -125,79 +83,8 @@ TRAJECTORY_CONTRACTS = (
 )  # fmt: skip
 
 
-_score = partial(RowContract, table="scores")
-SCORE_CONTRACTS = (
-    _score("scorer_named", "a score has a scorer", "scorer IS NULL"),
-    _score("score_in_range", "score in [0, 1]", "NOT score BETWEEN 0 AND 1", "format('{}', score)"),
-    _score("threshold_in_range", "threshold in [0, 1]", "NOT threshold BETWEEN 0 AND 1", "format('{}', threshold)"),
-    _score(
-        "v_follows",
-        "success is what score and threshold make of it",
-        """score BETWEEN 0 AND 1 AND threshold BETWEEN 0 AND 1 AND success IS NOT NULL
-            AND success <> (score >= threshold)""",
-        "format('score {}, threshold {}, success {}', score, threshold, success)",
-    ),
-)
-
 # Tables whose rows must belong to an incoming trajectory, and what a row of each is called.
 ORPHAN_TABLES = (("steps", "step"), ("scores", "score"), ("utterances", "utterance"))
-
-TABLE_CONTRACTS = (
-    TableContract(
-        "one_route",
-        "routes",
-        "each trajectory that came in has one destination, and no other has one",
-        """SELECT coalesce(t.trajectory_id, r.trajectory_id) AS trajectory_id, coalesce(r.n, 0) AS routes
-        FROM (SELECT DISTINCT trajectory_id FROM trajectories
-                WHERE iteration = $iteration AND list_contains($incoming, stage)) t FULL JOIN
-            (SELECT trajectory_id, count(*) AS n FROM routes WHERE iteration = $iteration GROUP BY ALL) r
-            USING (trajectory_id)
-        WHERE t.trajectory_id IS NULL OR r.n IS DISTINCT FROM 1""",
-    ),
-    TableContract(
-        "stores_follow_routes",
-        "routes",
-        "a trajectory lies in the store that it was routed to, and nowhere else",
-        """SELECT trajectory_id, store, destination FROM (
-            SELECT trajectory_id, 'sft' AS store FROM sft WHERE iteration = $iteration
-            UNION ALL SELECT trajectory_id, 'ct' FROM ct WHERE iteration = $iteration
-            UNION SELECT trajectory_id, 'quarantine' FROM quarantine
-                WHERE iteration = $iteration AND source_table = 'trajectories')
-        FULL JOIN (FROM routes WHERE iteration = $iteration) USING (trajectory_id)
-        WHERE store IS DISTINCT FROM destination""",
-    ),
-    TableContract(
-        "ct_sft_disjoint",
-        "sft",
-        "no trajectory is in both the CT and the SFT store, over all iterations",
-        """WITH own AS (
-            SELECT trajectory_id FROM sft WHERE iteration = $iteration
-            UNION ALL SELECT trajectory_id FROM ct WHERE iteration = $iteration)
-        SELECT trajectory_id FROM (
-            SELECT trajectory_id FROM sft WHERE iteration <= $iteration
-            UNION ALL SELECT trajectory_id FROM ct WHERE iteration <= $iteration) SEMI JOIN own USING (trajectory_id)
-        GROUP BY trajectory_id HAVING count(*) > 1""",
-    ),
-    TableContract(
-        "no_evaluation_task",
-        "sft",
-        "no task held out for evaluation is trained on",
-        """SELECT store, trajectory_id, task_id FROM (
-            SELECT 'sft' AS store, trajectory_id, task_id FROM sft WHERE iteration = $iteration
-            UNION ALL SELECT 'ct', trajectory_id, task_id FROM ct WHERE iteration = $iteration
-            UNION ALL SELECT checkpoint, trajectory_id, task_id FROM trained_on JOIN trajectories
-                USING (trajectory_id) WHERE iteration BETWEEN $iteration - 1 AND $iteration)
-        WHERE task_id IN (SELECT task_id FROM tasks WHERE split = 'eval')""",
-    ),
-    TableContract(
-        "conservation",
-        "routes",
-        "what came in = SFT + CT + quarantine",
-        """SELECT iteration, trajectories + recordings AS came_in, to_sft, to_ct, to_quarantine FROM
-        iterations WHERE iteration = $iteration AND NOT conserved""",
-    ),
-)
-
 
 # A row that breaks a contract is quarantined with the contract's name, its promise and what was found; the iteration
 # goes on, unless there are too many. A broken contract that spans tables (`TABLE_CONTRACTS`) stops it, since flywheel
