@@ -151,15 +151,6 @@ async def _play_tasks(
 
 
 def _row(settings: Settings, task: Task, episode: Any, result: Any) -> dict[str, Any]:
-    return {
-        "task_id": task.task_id,
-        "domain": task.domain,
-        "world": task.world,
-        "template": task.template,
-        "level": task.level,
-        "held_out": is_held_out(settings, task),
-        "sample": episode.trajectory.sample,
-        "status": episode.trajectory.status,
-        "score": result.score,
-        "success": result.v,
-    }
+    asked = {name: getattr(task, name) for name in ("task_id", "domain", "world", "template", "level")}
+    played = {"sample": episode.trajectory.sample, "status": episode.trajectory.status}
+    return {**asked, "held_out": is_held_out(settings, task), **played, "score": result.score, "success": result.v}

@@ -75,6 +75,11 @@ class RouteQuestion:
     at: datetime | None = None
 
     @property
+    def decision_entry(self) -> dict[str, Any]:
+        names = ("trajectory_id", "domain", "drawn", "destination", "score", "success", "label", "reviewer", "comment")
+        return {name: getattr(self, name) for name in names} | {"at": self.at.isoformat() if self.at else None}
+
+    @property
     def line(self) -> str:
         """Say in a line what it was, where it went, who said what."""
         verdicts = ", ".join(map(_verdict_text, self.verdicts))
@@ -144,7 +149,7 @@ def end_route_review(ws: Workspace, iteration: int, why: str) -> reroute.RouteDi
         settings = stage_records.load_iteration_params(ws, iteration)
         rule = routing_decisions.current_routing_rule(ws, iteration)
         staged = reroute.staged_workspace(ws, iteration)
-        looked = {"ended": why, "asked": [_as_decision_entry(one) for one in found]}
+        looked = {"ended": why, "asked": [one.decision_entry for one in found]}
         with training_stores.connect_incoming(ws, iteration, INCOMING, staged) as connection:
             moved = reroute.reroute_on_connection(ws, connection, iteration, rule, settings, looked=looked)
         reroute.apply_decisions(ws, {iteration: reroute.make_decision(ws, moved, rule, looked=looked)})
@@ -242,12 +247,6 @@ def _newest_labels(connection: duckdb.DuckDBPyConnection, iteration: int, queue:
 def _append_label(ws: Workspace, iteration: int, trajectory_id: str, said: str, reviewer: str, comment: str) -> None:
     at, queue = datetime.now(UTC).isoformat(), review_queue(ws, iteration)
     labels.append_label(ws, labels.Label(trajectory_id, iteration, said, comment.strip(), reviewer, at, queue))
-
-
-def _as_decision_entry(one: RouteQuestion) -> dict[str, Any]:
-    """As it stands in the decision."""
-    names = ("trajectory_id", "domain", "drawn", "destination", "score", "success", "label", "reviewer", "comment")
-    return {name: getattr(one, name) for name in names} | {"at": one.at.isoformat() if one.at else None}
 
 
 def _verdict_text(one: dict[str, Any]) -> str:

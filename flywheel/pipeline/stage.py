@@ -387,15 +387,11 @@ def publish_stage_result(stage: Stage, ctx: StageContext, results: ShardResults)
     left to `stage_records.record_stage`. Raises FlywheelError where it wrote other tables than it declares.
     """
     outcome = stage.finish(ctx, results)
-    wrote, declared = (
-        sorted(manifest.table for manifest in outcome.manifests),
-        sorted(one for one in stage.writes if isinstance(one, str)),
-    )
+    wrote = sorted(one.table for one in outcome.manifests)
+    declared = sorted(one for one in stage.writes if isinstance(one, str))
     if wrote != declared:
         raise FlywheelError(f"it wrote the tables {wrote} and declares {declared}", where=f"stage {stage.name}")
-    seconds = sum(
-        json.loads(_result_path(folder).read_text(encoding="utf-8"))["seconds"] for folder, _ in results.values()
-    )
+    seconds = sum(_read_result(folder)["seconds"] for folder, _ in results.values())
     rows = [{"domain": "all", "step": 0, **row} for row in outcome.metrics]
     rows.append({"domain": "all", "name": "seconds", "step": 0, "value": seconds, "n": len(results)})
     metrics = ctx.write("metrics", rows)

@@ -46,7 +46,10 @@ def due_runs(ws: Workspace, settings: Settings) -> list[DueRun]:
             return [DueRun(key, {"until": INGEST}, f"{new} new recordings are there")]
         return []
     waits = rules.trigger_min_demonstrations and dvc_files.recorded_stages(ws, k) == [INGEST]
-    if waits and (taken := _count_demonstrations(ws, k)) >= rules.trigger_min_demonstrations:
+    if not waits:
+        return []
+    rows = partitions.read_partition(ws, "trajectories", k, INGEST, ["status"]).to_pylist()
+    if (taken := sum(row["status"] != "invalid" for row in rows)) >= rules.trigger_min_demonstrations:
         words = f"iteration {iteration_label(k)} has taken in {taken} demonstrations"
         return [DueRun(f"{workspace_name(ws)}:iterate:{iteration_run_id(ws, k)}", {"until": None}, words)]
     return []
@@ -72,11 +75,6 @@ def count_new_recordings(ws: Workspace, settings: Settings) -> int:
 def _count_folders(ws: Workspace, folder: Path, last: int, marks: tuple[int, int]) -> int:
     taken = set(manifest.read_manifest(ws, last).sessions) if last else set()
     return sum(1 for one in folder.iterdir() if one.is_dir() and not one.name.startswith(".") and one.name not in taken)
-
-
-def _count_demonstrations(ws: Workspace, iteration: int) -> int:
-    rows = partitions.read_partition(ws, "trajectories", iteration, INGEST, ["status"]).to_pylist()
-    return sum(row["status"] != "invalid" for row in rows)
 
 
 def halt_if_asked(ws: Workspace, rules: OperationsSettings) -> None:

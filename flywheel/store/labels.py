@@ -82,7 +82,13 @@ def append_label(ws: Workspace, label: Label) -> None:
     """
     label = replace(label, reviewer=normalise_reviewer(label.reviewer))
     path = labels_folder(ws) / f"{label.reviewer}.jsonl"
-    _check_label(label)
+    if label.label not in LABELS:
+        raise BadInput(f"no label {label.label[:60]!r}", fix=did_you_mean(label.label[:60], LABELS))
+    if (length := len(label.comment)) > MAX_COMMENT_CHARACTERS:
+        what = f"a comment may have {MAX_COMMENT_CHARACTERS:,} characters, this one has {length:,}"
+        raise BadInput(what, fix="shorten it")
+    if not _NAME.fullmatch(label.trajectory_id) or len(label.queue) > 40:
+        raise BadInput("no trajectory has such a name", where=label.trajectory_id[:80])
     line = json.dumps(asdict(label), ensure_ascii=False).encode() + b"\n"
     path.parent.mkdir(exist_ok=True)
     with file_lock(ws.state / "labels.lock", _WAIT_S, "writing labels"), disk_full_errors(path):
@@ -97,18 +103,6 @@ def append_label(ws: Workspace, label: Label) -> None:
                 raise DataError("the label was not written whole", where=ws.relative(path), fix="say it again")
         finally:
             os.close(file)
-
-
-def _check_label(label: Label) -> None:
-    if label.label not in LABELS:
-        raise BadInput(f"no label {label.label[:60]!r}", fix=did_you_mean(label.label[:60], LABELS))
-    if len(label.comment) > MAX_COMMENT_CHARACTERS:
-        raise BadInput(
-            f"a comment may have {MAX_COMMENT_CHARACTERS:,} characters, this one has {len(label.comment):,}",
-            fix="shorten it",
-        )
-    if not _NAME.fullmatch(label.trajectory_id) or len(label.queue) > 40:
-        raise BadInput("no trajectory has such a name", where=label.trajectory_id[:80])
 
 
 def label_history_sql(ws: Workspace) -> str:

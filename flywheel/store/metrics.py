@@ -28,16 +28,8 @@ def metric_row(
     name: of the figure. value: written as null where it is not finite, so that SQL can average. domain: by default all.
     step: of a curve; 0 for a single figure. low, high: ends of its confidence interval. n: cases that it rests on.
     """
-    value = float(value)
-    return {
-        "domain": domain,
-        "name": name,
-        "step": step,
-        "value": value if math.isfinite(value) else None,
-        "low": low,
-        "high": high,
-        "n": n,
-    }
+    value = float(value) if math.isfinite(value) else None
+    return {"domain": domain, "name": name, "step": step, "value": value, "low": low, "high": high, "n": n}
 
 
 def fraction_metric_row(

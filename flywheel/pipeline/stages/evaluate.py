@@ -264,7 +264,9 @@ async def run_sequential_eval(
     rule, players = ctx.settings.promotion, {"after": candidate, **rivals}
     results: dict[str, list[dict]] = {name: [] for name in players}
     looks: list[str] = []
-    drawn = _draw_gate_tasks(ctx)
+    shown = {task_content(task) for task in demonstrated_tasks(ctx.ws, ctx.iteration)}
+    gate_tasks = make_tasks(ctx.settings, ctx.iteration, "gate", ctx.ws.root)
+    drawn = [task for task in gate_tasks if task_content(task) not in shown]  # people record what they like
     async with open_environments(ctx.settings, drawn, ctx.ws.root) as environments:
         fresh = await drawing.fetch_page_instructions(drawn, environments.env)
         for start in range(0, len(fresh), rule.tasks_per_look):
@@ -304,13 +306,6 @@ async def _play_look(
 
 def _read_look(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "result.json").read_text(encoding="utf-8"))
-
-
-def _draw_gate_tasks(ctx: StageContext) -> list[Task]:
-    """An iteration's gate tasks, none with the content of a recorded demonstration."""
-    shown = {task_content(task) for task in demonstrated_tasks(ctx.ws, ctx.iteration)}
-    tasks = make_tasks(ctx.settings, ctx.iteration, "gate", ctx.ws.root)
-    return [task for task in tasks if task_content(task) not in shown]
 
 
 def demonstrated_tasks(ws: Workspace, iteration: int) -> list[Task]:

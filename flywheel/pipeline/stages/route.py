@@ -15,11 +15,8 @@ from flywheel.store.routing import training_stores
 
 def _work(ctx: StageContext, folder: Path) -> dict:
     ctx.report("checking contracts")
-    return asdict(
-        training_stores.build_training_stores(
-            ctx.ws, ctx.iteration, ctx.settings, STAGE.partitions(), Workspace(folder)
-        )
-    )
+    read, staged = STAGE.partitions(), Workspace(folder)
+    return asdict(training_stores.build_training_stores(ctx.ws, ctx.iteration, ctx.settings, read, staged))
 
 
 def _finish(ctx: StageContext, folder: Path, result: dict) -> StageResult:
