@@ -221,8 +221,9 @@ def _as_json(
 
 
 def _manifest_files(ws: Workspace, table: str, iteration: int, stage: str) -> tuple[ManifestFile, ...]:
-    parts = partition_manifest(ws, table, iteration, stage).parts
-    return tuple(ManifestFile(iteration, table, stage, part.path, part.rows, part.sha256) for part in parts)
+    found = partition_manifest(ws, table, iteration, stage)
+    parts = ((f"{found.folder}/{part.name}", part.rows, part.sha256) for part in found.parts)
+    return tuple(ManifestFile(iteration, table, stage, *part) for part in parts)
 
 
 def _read_json_object(ws: Workspace, path: Path, *, fix: str) -> tuple[dict[str, Any], str]:

@@ -421,20 +421,12 @@ _LOCK_AFTER_TRIES = 4  # readings that a writer was faster than
 
 
 @dataclass(frozen=True)
-class PartitionFile:
-    """One Parquet file: path relative to the workspace, its rows, the sha256 of its bytes."""
-
-    path: str
-    rows: int
-    sha256: str
-
-
-@dataclass(frozen=True)
 class PartitionManifest:
-    """What one stage wrote to one table."""
+    """What one stage wrote to one table. folder: where, relative to the workspace."""
 
     table: str
-    parts: tuple[PartitionFile, ...]
+    parts: tuple[ListedFile, ...]
+    folder: str = ""
 
     @property
     def rows(self) -> int:
@@ -642,10 +634,7 @@ def partition_manifest(ws: Workspace, table: str, iteration: int, stage: str) ->
     table, iteration, stage: name it. Raises DataError for a damaged list.
     """
     folder = ws.partition(table, iteration, stage)
-    found = read_part_list(folder) or ()
-    return PartitionManifest(
-        table, tuple(PartitionFile(ws.relative(folder / part.name), part.rows, part.sha256) for part in found)
-    )
+    return PartitionManifest(table, tuple(read_part_list(folder) or ()), ws.relative(folder))
 
 
 # Rows are found by a key in bounded memory: a row group whose bounds exclude the wanted keys is not read; of the others

@@ -298,7 +298,8 @@ def test_a_promotion_that_is_no_json_fails_only_what_reads_it(broken):
 def test_a_file_with_other_columns_fails_its_tables_queries_alone(tmp_path, newer):
     ws = Workspace(tmp_path)
     row = {"trajectory_id": "t", "step": 0, "prompt_tokens": 9}
-    path = ws.resolve(partitions.write_partition(ws, "steps", 1, "rollout", [row]).parts[0].path)
+    written = partitions.write_partition(ws, "steps", 1, "rollout", [row])
+    path = ws.root / written.folder / written.parts[0].name
     pq.write_table(pq.read_table(path).drop_columns(["memory"]), path)
     if newer:
         partitions.write_partition(ws, "steps", 2, "rollout", [row])
@@ -310,9 +311,8 @@ def test_a_file_with_other_columns_fails_its_tables_queries_alone(tmp_path, newe
 def test_a_table_that_is_damaged_fails_filters_too(tmp_path):
     """A filter on what the damaged table stands for must not be answered with no rows."""
     ws = Workspace(tmp_path)
-    path = ws.resolve(
-        partitions.write_partition(ws, "scores", 1, "score", [{"trajectory_id": "t", "score": 1.0}]).parts[0].path
-    )
+    written = partitions.write_partition(ws, "scores", 1, "score", [{"trajectory_id": "t", "score": 1.0}])
+    path = ws.root / written.folder / written.parts[0].name
     path.write_bytes(path.read_bytes()[:40])
     for sql in ("FROM scores WHERE stage = 'score'", "SELECT sum(score) FROM scores WHERE iteration = 1"):
         with pytest.raises(DataError, match="not a whole Parquet file"):
