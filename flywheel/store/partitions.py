@@ -19,7 +19,6 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -175,28 +174,18 @@ def _footer_sha256(path: Path) -> str:
 
 def check_contracts_at_write(table: str, data: pa.Table) -> tuple[str, ...]:
     """Name the contracts that all of these rows keep, for certain."""
-    return tuple(
-        name for name, holds in _WRITE_TIME_CONTRACTS.get(table, {}).items() if all(map(holds, data.to_batches()))
-    )
+    return ("logprobs_match",) if table == "steps" and all(map(_logprobs_match, data.to_batches())) else ()
 
 
 def _logprobs_match(rows: pa.RecordBatch) -> bool:
-    """As `contracts.STEP_CONTRACTS` has it, of people's steps too. NaN, which compares false, is in doubt."""
+    """As `contracts.yaml` has it, of people's steps too. NaN, which compares false, is in doubt."""
     tokens, logprobs = rows["token_ids"], rows["logprobs"]
     lengths = [pc.fill_null(pc.list_value_length(column), 0) for column in (tokens, logprobs)]
     ids, values = tokens.flatten(), logprobs.flatten()
     if not lengths[0].equals(lengths[1]) or ids.null_count or values.null_count:
         return False
-    least, most = _min_max(values)
-    return len(ids) == 0 or bool(_min_max(ids)[0] >= 0 and most <= 0.001 and least > -math.inf)
-
-
-def _min_max(values: pa.Array) -> tuple[float, float]:
-    found = values.to_numpy()
-    return (float(np.min(found)), float(np.max(found))) if len(found) else (0.0, 0.0)
-
-
-_WRITE_TIME_CONTRACTS = {"steps": {"logprobs_match": _logprobs_match}}
+    ids, values = ids.to_numpy(), values.to_numpy()
+    return not len(ids) or bool(ids.min() >= 0 and values.max() <= 0.001 and values.min() > -math.inf)
 
 
 # Batches are gathered to runs of about 256 MB; each is sorted and becomes one file. So memory stays bounded, and a
