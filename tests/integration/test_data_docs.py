@@ -8,7 +8,7 @@ import pytest
 
 from flywheel.config.workspace import Workspace
 from flywheel.store.routing import contracts
-from flywheel.store.routing.data_docs import data_docs_process, write_data_docs
+from flywheel.store.routing.contracts import data_docs_process, write_data_docs
 
 
 def test_a_page_that_cannot_be_written_stops_nothing(tmp_path, caplog):

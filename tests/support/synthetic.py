@@ -22,7 +22,7 @@ from flywheel.pipeline.stage import StageContext, StageResult, run_stage
 from flywheel.pipeline.stages import route
 from flywheel.store import lineage, manifest, metrics
 from flywheel.store.partitions import write_partition
-from flywheel.store.routing import data_docs
+from flywheel.store.routing import contracts
 from flywheel.store.versioning import stage_records
 from flywheel.utils.files import write_json, write_text
 
@@ -140,10 +140,10 @@ def ingested(ws: Workspace, k: int) -> None:
 def routed(ws: Workspace, settings: Settings, k: int, *, page: bool = False, **blocks) -> StageResult:
     """The stage `route` of iteration k, without DVC. page: of what the contracts found, seconds of a core. blocks: of
     the settings, other ones."""
-    shown = data_docs.data_docs_process if page else lambda *_: nullcontext(lambda judged: None)
+    shown = contracts.data_docs_process if page else lambda *_: nullcontext(lambda judged: None)
     settings = settings.model_copy(update=blocks)
     shutil.rmtree(ws.staging(k, "route"), ignore_errors=True)
-    with patch.object(data_docs, "data_docs_process", shown):
+    with patch.object(contracts, "data_docs_process", shown):
         return run_stage(route.STAGE, StageContext(ws, settings, k, "route"))
 
 

@@ -18,7 +18,7 @@ from flywheel.store import lineage, metrics, partitions, routing_decisions
 from flywheel.store.catalog import database
 from flywheel.store.dedup import near_duplicates
 from flywheel.store.dedup.near_duplicates import ROUTE_STAGE
-from flywheel.store.routing import contracts, data_docs
+from flywheel.store.routing import contracts
 from flywheel.store.routing_decisions import HumanVerdict
 from flywheel.utils.errors import ContractBroken, DataError
 
@@ -191,7 +191,7 @@ def build_training_stores(
     rule = routing_decisions.current_routing_rule(ws, iteration)
     people = routing_decisions.human_verdicts(routing_decisions.read_decisions(ws, iteration))
     version = routing_decisions.store_version(ws, iteration)
-    shown = data_docs.data_docs_process(ws, iteration) if page else nullcontext(lambda judged: None)
+    shown = contracts.data_docs_process(ws, iteration) if page else nullcontext(lambda judged: None)
     with shown as show, connect_incoming(ws, iteration, sources, staged) as connection:
         judged = contracts.check_row_contracts(
             connection, iteration, sources, _contracts_checked_at_write(ws, iteration, read, staged)
