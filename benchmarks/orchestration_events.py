@@ -24,7 +24,7 @@ from bench_case import BenchCase
 from flows.ops.prefect_server import open_prefect_server
 from flywheel.config import Settings
 from flywheel.config.workspace import Workspace, workspace_name
-from flywheel.pipeline import triggers
+from flywheel.pipeline import iterations
 from flywheel.utils.errors import FlywheelError
 from flywheel.utils.processes import run_periodically
 
@@ -49,14 +49,14 @@ def _cases(ws: Workspace, count: int, chance: random.Random) -> Iterator[BenchCa
     from flows.ops.trigger_watcher import TriggerWatcher
     from flows.ops.worker import run_worker
 
-    asked: list[triggers.DueRun] = []
+    asked: list[iterations.DueRun] = []
     kills = set(chance.sample(range(count), round(_RESTARTS * count)))
     waited = []
     with (
-        mock.patch.object(triggers, "due_runs", side_effect=lambda *_: list(asked)),
+        mock.patch.object(iterations, "due_runs", side_effect=lambda *_: list(asked)),
         run_worker(work_pool_name(ws)) as worker,
     ):
-        watcher = TriggerWatcher(ws, {triggers.INGEST: _deployment(ws)})
+        watcher = TriggerWatcher(ws, {iterations.INGEST: _deployment(ws)})
 
         def look() -> None:
             with contextlib.suppress(httpx.HTTPError):  # of a server that was killed
@@ -69,8 +69,8 @@ def _cases(ws: Workspace, count: int, chance: random.Random) -> Iterator[BenchCa
                     _kill_server(ws)
                 at = time.time()
                 asked.append(
-                    triggers.DueRun(
-                        f"{workspace_name(ws)}:event:{number}", {"until": triggers.INGEST}, "a new recording"
+                    iterations.DueRun(
+                        f"{workspace_name(ws)}:event:{number}", {"until": iterations.INGEST}, "a new recording"
                     )
                 )
                 waited.append(_started(ws, number) - at)

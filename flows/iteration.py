@@ -24,7 +24,7 @@ from flywheel import config as parameters
 from flywheel.config import OperationsSettings, Settings
 from flywheel.config.workspace import Workspace, iteration_label, renew_iteration_run_id
 from flywheel.maintenance.rollback import recover_workspace
-from flywheel.pipeline import dag, iterations, triggers
+from flywheel.pipeline import dag, iterations
 from flywheel.pipeline.iterations import begin_iteration
 from flywheel.pipeline.stage import StageContext, clear_staging, run_stage
 from flywheel.pipeline.stages import ingest
@@ -173,7 +173,7 @@ def _run_unless_halted(
     ws: Workspace, rules: OperationsSettings, number: int | None, overrides: dict[str, Any], until: str | None
 ) -> State | None:
     if is_deployed_run():
-        triggers.halt_if_asked(ws, rules)
+        iterations.halt_if_asked(ws, rules)
     return _run_iteration(ws, number, overrides, until)
 
 
@@ -186,7 +186,7 @@ def _run_iteration(ws: Workspace, number: int | None, overrides: dict[str, Any],
     begun = ws.frozen_params(k).exists()
     own = stage_records.load_iteration_params(ws, k) if begun else chosen
     dag.stages_until(until, list(own.synthesis.domains))  # refused before it begins
-    if until == triggers.INGEST and not begun and (lacking := triggers.count_missing_recordings(ws, chosen)):
+    if until == iterations.INGEST and not begun and (lacking := iterations.count_missing_recordings(ws, chosen)):
         return Completed(
             name="NothingToDo", message=f"{lacking} recordings are lacking for iteration {iteration_label(k)}"
         )

@@ -15,7 +15,7 @@ from flows.notifications import notify
 from flywheel import config as parameters
 from flywheel.config import OperationsSettings, run_lock
 from flywheel.config.workspace import Workspace
-from flywheel.pipeline import triggers
+from flywheel.pipeline import iterations
 from flywheel.utils.errors import FlywheelError
 
 # An iteration that finds the workspace locked is scheduled again: else an ingest on the same schedule would block it
@@ -93,5 +93,5 @@ def _notify_of_errors(ws: Workspace, rules: OperationsSettings) -> Iterator[None
     try:
         yield
     except Exception as error:
-        notify(ws, rules, "stopped" if isinstance(error, triggers.LoopHalted) else "failed", str(error))
+        notify(ws, rules, "stopped" if isinstance(error, iterations.LoopHalted) else "failed", str(error))
         raise

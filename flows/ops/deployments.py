@@ -18,7 +18,7 @@ from prefect.flows import Flow
 
 from flywheel.config import OperationsSettings
 from flywheel.config.workspace import Workspace, workspace_name
-from flywheel.pipeline import triggers
+from flywheel.pipeline import iterations
 from flywheel.utils.errors import BadInput
 from tasks import run_history
 
@@ -59,9 +59,9 @@ def deploy_workspace(ws: Workspace, rules: OperationsSettings) -> dict[str, UUID
     for name, flow, until, parameter, words in (
         ("iteration", turn, {"until": None}, "schedule", "An iteration of the flywheel, or what is left of one."),
         (
-            triggers.INGEST,
+            iterations.INGEST,
             turn,
-            {"until": triggers.INGEST},
+            {"until": iterations.INGEST},
             "ingest_schedule",
             "The next iteration takes in recordings, waits.",
         ),

@@ -24,7 +24,7 @@ from flows.notifications import notify
 from flows.ops.deployments import has_other_workers
 from flywheel.config import OperationsSettings, Settings, run_lock
 from flywheel.config.workspace import Workspace
-from flywheel.pipeline import triggers
+from flywheel.pipeline import iterations
 from flywheel.utils.progress import announce
 from tasks import run_history
 
@@ -62,11 +62,11 @@ class TriggerWatcher:
 
     def start_due_runs(self, settings: Settings) -> list[str]:
         """Begin each run that data ask for once, however often this is called; returns why, of those begun now."""
-        found = [one for one in triggers.due_runs(self._ws, settings) if one.key not in self._begun]
+        found = [one for one in iterations.due_runs(self._ws, settings) if one.key not in self._begun]
         if not found:
             return []
         for one in found:
-            name = triggers.INGEST if one.parameters["until"] == triggers.INGEST else "iteration"
+            name = iterations.INGEST if one.parameters["until"] == iterations.INGEST else "iteration"
             self._client.create_flow_run_from_deployment(
                 self.deployments[name], parameters=one.parameters, idempotency_key=one.key, tags=self._tags()
             )

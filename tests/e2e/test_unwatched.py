@@ -24,7 +24,7 @@ from flows.ops.prefect_server import open_prefect_server
 from flywheel.config import OperationsSettings, Settings, run_lock
 from flywheel.config.workspace import Workspace, workspace_name
 from flywheel.maintenance import checkup as looking
-from flywheel.pipeline import triggers
+from flywheel.pipeline import iterations
 from flywheel.utils import credentials
 from flywheel.utils.errors import BadInput
 from flywheel.utils.files import write_text
@@ -110,8 +110,8 @@ def test_what_is_due_begins_once_whoever_watches(served, monkeypatch):
     from flows.ops.trigger_watcher import TriggerWatcher
 
     found = deploy_workspace(served, OperationsSettings())
-    asked = [triggers.DueRun("night:ingest:001", {"until": "ingest"}, "5 new recordings are there")]
-    monkeypatch.setattr(triggers, "due_runs", lambda ws, settings: asked)
+    asked = [iterations.DueRun("night:ingest:001", {"until": "ingest"}, "5 new recordings are there")]
+    monkeypatch.setattr(iterations, "due_runs", lambda ws, settings: asked)
     first = TriggerWatcher(served, found)
     assert first.start_due_runs(Settings()) == ["5 new recordings are there"]
     assert first.start_due_runs(Settings()) == []

@@ -10,7 +10,7 @@ import synthetic
 
 from flywheel.config import OperationsSettings, Settings
 from flywheel.config.workspace import Workspace, iteration_run_id, renew_iteration_run_id, workspace_name
-from flywheel.pipeline import triggers
+from flywheel.pipeline import iterations
 from flywheel.pipeline.iterations import begin_iteration
 from flywheel.store import manifest
 from flywheel.store.versioning import stage_records
@@ -35,67 +35,67 @@ def test_new_recordings_are_those_that_no_iteration_took_in(ws):
     recorded(ws, 5)
     write_text(ws.root / "recordings" / ".unfinished" / "events.jsonl", "")
     write_text(ws.root / "recordings" / "truth.json", "{}")
-    assert triggers.count_new_recordings(ws, Settings()) == 5
+    assert iterations.count_new_recordings(ws, Settings()) == 5
     last = manifest.read_own_manifest(ws, 3)
     write_json(ws.manifest(3), {**last, "sessions": ["000-tiles-anna", "003-tiles-anna"]})
-    assert triggers.count_new_recordings(ws, Settings()) == 3
+    assert iterations.count_new_recordings(ws, Settings()) == 3
 
 
 def test_enough_new_recordings_begin_one_ingest(ws):
     recorded(ws, 4)
-    assert triggers.due_runs(ws, rules(trigger_min_recordings=5)) == []
-    assert triggers.due_runs(ws, rules()) == []
+    assert iterations.due_runs(ws, rules(trigger_min_recordings=5)) == []
+    assert iterations.due_runs(ws, rules()) == []
     recorded(ws, 1, first=4)
-    (first,) = triggers.due_runs(ws, rules(trigger_min_recordings=5))
+    (first,) = iterations.due_runs(ws, rules(trigger_min_recordings=5))
     assert (first.parameters, first.key) == ({"until": "ingest"}, f"{workspace_name(ws)}:ingest:004")
     recorded(ws, 1, first=5)
-    assert [one.key for one in triggers.due_runs(ws, rules(trigger_min_recordings=5))] == [
+    assert [one.key for one in iterations.due_runs(ws, rules(trigger_min_recordings=5))] == [
         first.key
     ]  # Prefect begins a key once
 
 
 def test_how_many_recordings_an_ingest_waits_for(ws):
     recorded(ws, 4)
-    assert triggers.count_missing_recordings(ws, rules(trigger_min_recordings=5)) == 1
-    assert triggers.count_missing_recordings(ws, rules(trigger_min_recordings=3)) == 0
-    assert triggers.count_missing_recordings(ws, rules()) == Settings().recording.sessions_per_iteration - 4
+    assert iterations.count_missing_recordings(ws, rules(trigger_min_recordings=5)) == 1
+    assert iterations.count_missing_recordings(ws, rules(trigger_min_recordings=3)) == 0
+    assert iterations.count_missing_recordings(ws, rules()) == Settings().recording.sessions_per_iteration - 4
 
 
 def test_an_iteration_that_waits_goes_on_once_it_has_taken_in_enough(ws):
     settings = rules(trigger_min_demonstrations=2, trigger_min_recordings=1)
     begin_iteration(ws, 4, minimal_iterations.frozen(settings, recording={"sessions_per_iteration": 0}))
-    assert triggers.due_runs(ws, settings) == []  # begun, and nothing taken in yet
+    assert iterations.due_runs(ws, settings) == []  # begun, and nothing taken in yet
     minimal_iterations.run_stage(ws, "ingest", 4)
     synthetic.ingested(ws, 4)  # two demonstrations, and one that was set aside
-    assert triggers.due_runs(ws, settings) == []  # not recorded yet
+    assert iterations.due_runs(ws, settings) == []  # not recorded yet
     stage_records.record_stage(ws, "ingest", 4)
-    assert triggers.due_runs(ws, rules(trigger_min_demonstrations=3)) == []
-    (one,) = triggers.due_runs(ws, settings)
+    assert iterations.due_runs(ws, rules(trigger_min_demonstrations=3)) == []
+    (one,) = iterations.due_runs(ws, settings)
     assert one.parameters == {"until": None}
     assert iteration_run_id(ws, 4) in one.key
     minimal_iterations.run_stage(ws, "synthesize", 4)
     stage_records.record_stage(ws, "synthesize", 4)
-    assert triggers.due_runs(ws, settings) == []  # it goes on
+    assert iterations.due_runs(ws, settings) == []  # it goes on
 
 
 def test_iterations_that_were_not_promoted_stop_the_next(ws):
     for k, promoted in ((1, True), (2, False), (3, False)):
         write_json(ws.promotion(k), {**manifest.read_promotion(ws, k), "promoted": promoted})
-    triggers.halt_if_asked(ws, OperationsSettings(halt_after_rejected=3, halt_after_empty=0))
-    triggers.halt_if_asked(ws, OperationsSettings(halt_after_rejected=0, halt_after_empty=0))
+    iterations.halt_if_asked(ws, OperationsSettings(halt_after_rejected=3, halt_after_empty=0))
+    iterations.halt_if_asked(ws, OperationsSettings(halt_after_rejected=0, halt_after_empty=0))
     with pytest.raises(
-        triggers.LoopHalted, match=r"the last 2 iterations were not promoted.*operations.halt_after_rejected"
+        iterations.LoopHalted, match=r"the last 2 iterations were not promoted.*operations.halt_after_rejected"
     ):
-        triggers.halt_if_asked(ws, OperationsSettings(halt_after_rejected=2, halt_after_empty=0))
+        iterations.halt_if_asked(ws, OperationsSettings(halt_after_rejected=2, halt_after_empty=0))
 
 
 def test_before_the_first_iteration_nothing_stops_and_all_recordings_are_new(tmp_path):
     ws = Workspace(tmp_path / "new")
     write_text(ws.params, "seed: 7\n")
     stage_records.init_dvc_project(ws)
-    triggers.halt_if_asked(ws, OperationsSettings())
+    iterations.halt_if_asked(ws, OperationsSettings())
     recorded(ws, 2)
-    (one,) = triggers.due_runs(ws, rules(trigger_min_recordings=2))
+    (one,) = iterations.due_runs(ws, rules(trigger_min_recordings=2))
     assert one.key.endswith(":ingest:001")
 
 
