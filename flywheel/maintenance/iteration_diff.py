@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
-
-import duckdb
 
 from flywheel.config.workspace import Workspace
 from flywheel.evaluation import gate
@@ -15,11 +14,36 @@ from flywheel.store.versioning import stage_records
 from flywheel.utils.errors import DataError
 
 Row = dict[str, Any]
-
+_COUNTS = "count(*) FILTER (WHERE iteration = $a) AS before, count(*) FILTER (WHERE iteration = $b) AS after"
+_ROWS = f"""SELECT {{}} AS place, '{{}}' AS "table", stage, {_COUNTS} FROM {{}} WHERE iteration IN ($a, $b)
+    GROUP BY stage"""
 # Columns by which routed trajectories are counted: name -> SQL of the value.
 _KINDS = {"status": "t.status", "domain": "t.domain", "source": "t.source", "destination": "r.destination"}
 _NUMBERS = {"steps": "t.steps", "score": "r.score", "reward": "t.reward"}
-_ROUTED = "trajectories t JOIN routes r USING (trajectory_id, iteration) WHERE iteration IN ({a}, {b})"
+_ROUTED = "trajectories t JOIN routes r USING (trajectory_id, iteration) WHERE iteration IN ($a, $b)"
+_KIND = f"SELECT '{{}}' AS name, {{}} AS value, {_COUNTS} FROM {_ROUTED} GROUP BY value"
+# By iteration: how many have one, the mean, and the quantiles 0, 0.1, 0.5, 0.9, 1.
+_NUMBER = f"""SELECT '{{0}}' AS name, iteration, count({{1}}) AS n, avg({{1}}) AS mean,
+    quantile_disc({{1}}, [0, 0.1, 0.5, 0.9, 1]) AS quantiles FROM {_ROUTED} GROUP BY iteration"""
+# The last point of each; of those that both have, with the difference.
+_METRICS = """WITH last AS (SELECT iteration, stage, domain, name, arg_max(value, step) AS value FROM metrics
+        WHERE iteration IN ($a, $b) GROUP BY ALL)
+    SELECT stage, name, domain, x.value AS before, y.value AS after, y.value - x.value AS difference
+    FROM (FROM last WHERE iteration = $a) x FULL JOIN (FROM last WHERE iteration = $b) y
+        USING (stage, name, domain) ORDER BY ALL"""
+# Training templates and levels that both played, of which one solved some and the other none.
+_TEMPLATES = """WITH played AS (
+        SELECT iteration, world, template, level, count(*) AS n, count(*) FILTER (WHERE success) AS solved
+        FROM (SELECT r.iteration, t.world, t.level, t.task_id, r.success FROM routes r
+                JOIN trajectories t USING (trajectory_id, iteration)
+            WHERE r.iteration IN ($a, $b) AND t.stage = 'rollout' AND r.success IS NOT NULL)
+            JOIN (SELECT task_id, any_value(template) AS template FROM tasks
+                WHERE iteration IN ($a, $b) GROUP BY ALL) USING (task_id)
+        GROUP BY ALL)
+    SELECT world, template, level, x.solved / x.n AS before, y.solved / y.n AS after
+    FROM (FROM played WHERE iteration = $a) x JOIN (FROM played WHERE iteration = $b) y
+        USING (world, template, level)
+    WHERE (x.solved = 0) <> (y.solved = 0) ORDER BY ALL"""
 
 
 def compare_iterations(ws: Workspace, before: int, after: int) -> dict[str, Any]:
@@ -30,60 +54,27 @@ def compare_iterations(ws: Workspace, before: int, after: int) -> dict[str, Any]
     (tasks gained and lost). Raises BadInput for an iteration that has not been begun.
     """
     stage_records.check_iterations_begun(ws, (before, after))
+    rows = " UNION ALL ".join(_ROWS.format(place, table, table) for place, table in enumerate(TABLES))
+    kinds, numbers = (
+        " UNION ALL ".join(sql.format(*one) for one in columns.items())
+        for sql, columns in ((_KIND, _KINDS), (_NUMBER, _NUMBERS))
+    )
     with database.connect_catalog(ws) as connection:
-        at = {"a": before, "b": after}
+        query = partial(database.query_rows, connection, parameters={"a": before, "b": after})
+        templates = query(_TEMPLATES)
         return {
             "before": before,
             "after": after,
-            "rows": _rows(connection, at),
-            "kinds": _kinds(connection, at),
-            "numbers": _numbers(connection, at),
-            "metrics": _metrics(connection, at),
+            "rows": query(f"SELECT * EXCLUDE (place) FROM ({rows}) ORDER BY place, stage"),
+            "kinds": query(f"{kinds} ORDER BY name, value"),
+            "numbers": query(f"{numbers} ORDER BY name, iteration"),
+            "metrics": query(_METRICS),
             "held_out": _held_out(ws, before, after),
-            "templates": _templates(connection, at),
+            "templates": {
+                "gained": [row for row in templates if row["after"]],
+                "lost": [row for row in templates if row["before"]],
+            },
         }
-
-
-def _rows(connection: duckdb.DuckDBPyConnection, at: dict[str, int]) -> list[Row]:
-    counts = " UNION ALL ".join(
-        f"""SELECT {place} AS place, '{table}' AS "table", stage,
-            count(*) FILTER (WHERE iteration = {at["a"]}) AS before,
-            count(*) FILTER (WHERE iteration = {at["b"]}) AS after
-        FROM {table} WHERE iteration IN ({at["a"]}, {at["b"]}) GROUP BY stage"""
-        for place, table in enumerate(TABLES)
-    )
-    return database.query_rows(connection, f"SELECT * EXCLUDE (place) FROM ({counts}) ORDER BY place, stage")
-
-
-def _kinds(connection: duckdb.DuckDBPyConnection, at: dict[str, int]) -> list[Row]:
-    counts = " UNION ALL ".join(
-        f"""SELECT '{name}' AS name, {value} AS value, count(*) FILTER (WHERE iteration = {at["a"]}) AS before,
-            count(*) FILTER (WHERE iteration = {at["b"]}) AS after FROM {_ROUTED.format(**at)} GROUP BY value"""
-        for name, value in _KINDS.items()
-    )
-    return database.query_rows(connection, f"{counts} ORDER BY name, value")
-
-
-def _numbers(connection: duckdb.DuckDBPyConnection, at: dict[str, int]) -> list[Row]:
-    """Summarise by iteration: how many have one, the mean, and the quantiles 0, 0.1, 0.5, 0.9, 1."""
-    summaries = " UNION ALL ".join(
-        f"""SELECT '{name}' AS name, iteration, count({value}) AS n, avg({value}) AS mean,
-            quantile_disc({value}, [0, 0.1, 0.5, 0.9, 1]) AS quantiles FROM {_ROUTED.format(**at)} GROUP BY iteration"""
-        for name, value in _NUMBERS.items()
-    )
-    return database.query_rows(connection, f"{summaries} ORDER BY name, iteration")
-
-
-def _metrics(connection: duckdb.DuckDBPyConnection, at: dict[str, int]) -> list[Row]:
-    """Compare the last point of each; of those that both have, with the difference."""
-    return database.query_rows(
-        connection,
-        f"""WITH last AS (SELECT iteration, stage, domain, name, arg_max(value, step) AS value FROM metrics
-            WHERE iteration IN ({at["a"]}, {at["b"]}) GROUP BY ALL)
-        SELECT stage, name, domain, x.value AS before, y.value AS after, y.value - x.value AS difference
-        FROM (FROM last WHERE iteration = {at["a"]}) x FULL JOIN (FROM last WHERE iteration = {at["b"]}) y
-            USING (stage, name, domain) ORDER BY ALL""",
-    )
 
 
 def _held_out(ws: Workspace, before: int, after: int) -> dict[str, Any]:
@@ -108,23 +99,3 @@ def _held_out(ws: Workspace, before: int, after: int) -> dict[str, Any]:
         "both": len(won[0] & won[1]),
         "tasks": len(like),
     }
-
-
-def _templates(connection: duckdb.DuckDBPyConnection, at: dict[str, int]) -> dict[str, list[Row]]:
-    """Training templates and levels that both played, of which one solved some and the other none."""
-    rows = database.query_rows(
-        connection,
-        f"""WITH played AS (
-            SELECT iteration, world, template, level, count(*) AS n, count(*) FILTER (WHERE success) AS solved
-            FROM (SELECT r.iteration, t.world, t.level, t.task_id, r.success FROM routes r
-                    JOIN trajectories t USING (trajectory_id, iteration)
-                WHERE r.iteration IN ({at["a"]}, {at["b"]}) AND t.stage = 'rollout' AND r.success IS NOT NULL)
-                JOIN (SELECT task_id, any_value(template) AS template FROM tasks
-                    WHERE iteration IN ({at["a"]}, {at["b"]}) GROUP BY ALL) USING (task_id)
-            GROUP BY ALL)
-        SELECT world, template, level, x.solved / x.n AS before, y.solved / y.n AS after
-        FROM (FROM played WHERE iteration = {at["a"]}) x JOIN (FROM played WHERE iteration = {at["b"]}) y
-            USING (world, template, level)
-        WHERE (x.solved = 0) <> (y.solved = 0) ORDER BY ALL""",
-    )
-    return {"gained": [row for row in rows if row["after"]], "lost": [row for row in rows if row["before"]]}
