@@ -247,7 +247,7 @@ class _PlaceMigration:
         old, built = self._place.relative(folder), staged.partition(new, iteration, stage)
         self._moved.append(old)
         path = self._place.relative(self._place.partition(new, iteration, stage))
-        entry = {"path": path, **dvc_files.describe_folder(built)}
+        entry = {"path": path, **dvc_files.describe_output(built)}
         self._journal.entries.setdefault(old, {})[dvc_files.folder_md5(source)] = entry
         self._copy_to_cache(built)
 
@@ -266,7 +266,7 @@ class _PlaceMigration:
             *(_rename_in_text(folder / name) for name in ("dvc.yaml", "pruned.json")),
         ]
         for path, md5 in journal.before.items():
-            journal.entries.setdefault(path, {})[md5] = {"path": path, **dvc_files.describe_file(place.root / path)}
+            journal.entries.setdefault(path, {})[md5] = {"path": path, **dvc_files.describe_output(place.root / path)}
         if journal.manifest:
             journal.chain[journal.manifest] = sha256_file(place.manifest(iteration))
         changed.append(self._update_lock(iteration))

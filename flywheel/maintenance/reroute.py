@@ -100,7 +100,7 @@ def resume_pending_decisions(ws: Workspace) -> list[int]:
             manifest.relink_manifest(ws, k)
         if dvc_files.is_promotion_decided(ws, k):
             named = [(before[j], ws.manifest(j)) for j in (k - 1, k) if j in before]
-            now = {ws.relative(path): (old, dvc_files.describe_file(path)) for old, path in named}
+            now = {ws.relative(path): (old, dvc_files.describe_output(path)) for old, path in named}
             outputs = dvc_files.recorded_outputs(ws, k)
             made = {path: (plan["recorded"].get(path, ""), one) for path, one in outputs.items()}
             dvc_files.update_lock_entries(ws, k, {**made, **now})

@@ -116,23 +116,11 @@ def store_version(ws: Workspace, iteration: int) -> int:
     return len(read_decisions(ws, iteration))
 
 
-@dataclass(frozen=True)
-class HumanVerdict:
-    """What a person says of a trajectory: whether it solved its task."""
-
-    solved: bool
-    reviewer: str
-
-
-def human_verdicts(decided: Iterable[RoutingDecision]) -> dict[str, HumanVerdict]:
-    """Collect, by trajectory_id, what people said of trajectories when their routes were reviewed.
+def human_verdicts(decided: Iterable[RoutingDecision]) -> dict[str, tuple[bool, str]]:
+    """Collect, by trajectory_id, what people said when routes were reviewed: whether it solved its task, and who.
 
     It holds whatever rule comes later. decided: the iteration's decisions, oldest first. The last verdict of a
     trajectory counts; labels but solved and not solved are left out.
     """
-    return {
-        row["trajectory_id"]: HumanVerdict(row["label"] == SOLVED, row["reviewer"])
-        for one in decided
-        for row in one.looked.get("asked", ())
-        if row["label"] in (SOLVED, NOT_SOLVED)
-    }
+    asked = (row for one in decided for row in one.looked.get("asked", ()) if row["label"] in (SOLVED, NOT_SOLVED))
+    return {row["trajectory_id"]: (row["label"] == SOLVED, row["reviewer"]) for row in asked}

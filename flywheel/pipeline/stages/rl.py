@@ -47,13 +47,9 @@ class EpisodeArchive:
         kept = Episode(trajectory, steps, images)
         write_episode(self._folder / f"{episode.id}.zip", kept, {})
 
-    def episodes(self) -> Iterator[Episode]:
-        """List the episodes by trajectory id."""
-        return map(read_episode, sorted(self._folder.glob("*.zip")))
-
     def stage(self, folder: Path) -> None:
-        """Stage the rows for the partitions."""
-        write_episode_shard(folder, self.episodes())
+        """Stage the rows for the partitions, by trajectory id."""
+        write_episode_shard(folder, map(read_episode, sorted(self._folder.glob("*.zip"))))
 
 
 # The stage rl-<domain>: RL from the SFT checkpoint in one domain's environments makes a specialist (sections 2.5.3,

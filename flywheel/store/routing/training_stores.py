@@ -19,7 +19,6 @@ from flywheel.store.catalog import database
 from flywheel.store.dedup import near_duplicates
 from flywheel.store.dedup.near_duplicates import ROUTE_STAGE
 from flywheel.store.routing import contracts
-from flywheel.store.routing_decisions import HumanVerdict
 from flywheel.utils.errors import ContractBroken, DataError
 
 # Section 2.3: V = 1 to SFT, the rest to CT; nothing is thrown away. V is defined in `envs/verdict.py`; here is the same
@@ -80,24 +79,20 @@ def decide_routes(
     *,
     verified_only: bool = True,
     band: tuple[float, float] | None = None,
-    people: Mapping[str, HumanVerdict] | None = None,
+    people: Mapping[str, tuple[bool, str]] | None = None,
 ) -> None:
     """Create the temporary table `decided`, with the columns of `routes`: one row for each trajectory of `incoming`.
 
     connection: with the tables or views `incoming` (rows of `trajectories`), `judgements` (rows of `scores`, one or
     several a trajectory, each with its threshold) and `broken` (trajectory_id, reason: of the row contracts).
     verified_only: False where SFT takes what failed too (`sft.verified_only`). band: scores from its low end on and
-    below its high end are doubted. people: by trajectory_id, a person's verdict, which goes before the scorers'; V
+    below its high end are doubted. people: by trajectory_id, whether a person calls it solved, and who: it goes before the scorers'; V
     stays the scorers', so that both can be compared. Demonstrations of people go to CT: they are data for continual
     training (section 2.4).
     """
-    verdicts = people or {}
-    columns = {
-        "trajectory_id": pa.array(verdicts, pa.string()),
-        "solved": pa.array([one.solved for one in verdicts.values()], pa.bool_()),
-        "reviewer": pa.array([one.reviewer for one in verdicts.values()], pa.string()),
-    }
-    connection.register("people", pa.table(columns))
+    schema = pa.schema({"trajectory_id": pa.string(), "solved": pa.bool_(), "reviewer": pa.string()})
+    said = [dict(zip(schema.names, (name, *verdict), strict=True)) for name, verdict in (people or {}).items()]
+    connection.register("people", pa.Table.from_pylist(said, schema))
     low, high = band or (0.0, 0.0)
     sql = _DECIDED.replace("$verified_only", str(verified_only).lower())
     connection.execute(sql.replace("$low", f"{low:g}").replace("$high", f"{high:g}"))

@@ -40,19 +40,19 @@ def recorded_stages(ws: Workspace, iteration: int) -> list[str]:
 
     Empty where there is no dvc.lock.
     """
-    try:
-        return _ENTRY.findall(dvc_lock_path(ws, iteration).read_text(encoding="utf-8", errors="replace"))
-    except FileNotFoundError:
-        return []
+    return _ENTRY.findall(_lock_text(ws, iteration))
 
 
 def recorded_partitions(ws: Workspace, iteration: int) -> set[tuple[str, str]]:
     """List (table, folder relative to the workspace) of the partitions that the iteration's stages read and wrote."""
+    return {(table, folder) for folder, table in _PARTITION.findall(_lock_text(ws, iteration))}
+
+
+def _lock_text(ws: Workspace, iteration: int) -> str:
     try:
-        found = _PARTITION.findall(dvc_lock_path(ws, iteration).read_text(encoding="utf-8", errors="replace"))
+        return dvc_lock_path(ws, iteration).read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
-        return set()
-    return {(table, folder) for folder, table in found}
+        return ""
 
 
 def is_iteration_complete(ws: Workspace, iteration: int) -> bool:
@@ -154,18 +154,13 @@ def folder_md5(folder: Path) -> str:
     return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest() + ".dir"
 
 
-def describe_folder(folder: Path) -> dict[str, Any]:
-    """Return what is recorded of a folder, but for its path: `hash`, `md5`, `size` (bytes of all files), `nfiles`."""
-    sizes = [path.stat().st_size for path in folder.rglob("*") if path.is_file()]
-    return {"hash": "md5", "md5": folder_md5(folder), "size": sum(sizes), "nfiles": len(sizes)}
-
-
-def describe_file(path: Path) -> dict[str, Any]:
-    """Return a file's entry in dvc.lock, but for its path: `hash` ("md5"), `md5` (32 hex digits), `size` in bytes.
-
-    Reads the whole file; `describe_folder` is for folders. Raises FileNotFoundError where it is missing.
-    """
-    return {"hash": "md5", "md5": file_md5(path), "size": path.stat().st_size}
+def describe_output(path: Path) -> dict[str, Any]:
+    """Return what is recorded of a file or a folder, but for its path: `hash`, `md5`, `size` (bytes of all files), and
+    of a folder `nfiles`. All files are read. Raises FileNotFoundError where a file is missing."""
+    if not path.is_dir():
+        return {"hash": "md5", "md5": file_md5(path), "size": path.stat().st_size}
+    sizes = [file.stat().st_size for file in path.rglob("*") if file.is_file()]
+    return {"hash": "md5", "md5": folder_md5(path), "size": sum(sizes), "nfiles": len(sizes)}
 
 
 def find_cache_folder(ws: Workspace) -> Path:
