@@ -86,9 +86,9 @@ def decide_routes(
     connection: with the tables or views `incoming` (rows of `trajectories`), `judgements` (rows of `scores`, one or
     several a trajectory, each with its threshold) and `broken` (trajectory_id, reason: of the row contracts).
     verified_only: False where SFT takes what failed too (`sft.verified_only`). band: scores from its low end on and
-    below its high end are doubted. people: by trajectory_id, whether a person calls it solved, and who: it goes before the scorers'; V
-    stays the scorers', so that both can be compared. Demonstrations of people go to CT: they are data for continual
-    training (section 2.4).
+    below its high end are doubted. people: by trajectory_id, whether a person calls it solved, and who: it goes before
+    the scorers'; V stays the scorers', so that both can be compared. Demonstrations of people go to CT: they are data
+    for continual training (section 2.4).
     """
     schema = pa.schema({"trajectory_id": pa.string(), "solved": pa.bool_(), "reviewer": pa.string()})
     said = [dict(zip(schema.names, (name, *verdict), strict=True)) for name, verdict in (people or {}).items()]
