@@ -166,11 +166,8 @@ def update_tables(ws: Workspace, places: Iterable[Workspace]) -> Iterator[str]:
     places = list(places)
     for begun, what in (("again/plan.json", "a decision about routes"), ("rollback.json", "a rollback")):
         if (ws.state / begun).exists():
-            raise BadInput(
-                f"{what} is half carried out",
-                where=ws.state / begun,
-                fix="`flywheel run` of the version before ends it",
-            )
+            fix = "`flywheel run` of the version before ends it"
+            raise BadInput(f"{what} is half carried out", where=ws.state / begun, fix=fix)
     _check_space(ws, places)
     plan_path = _folder(ws) / "plan.json"
     journal = _Journal(**json.loads(plan_path.read_text(encoding="utf-8"))) if plan_path.exists() else _Journal()

@@ -315,7 +315,7 @@ def shard_folder(stage: Stage, ctx: StageContext, shard: str) -> Path:
     return ctx.ws.staging(ctx.iteration, ctx.stage) / ctx.key(stage) / shard
 
 
-class InProcessWorker:
+class InProcessWorker(AbstractContextManager):
     """Do shards of one stage in this process, one after the other.
 
     What they share is opened at the first that has to be done, stays open until the end of the block, and is opened
@@ -328,9 +328,6 @@ class InProcessWorker:
         self._stage, self._ctx = stage, ctx
         self._open = ExitStack()
         self._sharing: StageContext | None = None
-
-    def __enter__(self) -> InProcessWorker:
-        return self
 
     def __exit__(self, *raised: object) -> None:
         self.close()

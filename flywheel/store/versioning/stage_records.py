@@ -309,7 +309,9 @@ class _ContentHashes:
     def __init__(self, ws: Workspace, iteration: int) -> None:
         self._root = ws.root
         self._file = ws.state / "hashes" / f"{iteration_label(iteration)}.json"
-        self._before = self._load()
+        self._before: dict[str, list[str]] = {}
+        with contextlib.suppress(OSError, ValueError):
+            self._before = json.loads(self._file.read_text(encoding="utf-8"))
         self._known: dict[str, list[str]] = {}  # path -> [digest of its files' signatures, MD5]
         self._found: dict[str, str | None] = {}
         self._bytes_left = _READ_BYTES
@@ -345,12 +347,6 @@ class _ContentHashes:
         if self._known != self._before:
             with contextlib.suppress(OSError, DiskFull):
                 write_json(self._file, self._known)
-
-    def _load(self) -> dict[str, list[str]]:
-        try:
-            return json.loads(self._file.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return {}
 
 
 def _list_files(place: Path, name: str = "") -> Iterator[tuple[str, os.stat_result | None]]:
