@@ -775,8 +775,10 @@ class Settings(SettingsBlock):
                 f"policy.template {self.policy.template} goes with policy.coordinate_format {' or '.join(spaces)}, "
                 f"not {self.policy.coordinate_format}"
             )
-        if self.policy.guided_decoding == "always":
-            self._check_guided_decoding()
+        for name in self.policy.unheld() if self.policy.guided_decoding == "always" else ():
+            fit = " or ".join(str(one).lower() for one in GUIDED_DECODING_REQUIREMENTS[name])
+            value = str(getattr(self.policy, name)).lower()
+            raise ValueError(f"policy.guided_decoding always goes with policy.{name} {fit}, not {value}")
         if max(self.sandbox.width, self.sandbox.height) > self.policy.max_image_side:
             raise ValueError("sandbox.width and sandbox.height must not be above policy.max_image_side")
         if self.sandbox.pages_min > self.sandbox.pages:
@@ -794,9 +796,3 @@ class Settings(SettingsBlock):
         if self.policy.max_new_tokens >= self.policy.max_context_tokens:
             raise ValueError("policy.max_new_tokens must be under policy.max_context_tokens")
         return self
-
-    def _check_guided_decoding(self) -> None:
-        for name in self.policy.unheld():
-            fit = " or ".join(str(one).lower() for one in GUIDED_DECODING_REQUIREMENTS[name])
-            value = str(getattr(self.policy, name)).lower()
-            raise ValueError(f"policy.guided_decoding always goes with policy.{name} {fit}, not {value}")

@@ -58,8 +58,7 @@ def query_iteration_history(ws: Workspace, which: Sequence[int]) -> list[Row]:
     its `longest_seconds`; `at_stage` and `reason` of the last failure. From `first_started` on None where nothing is
     known. Raises BadInput for an iteration that has not been begun.
     """
-    with closing(_connect(ws, which)) as connection:
-        known = {row["iteration"]: row for row in database.query_rows(connection, _ITERATIONS)}
+    known = {row["iteration"]: row for row in _query(ws, which, _ITERATIONS)}
     facts = ("first_started", "last_ended", "seconds", "longest", "longest_seconds", "at_stage", "reason")
     found, at_work = [], _at_work(ws)
     for k in which:
@@ -80,14 +79,9 @@ def query_stage_history(ws: Workspace, which: Sequence[int], name: str = "") -> 
     last failure; None where nothing is known. Raises BadInput for an iteration that has not been begun.
     """
     earlier = {k for one in which for k in range(max(1, one - _BEFORE), one + 1)}
-    with closing(_connect(ws, sorted(earlier))) as connection:
-        known = {(row["iteration"], row["stage"]): row for row in database.query_rows(connection, _STAGES)}
-    return [
-        _stage(ws, k, stage, known.get((k, stage), {}))
-        for k in which
-        for stage in stage_records.stage_names(ws, k)
-        if name in ("", stage)
-    ]
+    known = {(row["iteration"], row["stage"]): row for row in _query(ws, sorted(earlier), _STAGES)}
+    asked = ((k, stage) for k in which for stage in stage_records.stage_names(ws, k) if name in ("", stage))
+    return [_stage(ws, *one, known.get(one, {})) for one in asked]
 
 
 def query_failures(ws: Workspace, which: Sequence[int], stage: str = "") -> list[Row]:
@@ -95,9 +89,7 @@ def query_failures(ws: Workspace, which: Sequence[int], stage: str = "") -> list
 
     stage: the only one wanted; "": all.
     """
-    asked = "FROM failures WHERE $stage IN ('', stage)"
-    with closing(_connect(ws, which)) as connection:
-        return database.query_rows(connection, asked, {"stage": stage})
+    return _query(ws, which, "FROM failures WHERE $stage IN ('', stage)", {"stage": stage})
 
 
 def query_stage_attempts(ws: Workspace, iteration: int, stage: str) -> tuple[list[Row], list[Row]]:
@@ -118,8 +110,7 @@ def query_stage_artifacts(ws: Workspace, iteration: int, stage: str) -> list[Row
     stage: its name; one that is not there gives no rows. rows: of a partition that is here, else None. sha256: list of
     each file's, in hex; of a checkpoint the digest of its weights; empty where the files are not here.
     """
-    with closing(_connect(ws, [iteration])) as connection:
-        every = database.query_rows(connection, "FROM stage_artifacts")
+    every = _query(ws, [iteration], "FROM stage_artifacts")
     makers = {row["path"]: row["stage"] for row in every if row["kind"] == "checkpoint" and row["role"] == "output"}
     found = []
     for row in (row for row in every if row["stage"] == stage):
@@ -159,6 +150,11 @@ def run_history_rows(runs: Iterable[Row]) -> list[Row]:
     return [
         {**row, **{name: datetime.fromisoformat(row[name]) if row[name] else None for name in times}} for row in runs
     ]
+
+
+def _query(ws: Workspace, which: Iterable[int], sql: str, parameters: Any = None) -> list[Row]:
+    with closing(_connect(ws, which)) as connection:
+        return database.query_rows(connection, sql, parameters)
 
 
 def _connect(ws: Workspace, which: Iterable[int]) -> duckdb.DuckDBPyConnection:
