@@ -252,22 +252,18 @@ def _refuse_too_many_broken(connection: duckdb.DuckDBPyConnection, iteration: in
     came, broken = connection.execute(
         "SELECT (SELECT count(*) FROM judged), (SELECT count(*) FROM judged SEMI JOIN broken USING (trajectory_id))"
     ).fetchone()
+    where = f"data/trajectories/iteration={iteration_label(iteration)}"
     if not came:
-        raise DataError(
-            "nothing came in: neither a recording nor a rollout",
-            where=f"data/trajectories/iteration={iteration_label(iteration)}",
-            fix="give it tasks (synthesis.train_tasks) or recordings, and run it again",
-        )
+        fix = "give it tasks (synthesis.train_tasks) or recordings, and run it again"
+        raise DataError("nothing came in: neither a recording nor a rollout", where=where, fix=fix)
     if broken > limit * came:
         reason, n = connection.execute(
             "SELECT any_value(reason), count(*) AS n FROM broken SEMI JOIN judged USING (trajectory_id) "
             "GROUP BY split_part(reason, ' (', 1) ORDER BY n DESC LIMIT 1"
         ).fetchone()
-        raise ContractBroken(
-            f"{broken} of {came} trajectories break a contract, {n} of them {reason.partition(' (')[0]}",
-            where=f"data/trajectories/iteration={iteration_label(iteration)}",
-            fix="look at them with `flywheel query`, mend what wrote them, or raise routing.max_invalid_fraction",
-        )
+        what = f"{broken} of {came} trajectories break a contract, {n} of them {reason.partition(' (')[0]}"
+        fix = "look at them with `flywheel query`, mend what wrote them, or raise routing.max_invalid_fraction"
+        raise ContractBroken(what, where=where, fix=fix)
 
 
 def write_training_stores(

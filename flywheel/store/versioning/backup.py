@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
-import logging
+import logging.handlers
 import os
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -34,22 +35,11 @@ _REMOTE_FIXES = {
 }
 
 
-class _DvcLogHandler(logging.Handler):
-    """Keeps what is logged, with the exception that it tells of."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.faults: list[BaseException | str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        fault = record.exc_info[1] if record.exc_info else None
-        self.faults.append(fault or record.getMessage())
-
-
 @contextmanager
 def _name_copy_errors(where: object) -> Iterator[None]:
     """Turn whatever hinders a copy to or from `where` into VersioningError; keep DVC's log from the terminal."""
-    heard = _DvcLogHandler()
+    heard = logging.handlers.BufferingHandler(sys.maxsize)
+    heard.setLevel(logging.WARNING)
     with ExitStack() as after:
         for name in _LOGGERS:
             logger = logging.getLogger(name)
@@ -60,7 +50,9 @@ def _name_copy_errors(where: object) -> Iterator[None]:
         try:
             yield
         except Exception as error:
-            fault = next(iter(heard.faults), error)
+            fault: BaseException | str = error
+            for record in heard.buffer[:1]:
+                fault = (record.exc_info and record.exc_info[1]) or record.getMessage()
             what = first_line(str(fault)) or type(fault).__name__
             raise VersioningError(what, where=where, fix=_suggest_remote_fix(fault)) from error
 
@@ -97,21 +89,21 @@ def check_remote_url(url: str) -> None:
     scheme, separator, rest = url.partition("://")
     if not separator:
         return
-    if ":" in rest.rpartition("@")[0].partition("/")[0]:
-        raise BadInput(
-            "a password stands in the address, and would stand in git with it",
-            where="versioning.remote",
-            fix="leave it out: `dvc remote modify --local flywheel password` keeps it on this machine",
-        )
     from dvc_objects.fs import known_implementations
 
-    if scheme not in known_implementations:
+    package = known_implementations.get(scheme, {}).get("class", "").partition(".")[0]
+    if ":" in rest.rpartition("@")[0].partition("/")[0]:
+        what = "a password stands in the address, and would stand in git with it"
+        fix = "leave it out: `dvc remote modify --local flywheel password` keeps it on this machine"
+    elif scheme not in known_implementations:
         kinds = ", ".join(sorted(known_implementations.keys() - {"local", "memory"}))
-        raise BadInput(f"DVC knows no {scheme}://", where="versioning.remote", fix=f"a folder, or one of {kinds}")
-    package = known_implementations[scheme]["class"].partition(".")[0]
-    if importlib.util.find_spec(package) is None:
+        what, fix = f"DVC knows no {scheme}://", f"a folder, or one of {kinds}"
+    elif importlib.util.find_spec(package) is None:
+        what = f"DVC's part for {scheme}:// is not installed"
         fix = "pip install -e '.[s3]'" if scheme == "s3" else f"pip install {package.replace('_', '-')}"
-        raise BadInput(f"DVC's part for {scheme}:// is not installed", where="versioning.remote", fix=fix)
+    else:
+        return
+    raise BadInput(what, where="versioning.remote", fix=fix)
 
 
 def configure_remote(ws: Workspace, url: str) -> None:
