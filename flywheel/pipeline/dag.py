@@ -38,13 +38,19 @@ def all_stages() -> tuple[Any, ...]:
     return tuple(declared[name] for name in _topological_order(declared.values()))
 
 
+def stage_order(domains: Iterable[str], *, closing: bool = False) -> tuple[str, ...]:
+    """Return the names of an iteration's stages in the order in which they run. closing: those after its end too."""
+    running = (stage for stage in all_stages() if closing or not stage.closing)
+    return tuple(name for stage in running for name in _instances(stage.name, domains))
+
+
 def stages_until(name: str | None, domains: Iterable[str]) -> tuple[str, ...]:
     """Return the stages of an iteration, in order, up to and with `name`; all where it is None.
 
     domains: of the iteration; a stage that is there once a domain is repeated for each. Raises BadInput for an unknown
     `name`.
     """
-    names = tuple(one for stage in all_stages() if not stage.closing for one in _instances(stage.name, domains))
+    names = stage_order(domains)
     if name is None:
         return names
     if name not in names:
