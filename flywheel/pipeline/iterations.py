@@ -23,7 +23,7 @@ from flywheel.pipeline import dag
 from flywheel.policy import checkpoint
 from flywheel.policy.client import endpoint
 from flywheel.recordings import selection
-from flywheel.rewards.scorer_set import ScorerSet
+from flywheel.rewards.scorer import ScorerSet
 from flywheel.store import manifest, partitions, routing_decisions
 from flywheel.store.catalog import database
 from flywheel.store.versioning import backup, dvc_files, stage_records

@@ -22,7 +22,7 @@ from flywheel.envs.base import Task
 from flywheel.envs.router import EnvProvider, open_environments
 from flywheel.envs.tasks import drawing
 from flywheel.envs.tasks.drawing import is_held_out, make_tasks, task_content, task_from_row, task_to_row
-from flywheel.evaluation import baselines, gate
+from flywheel.evaluation import gate
 from flywheel.evaluation.evaluator import evaluate_policy
 from flywheel.pipeline.stage import (
     BROWSERS,
@@ -37,8 +37,8 @@ from flywheel.pipeline.stage import (
 )
 from flywheel.policy import checkpoint, open_policy
 from flywheel.policy.checkpoint import checkpoint_digest
-from flywheel.rewards.scorer_set import ScorerSet
-from flywheel.rollout.pool import RolloutStats
+from flywheel.rewards.scorer import ScorerSet
+from flywheel.rollout.episode import RolloutStats
 from flywheel.store import manifest, metrics, partitions
 from flywheel.utils import processes
 from flywheel.utils.files import write_json
@@ -91,7 +91,7 @@ def _known(ctx: StageContext) -> dict[str, gate.SolvedShares]:
 def _rivals(ctx: StageContext) -> dict[str, dict[str, Any]]:
     """What the merged model is compared with: `before`, and `best` where that is another model."""
     newest = ctx.newest_model()
-    best = baselines.get_best_model(newest)
+    best = gate.get_best_model(newest)
     return {_BEFORE: newest} | ({"best": best} if best["digest"] != newest["digest"] else {})
 
 
@@ -124,7 +124,7 @@ def _finish(ctx: StageContext, results: dict[str, tuple[Path, Any]]) -> StageRes
     played = {shard: fixed[shard] for shard in fixed if shard in (_BEFORE, _CANDIDATE)} | looks
     manifests = [ctx.gather_shards(played, *table) for table in _PLAYED_TABLES]
     manifests.append(ctx.gather_shards(looks, "tasks", "task_id"))
-    around = {name: sum(result["around"][name] for _, result in played.values()) for name in RolloutStats().as_dict()}
+    around = {name: sum(result["around"][name] for _, result in played.values()) for name in vars(RolloutStats())}
     finished = sum(len(result["results"]) for _, result in played.values())
     figures = [metrics.metric_row(name, value, n=finished) for name, value in around.items()]
     after = [gate.EvalResult(**row) for row in fixed[_CANDIDATE][1]["results"]]
@@ -146,8 +146,8 @@ def _finish(ctx: StageContext, results: dict[str, tuple[Path, Any]]) -> StageRes
         figures += gate.build_gate_metrics(name, judged)
         summary[f"against the {name}"] = f"{judged.difference:+.3f} on {judged.n} fresh tasks: {judged.verdict}"
     outcomes = {ctx.newest_model()["digest"]: before, checkpoint_digest(_merged(ctx)): after}
-    solved = _known(ctx) | {name: baselines.solved_share_by_task(found) for name, found in outcomes.items()}
-    baselines.write_outcomes(ctx.ws, ctx.iteration, baselines.held_out_key(ctx.settings, list(_held_out(ctx))), solved)
+    solved = _known(ctx) | {name: gate.solved_share_by_task(found) for name, found in outcomes.items()}
+    gate.write_outcomes(ctx.ws, ctx.iteration, gate.held_out_key(ctx.settings, list(_held_out(ctx))), solved)
     return StageResult(tuple(manifests), tuple(figures), summary)
 
 
@@ -244,7 +244,7 @@ async def play_and_stage(
         await policy.close()
     write_episode_shard(folder, [one.episode for one in judged])
     write_shard(folder, "scores", [verdict.row(one.episode.id) for one in judged for verdict in one.verdicts])
-    return {"results": [vars(one.result) for one in judged], "around": stats.as_dict()}
+    return {"results": [vars(one.result) for one in judged], "around": vars(stats)}
 
 
 # The sequential test: fresh tasks, a look at a time, until the gate decides.

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 
-from flywheel.evaluation import baselines, gate, promotion_review
+from flywheel.evaluation import gate, promotion_review
 from flywheel.pipeline.stage import Checkpoint, Partition, Record, StageContext, StageResult, single_shard_stage
 from flywheel.pipeline.stages.route import INCOMING
 from flywheel.policy.checkpoint import checkpoint_digest

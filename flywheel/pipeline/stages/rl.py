@@ -21,7 +21,7 @@ from flywheel.pipeline.stage import (
     single_shard_stage,
     write_episode_shard,
 )
-from flywheel.rewards.scorer_set import ScorerSet
+from flywheel.rewards.scorer import ScorerSet
 from flywheel.rollout.episode import Episode, read_episode, write_episode
 from flywheel.store import metrics
 from flywheel.training.rl.curriculum import PastOutcomes, describe_curriculum

@@ -58,7 +58,7 @@ async def _act(
     )
     seconds = time.monotonic() - began
     write_episode_shard(folder, episodes)
-    return {"seconds": seconds, **stats.as_dict()}
+    return {"seconds": seconds, **vars(stats)}
 
 
 def _finish(ctx: StageContext, results: dict[str, tuple[Path, Any]]) -> StageResult:

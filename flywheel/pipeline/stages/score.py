@@ -23,8 +23,7 @@ from flywheel.pipeline.stage import (
     single_shard_stage,
     write_shard,
 )
-from flywheel.rewards.scorer import ScoringInput
-from flywheel.rewards.scorer_set import ScorerSet
+from flywheel.rewards.scorer import ScorerSet, ScoringInput
 from flywheel.store import images as store_images
 from flywheel.store import metrics, partitions, routing_decisions
 from flywheel.store.schema import TABLES, record_from_row

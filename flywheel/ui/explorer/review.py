@@ -227,7 +227,7 @@ def load_promotion_case(ws: Workspace, iteration: int) -> dict[str, Any]:
     if why := promotion_review.find_review_obstacle(ws, iteration):
         raise why
     rule = stage_records.load_iteration_params(ws, iteration).promotion
-    return asdict(promotion_report.build_promotion_report(ws, iteration, rule)) | _decided(ws, iteration)
+    return asdict(promotion_review.build_promotion_report(ws, iteration, rule)) | _decided(ws, iteration)
 
 
 def submit_promotion_decision(ws: Workspace, iteration: int, decision: PromotionRequest) -> dict[str, Any]:
