@@ -66,7 +66,7 @@ def read_workspace_status(ws: Workspace, *, everything: bool = False) -> Workspa
 def _query_iterations(ws: Workspace) -> tuple[dict[str, Any], ...]:
     sql = "FROM iterations"
     with database.connect_catalog(ws, reads=sql) as connection:
-        return tuple(database.result_as_json_rows(database.run_query(connection, sql)))
+        return tuple(database.query_json_rows(connection, sql))
 
 
 def status_lines(standing: WorkspaceStatus) -> Iterator[tuple[str, str]]:

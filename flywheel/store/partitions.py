@@ -334,11 +334,20 @@ def leave_pandas_out() -> None:
     """
     if "pandas" in sys.modules:
         return
-    sys.modules["pandas"] = None  # an import then fails
+    sys.meta_path.insert(0, _PandasHidden)
     try:
         pa.array([])  # pyarrow remembers that it did not find it
     finally:
-        del sys.modules["pandas"]
+        sys.meta_path.remove(_PandasHidden)
+
+
+class _PandasHidden:
+    """A finder of modules, before all others, for which pandas is not installed."""
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError(f"{name} is left out", name=name)
 
 
 def table_from_rows(table: str, rows: Iterable[Mapping[str, Any]], first: int = 0) -> pa.Table:

@@ -14,7 +14,6 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from functools import cache, partial
 from importlib import resources
-from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -31,6 +30,17 @@ from flywheel.store.versioning import dvc_files
 from flywheel.utils.errors import BadInput, DataError, FlywheelError
 
 # Rendering results.
+
+
+def query_json_rows(connection: duckdb.DuckDBPyConnection, select: str) -> list[dict[str, Any]]:
+    """Run one SELECT, without a semicolon, and return its rows as `result_as_json_rows` does, without pandas.
+
+    Raises BadInput for wrong SQL, DataError for a damaged file.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "result"
+        run_query(connection, f"COPY ({select}) TO {_quote_text(file)} (FORMAT json, ARRAY true)")
+        return json.loads(file.read_text(encoding="utf-8"), parse_constant=lambda _: None)
 
 
 def result_as_json_rows(result: pa.Table) -> list[dict[str, Any]]:
@@ -259,6 +269,10 @@ def _create_fault_view(
     connection.execute(f"CREATE VIEW {table} AS SELECT {columns} WHERE {raised} IS NULL")
 
 
+def _sql_literal(value: str | int | None) -> str:
+    return "NULL" if value is None else _quote_text(value) if isinstance(value, str) else str(value)
+
+
 def _create_promotions(connection: duckdb.DuckDBPyConnection, ws: Workspace) -> None:
     types = {"iteration": int, "model": str, "digest": str, "promoted": bool, "reason": str}
     kinds = {name: {int: "INTEGER", str: "VARCHAR", bool: "BOOLEAN"}[kind] for name, kind in types.items()}
@@ -270,14 +284,13 @@ def _create_promotions(connection: duckdb.DuckDBPyConnection, ws: Workspace) -> 
             for name, kind in types.items():
                 if not isinstance(row.get(name), kind | None):
                     raise DataError(f"a promotion.json is wrong: {name} is {row[name]!r}", where=path)
-            rows.append([row.get(name) for name in types])
+            rows.append(f"({', '.join(_sql_literal(row.get(name)) for name in types)})")
     except DataError as fault:
         _create_fault_view(connection, "promotions", kinds, fault)
         return
     connection.execute(f"CREATE TABLE promotions ({', '.join(f'{name} {kind}' for name, kind in kinds.items())})")
     if rows:
-        marks = f"({', '.join('?' * len(types))})"
-        connection.execute(f"INSERT INTO promotions VALUES {', '.join([marks] * len(rows))}", list(chain(*rows)))
+        connection.execute(f"INSERT INTO promotions VALUES {', '.join(rows)}")  # for parameters it imports pandas
 
 
 def create_file_view(connection: duckdb.DuckDBPyConnection, view: str, files: Sequence[Path]) -> None:
