@@ -44,7 +44,7 @@ from flywheel.policy.protocol import PolicyBackend, SamplingParams
 from flywheel.recordings.synthetic.sessions import recorded_tasks
 from flywheel.rollout.episode import PromptHistory, derive_seed
 from flywheel.store import manifest
-from flywheel.store.trajectory import Step
+from flywheel.store.schema import Step
 from flywheel.store.versioning import stage_records
 from flywheel.training.data import Example, ShuffledDataset
 from flywheel.utils.confidence_intervals import wilson_interval

@@ -22,7 +22,7 @@ from flywheel.envs.suites import catalogue, oracle
 from flywheel.envs.tasks.drawing import make_task, task_content
 from flywheel.policy.checkpoint import checkpoint_digest
 from flywheel.policy.encoding import Encoder
-from flywheel.store.trajectory import Step, Trajectory
+from flywheel.store.schema import Step, Trajectory
 from flywheel.training.data import Example, ShuffledDataset, build_agent_examples
 from flywheel.training.sft import train_supervised
 from flywheel.utils.errors import BadInput

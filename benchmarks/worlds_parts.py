@@ -30,12 +30,11 @@ from worlds_play import (
 
 from flywheel.agent.actions import Finished
 from flywheel.config import Settings
-from flywheel.envs.base import Task
+from flywheel.envs.base import Task, Verdict
 from flywheel.envs.browser.pool import open_browser_pool
 from flywheel.envs.suites import catalogue, levels, references
 from flywheel.envs.suites.catalogue import BrowserWorld
 from flywheel.envs.tasks.drawing import make_task
-from flywheel.envs.verdict import Verdict
 from flywheel.rewards.scorers import verifier
 
 Row = dict[str, Any]

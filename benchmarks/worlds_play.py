@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from flywheel.agent.actions import Action, Finished
-from flywheel.envs.base import Env, StepResult, Task
+from flywheel.envs.base import Env, StepResult, Task, Verdict
 from flywheel.envs.suites import oracle
 from flywheel.envs.suites.catalogue import BrowserWorld
 from flywheel.envs.suites.players import random_action
-from flywheel.envs.verdict import Verdict
 from flywheel.utils.errors import FlywheelError
 
 T = TypeVar("T")

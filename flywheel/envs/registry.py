@@ -21,8 +21,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from flywheel.config import Settings, params_file
 from flywheel.config.settings import SettingsBlock
-from flywheel.envs.base import Env, Task, TaskSuite
-from flywheel.envs.verdict import Verifier
+from flywheel.envs.base import Env, Task, TaskSuite, Verifier
 from flywheel.utils.errors import BadInput, EnvTimeout, Finding, did_you_mean
 
 _SETTINGS_KEY = "sandbox.kinds"

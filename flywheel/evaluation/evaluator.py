@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from flywheel.config import Settings
-from flywheel.envs.base import Task
+from flywheel.envs.base import Task, Verdict, decide_verdict
 from flywheel.envs.router import EnvProvider
-from flywheel.envs.verdict import Verdict, decide_verdict
 from flywheel.evaluation.gate import EvalResult
 from flywheel.policy.protocol import PolicyBackend
 from flywheel.rewards.scorer import ScorerSet, ScoringInput

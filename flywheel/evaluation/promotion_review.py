@@ -16,7 +16,7 @@ from typing import Any
 
 from flywheel.config import PromotionSettings
 from flywheel.config.workspace import Workspace, iteration_label
-from flywheel.envs.verdict import verdicts_from_rows
+from flywheel.envs.base import verdicts_from_rows
 from flywheel.evaluation import gate
 from flywheel.store import lineage, manifest, partitions
 from flywheel.store.versioning import dvc_files, stage_records

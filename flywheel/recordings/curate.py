@@ -16,7 +16,7 @@ from flywheel.agent.actions import ParseError
 from flywheel.agent.grammar import Grammar, grammar_without_thinking
 from flywheel.agent.parsing.parser import parse_response
 from flywheel.envs.base import Env, Task
-from flywheel.store.trajectory import Step, Trajectory
+from flywheel.store.schema import Step, Trajectory
 from flywheel.utils.errors import EnvError
 
 MAX_IDLE = 0.5  # share of the steps that changed nothing, from which on a recording is noise

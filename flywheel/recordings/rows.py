@@ -23,7 +23,7 @@ from flywheel.recordings.session import RecordedSession, load_session_meta
 from flywheel.recordings.utterances import Utterance
 from flywheel.store.interop import demonstration
 from flywheel.store.interop.demonstration import DemonstratedStep, Demonstration
-from flywheel.store.trajectory import Step, Trajectory, session_trajectory_id
+from flywheel.store.schema import Step, Trajectory, session_trajectory_id
 from flywheel.utils.errors import DataError
 
 Row = Mapping[str, Any]

@@ -16,7 +16,7 @@ from pathlib import Path
 from flywheel.config.workspace import Workspace
 from flywheel.store import manifest, partitions
 from flywheel.store.interop.demonstration import is_demonstration
-from flywheel.store.trajectory import session_trajectory_id
+from flywheel.store.schema import session_trajectory_id
 from flywheel.store.versioning import dvc_files
 from flywheel.utils.errors import BadInput, DataError
 from flywheel.utils.files import sha256_file, write_json

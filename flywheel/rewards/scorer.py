@@ -15,10 +15,9 @@ from functools import cached_property
 from typing import Any, Literal, Protocol
 
 from flywheel.config import Settings
-from flywheel.envs.base import Task
-from flywheel.envs.verdict import Verdict
+from flywheel.envs.base import Task, Verdict
 from flywheel.rewards import scorers
-from flywheel.store.trajectory import Step, Trajectory
+from flywheel.store.schema import Step, Trajectory
 from flywheel.utils.errors import BadInput, DataError, FlywheelError, did_you_mean
 
 log = logging.getLogger(__name__)

@@ -28,7 +28,7 @@ from flywheel.envs.router import EnvProvider, open_environments
 from flywheel.policy import open_policy
 from flywheel.policy.client.language_model import open_summarizer
 from flywheel.policy.protocol import Completion, PolicyBackend, SamplingParams
-from flywheel.store.trajectory import Step, Trajectory, make_trajectory_id
+from flywheel.store.schema import Step, Trajectory, make_trajectory_id
 from flywheel.utils.errors import DataError, EnvError, EnvTimeout, FlywheelError, PolicyTimeout
 from flywheel.utils.files import atomic_file
 

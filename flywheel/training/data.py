@@ -32,8 +32,7 @@ from flywheel.store import partitions
 from flywheel.store.images import ImageFile
 from flywheel.store.manifest import TrainingManifest
 from flywheel.store.partitions import is_sorted
-from flywheel.store.schema import TABLES, record_from_row
-from flywheel.store.trajectory import Step, Trajectory
+from flywheel.store.schema import TABLES, Step, Trajectory, record_from_row
 from flywheel.utils.errors import DataError
 
 log = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from synthetic_rows import image_row, step, task, trajectory
 from flywheel.config.workspace import Workspace
 from flywheel.recordings import audio
 from flywheel.store.partitions import write_partition
-from flywheel.store.trajectory import session_trajectory_id
+from flywheel.store.schema import session_trajectory_id
 from flywheel.utils.files import write_json
 
 AHEAD_S = 1.5  # of the screen's clock, before the sound's

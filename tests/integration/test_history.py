@@ -17,8 +17,7 @@ from flywheel.policy.client.language_model import ModelSummarizer, OpenAIChatMod
 from flywheel.policy.encoding import Encoder
 from flywheel.rollout.episode import PromptHistory, run_rollout
 from flywheel.store.partitions import table_from_rows
-from flywheel.store.schema import record_from_row, record_to_row
-from flywheel.store.trajectory import Step
+from flywheel.store.schema import Step, record_from_row, record_to_row
 from flywheel.training.data import build_agent_examples
 
 STEPS = 30

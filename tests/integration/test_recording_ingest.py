@@ -26,8 +26,7 @@ from flywheel.recordings.ingest import ingest_session
 from flywheel.recordings.session import load_session
 from flywheel.rewards.scorers import verifier
 from flywheel.store import partitions
-from flywheel.store.schema import record_to_row
-from flywheel.store.trajectory import make_trajectory_id
+from flywheel.store.schema import make_trajectory_id, record_to_row
 from flywheel.utils.errors import BadInput, DataError
 
 SETTINGS = Settings()

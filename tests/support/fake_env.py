@@ -17,8 +17,7 @@ from typing import Any
 from PIL import Image, ImageDraw
 
 from flywheel.agent.actions import Action, CallUser, Click, Finished, Point, Wait, actions_from_json, actions_to_json
-from flywheel.envs.base import Observation, StepResult, Task
-from flywheel.envs.verdict import Verdict
+from flywheel.envs.base import Observation, StepResult, Task, Verdict
 from flywheel.utils.errors import EnvError, EnvTimeout
 
 SIZE = 224

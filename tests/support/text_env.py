@@ -16,9 +16,8 @@ from typing import Any, ClassVar
 
 from flywheel.agent.actions import Action, CallUser, Finished, Type, Wait
 from flywheel.config import Settings
-from flywheel.envs.base import Observation, StepResult, Task, TaskSuite, TaskTemplate
+from flywheel.envs.base import Observation, StepResult, Task, TaskSuite, TaskTemplate, Verdict, Verifier, apply_verifier
 from flywheel.envs.registry import BackendSettings, EnvLimits, parse_backend_settings
-from flywheel.envs.verdict import Verdict, Verifier, apply_verifier
 from flywheel.utils.errors import BadInput, EnvError, Finding, run_diagnostic
 
 _THINGS = ("box", "cup", "key", "map", "pen")

@@ -10,7 +10,7 @@ import pytest
 from flywheel.agent.actions import Click
 from flywheel.envs.base import Observation, StepResult, Task
 from flywheel.recordings.curate import curate_recording, recording_fingerprint, replay_recording
-from flywheel.store.trajectory import Step, Trajectory
+from flywheel.store.schema import Step, Trajectory
 from flywheel.utils.errors import EnvError
 
 

@@ -18,8 +18,7 @@ from flywheel.config import SupervisedSettings
 from flywheel.policy.encoding import Encoder
 from flywheel.store import manifest, partitions
 from flywheel.store.images import image_digest, image_rows
-from flywheel.store.schema import record_to_row
-from flywheel.store.trajectory import Step, Trajectory
+from flywheel.store.schema import Step, Trajectory, record_to_row
 from flywheel.training import data as dataset
 from flywheel.training.data import ExampleRef, MixtureDataset, build_agent_examples, is_trainable
 from flywheel.utils.errors import DataError

@@ -11,8 +11,7 @@ from flywheel.pipeline.stages import ingest
 from flywheel.recordings import selection
 from flywheel.recordings.curate import recording_fingerprint
 from flywheel.store import manifest, partitions
-from flywheel.store.schema import record_from_row
-from flywheel.store.trajectory import Step
+from flywheel.store.schema import Step, record_from_row
 
 HUMAN = {"source": "recording", "author": "human", "policy_version": None, "reward": None, "run_id": "r", "at": START}
 

@@ -12,8 +12,7 @@ from lamp_env import LEFT, RIGHT, LampEnv, Lamps, Scripted, screen, settings, ta
 from flywheel.agent.prompt import Image
 from flywheel.rollout.episode import RolloutStats, run_episode, run_rollout
 from flywheel.store.partitions import table_from_rows
-from flywheel.store.schema import record_to_row
-from flywheel.store.trajectory import make_trajectory_id
+from flywheel.store.schema import make_trajectory_id, record_to_row
 from flywheel.utils.errors import EnvError, PolicyError, PolicyTimeout
 
 S = settings()

@@ -18,7 +18,7 @@ from night import examples
 
 from flywheel.rollout.async_pool import RolloutLog, RolloutPlan
 from flywheel.rollout.episode import Episode, read_episode, read_episode_facts, write_episode
-from flywheel.store.trajectory import Step, Trajectory
+from flywheel.store.schema import Step, Trajectory
 from flywheel.utils.errors import DataError
 
 TASKS = {f"lamp{number:03d}": task(number) for number in range(5)}

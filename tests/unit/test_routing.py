@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from night import examples
 from routed_rows import route, stores
 
-from flywheel.envs.verdict import Verdict, verdicts_from_rows
+from flywheel.envs.base import Verdict, verdicts_from_rows
 from flywheel.store import lineage
 from flywheel.store.partitions import table_from_rows
 from flywheel.store.routing.contracts import TRAJECTORY_STATUSES

@@ -17,8 +17,7 @@ from flywheel.agent.grammar import grammar_without_thinking
 from flywheel.agent.parsing.parser import action_fields
 from flywheel.store import schema
 from flywheel.store.partitions import table_from_rows
-from flywheel.store.schema import TABLES, record_from_row, record_to_row
-from flywheel.store.trajectory import NO_COLUMN, Step, Trajectory
+from flywheel.store.schema import NO_COLUMN, TABLES, Step, Trajectory, record_from_row, record_to_row
 
 KINDS = {"steps": Step, "trajectories": Trajectory}
 BESIDE = {"steps": {"sampled_logprobs", "version"}, "trajectories": set()}  # fields that no table holds

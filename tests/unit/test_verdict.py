@@ -14,17 +14,16 @@ from hypothesis import strategies as st
 from routed_rows import route
 
 from flywheel.config import SandboxSettings, Settings
+from flywheel.envs.base import Verdict, decide_verdict, verdicts_from_rows
 from flywheel.envs.browser.driver.page import SessionNotes
 from flywheel.envs.browser.env import BrowserEnv
 from flywheel.envs.suites import catalogue
 from flywheel.envs.tasks.drawing import make_task, make_tasks
-from flywheel.envs.verdict import Verdict, decide_verdict, verdicts_from_rows
 from flywheel.evaluation.evaluator import judge_episode
 from flywheel.rewards.scorer import ScorerSet
 from flywheel.rollout.episode import Episode
 from flywheel.store.partitions import table_from_rows
-from flywheel.store.schema import record_to_row
-from flywheel.store.trajectory import Trajectory
+from flywheel.store.schema import Trajectory, record_to_row
 from flywheel.utils.errors import DataError
 
 TASK = make_task(catalogue.get_world("snake"), next(iter(catalogue.get_world("snake").templates)), 1, 5, "train")

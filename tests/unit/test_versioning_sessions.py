@@ -8,7 +8,7 @@ from flywheel.config.workspace import Workspace
 from flywheel.recordings import selection
 from flywheel.store import manifest, partitions
 from flywheel.store.interop.demonstration import DEMONSTRATION_FILE
-from flywheel.store.trajectory import make_trajectory_id
+from flywheel.store.schema import make_trajectory_id
 from flywheel.store.versioning import dvc_files
 from flywheel.utils.errors import BadInput, DataError
 from flywheel.utils.files import write_text

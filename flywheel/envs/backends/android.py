@@ -12,11 +12,10 @@ from pydantic import Field
 
 from flywheel.config import Settings
 from flywheel.envs import registry
-from flywheel.envs.base import Task, TaskSuite
+from flywheel.envs.base import Task, TaskSuite, Verifier
 from flywheel.envs.phone import android_env
 from flywheel.envs.phone.android_env import AndroidEnv, AndroidPhone, AndroidSuite
 from flywheel.envs.registry import BACKENDS, BackendSettings, EnvLimits, EnvPool, parse_backend_settings
-from flywheel.envs.verdict import Verifier
 from flywheel.utils.errors import BadInput, EnvError, EnvTimeout, Finding, run_diagnostic
 
 _BACKEND_NAME, _INSTALL_COMMAND = "android", "pip install 'flywheel[phone]'"

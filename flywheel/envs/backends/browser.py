@@ -15,7 +15,7 @@ from typing import Any
 
 from flywheel.config import SandboxSettings, Settings
 from flywheel.envs import isolation
-from flywheel.envs.base import Task, TaskSuite
+from flywheel.envs.base import Task, TaskSuite, Verifier
 from flywheel.envs.browser import pool
 from flywheel.envs.browser.driver import chromium
 from flywheel.envs.browser.pages import manifest
@@ -24,7 +24,6 @@ from flywheel.envs.browser.pool import open_browser_pool
 from flywheel.envs.registry import BACKENDS, EnvLimits, EnvPool
 from flywheel.envs.suites import catalogue, verifiers
 from flywheel.envs.tasks.drawing import make_task
-from flywheel.envs.verdict import Verifier
 from flywheel.utils import child_processes
 from flywheel.utils.errors import BadInput, Finding, FlywheelError, run_diagnostic
 

@@ -11,12 +11,11 @@ from typing import Any
 from pydantic import Field
 
 from flywheel.config import SandboxSettings, Settings
-from flywheel.envs.base import Task, TaskSuite
+from flywheel.envs.base import Task, TaskSuite, Verifier
 from flywheel.envs.browser.driver import chromium
 from flywheel.envs.browser.pool import BrowserPool
 from flywheel.envs.registry import BACKENDS, BackendSettings, EnvLimits, EnvPool, parse_backend_settings
 from flywheel.envs.suites.phone.world import PHONE
-from flywheel.envs.verdict import Verifier
 from flywheel.utils.errors import BadInput, Finding, run_diagnostic
 
 _BACKEND_NAME = "phone"

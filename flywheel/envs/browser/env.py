@@ -14,13 +14,12 @@ from urllib.parse import urljoin
 from flywheel.agent import actions as act
 from flywheel.agent.actions import Action, CallUser, Finished, actions_from_json, actions_to_json
 from flywheel.config import SandboxSettings
-from flywheel.envs.base import Gesture, LatestPicture, Observation, StepResult, Task
+from flywheel.envs.base import Gesture, LatestPicture, Observation, StepResult, Task, Verdict
 from flywheel.envs.browser.driver.cdp import CdpCommandError
 from flywheel.envs.browser.driver.input import FingerGrip, MouseGrip, PixelPoint
 from flywheel.envs.browser.driver.page import PageGone
 from flywheel.envs.browser.driver.tab import BrowserTab
 from flywheel.envs.browser.page_source import PageSession, PageSource
-from flywheel.envs.verdict import Verdict
 from flywheel.utils.errors import EnvError, EnvTimeout
 
 

@@ -21,8 +21,7 @@ from typing import Any, Literal
 from PIL import Image
 
 from flywheel.agent.actions import ACTION_NAMES, Action
-from flywheel.envs.base import StepResult, Task
-from flywheel.envs.verdict import Verdict
+from flywheel.envs.base import StepResult, Task, Verdict
 from flywheel.utils.files import atomic_file
 
 log = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from flywheel.config import DomainName, Settings
 from flywheel.envs import isolation, registry
-from flywheel.envs.base import Task, TaskSuite, TaskTemplate
+from flywheel.envs.base import Task, TaskSuite, TaskTemplate, Verifier
 from flywheel.envs.computer import desktop
 from flywheel.envs.computer.checker import Checker, CheckerLimits
 from flywheel.envs.computer.computer import Computer, WarmPool
@@ -29,7 +29,6 @@ from flywheel.envs.suites.chores import verifier
 from flywheel.envs.suites.chores.verifier import CHORES_VERIFIER
 from flywheel.envs.suites.chores.world import CHORES, ERRANDS
 from flywheel.envs.suites.desk.world import DESK, DESK_VERIFIERS
-from flywheel.envs.verdict import Verifier
 from flywheel.utils.errors import BadInput, EnvError, Finding, did_you_mean, run_diagnostic
 
 # External suites of computer tasks, by a manifest that says what there is at first and what must hold at the end.

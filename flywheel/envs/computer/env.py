@@ -17,14 +17,13 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from flywheel.agent.actions import Action, CallUser, Finished
-from flywheel.envs.base import Observation, StepResult, Streams, Task
+from flywheel.envs.base import Observation, StepResult, Streams, Task, Verdict, Verifier, apply_verifier
 from flywheel.envs.computer import checker
 from flywheel.envs.computer.computer import ActionOutcome, Computer, WarmPool
 from flywheel.envs.computer.home import MachineHome
 from flywheel.envs.computer.machine import Machine, MachineRefused
 from flywheel.envs.computer.osworld import runner
 from flywheel.envs.computer.task_spec import ComputerTaskSpec
-from flywheel.envs.verdict import Verdict, Verifier, apply_verifier
 from flywheel.utils.errors import EnvError, EnvTimeout
 
 # Archives are opened outside of their machine, within limits: their headers may lie about sizes.

@@ -21,9 +21,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from flywheel.agent import actions as act
 from flywheel.agent.actions import Action, CallUser, Finished, Point
 from flywheel.envs import registry
-from flywheel.envs.base import Observation, StepResult, Task, TaskSuite, TaskTemplate
+from flywheel.envs.base import Observation, StepResult, Task, TaskSuite, TaskTemplate, Verdict, apply_verifier
 from flywheel.envs.browser.driver.input import OUTSIDE_NOTE, is_outside_screen
-from flywheel.envs.verdict import Verdict, apply_verifier
 from flywheel.utils.errors import BadInput, EnvError, EnvTimeout
 
 # A phone behind an ADB server: its shell and its screen. All that goes wrong is an EnvError that says what to do.

@@ -18,8 +18,7 @@ import jinja2
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from flywheel.envs import verdict
-from flywheel.envs.base import Task
+from flywheel.envs.base import Task, apply_verifier
 from flywheel.envs.suites import catalogue
 from flywheel.envs.suites.phone.home_screen import HOME_SCREEN, PHONE_APPS, find_phone_app
 from flywheel.envs.suites.phone.world import PHONE
@@ -105,7 +104,7 @@ class PhoneSession(WorldSession):
         return {"app": here, "apps": states, "home": self._server.state(self.url), "opened": list(self._phone.opened)}
 
     def score(self, state: Mapping[str, Any]) -> float:
-        return verdict.apply_verifier(PHONE.score, self._task.verifier, self._task.params, state, self._task.task_id)
+        return apply_verifier(PHONE.score, self._task.verifier, self._task.params, state, self._task.task_id)
 
     def close(self) -> None:
         super().close()

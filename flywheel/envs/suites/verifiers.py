@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from flywheel.envs import verdict
-from flywheel.envs.base import Task
+from flywheel.envs import base
+from flywheel.envs.base import Task, Verifier
 from flywheel.envs.suites import catalogue
-from flywheel.envs.verdict import Verifier
 from flywheel.utils.errors import BadInput
 
 _NOT_WON = 0.999  # the most that a game scores before it is won
@@ -19,7 +18,7 @@ _NOT_WON = 0.999  # the most that a game scores before it is won
 
 def score_state(task: Task, state: Mapping[str, Any]) -> float:
     """Score a state, in [0, 1]. Raises BadInput for an unknown verifier, DataError for a state that it cannot read."""
-    return verdict.apply_verifier(find_verifier(task), task.verifier, task.params, state, task.task_id)
+    return base.apply_verifier(find_verifier(task), task.verifier, task.params, state, task.task_id)
 
 
 def find_verifier(task: Task) -> Verifier:

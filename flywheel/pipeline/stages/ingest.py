@@ -22,8 +22,7 @@ from flywheel.recordings.rows import review_row
 from flywheel.recordings.selection import SessionFolder
 from flywheel.recordings.session import load_session_meta
 from flywheel.store import manifest, metrics, partitions
-from flywheel.store.schema import record_from_row, record_to_row
-from flywheel.store.trajectory import Step
+from flywheel.store.schema import Step, record_from_row, record_to_row
 from flywheel.utils.errors import DataError
 from flywheel.utils.progress import announce
 

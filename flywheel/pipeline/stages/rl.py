@@ -8,9 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from flywheel.envs.base import INTERFACES, Task
+from flywheel.envs.base import INTERFACES, Task, verdicts_from_rows
 from flywheel.envs.router import open_environments
-from flywheel.envs.verdict import verdicts_from_rows
 from flywheel.pipeline.stage import (
     BROWSERS,
     TRAINING,

@@ -12,8 +12,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from flywheel.envs.base import Verdict, verdicts_from_rows
 from flywheel.envs.tasks import drawing
-from flywheel.envs.verdict import Verdict, verdicts_from_rows
 from flywheel.pipeline.stage import (
     Partition,
     Record,
@@ -26,8 +26,7 @@ from flywheel.pipeline.stage import (
 from flywheel.rewards.scorer import ScorerSet, ScoringInput
 from flywheel.store import images as store_images
 from flywheel.store import metrics, partitions, routing_decisions
-from flywheel.store.schema import TABLES, record_from_row
-from flywheel.store.trajectory import Step, Trajectory
+from flywheel.store.schema import TABLES, Step, Trajectory, record_from_row
 from flywheel.utils.progress import announce
 
 _STAGES = ("ingest", "rollout")

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from flywheel.config import Settings
-from flywheel.envs import registry, verdict
-from flywheel.envs.base import Task
-from flywheel.envs.verdict import Verifier
+from flywheel.envs import base, registry
+from flywheel.envs.base import Task, Verifier
 from flywheel.rewards.scorer import Need, Score, ScoringInput
 from flywheel.utils.errors import DataError
 
@@ -20,7 +19,7 @@ def score_final_state(task: Task, final_state: Mapping[str, Any]) -> float:
 
     Raises BadInput for an unknown verifier, DataError for a state that lacks what the verifier reads.
     """
-    return verdict.apply_verifier(get_verifier(task), task.verifier, task.params, final_state, task.task_id)
+    return base.apply_verifier(get_verifier(task), task.verifier, task.params, final_state, task.task_id)
 
 
 def get_verifier(task: Task) -> Verifier:

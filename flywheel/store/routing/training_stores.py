@@ -21,7 +21,7 @@ from flywheel.store.dedup.near_duplicates import ROUTE_STAGE
 from flywheel.store.routing import contracts
 from flywheel.utils.errors import ContractBroken, DataError
 
-# Section 2.3: V = 1 to SFT, the rest to CT; nothing is thrown away. V is defined in `envs/verdict.py`; here is the same
+# Section 2.3: V = 1 to SFT, the rest to CT; nothing is thrown away. V is defined in `envs/base.py`; here is the same
 # rule in SQL for a whole table of scores, and a test compares the two.
 
 DESTINATIONS = ("sft", "ct", "quarantine")

@@ -19,7 +19,7 @@ from tokenizers import Tokenizer
 from flywheel.config.workspace import Workspace
 from flywheel.recordings import audio, selection
 from flywheel.recordings.session import load_session_meta
-from flywheel.store.trajectory import session_trajectory_id
+from flywheel.store.schema import session_trajectory_id
 from flywheel.ui.explorer.catalog_reader import OUTCOMES_TABLE, CatalogReader, NotInStore
 from flywheel.utils.errors import BadInput, FlywheelError
 

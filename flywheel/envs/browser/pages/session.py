@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote_plus, urlencode, urlsplit
 
-from flywheel.envs import verdict
+from flywheel.envs import base
 from flywheel.envs.base import Task
 from flywheel.envs.browser.page_source import LoginSteps
 from flywheel.envs.browser.pages import packages
@@ -308,7 +308,7 @@ class ManifestSession:
         return self.reader.state(seen, page)
 
     def score(self, state: Mapping[str, Any]) -> float:
-        return verdict.apply_verifier(score_page_reward, PAGE_VERIFIER, {}, state, self.url)
+        return base.apply_verifier(score_page_reward, PAGE_VERIFIER, {}, state, self.url)
 
     def save_server_state(self) -> bytes:
         return b""

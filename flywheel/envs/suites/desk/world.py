@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from flywheel.agent.actions import Action, Hotkey, Type
-from flywheel.envs.base import TaskSuite, TaskTemplate
-from flywheel.envs.verdict import Verifier
+from flywheel.envs.base import TaskSuite, TaskTemplate, Verifier
 
 # Each begins with another letter: a file manager finds a name by its first ones.
 _WORDS = ("apple", "bread", "candle", "door", "engine", "flower", "garden", "house", "island", "jacket")
