@@ -6,6 +6,7 @@ from pathlib import Path
 
 import duckdb
 import pytest
+from night import NIGHT
 
 from flywheel.config.workspace import Workspace
 from flywheel.store.catalog import database
@@ -15,6 +16,18 @@ _VIEWS = "SELECT view_name FROM duckdb_views() WHERE NOT internal ORDER BY 1"
 _TABLES = "SELECT table_name FROM duckdb_tables() WHERE NOT internal ORDER BY 1"
 _MACROS = """SELECT function_name || '(' || array_to_string(list_transform(parameters, p -> '1'), ', ') || ')'
     FROM duckdb_functions() WHERE NOT internal AND function_type = 'table_macro' ORDER BY 1"""
+# Those that read the most, and one of each kind.
+_BY_DAY = ["iterations", "scorers_vs_humans", "funnel", "stage_trend", "p_v1_rise", "labels", "reviews", "steps"]
+    "iterations",
+    "scorers_vs_humans",
+    "funnel",
+    "stage_trend",
+    "p_v1_rise",
+    "labels",
+    "reviews",
+    "steps",
+    "runs",
+]
 
 
 def names(connection: duckdb.DuckDBPyConnection, sql: str) -> list[str]:
@@ -33,7 +46,7 @@ def test_every_table_view_and_macro_answers_the_same(three_iterations: Path) -> 
     with database.connect_catalog(ws) as whole:
         of = [*names(whole, _VIEWS), *names(whole, _TABLES), *names(whole, _MACROS)]
         assert len(of) > 60
-        for name in of:
+        for name in of if NIGHT else [*_BY_DAY, *names(whole, _MACROS)[:3]]:
             sql = f"SELECT count(*), bit_xor(hash(COLUMNS(*)::VARCHAR)) FROM {name}"
             with database.connect_catalog(ws, reads=sql) as some:
                 assert answer(some, sql) == answer(whole, sql), name

@@ -94,6 +94,7 @@ def fork_workers(config: pytest.Config, specs: Sequence[execnet.XSpec]) -> None:
     assert threading.active_count() == 1, threading.enumerate()
     gc.collect()
     gc.freeze()  # what is imported stays: no worker's collector looks at it, nor copies its pages by that
+    gc.set_threshold(20_000)  # of 700 by default: a twentieth of a worker's time
     original = gateway_io.Popen2IOMaster
     ready: list[ForkedWorker] = []
     for _ in specs:
