@@ -18,16 +18,6 @@ _MACROS = """SELECT function_name || '(' || array_to_string(list_transform(param
     FROM duckdb_functions() WHERE NOT internal AND function_type = 'table_macro' ORDER BY 1"""
 # Those that read the most, and one of each kind.
 _BY_DAY = ["iterations", "scorers_vs_humans", "funnel", "stage_trend", "p_v1_rise", "labels", "reviews", "steps"]
-    "iterations",
-    "scorers_vs_humans",
-    "funnel",
-    "stage_trend",
-    "p_v1_rise",
-    "labels",
-    "reviews",
-    "steps",
-    "runs",
-]
 
 
 def names(connection: duckdb.DuckDBPyConnection, sql: str) -> list[str]:
