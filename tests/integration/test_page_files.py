@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import mimetypes
+
 import httpx
 import pytest
 import pytest_asyncio
@@ -49,6 +51,18 @@ def test_a_machines_own_table_does_not_change_what_browsers_insist_on(tmp_path):
     for name, kind in (("a.js", "text/javascript"), ("A.CSS", "text/css"), ("a.json", "application/json")):
         assert media_type(tmp_path / name).startswith(kind)
     assert media_type(tmp_path / "a.unheard-of") == "application/octet-stream"
+
+
+def test_a_type_that_the_machine_alone_knows_is_not_told(tmp_path):
+    (tmp_path / "mime.types").write_text("application/x-machine unheard-of\ntext/x-machine css\n")
+    try:
+        mimetypes.init([str(tmp_path / "mime.types")])
+        assert mimetypes.guess_type("a.unheard-of")[0] == "application/x-machine"
+        assert media_type(tmp_path / "a.unheard-of") == "application/octet-stream"
+        assert media_type(tmp_path / "a.css") == "text/css; charset=utf-8"
+        assert media_type(tmp_path / "a.svgz") == "image/svg+xml"
+    finally:
+        mimetypes.init()
 
 
 @pytest.mark.parametrize(

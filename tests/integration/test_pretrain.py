@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 
 import numpy as np
 import pytest
@@ -78,6 +79,18 @@ def test_it_trains_stops_resumes_and_leaves_a_checkpoint(small, tmp_path, monkey
     assert checkpoint_digest(folder) != first
     assert load_model(folder).config.text_config.vocab_size == VOCABULARY_SIZE
     assert Encoder.from_folder(folder).encode_text("click")
+
+
+def test_a_finished_run_takes_no_further_step(small, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "stream_scene_chunks", undrawn)
+    monkeypatch.setattr(module, "evaluate_grounding", lambda *_, **__: {})
+    recipe = Recipe(tmp_path, seed=3, steps=2, seeing=1, report_every=1, chunk=16)
+    folder = run_pretraining(recipe)
+    digest, said = checkpoint_digest(folder), lines(tmp_path)
+    shutil.rmtree(folder)  # as if killed before it was written
+    assert checkpoint_digest(run_pretraining(recipe)) == digest
+    assert lines(tmp_path) == said
+    assert torch.load(tmp_path / "state.pt", weights_only=True)["state"]["counters"]["step"] == 2
 
 
 def test_a_state_of_an_earlier_version_is_refused_and_left(small, tmp_path, monkeypatch):

@@ -9,7 +9,9 @@ https://huggingface.co/datasets/xlangai/AgentNet
 from __future__ import annotations
 
 import json
+import lzma
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -30,6 +32,8 @@ NOT_HELD = {
 }
 _FACTS = ("alignment_score", "efficiency_score", "task_difficulty", "natural_language_task", "actual_task")
 _LARGEST = 64 * 2**20  # bytes of a screen
+# What `zipfile` raises for a member that is damaged (besides OSError), encrypted or of an unknown compression.
+_UNREADABLE = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError)
 
 
 def read_agentnet(path: Path, images: Path, licence: str = LICENCE) -> Iterator[Demonstration | RefusedRecord]:
@@ -113,5 +117,5 @@ class _Screens:
             raise ValueError(f"its screen {name} is larger than {_LARGEST // 2**20} MiB")
         try:
             return self._zip.read(one)
-        except zipfile.BadZipFile as error:
-            raise ValueError(f"its screen {name} is damaged: {error}") from None
+        except _UNREADABLE as error:
+            raise ValueError(f"its screen {name} cannot be read: {error}") from None

@@ -390,6 +390,9 @@ class Pretrainer(TrainState):
 
     def _follow(self) -> Iterator[bool]:
         recipe, rank, began = self.recipe, self.engine.rank, time.monotonic()
+        if self.step >= recipe.steps:  # it was finished, but may have been killed before its checkpoint was written
+            self._save_base()
+            return
         coordinates = recipe.policy.coordinates
         with closing(stream_scene_chunks(f"{recipe.seed}/{rank}", self.chunk, coordinates, recipe.chunk)) as stream:
             for number, pixels, drawn in stream:
@@ -492,12 +495,16 @@ class Pretrainer(TrainState):
         """Save, and evaluate the average; the first process does it for all."""
         recipe = self.recipe
         self.save(recipe.out / "state.pt", {"key": _KEY})
+        self._save_base()
         if self.first:
-            save_checkpoint(self.average, self.encoder, recipe.out / "base", dtype=torch.bfloat16)
             found = evaluate_grounding(
                 self.average, self.encoder, recipe.policy, seed=recipe.seed, scenes_a_kind=recipe.held_out
             )
             self.report.evaluation(self.step, found)
+
+    def _save_base(self) -> None:
+        if self.first:
+            save_checkpoint(self.average, self.encoder, self.recipe.out / "base", dtype=torch.bfloat16)
 
 
 def _choose_questions(questions: Sequence[layouts.SceneQuestion], rng: random.Random) -> list[layouts.SceneQuestion]:

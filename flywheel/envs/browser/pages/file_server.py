@@ -21,8 +21,9 @@ from flywheel.utils.local_ports import bind_free_port
 from flywheel.utils.local_server import LocalServer
 
 _MAX_MISSED = 50
-# Python's own table, and what it lacks or has otherwise; the machine's files are not read.
-_MEDIA_TYPES = mimetypes.MimeTypes().types_map[True] | {
+# Python's own table, and what it lacks or has otherwise. The functions of `mimetypes` read the machine's files too.
+_PYTHON_TYPES = mimetypes.MimeTypes()
+_MEDIA_TYPES = _PYTHON_TYPES.types_map[True] | {
     ".xhtml": "application/xhtml+xml",
     ".js": "text/javascript",
     ".mjs": "text/javascript",
@@ -45,8 +46,13 @@ _MEDIA_TYPES = mimetypes.MimeTypes().types_map[True] | {
 
 
 def media_type(path: Path) -> str:
-    """Name a file's media type: `text/javascript` for a script, and so on; text is UTF-8."""
-    found = _MEDIA_TYPES.get(path.suffix.lower()) or mimetypes.guess_type(path.name)[0] or "application/octet-stream"
+    """Name a file's media type by the end of its name, the same on every machine; the file is not read.
+
+    Such as `text/javascript; charset=utf-8`: every type of text is said to be UTF-8. An unknown end is
+    `application/octet-stream`.
+    """
+    known = _MEDIA_TYPES.get(path.suffix.lower()) or _PYTHON_TYPES.guess_type(path.name)[0]  # such as `.svgz`
+    found = known or "application/octet-stream"
     return f"{found}; charset=utf-8" if found.startswith("text/") else found
 
 
