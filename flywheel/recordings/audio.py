@@ -261,8 +261,8 @@ _MARGIN_S = 1  # resampled with each block on both sides: at its very ends, a bl
 def read_audio(path: Path) -> np.ndarray:
     """Read the sound file `path` (FLAC, Opus, WAV) as float32 mono [n] at `SAMPLE_RATE`, in [-1, 1].
 
-    Raises DataError for a file that is missing, is not sound, is damaged or cut off, has too few samples a second, or
-    is empty.
+    More than a minute is mapped from a temporary file. Raises DataError for a file that is missing, is not sound, is
+    damaged or cut off, has too few samples a second, or is empty; OSError where the temporary file has no room.
     """
     import soundfile
 
@@ -312,14 +312,19 @@ def _gathered(blocks: Iterator[np.ndarray]) -> np.ndarray:
 
 
 def iter_blocks(samples: np.ndarray, size: int) -> Iterator[np.ndarray]:
-    """Yield `samples` a minute at a time, each block but the last a multiple of `size` samples."""
+    """Yield `samples`, [n] at `SAMPLE_RATE`, about a minute at a time; each block but the last is a multiple of `size`
+    samples."""
     step = max(_BLOCK_S * SAMPLE_RATE // size, 1) * size
     for at in range(0, len(samples), step):
         yield samples[at : at + step]
 
 
 def resample(samples: np.ndarray, rate: int) -> np.ndarray:
-    """Bring float32 mono `samples` [n], `rate` a second, to `SAMPLE_RATE`, band-limited (by Fourier)."""
+    """Bring float32 mono `samples` [n], `rate` a second, to `SAMPLE_RATE`, band-limited (by Fourier).
+
+    Returns float32 [round(n * SAMPLE_RATE / rate)], one sample at least; `samples` itself where there are none or the
+    rate is that already.
+    """
     if rate == SAMPLE_RATE or not len(samples):
         return samples.astype(np.float32, copy=False)
     count = max(1, round(len(samples) * SAMPLE_RATE / rate))
@@ -350,7 +355,10 @@ def speech_segments(samples: np.ndarray) -> list[tuple[float, float]]:
 
 
 def frame_levels(samples: np.ndarray, size: int) -> np.ndarray:
-    """Level in dB (0: full scale) of each frame of `size` samples."""
+    """Measure the level of each frame of `size` samples, in dB (0: full scale): float64 [n / size].
+
+    samples: mono [n] in [-1, 1]; n is a multiple of `size` and not 0, else ValueError.
+    """
     powers = [(block.astype(np.float64).reshape(-1, size) ** 2).mean(axis=1) for block in iter_blocks(samples, size)]
     return 10 * np.log10(np.concatenate(powers) + 1e-10)
 
@@ -404,7 +412,7 @@ _RATIOS = {"half": 0.5, "a third": 1 / 3, "double": 2.0, "three times": 3.0}  # 
 
 
 def check_speech_level(samples: np.ndarray, where: Path) -> None:
-    """Check a recording's level. samples: float32 mono [n] at `SAMPLE_RATE`.
+    """Check a recording's level. samples: float32 mono [n] at `SAMPLE_RATE`, not empty. where: its file, for the error.
 
     Raises DataError where the microphone gave nothing, or too much.
     """
@@ -422,10 +430,10 @@ def check_speech_level(samples: np.ndarray, where: Path) -> None:
 
 
 def check_audio_length(length_s: float, seconds: float, sync_s: float | None, where: Path) -> None:
-    """Check that the audio is as long as the session says. Raises DataError.
+    """Check that the audio is as long as the session says. Raises DataError where it is not.
 
     length_s: of the audio. seconds: how long the session lasted on the screen's clock. sync_s: the screen's clock minus
-    the audio's; both were stopped together.
+    the audio's, None where it is not known; both were stopped together. where: the audio's file, for the error.
     """
     expected = seconds - (sync_s or 0.0)
     tolerance = TOLERANCE_WITHOUT_SYNC_S if sync_s is None else TOLERANCE_S

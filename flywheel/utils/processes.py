@@ -27,7 +27,8 @@ T = TypeVar("T")
 def exit_with_parent() -> None:
     """End this process, and so the daemons that it has started, as soon as its parent has died.
 
-    Call it in a process that `multiprocessing` has started. What the parent's end interrupts is not cleaned up.
+    Call it in a process that `multiprocessing` has started; elsewhere it has no effect but a traceback. What the parent's
+    end interrupts is not cleaned up.
     """
     import multiprocessing
 
@@ -68,8 +69,8 @@ def _call_libc(name: str, *arguments: int) -> None:
 def run_periodically(look: Callable[[], object], every_s: float) -> Iterator[None]:
     """Call `look` in a daemon thread, in the caller's context, `every_s` seconds after the end of its last call.
 
-    The first call comes after `every_s` seconds; one that raises is the last. It stops at the end of the block, which
-    waits up to 10 seconds for a call that has begun.
+    The first call comes after `every_s` seconds. One that raises is the last; its traceback goes to stderr, the block
+    goes on. It stops at the end of the block, which waits up to 10 seconds for a call that has begun.
     """
     over = threading.Event()
 
@@ -117,6 +118,7 @@ class Terminated(BaseException):
 def raise_on_sigterm() -> Iterator[None]:
     """Raise Terminated in the main thread of this process when SIGTERM comes within the block.
 
+    Call it in the main thread; elsewhere it raises ValueError. The handler before is back at the end of the block.
     A process that was forked from this one ends at once. Prefect, which takes the signal while a flow runs, marks its
     runs and then sends it again.
     """
@@ -148,7 +150,8 @@ def run_until_sigterm(work: Coroutine[Any, Any, T]) -> T:
 
     The main task is cancelled; once the loop is over, the handler that the signal had before is called, so that nothing
     is raised within the loop. A second SIGTERM calls that handler at once. Outside the main thread, or where the signal
-    had no handler, it is `asyncio.run`.
+    had no handler, it is `asyncio.run`. Raises what `work` raises and what that handler does (Terminated within
+    `raise_on_sigterm`).
     """
     import asyncio
 

@@ -32,7 +32,10 @@ from flywheel.utils.errors import PolicyError
 def sample_tokens(
     logits: Tensor, samplings: Sequence[SamplingParams], generators: Sequence[torch.Generator | None]
 ) -> Tensor:
-    """Sample a token for each row: float32 logits [rows, vocabulary] -> [rows]; at temperature 0 the likeliest."""
+    """Sample a token for each row: float32 logits [rows, vocabulary] -> int64 [rows].
+
+    samplings: one a row. generators: one a row, on the CPU; where it is None, the likeliest token is taken.
+    """
     chosen = logits.argmax(dim=-1)
     noisy = [row for row, generator in enumerate(generators) if generator is not None]
     if noisy:
@@ -47,8 +50,12 @@ def sample_tokens(
 def generate_responses(
     model: PreTrainedModel, end_id: int, prompts: Sequence[EncodedSequence], samplings: Sequence[SamplingParams]
 ) -> list[BatchRow]:
-    """Sample one response to each prompt, all in one batch, as the policy samples. Returns rows that have ended, in
-    order, with token_ids and logprobs; raises what the model raises, for the first that failed."""
+    """Sample one response to each prompt, all in one batch, as the policy samples, without guided decoding.
+
+    end_id: the token that ends a response. prompts: encoded by the model's own encoder. samplings: one a prompt.
+    Returns a row for each, in order, with token_ids and logprobs. Raises PolicyError for the first one whose pass
+    failed or gave numbers that are not finite, ValueError where there are more prompts than samplings or fewer.
+    """
     engine = InferenceEngine(model, end_id)
     rows = []
     for prompt, sampling in zip(prompts, samplings, strict=True):

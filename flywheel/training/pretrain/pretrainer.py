@@ -64,7 +64,10 @@ class JudgedAnswer:
 
 
 def is_correct_answer(question: layouts.SceneQuestion, text: str, coordinates: int) -> bool:
-    """Tell whether an answer hits the boxes by the same kind of action, or is the same text, thoughts apart."""
+    """Tell whether an answer hits the boxes by the same kind of action, or is the same text, thoughts apart.
+
+    text: the answer. coordinates: `policy.coordinates`, by which it is read.
+    """
     if not question.boxes or question.skill == "describe":
         return text.split("Action: ")[-1] == question.response.split("Action: ")[-1]
     done, meant = parse_response(text, coordinates).action, parse_response(question.response, coordinates).action
@@ -80,7 +83,12 @@ def answer_questions(
     policy: config.PolicySettings,
     asked: Sequence[tuple[layouts.Scene, Sequence[layouts.SceneQuestion]]],
 ) -> list[JudgedAnswer]:
-    """Greedy answers to some questions about each scene, which is drawn by Chromium."""
+    """Answer questions about scenes greedily, and judge the answers.
+
+    model: in evaluation meanwhile. encoder: its own. policy: how prompts and answers are written. asked: scenes, which
+    Chromium draws, each with its questions. Returns the answers in that order. Raises BadInput where there is no
+    Chromium, EnvError where it does not start or fails, PolicyError where the model does.
+    """
     with SceneRenderer(str(chromium.find_chromium(config.SandboxSettings()))) as renderer:
         pixels = renderer.draw([scene for scene, _ in asked])
     screens = [encode_png(picture) for picture in pixels]
@@ -104,7 +112,11 @@ def answer_questions(
 def evaluate_grounding(
     model: torch.nn.Module, encoder: Encoder, policy: config.PolicySettings, *, seed: int, scenes_a_kind: int = 24
 ) -> dict[str, dict[str, float]]:
-    """Measure success on fresh held-out scenes of all levels, for each skill: value, n, 95% Wilson interval."""
+    """Measure success on fresh held-out scenes of all levels: `success_rate` for each skill and each `level <n>`.
+
+    model, encoder, policy: as in `answer_questions`, whose errors it raises. seed: of the scenes. scenes_a_kind: how
+    many of each kind, with three questions at most.
+    """
     rng = random.Random(f"held out {seed}")
     asked = []
     for kind in layouts.SCENE_KINDS:
@@ -120,7 +132,7 @@ def evaluate_grounding(
 
 
 def success_rate(hits: Sequence[bool]) -> dict[str, float]:
-    """Compute the share of True with its 95% Wilson interval."""
+    """Compute the share of True with its 95% Wilson interval: `value`, `n`, `low`, `high`. hits: one or more."""
     low, high = wilson_interval(sum(hits), len(hits))
     return {"value": round(sum(hits) / len(hits), 3), "n": len(hits), "low": round(low, 3), "high": round(high, 3)}
 
@@ -172,7 +184,11 @@ def stream_scene_chunks(
     name: str, first: int, coordinates: int, size: int
 ) -> Iterator[tuple[int, np.ndarray, list[layouts.Scene]]]:
     """Yield number, pixels (uint8 [size, side, side, 3]) and scenes of each chunk; the next ones are drawn meanwhile.
-    The same name, number and size give the same scenes. first: number of the first chunk."""
+
+    The same name, number, size and coordinates give the same scenes. first: number of the first chunk. coordinates:
+    `policy.coordinates`. size: scenes in a chunk. Raises BadInput where there is no Chromium, EnvError where it does not
+    start or fails, BrokenProcessPool where the process that draws is killed.
+    """
     spawn = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(1, mp_context=spawn, initializer=exit_with_parent)
     try:
@@ -276,9 +292,10 @@ _LIMIT_S = 6 * 3600  # for the steps between two evaluations, where several proc
 class Recipe:
     """What one pretraining does. out: its folder. start: a checkpoint to go on from. steps: gradient steps in all.
     seeing: those of them, the first, in which it learns to name what it sees and no more. copying: beside its questions
-    it learns to copy out of texts, and its vision tower and its words rest; for a start that sees already. optimizer:
-    its processes share each batch; the result depends on their number as on a seed. chunk: scenes that a process draws
-    at once, likewise. held_out: scenes a kind in each evaluation."""
+    it learns to copy out of texts, and its vision tower and its words rest; for a start that sees already. seconds:
+    that a call may train. optimizer: its processes share each batch; the result depends on their number as on a seed.
+    chunk: scenes that a process draws at once, likewise. report_every, evaluate_every: in steps. held_out: scenes a
+    kind in each evaluation. policy: how prompts and answers are written."""
 
     out: Path
     seed: int = 7
@@ -300,9 +317,11 @@ def run_pretraining(recipe: Recipe, *, resume: bool = True) -> Path:
 
     resume: go on from `out`/state.pt where it is there; False begins anew. The checkpoint is written at each evaluation
     and at the end; `out`/log.jsonl gets a line each `report_every` steps and each evaluation. Stops after `steps`
-    steps, or `seconds` of this call. Raises TrainingError for a loss that is not finite, ModelError for a `start` that
-    is not a model, BadInput for settings that exclude one another, a number of processes that does not divide the
-    batches, and a state that an earlier version wrote.
+    steps, or `seconds` of this call; a state that has its `steps` is not trained on. Raises BadInput for settings that
+    exclude one another, a number of processes that does not divide the batches, an `out` that cannot be made, a state
+    that an earlier version wrote, and where there is no Chromium; ModelError for a `start` that is not a model;
+    TrainingError for a loss that is not finite, a state of another model, and where a training process ends; EnvError
+    where Chromium does not start or fails, BrokenProcessPool where the process that draws with it is killed.
     """
     size = recipe.optimizer.processes
     if recipe.copying and (recipe.seeing or not recipe.start):

@@ -77,7 +77,10 @@ class ServedFolder:
 
 
 class FileServer:
-    """`async with FileServer(folders) as server:`; `server.url(folder)` is the address of a folder's root."""
+    """`async with FileServer(folders) as server:`; `server.url(folder)` is the address of a folder's root.
+
+    Raises EnvError, at the beginning of the block, where the server does not start.
+    """
 
     def __init__(self, folders: list[ServedFolder]) -> None:
         self._folders = folders
@@ -94,7 +97,10 @@ class FileServer:
         await self._server.stop()
 
     def url(self, folder: ServedFolder) -> str:
-        """Return `http://127.0.0.1:<port>`, without a slash at the end."""
+        """Return `http://127.0.0.1:<port>`, without a slash at the end.
+
+        folder: one of those that are served, once the block has begun; else StopIteration is raised.
+        """
         return next(f"http://127.0.0.1:{port}" for port, served in self._ports.items() if served is folder)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
