@@ -147,7 +147,10 @@ class Workspace:
         return self.report / "index.html"
 
     def relative(self, path: Path) -> str:
-        """Return a path as it is written into datasets: relative to the workspace, with forward slashes."""
+        """Return a path as it is written into datasets: relative to the workspace, with forward slashes.
+
+        Raises ValueError for one outside of it.
+        """
         return path.resolve().relative_to(self.root).as_posix()
 
     def resolve(self, path: str) -> Path:
@@ -162,14 +165,14 @@ def workspace_name(ws: Workspace) -> str:
     """Return the workspace's name, such as `night-3fa9c1`: its folder's name and six hex digits.
 
     It is made, and written to `.flywheel/identity.json`, at the first call, and anew where the folder was moved or
-    copied or the file is damaged.
+    copied or the file is damaged. Raises DiskFull.
     """
     path, root = ws.state / "identity.json", str(ws.root.resolve())
     try:
         known = json.loads(path.read_text(encoding="utf-8"))
         if known["root"] == root:
             return known["name"]
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError):
         pass
     name = f"{folder_slug(ws.root)}-{secrets.token_hex(3)}"
     write_json(path, {"name": name, "root": root})
@@ -184,7 +187,7 @@ def folder_slug(folder: Path) -> str:
 def iteration_run_id(ws: Workspace, iteration: int) -> str:
     """Return the id of the attempt that makes this iteration here, such as `003-9c41d2`, however often it is resumed.
 
-    It is made, and kept under `.flywheel`, at the first call.
+    It is made, and kept under `.flywheel`, at the first call. Raises DiskFull, ValueError where its file is damaged.
     """
     path = _iteration_run_path(ws, iteration)
     if not path.is_file():
@@ -193,7 +196,10 @@ def iteration_run_id(ws: Workspace, iteration: int) -> str:
 
 
 def renew_iteration_run_id(ws: Workspace, iteration: int) -> None:
-    """Give the iteration, which begins, a new id: what was made under its number before is another attempt."""
+    """Give the iteration, which begins, a new id: what was made under its number before is another attempt.
+
+    It is written under `.flywheel`, where `iteration_run_id` reads it. Raises DiskFull.
+    """
     write_json(_iteration_run_path(ws, iteration), secrets.token_hex(3))
 
 

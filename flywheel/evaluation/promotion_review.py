@@ -101,7 +101,11 @@ def _format_difference(row: Row | None) -> str:
 
 def build_promotion_report(ws: Workspace, iteration: int, rule: PromotionSettings) -> PromotionReport:
     """Collect what a decision about the promotion of an evaluated iteration rests on; lost tasks come before gained
-    ones. Raises DataError where the stage `evaluate` has left no metrics."""
+    ones.
+
+    rule: its margins and error rates are what `reasons` are told by. Raises DataError where the stage `evaluate` has
+    left no metrics, for damaged tables, and where the promotion before it is missing or damaged.
+    """
     metrics = partitions.read_partition(ws, "metrics", iteration, "evaluate")
     figures = [row for row in metrics.to_pylist() if row["step"] == 0]
     figures.sort(key=lambda row: (not row["name"].startswith(_FIRST), row["domain"] != "all"))
@@ -189,7 +193,10 @@ def read_review(ws: Workspace, iteration: int) -> PromotionDecision | None:
 
 
 def find_review_obstacle(ws: Workspace, iteration: int) -> BadInput | None:
-    """Return the error that says why nobody can decide the promotion of `iteration` now; None where somebody can."""
+    """Return the error that says why nobody can decide the promotion of `iteration` now; None where somebody can.
+
+    Raises BadInput where the iteration's params.yaml is missing or wrong.
+    """
     if dvc_files.is_promotion_decided(ws, iteration):
         return BadInput(
             f"the promotion of iteration {iteration_label(iteration)} is decided already",
@@ -210,7 +217,11 @@ def find_review_obstacle(ws: Workspace, iteration: int) -> BadInput | None:
 
 
 def list_pending_reviews(ws: Workspace) -> list[int]:
-    """List the iterations whose promotion a person can decide now, oldest first; none before the newest decided one."""
+    """List the iterations whose promotion a person can decide now, oldest first.
+
+    One that a person has decided stays in it until the stage `promote` is recorded; those before the newest one with
+    that stage are left out. Raises BadInput where an iteration's params.yaml is missing or wrong.
+    """
     found: list[int] = []
     folders = (path.name for path in (ws.root / "iterations").glob("[0-9]*"))
     for k in sorted((int(name) for name in folders if name.isdigit()), reverse=True):
@@ -226,8 +237,9 @@ def decide_promotion(ws: Workspace, iteration: int, *, promote: bool, reviewer: 
 
     An earlier decision stays in that file, under `earlier`. Nothing else happens until the stage `promote` reads it.
     promote: yes or no. reviewer: the person's name. comment: why; may be "". Raises BadInput where no decision is open,
-    the name is empty, or name or comment is too long (MAX_REVIEWER_LENGTH, MAX_COMMENT_LENGTH); DataError where the
-    file holds no decision, or another process has been deciding for 10 seconds.
+    the name is empty, name or comment is too long (MAX_REVIEWER_LENGTH, MAX_COMMENT_LENGTH), or the iteration's
+    params.yaml is wrong; DataError where the file holds no decision, or another process has been deciding for 10
+    seconds; DiskFull.
     """
     if not reviewer.strip():
         raise BadInput("the reviewer has no name", fix="give yours")

@@ -90,8 +90,9 @@ class RouteQuestion:
 def open_questions(ws: Workspace, iteration: int) -> list[RouteQuestion]:
     """List the trajectories that a person is asked about now, with their scores and the newest labels.
 
-    iteration: whose routes are reviewed. Whoever asks gets the same ones; those drawn evenly come first, labelled ones
-    stay (`label` is None where nobody has said anything). Empty where no review is asked for, or it has ended.
+    iteration: whose routes are reviewed. Whoever asks gets the same ones in the same order; labelled ones stay (`label`
+    is None where nobody has said anything). Empty where no review is asked for, or it has ended. Raises BadInput where
+    the iteration's params.yaml is missing or wrong, DataError for damaged decisions, labels or tables.
     """
     if not _is_review_open(ws, iteration):
         return []
@@ -110,8 +111,8 @@ def label_trajectory(
     """Record a person's label of a trajectory that is asked about; earlier labels stay in the file, the newest counts.
 
     iteration, trajectory_id: of the question. said: the label, one of `labels.LABELS`. reviewer: the person's name.
-    comment: may be "". It waits for other reviewers' labels. Raises BadInput where that question is not open, or for a
-    label or name that is none, DiskFull.
+    comment: may be "". It waits for other reviewers' labels, two minutes at most. Raises what `open_questions` and
+    `labels.append_label` do, BadInput where that question is not open, DataError where the wait is over.
     """
     with _review_lock(ws):
         if trajectory_id not in {one.trajectory_id for one in open_questions(ws, iteration)}:
@@ -123,7 +124,7 @@ def label_remaining(ws: Workspace, iteration: int, said: str, *, reviewer: str, 
     """Record the same label for all trajectories that are asked about and have none; returns how many, perhaps 0.
 
     iteration: whose routes are reviewed. said: the label, one of `labels.LABELS`. reviewer: the person's name. comment:
-    may be "". Raises BadInput where no question is open, or for a label or name that is none, DiskFull.
+    may be "". Raises what `label_trajectory` does, BadInput where no question is open; labels written by then stay.
     """
     with _review_lock(ws):
         open_ones = open_questions(ws, iteration)
@@ -139,7 +140,8 @@ def end_route_review(ws: Workspace, iteration: int, why: str) -> reroute.RouteDi
     """End the review of an iteration's routes with the labels so far, and move what they move.
 
     Call it under the workspace's lock. why: in words, stored with the decision. It writes what `reroute.apply_reroute`
-    does. Returns what moved; None where no review is open.
+    does. Returns what moved; None where no review is open. Raises what `open_questions` does, DataError where others
+    write labels for two minutes, VersioningError, DiskFull.
     """
     with _review_lock(ws):
         reroute.settle_pending_decisions(ws)
@@ -160,7 +162,8 @@ def require_route_review(ws: Workspace, iteration: int, stage: str) -> None:
     """Check, before a stage runs by itself, that it does not train on routes that a person has yet to review.
 
     iteration, stage: about to run; only the stage after routing is held back. Where all is labelled, it takes the
-    workspace's lock and ends the review. Raises FlywheelError where labels are missing, WorkspaceBusy.
+    workspace's lock and ends the review. Raises what `open_questions` and `end_route_review` do, FlywheelError where
+    labels are missing, WorkspaceBusy.
     """
     if stage != GATED_STAGE or not (found := open_questions(ws, iteration)):
         return
@@ -176,7 +179,10 @@ def require_route_review(ws: Workspace, iteration: int, stage: str) -> None:
 
 
 def review_queue(ws: Workspace, iteration: int) -> str:
-    """Name the queue of labels that answer this iteration: one that was discarded and begun anew asks anew."""
+    """Name the queue of labels that answer this iteration: one that was discarded and begun anew asks anew.
+
+    Raises what `iteration_run_id` does.
+    """
     return f"routing {iteration_run_id(ws, iteration)}"
 
 
@@ -197,7 +203,8 @@ def _draw_sample(connection: duckdb.DuckDBPyConnection, iteration: int, settings
     """Draw what is reviewed: it follows from what is on disk and the seed, so whoever asks is given the same.
 
     Returns rows of `trajectory_id`, `domain`, `world`, `instruction`, `destination`, `reason`, `score`, `success` and
-    `drawn`, at most `routing.review`, of an iteration that is routed. Those drawn evenly come first.
+    `drawn`, at most `routing.review`, of an iteration that is routed: evenly drawn ones, then doubtful ones; where a
+    doubtful one was drawn evenly too, more of both fill up behind.
     """
     rule = settings.routing
     seed = f"{settings.seed}|{iteration}|"

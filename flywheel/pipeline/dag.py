@@ -12,10 +12,9 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
-from typing import Any
 
 from flywheel.config.workspace import Workspace, iteration_label
-from flywheel.pipeline.stage import DOMAIN_PLACEHOLDER, Artifact, Record, expand_domains
+from flywheel.pipeline.stage import DOMAIN_PLACEHOLDER, Artifact, Record, Stage, expand_domains
 from flywheel.utils.errors import BadInput
 
 _STAGES = "flywheel.pipeline.stages"
@@ -30,8 +29,8 @@ _DVC_YAML_HEAD = """\
 
 
 @cache
-def all_stages() -> tuple[Any, ...]:
-    """Return all stages (`pipeline/stage.py: Stage`) in their order: as what they read is written, then by name."""
+def all_stages() -> tuple[Stage, ...]:
+    """Return all stages in their order: as what they read is written, then by name."""
     package = importlib.import_module(_STAGES)  # by its name, as plug-ins are found: the stages stand above this
     modules = (importlib.import_module(f"{_STAGES}.{one.name}") for one in pkgutil.iter_modules(package.__path__))
     declared = {module.STAGE.name: module.STAGE for module in modules if hasattr(module, "STAGE")}
@@ -39,7 +38,10 @@ def all_stages() -> tuple[Any, ...]:
 
 
 def stage_order(domains: Iterable[str], *, closing: bool = False) -> tuple[str, ...]:
-    """Return the names of an iteration's stages in the order in which they run. closing: those after its end too."""
+    """Return the names of an iteration's stages in the order in which they run.
+
+    domains: of the iteration. closing: those after its end too.
+    """
     running = (stage for stage in all_stages() if closing or not stage.closing)
     return tuple(name for stage in running for name in _instances(stage.name, domains))
 
@@ -69,10 +71,10 @@ def upstream_stages(names: Sequence[str], domains: Sequence[str]) -> dict[str, s
     return {name: {written[one] for one in needed if one in written} for name, needed in reads.items()}
 
 
-def find_stage(name: str) -> Any:
+def find_stage(name: str) -> Stage:
     """Find the stage of a name such as `rollout` or `rl-games`; whether there is such a domain is not checked.
 
-    Raises BadInput for an unknown stage.
+    Its own `name` keeps the placeholder: `rl-{domain}`. Raises BadInput for an unknown stage.
     """
     for stage in all_stages():
         before, domain, _ = stage.name.partition(DOMAIN_PLACEHOLDER)
@@ -89,7 +91,7 @@ def render_dvc_yaml(iteration: int, domains: Sequence[str]) -> str:
     return f"{_DVC_YAML_HEAD}stages:\n{stages}"
 
 
-def _dvc_stage(stage: Any, name: str, iteration: int, domains: Sequence[str]) -> str:
+def _dvc_stage(stage: Stage, name: str, iteration: int, domains: Sequence[str]) -> str:
     deps = [_path(one, iteration) for one in _artifacts_of(stage, name, domains, stage.reads)]
     small = [output for output in stage.outputs if isinstance(output, Record)]
     outs = [_path(one, iteration) for one in _artifacts_of(stage, name, domains, stage.outputs) if one not in small]
@@ -109,7 +111,7 @@ def _dvc_stage(stage: Any, name: str, iteration: int, domains: Sequence[str]) ->
     return "".join(f"  {line}\n" for line in lines)
 
 
-def _artifacts_of(stage: Any, name: str, domains: Sequence[str], declared: Sequence[Artifact]) -> list[Artifact]:
+def _artifacts_of(stage: Stage, name: str, domains: Sequence[str], declared: Sequence[Artifact]) -> list[Artifact]:
     """What the stage of that name has of what is declared: of its own domain, or of all."""
     before, placeholder, _ = stage.name.partition(DOMAIN_PLACEHOLDER)
     own = [name.removeprefix(before)] if placeholder else domains
@@ -125,7 +127,7 @@ def _instances(name: str, domains: Iterable[str]) -> list[str]:
     return [name.replace(DOMAIN_PLACEHOLDER, domain) for domain in domains] if DOMAIN_PLACEHOLDER in name else [name]
 
 
-def _topological_order(declared: Iterable[Any]) -> list[str]:
+def _topological_order(declared: Iterable[Stage]) -> list[str]:
     """Names, each after those that write what it reads; of those that could run, the first by name comes first."""
     writer = {output: stage.name for stage in declared for output in stage.outputs}
     graph = TopologicalSorter()

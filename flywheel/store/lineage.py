@@ -39,8 +39,9 @@ _OF_A_TRAJECTORY = (
 def routed_links_sql(iteration: int, version: int = 0) -> str:
     """Return SQL of the links of routed trajectories to task, weights, run and store.
 
-    It reads `incoming` and `decided`, which must be there when it runs. iteration: whose stores they join. version: of
-    the stores; 0 as they were first routed.
+    It gives the columns of `lineage`, and reads, when it runs, `trajectory_id`, `task_id`, `policy_version`, `run_id`
+    and `origin` of the table `incoming`, `trajectory_id` and `destination` of `decided`. iteration: whose stores they
+    join. version: of the stores; 0 as they were first routed.
     """
     links = [
         f"""SELECT trajectory_id AS child, 'trajectory' AS child_kind, {column} AS parent, '{kind}' AS parent_kind,
@@ -54,7 +55,8 @@ def rerouted_links_sql(iteration: int, version: int, destinations: Iterable[str]
     """Return SQL of the links that a new version of an iteration's stores brings: what each holds, and the version
     before.
 
-    version: the new one. destinations: names of the stores. It reads `decided`, which must be there when it runs.
+    version: the new one. destinations: names of the stores. It gives the columns of `lineage`, and reads, when it runs,
+    `trajectory_id` and `destination` of the table `decided`.
     """
     links = [
         f"""SELECT '{dataset_name(store, iteration, version)}', 'dataset',
@@ -117,7 +119,8 @@ def _link(child: str, child_kind: str, parent: str, parent_kind: str, relation: 
 def find_weights_names(ws: Workspace, iteration: int, stage: str, checkpoint: str) -> list[str]:
     """Find the digests that lineage names for the weights of a checkpoint, without reading the weights.
 
-    iteration, stage: which made it. checkpoint: folder relative to the workspace. Empty where lineage has none.
+    iteration, stage: which made it. checkpoint: folder relative to the workspace. Empty where lineage has none. Raises
+    DataError for a damaged partition.
     """
     if not ws.partition("lineage", iteration, stage).is_dir():
         return []

@@ -71,7 +71,7 @@ def init_manifests(ws: Workspace, iterations: Iterable[int] = ()) -> None:
     """Write the empty stores of iteration 0, of which no model is measured. Existing files stay.
 
     iterations: those that are there; one of an early version, which recorded no outcomes and open levels, gets empty
-    ones.
+    ones. Raises DiskFull.
     """
     if not ws.manifest(0).exists():
         write_json(ws.manifest(0), _as_json(0, "", 0, (), ()))
@@ -85,7 +85,8 @@ def init_manifests(ws: Workspace, iterations: Iterable[int] = ()) -> None:
 def init_first_checkpoint(ws: Workspace, digest: str, model: str = "models/base") -> None:
     """Write iteration 0: empty stores, and the first checkpoint as the promoted model. Existing files stay.
 
-    digest: sha256 of its weights, in hex. model: its folder, relative to the workspace, or a Hugging Face name.
+    digest: sha256 of its weights, in hex. model: its folder, relative to the workspace, or a Hugging Face name. Raises
+    DiskFull.
     """
     init_manifests(ws)
     if not ws.promotion(0).exists():
@@ -99,8 +100,9 @@ def write_manifest(
     """Write an iteration's manifest from its partitions on disk, over an earlier one; returns it with those before it.
 
     window: iterations of the SFT store that are used. sessions: ids of the recordings ingested in this iteration; those
-    that an earlier manifest names are left out. data: (table, stage) of what training needs besides the stores. Raises
-    DataError where a predecessor's manifest is missing, changed or not readable.
+    that an earlier manifest names are left out. data: (table, stage) of what training needs besides the stores; one
+    without a partition adds no files. Raises DataError where a predecessor's manifest is missing, changed or not
+    readable, and for a damaged list of a partition or of decisions; DiskFull.
     """
     before = read_manifest(ws, iteration - 1)
     own = [shard for table in ("ct", "sft") for shard in _manifest_files(ws, table, iteration, "route")]
@@ -117,7 +119,8 @@ def rewrite_manifest(ws: Workspace, iteration: int) -> None:
     """Write an iteration's manifest again after its partitions were routed again; all else that it names stays.
 
     The next one must be chained to it anew (`relink_manifest`). Raises DataError where it is missing or of an earlier
-    version, FileNotFoundError where the one before it is missing.
+    version, and for a damaged list of a partition or of decisions; FileNotFoundError where the one before it is
+    missing; DiskFull.
     """
     raw = read_own_manifest(ws, iteration)
     named = dict.fromkeys((shard["table"], shard["stage"]) for shard in raw["shards"])
@@ -129,7 +132,8 @@ def rewrite_manifest(ws: Workspace, iteration: int) -> None:
 def relink_manifest(ws: Workspace, iteration: int) -> bool:
     """Let an iteration's manifest chain to the one before it as that is now; returns whether this changed it.
 
-    Raises DataError where it is missing or of an earlier version, FileNotFoundError where the one before it is missing.
+    Raises DataError where it is missing or of an earlier version, FileNotFoundError where the one before it is missing,
+    DiskFull.
     """
     raw, previous = read_own_manifest(ws, iteration), sha256_file(ws.manifest(iteration - 1))
     if raw["previous"] == previous:

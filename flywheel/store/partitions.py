@@ -63,12 +63,19 @@ class ListedFile:
 
 
 def describe_part_file(path: Path, rows: int, sha256: str, kept: tuple[str, ...] = ()) -> ListedFile:
-    """Describe a Parquet file as it is now. sha256: of its bytes. kept: contracts that all its rows keep."""
+    """Describe a Parquet file as it is now.
+
+    rows: how many. sha256: of its bytes. kept: contracts that all its rows keep. Raises FileNotFoundError where it is
+    missing, ValueError where it is cut off.
+    """
     return ListedFile(path.name, rows, path.stat().st_size, sha256, _footer_sha256(path), kept)
 
 
 def write_part_list(folder: Path, table: str, parts: list[ListedFile]) -> None:
-    """Make these the files of the partition. The caller removes files that the list before named."""
+    """Make these the files of the partition, in this order. The caller removes files that the list before named.
+
+    folder: the partition's. table: its name. Raises DiskFull.
+    """
     listed = [{name: value for name, value in asdict(part).items() if value != ()} for part in parts]
     write_json(folder / PARTS_FILE, {"version": _PARTS_VERSION, "table": table, "parts": listed})
 
@@ -76,8 +83,8 @@ def write_part_list(folder: Path, table: str, parts: list[ListedFile]) -> None:
 def read_part_list(folder: Path) -> list[ListedFile] | None:
     """Read the list of the files of the partition in `folder`, in order; None where there is no partition.
 
-    A partition without a list, of an earlier version, has all files named `part-NNNNN.parquet`. Raises DataError for a
-    damaged list.
+    A partition without a list, of an earlier version, has all files named `part-NNNNN.parquet`, which are read whole.
+    Raises DataError for a damaged list, or a damaged file among those.
     """
     path = folder / PARTS_FILE
     try:
@@ -173,7 +180,7 @@ def _footer_sha256(path: Path) -> str:
 
 
 def check_contracts_at_write(table: str, data: pa.Table) -> tuple[str, ...]:
-    """Name the contracts that all of these rows keep, for certain."""
+    """Name the contracts that all of these rows of `table` keep, for certain. data: of its schema."""
     return ("logprobs_match",) if table == "steps" and all(map(_logprobs_match, data.to_batches())) else ()
 
 
@@ -203,7 +210,7 @@ _LOCK_S = 600.0
 
 
 class PartitionWriter:
-    """Write batches to files under hidden names; nothing is visible before `publish`."""
+    """Write batches to files under hidden names; nothing is visible before `publish`. folder: the partition's."""
 
     def __init__(self, folder: Path, table: str) -> None:
         self.folder, self.table, self.schema = folder, table, TABLES[table]
@@ -227,7 +234,11 @@ class PartitionWriter:
         self._take(data)
 
     def write_query(self, connection: duckdb.DuckDBPyConnection, sql: str) -> None:
-        """Append the rows of the query `sql`, some at a time; no other one may run on `connection` meanwhile."""
+        """Append the rows of the query `sql`, some at a time; no other one may run on `connection` meanwhile.
+
+        Raises duckdb.Error for the query, ValueError where its columns are not the table's, DataError where one is null
+        and must not be.
+        """
         for batch in connection.execute(sql).to_arrow_reader(_QUERIED_ROWS):
             self.write(pa.Table.from_batches([batch]).cast(self.schema))
 
@@ -265,8 +276,8 @@ class PartitionWriter:
         self._files.append((path, run.num_rows, sink.sha.hexdigest(), check_contracts_at_write(self.table, run)))
 
     def take_file(self, path: Path, of: ListedFile) -> None:
-        """Append a file as it is, by a hard link. path: in a partition on the same disk. of: its entry in that
-        partition's list."""
+        """Append a file as it is, by a hard link. path: in a partition on the same file system, else OSError is raised.
+        of: its entry in that partition's list."""
         self.folder.mkdir(parents=True, exist_ok=True)
         hidden = self.folder / f".{len(self._files):05d}.part"
         hidden.unlink(missing_ok=True)
@@ -275,7 +286,8 @@ class PartitionWriter:
         self.rows += of.rows
 
     def publish(self) -> list[ListedFile]:
-        """Make what was taken the partition, in one step; no rows at all give one typed file without rows."""
+        """Make what was taken the partition, in one step, and return its list; no rows at all give one typed file
+        without rows."""
         if self._held or not self._files:
             self._flush()
         listed = []
@@ -319,8 +331,8 @@ def open_partition_writer(ws: Workspace, table: str, iteration: int, stage: str)
 
 
 def lock_partition(folder: Path, seconds: float) -> AbstractContextManager[None]:
-    """Keep other processes from writing the partition within the block. Raises DataError where one still does after
-    `seconds`."""
+    """Keep other processes from writing the partition in `folder` within the block. Raises DataError where one still
+    does after `seconds`."""
     iteration, table, ws = folder.parent, folder.parents[1], Workspace(folder.parents[3])
     name = "-".join([table.name, *(path.name.partition("=")[2] for path in (iteration, folder))])
     return file_lock(ws.state / "locks" / name, seconds, f"writing {ws.relative(folder)}")
@@ -507,7 +519,7 @@ def read_partition_file(ws: Workspace, table: str, path: Path, columns: list[str
     """Read one Parquet file of a table, and check it against its partition's list, its checksums and the schema.
 
     path: of the file. columns: to read; default: all, which hashes the whole file; else its size, its footer and the
-    checksums of the pages read are checked. Raises DataError where it is damaged.
+    checksums of the pages read are checked. Raises DataError where it is damaged, PartMissing where it is gone.
     """
     with open_partition_file(table, path, wholly=columns is None) as file, _name_damaged_file(path):
         data = file.read(columns=columns)  # not a dataset read: hive columns must not be added
@@ -518,7 +530,7 @@ def open_partition_file(table: str, path: Path, *, wholly: bool = False) -> pq.P
     """Open a file of a table to read row groups of; its pages' checksums are checked as they are read.
 
     Close it after use. path: of the file. wholly: check all of its bytes now. Raises DataError where it is damaged, or
-    not one of the table's.
+    not one of the table's, PartMissing where it is gone or not in its partition's list.
     """
     own = {part.name: part for part in read_part_list(path.parent) or ()}.get(path.name)
     if own is None:
@@ -581,7 +593,8 @@ def verify_partition(ws: Workspace, table: str, iteration: int, stage: str) -> N
 def contracts_checked_at_write(ws: Workspace, table: str, iteration: int, stage: str) -> set[str]:
     """Name the contracts that all rows of a partition were checked for when they were written.
 
-    table, iteration, stage: name it. They still hold where its bytes are as listed (`verify_partition`).
+    table, iteration, stage: name it. They still hold where its bytes are as listed (`verify_partition`). Empty where
+    there is no such partition. Raises DataError for a damaged list.
     """
     found = read_part_list(ws.partition(table, iteration, stage)) or ()
     return set.intersection(*(set(part.kept) for part in found)) if found else set()
@@ -591,7 +604,7 @@ def adopt_partition(ws: Workspace, staged: Workspace, table: str, iteration: int
     """Replace a partition of this workspace by that of `staged`, by hard links; it stays there too. Returns its list.
 
     table, iteration, stage: name it. Both must lie on one file system. Raises DataError where it is missing there,
-    DiskFull.
+    OSError where they do not, DiskFull.
     """
     with open_partition_writer(ws, table, iteration, stage) as writer:
         link_partition_files(staged, writer, table, iteration, stage)
@@ -603,8 +616,9 @@ def link_partition_files(
 ) -> None:
     """Append the files of a partition to `writer` by hard links; both must lie on one file system.
 
-    ws: whose partition. table, iteration, stage: name it. only: the one file to take, by its path; default: all. Raises
-    DataError where the partition is missing.
+    ws: whose partition. table, iteration, stage: name it. only: the one of its files to take, by its path; default:
+    all. Raises DataError where the partition is missing or its list damaged, OSError where they lie on two file
+    systems.
     """
     folder = ws.partition(table, iteration, stage)
     for path in partition_files(ws, table, iteration, stage) if only is None else [only]:

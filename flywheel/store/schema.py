@@ -182,7 +182,8 @@ def _schema(table: str, columns: str | type) -> pa.Schema:
 
 
 def record_columns(record: type) -> dict[str, pa.DataType]:
-    """List the columns that a record's fields declare."""
+    """List the columns that a record's fields declare. record: a dataclass. Raises LookupError for a field of a type
+    that has no column's."""
     hints = get_type_hints(record)
     stored = [field.name for field in dataclasses.fields(record) if field.metadata.get("column", True)]
     return {name: _FIELD_TYPES.get(hints[name]) or _FIELD_TYPES[get_args(hints[name])[0]] for name in stored}
@@ -277,7 +278,7 @@ for _name in TABLES:
 def record_to_row(table: str, record: Any) -> dict[str, Any]:
     """Return the row of `table` for a record such as `trajectory.Step`: its fields that are columns, in their order.
 
-    Raises AttributeError where a column is no field of it.
+    Raises AttributeError where a column is no field of it, KeyError for an unknown table.
     """
     return {name: getattr(record, name) for name in TABLES[table].names}
 
@@ -285,8 +286,9 @@ def record_to_row(table: str, record: Any) -> dict[str, Any]:
 def record_from_row(table: str, kind: type[T], row: Mapping[str, Any]) -> T:
     """Make a record of class `kind` from a row of `table`.
 
-    row: columns that it lacks are None, lists become tuples; what is neither a column nor a field is left out
-    (`iteration`).
+    kind: a dataclass. row: columns that it lacks are None, lists become tuples; what is neither a column nor a field is
+    left out (`iteration`). Raises TypeError where a column is no field of `kind`, and where a field that is no column
+    and has no default is not in `row`; KeyError for an unknown table.
     """
     columns, others = _names(table, kind)
     values = {name: row.get(name) for name in columns} | {name: row[name] for name in others if name in row}

@@ -27,8 +27,8 @@ T = TypeVar("T")
 def exit_with_parent() -> None:
     """End this process, and so the daemons that it has started, as soon as its parent has died.
 
-    Call it in a process that `multiprocessing` has started; elsewhere it has no effect but a traceback. What the parent's
-    end interrupts is not cleaned up.
+    Call it in a process that `multiprocessing` has started; elsewhere it has no effect but a traceback. What the
+    parent's end interrupts is not cleaned up.
     """
     import multiprocessing
 

@@ -107,6 +107,14 @@ def test_a_workspace_keeps_its_name_and_a_copy_has_its_own(ws, tmp_path):
     assert workspace_name(copy).startswith("ws-2-ada-s-")
 
 
+@pytest.mark.parametrize("text", ["", "[]", "{}", '"ws"'])
+def test_a_workspace_whose_name_is_damaged_gets_another(ws, text):
+    (ws.state / "identity.json").write_text(text)
+    named = workspace_name(ws)
+    assert named.startswith("ws-")
+    assert workspace_name(ws) == named
+
+
 def test_an_iteration_that_is_begun_anew_is_another_turn(ws):
     first = iteration_run_id(ws, 4)
     assert iteration_run_id(ws, 4) == first

@@ -37,9 +37,11 @@ _UNREADABLE = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, Runtime
 
 
 def read_agentnet(path: Path, images: Path, licence: str = LICENCE) -> Iterator[Demonstration | RefusedRecord]:
-    """Yield each line as a demonstration, or why it is none. images: a zip, or a folder with its files.
+    """Yield each line as a demonstration, or why it is none, such as a screen that is missing or damaged.
 
-    Raises BadInput where a file is missing, DataError where the zip is not whole.
+    path: the data set's JSON lines. images: its screens, a zip or a folder with its files. licence: what the
+    demonstrations are said to be under. Errors come once the first one is asked for: BadInput where a file is missing,
+    DataError where the zip is not whole.
     """
     if not path.is_file():
         raise BadInput("no such file", where=path, fix="name the data set's .jsonl")

@@ -66,7 +66,10 @@ def is_promotion_decided(ws: Workspace, iteration: int) -> bool:
 
 
 def add_lock_entries(ws: Workspace, iteration: int, stages: Iterable[Any]) -> None:
-    """Enter stages of the iteration as DVC has them now."""
+    """Enter stages of the iteration as DVC has them now. stages: DVC's own objects, of `open_dvc`.
+
+    Raises DataError for a damaged dvc.lock, DiskFull.
+    """
     from dvc.stage.serialize import to_single_stage_lockfile
 
     entries = {stage.name: to_single_stage_lockfile(stage) for stage in stages}
@@ -87,7 +90,7 @@ def update_lock_entries(ws: Workspace, iteration: int, files: Mapping[str, tuple
     """Replace what the dvc.lock of `iteration` records of some files and folders, as inputs and as outputs.
 
     files: path -> (md5 that was recorded, what to record now); one that is recorded with another md5 stays. Raises
-    DataError for a damaged dvc.lock.
+    DataError for a damaged dvc.lock, DiskFull.
     """
     entries = read_dvc_lock(dvc_lock_path(ws, iteration))
     for entry in entries.values():
@@ -119,7 +122,7 @@ def read_dvc_lock(file: Path) -> dict[str, Any]:
 
 
 def parse_dvc_yaml(text: str) -> Any:
-    """Return what is in a YAML file as DVC reads it."""
+    """Return what is in a YAML file of that text as DVC reads it. Raises ruamel.yaml's YAMLError for wrong YAML."""
     return _yaml().load(text)
 
 
@@ -134,7 +137,7 @@ def dump_dvc_lock(entries: Mapping[str, Any]) -> str:
 
 
 def file_md5(path: Path) -> str:
-    """Hash a file's bytes with MD5, in 32 hex digits."""
+    """Hash a file's bytes with MD5, in 32 hex digits. Raises FileNotFoundError where it is missing."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
@@ -164,7 +167,10 @@ def describe_output(path: Path) -> dict[str, Any]:
 
 
 def find_cache_folder(ws: Workspace) -> Path:
-    """Find where DVC's cache keeps files by their MD5, as DVC's settings say: an absolute path, there or not."""
+    """Find where DVC's cache keeps files by their MD5, as DVC's settings say: an absolute path, there or not.
+
+    Raises VersioningError as `open_dvc` does.
+    """
     with open_dvc(ws) as repo:
         return Path(repo.cache.local.path)
 
@@ -198,7 +204,7 @@ def read_pruned(ws: Workspace, iteration: int) -> frozenset[str]:
 def add_pruned(ws: Workspace, iteration: int, paths: Iterable[str]) -> None:
     """Add `paths` of outputs, relative to the workspace, to those of `iteration` that were pruned; nothing is removed.
 
-    Raises DataError for a damaged list.
+    Raises DataError for a damaged list, DiskFull.
     """
     every = sorted(read_pruned(ws, iteration) | set(paths))
     write_json(ws.iteration(iteration) / "pruned.json", {"paths": every})
@@ -228,7 +234,7 @@ stages:
 def write_workspace_dvc_yaml(ws: Workspace, iteration: int) -> None:
     """Write the workspace's dvc.yaml, which depends on the end of `iteration`, and what `set_newest_iteration` does.
 
-    iteration: 0: on none.
+    iteration: 0: on none. Raises DataError for a damaged dvc.lock of the iteration, DiskFull.
     """
     _write_if_changed(ws, "dvc.yaml", WORKSPACE_DVC_YAML)
     set_newest_iteration(ws, iteration)
@@ -238,7 +244,8 @@ def set_newest_iteration(ws: Workspace, iteration: int) -> None:
     """Write which iteration is the newest to `iterations.yaml`, with the workspace's format. iteration: 0: none.
 
     Once its last stage is recorded, the workspace's dvc.lock also gets what that stage wrote, as what the report
-    depends on; until then it stays. Files that say so already are not written.
+    depends on; until then it stays. Files that say so already are not written. Raises DataError for a damaged dvc.lock
+    of the iteration, DiskFull.
     """
     newest = [iteration_label(iteration)] if iteration else []
     _write_if_changed(ws, ws.iterations_index.name, f"format: {FORMAT}\nnewest: {newest}\n")
@@ -268,7 +275,10 @@ class VersioningError(FlywheelError):
 
 @contextmanager
 def open_dvc(ws: Workspace) -> Iterator:
-    """Open DVC's view of the workspace, fresh from disk. Its errors become VersioningError, in one line."""
+    """Open DVC's view of the workspace, fresh from disk, and hold it as `lock_dvc` does.
+
+    DVC's errors, as it is opened and within the block, become VersioningError, in one line.
+    """
     os.environ.setdefault("DVC_NO_ANALYTICS", "1")
     from dvc.exceptions import DvcException
     from dvc.repo import Repo

@@ -152,7 +152,7 @@ ACCURACY_WINDOW = 300  # questions that success is measured on
 
 
 def draw_scene_kinds(count: int, rng: random.Random) -> list[tuple[str, int]]:
-    """Draw kinds and levels of the next scenes: all kinds, those that teach most more often.
+    """Draw kinds and levels of the next `count` scenes: all kinds, those that teach most more often.
 
     Levels raised by success, which a small model needs to learn by answers alone which thing a word means, are not
     needed where attention is taught to point: it falls on the right one of several things after 5,000 screens.
@@ -185,9 +185,9 @@ def stream_scene_chunks(
 ) -> Iterator[tuple[int, np.ndarray, list[layouts.Scene]]]:
     """Yield number, pixels (uint8 [size, side, side, 3]) and scenes of each chunk; the next ones are drawn meanwhile.
 
-    The same name, number, size and coordinates give the same scenes. first: number of the first chunk. coordinates:
-    `policy.coordinates`. size: scenes in a chunk. Raises BadInput where there is no Chromium, EnvError where it does not
-    start or fails, BrokenProcessPool where the process that draws is killed.
+    The same name, number, size and coordinates give the same scenes. first: number of the first chunk. size: scenes
+    in a chunk. coordinates: `policy.coordinates`. Raises BadInput where there is no Chromium, EnvError where it does
+    not start or fails, BrokenProcessPool where the process that draws is killed.
     """
     spawn = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(1, mp_context=spawn, initializer=exit_with_parent)
