@@ -35,6 +35,7 @@ from flywheel.utils.progress import replace_listener
 
 # On a node: the check before work begins, and the worker that does shards of one stage.
 
+_SOURCE_SUFFIXES = (".py", ".js", ".yaml", ".types")
 _SHARD_DONE = None  # in place of a progress line: the shard has ended
 NodeFault = tuple[str, str]  # what is wrong with a node, and how to mend it
 
@@ -67,8 +68,10 @@ def open_shared_folder(ws: Workspace) -> Iterator[SharedFolder]:
 def compute_source_digest() -> str:
     """Digest of flywheel's own source: nodes with another one would do other things."""
     root, sha = Path(flywheel.__file__).parent, hashlib.sha256()
-    for path in sorted(root.rglob("*.py")):
-        sha.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
+    for path in sorted(root.rglob("*")):
+        place = path.relative_to(root)
+        if path.suffix in _SOURCE_SUFFIXES and "web" not in place.parts:  # what bundles are made of is not installed
+            sha.update(place.as_posix().encode() + b"\0" + path.read_bytes())
     return sha.hexdigest()[:12]
 
 

@@ -27,14 +27,9 @@ SCREEN_CENTRE = Point(0.5, 0.5)
 
 # Fractions of the screen are below 1.
 ACTIONS_AT_EDGE = (Click(Point(0.0, 0.0)), Click(Point(math.nextafter(1, 0), math.nextafter(1, 0))))
+_POINTS_OFF_SCREEN = ((1.5, 0.5), (1.0, 0.5), (0.5, 1.0), (-0.01, 0.5), (0.5, -1e300), (math.nan, 0.5), (0.5, math.inf))
 ACTIONS_OFF_SCREEN = (
-    Click(Point(1.5, 0.5)),
-    Click(Point(1.0, 0.5)),
-    Click(Point(0.5, 1.0)),
-    Click(Point(-0.01, 0.5)),
-    Click(Point(0.5, -1e300)),
-    Click(Point(math.nan, 0.5)),
-    Click(Point(0.5, math.inf)),
+    *(Click(Point(*place)) for place in _POINTS_OFF_SCREEN),
     act.LeftDouble(Point(0.5, 2)),
     act.RightSingle(Point(2, 0.5)),
     Drag(SCREEN_CENTRE, Point(0.5, 1.0)),
@@ -43,19 +38,17 @@ ACTIONS_OFF_SCREEN = (
     act.Scroll(Point(7, 7), "down"),
 )
 # Actions that no environment can do.
+_FORBIDDEN_ADDRESSES = (
+    *("javascript:document.body.remove()", "file:///etc/passwd", "data:text/html,<p>elsewhere", "chrome://crash"),
+    *("about:blank", "http://example.invalid/", "http://["),
+)
 IMPOSSIBLE_ACTIONS = (
     Hotkey(("hyper", "x")),
     Hotkey(()),
     act.Press("nokey"),
     act.Release(""),
     act.Press("\0"),
-    act.Navigate("javascript:document.body.remove()"),
-    act.Navigate("file:///etc/passwd"),
-    act.Navigate("data:text/html,<p>elsewhere"),
-    act.Navigate("chrome://crash"),
-    act.Navigate("about:blank"),
-    act.Navigate("http://example.invalid/"),
-    act.Navigate("http://["),
+    *map(act.Navigate, _FORBIDDEN_ADDRESSES),
 )
 # Actions of other environments: they leave a note, unless the caller says that this one can do them.
 FOREIGN_ACTIONS = (
@@ -76,10 +69,7 @@ ORDINARY_ACTIONS = (
     act.RightSingle(SCREEN_CENTRE),
     act.Hover(SCREEN_CENTRE),
     Drag(Point(0.2, 0.2), Point(0.8, 0.8)),
-    act.Scroll(SCREEN_CENTRE, "down"),
-    act.Scroll(SCREEN_CENTRE, "up"),
-    act.Scroll(SCREEN_CENTRE, "left"),
-    act.Scroll(SCREEN_CENTRE, "right"),
+    *(act.Scroll(SCREEN_CENTRE, way) for way in ("down", "up", "left", "right")),
     Hotkey(("ctrl", "a")),
     Hotkey(("esc",)),
     act.Press("shift"),

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from string import ascii_lowercase
+
+import yaml
 
 from flywheel.agent.actions import Action, Hotkey, Press
 
+_LISTED = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
 ALT, CONTROL, META, SHIFT = 1, 2, 4, 8  # bits of the protocol's `modifiers`
 
 
@@ -37,19 +41,6 @@ _NAMED = {
     **{f"F{n}": 111 + n for n in range(1, 13)},
 }
 _MODIFIERS = {"Alt": (18, ALT), "Control": (17, CONTROL), "Meta": (91, META), "Shift": (16, SHIFT)}
-_SYMBOLS = {
-    ";": (":", "Semicolon", 186),
-    "=": ("+", "Equal", 187),
-    ",": ("<", "Comma", 188),
-    "-": ("_", "Minus", 189),
-    ".": (">", "Period", 190),
-    "/": ("?", "Slash", 191),
-    "`": ("~", "Backquote", 192),
-    "[": ("{", "BracketLeft", 219),
-    "\\": ("|", "Backslash", 220),
-    "]": ("}", "BracketRight", 221),
-    "'": ('"', "Quote", 222),
-}
 _DIGITS = ")!@#$%^&*("  # what the digits type with Shift
 
 
@@ -59,7 +50,7 @@ def _layout() -> dict[str, Key]:
     keys |= {"Enter": Key("Enter", "Enter", 13, "\r"), "Space": Key(" ", "Space", 32, " ")}
     typed = [(letter, letter.upper(), f"Key{letter.upper()}", ord(letter.upper())) for letter in ascii_lowercase]
     typed += [(str(digit), shifted, f"Digit{digit}", 48 + digit) for digit, shifted in enumerate(_DIGITS)]
-    typed += [(plain, *rest) for plain, rest in _SYMBOLS.items()]
+    typed += [(plain, *rest) for plain, rest in _LISTED["symbols"].items()]
     for plain, shifted, code, number in typed:
         keys[plain] = Key(plain, code, number, plain)
         keys[shifted] = Key(shifted, code, number, shifted, shifted=True)
@@ -96,32 +87,7 @@ ZOOM_LEVELS = (0.25, 0.33, 0.5, 0.67, 0.75, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 1.75,
 RELOAD, BACK, FORWARD, CLOSE = "reload", "back", "forward", "close"
 ZOOM_IN, ZOOM_OUT, ZOOM_RESET = "zoom in", "zoom out", "zoom reset"
 FIND, FIND_NEXT, FIND_LAST = "find", "find next", "find previous"
-_KEYS_BY_ACTION = {
-    RELOAD: "f5, ctrl+r, ctrl+f5, shift+f5, ctrl+shift+r",
-    BACK: "alt+left",
-    FORWARD: "alt+right",
-    ZOOM_IN: "ctrl+=, ctrl+shift+=",
-    ZOOM_OUT: "ctrl+-, ctrl+shift+-",
-    ZOOM_RESET: "ctrl+0",
-    CLOSE: "ctrl+w, ctrl+f4",
-    FIND: "ctrl+f",
-    FIND_NEXT: "f3, ctrl+g",
-    FIND_LAST: "shift+f3, ctrl+shift+g",
-}
-_KEYS_BY_REASON = {
-    "there is no address bar: use navigate": "ctrl+l, alt+d, f6, ctrl+k, ctrl+e, alt+home",
-    "there is one tab, and no other can be opened": "ctrl+t, ctrl+n, ctrl+shift+n, ctrl+shift+t",
-    "there is one tab": "ctrl+tab, ctrl+shift+tab, ctrl+pageup, ctrl+pagedown, ctrl+1, ctrl+2, ctrl+3, ctrl+4, ctrl+5, "
-    "ctrl+6, ctrl+7, ctrl+8, ctrl+9",
-    "there is no printer": "ctrl+p, ctrl+shift+p",
-    "pages are not saved, and no file is opened": "ctrl+s, ctrl+o",
-    "there are no developer tools": "ctrl+u, f12, ctrl+shift+i, ctrl+shift+j, ctrl+shift+c, shift+escape",
-    "there is no list of downloads, history or bookmarks": "ctrl+j, ctrl+h, ctrl+d, ctrl+shift+d, ctrl+shift+b, "
-    "ctrl+shift+o, ctrl+shift+delete",
-    "there is no window but the page": "f11, f10, alt+f, alt+e, alt+space, f1, f7",
-    "the browser stays open": "alt+f4, ctrl+shift+w, ctrl+shift+q",
-}
-RESERVED_KEYS = "ctrl+t, ctrl+n, ctrl+shift+n, ctrl+shift+t, ctrl+w, ctrl+shift+w, ctrl+tab, ctrl+shift+tab, alt+f4"
+_KEYS_BY_ACTION, _KEYS_BY_REASON, RESERVED_KEYS = (_LISTED[name] for name in ("by_action", "by_reason", "reserved"))
 
 
 @dataclass(frozen=True)

@@ -18,20 +18,12 @@ from PIL import Image
 
 from flywheel.agent.actions import Action, Click, Drag, Hotkey, Point, Type, Wait
 from flywheel.config import Settings
-from flywheel.envs import isolation
+from flywheel.envs import conformance, isolation
 from flywheel.envs.base import StepResult, Task
 from flywheel.envs.browser.pages.manifest import PageManifest
 from flywheel.envs.browser.pages.session import ManifestPages
 from flywheel.envs.browser.pool import BrowserPool
-from flywheel.envs.conformance import (
-    CLAUSES,
-    N_OTHER_SEEDS,
-    ConformanceCase,
-    NotReproducible,
-    SeedComparison,
-    compare_seeds,
-    draw_random_action,
-)
+from flywheel.envs.conformance import ConformanceCase, NotReproducible, SeedComparison
 from flywheel.utils.errors import BadInput, EnvError, FlywheelError
 
 _PAGE_SCRIPT = Path(__file__).with_suffix(".js").read_text(encoding="utf-8").rstrip()
@@ -194,14 +186,15 @@ async def try_seeds(pool: BrowserPool, manifest: PageManifest, task: Task) -> Se
         with contextlib.suppress(EnvError):
             named = bool(await env.tab.evaluate(f"{_PAGE_SCRIPT}.namesChance()"))
 
-    return judge_seeds(manifest, await compare_seeds(pool.env, task, look), named)
+    return judge_seeds(manifest, await conformance.compare_seeds(pool.env, task, look), named)
 
 
 def judge_seeds(manifest: PageManifest, seeds: SeedComparison, named: bool) -> SeedFinding:
     """Judge what seeds do. named: the page's scripts name a source of chance."""
     if seeds.differ_at is not None:
         return SeedFinding(f"holds: another seed shows {seeds}")
-    tried = f"{N_OTHER_SEEDS} other seeds gave the same screens and state, over {seeds.steps} steps of the same actions"
+    others = f"{conformance.N_OTHER_SEEDS} other seeds gave the same screens and state"
+    tried = f"{others}, over {seeds.steps} steps of the same actions"
     doubtful = wrong = ""
     if seeds.drawn:
         doubtful = (
@@ -300,7 +293,7 @@ async def _check_conformance(
 ) -> None:
     """The conformance suite, then what only a page has: seeds by their own words, form controls, drags."""
     checked = ConformanceCase(pool.env, dataclasses.replace(task, max_steps=max(task.max_steps, 4)))
-    for name, clause in CLAUSES.items():
+    for name, clause in conformance.CLAUSES.items():
         try:
             await clause(checked)
         except FlywheelError as error:
@@ -380,7 +373,7 @@ async def _play_at_random(env: Any, task: Task, say: ReportLine, trial: PageChec
     rng = random.Random(task.task_id)
     rewards, result = [], await env.reset(dataclasses.replace(task, max_steps=_RANDOM_STEPS), task.seed)
     while not (result.terminated or result.truncated):
-        result = await env.step(draw_random_action(rng))
+        result = await env.step(conformance.draw_random_action(rng))
         rewards.append(result.info["state"]["reward"])
     trial.used += await env.tab.evaluate("window.__flywheel__ ? __flywheel__.features() : []")
     if rewards:

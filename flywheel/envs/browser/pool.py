@@ -467,18 +467,9 @@ class BrowserPool:
         now, lease = self.clock(), self.lease_of.get(page)
         if lease is None:
             return PageStatus(page.number, page.state, now - page.opened, now - page.used)
-        return PageStatus(
-            page.number,
-            "leased",
-            now - page.opened,
-            now - lease.used,
-            lease.session,
-            lease.task.task_id if lease.task else "",
-            lease.episodes,
-            lease.step_number,
-            lease.busy,
-            lease.began + self.settings.lease_s - now,
-        )
+        task, left_s = lease.task.task_id if lease.task else "", lease.began + self.settings.lease_s - now
+        held = (lease.session, task, lease.episodes, lease.step_number, lease.busy, left_s)
+        return PageStatus(page.number, "leased", now - page.opened, now - lease.used, *held)
 
     def reclaim(self, lease: PageLease, why: str, error: EnvError) -> None:
         """Take a session back from its holder, whose calls raise `error`. why: overdue or idle."""

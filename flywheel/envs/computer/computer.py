@@ -14,21 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flywheel.agent.actions import (
-    ACTION_NAMES,
-    Action,
-    CallUser,
-    Finished,
-    Hotkey,
-    ListFiles,
-    ReadFile,
-    RunPython,
-    Terminal,
-    ToolCall,
-    Type,
-    Wait,
-    WriteFile,
-)
+from flywheel.agent import actions as act
+from flywheel.agent.actions import Action
 from flywheel.agent.history import truncate_middle
 from flywheel.envs.computer import desktop
 from flywheel.envs.computer.desktop import Desktop, UnsupportedAction
@@ -206,7 +193,7 @@ def _encode_character(key: str, held: int) -> str:
 #
 # The result of each is a text: what was printed, or in one line why nothing could be done.
 
-SDK_ACTION_TYPES = (Terminal, RunPython, ReadFile, WriteFile, ListFiles)
+SDK_ACTION_TYPES = (act.Terminal, act.RunPython, act.ReadFile, act.WriteFile, act.ListFiles)
 _STOP_S = 3.0  # that interrupted code has to end in, and to say so
 _CONTROL_COMMAND = re.compile(r"C-([a-z@\[\\\]^_])")  # as a command, while a program runs: Ctrl with this key
 
@@ -225,27 +212,28 @@ class SdkFunctions:
         """Carry out one of SDK_ACTION_TYPES. Raises EnvError where the machine is gone, EnvTimeout where it is late."""
         try:
             match action:
-                case Terminal(command):
+                case act.Terminal(command):
                     text = await self._command(command)
-                case RunPython(code):
+                case act.RunPython(code):
                     text = await self._python(code)
-                case ReadFile(path):
+                case act.ReadFile(path):
                     text = (await self._file("GET", "read", path, limit=self._limit)).decode("utf-8", "replace")
-                case WriteFile(path, content):
+                case act.WriteFile(path, content):
                     written = await self._file("PUT", "write", path, content=content.encode("utf-8", "replace"))
                     text = f"[{json.loads(written)['bytes']} bytes written]"
-                case ListFiles(path):
+                case act.ListFiles(path):
                     text = _format_listing(json.loads(await self._file("GET", "list", path)))
         except MachineRefused as refused:
             text = f"error: {refused.what}"
         return truncate_middle(text, self._limit) or "[nothing]"
 
-    async def keys(self, action: Hotkey | Type) -> str:
+    async def keys(self, action: act.Hotkey | act.Type) -> str:
         """Type keys into the program that runs in the shell.
 
         Raises MachineRefused where there is none, UnsupportedAction for keys that a terminal does not have.
         """
-        keys = encode_terminal_text(action.content) if isinstance(action, Type) else encode_terminal_keys(action.keys)
+        typed = isinstance(action, act.Type)
+        keys = encode_terminal_text(action.content) if typed else encode_terminal_keys(action.keys)
         return await self._shell("keys", keys=keys.encode("utf-8", "replace").decode())
 
     async def wait(self) -> str:
@@ -400,9 +388,9 @@ class Computer:
                 result = await self.functions.call(action)
             else:
                 note = "this task is to be done on the screen, without functions"
-        elif isinstance(action, ToolCall) and self._tools is not None:
+        elif isinstance(action, act.ToolCall) and self._tools is not None:
             result = await self._tools.call(action)
-        elif isinstance(action, Wait) and self._sdk and self.functions.running:
+        elif isinstance(action, act.Wait) and self._sdk and self.functions.running:
             result = await self.functions.wait()
         elif self._gui:
             note, screenshot = await self.desktop.do(action)
@@ -444,12 +432,12 @@ class Computer:
 
     async def _typed(self, action: Action) -> tuple[str, str]:
         """Of an action without a screen: a note where it did nothing, and what a program answered to keys."""
-        if isinstance(action, Wait):
+        if isinstance(action, act.Wait):
             await asyncio.sleep(self._wait_s)
-        if isinstance(action, Wait | Finished | CallUser):
+        if isinstance(action, act.Wait | act.Finished | act.CallUser):
             return "", ""
-        if not isinstance(action, Hotkey | Type) or not self._sdk:
-            name = ACTION_NAMES[type(action)]
+        if not isinstance(action, act.Hotkey | act.Type) or not self._sdk:
+            name = act.ACTION_NAMES[type(action)]
             return f"a terminal has no {name}" if self.desktop is None else f"no {name}: no screen in this task", ""
         try:
             return "", await self.functions.keys(action)

@@ -11,24 +11,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from flywheel.agent.actions import (
-    ACTION_NAMES,
-    Action,
-    CallUser,
-    Click,
-    Drag,
-    Finished,
-    Hotkey,
-    Hover,
-    LeftDouble,
-    Point,
-    Press,
-    Release,
-    RightSingle,
-    Scroll,
-    Type,
-    Wait,
-)
+from flywheel.agent import actions as act
+from flywheel.agent.actions import Action, Point
 from flywheel.envs import keyboard
 from flywheel.envs.computer.machine import Machine, MachineSettings
 from flywheel.utils.errors import EnvError
@@ -74,7 +58,7 @@ def translate_action(action: Action, width: int, height: int) -> list[DesktopAct
     Raises UnsupportedAction for one that does not exist on a desktop, or lies outside.
     """
     if type(action) not in _TRANSLATIONS:
-        raise UnsupportedAction(f"a desktop has no {ACTION_NAMES[type(action)]}")
+        raise UnsupportedAction(f"a desktop has no {act.ACTION_NAMES[type(action)]}")
     return _TRANSLATIONS[type(action)](action, lambda point: _move(point, width, height))
 
 
@@ -88,7 +72,7 @@ def _clicks(times: int, button: str = "left") -> list[DesktopAct]:
     return [{"type": kind, "button": button} for _ in range(times) for kind in ("down", "up")]
 
 
-def _drag(action: Drag, move: Callable[[Point], DesktopAct]) -> list[DesktopAct]:
+def _drag(action: act.Drag, move: Callable[[Point], DesktopAct]) -> list[DesktopAct]:
     start, end = action.start_point, action.end_point
     from_, to = move(start), move(end)
     between = [
@@ -121,22 +105,22 @@ def _text(content: str) -> list[DesktopAct]:
 
 
 _TRANSLATIONS: dict[type, Callable[[Any, Callable[[Point], DesktopAct]], list[DesktopAct]]] = {
-    Click: lambda action, move: [move(action.point), *_clicks(1)],
-    LeftDouble: lambda action, move: [move(action.point), *_clicks(2)],
-    RightSingle: lambda action, move: [move(action.point), *_clicks(1, "right")],
-    Hover: lambda action, move: [move(action.point)],
-    Drag: _drag,
-    Scroll: lambda action, move: [
+    act.Click: lambda action, move: [move(action.point), *_clicks(1)],
+    act.LeftDouble: lambda action, move: [move(action.point), *_clicks(2)],
+    act.RightSingle: lambda action, move: [move(action.point), *_clicks(1, "right")],
+    act.Hover: lambda action, move: [move(action.point)],
+    act.Drag: _drag,
+    act.Scroll: lambda action, move: [
         move(action.point),
         {"type": "scroll", "direction": action.direction, "notches": _SCROLL_NOTCHES},
     ],
-    Hotkey: lambda action, _: _hotkey(action.keys),
-    Press: lambda action, _: [{"type": "key_down", "key": find_key_name(action.key)}],
-    Release: lambda action, _: [{"type": "key_up", "key": find_key_name(action.key)}],
-    Type: lambda action, _: _text(action.content),
-    Wait: lambda *_: [],
-    Finished: lambda *_: [],
-    CallUser: lambda *_: [],
+    act.Hotkey: lambda action, _: _hotkey(action.keys),
+    act.Press: lambda action, _: [{"type": "key_down", "key": find_key_name(action.key)}],
+    act.Release: lambda action, _: [{"type": "key_up", "key": find_key_name(action.key)}],
+    act.Type: lambda action, _: _text(action.content),
+    act.Wait: lambda *_: [],
+    act.Finished: lambda *_: [],
+    act.CallUser: lambda *_: [],
 }
 
 
@@ -197,7 +181,7 @@ class Desktop:
             steps = translate_action(action, self.width, self.height)
         except UnsupportedAction as cannot:
             steps, note = [], str(cannot)
-        after_ms = self.wait_ms if isinstance(action, Wait) else self.after_ms
+        after_ms = self.wait_ms if isinstance(action, act.Wait) else self.after_ms
         body = {"acts": steps, "after_ms": after_ms, "within_ms": self.within_ms}
         return note, await self.machine.request("POST", "/step", self._longest_s, content=json.dumps(body))
 

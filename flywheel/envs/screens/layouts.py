@@ -21,13 +21,11 @@ from flywheel.envs.screens.questions import (
 from flywheel.envs.screens.scene import (
     SCENE_LEVELS,
     SCENE_SIDE,
-    SHAPE_PATHS,
     DrawnScene,
     Scene,
     SceneBox,
     SceneItem,
     SceneQuestion,
-    SceneText,
     extract_texts,
     format_div,
     format_section,
@@ -122,7 +120,7 @@ def draw_outlines(level: int, count: int, rng: random.Random, coordinates: int) 
     side = rng.uniform(36, 56)
     boxes = list(scatter_boxes(rng, [(side, side)] * (2 * count)).values())
     count = len(boxes) // 2
-    forms = rng.sample([*SHAPE_PATHS, "star", "heart", "moon", "drop"], count)
+    forms = rng.sample([*vocabulary.SHAPES, "star", "heart", "moon", "drop"], count)
     colours = rng.sample(list(vocabulary.COLOURS), count)
     body, pieces, questions = "", [], []
     dashed = 'stroke="#444c5c" stroke-width="1.6" stroke-dasharray="2.5 1.5"'
@@ -442,18 +440,6 @@ def draw_form(level: int, count: int, rng: random.Random, coordinates: int) -> D
 
 # All layouts. They are generic (shapes, blocks with icons, buttons, rows of settings, forms, outlines, words and
 # numbers); the suites' tasks and pages are not used.
-
-__all__ = [
-    "ELEMENT_COUNTS",
-    "SCENE_KINDS",
-    "SCENE_LEVELS",
-    "SCENE_SIDE",
-    "Scene",
-    "SceneBox",
-    "SceneQuestion",
-    "SceneText",
-    "draw_scene",
-]
 
 ELEMENT_COUNTS = ((1, 2), (2, 4), (4, 6), (6, 10))  # things on a screen of each level
 

@@ -116,17 +116,6 @@ class DrawnScene:
 
 FONT = 15  # size of a page's text, in pixels
 EDGE = 4  # of a scene, where nothing is scattered
-SHAPE_PATHS = {
-    "square": "M2 2h20v20H2z",
-    "circle": "M12 2a10 10 0 1 0 .01 0z",
-    "triangle": "M12 2l11 20H1z",
-    "diamond": "M12 1l10 11-10 11L2 12z",
-    "cross": "M9 2h6v7h7v6h-7v7H9v-7H2V9h7z",
-    "ring": "M12 2a10 10 0 1 0 .01 0zM12 7a5 5 0 1 1-.01 0z",
-    "hexagon": "M7 3h10l5 9-5 9H7l-5-9z",
-    "bar": "M1 8h22v8H1z",
-    "arrow": "M2 9h10V3l10 9-10 9v-6H2z",
-}
 
 
 @cache
@@ -138,7 +127,7 @@ def load_icons() -> dict[str, str]:
 def format_svg(name: str, box: SceneBox, fill: str, extra: str = "") -> str:
     """Render a shape or an icon in a box."""
     place = f"left:{box.x:.1f}px;top:{box.y:.1f}px;width:{box.w:.1f}px;height:{box.h:.1f}px"
-    path = SHAPE_PATHS.get(name) or load_icons()[name]
+    path = vocabulary.SHAPE_PATHS.get(name) or load_icons()[name]
     return (
         f'<svg viewBox="0 0 24 24" style="{place}"><path d="{path}" fill="{fill}" fill-rule="evenodd" {extra}/></svg>'
     )

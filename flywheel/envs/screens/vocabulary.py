@@ -1,105 +1,25 @@
-"""List the words of the synthetic screens; the tokeniser is trained on them too."""
+"""List the words of the synthetic screens (`vocabulary.yaml`); the tokeniser is trained on them too."""
 
 from __future__ import annotations
 
+from importlib.resources import files
 
-def _split_words(text: str) -> tuple[str, ...]:
-    return tuple(" ".join(text.split()).split(", "))
+import yaml
+
+_LISTED = yaml.safe_load(files(__package__).joinpath("vocabulary.yaml").read_text(encoding="utf-8"))
 
 
-COLOURS = {
-    "red": "#e02424",
-    "green": "#1f9d3a",
-    "blue": "#2563eb",
-    "yellow": "#f5c518",
-    "purple": "#8b2fc9",
-    "orange": "#f07c12",
-    "black": "#1c1c1c",
-    "white": "#fdfdfd",
-    "gray": "#8c9096",
-    "pink": "#f48fc0",
-}
-SHAPES = ("square", "circle", "triangle", "diamond", "cross", "ring", "hexagon", "bar", "arrow")
-THINGS = _split_words("""
-    mug, cup, lamp, chair, shirt, book, bag, hat, shoe, clock, bottle, pen, phone, watch, box, ball, plate, spoon,
-    fork, knife, sofa, table, bed, pillow, towel, soap, brush, radio, toy, car, bike, kite, drum, guitar, umbrella,
-    glove, sock, scarf, jacket, coat, dress, belt, wallet, candle, basket, vase, mirror, desk, tent
-""")
-SETTINGS = _split_words("""
-    wifi, bluetooth, sound, volume, display, brightness, battery, location, camera, microphone, notifications,
-    privacy, security, storage, updates, backup, keyboard, mouse, printer, language, dark mode, night light,
-    airplane mode, hotspot, vibration, wallpaper, lock, sync, alarm, music, photos, mail, calendar, maps, power,
-    network
-""")
-BUTTONS = _split_words("""
-    ok, cancel, save, delete, edit, open, close, next, back, send, search, buy, add, cart, checkout, submit, login,
-    help, home, menu, play, pause, stop, start, yes, no, apply, reset, print, share, copy, paste, undo, done,
-    continue, skip
-""")
-SYMBOLS = ("star", "heart", "moon", "bell", "drop", "bolt", "leaf", "key", "house")
-PEOPLE = ("anna", "tom", "ben", "mary", "lisa", "kate", "sam", "john", "paul", "nora")
-KEYS = ("left", "right", "up", "down")
+def _words(name: str) -> tuple[str, ...]:
+    return tuple(_LISTED[name].split(", "))
 
+
+COLOURS: dict[str, str] = _LISTED["colours"]
+SHAPE_PATHS: dict[str, str] = _LISTED["shapes"]
+SHAPES, THINGS, SETTINGS, BUTTONS = tuple(SHAPE_PATHS), _words("things"), _words("settings"), _words("buttons")
+SYMBOLS, PEOPLE, KEYS, COMMON = _words("symbols"), _words("people"), _words("keys"), _words("common")
 VALUES = (*THINGS, *PEOPLE, *COLOURS)  # of fields
 READING = tuple(dict.fromkeys((*THINGS, *PEOPLE, *COLOURS, *SYMBOLS, *BUTTONS, *(w for w in SETTINGS if " " not in w))))
-COMMON = _split_words("""
-    click, open, pick, take, select, turn, type, search, drag, move, put, press, read, card, button, link, field,
-    tile, block, outline, screen, number, word, what, does, say, name, page, into, then, done, arrow, describe,
-    where, cart, item, price
-""")  # of instructions and thoughts
-
-# Other words of instructions, thoughts and answers.
-PHRASES = (
-    "I click the tile.",
-    "I drag the piece to the outline.",
-    "I press the key.",
-    "I type the word in the field.",
-    "I turn on the row.",
-    "I turn off the setting.",
-    "I scroll down.",
-    "I add the item to the cart.",
-    "I pick the tile.",
-    "Take the tile.",
-    "Clear the tiles: pick three of a kind.",
-    "Search for the word.",
-    "Remove the item from the cart.",
-    "I want the item.",
-    "The task is done.",
-    "I am done.",
-    "I am finished.",
-    "I look at the screen.",
-    "I open the page.",
-    "I search for the item.",
-    "Click the tile.",
-    "Click any of the tiles.",
-    "Click all the tiles.",
-    "Click the button.",
-    "Click the field.",
-    "Drag the piece into its outline.",
-    "Press the arrow key.",
-    "Type the word.",
-    "Turn on and turn off.",
-    "Open the card.",
-    "Describe the screen.",
-    "Read the word.",
-    "Read the number.",
-    "What is the colour of this?",
-    "What is the label at the point?",
-    "Where is the shape?",
-    "Is it on or off?",
-    "Put it into the box.",
-    "Buy the item and go to checkout.",
-    "Add the item to the cart, then open the cart.",
-    "Merge the numbers.",
-    "Move left, right, up or down.",
-    "Reach the number.",
-    "Select the symbol on the board.",
-    *_split_words("""
-        Done:, yes, no, none, empty, big, small, large, first, second, third, last, top, bottom, middle, item,
-        product, price, total, order, name, page, list, row, game, score, board, tile, piece, shape, outline,
-        symbol, toggle, switch, setting, with, that, from, for, not, same, and
-    """),
-)
+PHRASES = (*_LISTED["phrases"], *_words("phrase_words"))
 
 
 def tokenizer_corpus() -> list[str]:

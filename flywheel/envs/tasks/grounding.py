@@ -8,7 +8,6 @@ import random
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from types import TracebackType
 
 import numpy as np
 from PIL import Image as Picture
@@ -60,9 +59,7 @@ class SceneRenderer:
             raise EnvError(f"Chromium does not start: {error}", where=self._executable) from None
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._browser.close()
         self._playwright.stop()
 

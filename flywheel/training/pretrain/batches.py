@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from flywheel.envs.screens import vocabulary
-from flywheel.envs.screens.layouts import SceneBox, SceneQuestion, SceneText
+from flywheel.envs.screens.scene import SceneBox, SceneQuestion, SceneText
 from flywheel.policy.encoding import Encoder
 from flywheel.utils.errors import TrainingError
 

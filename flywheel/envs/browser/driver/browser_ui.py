@@ -19,32 +19,13 @@ from urllib.parse import quote
 from PIL import Image, ImageDraw, ImageFont
 
 from flywheel.agent import actions as act
-from flywheel.agent.actions import (
-    ACTION_NAMES,
-    Action,
-    CallUser,
-    Finished,
-    Hotkey,
-    Navigate,
-    NavigateBack,
-    Point,
-    Press,
-    Release,
-    Type,
-    Wait,
-)
+from flywheel.agent.actions import Action, Point
 from flywheel.envs.browser.driver.cdp import BrowserLink, CdpCommandError, ignore_answer
 from flywheel.envs.browser.driver.input import InputDriver
-from flywheel.envs.browser.driver.page import BrowserPage, SessionNotes
+from flywheel.envs.browser.driver.page import BrowserPage, SessionNotes, read_script
 from flywheel.utils.errors import EnvError
 
-_BACKGROUND_SCRIPT = """(() => {
-    const screen = document.getElementById("flywheel-screen") ?? document.body.appendChild(new Image());
-    screen.id = "flywheel-screen";
-    screen.style.cssText = "position:fixed;inset:0;width:100vw;height:100vh;z-index:-1;pointer-events:none";
-    screen.src = SOURCE;
-    return screen.decode();
-})()"""
+_BACKGROUND_SCRIPT = read_script("background.js")
 
 
 class CoverPage:
@@ -101,11 +82,11 @@ class CoverPage:
         """Put another screen below the same HTML."""
         if screen:
             source = f"data:image/png;base64,{base64.b64encode(screen).decode()}"
-            await self.page.evaluate(_BACKGROUND_SCRIPT.replace("SOURCE", json.dumps(source)))
+            await self.page.evaluate(f"({_BACKGROUND_SCRIPT})({json.dumps(source)})")
 
     async def do(self, action: Action, hands: InputDriver) -> str:
         """Carry out one action on it; "" or why nothing was done."""
-        if isinstance(action, Hotkey | Press):  # it may paste
+        if isinstance(action, act.Hotkey | act.Press):  # it may paste
             await self.page.evaluate(f"__flywheel__.core.clipboard={json.dumps(hands.clipboard)}")
         note = await hands.do(action, self.page, (), "")
         seen = await self.page.observe(0)
@@ -186,7 +167,7 @@ class FindBar:
                 await self._cover.page.evaluate("leave()")
                 return None
             self._focused = True
-        elif not (self._focused and isinstance(action, Hotkey | Press | Release | Type)):
+        elif not (self._focused and isinstance(action, act.Hotkey | act.Press | act.Release | act.Type)):
             return None
         note = await self._cover.do(action, hands)
         taken = await self._cover.page.evaluate("take()")
@@ -345,13 +326,13 @@ class Dialogs:
     async def do(self, action: Action, hands: InputDriver) -> str:
         """Carry out an action on the first one; "" or why nothing was done."""
         dialog = self.open[0]
-        if isinstance(action, Wait | Finished | CallUser):
+        if isinstance(action, act.Wait | act.Finished | act.CallUser):
             return ""
         if self._shown is not dialog or not self._seen:
             return f"not done, since a dialog had opened: {dialog}"
         waits = f"a dialog waits for an answer: {dialog}"
-        if isinstance(action, Navigate | NavigateBack):
-            return f"{ACTION_NAMES[type(action)]} was not done: {waits}"
+        if isinstance(action, act.Navigate | act.NavigateBack):
+            return f"{act.ACTION_NAMES[type(action)]} was not done: {waits}"
         page = self._cover.page
         before = await page.evaluate("likeness()")
         note = await self._cover.do(action, hands)

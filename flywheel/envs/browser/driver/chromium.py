@@ -16,6 +16,8 @@ import subprocess
 from functools import partial
 from pathlib import Path
 
+import yaml
+
 from flywheel.config import SandboxSettings
 from flywheel.envs.browser.driver.cdp import (
     BeginFrameCapture,
@@ -27,14 +29,8 @@ from flywheel.envs.browser.driver.cdp import (
     TargetRouter,
 )
 from flywheel.envs.browser.driver.tab import BrowserTab
-from flywheel.utils.child_processes import (
-    PrivateFolder,
-    ProcessGuard,
-    kill_process_group,
-    limit_command,
-    reap_process,
-    wait_group_gone,
-)
+from flywheel.utils import child_processes
+from flywheel.utils.child_processes import PrivateFolder, ProcessGuard
 from flywheel.utils.errors import BadInput, EnvError
 
 # The executable.
@@ -128,83 +124,8 @@ def environment_without_secrets() -> dict[str, str]:
 
 log = logging.getLogger(__name__)
 _START_TIMEOUT_S = 60.0  # deadline of a start, which a busy machine makes slow
-_BASE_FLAGS = (
-    "--headless",
-    "--remote-debugging-pipe",
-    "--disable-gpu",
-    "--mute-audio",
-    "--no-first-run",
-    "--no-default-browser-check",
-    "--no-startup-window",
-    "--use-mock-keychain",
-    "--password-store=basic",
-    "--enable-automation",
-    "--deny-permission-prompts",
-    "--noerrdialogs",
-    "--disable-breakpad",
-    # no traffic and no work of the browser's own
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-default-apps",
-    "--disable-sync",
-    "--disable-extensions",
-    "--disable-client-side-phishing-detection",
-    "--disable-domain-reliability",
-    "--metrics-recording-only",
-    "--disable-search-engine-choice-screen",
-    # a page is never put to sleep, or it would answer late
-    "--disable-background-timer-throttling",
-    "--disable-backgrounding-occluded-windows",
-    "--disable-renderer-backgrounding",
-    "--disable-hang-monitor",
-    "--disable-ipc-flooding-protection",
-    # input counts from the first moment, and a scroll is done when it is asked for
-    "--allow-pre-commit-input",
-    "--disable-smooth-scrolling",
-    # pixels: the same on every machine
-    "--hide-scrollbars",
-    "--disable-lcd-text",
-    "--font-render-hinting=none",
-    "--force-color-profile=srgb",
-    "--disable-partial-raster",  # else edges depend by a shade on what was drawn there before
-    "--lang=en-US",
-)
-# Each browser context has a proxy of its own (`context.py`). Requests of the browser outside of any context go to a
-# proxy that does not exist. No name but the proxies' is looked up; UDP, which bypasses proxies, is off.
-_NETWORK_FLAGS = (
-    "--proxy-server=http://nowhere.invalid:9",
-    "--proxy-bypass-list=<-loopback>",
-    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
-    "--disable-quic",
-    "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
-)
-_DISABLED_FEATURES = (
-    "Translate",
-    "MediaRouter",
-    "OptimizationHints",
-    "PaintHolding",
-    "BackForwardCache",
-    "AcceptCHFrame",
-    "AutofillServerCommunication",
-    "InterestFeedContentSuggestions",
-    "CertificateTransparencyComponentUpdater",
-    "DeferRendererTasksAfterInput",  # else a page's tasks wait after an input until the next frame, or 50 ms
-    "ScriptStreaming",  # else a module that has come is compiled by another thread, in its own time
-    "LocalNetworkAccessChecks",  # documents that we hand on (`page.py`) have no address to tell
-    "DestroyProfileOnBrowserClose",
-    "GlobalMediaControls",
-    "DialMediaRouteProvider",
-    "HttpsUpgrades",
-)
-_BEGIN_FRAME_FLAGS = (
-    "--enable-begin-frame-control",
-    "--run-all-compositor-stages-before-draw",
-    "--disable-new-content-rendering-timeout",
-    "--disable-threaded-animation",
-    "--disable-threaded-scrolling",
-    "--disable-checker-imaging",
-    "--disable-image-animation-resync",
-)
+_FLAGS = yaml.safe_load(Path(__file__).with_name("chromium_flags.yaml").read_text(encoding="utf-8"))
+_NETWORK_FLAGS = _FLAGS["network"]
 _PIPE_REDIRECTS = "3<&0 4>&1 </dev/null >/dev/null"  # the browser reads its commands from descriptor 3 and writes to 4
 _PROBE_TIMEOUT_S = 20.0
 _takes_begin_frames: dict[Path, bool] = {}  # what each build answered
@@ -291,7 +212,7 @@ class Chromium:
         try:
             # A session of its own: no Ctrl-C of the terminal reaches it, and one signal ends all its children.
             process = subprocess.Popen(  # noqa: ASYNC220 (a few ms, and the event loop must be its parent)
-                limit_command(command, 2 * settings.page_mb, redirect=_PIPE_REDIRECTS),
+                child_processes.limit_command(command, 2 * settings.page_mb, redirect=_PIPE_REDIRECTS),
                 stdin=browser_reads,
                 stdout=browser_writes,
                 stderr=subprocess.DEVNULL,
@@ -310,7 +231,7 @@ class Chromium:
             if browser is not None:
                 await browser.close()
             elif process is not None:
-                kill_process_group(process.pid)
+                child_processes.kill_process_group(process.pid)
                 process.wait()
                 if guard is not None:
                     await guard.release()
@@ -349,7 +270,7 @@ class Chromium:
     def kill(self) -> None:
         """End it at once, with all its children."""
         if not self._buried:
-            kill_process_group(self.pid)
+            child_processes.kill_process_group(self.pid)
 
     async def close(self) -> None:
         """End it and wait until nothing is left of it; never raises, and may be called twice."""
@@ -358,9 +279,9 @@ class Chromium:
             if isinstance(owner, BrowserTab):
                 owner.disconnect()
         self._connection.close()
-        await reap_process(self._process)
+        await child_processes.reap_process(self._process)
         if not self._buried:
-            await wait_group_gone(self.pid)
+            await child_processes.wait_group_gone(self.pid)
         self._buried = True
         await self._guard.release()
         self.profile.remove()
@@ -385,11 +306,11 @@ class Chromium:
 
 def _list_flags(settings: SandboxSettings, profile: Path, begin_frames: bool, confined: bool) -> list[str]:
     return [
-        *_BASE_FLAGS,
+        *_FLAGS["base"],
         *_NETWORK_FLAGS,
-        *(_BEGIN_FRAME_FLAGS if begin_frames else ()),
+        *(_FLAGS["begin_frame"] if begin_frames else ()),
         *(() if confined else ("--no-sandbox",)),
-        f"--disable-features={','.join(_DISABLED_FEATURES)}",
+        f"--disable-features={','.join(_FLAGS['disabled_features'])}",
         f"--js-flags=--max-old-space-size={settings.heap_mb}",
         f"--user-data-dir={profile}",
     ]

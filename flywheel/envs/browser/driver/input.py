@@ -16,7 +16,7 @@ from flywheel.agent.actions import Action, Point
 from flywheel.envs import keyboard
 from flywheel.envs.browser.driver.cdp import ignore_answer
 from flywheel.envs.browser.driver.context import is_within_prefixes
-from flywheel.envs.browser.driver.page import BrowserPage
+from flywheel.envs.browser.driver.page import BrowserPage, read_script
 from flywheel.envs.keyboard import SHIFT, Key
 
 PixelPoint = tuple[float, float]
@@ -366,15 +366,7 @@ _LONG_PRESS_MS = 600.0  # of page time: a long press
 _SWIPE_SHARE = 0.6  # of the screen, a scroll: more than half, so that what snaps goes on
 _TOUCH_SLOP = 15.0  # pixels that a finger moves before the page does
 _TOUCH_FRAMES = 2  # in which a page has taken a touch, and moved
-# Dispatch a long press to the page. A field under it gets selected, as by Android's "Select all".
-_LONG_PRESS_SCRIPT = """((x, y) => {
-  const at = document.elementFromPoint(x, y);
-  if (!at) return;
-  const event = new PointerEvent("contextmenu", { bubbles: true, cancelable: true, composed: true,
-    clientX: x, clientY: y, pointerType: "touch" });
-  const field = at.closest("input, textarea");
-  if (at.dispatchEvent(event) && field && "selectionStart" in field) { field.focus(); field.select(); }
-})(%s, %s)"""
+_LONG_PRESS_SCRIPT = read_script("long_press.js")
 
 
 class TouchDriver(InputDriver):
@@ -469,7 +461,7 @@ class TouchDriver(InputDriver):
         moment = self._moment()
         await page.deliver(self._touch(page, "touchStart", at, moment))
         if await rest(_LONG_PRESS_MS) is not None:
-            await page.evaluate(_LONG_PRESS_SCRIPT % (json.dumps(at[0]), json.dumps(at[1])))
+            await page.evaluate(f"({_LONG_PRESS_SCRIPT})({json.dumps(at[0])}, {json.dumps(at[1])})")
         await page.deliver(self._touch(page, "touchCancel", None, moment + 1))
 
     async def _taken(self, page: BrowserPage) -> None:

@@ -30,18 +30,19 @@ _DOCUMENT_PARTS = """
 _PICKER_PARTS = "style common list calendar times colour show"
 
 
-def _read_script(path: str) -> str:
+def read_script(path: str) -> str:
+    """Read a script that runs in pages. path: below `scripts`."""
     return (_HERE / path).read_text(encoding="utf-8")
 
 
 def _join_scripts(folder: str, parts: str) -> str:
-    texts = (_read_script(f"{folder}/{part}.js") for part in parts.split())
+    texts = (read_script(f"{folder}/{part}.js") for part in parts.split())
     return "".join(['(() => {\n"use strict";\n', *texts, "})();\n"])
 
 
 # `CONFIG` in the first two is replaced for each page and worker.
-DOCUMENT_SCRIPT = _join_scripts("document", _DOCUMENT_PARTS) + _read_script("refusals.js")
-WORKER_SCRIPT = _read_script("worker_clock.js")
+DOCUMENT_SCRIPT = _join_scripts("document", _DOCUMENT_PARTS) + read_script("refusals.js")
+WORKER_SCRIPT = read_script("worker_clock.js")
 PICKERS_SCRIPT = _join_scripts("pickers", _PICKER_PARTS)
 
 

@@ -23,26 +23,7 @@ from flywheel.utils.local_server import LocalServer
 _MAX_MISSED = 50
 # Python's own table, and what it lacks or has otherwise. The functions of `mimetypes` read the machine's files too.
 _PYTHON_TYPES = mimetypes.MimeTypes()
-_MEDIA_TYPES = _PYTHON_TYPES.types_map[True] | {
-    ".xhtml": "application/xhtml+xml",
-    ".js": "text/javascript",
-    ".mjs": "text/javascript",
-    ".cjs": "text/javascript",
-    ".map": "application/json",
-    ".md": "text/plain",
-    ".xml": "application/xml",
-    ".webp": "image/webp",
-    ".ico": "image/x-icon",
-    ".woff": "font/woff",
-    ".woff2": "font/woff2",
-    ".ttf": "font/ttf",
-    ".otf": "font/otf",
-    ".ogg": "audio/ogg",
-    ".wav": "audio/wav",
-    ".m4a": "audio/mp4",
-    ".glb": "model/gltf-binary",
-    ".gltf": "model/gltf+json",
-}
+_MEDIA_TYPES = mimetypes.read_mime_types(str(Path(__file__).with_name("mime.types")))  # Python's and this file's
 
 
 def media_type(path: Path) -> str:

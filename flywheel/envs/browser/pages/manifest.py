@@ -29,37 +29,7 @@ from flywheel.utils.errors import BadInput
 # Reading a manifest's file; each fault is one line.
 
 NAME_FORM = "lower-case letters, digits, '.', '_' and '-'"
-_FIELD_PATTERNS = {
-    "sha256": "64 hexadecimal digits",
-    "server.packages": "NAME==VERSION",
-    "server.ready": "/PATH",
-    "login.address": "/PATH",
-    "reward": "/PATH",
-    "end": "/PATH",
-    "instruction": "/PATH",
-    "server.environment": "a name of letters, digits and '_'",
-}
-# What to write where a field is missing.
-_FIELD_EXAMPLES = {
-    "name": "name: my-page",
-    "title": "title: My page",
-    "instruction": "instruction: Clear the board.",
-    "reward": "reward: game.score",
-    "success": "success: 1",
-    "max_steps": "max_steps: 20",
-}
-READING_FORM = (
-    "JavaScript in quotes, {command: [WORD, ...]}, {sqlite: FILE, query: SQL} or {address: /PATH, value: NAME.0}"
-)
-# What to write in a field that may be of several forms.
-FIELD_FORMS = {
-    "reset": "reload, a JavaScript expression in quotes, or {parameter: NAME}",
-    "instruction": "a text, or {expression: JAVASCRIPT}, {command: [WORD, ...]}, {sqlite: FILE, query: SQL}",
-    "success": "a number, or a JavaScript expression in quotes",
-    "viewport": "[WIDTH, HEIGHT], 64 to 4096 pixels each",
-    "package": "pypi:NAME==VERSION, npm:NAME@VERSION or deb:NAME=VERSION, or a list of them",
-    "variants": f"a list of names of {NAME_FORM}",
-}
+_FAULT_HELP = yaml.safe_load(Path(__file__).with_name("manifest_faults.yaml").read_text(encoding="utf-8"))
 
 
 def parse_manifest_file(path: Path) -> dict[str, Any]:
@@ -105,7 +75,7 @@ def describe_manifest_fault(fault: dict[str, Any], known: Sequence[str]) -> str:
     if field in ("state", "server", "login") and len(fault["loc"]) > 1:
         field = f"{field}.{fault['loc'][1]}"
     if kind == "missing" and len(fault["loc"]) == 1:
-        return f"{field} is missing: add `{_FIELD_EXAMPLES[field]}`"
+        return f"{field} is missing: add `{_FAULT_HELP['examples'][field]}`"
     if kind == "extra_forbidden" and len(fault["loc"]) == 1:
         near = difflib.get_close_matches(field, known, 1)
         return f"there is no field {field}" + (f": did you mean {near[0]}?" if near else ": take it out")
@@ -116,14 +86,14 @@ def describe_manifest_fault(fault: dict[str, Any], known: Sequence[str]) -> str:
         return f"{field}: it has no part {fault['loc'][-1]}"
     if given is None:
         return f"{field} is empty: write its value, or take it out"
-    if field in FIELD_FORMS and kind != "value_error":
-        return f"{field}: write {FIELD_FORMS[field]}"
+    if field in _FAULT_HELP["forms"] and kind != "value_error":
+        return f"{field}: write {_FAULT_HELP['forms'][field]}"
     if kind.startswith("union_tag"):
-        return f"{field}: write {READING_FORM}"
+        return f"{field}: write {_FAULT_HELP['reading']}"
     if kind == "string_type" and isinstance(given, bool | int | float):
         return f"{field}: {json.dumps(given)} is not a text: put it in quotes"
     if kind == "string_pattern_mismatch":
-        return f"{field}: {given!r} is not of the form: {_FIELD_PATTERNS.get(field, NAME_FORM)}"
+        return f"{field}: {given!r} is not of the form: {_FAULT_HELP['patterns'].get(field, NAME_FORM)}"
     message = fault["msg"].removeprefix("Value error, ")
     return f"{field}: {message[0].lower()}{message[1:]}" if field else message
 

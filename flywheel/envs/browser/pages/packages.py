@@ -38,17 +38,13 @@ def find_served_folder(manifest: PageManifest) -> Path:
         _require_checksum(manifest, hash_served_folder(installed), installed)
         return installed
     place = _package_folder(manifest)
-    folder = place / "tree" / manifest.folder
     if not (place / _CHECKSUM_FILE).is_file():
         raise BadInput(
             f"its package is not fetched: {' '.join(manifest.package)}",
             where=manifest.path,
             fix=f"type `flywheel env page fetch {command_name(manifest)}`",
         )
-    if not folder.is_dir():
-        raise BadInput(
-            f"folder: the package has no folder {manifest.folder}", where=manifest.path, fix=_describe_tree(place)
-        )
+    folder = _folder_in_tree(manifest, place)
     _require_checksum(manifest, (place / _CHECKSUM_FILE).read_text(encoding="utf-8"), folder)
     return folder
 
@@ -86,11 +82,7 @@ def fetch_page_packages(manifest: PageManifest) -> tuple[Path, str]:
                 _FETCH_BY_REGISTRY[kind](name, archive, tree)
             except (zipfile.BadZipFile, tarfile.TarError, OSError) as error:
                 raise EnvError(f"{package} cannot be unpacked: {error}", where=manifest.path) from None
-        inside = tree / manifest.folder
-        if not inside.is_dir():
-            raise BadInput(
-                f"folder: the package has no folder {manifest.folder}", where=manifest.path, fix=_describe_tree(made)
-            )
+        inside = _folder_in_tree(manifest, made)
         found = hash_served_folder(inside)
         _require_checksum(manifest, found, inside)
         (made / _CHECKSUM_FILE).write_text(found, encoding="utf-8")
@@ -141,9 +133,13 @@ def _require_checksum(manifest: PageManifest, found: str, folder: Path) -> None:
         )
 
 
-def _describe_tree(place: Path) -> str:
-    names = sorted(path.name for path in (place / "tree").iterdir())
-    return f"it holds {', '.join(names[:8]) or 'nothing'}"
+def _folder_in_tree(manifest: PageManifest, place: Path) -> Path:
+    folder = place / "tree" / manifest.folder
+    if not folder.is_dir():
+        names = sorted(path.name for path in (place / "tree").iterdir())
+        there = f"it holds {', '.join(names[:8]) or 'nothing'}"
+        raise BadInput(f"folder: the package has no folder {manifest.folder}", where=manifest.path, fix=there)
+    return folder
 
 
 def _fetch_pypi(name: str, archive: Path, tree: Path) -> None:

@@ -23,13 +23,7 @@ from urllib.parse import quote
 import httpx
 
 from flywheel.envs import isolation
-from flywheel.envs.browser.pages.manifest import (
-    CommandOutput,
-    DatabaseValue,
-    OutsideReading,
-    PageManifest,
-    ServerAnswer,
-)
+from flywheel.envs.browser.pages.manifest import CommandOutput, DatabaseValue, OutsideReading, PageManifest, ServerAnswer
 from flywheel.envs.browser.pages.packages import ServerPrograms
 from flywheel.envs.registry import fill_placeholders
 from flywheel.utils import child_processes, stream_relay
@@ -40,6 +34,7 @@ from flywheel.utils.local_ports import bind_free_port
 # Values that a manifest reads outside of the page, from the session's server: a command's output, a row of a database,
 # an HTTP answer. No script of the page can reach them. Errors name the manifest's field.
 
+FIELD_KINDS = {"reward": "a number", "success": "a number", "end": "true or false", "instruction": "a text"}
 MAX_VALUE_CHARACTERS = 20_000  # of a recorded value
 _SQLITE_STEPS = 10_000  # of SQLite's machine between two looks at the deadline
 SEE_PAGE_TRY = "see it with `flywheel env page try`"
@@ -122,18 +117,14 @@ def _parse_answer(address: str, status: int, body: bytes, way: str) -> Any:
 
 def _check_field_type(field: str, value: Any) -> Any:
     """The value, of the kind that the field needs."""
-    if field in ("reward", "success"):
-        if isinstance(value, bool | int | float) and math.isfinite(value):
-            return float(value)
-        raise _UnreadableField(f"it gives {json.dumps(value, default=str)[:80]}; a number is needed")
-    if field == "end":
-        if value in (True, False):  # 1 and 0 too: a database has no other
+    if field in FIELD_KINDS:
+        if field == "end" and value in (True, False):  # 1 and 0 too: a database has no other
             return bool(value)
-        raise _UnreadableField(f"it gives {json.dumps(value, default=str)[:80]}; true or false is needed")
-    if field == "instruction":
-        if isinstance(value, str) and value.strip():
+        if field in ("reward", "success") and isinstance(value, bool | int | float) and math.isfinite(value):
+            return float(value)
+        if field == "instruction" and isinstance(value, str) and value.strip():
             return value
-        raise _UnreadableField(f"it gives {json.dumps(value, default=str)[:80]}; a text is needed")
+        raise _UnreadableField(f"it gives {json.dumps(value, default=str)[:80]}; {FIELD_KINDS[field]} is needed")
     if isinstance(value, bytes):
         value = value.decode("utf-8", "replace")
     text = json.dumps(value)

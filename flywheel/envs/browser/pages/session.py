@@ -18,7 +18,7 @@ from flywheel.envs.browser.page_source import LoginSteps
 from flywheel.envs.browser.pages import packages
 from flywheel.envs.browser.pages.manifest import PAGE_VERIFIER, PageManifest, SeedParameter, check_start_page
 from flywheel.envs.browser.pages.packages import ServerPrograms
-from flywheel.envs.browser.pages.server import SEE_PAGE_TRY, PageServer
+from flywheel.envs.browser.pages.server import FIELD_KINDS, SEE_PAGE_TRY, PageServer
 from flywheel.envs.registry import fill_placeholders
 from flywheel.utils.errors import BadInput, EnvError
 
@@ -28,21 +28,7 @@ if TYPE_CHECKING:
 # Login: cookies and headers that the browser sends, a form filled in before the first page.
 
 _LOGIN_TIMEOUT_MS = 5_000  # page time after which a login has failed
-# As script libraries do it: set the value past the page's own setter, then dispatch the events.
-_FILL_SCRIPT = """const find = (selector) => document.querySelector(selector)
-  ?? (() => { throw new Error(`login: there is no ${selector} on this page`); })();
-for (const [selector, text] of Object.entries(%s)) {
-  const node = find(selector);
-  node.focus();
-  Object.getOwnPropertyDescriptor(Object.getPrototypeOf(node), "value").set.call(node, text);
-  for (const kind of ["input", "change"]) node.dispatchEvent(new Event(kind, { bubbles: true }));
-}
-find(%s).click();"""
-_WAIT_SCRIPT = """const done = (0, eval)(%s);
-for (let passed = 0; !done(); passed += 50) {
-  if (passed >= %d) throw new Error("login.done: it is still not true on the first page");
-  await new Promise((resolve) => setTimeout(resolve, 50));
-}"""
+_LOGIN_SCRIPT = (Path(__file__).parent / "login.js").read_text(encoding="utf-8")
 
 
 def make_login_steps(manifest: PageManifest, origin: str, names: Mapping[str, str]) -> LoginSteps | None:
@@ -52,10 +38,11 @@ def make_login_steps(manifest: PageManifest, origin: str, names: Mapping[str, st
         return None
     cookies = tuple({"name": name, "value": fill(text), "url": f"{origin}/"} for name, text in login.cookies.items())
     texts = {selector: fill(text) for selector, text in login.fill.items()}
-    script = login.run or (_FILL_SCRIPT % (json.dumps(texts), json.dumps(login.submit)) if texts else "")
-    done = _WAIT_SCRIPT % (json.dumps(f"() => (\n{login.done}\n)"), _LOGIN_TIMEOUT_MS) if login.done else ""
+    filled = f"{_LOGIN_SCRIPT}\nfillIn({json.dumps(texts)}, {json.dumps(login.submit)});" if texts else ""
+    waits = f"{_LOGIN_SCRIPT}\nawait waitUntil({json.dumps(login.done)}, {_LOGIN_TIMEOUT_MS});" if login.done else ""
+    headers = {name: fill(text) for name, text in login.headers.items()}
     address = origin + fill(login.address) if login.address else ""
-    return LoginSteps(cookies, {name: fill(text) for name, text in login.headers.items()}, address, script, done)
+    return LoginSteps(cookies, headers, address, login.run or filled, waits)
 
 
 # Task identity: does a document pose the task that was set, or one that the policy chose?
@@ -143,13 +130,12 @@ def _decode_fully(text: str) -> str:
 
 READY_TIMEOUT_MS = 5_000  # page time after which a page that is not ready is given up
 _READING_SCRIPT = (Path(__file__).parent / "reading.js").read_text(encoding="utf-8")
-_VALUE_KINDS = {"reward": "a number", "success": "a number", "end": "true or false", "instruction": "a text"}
 
 
 def _script_call(function: str, manifest: PageManifest, seed: int, variant: str, *more: object) -> str:
     """A call of a function of `reading.js`: `prepare`, a promise that holds when the page is reset, or `read`, which
     tells the state."""
-    fields = {field: {"kind": _VALUE_KINDS.get(field), "text": text} for field, text in manifest.expressions.items()}
+    fields = {field: {"kind": FIELD_KINDS.get(field), "text": text} for field, text in manifest.expressions.items()}
     reset = None if manifest.reset == "reload" or isinstance(manifest.reset, SeedParameter) else manifest.reset
     asked = {"fields": fields, "ready": manifest.ready, "reset": reset}
     given = ", ".join(json.dumps(value) for value in (seed, variant, asked, *more))

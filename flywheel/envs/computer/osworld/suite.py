@@ -27,6 +27,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar, Literal
 from urllib.parse import unquote, urlsplit
 
+import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from flywheel.envs.base import TaskSuite, TaskTemplate
@@ -178,33 +179,15 @@ def read_example(path: Path) -> OsworldExample:
 OsworldCommand = str | list[str]
 
 
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-_ROOT_PROGRAMS = _words("sudo su pkexec useradd adduser chpasswd apt apt-get dpkg snap")
-_SYSTEM_PROGRAMS = _words(
-    "gsettings dconf timedatectl systemctl hostnamectl nmcli bluetoothctl pactl pulseaudio amixer service loginctl "
-    "journalctl gnome-extensions gnome-control-center"
+_PROGRAMS = yaml.safe_load(Path(__file__).with_name("programs.yaml").read_text(encoding="utf-8"))
+_ROOT_PROGRAMS, _SYSTEM_PROGRAMS, _SHELL_BUILTINS, _PREFIX_WORDS = (
+    frozenset(_PROGRAMS[name].split()) for name in ("root", "system", "builtins", "prefixes")
 )
-_SHELL_BUILTINS = _words(
-    "[ [[ : . alias bg break case cd command continue declare echo eval exec exit export false fg for function jobs "
-    "kill let local printf pwd read readonly return select set shift source test trap true type ulimit umask unset wait"
-)
-# After each of them the next word is a program's too.
-_PREFIX_WORDS = _words("if then elif else while until do ! { } fi done esac in time env nohup setsid xargs")
 _SHELL_SIGNS = "();<>|&\n"
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 _REMOTE_ADDRESS = re.compile(r"(https?|ftp)://(?!localhost|127\.|0\.0\.0\.0)")
 
 
-# Applications that a task names, by the beginning of the name, and their programs.
-_APPLICATIONS = {
-    "chrome": "google-chrome", "google": "google-chrome", "browser": "google-chrome", "gimp": "gimp",
-    "libreoffice": "libreoffice", "calc": "libreoffice", "writer": "libreoffice", "impress": "libreoffice",
-    "excel": "libreoffice", "thunderbird": "thunderbird", "vlc": "vlc", "vscode": "code", "vs_code": "code",
-    "picard": "picard",
-}  # fmt: skip
 
 
 def check_command(command: OsworldCommand, shell: bool, screen: bool) -> None:
@@ -273,7 +256,7 @@ def convert_example(example: OsworldExample, copies: DownloadCopies, screen: boo
     if example.proxy:
         raise UnsupportedTask(NEEDS_INTERNET, "it asks for a proxy")
     for name in example.related_apps:
-        for begins, program in _APPLICATIONS.items():
+        for begins, program in _PROGRAMS["applications"].items():
             if name.lower().startswith(begins):
                 _check_program(program)
     fits = _ExampleConverter(copies, screen)
