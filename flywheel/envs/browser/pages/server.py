@@ -23,7 +23,13 @@ from urllib.parse import quote
 import httpx
 
 from flywheel.envs import isolation
-from flywheel.envs.browser.pages.manifest import CommandOutput, DatabaseValue, OutsideReading, PageManifest, ServerAnswer
+from flywheel.envs.browser.pages.manifest import (
+    CommandOutput,
+    DatabaseValue,
+    OutsideReading,
+    PageManifest,
+    ServerAnswer,
+)
 from flywheel.envs.browser.pages.packages import ServerPrograms
 from flywheel.envs.registry import fill_placeholders
 from flywheel.utils import child_processes, stream_relay

@@ -188,8 +188,6 @@ _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 _REMOTE_ADDRESS = re.compile(r"(https?|ftp)://(?!localhost|127\.|0\.0\.0\.0)")
 
 
-
-
 def check_command(command: OsworldCommand, shell: bool, screen: bool) -> None:
     """Check that a machine has what a command needs. screen: whether it has one. Raises UnsupportedTask."""
     text = command if isinstance(command, str) else shlex.join(command)
