@@ -406,7 +406,6 @@ class SupervisedSettings(TrainingSettings):
     """What CT and SFT share."""
 
     freeze_vision: bool = True
-    """Whether the vision tower stays as it is. Each screen is then read once, and a step takes less time."""
     num_examples: int = Field(2000, ge=1)
     """Samples trained on in one iteration, general data included."""
     batch: int = Field(16, ge=1)

@@ -71,9 +71,13 @@ class Workspace:
         """Return the folder of `iteration`: its parameters, records and DVC files."""
         return self.root / "iterations" / iteration_label(iteration)
 
+    def list_iteration_folders(self) -> list[int]:
+        """List the numbers of the iterations that have a folder, begun or left over, oldest first."""
+        folders = (self.root / "iterations").glob("[0-9]*")
+        return sorted(int(path.name) for path in folders if path.name.isdigit())
+
     def frozen_params(self, iteration: int) -> Path:
-        """Return the path of the iteration's own copy of its parameters, so that a later edit does not mark it
-        changed."""
+        """Return the path of the iteration's own copy of its parameters: a later edit does not mark it changed."""
         return self.iteration(iteration) / "params.yaml"
 
     def manifest(self, iteration: int) -> Path:
@@ -115,8 +119,7 @@ class Workspace:
         return self.root / ".flywheel"
 
     def staging(self, iteration: int, stage: str) -> Path:
-        """Return the folder of finished shards of a stage of `iteration` that is not complete: a killed run goes on
-        from it."""
+        """Return the folder of finished shards of a stage that is not complete: a killed run goes on from it."""
         return self.state / "staging" / f"iteration={iteration_label(iteration)}" / stage
 
     @property

@@ -26,8 +26,7 @@ class JudgedEpisode:
 
     @property
     def result(self) -> EvalResult:
-        """What counts. An episode whose environment crashed in every try is a failure here: both models of a comparison
-        must be measured on the same tasks."""
+        """What counts. One that crashed in every try is a failure: both models must be measured on the same tasks."""
         verdict = decide_verdict(self.verdicts)
         score = 0.0 if verdict.score is None else verdict.score
         return EvalResult(self.task.task_id, self.task.domain, score, bool(verdict.v))

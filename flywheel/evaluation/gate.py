@@ -236,14 +236,14 @@ def estimate_error_rates(rule: PromotionSettings, discordance: float, *, seed: i
     return ErrorRates(promoted, 1 - passed, tasks)
 
 
-def explain_judgement(found: GateJudgement, rule: PromotionSettings, against: str, *, seed: int = 0) -> str:
+def explain_judgement(found: GateJudgement, rule: PromotionSettings, against: str) -> str:
     """Explain a judgement in one line: what was found, what the rule makes of it, and how often the rule errs."""
     bad, good = gate_bounds(rule)
     words = {"pass": "better", "fail": "not better by {margin} or more", "undecided": "not decided"}
     if rule.rule != "superiority":
         words |= {"pass": "not worse by {margin} or more", "fail": "worse"}
     share = (found.discordance * found.n + 1) / (found.n + 2)  # no share is nil for having not been seen in a few tasks
-    rates = estimate_error_rates(rule, share, seed=seed)
+    rates = estimate_error_rates(rule, share)
     return (
         f"{words[found.verdict].format(margin=f'{rule.margin:g}')} against {against}: success {found.difference:+.3f} "
         f"[{found.low:+.3f}, {found.high:+.3f}] on {found.n} fresh tasks (at most {rule.tasks}); of models like these, "

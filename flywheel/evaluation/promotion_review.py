@@ -223,8 +223,7 @@ def list_pending_reviews(ws: Workspace) -> list[int]:
     that stage are left out. Raises BadInput where an iteration's params.yaml is missing or wrong.
     """
     found: list[int] = []
-    folders = (path.name for path in (ws.root / "iterations").glob("[0-9]*"))
-    for k in sorted((int(name) for name in folders if name.isdigit()), reverse=True):
+    for k in reversed(ws.list_iteration_folders()):
         if dvc_files.is_promotion_decided(ws, k):
             break
         if find_review_obstacle(ws, k) is None:

@@ -10,7 +10,9 @@ from functools import partial
 from importlib import metadata
 from pathlib import Path
 
+from flywheel import config
 from flywheel.config import Settings
+from flywheel.config.workspace import Workspace
 from flywheel.utils.errors import Finding, FlywheelError, run_diagnostic
 
 _PACKAGES = ("prefect", "dvc", "duckdb", "great-expectations", "torch", "transformers", "playwright", "pocketsphinx")
@@ -81,9 +83,6 @@ def _environments(settings: Settings, root: Path) -> Iterator[Finding]:
 
 def _load_settings(root: Path) -> Settings:
     """The workspace's; those that are broken are told by `workspace`."""
-    from flywheel import config
-    from flywheel.config.workspace import Workspace
-
     try:
         return config.load_settings(Workspace.find(root).params)
     except FlywheelError:
@@ -106,8 +105,6 @@ def _program(name: str, otherwise: str) -> Finding:
 
 
 def _workspace(root: Path) -> str:
-    from flywheel import config
-    from flywheel.config.workspace import Workspace
     from flywheel.pipeline import iterations
 
     ws = Workspace.find(root)
@@ -116,9 +113,7 @@ def _workspace(root: Path) -> str:
 
 
 def check_recorded_data(root: Path) -> list[Finding]:
-    """Check recorded files, the footer of every table's, and the manifests of finished iterations; nothing in a new
-    workspace."""
-    from flywheel.config.workspace import Workspace
+    """Check recorded files, tables' footers, and manifests of finished iterations; nothing in a new workspace."""
     from flywheel.store import manifest, partitions
     from flywheel.store.versioning import backup
 

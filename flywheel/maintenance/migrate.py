@@ -62,8 +62,7 @@ def _places(ws: Workspace) -> Iterator[Workspace]:
 
 
 def _begun(ws: Workspace) -> list[int]:
-    folders = (ws.root / "iterations").glob("[0-9]*")
-    return sorted(int(path.name) for path in folders if dvc_files.dvc_yaml_path(ws, int(path.name)).exists())
+    return [k for k in ws.list_iteration_folders() if dvc_files.dvc_yaml_path(ws, k).exists()]
 
 
 # Settings: the workspace's own, each iteration's copy, and the values that DVC has recorded of the copies.
@@ -194,7 +193,7 @@ class _PlaceMigration:
         self._done = journal.done.setdefault(self._name, [])
 
     def run(self) -> Iterator[str]:
-        for k in _list_iterations(self._place):
+        for k in self._place.list_iteration_folders():
             if k in self._done:
                 continue
             if self._journal.at is None:
@@ -357,10 +356,6 @@ class _PlaceMigration:
         return Workspace(_folder(self._ws) / self._name / iteration_label(iteration))
 
 
-def _list_iterations(place: Workspace) -> list[int]:
-    return sorted(int(path.name) for path in (place.root / "iterations").glob("[0-9]*") if path.name.isdigit())
-
-
 def _identify_partition(folder: Path) -> tuple[str, str, int, str]:
     """The table by its earlier name and by that of today, the iteration, and the stage."""
     table, iteration, stage = folder.parts[-3:]
@@ -397,7 +392,7 @@ def _check_space(ws: Workspace, places: Iterable[Workspace]) -> None:
     """What is written anew is on disk twice for a while, beside what DVC's cache has of it. Raises DiskFull."""
     sizes = [0]
     for place in places:
-        for k in _list_iterations(place):
+        for k in place.list_iteration_folders():
             listed = [
                 (path, part) for path in _list_partitions(place, k) for part in partitions.read_part_list(path) or ()
             ]

@@ -80,7 +80,7 @@ def resume_rollback(ws: Workspace) -> None:
     k, back = going["iteration"], going["back"]
     here, there = ws, Workspace(ws.state / "aside" / going["aside"])
     source, target = (there, here) if back else (here, there)
-    numbers = sorted(int(path.name) for path in (source.root / "iterations").glob("[0-9]*"))
+    numbers = source.list_iteration_folders()
     for number in numbers if back else [one for one in reversed(numbers) if one > k]:
         for path in _iteration_paths(source, number):
             _move_path(path, target.root / path.relative_to(source.root))
@@ -134,8 +134,8 @@ def plan_discard(ws: Workspace, iteration: int | None = None) -> DiscardPlan:
     iteration: by default the newest one. Raises BadInput where there is none, where it is complete or released, or
     where a later one stands on it.
     """
-    folders = [int(path.name) for path in (ws.root / "iterations").glob("[0-9]*") if path.name.isdigit()]
-    begun = sorted({k for k in (*stage_records.list_iterations(ws), *folders) if k > 0})  # what a removal left over too
+    left = ws.list_iteration_folders()  # also by a removal that was cut off
+    begun = sorted({k for k in (*stage_records.list_iterations(ws), *left) if k > 0})
     if not begun:
         raise BadInput("no iteration has been begun", where=ws.root, fix="there is nothing to discard")
     k = begun[-1] if iteration is None else iteration

@@ -8,6 +8,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib import resources
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
@@ -22,27 +23,9 @@ from flywheel.utils.errors import BadInput, PolicyError, first_line
 
 MAX_SAMPLES = 128  # of one request
 _SEEDS = 2**63
-# Fields of the API that change what is sampled; only their neutral values are accepted here.
-_NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "top_p": (1,),
-    "top_k": (-1, 0),
-    "min_p": (0,),
-    "presence_penalty": (0,),
-    "frequency_penalty": (0,),
-    "repetition_penalty": (1,),
-    "top_logprobs": (0,),
-    "stop": ([],),
-    "logit_bias": ({},),
-    "tools": ([],),
-    "tool_choice": ("none",),
-    "response_format": ({"type": "text"},),
-    "reasoning_effort": ("none",),
-}
-# Fields about the caller, which are ignored.
-_PASSED_OVER = {
-    *("user", "metadata", "store", "service_tier", "safety_identifier"),
-    *("prompt_cache_key", "parallel_tool_calls", "request_id"),
-}
+# Fields of the API that are not read: of those that change what is sampled (`neutral`) only these values are accepted;
+# those about the caller (`ignored`) may have any.
+_FIELDS = json.loads(resources.files("flywheel.policy").joinpath("chat_fields.json").read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True)
@@ -185,14 +168,14 @@ def _understood(body: dict[str, Any]) -> dict[str, Any]:
     """The fields that are read. In this API null means: not given."""
     kept = {}
     for name, value in body.items():
-        if value is None or name in _PASSED_OVER:
+        if value is None or name in _FIELDS["ignored"]:
             continue
-        if name in _NEUTRAL:
-            if value not in _NEUTRAL[name]:
+        if (neutral := _FIELDS["neutral"].get(name)) is not None:
+            if value not in neutral:
                 raise BadInput(
                     f"{name} is not honoured by this server",
                     where=name,
-                    fix=f"leave it out, or give {json.dumps(_NEUTRAL[name][0])}",
+                    fix=f"leave it out, or give {json.dumps(neutral[0])}",
                 )
             continue
         if name not in _RequestBody.model_fields:

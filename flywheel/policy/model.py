@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 from collections.abc import Iterable
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -34,40 +36,9 @@ if TYPE_CHECKING:
 # screens are one token each, and the fixed pieces of the action grammar are one token each, so that a step takes
 # about 16 tokens.
 
-VOCABULARY_SIZE = 2048
-SPECIAL_TOKENS = (
-    "<|endoftext|>",
-    "<|im_start|>",
-    "<|im_end|>",
-    "<|vision_start|>",
-    "<|vision_end|>",
-    "<|image_pad|>",
-    "<|video_pad|>",
-)
-GRAMMAR_TOKENS = (
-    "Thought: ",
-    "\nAction: ",
-    "click(point='<point>",
-    "left_double(point='<point>",
-    "right_single(point='<point>",
-    "drag(start_point='<point>",
-    "</point>', end_point='<point>",
-    "scroll(point='<point>",
-    "</point>', direction='",
-    "</point>')",
-    "hotkey(key='",
-    "press(key='",
-    "release(key='",
-    "type(content='",
-    "finished(content='",
-    "finished()",
-    "call_user()",
-    "wait()",
-    "navigate(content='",
-    "navigate_back()",
-    "')",
-    "\\n')",
-)
+_TINY = json.loads(resources.files("flywheel.policy").joinpath("tiny_model.json").read_text(encoding="utf-8"))
+VOCABULARY_SIZE = _TINY["config"]["text_config"]["vocab_size"]
+SPECIAL_TOKENS, GRAMMAR_TOKENS = tuple(_TINY["special_tokens"]), tuple(_TINY["grammar_tokens"])
 
 # Qwen's chat form without its default system message; images stand where the message has them.
 CHAT_TEMPLATE = (
@@ -104,17 +75,16 @@ def train_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
     )
 
 
-# The network: a Qwen3-VL of a few million parameters.
+# The network: a Qwen3-VL of a few million parameters, by the `config` of `tiny_model.json`. Its weights are drawn wider
+# (`initializer_range`) than by the library's 0.02, at which a model this small learns no grounding at all.
 
 disable_progress_bar()
 log = logging.getLogger(__name__)
 
 
 SCREEN_SIDE = 224  # the tiny model's screen, in pixels: 14 x 14 patches of 16, merged 2 x 2 into 49 tokens
-INITIALIZER_RANGE = 0.08  # at the library's 0.02 a model this small learns no grounding at all
-PATCH_STD = (
-    0.02  # of the patch projection: its 1,536 inputs are nearly alike on a flat screen, and would drown positions
-)
+# Of the patch projection: its 1,536 inputs are nearly alike on a flat screen, and would drown positions.
+PATCH_STD = 0.02
 
 # Some vision heads begin by attending to neighbours, wider apart in each layer, as a convolution would; the others
 # begin at random. A vision tower this small takes long to learn by itself that shapes are local.
@@ -123,56 +93,13 @@ NEIGHBOUR_OFFSETS = (
     ((0, 2), (0, -2), (1, 0), (-1, 0)),
     ((0, 3), (0, -3), (2, 0), (-2, 0)),
 )
-NEIGHBOUR_ATTENTION = (
-    7.0  # size of the constant parts of query and key: nine tenths of the attention fall on the neighbour
-)
+# Size of the constant parts of query and key: nine tenths of the attention fall on the neighbour.
+NEIGHBOUR_ATTENTION = 7.0
 
 
 def tiny_config() -> Qwen3VLConfig:
     """Return the configuration of a Qwen3-VL of about 3M parameters for 224 x 224 screens."""
-    token = {name: number for number, name in enumerate(SPECIAL_TOKENS)}
-    hidden = 192
-    return Qwen3VLConfig(
-        text_config={
-            "vocab_size": VOCABULARY_SIZE,
-            "hidden_size": hidden,
-            "intermediate_size": 512,
-            "num_hidden_layers": 4,
-            "num_attention_heads": 6,
-            "num_key_value_heads": 6,
-            "head_dim": 32,
-            "max_position_embeddings": 4096,
-            "initializer_range": INITIALIZER_RANGE,
-            "tie_word_embeddings": True,
-            "pad_token_id": token["<|endoftext|>"],
-            "eos_token_id": token["<|im_end|>"],
-            "bos_token_id": None,
-            "rope_parameters": {
-                "rope_type": "default",
-                "rope_theta": 10_000.0,
-                "mrope_section": [6, 5, 5],
-                "mrope_interleaved": True,
-            },
-        },
-        vision_config={
-            "depth": 3,
-            "hidden_size": 192,
-            "intermediate_size": 512,
-            "num_heads": 6,
-            "patch_size": 16,
-            "spatial_merge_size": 2,
-            "temporal_patch_size": 2,
-            "out_hidden_size": hidden,
-            "num_position_embeddings": (SCREEN_SIDE // 16) ** 2,
-            "deepstack_visual_indexes": [0],
-            "initializer_range": INITIALIZER_RANGE,
-        },
-        image_token_id=token["<|image_pad|>"],
-        video_token_id=token["<|video_pad|>"],
-        vision_start_token_id=token["<|vision_start|>"],
-        vision_end_token_id=token["<|vision_end|>"],
-        tie_word_embeddings=True,
-    )
+    return Qwen3VLConfig(**copy.deepcopy(_TINY["config"]))
 
 
 def make_tiny_model(seed: int) -> Qwen3VLForConditionalGeneration:

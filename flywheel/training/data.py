@@ -458,32 +458,26 @@ def _load_agent_examples(
     texts = _load_texts(ws, manifest, {(step.trajectory_id, step.step) for step in last if not step.token_ids})
     wanted = {step.image_sha256 for steps in begun.values() for step in steps[-settings.policy.history_n_images :]}
     images = store_images.copy_images_to_file(ws, manifest.paths(ws, "images"), wanted - {None}, path)
-    prompt = _PromptEncoder(encoder, images, settings)
     made = {}
     for one, steps in begun.items():
         trajectory, step = trajectories[one.name], steps[-1]
         if not step.token_ids:
             step = replace(step, raw_text=texts[step.trajectory_id, step.step])
-        made[one] = build_step_example(trajectory, step, partial(prompt, trajectory, steps), encoder)
+        made[one] = build_step_example(
+            trajectory, step, partial(_encode_agent_prompt, encoder, images, settings, trajectory, steps), encoder
+        )
     return made
 
 
-@dataclass(frozen=True)
-class _PromptEncoder:
-    """Encode the prompt of the last of `steps`, a trajectory's first ones; can be pickled."""
-
-    encoder: Encoder
-    images: ImageFile
-    settings: Settings
-
-    def __call__(self, trajectory: Trajectory, steps: Sequence[Step]) -> EncodedSequence:
-        summarizer, policy = open_summarizer(self.settings), self.settings.policy
-        history = PromptHistory(
-            trajectory.instruction, self.images, policy, count=self.encoder.count, summarizer=summarizer
-        )
-        for step in steps[:-1]:
-            history.add(step)
-        return self.encoder.encode(_build_context(history, steps[-1], self.images))
+def _encode_agent_prompt(
+    encoder: Encoder, images: ImageFile, settings: Settings, trajectory: Trajectory, steps: Sequence[Step]
+) -> EncodedSequence:
+    """Encode the prompt of the last of `steps`, a trajectory's first ones."""
+    summarizer, policy = open_summarizer(settings), settings.policy
+    history = PromptHistory(trajectory.instruction, images, policy, count=encoder.count, summarizer=summarizer)
+    for step in steps[:-1]:
+        history.add(step)
+    return encoder.encode(_build_context(history, steps[-1], images))
 
 
 def _load_trajectories(ws: Workspace, manifest: TrainingManifest, names: Collection[str]) -> dict[str, Trajectory]:

@@ -103,8 +103,7 @@ class PolicyService:
             await asyncio.gather(task, gone, cut, return_exceptions=True)
 
     async def complete(self, asked: ChatRequest) -> tuple[list[Completion], list[int]]:
-        """Return the samples of one prompt, all asked for at once, and its tokens. Raises BadInput where it is too
-        long."""
+        """Return the samples of one prompt, asked for at once, and its tokens. Raises BadInput where it is too long."""
         prompt_ids = await asyncio.to_thread(self.policy.encoder.prompt_ids, asked.context)
         new = asked.samples[0].max_new_tokens
         if len(prompt_ids) + new > self.longest:

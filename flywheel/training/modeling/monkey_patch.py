@@ -17,6 +17,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from flywheel.policy.checkpoint import FAMILY
 from flywheel.policy.devices import install_window_attention, is_cuda
 
 # Attention over packed samples without padding them to one length.
@@ -305,12 +306,10 @@ def _patch_embedding_forward(embed: nn.Module, patches: Tensor) -> Tensor:
 
 # All patches together.
 
-SUPPORTED_MODEL_TYPES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
-
 
 def patch_for_training(model: PreTrainedModel) -> bool:
     """Make a model of the Qwen-VL family read packs; other passes stay. False where it is of another family."""
-    if model.config.model_type not in SUPPORTED_MODEL_TYPES:
+    if model.config.model_type not in FAMILY:
         return False
     model.set_attn_implementation(PACKED_ATTENTION)
     if is_cuda(next(model.parameters()).device):

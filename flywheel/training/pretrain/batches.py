@@ -6,11 +6,13 @@ import random
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from string import ascii_lowercase, digits
 from typing import NamedTuple
 
 import numpy as np
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from flywheel.envs.screens import vocabulary
 from flywheel.envs.screens.scene import SceneBox, SceneQuestion, SceneText
@@ -335,12 +337,10 @@ def build_naming_targets(
     cells x cells, words]. The weights sum to 1; most of a screen may be empty, so the empty cells have half of it
     together.
     """
-    spelt: dict[str, list[int]] = {}
 
+    @cache
     def spell(name: str) -> list[int]:
-        if name not in spelt:
-            spelt[name] = encoder.tokenizer(f" {name}", add_special_tokens=False)["input_ids"]
-        return spelt[name]
+        return encoder.tokenizer(f" {name}", add_special_tokens=False)["input_ids"]
 
     rows: list[dict[int, float]] = []
     for things in shown:
@@ -357,12 +357,8 @@ def build_naming_targets(
                 for token in tokens:
                     row[token] = row.get(token, 0.0) + areas[number, place] / total / len(tokens)
             rows.append(row or dict.fromkeys(spell("empty"), 1 / len(spell("empty"))))
-    longest = max(len(row) for row in rows)
-    ids = torch.zeros(len(rows), longest, dtype=torch.long)
-    weights = torch.zeros(len(rows), longest)
-    for number, row in enumerate(rows):
-        ids[number, : len(row)] = torch.tensor(list(row))
-        weights[number, : len(row)] = torch.tensor(list(row.values()))
+    ids = pad_sequence([torch.tensor(list(row)) for row in rows], batch_first=True)
+    weights = pad_sequence([torch.tensor(list(row.values()), dtype=torch.float32) for row in rows], batch_first=True)
     empty = ids[:, 0] == spell("empty")[0]
     for group in (empty, ~empty):
         weights[group] /= max(1, int(group.sum())) * (2 if empty.any() and not empty.all() else 1)

@@ -115,10 +115,7 @@ AUXILIARY_WEIGHTS = {"naming": 1.0, "placing": 0.5, "spelling": 1.0, "reading": 
 BLANK_WEIGHT = 0.1  # weight of places without a character, of which there are many more
 POINTING_LAYER = 2  # of the language model, whose attention is taught to point; the last reads off what was found
 POINTING_HEADS = 3  # of that layer, that many, the first ones; the others are taught to copy
-PREVIOUS_TOKEN_LAYER, PREVIOUS_TOKEN_HEADS = (
-    0,
-    2,
-)  # the layer, and how many of its heads, that are taught to look at the token before
+PREVIOUS_TOKEN_LAYER, PREVIOUS_TOKEN_HEADS = 0, 2  # taught to look at the token before: so many heads of this layer
 
 
 @dataclass(frozen=True)

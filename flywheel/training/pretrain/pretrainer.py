@@ -141,13 +141,7 @@ def success_rate(hits: Sequence[bool]) -> dict[str, float]:
 
 # Crowded screens teach most at the same cost: every thing on a screen is a target of the image tokens that show it.
 LEVEL_MIX = (1, 2, 3, 3, 4, 4)
-EXTRA_DRAWS = {
-    "texts": 7,
-    "sheet": 4,
-    "form": 2,
-    "rows": 1,
-    "buttons": 1,
-}  # times that a kind is drawn beyond the once of all
+EXTRA_DRAWS = {"texts": 7, "sheet": 4, "form": 2, "rows": 1, "buttons": 1}  # times beyond the once of every kind
 ACCURACY_WINDOW = 300  # questions that success is measured on
 
 
