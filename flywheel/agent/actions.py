@@ -188,7 +188,7 @@ class ToolCall(Action, name="call_tool"):
 
     def __post_init__(self) -> None:
         try:
-            arguments = json.loads(self.arguments, parse_constant=_not_json)
+            arguments = json.loads(self.arguments, parse_constant=refuse_constant)
         except RecursionError:
             raise ValueError("nested too deeply") from None
         if not isinstance(arguments, dict):
@@ -234,7 +234,8 @@ def _deeper(value: Any, depth: int) -> bool:
     return any(isinstance(one, dict | list) for one in level)
 
 
-def _not_json(name: str) -> None:
+def refuse_constant(name: str) -> None:
+    """Raise ValueError for `NaN` and its like, which Python's reader of JSON takes."""
     raise ValueError(f"{name} is not JSON")
 
 

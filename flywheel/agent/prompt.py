@@ -9,9 +9,11 @@ import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from importlib import resources
 from typing import Any
 
 import numpy as np
+import yaml
 from PIL import Image as Picture
 
 from flywheel import config
@@ -113,85 +115,12 @@ class Message:
 Context = tuple[Message, ...]
 
 
-# The prompt of each text form, for models that do not know their action space from training.
-#
-# The call forms are asked for in the words that UI-TARS's checkpoints were trained with (the action lines), the tool
-# form by signatures in the manner of Qwen2.5-VL and Qwen3-VL.
+# The prompt of each text form, in the words of `prompt.yaml`, for models that do not know their action space from
+# training.
 
-_LINES = {
-    "click": "click({one})",
-    "left_double": "left_double({one})",
-    "right_single": "right_single({one})",
-    "hover": "hover({one})",
-    "long_press": "long_press({one})",
-    "drag": "drag({start}, {end})",
-    "hotkey": "hotkey(key='ctrl c')  # lower case, keys separated by spaces, three at most",
-    "press": "press(key='left')  # hold a key down",
-    "release": "release(key='left')",
-    "type": "type(content='xxx')  # escape ', \" and line ends with a backslash; end with \\n to submit",
-    "scroll": "scroll({one}, direction='down or up or right or left')",
-    "open_app": "open_app(app_name='xxx')",
-    "press_home": "press_home()",
-    "press_back": "press_back()",
-    "navigate": "navigate(content='address')",
-    "navigate_back": "navigate_back()",
-    "wait": "wait()",
-    "finished": "finished(content='xxx')",
-    "call_user": "call_user()  # when the task cannot be solved, or needs the user",
-    "terminal": "terminal(command='xxx')  # a shell command",
-    "python": "python(code='xxx')  # what it computes is kept for the next call",
-    "read_file": "read_file(path='xxx')",
-    "write_file": "write_file(path='xxx', content='xxx')",
-    "list_files": "list_files(path='xxx')",
-    "call_tool": "call_tool(tool='xxx', arguments='{{\"name\": \"value\"}}')",
-}
-_POINTER = ("click", "left_double", "right_single", "drag")
-_HOLDING = ("hotkey", "press", "release", "type", "scroll")
-_ENDS = ("wait", "finished", "call_user")
-ACTION_SPACES: dict[str, tuple[str, ...]] = {
-    "computer": (*_POINTER, "hover", "hotkey", "type", "scroll", *_ENDS),
-    "browser": (*_POINTER, "hover", *_HOLDING, "navigate", "navigate_back", *_ENDS),
-    "mobile": ("click", "long_press", "type", "scroll", "drag", "open_app", "press_home", "press_back", *_ENDS),
-    "game": (*_POINTER, *_HOLDING, *_ENDS),
-}
-SDK_FUNCTIONS = ("terminal", "python", "read_file", "write_file", "list_files", "call_tool")
-
-_CALLS = """You are a GUI agent. You are given a task and your action history, with screenshots. Perform the next \
-action to complete the task.
-
-## Output Format
-Thought: ...
-Action: ...
-
-## Action Space
-{lines}
-
-## Note
-- Write a small plan and the next action with its target in one sentence in `Thought`.
-- finished and call_user stand alone in a step.
-- {numbers}
-
-## User Instruction
-"""
-
-_TOOLS = """You are a GUI agent. You are given a task and your action history, with screenshots. Perform the next \
-action to complete the task.
-
-# Tools
-You are given the signatures of functions within <tools></tools> tags:
-<tools>
-{signatures}
-</tools>
-
-Say what you think in one sentence, then call one function, as a JSON object with its name and arguments within \
-<tool_call></tool_call> tags:
-Thought: ...
-<tool_call>
-{{"name": <function-name>, "arguments": <args-json-object>}}
-</tool_call>
-
-# Task
-"""
+_WORDS = yaml.safe_load(resources.files("flywheel.agent").joinpath("prompt.yaml").read_text("utf-8"))
+ACTION_SPACES = {name: tuple(actions.split()) for name, actions in _WORDS["action_spaces"].items()}
+SDK_FUNCTIONS = tuple(_WORDS["sdk_functions"].split())
 
 
 @lru_cache(maxsize=64)
@@ -200,15 +129,16 @@ def format_instructions(grammar: Grammar) -> str:
     if grammar.form == "minimal":
         return ""
     if grammar.form == "tool_call":
-        signatures = [_screen_tool(grammar), *(_FUNCTION_TOOLS if grammar.functions else ())]
-        return _TOOLS.format(signatures="\n".join(json.dumps(_signature(*signature)) for signature in signatures))
-    return _CALLS.format(lines="\n".join(list_action_signatures(grammar)), numbers=_numbers(grammar))
+        signatures = [_screen_tool(grammar), *(_WORDS["function_tools"] if grammar.functions else ())]
+        return _WORDS["tools"].format(signatures="\n".join(json.dumps(_signature(*one)) for one in signatures))
+    return _WORDS["calls"].format(lines="\n".join(list_action_signatures(grammar)), numbers=_numbers(grammar))
 
 
 def list_action_signatures(grammar: Grammar) -> list[str]:
     """List the calls of the grammar's action space, in its order, an example each, some with a comment behind ` #`."""
     names = ACTION_SPACES[grammar.actions] + (SDK_FUNCTIONS if grammar.functions else ())
-    return [_LINES[name].format(**_places(grammar)) for name in names]
+    places = _WORDS["point_places" if grammar.form in ("minimal", "point") else "box_places"]
+    return [_WORDS["lines"][name].format(**places) for name in names]
 
 
 def restore_box_tokens(action: str, grammar: Grammar) -> str:
@@ -225,22 +155,6 @@ def restore_box_tokens(action: str, grammar: Grammar) -> str:
 _BOX = re.compile(r"((?:start|end)_box=)'(\(\d+,\d+\))'")
 
 
-def _places(grammar: Grammar) -> dict[str, str]:
-    if grammar.form in ("minimal", "point"):
-        places = {
-            "one": "point='<point>x y</point>'",
-            "start": "start_point='<point>x1 y1</point>'",
-            "end": "end_point='<point>x2 y2</point>'",
-        }
-    else:
-        places = {
-            "one": "start_box='<|box_start|>(x,y)<|box_end|>'",
-            "start": "start_box='<|box_start|>(x1,y1)<|box_end|>'",
-            "end": "end_box='<|box_start|>(x2,y2)<|box_end|>'",
-        }
-    return places
-
-
 def _numbers(grammar: Grammar) -> str:
     if grammar.space.kind == "norm1":
         return "Points are fractions of the screen's width and height, 0 to 1, with four digits."
@@ -249,80 +163,20 @@ def _numbers(grammar: Grammar) -> str:
     return f"Points count from 0 to {grammar.space.x.last} over the screen's width and height."
 
 
-# Descriptions of actions of the screen's tool that Qwen's own tools lack.
-_ABOUT = {
-    "left_click": "click at the coordinate",
-    "double_click": "double-click at the coordinate",
-    "right_click": "click with the right button at the coordinate",
-    "left_click_drag": "drag from start_coordinate to coordinate",
-    "mouse_move": "move the pointer to the coordinate, and press nothing",
-    "key": "press the keys together and let them go",
-    "key_down": "hold the key down",
-    "key_up": "let the key go",
-    "type": "type the text; a line end submits it",
-    "scroll": "turn the wheel at the coordinate by pixels: positive is up, negative is down",
-    "hscroll": "the same sideways: positive is right, negative is left",
-    "click": "touch the coordinate",
-    "long_press": "touch the coordinate for time seconds",
-    "swipe": "move the finger from coordinate to coordinate2",
-    "system_button": "press the button",
-    "open": "open the app that the text names",
-    "navigate": "go to the address in the text",
-    "navigate_back": "go back to the page before",
-    "wait": "wait time seconds",
-    "answer": "end the task with an answer, the text",
-    "terminate": "end the task with its status",
-}
-_MOUSE = ("left_click", "double_click", "right_click", "left_click_drag")
-_KEYS_HELD = ("key", "key_down", "key_up", "type", "scroll", "hscroll")
-_CLOSE = ("wait", "answer", "terminate")
-_TOOL_ACTIONS: dict[str, tuple[str, ...]] = {
-    "computer": (*_MOUSE, "mouse_move", "key", "type", "scroll", "hscroll", *_CLOSE),
-    "browser": (*_MOUSE, "mouse_move", *_KEYS_HELD, "navigate", "navigate_back", *_CLOSE),
-    "mobile": ("click", "long_press", "swipe", "type", "system_button", "open", *_CLOSE),
-    "game": (*_MOUSE, *_KEYS_HELD, *_CLOSE),
-}
-_PLACE = {"type": "array", "items": {"type": "number"}, "description": "[x, y] from the upper left corner"}
-_TEXT = {"type": "string"}
-_OPTIONS: dict[str, dict[str, Any]] = {
-    "coordinate": _PLACE,
-    "start_coordinate": _PLACE,
-    "coordinate2": _PLACE,
-    "keys": {"type": "array", "items": _TEXT, "description": "three at most, lower case"},
-    "text": _TEXT,
-    "pixels": {"type": "number"},
-    "button": {"type": "string", "enum": ["Back", "Home", "Enter"]},
-    "time": {"type": "number"},
-    "status": {"type": "string", "enum": ["success", "failure"]},
-}
-_NEEDED_BY = {
-    "start_coordinate": {"left_click_drag"},
-    "coordinate2": {"swipe"},
-    "keys": {"key"},
-    "pixels": {"scroll"},
-    "button": {"system_button"},
-}
-_FUNCTION_TOOLS = (
-    ("terminal", "Run a shell command.", {"command": _TEXT}, ["command"]),
-    ("python", "Run Python code; what it computes is kept for the next call.", {"code": _TEXT}, ["code"]),
-    ("read_file", "Read a file.", {"path": _TEXT}, ["path"]),
-    ("write_file", "Replace a file's content.", {"path": _TEXT, "content": _TEXT}, ["path", "content"]),
-    ("list_files", "List a folder.", {"path": _TEXT}, ["path"]),
-    ("call_tool", "Call a tool by its name.", {"name": _TEXT, "arguments": {"type": "object"}}, ["name"]),
-)
-
-
 def _screen_tool(grammar: Grammar) -> tuple[str, str, dict[str, Any], list[str]]:
     mobile = grammar.actions == "mobile"
-    actions = _TOOL_ACTIONS[grammar.actions]
+    actions = _WORDS["tool_actions"][grammar.actions].split()
     size = "{}x{}".format(*grammar.space.size)
     scale = _numbers(grammar) if grammar.space.kind == "norm1" else f"The screen's resolution is {size}."
     what = "Touch a phone's screen." if mobile else "Use the mouse and the keyboard."
-    about = "\n".join(f"* `{action}`: {_ABOUT[action]}." for action in actions)
+    about = "\n".join(f"* `{action}`: {_WORDS['about'][action]}." for action in actions)
+    needed_by = _WORDS["needed_by"]
     options = {
-        name: option for name, option in _OPTIONS.items() if name not in _NEEDED_BY or _NEEDED_BY[name] & set(actions)
+        name: option
+        for name, option in _WORDS["options"].items()
+        if name not in needed_by or needed_by[name] in actions
     }
-    action = {"type": "string", "enum": list(actions), "description": about}
+    action = {"type": "string", "enum": actions, "description": about}
     description = f"{what} {scale} Point at the middle of an element."
     return "mobile_use" if mobile else "computer_use", description, {"action": action, **options}, ["action"]
 

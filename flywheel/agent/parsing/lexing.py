@@ -7,9 +7,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib import resources
 from typing import Any
 
-from flywheel.agent.actions import MAX_JSON_DEPTH, ParseError, replace_surrogates
+import yaml
+
+from flywheel.agent.actions import MAX_JSON_DEPTH, ParseError, refuse_constant, replace_surrogates
+
+SYNONYMS = yaml.safe_load(resources.files("flywheel.agent.parsing").joinpath("synonyms.yaml").read_text("utf-8"))
 
 # Failures, which the parsing modules raise among themselves; `parser.parse_response` turns them into a value.
 #
@@ -208,25 +213,9 @@ def parse_numbers(text: str) -> list[float]:
 
 # Keys as models write them, one or several pressed together, to words in lower case and back.
 
-MODIFIERS = frozenset({"ctrl", "control", "alt", "option", "shift", "cmd", "command", "meta", "win", "super"})
-# Words for signs that also separate keys. `plus` and `comma` are written, the others only read.
-_SIGNS = {"plus": "+", "comma": ",", "minus": "-", "hyphen": "-", "dash": "-"}
-# Names of xdotool, pyautogui and Windows's virtual keys that no browser's keyboard has.
-_FOREIGN = {
-    word: key
-    for key, words in {
-        "ctrl": "control_l control_r ctrl_l ctrl_r lcontrol rcontrol ctrlleft ctrlright",
-        "alt": "alt_l alt_r lmenu rmenu altleft altright",
-        "shift": "shift_l shift_r lshift rshift shiftleft shiftright",
-        "win": "super_l super_r win_l win_r lwin rwin winleft winright",
-        "meta": "meta_l meta_r",
-        "enter": "kp_enter",
-        "pageup": "prior",
-        "pagedown": "next",
-        "space": "spacebar",
-    }.items()
-    for word in words.split()
-}
+MODIFIERS = frozenset(SYNONYMS["modifiers"].split())
+_SIGNS: dict[str, str] = SYNONYMS["signs"]
+_FOREIGN = {word: key for key, words in SYNONYMS["foreign_keys"].items() for word in words.split()}
 _LONGEST = 200  # characters
 _COMMAS = re.compile(r"(?<=[^\s,])\s*,\s*(?=[^\s,])")
 _LIST = re.compile(r"[\[(](?:\S.*|.*['\"][^'\"\s]+['\"].*)[\])]", re.DOTALL)
@@ -309,11 +298,7 @@ _END_TAG = re.compile(r"\s*(?:</[\w:]{1,20}>|`{3}|<\||\Z)")
 _CONSTANTS = {"true": True, "false": False, "null": None, "none": None}
 
 
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
-
-
-_DECODER = json.JSONDecoder(strict=False, parse_constant=_refuse_constant)
+STRICT_JSON = json.JSONDecoder(strict=False, parse_constant=refuse_constant)  # which takes no slips but line ends
 
 
 def parse_json(text: str, at: int, *, paths: bool = False) -> tuple[Any, int]:
@@ -321,18 +306,12 @@ def parse_json(text: str, at: int, *, paths: bool = False) -> tuple[Any, int]:
     own text, in whose strings a Windows path may stand unescaped."""
     if not (paths and looks_like_path(text)):
         try:
-            return _DECODER.raw_decode(text, at)
+            return STRICT_JSON.raw_decode(text, at)
         except RecursionError:
             raise ParseFailure("nested too deeply", at) from None
         except ValueError:
             pass
     return _JsonReader(text, paths).value(at, 0)
-
-
-def parse_strict_json(text: str, at: int) -> tuple[Any, int]:
-    """Parse the value that begins at `at`, without slips; returns it, and where it ends. Raises ValueError,
-    RecursionError."""
-    return _DECODER.raw_decode(text, at)
 
 
 class _JsonReader:

@@ -11,7 +11,7 @@ from flywheel.agent import actions as act
 from flywheel.agent.actions import Action, Point, ToolCall, canonical_json, replace_surrogates
 from flywheel.agent.grammar import CoordinateSpace
 from flywheel.agent.parsing import lexing
-from flywheel.agent.parsing.lexing import ParseFailure, RawCall, ambiguous_text, fold_name, unsupported_action
+from flywheel.agent.parsing.lexing import SYNONYMS, ParseFailure, RawCall, ambiguous_text, fold_name, unsupported_action
 
 # An action from its name and its arguments.
 
@@ -192,83 +192,21 @@ _BUILDERS = {
 KNOWN_ACTIONS = tuple(_BUILDERS)
 
 
-# Tables: other models' names of actions and parameters, for all text forms. Their sources stand beside the corpus that
-# they are measured on, `benchmarks/foreign_forms.json`.
+# Other models' names of actions and parameters.
 
-# Tools of computer-use models; their parameter `action` names the action.
-COMPUTER_TOOLS = frozenset({"computer_use", "mobile_use", "browser_use", "computer", "do"})
-# Modules whose functions models call in code.
-CODE_LIBRARIES = frozenset({"pyautogui", "computer", "mobile", "browser", "time"})
+COMPUTER_TOOLS = frozenset(SYNONYMS["computer_tools"].split())
+CODE_LIBRARIES = frozenset(SYNONYMS["code_libraries"].split())
 PYAUTOGUI = "pyautogui"  # whose functions take more by position, and whose `press` lets the key go again
-
-SYNONYMS = {
-    "click": "left_click left_single tap single_tap single_click click_element click_at mouse_click",
-    "left_double": "double_click double_tap doubleclick left_double_click",
-    "right_single": "right_click right_click_at",
-    "long_press": "longpress long_tap long_click press_and_hold",
-    "drag": "left_click_drag drag_to drag_and_drop select select_text slide",
-    "hotkey": "key keypress key_press press_key key_combination hot_key shortcut",
-    "press": "key_down keydown",
-    "release": "key_up keyup",
-    "type": "write typewrite input input_text type_text type_name write_element_abs type_text_at",
-    "scroll": "scroll_at scroll_document vscroll",
-    "wait": "sleep pause wait_5_seconds screenshot take_screenshot",  # each lets the screen be seen again
-    "finished": "finish done answer complete end terminate_success",
-    "call_user": "interact ask_user take_over info abort fail infeasible impossible",
-    "navigate": "goto visit_url open_url go_to_url",
-    "navigate_back": "back go_back history_back",
-    "open_app": "open launch awake launch_app",
-    "press_home": "home navigate_home go_home",
-    "hover": "mouse_move move move_to moveto hover_at mouse_hover",
-    # Known, but nothing in the action set equals them.
-    "": "middle_click triple_click zoom hold_key left_mouse_down left_mouse_up mouse_down mouse_up cursor_position "
-    "move_rel drag_rel refresh restart go_forward web_search search open_web_browser pause_and_memorize_fact note "
-    "note_to_user call_api quote_text quote_clipboard llm scroll_to menu recent press_recent press_menu click_middle "
-    "triple_tap double_press set_value close",
-}
 ACTION_OF_SYNONYM = {name: name for name in KNOWN_ACTIONS} | {
-    word: name for name, words in SYNONYMS.items() for word in words.split()
+    word: name for name, words in SYNONYMS["actions"].items() for word in words.split()
 }
-# Names of presses of one key.
-KEY_OF_SYNONYM = {"enter": "enter", "press_enter": "enter", "esc": "escape", "escape": "escape", "copy": "ctrl c"}
-BACK_ON_PHONES = frozenset({"do", "mobile_use", "mobile"})  # whose `back` is the phone's button
-
-PARAMETER_SYNONYMS = {
-    "point": "point start_box box bbox coordinate coordinates position element location xy",
-    "start_point": "start_point start_coordinate start_position start from_coord from point1 start_coordinates",
-    "end_point": "end_point end_box end_coordinate coordinate2 end_position end to_coord to point2 end_coordinates",
-    "x1": "x1 start_x from_x",
-    "y1": "y1 start_y from_y",
-    "x2": "x2 end_x to_x destination_x",
-    "y2": "y2 end_y to_y destination_y",
-    "key": "key keys hotkey combination key_combination",
-    "content": "content text url message input_text value return answer result query fact question",
-    "direction": "direction scroll_direction",
-    "app_name": "app_name app application",
-    "button": "button click_type mouse_button",
-    "clicks": "clicks num_clicks click_count presses",
-    "amount": "pixels scroll_amount amount magnitude step_count",
-    "submit": "press_enter enter submit",
-    "clear": "delete_existing_text clear clear_text clear_before_typing",
-    "held": "modifiers modifier hold_keys",
-    # Let pass: how long, how smoothly, and what the model says about it.
-    "": "time duration seconds interval tween delay action name type id call_id index pending_safety_checks "
-    "element_info element_type element_description description explain explanation summary reason reasoning "
-    "thought thoughts note memory observation label element_id target_element logscreenshot",
-}
-_ONE_NAME = "x y command code path tool arguments status scroll_x scroll_y actions"
-PARAMETER_OF_SYNONYM = {name: name for name in _ONE_NAME.split()} | {
-    word: name for name, words in PARAMETER_SYNONYMS.items() for word in words.split()
+KEY_OF_SYNONYM: dict[str, str] = SYNONYMS["keys"]
+BACK_ON_PHONES = frozenset(SYNONYMS["phones"].split())
+PARAMETER_OF_SYNONYM = {name: name for name in SYNONYMS["own_parameters"].split()} | {
+    word: name for name, words in SYNONYMS["parameters"].items() for word in words.split()
 }
 # Parameters that an action takes. Others are refused where ignoring them would change what is done.
-POINT_PARAMETERS = frozenset({"point", "start_point", "button", "clicks"})
-ACCEPTED_PARAMETERS: dict[str, frozenset[str]] = {
-    **dict.fromkeys(("click", "left_double", "right_single", "long_press", "hover"), POINT_PARAMETERS),
-    "drag": frozenset({"point", "start_point", "end_point", "button"}),
-    "scroll": frozenset({"point", "start_point", "end_point", "direction", "amount"}),
-    **dict.fromkeys(("hotkey", "press", "release"), frozenset({"key"})),
-    "type": frozenset({"content"}),
-}
+ACCEPTED_PARAMETERS = {name: frozenset(words.split()) for name, words in SYNONYMS["accepted"].items()}
 LEFT_BUTTONS, RIGHT_BUTTONS = ("left", "primary"), ("right", "secondary")
 BUTTON_NAMES = {"home": "press_home", "back": "press_back", "enter": "hotkey"}
 SUCCESS_STATUSES = frozenset({"", "success", "succeed", "succeeded", "complete", "completed", "done"})
@@ -290,19 +228,7 @@ def arguments_by_position(name: str, call: RawCall) -> dict[str, Any]:
         return _scrolled(given, call)
     if known in ACCEPTED_PARAMETERS and known != "type":
         return _placed(known, name, given, call)
-    names = {
-        "open_app": ("app_name",),
-        "terminal": ("command",),
-        "python": ("code",),
-        "read_file": ("path",),
-        "list_files": ("path",),
-        "write_file": ("path", "content"),
-        "call_tool": ("tool", "arguments"),
-        "wait": (),
-        "call_user": (),
-        "system_button": ("button",),
-        "terminate": ("status",),
-    }.get(known, ("content",))
+    names = SYNONYMS["positions"].get(known, "content").split()
     if known == "type" and call.tool == PYAUTOGUI and len(given) == 2 and lexing.is_number(given[1]):
         given = given[:1]  # pyautogui's interval
     if len(given) > len(names) and names:

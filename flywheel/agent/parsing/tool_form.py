@@ -91,11 +91,7 @@ WAIT_SECONDS = 1
 _FUNCTIONS = frozenset({"terminal", "python", "read_file", "write_file", "list_files", "call_tool"})
 _NEXT = re.compile(r"(?:[\s`,;\]]|</?[\w:]{1,20}>)*(?=\{)")
 # Names that no MCP tool may have: those of the actions.
-_OTHER_ACTIONS = (
-    "left_single select left_click tap double_click double_tap right_click left_click_drag key key_down key_up "
-    "open goto back answer interact ask_user hscroll swipe system_button terminate"
-)
-_RESERVED = {*KNOWN_ACTIONS, *COMPUTER_TOOLS, *_OTHER_ACTIONS.split()}
+_RESERVED = {*KNOWN_ACTIONS, *COMPUTER_TOOLS, *lexing.SYNONYMS["reserved"].split()}
 # Kinds of an envelope (OpenAI, Anthropic), not of an action.
 _ENVELOPES = frozenset({"function", "function_call", "computer_call", "tool_use", "tool_call", "computer"})
 _GIVEN = ("arguments", "parameters", "input", "action_input", "args", "params")
@@ -120,7 +116,7 @@ def parse_plain_tool_call(text: str, grammar: Grammar) -> tuple[RawCall, int] | 
     if at < 0 or not text.endswith("}\n</tool_call>") or lexing.looks_like_path(text):
         return None
     try:
-        value, end = lexing.parse_strict_json(text, at + 12)
+        value, end = lexing.STRICT_JSON.raw_decode(text, at + 12)
         return (_to_raw_call(value, at + 12, grammar), at) if end == len(text) - 13 else None
     except (ParseFailure, ValueError, RecursionError):
         return None
