@@ -6,55 +6,35 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from importlib import resources
 from typing import Protocol
+
+import yaml
 
 from flywheel.config import Settings
 from flywheel.envs.screens.vocabulary import BUTTONS, COLOURS, KEYS, PEOPLE, SETTINGS, SHAPES, SYMBOLS, THINGS
 from flywheel.policy.client.language_model import OpenAIChatModel
 
-
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
+_DECLARED = yaml.safe_load(resources.files("flywheel.recordings").joinpath("refine.yaml").read_text("utf-8"))
 
 
-def _phrases(text: str) -> list[tuple[str, ...]]:
-    """Phrases between commas, the longest first."""
-    return sorted((tuple(phrase.split()) for phrase in text.split(",")), key=len, reverse=True)
+def _words(name: str) -> frozenset[str]:
+    return frozenset(_DECLARED[name].split())
 
 
-# Phrases that mean nothing wherever they stand.
-FILLERS = _phrases(
-    "um, uh, er, erm, hmm, mm, ah, eh, huh, let me see, let's see, let us see, you know, kind of, sort of, "
-    "let me think, where is it, oh"
-)
-# Words that are dropped at the beginning of a thought, and at its end.
-OPENERS = _words("okay ok well so and right alright yes yeah but")
-LEFT_OVER = _words("the a an and to of so but or then okay")
+def _phrases(name: str) -> list[tuple[str, ...]]:
+    """The phrases of a list, the longest first."""
+    return sorted((tuple(phrase.split()) for phrase in _DECLARED[name].split(",")), key=len, reverse=True)
 
-CLOSINGS = _phrases("done, all done, that's it, that is it, i am done, i'm done")  # which are about no action
 
-# Words of self-correction. "no" and "wait" alone are ordinary words too, so they count only where the speaker then
-# repeats a word said just before.
-REPAIRS = _phrases(
-    "no wait, no no, no sorry, wait no, sorry, i mean, no i mean, scratch that, or rather, oh no, actually no, "
-    "no actually"
-)
-WEAK_REPAIRS = _words("no wait actually rather")
+FILLERS, CLOSINGS, REPAIRS = _phrases("fillers"), _phrases("closings"), _phrases("repairs")
+OPENERS, LEFT_OVER, WEAK_REPAIRS = _words("openers"), _words("left_over"), _words("weak_repairs")
+VERBS, LEADS = _words("verbs"), _words("leads")
 REACH = 8  # words back to which a speaker goes when beginning again
-
-VERBS = _words(
-    "click press pick take open close drag drop move type enter write scroll turn switch select choose search add "
-    "remove put buy go merge slide hit set save push tap look find need want see"
-)
-LEADS = _words("now then first next finally again here")
-
-# Words that stay even where the recognizer is unsure: of interfaces, and those that the rules below read.
-PROTECTED_WORDS = _words("the and this that with for its it's not one too two").union(
+PROTECTED_WORDS = _words("protected").union(
     COLOURS, SHAPES, SYMBOLS, THINGS, SETTINGS, BUTTONS, PEOPLE, KEYS, OPENERS, VERBS, LEADS, *FILLERS, *REPAIRS
 )
-
-# Words that need another one: a thought that ends in one was broken off by a pause.
-UNFINISHED = _words("the a an to of in on off i and my is name for").union(COLOURS, VERBS) - _words("close save search")
+UNFINISHED = _words("unfinished").union(COLOURS, VERBS) - _words("whole_verbs")
 
 
 @dataclass(frozen=True)
@@ -95,16 +75,8 @@ class ModelRefiner:
     def refine(self, heard: RefinerInput) -> str:
         if not heard.words:
             return ""
-        answer = self._model.complete(_SYSTEM, _question(heard))
+        answer = self._model.complete(_DECLARED["system"], _question(heard))
         return "" if answer.strip().strip(".").lower() in ("", "none") else " ".join(answer.split())
-
-
-_SYSTEM = (
-    "You clean up the spoken thoughts of a person who uses a computer and thinks aloud. You get the words that a "
-    "speech recognizer heard. Remove fillers, repetitions and what the speaker takes back; mend words that were "
-    "misheard, with the help of the task and of the words on the screen. Add nothing that was not said. Answer with "
-    "one short sentence in the first person and nothing else, or with NONE where nothing was meant."
-)
 
 
 def _question(heard: RefinerInput) -> str:
