@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import importlib
+import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NoReturn
+from pathlib import Path
+from typing import Any, NoReturn
 
 import click
 
@@ -70,55 +72,11 @@ def _describe_nearest(ctx: click.Context, name: str) -> str:
     return ""
 
 
+_RENAMED = json.loads(Path(__file__).with_name("renamed.json").read_text(encoding="utf-8"))
 # Words of earlier versions, after `flywheel` -> those of today. The longer one counts where two fit.
-RENAMED_COMMANDS = {
-    "catalog": "data catalog",
-    "checkup": "model eval",
-    "clean": "workspace reset",
-    "diff": "iteration diff",
-    "discard": "iteration drop",
-    "down": "workspace down",
-    "export": "data export",
-    "guest": "env computer-server",
-    "history": "iteration history",
-    "import": "data import",
-    "label": "review routes",
-    "migrate": "workspace migrate",
-    "osworld": "env osworld",
-    "page": "env page",
-    "pretrain": "model pretrain",
-    "prune": "workspace gc",
-    "quarantine": "data quarantine",
-    "report": "iteration report",
-    "reroute": "data reroute",
-    "rollback": "iteration rollback",
-    "sandbox": "env server",
-    "sandbox serve": "env server manager",
-    "serve": "model serve",
-    "up": "workspace up",
-    "verify": "workspace verify",
-    "view": "data view",
-}
+RENAMED_COMMANDS: dict[str, str] = _RENAMED["commands"]
 # Command of today -> option of earlier versions -> what it is today.
-_OF_PROMOTION = ("--iteration", "-k", "--promote", "--keep", "--reviewer", "--comment", "--workspace", "-w")
-RENAMED_OPTIONS = {
-    "review": {option: f"flywheel review promotion {option}" for option in _OF_PROMOTION},
-    "review routes": {"--rest": "--remaining"},
-    "iteration report": {"--picture": "--screenshot"},
-    "model pretrain": {"--seeing": "--vision-steps", "--start": "--init-from"},
-    "env page try": {"--screen": "--screenshot"},
-    "env server manager": {"--silent": "--heartbeat-timeout"},
-    "env server node": {"--film-mb": "--recording-mb"},
-    "ui": {"--beside": "--compare-with"},
-    "bench base": {"--n": "--pages"},
-    "bench corrections": {"--measured": "--eval-tasks"},
-    "bench explorer": {"--look": "--think-time"},
-    "bench hybrid": {"--each": "--held-out"},
-    "bench learner": {"--working-steps": "--history-n-images"},
-    "bench rl": {"--each": "--held-out", "--at-once": "--parallel"},
-    "bench rl_agreement": {"--each": "--tasks"},
-    "bench streaming": {"--right": "--initial-success"},
-}
+RENAMED_OPTIONS: dict[str, dict[str, str]] = _RENAMED["options"]
 
 
 def describe_renamed_command(words: Sequence[str]) -> str:
@@ -142,126 +100,16 @@ def describe_renamed_option(command: str, typed: Iterable[str]) -> str:
 
 # No more is imported here: `--help`, and a command's own start, wait for it.
 
-# Each group's commands in the order of its `--help`: (where the command is, the first sentence of its help).
 
-_ITERATION = LazyGroup(
-    help="Show, compare, report on, roll back and drop iterations.",
-    epilog="Example: flywheel iteration diff 2 3",
-    table={
-        "history": ("iteration:history_command", "Show what ran, how long it took and what failed."),
-        "diff": ("iteration:diff_command", "Compare two iterations."),
-        "report": ("iteration:report_command", "Write the report: one HTML page without other files."),
-        "rollback": ("iteration:rollback_command", "Make an earlier iteration the newest again."),
-        "drop": ("iteration:drop_command", "Drop an iteration that is not complete."),
-    },
-)
-_REVIEW = LazyGroup(
-    help="Label trajectories and decide on promotions that wait for a person.",
-    epilog="Example: flywheel review routes",
-    table={
-        "routes": (
-            "review:routes_command",
-            "Label trajectories as solved or not, before the iteration trains on them (`routing.review`).",
-        ),
-        "promotion": (
-            "review:promotion_command",
-            "Promote the new model or keep the old one, where promotion.rule is `review`.",
-        ),
-    },
-)
-_IMPORT = LazyGroup(
-    help="Import demonstrations of another data set. They wait in the recordings folder for the next iteration.",
-    epilog="Example: flywheel data import mind2web data/train-*.parquet",
-    table={
-        "agentnet": ("data:agentnet_command", "Import AgentNet (OpenCUA): JSON lines, and screens in a zip."),
-        "mind2web": ("data:mind2web_command", "Import Multimodal-Mind2Web: Parquet files of one split."),
-    },
-)
-_DATA = LazyGroup(
-    help="View, import, export, reroute and repair data.",
-    epilog="Example: flywheel data reroute 3 --threshold 0.8",
-    table={
-        "catalog": ("data:catalog_command", "List the views and macros for SQL, or write them to a DuckDB FILE."),
-        "view": ("data:view_command", "Write a page that replays one trajectory."),
-        "import": _IMPORT,
-        "export": ("data:export_command", "Export a training store to WebDataset or Hugging Face's datasets."),
-        "reroute": ("data:reroute_command", "Show which store each trajectory would go to now; --write moves it."),
-        "quarantine": (
-            "data:quarantine_command",
-            "Show quarantined trajectories, repair their rows, and route them again.",
-        ),
-    },
-)
-_MODEL = LazyGroup(
-    help="Pretrain, evaluate and serve models.",
-    epilog="Example: flywheel model serve models/base",
-    table={
-        "eval": ("model:eval_command", "Evaluate the newest model on fresh tasks (a checkup)."),
-        "pretrain": ("model:pretrain_command", "Train the small base model on rendered pages."),
-        "serve": ("model:serve_command", "Serve a checkpoint as an OpenAI-compatible server."),
-    },
-)
-_PAGE = LazyGroup(
-    help="List, fetch and try third-party web pages, which become tasks by a manifest alone.",
-    epilog="Example: flywheel env page try my-page/manifest.yaml --seed 3 --screenshot screen.png",
-    table={
-        "list": ("env:list_pages", "List the manifests that ship, and those that the settings name."),
-        "fetch": ("env:fetch_page", "Fetch the packages that a MANIFEST takes its page or server from."),
-        "try": ("env:try_page_command", "Open the page of a MANIFEST, play it at random, and check it."),
-    },
-)
-_SERVER = LazyGroup(
-    help="Serve environments from many machines: a manager leases them, nodes have them. FLYWHEEL_SANDBOX_TOKEN holds "
-    "the token that all of them share.",
-    short_help="Serve environments from many machines: a manager leases them, nodes have them.",
-    epilog="Example: FLYWHEEL_SANDBOX_TOKEN=... flywheel env server manager --state sandbox.db",
-    table={
-        "manager": ("env:manager_command", "Run the manager, where nodes register and runs lease."),
-        "node": ("env:node_command", "Offer this machine's environments at a manager."),
-        "status": ("env:server_status_command", "Show nodes, free places, and sessions by user."),
-        "drain": ("env:drain_command", "Lease nothing more at the node NAME."),
-    },
-)
-_ENV = LazyGroup(
-    help="Try and play environments, and serve them to other machines.",
-    epilog="Example: flywheel env play snake --level 3",
-    table={
-        "page": _PAGE,
-        "play": ("env:play_command", "Play a task of a WORLD by hand, in an ordinary browser."),
-        "osworld": ("env:osworld_command", "List which of OSWorld's TASKS can be played on this machine."),
-        "server": _SERVER,
-        "computer-server": ("env:computer_server_command", "Control the machine it runs on, as a small HTTP server."),
-    },
-)
-_WORKSPACE = LazyGroup(
-    help="Run a workspace unattended; verify, clean up, migrate it.",
-    epilog="Example: flywheel workspace up",
-    table={
-        "up": ("workspace:up_command", "Run iterations unattended: on schedules, or when new data arrive."),
-        "down": ("workspace:down_command", "Stop what `workspace up` started, and the iteration that is running."),
-        "verify": ("workspace:verify_command", "Check every file against its recorded hash."),
-        "gc": ("workspace:gc_command", "List files of past iterations that nothing needs; --write removes them."),
-        "reset": ("workspace:reset_command", "Remove all that runs have made: data, models, history, report."),
-        "migrate": ("workspace:migrate_command", "Bring a workspace of an earlier version up to date."),
-    },
-)
-_COMMANDS = {
-    "init": ("workspace:init_command", "Create a workspace in a new folder, with git."),
-    "run": ("run:run_command", "Run iterations; resume one that was stopped."),
-    "stage": ("run:stage_command", "Run one stage of one iteration, without Prefect."),
-    "status": ("run:status_command", "Show the iterations, and what is unfinished or damaged."),
-    "query": ("run:query_command", "Query the catalog in DuckDB's SQL."),
-    "ui": ("run:ui_command", "Serve Prefect's pages, the report and the explorer until Ctrl-C."),
-    "settings": ("workspace:settings_command", "List the parameters, or explain one."),
-    "doctor": ("workspace:doctor_command", "Check the installation; print how to get what is missing."),
-    "bench": ("bench:bench_command", "Run a benchmark; without a NAME, list them."),
-    "iteration": _ITERATION,
-    "review": _REVIEW,
-    "data": _DATA,
-    "model": _MODEL,
-    "env": _ENV,
-    "workspace": _WORKSPACE,
-}
+def _read_table(entries: Mapping[str, Any]) -> dict[str, tuple[str, str] | LazyGroup]:
+    """A table of `commands.json`: what has a table of its own is a group."""
+    return {
+        name: LazyGroup(**{**entry, "table": _read_table(entry["table"])}) if "table" in entry else tuple(entry)
+        for name, entry in entries.items()
+    }
+
+
+_COMMANDS = _read_table(json.loads(Path(__file__).with_name("commands.json").read_text(encoding="utf-8")))
 _UNUSABLE_ERRNOS = {errno.EROFS, errno.EACCES, errno.EPERM}  # of files and folders: no fault of the program
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from flywheel.cli.options import JSON_OPTION, WORKSPACE_OPTION, parse_overrides
+from flywheel.cli.options import JSON_OPTION, WORKSPACE_OPTION, parse_overrides, set_option
 from flywheel.config.workspace import Workspace
 from flywheel.utils.errors import BadInput
 
@@ -65,13 +65,7 @@ def pretrain_command(
 @click.option("--name", help="Name of the model for callers; default: the folder's name.")
 @click.option("--key-variable", help="Environment variable with the API key of callers; default: a new key.")
 @click.option("--grace", type=click.FloatRange(0), help="Seconds for open requests at the end; default: 20.")
-@click.option(
-    "--set",
-    "assignments",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="Set a parameter, for example policy.max_num_seqs=32.",
-)
+@set_option("Set a parameter, for example policy.max_num_seqs=32.")
 @JSON_OPTION
 def serve_command(
     folder: Path, host: str, port: int, name: str, key_variable: str, grace: float, assignments: tuple, as_json: bool

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import click
 
 from flywheel.config.workspace import Workspace
 from flywheel.utils.errors import BadInput
-
-# What several commands share: options, and values of parameters as they are typed.
 
 _WORKSPACE = "--workspace", "-w"
 _FOLDER = {"type": click.Path(path_type=Path), "help": "Folder of the workspace; default: the current one."}
@@ -19,6 +18,11 @@ WORKSPACE_OPTION = click.option(
 )
 FOLDER_OPTION = click.option(*_WORKSPACE, **_FOLDER)
 JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def set_option(help: str) -> Callable:
+    """Make the option `--set NAME=VALUE`, which `parse_overrides` reads."""
+    return click.option("--set", "assignments", multiple=True, metavar="NAME=VALUE", help=help)
 
 
 def find_workspace_here(folder: Path | None) -> Workspace | None:

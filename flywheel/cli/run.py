@@ -10,7 +10,7 @@ import click
 from rich.console import Console
 from rich.markup import escape
 
-from flywheel.cli.options import JSON_OPTION, WORKSPACE_OPTION, parse_overrides
+from flywheel.cli.options import JSON_OPTION, WORKSPACE_OPTION, parse_overrides, set_option
 from flywheel.config.workspace import Workspace, iteration_label
 from flywheel.utils.processes import raise_on_sigterm
 
@@ -21,13 +21,7 @@ from flywheel.utils.processes import raise_on_sigterm
     "--iterations", "-n", type=click.IntRange(1), help="Number of new iterations; default: `iterations` of params.yaml."
 )
 @click.option("--iteration", "-k", type=int, help="Run this one alone.")
-@click.option(
-    "--set",
-    "assignments",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="Set a parameter for the new iterations (`flywheel settings` lists them).",
-)
+@set_option("Set a parameter for the new iterations (`flywheel settings` lists them).")
 def run_command(ws: Workspace, iterations: int | None, iteration: int | None, assignments: tuple[str, ...]) -> None:
     """Run iterations; resume one that was stopped.
 
