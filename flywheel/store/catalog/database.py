@@ -426,6 +426,13 @@ def catalog_views_sql(of: str = ".sql") -> str:
     return "\n".join(path.read_text(encoding="utf-8") for path in sorted(files, key=lambda path: path.name))
 
 
+def read_queries(package: str) -> dict[str, str]:
+    """Read the queries of `queries.sql` in `package`, each by the name that a line `-- name: NAME` gives it."""
+    text = resources.files(package).joinpath("queries.sql").read_text(encoding="utf-8")
+    _, *parts = re.split(r"^-- name: (\w+)\n", text, flags=re.MULTILINE)
+    return {name: sql.strip() for name, sql in zip(parts[::2], parts[1::2], strict=True)}
+
+
 def query_catalog(ws: Workspace, sql: str) -> pa.Table:
     """Run the statement `sql` on the catalogue and return its rows.
 

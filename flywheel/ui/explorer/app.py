@@ -27,7 +27,7 @@ from flywheel.config.workspace import Workspace
 from flywheel.store.versioning import git_tags
 from flywheel.ui.explorer import auth, iterations, review, trajectories
 from flywheel.ui.explorer.auth import LoginSessions
-from flywheel.ui.explorer.catalog_reader import CatalogReader, NotInStore
+from flywheel.ui.explorer.catalog_reader import QUERIES, CatalogReader, NotInStore
 from flywheel.ui.explorer.media import ScreenImages, SessionAudio, TokenTexts
 from flywheel.ui.explorer.sql import SqlWorkerPool
 from flywheel.ui.report import charts
@@ -209,19 +209,11 @@ def _add_iteration_routes(app: FastAPI, asking: CatalogReader, other: CatalogRea
         return json_response({"own": own, "theirs": theirs})
 
 
-_SCHEMA_QUERY = """
-    SELECT c.table_name AS "table", column_name AS name, data_type AS type, coalesce(c.comment, '') AS meaning,
-        coalesce(v.comment, '') AS about
-    FROM duckdb_columns() c LEFT JOIN duckdb_views() v ON v.view_name = c.table_name
-    WHERE NOT c.internal AND c.schema_name = 'main' AND NOT ends_with(c.table_name, '_in_files')
-    ORDER BY c.table_name, column_index"""
-
-
 def _add_sql_routes(app: FastAPI, asking: CatalogReader, sql: SqlWorkerPool) -> None:
     @app.get("/api/sql/names")
     async def names() -> Response:
         await sql.prepare()
-        return json_response(await asyncio.to_thread(asking.rows, _SCHEMA_QUERY))
+        return json_response(await asyncio.to_thread(asking.rows, QUERIES["schema"]))
 
     @app.post("/api/sql")
     async def asked(request: Request) -> Response:

@@ -24,6 +24,7 @@ _MAX_QUERIES = max(2, os.cpu_count() or 1)  # questions, each of one thread
 # Materialised views: `trajectory_outcomes`, and `trained_on`, whose plan alone took a sixth of the time of one
 # trajectory's page.
 OUTCOMES_TABLE, TRAINED_ON_TABLE = "explorer.listed", "explorer.trained"
+QUERIES = database.read_queries("flywheel.ui.explorer")
 
 
 class NotInStore(BadInput):
@@ -73,10 +74,7 @@ class CatalogReader:
     @cached_property
     def columns(self) -> list[Row]:
         """Of the view `trajectory_outcomes`: name, type, meaning. They change with the code alone."""
-        return self.rows(
-            """SELECT column_name AS name, data_type AS type, coalesce(comment, '') AS meaning FROM duckdb_columns()
-            WHERE table_name = 'trajectory_outcomes' ORDER BY column_index"""
-        )
+        return self.rows(QUERIES["columns"])
 
     def ask(self, work: Callable[[duckdb.DuckDBPyConnection], T]) -> T:
         """Return what `work` makes of a connection, within the time limit, as `CatalogConnection.run`."""

@@ -8,10 +8,10 @@ from typing import Any
 import duckdb
 
 from flywheel.store.catalog import database
-from flywheel.ui.explorer.catalog_reader import CatalogReader, Row
+from flywheel.ui.explorer.catalog_reader import QUERIES, CatalogReader, Row
 from flywheel.ui.report import figures
 
-_MAX_POINTS = 20_000  # of curves, in one answer
+_OVERVIEW = ("p_v1", "rises", "held_out_success", "funnel", "minutes", "runs", "curves")
 
 
 def query_overview(asking: CatalogReader, other: CatalogReader | None = None) -> dict[str, Any]:
@@ -34,20 +34,8 @@ def _workspace_name(asking: CatalogReader, other: CatalogReader) -> str:
 def _query_workspace_overview(connection: duckdb.DuckDBPyConnection) -> dict[str, Any]:
     return {
         "iterations": figures.query_report_iterations(connection),
-        "p_v1": database.query_rows(connection, "FROM p_v1"),
-        "rises": database.query_rows(connection, "FROM p_v1_rise"),
-        "held_out_success": database.query_rows(connection, "FROM held_out_success"),
-        "funnel": database.query_rows(connection, "FROM funnel"),
-        "minutes": database.query_rows(connection, "FROM stage_minutes"),
         "pass": _query_pass_at_k(connection),
-        "runs": database.query_rows(
-            connection,
-            """SELECT iteration, run_id, name, state FROM run_history
-            WHERE kind = 'flow' AND stage = '' ORDER BY iteration, started_at""",
-        ),
-        "curves": database.query_rows(
-            connection, "SELECT stage, name, count(*) AS n FROM learning_curves GROUP BY ALL ORDER BY stage, name"
-        ),
+        **{name: database.query_rows(connection, QUERIES[name]) for name in _OVERVIEW},
     }
 
 
@@ -66,9 +54,4 @@ def _query_pass_at_k(connection: duckdb.DuckDBPyConnection) -> list[Row]:
 
 def query_learning_curves(asking: CatalogReader, stage: str, name: str, iterations: Sequence[int]) -> list[Row]:
     """Query the curves of one figure, by iteration and domain."""
-    return asking.rows(
-        f"""SELECT iteration, domain, step, value, low, high FROM learning_curves
-        WHERE stage = $stage AND name = $name AND iteration IN (SELECT unnest($iterations)) AND value IS NOT NULL
-        ORDER BY iteration, domain, step LIMIT {_MAX_POINTS:d}""",
-        {"stage": stage, "name": name, "iterations": list(iterations)},
-    )
+    return asking.rows(QUERIES["learning_curve"], {"stage": stage, "name": name, "iterations": list(iterations)})

@@ -18,7 +18,7 @@ from flywheel.store import labels
 from flywheel.store.catalog import database
 from flywheel.store.versioning import stage_records
 from flywheel.ui.explorer import trajectories
-from flywheel.ui.explorer.catalog_reader import OUTCOMES_TABLE, CatalogReader, NotInStore
+from flywheel.ui.explorer.catalog_reader import OUTCOMES_TABLE, QUERIES, CatalogReader, NotInStore
 from flywheel.ui.explorer.media import TokenTexts
 
 # Samples for reviewers to label, from the routed trajectories; others' labels are hidden until one's own is given.
@@ -38,20 +38,8 @@ _QUEUES: dict[ReviewQueue, tuple[str, str]] = {
         "SEMI JOIN (SELECT unnest($asked::VARCHAR[]) AS trajectory_id) USING (trajectory_id)",
         "list_position($asked, trajectory_id)",
     ),
-    "disagreement": (
-        """SEMI JOIN (
-            SELECT iteration, trajectory_id FROM scores
-            WHERE success IS NOT NULL AND ($iteration IS NULL OR iteration = $iteration)
-            GROUP BY ALL HAVING count(DISTINCT success) > 1) USING (iteration, trajectory_id)""",
-        "key",
-    ),
-    "speech": (
-        """JOIN (
-            SELECT iteration, trajectory_id, min(confidence) AS least FROM utterances
-            WHERE confidence IS NOT NULL AND ($iteration IS NULL OR iteration = $iteration)
-            GROUP BY ALL) USING (iteration, trajectory_id)""",
-        "least, key",
-    ),
+    "disagreement": (QUERIES["disagreement"], "key"),
+    "speech": (QUERIES["speech"], "least, key"),
     "decide": (
         "SEMI JOIN (FROM human_labels WHERE state = 'to decide') USING (iteration, trajectory_id)",
         "iteration DESC, key",

@@ -12,7 +12,7 @@ from typing import Any
 import duckdb
 
 from flywheel.store.catalog import database
-from flywheel.ui.explorer.catalog_reader import OUTCOMES_TABLE, TRAINED_ON_TABLE, CatalogReader, NotInStore, Row
+from flywheel.ui.explorer.catalog_reader import OUTCOMES_TABLE, QUERIES, CatalogReader, NotInStore, Row
 from flywheel.ui.explorer.media import TokenTexts
 from flywheel.ui.report import replay
 from flywheel.utils.errors import BadInput, did_you_mean
@@ -164,8 +164,7 @@ def _first_screens(connection: duckdb.DuckDBPyConnection, rows: Sequence[Row]) -
         return {}
     found = database.query_rows(
         connection,
-        """SELECT trajectory_id, arg_min(image_sha256, step) AS screen FROM steps
-        WHERE trajectory_id IN (SELECT unnest($names)) AND iteration IN (SELECT unnest($iterations)) GROUP BY ALL""",
+        QUERIES["first_screens"],
         {"names": [row["trajectory_id"] for row in rows], "iterations": sorted({row["iteration"] for row in rows})},
     )
     return {row["trajectory_id"]: row["screen"] for row in found}
@@ -182,8 +181,6 @@ def count_column_values(asking: CatalogReader, column: str) -> list[Row]:
 
 
 # One trajectory: its steps with the overlays of their screens, and all facts about it.
-
-_SIBLING_COLUMNS = "trajectory_id, iteration, stage, sample, policy_version, status, steps, success, score, destination"
 
 
 def load_trajectory_detail(asking: CatalogReader, tokens: TokenTexts, trajectory_id: str) -> dict[str, Any]:
@@ -211,42 +208,18 @@ def _query_detail(connection: duckdb.DuckDBPyConnection, name: str) -> dict[str,
         "facts": outcome | _query_lineage(connection, outcome),
         "task": next(iter(rows("FROM tasks WHERE task_id = $task LIMIT 1", task=outcome["task_id"])), None),
         "scores": rows("FROM scores WHERE trajectory_id = $id AND iteration = $iteration ORDER BY scorer", **of),
-        "samples": rows(  # the other episodes of its task in its iteration
-            f"""SELECT {_SIBLING_COLUMNS} FROM {OUTCOMES_TABLE}
-            WHERE task_id = $task AND iteration = $iteration AND trajectory_id <> $id
-            ORDER BY stage, policy_version, sample, trajectory_id LIMIT 100""",
-            task=outcome["task_id"],
-            **of,
-        ),
-        "twins": rows(
-            f"""WITH near AS (
-                SELECT duplicate_of AS other, similarity, reason AS why, weight FROM duplicates
-                WHERE trajectory_id = $id
-                UNION SELECT trajectory_id, similarity, reason, weight FROM duplicates WHERE duplicate_of = $id)
-            SELECT {_SIBLING_COLUMNS}, similarity, why, weight FROM near JOIN {OUTCOMES_TABLE} ON trajectory_id = other
-            ORDER BY similarity DESC, trajectory_id LIMIT 50""",
-            id=name,
-        ),
-        "set_aside": rows(
-            "SELECT reason, detail, source_table FROM quarantine WHERE trajectory_id = $id AND iteration = $iteration",
-            **of,
-        ),
+        "samples": rows(QUERIES["samples"], task=outcome["task_id"], **of),
+        "twins": rows(QUERIES["twins"], id=name),
+        "set_aside": rows(QUERIES["set_aside"], **of),
         "steps": _query_steps(connection, name, of["iteration"]),
     }
 
 
 def _query_lineage(connection: duckdb.DuckDBPyConnection, outcome: Row) -> Row:
-    """What the view `trajectory_lineage` says beside the outcome, by questions that each look for one row alone: the
-    view's own took 46 ms at 200,000 trajectories, these 4."""
+    """What the view `trajectory_lineage` says beside the outcome."""
     (row,) = database.query_rows(
         connection,
-        f"""SELECT (SELECT any_value(name) FROM runs WHERE run_id = $run) AS run,
-            (SELECT min(checkpoint) FROM (
-                SELECT parent AS checkpoint FROM lineage WHERE relation = 'weights of' AND child = $policy
-                UNION ALL SELECT model FROM promotions WHERE digest = $policy)) AS model,
-            (SELECT coalesce(list(checkpoint ORDER BY checkpoint), []) FROM {TRAINED_ON_TABLE}
-             WHERE trajectory_id = $id)
-                AS trained_checkpoints""",
+        QUERIES["lineage"],
         {"run": outcome["run_id"], "policy": outcome["policy_version"], "id": outcome["trajectory_id"]},
     )
     return row
@@ -257,20 +230,10 @@ def _query_steps(connection: duckdb.DuckDBPyConnection, name: str, iteration: in
     shas = sorted({row["image_sha256"] for row in steps if row["image_sha256"]})
     sizes = {
         row["sha256"]: row
-        for row in database.query_rows(
-            connection,
-            """SELECT sha256, width, height FROM images
-            WHERE sha256 IN (SELECT unnest($names)) AND iteration = $iteration""",
-            {"names": shas, "iteration": iteration},
-        )
+        for row in database.query_rows(connection, QUERIES["image_sizes"], {"names": shas, "iteration": iteration})
     }
     utterances: dict[int, list[Row]] = defaultdict(list)
-    for row in database.query_rows(
-        connection,
-        """SELECT step, utterance, start_s, end_s, asr_text, text, confidence, low_confidence, alignment_score,
-            refined_by FROM utterances WHERE trajectory_id = $id AND iteration = $iteration ORDER BY utterance""",
-        {"id": name, "iteration": iteration},
-    ):
+    for row in database.query_rows(connection, QUERIES["utterances"], {"id": name, "iteration": iteration}):
         utterances[row["step"]].append(row)
     return [_step_row(row, sizes.get(row["image_sha256"]), utterances[row["step"]]) for row in steps]
 

@@ -9,37 +9,19 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from importlib import resources
 from typing import Any
 
 import duckdb
+import yaml
 
 from flywheel.store.catalog import database
 
 # Colours of what charts show, by name: a CSS class `tone-<name>` sets `--tone`, on light pages and on dark ones.
 
-_TONES = {  # name -> its colour on light pages, on dark ones
-    "all": ("#343c4a", "#d5dae2"),
-    "sft": ("#1f7a5f", "#56c39f"),
-    "ct": ("#3569c9", "#7fa8f5"),
-    "quarantine": ("#b07a10", "#e0b04e"),
-    "other": ("#77808e", "#98a1af"),
-    "games": ("#6a51c4", "#a893f5"),
-    "sites": ("#c8601d", "#f0985a"),
-    "control": ("#2a7ab8", "#6cb4ea"),
-    # Domains of any other name.
-    "domain-0": ("#b03a7a", "#f08cc0"),
-    "domain-1": ("#4f7a1f", "#a3d06a"),
-    "domain-2": ("#1f7f86", "#5fc9d0"),
-    "domain-3": ("#8a5a2b", "#d6a873"),
-    # Curves that are told apart by order.
-    "one": ("#343c4a", "#d5dae2"),
-    "two": ("#c8601d", "#f0985a"),
-    "three": ("#6a51c4", "#a893f5"),
-    "four": ("#1f7a5f", "#56c39f"),
-    "five": ("#b3362c", "#ef8a80"),
-    "six": ("#3569c9", "#7fa8f5"),
-    "seven": ("#b07a10", "#e0b04e"),
-}
+_PACKAGE = resources.files("flywheel.ui.report")
+_DECLARED = yaml.safe_load((_PACKAGE / "charts.yaml").read_text("utf-8"))
+_TONES: dict[str, tuple[str, str]] = _DECLARED["tones"]  # name -> its colour on light pages, on dark ones
 _SPARE_TONES = 4  # colours for domains that have none of their own
 
 
@@ -217,17 +199,7 @@ def _svg(title: str, body: Sequence[str], width: int = CHART_WIDTH, height: int 
 # Charts side by side as one SVG that needs nothing else: for Prefect's pages and for files.
 
 _GAP, _PAD, _HEAD = 18, 16, 64  # between cards, inside them, above a chart
-_STYLE = (
-    "svg{font-family:system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu Sans',sans-serif}"
-    ".page{fill:#f6f6f3}.card{fill:#fff;stroke:#e3e4df}.h{font-size:19px;font-weight:650;fill:#1c2129}"
-    ".t{font-size:14.5px;font-weight:620;fill:#1c2129}.n{font-size:11.5px;fill:#5b6472}"
-    ".chart text{font-size:11px;fill:#8b93a0}.chart .grid{stroke:#e3e4df;fill:none}"
-    ".line{fill:none;stroke:var(--tone);stroke-width:2;stroke-linejoin:round;stroke-linecap:round}"
-    ".faint{opacity:.3;stroke-width:1.4}.dashed{stroke-dasharray:5 4}.dashed:not(.faint){opacity:.8}"
-    ".dot{fill:var(--tone);stroke:#fff;stroke-width:1.5}.whisker{stroke:var(--tone);stroke-width:1.5;fill:none}"
-    ".thin{stroke-width:1.25;opacity:.45}.key{stroke:#5b6472;stroke-width:2}.plain{--tone:#5b6472}"
-    + tone_stylesheet(dark=False)
-)
+_STYLE = "".join((_PACKAGE / "templates" / "chart_sheet.css").read_text("utf-8").splitlines())
 
 
 def draw_chart_sheet(charts: Sequence[Chart], small: Sequence[Chart], title: str, columns: int = 3) -> str:
@@ -249,7 +221,7 @@ def draw_chart_sheet(charts: Sequence[Chart], small: Sequence[Chart], title: str
     y += -(-len(small) // count) * (high + 46 + _GAP)
     size = f'width="{wide + 2 * _GAP:.0f}" height="{y:.0f}" viewBox="0 0 {wide + 2 * _GAP:.0f} {y:.0f}"'
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" {size}><style>{_STYLE}</style>'
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size}><style>{_STYLE}{tone_stylesheet(dark=False)}</style>'
         f'<rect class="page" width="100%" height="100%"/>{"".join(body)}</svg>'
     )
 
@@ -315,63 +287,9 @@ class ChartPanel:
     begins: str = ""  # a figure of step 0 that the curve begins from
 
 
-RL_PANELS = (
-    ChartPanel("Success", "Share of the batch's episodes that the verifier accepts.", ("success",), percent=True),
-    ChartPanel("Reward", "Mean shaped reward of an episode.", ("reward",)),
-    ChartPanel("Entropy", "Nats a token. Falling to 0: the policy has stopped exploring.", ("entropy",)),
-    ChartPanel("KL", "Nats a token, of the policy that sampled from the one after the step.", ("kl",), zero=True),
-    ChartPanel("Mismatch", "Mean |log-probability recomputed - sampled|: both must agree.", ("mismatch",), zero=True),
-    ChartPanel(
-        "Clip fraction",
-        "Tokens whose gradient the clipping removed; and of older weights, whose weight was held.",
-        ("clip_fraction", "truncated_fraction"),
-        ("clipped", "held"),
-        zero=True,
-    ),
-    ChartPanel(
-        "Explained variance",
-        "Of the returns, by the value model; it begins with what pretraining reached.",
-        ("explained_variance",),
-        begins="value_pretraining_explained_variance",
-    ),
-    ChartPanel(
-        "Think length",
-        "Tokens a step: of the thought, and of all that is said.",
-        ("think_length", "response_length"),
-        ("thought", "whole step"),
-        zero=True,
-    ),
-    ChartPanel("Rounds a task", "Mean steps of an episode.", ("rounds",), zero=True),
-    ChartPanel(
-        "Lengths: consumed and in flight",
-        "Steps an episode. Those that finish first are short; where dashed lies far above, long ones wait.",
-        ("length_consumed", "length_in_flight"),
-        ("consumed", "in flight"),
-        zero=True,
-    ),
-    ChartPanel(
-        "Staleness",
-        "Versions between the weights that sampled a token and those trained.",
-        ("staleness_mean", "staleness_max"),
-        ("mean", "most"),
-        zero=True,
-        smooth=False,
-    ),
-    ChartPanel("Environments at work", "Share of their time.", ("utilisation",), percent=True),
-    ChartPanel(
-        "Groups that teach",
-        "Share of the groups whose episodes do not all end alike.",
-        ("curriculum_informative",),
-        percent=True,
-    ),
-    ChartPanel(
-        "Always or never solved",
-        "Share of the tasks: always, and never.",
-        ("curriculum_always", "curriculum_never"),
-        ("always", "never"),
-        percent=True,
-    ),
-    ChartPanel("Level", "The level that is open, mean over worlds.", ("curriculum_level",), smooth=False),
+RL_PANELS = tuple(
+    ChartPanel(**{name: tuple(value) if isinstance(value, list) else value for name, value in panel.items()})
+    for panel in _DECLARED["rl_panels"]
 )
 
 

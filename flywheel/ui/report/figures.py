@@ -17,7 +17,7 @@ from flywheel.ui.report.charts import tone_class as _tone
 
 Row = dict[str, Any]
 _STEPS_SHOWN = 8
-_LINKS = "SELECT DISTINCT child, parent FROM lineage WHERE relation = $relation AND iteration > $since ORDER BY parent"
+_QUERIES = database.read_queries("flywheel.ui.report")
 
 
 def query_report_iterations(connection: duckdb.DuckDBPyConnection) -> list[Row]:
@@ -98,12 +98,7 @@ def draw_held_out_success(rows: list[Row], since: int = 0) -> list[Chart]:
 def draw_losses(connection: duckdb.DuckDBPyConnection, since: int = 0) -> list[Chart]:
     """Return the losses of CT and SFT, the newest iteration strong, the ones before it faint. RL's:
     `ui/report/charts.py`."""
-    rows = database.query_rows(
-        connection,
-        """FROM learning_curves
-        WHERE iteration > $since AND value IS NOT NULL AND name = 'loss' AND stage IN ('ct', 'sft')""",
-        {"since": since},
-    )
+    rows = database.query_rows(connection, _QUERIES["losses"], {"since": since})
     newest = max((row["iteration"] for row in rows), default=0)
     grouped: dict[str, dict[int, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
@@ -176,15 +171,7 @@ def query_stage_minutes(connection: duckdb.DuckDBPyConnection, stages: Sequence[
 
 def query_alignment(connection: duckdb.DuckDBPyConnection, since: int = 0) -> tuple[list[Row], Row | None]:
     """Per iteration after `since`: recordings, utterances, recogniser, alignment; and one utterance as an example."""
-    table = database.query_rows(
-        connection,
-        """SELECT iteration, count(DISTINCT trajectory_id) AS recordings, count(*) AS utterances,
-            string_agg(DISTINCT recognizer, ', ') AS recognizer, string_agg(DISTINCT refined_by, ', ') AS refined_by,
-            avg(alignment_score) AS score, count(*) FILTER (low_confidence) AS doubtful,
-            count(step) / count(*) AS aligned
-        FROM utterances WHERE iteration > $since GROUP BY iteration ORDER BY iteration""",
-        {"since": since},
-    )
+    table = database.query_rows(connection, _QUERIES["alignment"], {"since": since})
     figures = {
         (row["iteration"], row["name"]): row["value"]
         for row in database.query_rows(
@@ -195,16 +182,7 @@ def query_alignment(connection: duckdb.DuckDBPyConnection, since: int = 0) -> tu
     }
     for row in table:
         row["thoughtful"] = figures.get((row["iteration"], "steps_with_a_thought"))
-    example = database.query_rows(
-        connection,
-        """SELECT h.*, t.instruction
-        FROM utterances h JOIN steps s ON s.trajectory_id = h.trajectory_id AND s.step = h.step
-            JOIN trajectories t ON t.trajectory_id = h.trajectory_id
-        WHERE h.iteration > $since AND s.iteration > $since AND t.iteration > $since
-            AND h.asr_text <> '' AND h.text <> '' AND NOT coalesce(h.low_confidence, false)
-        ORDER BY h.iteration DESC, (h.asr_text <> h.text) DESC, h.alignment_score DESC, h.trajectory_id LIMIT 1""",
-        {"since": since},
-    )
+    example = database.query_rows(connection, _QUERIES["utterance"], {"since": since})
     if not example:
         return table, None
     chosen = example[0]
@@ -243,36 +221,13 @@ def pick_replays(
     return [(why, one) for why, one in loaded if one]
 
 
-# What the report lists as it is: the newest iteration's rollouts by world; P(V = 1) beside the iteration before, on the
-# templates and levels that both played; held-out success after each stage (where `evaluation.stages` is set); what
-# people said of routes beside what scorers said, where somebody was asked; the most frequent reasons for setting aside.
-_LISTS = {
-    "worlds": """SELECT domain, world, sum(tasks)::BIGINT AS tasks, max(samples) AS samples,
-            sum(pass_1 * tasks) / sum(tasks) AS pass_1, sum(pass_k * tasks) / sum(tasks) AS pass_k,
-            sum(mixed)::BIGINT AS mixed, sum(invalid_steps) / nullif(sum(steps), 0) AS invalid_step_fraction,
-            sum(invalid_episode_fraction * tasks * samples) / sum(tasks * samples) AS invalid_episode_fraction
-        FROM template_success
-        WHERE iteration = (SELECT max(iteration) FROM template_success WHERE iteration > $since)
-        GROUP BY domain, world ORDER BY domain, world""",
-    "rises": "FROM p_v1_rise WHERE domain = 'all' AND iteration > $since ORDER BY iteration",
-    "by_stage": "FROM held_out_success_by_stage WHERE domain = 'all' AND iteration > $since ORDER BY iteration",
-    "looked_at": """SELECT * FROM (
-            SELECT iteration, count(*) AS asked, count(label) AS labelled, count(*) FILTER (WHERE moved) AS moved,
-                any_value(end_reason) AS end_reason
-            FROM route_reviews WHERE iteration > $since GROUP BY ALL)
-        LEFT JOIN (FROM verifier_vs_humans WHERE domain = 'all' AND sampling = 'any') USING (iteration)
-        ORDER BY iteration""",
-    "quarantine": """SELECT regexp_replace(reason, ' \\(.*\\)$', '') AS why, count(*) AS rows,
-            list_sort(list(DISTINCT iteration)) AS iterations,
-            max(trajectory_id) AS example, max_by(reason, trajectory_id) AS detail
-        FROM quarantine WHERE iteration > $since GROUP BY why ORDER BY rows DESC, why LIMIT 12""",
-}
+_LISTS = ("worlds", "rises", "by_stage", "looked_at", "quarantine")
 
 
 def query_report_lists(connection: duckdb.DuckDBPyConnection, since: int = 0) -> dict[str, list[Row]]:
     """Query rows that the report lists as they are, of iterations after `since`: `worlds` (of the newest iteration),
     `rises`, `by_stage`, `looked_at` and `quarantine`."""
-    return {name: database.query_rows(connection, sql, {"since": since}) for name, sql in _LISTS.items()}
+    return {name: database.query_rows(connection, _QUERIES[name], {"since": since}) for name in _LISTS}
 
 
 def query_model_lineage(connection: duckdb.DuckDBPyConnection, since: int = 0) -> list[list[list[Row]]]:
@@ -286,7 +241,7 @@ def query_model_lineage(connection: duckdb.DuckDBPyConnection, since: int = 0) -
         return []
     links = {"began from": defaultdict(list), "drew from": defaultdict(list)}
     for relation, found in links.items():
-        for row in database.query_rows(connection, _LINKS, {"relation": relation, "since": since}):
+        for row in database.query_rows(connection, _QUERIES["links"], {"relation": relation, "since": since}):
             found[row["child"]].append(row["parent"])
     parents, drew = links.values()
     depth = {newest[0]["model"]: 0}
@@ -297,8 +252,8 @@ def query_model_lineage(connection: duckdb.DuckDBPyConnection, since: int = 0) -
             if depth.get(parent, -1) < depth[name] + 1:
                 depth[parent] = depth[name] + 1
                 queue.append(parent)
-    counts = "SELECT checkpoint, count(*) AS n FROM trained_on WHERE checkpoint IN (SELECT unnest($shown)) GROUP BY ALL"
-    trained = {row["checkpoint"]: row["n"] for row in database.query_rows(connection, counts, {"shown": list(depth)})}
+    counts = database.query_rows(connection, _QUERIES["trained"], {"shown": list(depth)})
+    trained = {row["checkpoint"]: row["n"] for row in counts}
     ranks: dict[int, list[Row]] = defaultdict(list)
     for path, rank in sorted(depth.items()):
         folder, _, name = path.rpartition("/")

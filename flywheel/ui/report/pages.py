@@ -42,36 +42,33 @@ def write_report(ws: Workspace, *, everything: bool = False) -> Path:
         minute_iterations, minutes = figures.query_stage_minutes(connection, stages)
         alignment, utterance = figures.query_alignment(connection, since)
         rl_curves, rl_worlds = charts.load_rl_charts(connection, since)
-        shown = {
-            "iterations": [row for row in rows if row["iteration"] > since],
-            "earlier": sum(row["iteration"] <= since for row in rows),
-            "domains": figures.list_evaluated_domains(rows),
-            "funnels": figures.query_funnels(connection),
-            "p_v1": figures.draw_p_v1(connection, since),
-            "success": figures.draw_held_out_success(rows, since),
-            "curves": figures.draw_losses(connection, since),
-            "rl_curves": rl_curves,
-            "rl_worlds": rl_worlds,
-            "downsampled": charts.query_downsampled_tasks(connection),
-            "alignment": alignment,
-            "utterance": utterance,
-            "replays": figures.pick_replays(connection, figures.list_evaluated_domains(rows), since),
+        text = render_template(
+            "report.html",
+            iterations=[row for row in rows if row["iteration"] > since],
+            earlier=sum(row["iteration"] <= since for row in rows),
+            domains=figures.list_evaluated_domains(rows),
+            funnels=figures.query_funnels(connection),
+            p_v1=figures.draw_p_v1(connection, since),
+            success=figures.draw_held_out_success(rows, since),
+            curves=figures.draw_losses(connection, since),
+            rl_curves=rl_curves,
+            rl_worlds=rl_worlds,
+            downsampled=charts.query_downsampled_tasks(connection),
+            alignment=alignment,
+            utterance=utterance,
+            replays=figures.pick_replays(connection, figures.list_evaluated_domains(rows), since),
             **figures.query_report_lists(connection, since),
-            "minute_iterations": minute_iterations,
-            "minutes": minutes,
-            "lineage": figures.query_model_lineage(connection, since),
-        }
-    text = render_template(
-        "report.html",
-        **shown,
-        heading=format_report_heading(rows),
-        summary=format_report_summary(rows),
-        figures=list_headline_figures(rows),
-        workspace=ws.root.name,
-        written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M"),
-        schema_version=SCHEMA_VERSION,
-        docs=(ws.report / "docs" / "index.html").exists(),
-    )
+            minute_iterations=minute_iterations,
+            minutes=minutes,
+            lineage=figures.query_model_lineage(connection, since),
+            heading=format_report_heading(rows),
+            summary=format_report_summary(rows),
+            figures=list_headline_figures(rows),
+            workspace=ws.root.name,
+            written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M"),
+            schema_version=SCHEMA_VERSION,
+            docs=(ws.report / "docs" / "index.html").exists(),
+        )
     path = ws.report / "index.html"
     write_text(path, text)
     return path
