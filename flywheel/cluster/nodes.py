@@ -35,7 +35,7 @@ from flywheel.utils.progress import replace_listener
 
 # On a node: the check before work begins, and the worker that does shards of one stage.
 
-_SOURCE_SUFFIXES = (".py", ".js", ".yaml", ".types")
+_SOURCE_SUFFIXES = (".py", ".sql", ".js", ".json", ".yaml", ".types")
 _SHARD_DONE = None  # in place of a progress line: the shard has ended
 NodeFault = tuple[str, str]  # what is wrong with a node, and how to mend it
 
