@@ -11,7 +11,7 @@ import torch
 from pretraining import lines, undrawn
 
 from flywheel.envs.screens import layouts, vocabulary
-from flywheel.envs.screens.layouts import SceneBox
+from flywheel.envs.screens.scene import SceneBox, SceneText
 from flywheel.policy.checkpoint import checkpoint_digest
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import VOCABULARY_SIZE, load_model, make_tiny_model, train_tokenizer
@@ -242,18 +242,18 @@ def test_each_image_token_tells_the_centre_of_what_it_shows_most_of():
 
 def test_each_patch_tells_the_characters_whose_middles_stand_in_it():
     """A patch of 16 pixels has four slots; patches come in blocks of two by two, as the vision tower has them."""
-    text = layouts.SceneText("a7", (SceneBox(14, 20, 4, 10), SceneBox(19, 20, 4, 10)))  # middles (16, 25) and (21, 25)
+    text = SceneText("a7", (SceneBox(14, 20, 4, 10), SceneBox(19, 20, 4, 10)))  # middles (16, 25) and (21, 25)
     slots = build_spelling_targets([[text], []], 224, 14, 2)
     assert slots.shape == (2 * 196, 4)
     assert slots[3].tolist() == [CHARACTERS["a"], CHARACTERS["7"], 0, 0]  # right and lower in the first block
     assert slots.count_nonzero() == 2
-    outside = layouts.SceneText("b", (SceneBox(-20, 20, 4, 10),))
+    outside = SceneText("b", (SceneBox(-20, 20, 4, 10),))
     assert build_spelling_targets([[outside]], 224, 14, 2).count_nonzero() == 0
 
 
 def test_each_image_token_tells_the_letters_of_the_text_it_shows_most_of():
-    long = layouts.SceneText("abcdefghij", tuple(SceneBox(4 * i, 8, 4, 16) for i in range(10)))  # 40 x 16: two cells
-    short = layouts.SceneText("42", (SceneBox(40, 8, 8, 16), SceneBox(48, 8, 8, 16)))
+    long = SceneText("abcdefghij", tuple(SceneBox(4 * i, 8, 4, 16) for i in range(10)))  # 40 x 16: two cells
+    short = SceneText("42", (SceneBox(40, 8, 8, 16), SceneBox(48, 8, 8, 16)))
     told = build_reading_targets([[long, short], []], 224, 7)
     assert told.shape == (2 * 49, 8)
     assert told[0].tolist() == [CHARACTERS[c] for c in "abcdefgh"]

@@ -8,35 +8,41 @@ import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from html import escape
 from importlib import resources
 from typing import Any
 
 import duckdb
-import yaml
 
 from flywheel.store.catalog import database
 
 # Colours of what charts show, by name: a CSS class `tone-<name>` sets `--tone`, on light pages and on dark ones.
 
 _PACKAGE = resources.files("flywheel.ui.report")
-_DECLARED = yaml.safe_load((_PACKAGE / "charts.yaml").read_text("utf-8"))
-_TONES: dict[str, tuple[str, str]] = _DECLARED["tones"]  # name -> its colour on light pages, on dark ones
 _SPARE_TONES = 4  # colours for domains that have none of their own
+
+
+@cache
+def _declared() -> dict[str, Any]:
+    """`charts.yaml`; its `tones`: name -> the colour on light pages, on dark ones."""
+    import yaml  # `flywheel status` loads this module, and does without
+
+    return yaml.safe_load((_PACKAGE / "charts.yaml").read_text("utf-8"))
 
 
 def tone_class(name: str) -> str:
     """Return the CSS class of a domain, a store or `all`. A domain keeps its colour from report to report."""
-    return f"tone-{name}" if name in _TONES else f"tone-domain-{zlib.crc32(name.encode()) % _SPARE_TONES}"
+    return f"tone-{name}" if name in _declared()["tones"] else f"tone-domain-{zlib.crc32(name.encode()) % _SPARE_TONES}"
 
 
 def tone_stylesheet(*, dark: bool = True) -> str:
     """Return the style sheet of the charts' colour classes. dark: include those of dark pages, for a page that
     follows the reader's choice."""
-    light = "".join(f".tone-{name}{{--tone:{colour}}}" for name, (colour, _) in _TONES.items())
+    light = "".join(f".tone-{name}{{--tone:{colour}}}" for name, (colour, _) in _declared()["tones"].items())
     if not dark:
         return light
-    night = "".join(f".tone-{name}{{--tone:{colour}}}" for name, (_, colour) in _TONES.items())
+    night = "".join(f".tone-{name}{{--tone:{colour}}}" for name, (_, colour) in _declared()["tones"].items())
     return f"{light}@media (prefers-color-scheme:dark){{{night}}}"
 
 
@@ -287,10 +293,13 @@ class ChartPanel:
     begins: str = ""  # a figure of step 0 that the curve begins from
 
 
-RL_PANELS = tuple(
-    ChartPanel(**{name: tuple(value) if isinstance(value, list) else value for name, value in panel.items()})
-    for panel in _DECLARED["rl_panels"]
-)
+@cache
+def rl_panels() -> tuple[ChartPanel, ...]:
+    """Return the charts of RL in the order of their panels, as `charts.yaml` declares them."""
+    return tuple(
+        ChartPanel(**{name: tuple(value) if isinstance(value, list) else value for name, value in panel.items()})
+        for panel in _declared()["rl_panels"]
+    )
 
 
 def load_rl_charts(connection: duckdb.DuckDBPyConnection, since: int = 0) -> tuple[list[Chart], list[Chart]]:
@@ -308,7 +317,7 @@ def draw_rl_panels(rows: Iterable[Row]) -> list[Chart]:
     found = _group_curves(row for row in rows if "/" not in row["domain"])
     newest = max((k for k, _, _ in found), default=0)
     result = []
-    for panel in RL_PANELS:
+    for panel in rl_panels():
         series, shown = [], set()
         for place, name in enumerate(panel.names):
             for (k, domain, other), points in sorted(found.items()):
