@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from unittest import mock
 from zoneinfo import ZoneInfo
@@ -28,7 +27,7 @@ from flywheel.pipeline import iterations
 from flywheel.utils import credentials
 from flywheel.utils.errors import BadInput
 from flywheel.utils.files import write_text
-from flywheel.utils.local_ports import bind_local_port
+from tests.support.ports import find_free_ports
 
 FLYWHEEL = str(Path(sys.executable).with_name("flywheel"))
 
@@ -213,7 +212,7 @@ def test_what_is_up_outlives_its_parts_and_leaves_nothing_behind(small, tmp_path
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    port = free_port()
+    port = find_free_ports(3)  # Prefect, the report, the explorer
     said = flywheel("workspace", "up", "--port", str(port))
     try:
         assert f"Prefect:  http://127.0.0.1:{port}\n" in said
@@ -263,16 +262,6 @@ def kill(processes: list[psutil.Process], *words: str) -> None:
         with contextlib.suppress(psutil.NoSuchProcess):
             if any(part in " ".join(process.cmdline()) for part in words):
                 process.kill()
-
-
-def free_port() -> int:
-    """With the two after it, which the report and the explorer take."""
-    while True:
-        with closing(bind_local_port(0)) as first, contextlib.suppress(BadInput, OverflowError):
-            port = first.getsockname()[1]
-            bind_local_port(port + 1).close()
-            bind_local_port(port + 2).close()
-            return port
 
 
 def client_of(ws: Workspace, monkeypatch):

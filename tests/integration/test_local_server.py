@@ -13,6 +13,7 @@ from flywheel.utils import local_server
 from flywheel.utils.errors import BadInput, EnvError, PolicyError
 from flywheel.utils.local_ports import bind_free_port, bind_local_port
 from flywheel.utils.local_server import LocalServer
+from tests.support.ports import find_free_ports
 
 
 async def nothing(scope, receive, send) -> None:
@@ -68,8 +69,7 @@ async def test_it_answers_to_its_own_host_and_origin_alone(headers, status):
 
 
 def test_a_port_that_is_asked_for_is_ours_or_refused():
-    with closing(bind_local_port(0)) as free:
-        port = free.getsockname()[1]
+    port = find_free_ports()
     with closing(bind_local_port(port)) as ours:
         assert ours.getsockname() == ("127.0.0.1", port)
         with pytest.raises(BadInput, match=f"port {port} is in use"):

@@ -24,6 +24,7 @@ from flywheel.envs.remote.manager import LeasePolicy
 from flywheel.envs.router import open_environments
 from flywheel.rollout.episode import EpisodeSlots
 from flywheel.utils.errors import BadInput, EnvError, EnvTimeout
+from tests.support.ports import find_free_ports
 
 kinds = managers.kinds  # the fixture: shelves are known here
 
@@ -76,7 +77,7 @@ async def test_a_node_that_dies_is_a_crash_and_the_next_lease_is_elsewhere(tmp_p
 
 
 async def test_a_killed_manager_loses_no_session(tmp_path):
-    port, settings = _free_port(), None
+    port, settings = find_free_ports(), None
     address = f"http://127.0.0.1:{port}"
     first = await _manager_process(tmp_path, port)
     try:
@@ -233,11 +234,3 @@ async def _sessions(address: str) -> list:
         client.get(f"{address}/sessions") as answer,
     ):
         return await answer.json()
-
-
-def _free_port() -> int:
-    import socket
-
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]

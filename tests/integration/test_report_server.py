@@ -13,6 +13,7 @@ from flows.ops.ui import serve_ui, start_report_server
 from flywheel.utils import credentials
 from flywheel.utils.errors import BadInput
 from flywheel.utils.files import write_text
+from tests.support.ports import find_free_ports
 
 
 def test_the_report_is_given_to_whoever_has_the_secret(ws):
@@ -36,11 +37,12 @@ def test_the_report_is_given_to_whoever_has_the_secret(ws):
 @pytest.mark.parametrize("which", [0, 1, 2], ids=["Prefect's", "the report's", "the explorer's"])
 def test_ui_names_a_port_that_is_taken(ws, which):
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
+        first = find_free_ports(3)
+        port = first + which
+        taken.bind(("127.0.0.1", port))
         taken.listen()
-        port = taken.getsockname()[1]
         with mock.patch.dict(os.environ), pytest.raises(BadInput, match=f"port {port} is in use"):
-            serve_ui(ws, port - which, pytest.fail)
+            serve_ui(ws, first, pytest.fail)
 
 
 def test_the_secret_is_its_owner_s_alone_and_stays_the_same(ws):
