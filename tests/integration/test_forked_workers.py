@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -36,8 +37,22 @@ def run(folder: Path, do: str) -> subprocess.CompletedProcess[str]:
     (folder / "conftest.py").write_text(_CONFTEST.format(support=support))
     for name in ("one", "two"):
         (folder / f"test_{name}.py").write_text(_TEST.format(n=3, do=do))
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "2", "--dist", "loadfile"]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "xdist",
+        "-n",
+        "2",
+        "--dist",
+        "loadfile",
+    ]
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # they take ten times what the tests do
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, env=environment)
 
 
 def test_each_file_is_imported_once_and_each_worker_ends_in_order(tmp_path: Path) -> None:
