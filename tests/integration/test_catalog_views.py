@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from itertools import combinations
+from statistics import fmean
 
 import pytest
 import synthetic
@@ -20,6 +22,10 @@ def ws(tmp_path_factory) -> Workspace:
         synthetic.incoming(ws, settings, k, tasks=8, samples=4)
         synthetic.routed(ws, settings, k)
         synthetic.outgoing(ws, k)
+        steps = partitions.read_partition(ws, "steps", k, "rollout").to_pylist()
+        for row in steps[::5]:
+            row["parse_error"] = "no action"
+        partitions.write_partition(ws, "steps", k, "rollout", steps)
     return ws
 
 
@@ -49,6 +55,47 @@ def test_task_success_counts_what_p_v1_counts(ws):
     assert ask(ws, f"{sums} FROM task_success GROUP BY ALL ORDER BY ALL") == ask(
         ws, "SELECT iteration, verified::INT AS verified, scored::INT AS scored FROM p_v1 WHERE domain = 'all'"
     )
+
+
+def test_each_template_and_level_is_one_row_with_all_of_its_episodes(ws):
+    template_of = {row["task_id"]: row["template"] for row in ask(ws, "FROM tasks")}
+    success = {(row["iteration"], row["trajectory_id"]): row["success"] for row in ask(ws, "FROM routes")}
+    steps, invalid = Counter(), Counter()
+    for row in ask(ws, "FROM steps"):
+        steps[row["trajectory_id"]] += 1
+        invalid[row["trajectory_id"]] += row["parse_error"] is not None
+    episodes = defaultdict(list)
+    for row in ask(ws, "FROM trajectories WHERE stage = 'rollout'"):
+        if success.get((row["iteration"], row["trajectory_id"])) is not None:
+            key = (
+                tuple(row[name] for name in ("iteration", "domain", "world")),
+                template_of[row["task_id"]],
+                row["level"],
+            )
+            episodes[key].append(row)
+    expected = {}
+    for key, of in episodes.items():
+        by_task = defaultdict(list)
+        for row in of:
+            by_task[row["task_id"]].append(success[row["iteration"], row["trajectory_id"]])
+        ids = [row["trajectory_id"] for row in of]
+        expected[key] = {
+            "tasks": len(by_task),
+            "samples": max(map(len, by_task.values())),
+            "pass_1": fmean(fmean(one) for one in by_task.values()),
+            "pass_k": fmean(any(one) for one in by_task.values()),
+            "mixed": sum(len(set(one)) == 2 for one in by_task.values()),
+            "steps": sum(steps[one] for one in ids),
+            "invalid_steps": sum(invalid[one] for one in ids),
+            "invalid_step_fraction": sum(invalid[one] for one in ids) / sum(steps[one] for one in ids),
+            "invalid_episode_fraction": fmean(invalid[one] > 0 for one in ids),
+        }
+    assert 0 < sum(row["invalid_steps"] for row in expected.values()) < steps.total()
+    rows = ask(ws, "FROM template_success")
+    assert len(rows) == len(expected)
+    for row in rows:
+        key = (row["iteration"], row["domain"], row["world"]), row["template"], row["level"]
+        assert {name: row[name] for name in expected[key]} == pytest.approx(expected[key])
 
 
 def test_matched_templates_are_what_the_rise_is_the_mean_of(ws):

@@ -38,7 +38,8 @@ CREATE VIEW template_success AS
     )
     SELECT iteration, domain, world, template, level, count(*) AS tasks, max(samples) AS samples, avg(share) AS pass_1,
         avg(solved::INT) AS pass_k, count(*) FILTER (WHERE share > 0 AND share < 1) AS mixed,
-        sum(steps) AS steps, sum(invalid_steps) AS invalid_steps, invalid_steps / nullif(steps, 0) AS invalid_step_fraction,
+        sum(steps) AS steps, sum(invalid_steps) AS invalid_steps,
+        sum(invalid_steps) / nullif(sum(steps), 0) AS invalid_step_fraction, -- bare names are columns, and GROUP BY ALL has them
         sum(invalid_episodes) / sum(samples) AS invalid_episode_fraction
     FROM by_task GROUP BY ALL ORDER BY iteration, domain, world, template, level;
 COMMENT ON VIEW template_success IS 'The newest model''s rollouts by template and level';
