@@ -5,6 +5,7 @@ The microphone and the screen have clocks of their own, so their offset is estim
 
 from __future__ import annotations
 
+import heapq
 import math
 import re
 from collections import Counter
@@ -53,6 +54,7 @@ WORDS_WEIGHT = 3.0  # what a full match of words is worth, in units of TOLERANCE
 FAR = 4.0  # a distance in units of TOLERANCE_S beyond which further distance counts a quarter
 SYNC_TOLERANCE_S = 0.7  # error of the sync mark at which it costs as much as one utterance TOLERANCE_S away
 _SIMILAR = 0.72
+_ROUNDING = 1e-9  # sums of S that differ by less are equal
 
 
 def align_utterances(
@@ -65,8 +67,8 @@ def align_utterances(
     with e_i the end of utterance i, t_k the time of action k, l = LEAD_S, tau = TOLERANCE_S, w = WORDS_WEIGHT, sigma =
     SYNC_TOLERANCE_S, and h(z) = z up to FAR, from there on rising at a quarter (a thought that strays from its action
     does not pull all others). The last term is absent where there is no sync mark: then a shift of all utterances
-    changes the offset by as much and nothing else. d is searched among the differences at which some utterance meets
-    some action exactly, where the maximum of such a sum lies, and `sync_s`. For each d the best s is found by dynamic
+    changes the offset by as much and nothing else. d is one of the differences at which some utterance meets some
+    action exactly, where the maximum of such a sum lies, or `sync_s`. For each d the best s is found by dynamic
     programming. overlap(i, k) in [0, 1] is the share of the words of action k that utterance i has, rare words counting
     more. The score of a choice is its posterior among all monotone alignments at d, each weighted by exp S.
 
@@ -78,25 +80,49 @@ def align_utterances(
         return Alignment(sync_s or 0.0, (), ())
     words = WORDS_WEIGHT * word_overlap(spoken, acted)
     meets = np.array([a.time_s for a in acted])[None, :] - np.array([u.end_s for u in spoken])[:, None] - LEAD_S
-    best: tuple[float, float, tuple[int, ...]] | None = None
-    for offset in _candidates(meets, sync_s):
-        gain = words - _robust(np.abs(meets - offset) / TOLERANCE_S)
-        value, steps = _viterbi(gain)
-        if sync_s is not None:
-            value -= float(_robust(np.array(abs(offset - sync_s) / SYNC_TOLERANCE_S)))
-        if best is None or value > best[0] + 1e-9:
-            best = value, offset, steps
-    _, offset, steps = best
-    posterior = _posterior(words - _robust(np.abs(meets - offset) / TOLERANCE_S))
+    offset = _best_offset(words, meets, sync_s)
+    gain = words - _robust(np.abs(meets - offset) / TOLERANCE_S)
+    steps = _best_steps(gain)
+    posterior = _posterior(gain)
     scores = tuple(float(posterior[i, k]) for i, k in enumerate(steps))
     return Alignment(offset, steps, scores)
 
 
-def _candidates(meets: np.ndarray, sync_s: float | None) -> list[float]:
-    """Offsets in increasing order, each once; those that differ by a millisecond are one."""
+def _best_offset(words: np.ndarray, meets: np.ndarray, sync_s: float | None) -> float:
+    """Return the offset of the highest S over all alignments; of equal ones the least, `sync_s` last.
+
+    words, meets: (n, m), what the words are worth and the offset at which utterance and action meet. Exact, by branch
+    and bound: over an interval of offsets S is at most what it would be were each pair, and `sync_s`, as near as
+    anywhere in the interval. Intervals of the highest bound are halved first; one whose bound is below an S that was
+    found is not looked into. An hour of speech takes some hundred bounds, of O(nm) each.
+    """
+
+    def bound(low: float, high: float) -> float:
+        away = np.maximum(np.maximum(low - meets, meets - high), 0.0)
+        value = _best_score(words - _robust(away / TOLERANCE_S))
+        if sync_s is not None:
+            value -= float(_robust(np.array(max(low - sync_s, sync_s - high, 0.0) / SYNC_TOLERANCE_S)))
+        return value
+
     offsets = np.sort(meets.ravel())
-    kept = offsets[np.concatenate(([True], np.diff(offsets) > 1e-3))]
-    return [*kept.tolist(), *([] if sync_s is None else [sync_s])]
+    offsets = offsets[np.concatenate(([True], np.diff(offsets) > 1e-3))]  # those that differ by a millisecond are one
+    found = [] if sync_s is None else [(sync_s, bound(sync_s, sync_s))]
+    best = max((value for _, value in found), default=-math.inf)
+    open_intervals = [(-bound(offsets[0], offsets[-1]), 0, len(offsets))]
+    while open_intervals:
+        negative, first, end = heapq.heappop(open_intervals)
+        if -negative < best - _ROUNDING:
+            break
+        if end - first == 1:  # the bound of a single offset is its S
+            found.append((float(offsets[first]), -negative))
+            best = max(best, -negative)
+            continue
+        middle = int(np.searchsorted(offsets[first:end], (offsets[first] + offsets[end - 1]) / 2, "right")) + first
+        for part in ((first, middle), (middle, end)):
+            value = bound(offsets[part[0]], offsets[part[1] - 1])
+            if value >= best - _ROUNDING:
+                heapq.heappush(open_intervals, (-value, *part))
+    return min((offset == sync_s, offset) for offset, value in found if value >= best - _ROUNDING)[1]
 
 
 def _robust(z: np.ndarray) -> np.ndarray:
@@ -110,20 +136,58 @@ def word_overlap(spoken: Sequence[SpokenUtterance], acted: Sequence[TimedAction]
     misheard counts by its similarity, where that is high.
     """
     count = Counter(word for action in acted for word in set(action.words))
-    weight = {word: math.log(1 + len(acted) / m) for word, m in count.items()}
-    result = np.zeros((len(spoken), len(acted)))
+    targets, said = sorted(count), sorted({word for utterance in spoken for word in utterance.words})
+    if not targets or not said:
+        return np.zeros((len(spoken), len(acted)))
+    similar = _similarities(said, targets)
+    column, row = {word: k for k, word in enumerate(targets)}, {word: i for i, word in enumerate(said)}
+    weight = np.zeros((len(targets), len(acted)))
+    for k, action in enumerate(acted):
+        for word in set(action.words):
+            weight[column[word], k] = math.log(1 + len(acted) / count[word])
+    heard = np.zeros((len(spoken), len(targets)))
     for i, utterance in enumerate(spoken):
-        said = set(utterance.words)
-        heard = {word: max((word_similarity(word, other) for other in said), default=0.0) for word in count}
-        for k, action in enumerate(acted):
-            total = sum(weight[word] for word in set(action.words))
-            found = sum(weight[word] * heard[word] for word in set(action.words) if heard[word] >= _SIMILAR)
-            result[i, k] = found / total if total else 0.0
+        if utterance.words:
+            heard[i] = similar[sorted({row[word] for word in utterance.words})].max(axis=0)
+    total = weight.sum(axis=0)
+    return np.divide(heard @ weight, total, out=np.zeros((len(spoken), len(acted))), where=total > 0)
+
+
+def _similarities(said: Sequence[str], targets: Sequence[str]) -> np.ndarray:
+    """(said, targets): `word_similarity` where it is _SIMILAR or more, else 0. Both are words without repeats.
+
+    Two words are at most as similar as their letters in any order: few pairs are left to compare.
+    """
+    letters = {letter: i for i, letter in enumerate(sorted(set("".join(targets))))}
+
+    def count_letters(words: Sequence[str]) -> np.ndarray:
+        counts = np.zeros((len(words), len(letters)), dtype=np.int16)
+        for i, word in enumerate(words):
+            for letter in word:
+                if letter in letters:
+                    counts[i, letters[letter]] += 1
+        return counts
+
+    result = np.zeros((len(said), len(targets)))
+    sizes, of_targets = np.array([len(word) for word in targets]), count_letters(targets)
+    for i, (word, own) in enumerate(zip(said, count_letters(said), strict=True)):
+        most = 2 * np.minimum(own, of_targets).sum(axis=1) / (len(word) + sizes)
+        for k in np.flatnonzero(most >= _SIMILAR):
+            similarity = word_similarity(targets[k], word)
+            result[i, k] = similarity if similarity >= _SIMILAR else 0.0
     return result
 
 
-def _viterbi(gain: np.ndarray) -> tuple[float, tuple[int, ...]]:
-    """Highest sum of gain[i, s_i] over s that do not decrease, and s; among equals the earliest steps."""
+def _best_score(gain: np.ndarray) -> float:
+    """Highest sum of gain[i, s_i] over s that do not decrease. gain: (n, m)."""
+    best = gain[0]
+    for row in gain[1:]:
+        best = np.maximum.accumulate(best) + row
+    return float(best.max())
+
+
+def _best_steps(gain: np.ndarray) -> tuple[int, ...]:
+    """The s of that sum; among equals the earliest steps. gain: (n, m)."""
     n, m = gain.shape
     best = gain[0].copy()
     back = np.zeros((n, m), dtype=int)
@@ -136,7 +200,7 @@ def _viterbi(gain: np.ndarray) -> tuple[float, tuple[int, ...]]:
     steps = [int(np.argmax(best))]
     for i in range(n - 1, 0, -1):
         steps.append(int(back[i, steps[-1]]))
-    return float(best.max()), tuple(reversed(steps))
+    return tuple(reversed(steps))
 
 
 def _posterior(gain: np.ndarray) -> np.ndarray:

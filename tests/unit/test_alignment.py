@@ -9,16 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flywheel.recordings import align
 from flywheel.recordings.align import (
+    FAR,
     LEAD_S,
+    SYNC_TOLERANCE_S,
+    TOLERANCE_S,
+    WORDS_WEIGHT,
     SpokenUtterance,
     TimedAction,
-    _posterior,
-    _viterbi,
     align_utterances,
     split_words,
     word_overlap,
 )
+from flywheel.recordings.refine import word_similarity
 
 times = st.lists(st.floats(0.5, 6.0), min_size=1, max_size=6)
 shifts = st.floats(-50, 50)
@@ -121,13 +125,72 @@ def test_dynamic_programming_agrees_with_trying_all(n, m, seed):
     gain = np.random.default_rng(seed).normal(0, 2, (n, m))
     ways = monotone(n, m)
     values = np.array([sum(gain[i, k] for i, k in enumerate(s)) for s in ways])
-    best, steps = _viterbi(gain)
-    assert best == pytest.approx(values.max())
-    assert steps == ways[int(values.argmax())]
+    assert align._best_score(gain) == pytest.approx(values.max())
+    assert align._best_steps(gain) == ways[int(values.argmax())]
     weight = np.exp(values) / np.exp(values).sum()
     for i, k in product(range(n), range(m)):
         expected = sum(w for w, s in zip(weight, ways, strict=True) if s[i] == k)
-        assert _posterior(gain)[i, k] == pytest.approx(expected, abs=1e-9)
+        assert align._posterior(gain)[i, k] == pytest.approx(expected, abs=1e-9)
+
+
+def robust(z):
+    return np.where(z <= FAR, z, FAR + (z - FAR) / 4)
+
+
+@given(recordings(), st.one_of(st.none(), shifts))
+def test_the_offset_is_the_best_of_all(recording, sync):
+    """Of every offset at which an utterance meets an action, and the sync mark, none has a higher score."""
+    spoken, acted = recording
+    words = WORDS_WEIGHT * word_overlap(spoken, acted)
+    meets = np.array([[a.time_s - u.end_s - LEAD_S for a in acted] for u in spoken])
+
+    def score(offset: float) -> float:
+        mark = 0.0 if sync is None else float(robust(np.array(abs(offset - sync) / SYNC_TOLERANCE_S)))
+        return align._best_score(words - robust(np.abs(meets - offset) / TOLERANCE_S)) - mark
+
+    best = max(score(offset) for offset in [*meets.ravel(), *([] if sync is None else [sync])])
+    found = align_utterances(spoken, acted, sync)
+    assert score(found.offset_s) == pytest.approx(best, abs=0.02 * len(spoken))  # a millisecond is one offset
+
+
+@pytest.mark.parametrize("sync", [None, 0.3])
+@pytest.mark.parametrize("said", [True, False])
+def test_few_offsets_of_a_long_session_are_tried(monkeypatch, sync, said):
+    """Of 13 minutes with 19,200 offsets: what is tried decides how long an hour takes."""
+    draw = np.random.default_rng(5)
+    acted = [TimedAction(5.0 * k + 3 * float(draw.random()), (f"w{k % 90}",)) for k in range(160)]
+    spoken = [
+        SpokenUtterance(end - 2, end, (f"w{k % 90}",) if said else ())
+        for k in range(0, 160, 2)
+        for end in [acted[k].time_s - 1.2 + float(draw.normal(0, 0.5))]
+    ]
+    tried = 0
+    plain = align._best_score
+
+    def counted(gain):
+        nonlocal tried
+        tried += 1
+        return plain(gain)
+
+    monkeypatch.setattr(align, "_best_score", counted)
+    found = align_utterances(spoken, acted, sync)
+    assert tried < 1_000
+    assert found.offset_s == pytest.approx(0.6, abs=0.3)
+    assert np.mean(np.array(found.steps) == np.arange(0, 160, 2)) > 0.9
+
+
+letters = st.lists(st.text("abc", min_size=1, max_size=5), max_size=4).map(tuple)
+
+
+@given(st.lists(letters, min_size=1, max_size=3), st.lists(letters, min_size=1, max_size=4))
+def test_a_word_that_was_misheard_counts_by_its_similarity(said, targets):
+    result = word_overlap([SpokenUtterance(0, 1, one) for one in said], [TimedAction(0.0, one) for one in targets])
+    weight = {w: np.log(1 + len(targets) / sum(w in one for one in targets)) for one in targets for w in one}
+    for (i, heard), (k, target) in product(enumerate(said), enumerate(targets)):
+        near = {w: max((word_similarity(w, other) for other in heard), default=0.0) for w in set(target)}
+        found = sum(weight[w] * share for w, share in near.items() if share >= 0.72)
+        total = sum(weight[w] for w in set(target))
+        assert result[i, k] == pytest.approx(found / total if total else 0.0)
 
 
 def test_overlap_is_exact():
