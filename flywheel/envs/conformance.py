@@ -13,13 +13,15 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 from PIL import Image
 
 from flywheel.agent import actions as act
-from flywheel.agent.actions import Action, Click, Drag, Finished, Hotkey, Point, Type, Wait
+from flywheel.agent.actions import Action, Click, Drag, Finished, Hotkey, Point, Type, Wait, actions_from_json
 from flywheel.envs.base import Checkpointable, Env, PartialCheckpointable, StepResult, Task
 from flywheel.utils.errors import EnvError, EnvTimeout
 
@@ -37,62 +39,11 @@ ACTIONS_OFF_SCREEN = (
     Drag(Point(-1, 0), SCREEN_CENTRE),
     act.Scroll(Point(7, 7), "down"),
 )
-# Actions that no environment can do.
-_FORBIDDEN_ADDRESSES = (
-    *("javascript:document.body.remove()", "file:///etc/passwd", "data:text/html,<p>elsewhere", "chrome://crash"),
-    *("about:blank", "http://example.invalid/", "http://["),
+_TRIED = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+ORDINARY_ACTIONS, FOREIGN_ACTIONS, IMPOSSIBLE_ACTIONS = (
+    tuple(actions_from_json(json.dumps(_TRIED[kind]))) for kind in ("ordinary", "foreign", "impossible")
 )
-IMPOSSIBLE_ACTIONS = (
-    Hotkey(("hyper", "x")),
-    Hotkey(()),
-    act.Press("nokey"),
-    act.Release(""),
-    act.Press("\0"),
-    *map(act.Navigate, _FORBIDDEN_ADDRESSES),
-)
-# Actions of other environments: they leave a note, unless the caller says that this one can do them.
-FOREIGN_ACTIONS = (
-    act.LongPress(SCREEN_CENTRE),
-    act.OpenApp("mail"),
-    act.PressHome(),
-    act.PressBack(),
-    act.Terminal("true"),
-    act.RunPython("1"),
-    act.ReadFile("a.txt"),
-    act.WriteFile("a.txt", "a"),
-    act.ListFiles("."),
-    act.ToolCall.of("tool", {"a": 1}),
-)
-ORDINARY_ACTIONS = (
-    Click(SCREEN_CENTRE),
-    act.LeftDouble(SCREEN_CENTRE),
-    act.RightSingle(SCREEN_CENTRE),
-    act.Hover(SCREEN_CENTRE),
-    Drag(Point(0.2, 0.2), Point(0.8, 0.8)),
-    *(act.Scroll(SCREEN_CENTRE, way) for way in ("down", "up", "left", "right")),
-    Hotkey(("ctrl", "a")),
-    Hotkey(("esc",)),
-    act.Press("shift"),
-    act.Press("a"),
-    act.Release("a"),
-    act.Release("shift"),
-    Wait(),
-    act.NavigateBack(),
-)
-HOSTILE_TEXTS = (
-    "",
-    "\n",
-    "\ud800",
-    "\0\x01\x1b[31m\x7f",
-    "a\u202eb\u2066",
-    "\U0001f468\u200d\U0001f469\u200d\U0001f467 \u0301",
-    "</script><script>document.body.remove()</script>",
-    "'\"`${1}\\",
-    "{{7*7}} %s {0}",
-    "\t\r\n\u2028\u2029",
-    "e" * 100_000,
-)
-
+HOSTILE_TEXTS = (*_TRIED["texts"], "e" * 100_000)
 
 N_OTHER_SEEDS = 4  # other seeds that are tried: at least one of them must differ
 N_SEED_STEPS = 24  # of one seed, where first screens are alike

@@ -58,7 +58,7 @@ class EnvBackend(Protocol):
         """Name the task suites that it plays; no other back-end has one of the same name."""
 
     def suite(self, name: str) -> TaskSuite:
-        """Load one of `suites`."""
+        """Load one of `suites` by its name."""
 
     def verifier(self, task: Task) -> Verifier:
         """Find the task's verifier, a pure function of params and final state. Raises BadInput where there is none."""
@@ -78,7 +78,8 @@ class EnvBackend(Protocol):
     def open(self, settings: Settings, root: Path | None) -> AbstractAsyncContextManager[EnvPool]:
         """Open what its environments need, until the block ends.
 
-        root: the workspace, which relative paths in the settings count from; None: the current folder.
+        root: the workspace, which relative paths in the settings count from; None: the current folder. Raises BadInput
+        where its settings are wrong or something is missing, EnvError where it cannot be opened.
         """
 
 
@@ -155,8 +156,9 @@ async def open_env_pools(
 ) -> AsyncIterator[dict[str, EnvPool]]:
     """Open the pools of the back-ends `names` on this machine, by name.
 
-    root: the folder that relative paths in the settings count from; None: the current one. Raises EnvTimeout where one
-    does not open, or close, within its deadline.
+    root: the folder that relative paths in the settings count from; None: the current one. Raises BadInput for one that
+    is not there, or whose settings are wrong; EnvTimeout where one does not open or close within its deadline; EnvError
+    where one cannot be opened.
     """
     async with AsyncExitStack() as stack:
         yield {name: await stack.enter_async_context(_open_env_pool(name, settings, root)) for name in sorted(names)}
@@ -230,8 +232,8 @@ PlaceholderChoices = Mapping[str, Sequence[Mapping[str, str] | str]]  # of each 
 
 
 def draw_placeholders(choices: PlaceholderChoices, rng: random.Random) -> dict[str, str]:
-    """Draw a text for each placeholder. choices: texts, or mappings of placeholders of their own to texts. rng: of
-    the draw."""
+    """Draw a text for each placeholder by `rng`; returns texts by placeholder. choices: of each placeholder its texts,
+    or mappings of placeholders of their own to texts."""
     values: dict[str, str] = {}
     for name, of in choices.items():
         one = rng.choice(of)
@@ -280,7 +282,10 @@ def register_external_suite(own: dict[str, TaskSuite], world: TaskSuite, path: P
 
 
 def validate_suite_manifest(path: Path, form: type[ManifestForm]) -> ManifestForm:
-    """Parse the manifest in the file `path` as the model class `form`. Raises BadInput that names the field."""
+    """Parse the manifest in the file `path` as the model class `form`.
+
+    Raises BadInput where it cannot be read, or for a wrong field, which it names.
+    """
     try:
         return form.model_validate({name: value for name, value in _read_yaml_mapping(path).items() if name != "kind"})
     except ValidationError as error:
