@@ -22,6 +22,7 @@ from PIL import Image
 
 from flywheel.agent.actions import ACTION_NAMES, Action
 from flywheel.envs.base import StepResult, Task, Verdict
+from flywheel.envs.browser.driver.cdp import encode_png
 from flywheel.utils.files import atomic_file
 
 log = logging.getLogger(__name__)
@@ -176,9 +177,7 @@ def _compressed_pixels(screen: bytes, header: bytes) -> list[bytes]:
         with Image.open(io.BytesIO(screen)) as image:
             drawn = Image.new(mode, (width, height))
             drawn.paste(image.convert(mode))
-        buffer = io.BytesIO()
-        drawn.save(buffer, "PNG", compress_level=1)
-        screen = buffer.getvalue()
+        screen = encode_png(drawn)
     return [body for kind, body in _iterate_chunks(screen) if kind == b"IDAT"]
 
 

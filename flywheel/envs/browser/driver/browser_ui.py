@@ -20,7 +20,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from flywheel.agent import actions as act
 from flywheel.agent.actions import Action, Point
-from flywheel.envs.browser.driver.cdp import BrowserLink, CdpCommandError, ignore_answer
+from flywheel.envs.browser.driver.cdp import BrowserLink, CdpCommandError, encode_png, ignore_answer
 from flywheel.envs.browser.driver.input import InputDriver
 from flywheel.envs.browser.driver.page import BrowserPage, SessionNotes, read_script
 from flywheel.utils.errors import EnvError
@@ -61,7 +61,7 @@ class CoverPage:
         self._size = size
         made = await self._link.connection.send("Target.createBrowserContext", {"disposeOnDetach": True})
         self._context = made["browserContextId"]
-        self._link.targets.adopt(self._context, self)
+        self._link.targets.owners[self._context] = self
         self._made = asyncio.get_running_loop().create_future()
         await self._link.open_blank_page(self._context, size)
         await asyncio.gather(*await self._made)
@@ -99,7 +99,7 @@ class CoverPage:
             self._page.mark_gone("the cover is closed")
         context, self._context, self._page, self._made = self._context, "", None, None
         if context:
-            self._link.targets.adopt(context, None)
+            self._link.targets.owners.pop(context, None)
             self._link.connection.post("Target.disposeBrowserContext", {"browserContextId": context})
 
     # -- its target -----------------------------------------------------------------------------------------------
@@ -546,9 +546,7 @@ class FileChooser:
         line(self._rows + 1, "Open", _BAR)
         pen.text((self._width / 2 + 6, _EDGE + (self._rows + 1) * _ROW + 2), "Cancel", _INK, font)
         pen.rectangle((left, _EDGE, right - 1, _EDGE + (self._rows + 2) * _ROW - 1), outline=_INK)
-        kept = io.BytesIO()
-        picture.save(kept, "PNG", compress_level=1)
-        return kept.getvalue()
+        return encode_png(picture)
 
 
 def list_session_files(folders: list[Path]) -> dict[str, Path]:

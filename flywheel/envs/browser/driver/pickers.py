@@ -16,7 +16,7 @@ from PIL import Image
 from flywheel.agent import actions as act
 from flywheel.agent.actions import Action, Point
 from flywheel.envs.browser.driver.browser_ui import CoverPage
-from flywheel.envs.browser.driver.cdp import CdpCommandError
+from flywheel.envs.browser.driver.cdp import CdpCommandError, encode_png
 from flywheel.envs.browser.driver.input import InputDriver, list_key_fields
 from flywheel.envs.browser.driver.page import PICKERS_SCRIPT, BrowserPage, PageGone
 from flywheel.envs.keyboard import KEYS
@@ -284,14 +284,11 @@ class FormPickers:
         if self._control is None:
             return shot
         box = await self.call("pickers.box")  # in pixels
-        under, over = (
-            Image.open(io.BytesIO(png)).convert("RGB") for png in (shot, await self.overlay.page.screenshot())
-        )
+        shots = (shot, await self.overlay.page.screenshot())
+        under, over = (Image.open(io.BytesIO(png)).convert("RGB") for png in shots)
         corner = (max(box["x"], 0), max(box["y"], 0))
         under.paste(over.crop((*corner, box["x"] + box["w"], box["y"] + box["h"])), corner)
-        kept = io.BytesIO()
-        under.save(kept, "PNG", compress_level=1)
-        return kept.getvalue()
+        return encode_png(under)
 
     async def call(self, function: str, *args: Any) -> Any:
         """Call a function of the pickers' script."""

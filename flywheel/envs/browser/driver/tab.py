@@ -498,7 +498,7 @@ class BrowserTab:
         self.hands, self.chooser = self._driver(*self.size), FileChooser(*self.size)
         self.notes.clear()
         self._context = await BrowserContext.open(self._link, self.notes.add, self.notes.fault)
-        self._link.targets.adopt(self._context.id, self)
+        self._link.targets.owners[self._context.id] = self
         await self.stack.begin(self._context.id, self.size)
         self._blank = True
 
@@ -517,7 +517,7 @@ class BrowserTab:
         if context is None:
             return ""
         context.forget()
-        self._link.targets.adopt(context.id, None)
+        self._link.targets.owners.pop(context.id, None)
         return context.id
 
     def attached(self, session: str, info: Mapping[str, Any]) -> None:
