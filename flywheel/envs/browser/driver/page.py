@@ -15,10 +15,8 @@ from flywheel.envs.browser.driver.cdp import BrowserLink, CdpCommandError, crop_
 from flywheel.envs.browser.driver.context import is_within_prefixes
 from flywheel.utils.errors import EnvError
 
-# The JavaScript that runs in pages: ahead of a document's or worker's own scripts, and the pickers.
-#
-# A script in several parts is one function, run at once: its parts share their names, as if they were one file, and a
-# page sees none of them.
+# The JavaScript that runs in pages: ahead of a document's or worker's own scripts, and the pickers. A script in several
+# parts is one function, run at once: its parts share their names, and a page sees none of them.
 
 _HERE = Path(__file__).parent / "scripts"
 
@@ -124,11 +122,9 @@ def _list_setup_commands(size: tuple[int, int], touch: bool) -> list[tuple[str, 
     ]
 
 
-# Requests in progress, by a security policy that is added to documents, forbids nothing and reports every request.
-#
 # A page's clock must stand still while something loads, and no script can see an `import()`, or the picture that a
-# style sheet asks for. `Content-Security-Policy-Report-Only` makes the browser report each to the document
-# (`loads.js`), in the order of the page's own events. The page's own policies hold as ever.
+# style sheet asks for. A `Content-Security-Policy-Report-Only` that is added to documents forbids nothing and makes the
+# browser report each request to the document (`loads.js`), in the order of the page's own events.
 
 _INLINE = "'unsafe-inline' 'unsafe-eval' 'wasm-unsafe-eval' data: blob:"
 _DATA = "data: blob:"
@@ -501,15 +497,11 @@ _NEVER_OPENED_SCHEMES = ("data:", "filesystem:")  # by a link or a script, in a 
 
 
 class PageStack:
-    """The pages of one session, one over the other; the last one is seen.
+    """The pages of one session, one over the other: each was opened by the one below. The last one is seen.
 
-    A page that opens another, by a link or by `window.open`, is covered by it; when that one closes, the opener is
-    there again as it was.
-
-    zoom: of all pages, those to come included. allowed: where they may go. headers: sent with each request.
-
-    hear: told of the events of a page that are not its own. note: told what the user should know. ends: told of each
-    page that is gone.
+    zoom: of all pages, those to come included. allowed: where they may go. headers: sent with each request. hear: told
+    of the events of a page that are not its own. note: told what the user should know. ends: told of each page that is
+    gone.
     """
 
     def __init__(
