@@ -54,10 +54,8 @@ _SHARE_OF_CLICKS = 0.7  # of all others
 
 @dataclass(frozen=True)
 class SeedComparison:
-    """Whether another seed gives another task: at its first screen, or in what follows from the same actions.
-
-    A game against a player of chance begins with the same board for every seed. So where first screens are alike, the
-    same actions are played with each seed, and screens and states are compared step by step.
+    """Whether another seed gives another task: at its first screen, or in what follows from the same actions, since a
+    game against a player of chance begins with the same board for every seed.
 
     differ_at: the step after which another seed showed (0: at once); None: it did not, in `steps` steps. drawn: the
     most numbers that a page took from its seeded chance, where the environment tells.
@@ -161,8 +159,7 @@ async def _raises_env_error(asked: Awaitable[Any]) -> bool:
     return False
 
 
-# Each clause is one function, which raises EnvError naming what does not hold. `check_env` runs them all; `CLAUSES`
-# lets a caller run and report them one by one.
+# Each clause is one function, which raises EnvError naming what does not hold.
 
 MakeEnv = Callable[[], AbstractAsyncContextManager[Any]]
 Hang = Callable[[Env], Awaitable[None]]
@@ -225,10 +222,7 @@ async def resume_checkpoint(
     """Restore a checkpoint in a fresh env, in whatever process, and play on: the restored result and what followed."""
     async with make_env() as env:
         await env.reset(task, task.seed)
-        results = [await env.restore(checkpoint)]
-        for action in actions:
-            results.append(await env.step(action))
-        return results
+        return [await env.restore(checkpoint), *[await env.step(action) for action in actions]]
 
 
 # -- the clauses ----------------------------------------------------------------------------------------------------
@@ -445,10 +439,8 @@ async def _play_each(c: ConformanceCase, env: Env, actions: Sequence[Action]) ->
         try:
             result = await env.step(action)
         except Exception as error:
-            raise EnvError(
-                f"{act.ACTION_NAMES[type(action)]} broke the env: {type(error).__name__}: {error}",
-                where=f"check of world {task.world}, {str(action)[:80]!r}",
-            ) from error
+            what = f"{act.ACTION_NAMES[type(action)]} broke the env: {type(error).__name__}: {error}"
+            raise EnvError(what, where=f"check of world {task.world}, {str(action)[:80]!r}") from error
         _check_result(c, result)
         over = result.terminated
         results.append((action, result))
