@@ -59,10 +59,8 @@ def find_key(name: str) -> Key | None:
     return KEYS.get(_ALIASES.get(name.lower(), name.lower() if len(name) == 1 else ""))
 
 
-# What the browser's own keyboard shortcuts do, after the page had its say.
-#
-# A page takes a key by `preventDefault()`, as in any browser, but for RESERVED_KEYS, which browsers never give it.
-# What needs more than one page and its viewport is not there, and the note says what to do instead.
+# What the browser's own keyboard shortcuts do, after the page had its say: it takes a key by `preventDefault()`, but
+# for RESERVED_KEYS. What needs more than one page and its viewport is not there, and the note says what to do instead.
 
 ZOOM_LEVELS = (0.25, 0.33, 0.5, 0.67, 0.75, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 5.0)  # Chromium's
 

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanag
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from flywheel.agent.actions import Action
 from flywheel.config import SandboxSettings, Settings
@@ -23,14 +23,11 @@ from flywheel.envs.browser.driver import chromium
 from flywheel.envs.browser.env import BrowserEnv
 from flywheel.envs.browser.episode_recorder import EpisodeRecorder
 from flywheel.envs.browser.fleet import BackgroundTasks, BrowserFleet, PageSlot, PoolEvent, PoolEvents
-from flywheel.envs.browser.page_source import PageSession, PageSource
+from flywheel.envs.browser.page_source import PageSource
 from flywheel.envs.browser.pages.manifest import load_page_manifests
 from flywheel.envs.browser.pages.session import ManifestPages
 from flywheel.utils import child_processes
 from flywheel.utils.errors import EnvError, EnvTimeout
-
-if TYPE_CHECKING:
-    from flywheel.envs.suites.server import WorldServer
 
 
 @dataclass(frozen=True)
@@ -336,21 +333,6 @@ async def _repeat_every(seconds: float, look: Callable[[], Awaitable[None]]) -> 
             log.exception("the pool's watchdog stumbled, and goes on")
 
 
-class TaskPageSource:
-    """A PageSource over two: third-party `pages` for the tasks they know, the package's `worlds` for all others."""
-
-    def __init__(self, worlds: WorldServer, pages: ManifestPages | None) -> None:
-        self.worlds, self.pages = worlds, pages
-
-    @property
-    def start_s(self) -> float:
-        """The longest that the start of a session's own server may take."""
-        return self.pages.start_s if self.pages else 0.0
-
-    def open(self, task: Task, seed: int) -> PageSession:
-        return self.pages.open(task, seed) if self.pages and self.pages.knows(task) else self.worlds.open(task, seed)
-
-
 _TRIES = 3  # to open a page whose browser dies meanwhile
 _LEASE_ANOTHER = "lease another environment"
 _MB = 2**20
@@ -586,6 +568,7 @@ async def open_browser_pool(settings: Settings, root: Path | None = None) -> Asy
 
     manifests = load_page_manifests(settings.synthesis.manifests, root or Path())
     async with AsyncExitStack() as stack:
-        worlds = await stack.enter_async_context(WorldServer())
-        pages = await stack.enter_async_context(ManifestPages(manifests)) if manifests else None
-        yield await stack.enter_async_context(BrowserPool(settings.sandbox, TaskPageSource(worlds, pages), root))
+        source: PageSource = await stack.enter_async_context(WorldServer())
+        if manifests:
+            source = await stack.enter_async_context(ManifestPages(manifests, source))
+        yield await stack.enter_async_context(BrowserPool(settings.sandbox, source, root))

@@ -160,8 +160,7 @@ def list_page_slots(manifests: Iterable[PageManifest], split: str) -> list[tuple
     return [(one, [(variant, one.level) for variant in one.variants]) for one in chosen]
 
 
-# Drawing (section 2.5.1): seeded, spread evenly over the templates, disjoint between splits. Evaluation tasks have
-# seeds of their own, and some templates of their own.
+# Drawing. Evaluation tasks have seeds of their own, and some templates of their own.
 
 SPLITS = ("train", "eval", "gate")
 _SEEDS = {"eval": range(0, 2**30), "train": range(2**30, 2**31)}  # disjoint: no training seed is an evaluation seed
@@ -216,9 +215,8 @@ def fresh_tasks(settings: Settings, iteration: int, count: int, root: Path | Non
     task. root: the workspace, for synthesis.worlds and synthesis.manifests; None: the current folder. Raises BadInput
     as `make_tasks` does.
     """
-    looked_at = {
-        task_content(task) for split in ("eval", "gate") for task in make_tasks(settings, iteration, split, root)
-    }
+    drawn = (make_tasks(settings, iteration, split, root) for split in ("eval", "gate"))
+    looked_at = {task_content(task) for task in itertools.chain.from_iterable(drawn)}
 
     def fit(task: Task) -> bool:
         return is_reserved(task) and task_content(task) not in looked_at
@@ -247,15 +245,13 @@ def _draw(
     """`count` different tasks that fit, turn by turn over domains, their worlds, and the worlds' slots.
 
     turn: how often as many were drawn before. repeated: the share of a world's tasks whose slots are the same in each
-    turn. passing: a slot of which none fits is passed over, and fewer tasks drawn where none is left; else that is an
-    error, but for a world whose tasks are there once. opened: the highest level by world; absent: its lowest. None:
-    all.
+    turn. passing: a slot of which none fits is passed over; else that is an error, but for a world whose tasks are
+    there once. opened: the highest level by world; absent: its lowest. None: all.
     """
     turns = _turns(settings, split, root, opened)
-    places = []  # of each task: its domain's number, and its world's in the domain
-    for index in range(count):
-        domain, rest = index % len(turns), index // len(turns)
-        places.append((domain, rest % len(turns[domain][1])))
+    numbers = ((index % len(turns), index // len(turns)) for index in range(count))
+    # Of each task: its domain's number, and its world's in the domain.
+    places = [(domain, rest % len(turns[domain][1])) for domain, rest in numbers]
     coming = {
         place: _in_turn(turns[place[0]][1][place[1]][1], places.count(place), repeated, turn, opened is not None)
         for place in set(places)
@@ -500,8 +496,7 @@ def _check_levels(settings: Settings, worlds: Sequence[TaskSuite]) -> None:
 
 
 # Levels (`synthesis.level_unlock_success`): the next one of a suite opens where the model solves the current one often
-# enough. `iterations/NNN/levels.json` is {"open": {world: level}}, for the tasks of the iteration after it. A suite
-# that it does not name begins with its lowest level; a level that is open stays so.
+# enough. `iterations/NNN/levels.json` is {"open": {world: level}}, for the tasks of the iteration after it.
 
 _FEWEST = 4  # trajectories of a level that must have been judged before it opens the next
 

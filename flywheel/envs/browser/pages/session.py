@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, unquote_plus, urlencode, urlsplit
 
 from flywheel.envs import base
 from flywheel.envs.base import Task
-from flywheel.envs.browser.page_source import LoginSteps
+from flywheel.envs.browser.page_source import LoginSteps, PageSession, PageSource
 from flywheel.envs.browser.pages import packages
 from flywheel.envs.browser.pages.manifest import PAGE_VERIFIER, PageManifest, SeedParameter, check_start_page
 from flywheel.envs.browser.pages.packages import ServerPrograms
@@ -291,13 +291,14 @@ class ManifestSession:
 class ManifestPages:
     """Serve the pages of some manifests: `async with ManifestPages(manifests) as pages:`, a PageSource.
 
-    Raises BadInput where a package is not fetched, a first page or a server's program is not there.
+    manifests: by name. others: opens the tasks of no manifest; None: they are refused. Raises BadInput where a package
+    is not fetched, a first page or a server's program is not there; EnvError where the files cannot be served.
     """
 
-    def __init__(self, manifests: Mapping[str, PageManifest]) -> None:
+    def __init__(self, manifests: Mapping[str, PageManifest], others: PageSource | None = None) -> None:
         from flywheel.envs.browser.pages.file_server import FileServer, ServedFolder  # brings a web server
 
-        self._manifests = dict(manifests)
+        self._manifests, self._others = dict(manifests), others
         self._served: dict[str, ServedFolder] = {}
         self._programs: dict[str, ServerPrograms] = {}
         self._backends: list[PageServer] = []
@@ -334,9 +335,11 @@ class ManifestPages:
         """List the newest paths that the page of the manifest called `name` asked us for and that are not there."""
         return list(self._served[name].missed) if name in self._served else []
 
-    def open(self, task: Task, seed: int) -> ManifestSession:
+    def open(self, task: Task, seed: int) -> PageSession:
         """Open a session of a task. seed: of its reset. Raises BadInput for a task of no manifest, or of an unknown
         variant."""
+        if self._others is not None and not self.knows(task):
+            return self._others.open(task, seed)
         manifest = self._manifests.get(task.world)
         if manifest is None:
             raise BadInput(f"no manifest is called {task.world!r}", where=task.task_id, fix="see synthesis.manifests")
