@@ -29,9 +29,9 @@ INTERFACES = ("gui", "sdk", "both")  # the screen alone, functions alone, either
 class Task:
     """One row of the table `tasks`: what is asked, of which suite (`world`), and how it is verified.
 
-    params: the template's parameters, JSON values. threshold: it is solved where its score (0 to 1) reaches this
-    (`flywheel.envs.base`). max_steps: the step budget; the env truncates after it. environment: the back-end that
-    plays it (`flywheel.envs.registry`).
+    params: the template's parameters, JSON values. threshold: it is solved where its score (0 to 1) reaches this.
+    max_steps: the step budget; the env truncates after it. split: train or eval. verifier: its name in the back-end.
+    checksum: of what the task depends on. environment: the back-end that plays it (`flywheel.envs.registry`).
     """
 
     task_id: str
@@ -60,8 +60,8 @@ class Task:
 class Observation:
     """What the agent sees: a picture, a text, or both.
 
-    screenshot: a PNG of width x height pixels; None and 0 x 0 where there is no picture. text: what there is to read,
-    such as a terminal's screen; "" where the picture is all.
+    screenshot: a PNG of width x height pixels; None and 0 x 0 where there is no picture. url: the page's path; "" where
+    there is none. text: what there is to read, such as a terminal's screen; "" where the picture is all.
     """
 
     screenshot: bytes | None

@@ -45,6 +45,8 @@ ORDINARY_ACTIONS, FOREIGN_ACTIONS, IMPOSSIBLE_ACTIONS = (
 )
 HOSTILE_TEXTS = (*_TRIED["texts"], "e" * 100_000)
 
+MakeEnv = Callable[[], AbstractAsyncContextManager[Any]]
+Hang = Callable[[Env], Awaitable[None]]
 N_OTHER_SEEDS = 4  # other seeds that are tried: at least one of them must differ
 N_SEED_STEPS = 24  # of one seed, where first screens are alike
 _RANDOM_KEYS = ("left", "right", "up", "down", "space", "enter", "a")
@@ -71,14 +73,11 @@ class SeedComparison:
         return "at the first screen" if not self.differ_at else f"after {self.differ_at} steps of the same actions"
 
 
-async def compare_seeds(
-    make_env: Callable[[], AbstractAsyncContextManager[Any]],
-    task: Task,
-    look: Callable[[Env], Awaitable[None]] | None = None,
-) -> SeedComparison:
+async def compare_seeds(make_env: MakeEnv, task: Task, look: Hang | None = None) -> SeedComparison:
     """Play a task with its own seed, then the same actions with others, and say where they part.
 
-    make_env: opens an environment. look: called with the env after the last step of the first.
+    make_env: leases an env. look: called with the env after the last step of the first. Raises EnvError where it does
+    not play.
     """
     seeds = [task.seed + step for step in range(N_OTHER_SEEDS + 1)]
     task = dataclasses.replace(task, max_steps=10_000)
@@ -161,8 +160,6 @@ async def _raises_env_error(asked: Awaitable[Any]) -> bool:
 
 # Each clause is one function, which raises EnvError naming what does not hold.
 
-MakeEnv = Callable[[], AbstractAsyncContextManager[Any]]
-Hang = Callable[[Env], Awaitable[None]]
 _DEFAULT_MOVES = (Click(SCREEN_CENTRE), Hotkey(("left",)), Type("red"), Wait(), Click(Point(0.1, 0.3)))
 
 
@@ -172,11 +169,7 @@ class NotReproducible(EnvError):
 
 @dataclass(frozen=True)
 class ConformanceCase:
-    """Say what is checked.
-
-    seeded: another seed gives another task. able: types of actions of other environments that it can do. moves: what is
-    played, for environments in which clicks and keys are no-ops.
-    """
+    """What is checked, as `check_env` is told it."""
 
     make_env: MakeEnv
     task: Task
@@ -206,9 +199,10 @@ async def check_env(
 ) -> None:
     """Check one back-end on one task. Raises EnvError naming the first clause that does not hold.
 
-    make_env: leases an env. hang: makes a reset env hang at its next step, to check the deadline. seeded: another
-    seed gives another task. able: types of actions beyond mouse, keyboard and address that this back-end can do. moves:
-    what is played to see that it repeats itself; three at least, none of which ends the task.
+    make_env: leases an env. hang: makes a reset env hang at its next step, to check the deadline; None: it is not
+    checked. seeded: another seed gives another task. able: types of actions beyond mouse, keyboard and address that
+    this back-end can do. moves: what is played to see that it repeats itself; three at least, none of which ends the
+    task.
     """
     task = dataclasses.replace(task, max_steps=max(task.max_steps, 4))
     checked = ConformanceCase(make_env, task, seeded, able, hang, moves)
@@ -219,7 +213,10 @@ async def check_env(
 async def resume_checkpoint(
     make_env: MakeEnv, task: Task, checkpoint: bytes, actions: Sequence[Action]
 ) -> list[StepResult]:
-    """Restore a checkpoint in a fresh env, in whatever process, and play on: the restored result and what followed."""
+    """Restore `checkpoint` of `task` in a fresh env and play `actions`: the restored result and what followed.
+
+    make_env: leases an env, in whatever process. Raises EnvError where it cannot be restored.
+    """
     async with make_env() as env:
         await env.reset(task, task.seed)
         return [await env.restore(checkpoint), *[await env.step(action) for action in actions]]

@@ -108,9 +108,8 @@ def find_backend(name: str, where: str = "environment") -> EnvBackend:
 def check_backends(settings: Settings, used: Iterable[str]) -> None:
     """Check that the back-ends `used` can run here, and that the settings of all others can be read.
 
-    Of those used the settings and what this machine needs are checked (`EnvBackend.check`); of the others that
-    `sandbox.kinds` has settings for, these are only read. Raises BadInput for the first fault: a kind that is not
-    there, a wrong setting, or something that is missing here.
+    used: by name. Raises BadInput for the first fault: a kind that is not there, a wrong setting, or something that a
+    used one needs and that is missing here.
     """
     for name in settings.sandbox.kinds:
         # Reads its settings, and looks at nothing that only a run with it needs.
@@ -204,10 +203,9 @@ def get_task_suite(name: str) -> TaskSuite:
 
 
 def find_used_backends(settings: Settings) -> set[str]:
-    """Find the names of the back-ends of the suites that `synthesis.domains` names.
+    """Find the names of the back-ends of the suites that `synthesis.domains` names, and of `synthesis.manifests`.
 
-    A name that no loaded suite has is passed over; `browser` is among them where `synthesis.manifests` names pages.
-    Raises BadInput where two back-ends have a suite of the same name.
+    A name that no loaded suite has is passed over. Raises BadInput where two back-ends have a suite of the same name.
     """
     of_world = _backend_by_suite()
     named = {world for worlds in settings.synthesis.domains.values() for world in worlds}
