@@ -179,6 +179,7 @@ class TaskSuite(BaseModel, ABC):
 
     @property
     def levels(self) -> list[int]:
+        """The levels that any of its templates has, in rising order."""
         return sorted({level for template in self.templates.values() for level in template.max_steps})
 
     def budget(self, template: str, level: int) -> int:

@@ -103,7 +103,7 @@ async def compare_seeds(make_env: MakeEnv, task: Task, look: Hang | None = None)
 
 
 def results_differ(one: StepResult, other: StepResult) -> bool:
-    """Tell whether two results differ in what is seen or recorded; not in the address, which may hold the seed."""
+    """Tell whether results differ in what is seen or recorded; not in the address, which may hold the seed."""
     here, there = ({**result.info["state"], "page": ""} for result in (one, other))
     seen = [(result.observation.screenshot, result.observation.text) for result in (one, other)]
     return seen[0] != seen[1] or here != there

@@ -130,6 +130,7 @@ class BackendSettings(SettingsBlock):
 
     @property
     def limits(self) -> EnvLimits:
+        """What `EnvBackend.limits` gives for them."""
         return EnvLimits(self.places, self.timeout_s, self.open_s)
 
 

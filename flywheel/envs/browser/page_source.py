@@ -61,7 +61,7 @@ class PageSession(Protocol):
         """Save the state of the session at its server, for a checkpoint."""
 
     def restore_server_state(self, kept: bytes) -> None:
-        """Bring the session at its server back to what `save_server_state` gave."""
+        """Bring the session at its server back to what it was. kept: by `save_server_state`."""
 
     def close(self) -> None:
         """Free it; may be called twice."""

@@ -326,8 +326,8 @@ def group_by_domain(
 ) -> dict[str, tuple[list[TaskSuite], list[PageManifest]]]:
     """Group suites and third-party pages by domain, each domain of the settings -> (suites, pages).
 
-    A page that no domain names is of its manifest's own domain. Raises BadInput for a name that is of neither, and for
-    a page whose domain the settings have not.
+    manifests: by name. A page that no domain names is of its manifest's own domain. Raises BadInput for a name that is
+    of neither, and for a page whose domain the settings have not.
     """
     domains = settings.synthesis.domains
     named = {name: domain for domain, names in domains.items() for name in names}
