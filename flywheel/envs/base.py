@@ -29,9 +29,9 @@ INTERFACES = ("gui", "sdk", "both")  # the screen alone, functions alone, either
 class Task:
     """One row of the table `tasks`: what is asked, of which suite (`world`), and how it is verified.
 
-    params: the template's parameters, JSON values. threshold: it is solved where its score (0 to 1) reaches this
-    (`flywheel.envs.base`). max_steps: the step budget; the env truncates after it. environment: the back-end that
-    plays it (`flywheel.envs.registry`).
+    params: the template's parameters, JSON values. threshold: it is solved where its score (0 to 1) reaches this.
+    max_steps: the step budget; the env truncates after it. split: train or eval. verifier: its name in the back-end.
+    checksum: of what the task depends on. environment: the back-end that plays it (`flywheel.envs.registry`).
     """
 
     task_id: str
@@ -60,8 +60,8 @@ class Task:
 class Observation:
     """What the agent sees: a picture, a text, or both.
 
-    screenshot: a PNG of width x height pixels; None and 0 x 0 where there is no picture. text: what there is to read,
-    such as a terminal's screen; "" where the picture is all.
+    screenshot: a PNG of width x height pixels; None and 0 x 0 where there is no picture. url: the page's path; "" where
+    there is none. text: what there is to read, such as a terminal's screen; "" where the picture is all.
     """
 
     screenshot: bytes | None
@@ -91,11 +91,18 @@ class Env(Protocol):
     left."""
 
     async def reset(self, task: Task, seed: int) -> StepResult:
-        """Begin a fresh session of the task. The same task and seed give the same observations."""
+        """Begin a fresh session of `task` and return what is seen first; the same task and seed give the same.
+
+        seed: any integer, mostly `task.seed`. Raises BadInput for a task that it cannot play, DataError for a state
+        that its verifier cannot read.
+        """
 
     async def step(self, action: Action) -> StepResult:
-        """Carry out one action. One that this back-end has not, or outside the screen, does nothing and leaves a
-        `note`."""
+        """Carry out one action, and return what followed.
+
+        action: one that this back-end has not, or outside the screen, does nothing and leaves a `note`. Raises EnvError
+        where the episode is over, DataError for a state that the verifier cannot read.
+        """
 
     async def close(self) -> None:
         """Free everything; may be called twice."""
@@ -106,10 +113,14 @@ class Checkpointable(Protocol):
     """An `Env` whose whole state can be saved and restored."""
 
     async def checkpoint(self) -> bytes:
-        """Save the state for `restore`."""
+        """Save the state for `restore`. Raises EnvError before a reset."""
 
     async def restore(self, checkpoint: bytes) -> StepResult:
-        """Restore a checkpoint of this task: what follows is the same as what followed when it was saved."""
+        """Restore a checkpoint of this task: what follows is the same as what followed when it was saved.
+
+        checkpoint: as `checkpoint` gave it, in whatever process. Returns the result that was seen last then. Raises
+        EnvError for anything else, or the checkpoint of another task.
+        """
 
 
 @runtime_checkable
@@ -120,10 +131,13 @@ class PartialCheckpointable(Protocol):
     """
 
     async def save_partial(self) -> bytes:
-        """Save the part that `restore_partial` takes. What runs goes on."""
+        """Save the part that `restore_partial` takes. What runs goes on. Raises EnvError outside of an episode."""
 
     async def restore_partial(self, kept: bytes) -> StepResult:
-        """Begin a fresh session of this task with the part that was saved. kept: as `save_partial` gave it."""
+        """Begin a fresh session of this task with the part that was saved, and return what is seen.
+
+        kept: as `save_partial` gave it. Raises EnvError for anything else.
+        """
 
 
 class TaskTemplate(BaseModel):
@@ -157,30 +171,26 @@ class TaskSuite(BaseModel, ABC):
 
     @abstractmethod
     def draw(self, template: str, level: int, seed: int) -> dict[str, Any]:
-        """Draw the params of one seed's task: JSON values that say all that the agent meets.
+        """Draw the params of one task of a template and level: JSON values that say all that the agent meets.
 
-        Raises BadInput for a template or a level that the suite has not.
+        seed: any integer; the same arguments give the same. Raises BadInput for a template or a level that the suite
+        has not.
         """
 
     @property
     def levels(self) -> list[int]:
+        """The levels that any of its templates has, in rising order."""
         return sorted({level for template in self.templates.values() for level in template.max_steps})
 
     def budget(self, template: str, level: int) -> int:
-        """Look up the step budget of a template's level. Raises BadInput for one that the suite has not."""
+        """Return the step budget of a template's level. Raises BadInput for one that the suite has not."""
         spec = self.templates.get(template)
         if spec is None:
-            raise BadInput(
-                f"no template is called {template!r}",
-                where=f"world {self.name}",
-                fix=f"known are {', '.join(self.templates)}",
-            )
+            fix = f"known are {', '.join(self.templates)}"
+            raise BadInput(f"no template is called {template!r}", where=f"world {self.name}", fix=fix)
         if level not in spec.max_steps:
-            raise BadInput(
-                f"there is no level {level}",
-                where=f"world {self.name}, template {template}",
-                fix=f"its levels are {', '.join(map(str, sorted(spec.max_steps)))}",
-            )
+            where, levels = f"world {self.name}, template {template}", ", ".join(map(str, sorted(spec.max_steps)))
+            raise BadInput(f"there is no level {level}", where=where, fix=f"its levels are {levels}")
         return spec.max_steps[level]
 
 
@@ -249,28 +259,26 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 class MachineAccess(Protocol):
     """Reach into an `Env` of a machine with terminals, files and services, and maybe a screen.
 
-    All methods raise EnvError where what is asked for is not there.
+    All methods raise EnvError where what is asked for is not there. A connection is a reader and a writer.
     """
 
     async def screen(self) -> Streams:
         """Connect to the desktop, which speaks VNC (RFB)."""
 
     async def service(self, port: int) -> Streams:
-        """Connect to a port of the machine."""
+        """Connect to the TCP port `port` of the machine."""
 
     async def terminal(self) -> Streams:
         """Connect to the agent's terminal: its output, and keys for the program that runs (`terminal_relay.py`)."""
 
     async def shell(self, rows: int, columns: int) -> Streams:
-        """Start a shell of the watcher's own in the same machine, spoken to as `terminal`. rows, columns: of its
-        screen."""
+        """Start a shell of the watcher's own, spoken to as `terminal`. rows, columns: characters of its screen."""
 
     async def list_folder(self, path: str) -> Mapping[str, Any]:
         """List the folder `path` below the home: `entries` with `name`, `kind` and `bytes`, and how many `more`."""
 
     async def read_file(self, path: str, most: int) -> bytes:
-        """Read the file `path` below the home; where it is longer than `most` bytes, its beginning of more than
-        `most` bytes."""
+        """Read the file `path` below the home; of a longer one than `most` bytes, its beginning of more than that."""
 
     async def write_file(self, path: str, content: bytes) -> None:
         """Write `content` to the file `path` below the home, new or over the one that is there."""
@@ -305,21 +313,20 @@ class LiveView(Protocol):
         """Follow the picture as it changes, until the block ends. While nobody watches, it costs nothing."""
 
     async def apply_gestures(self, gestures: Sequence[Gesture], ms: float) -> list[str]:
-        """Carry out a person's gestures, then let `ms` of the environment's time pass; returns notes for the person.
+        """Carry out a person's `gestures`, then let `ms` of the environment's time pass; returns notes for the person.
 
         Call it neither during a step nor in a task that may be cancelled: the environment would be broken. Raises
         EnvError.
         """
 
     async def release_all(self) -> None:
-        """Let go of all keys and buttons that the person holds."""
+        """Let go of all keys and buttons that the person holds. Raises EnvError."""
 
 
 # A verifier (section 2.5.2): from a task's params and the recorded state of a finished episode to a score in [0, 1].
 #
 # A pure function, so that stored trajectories can be scored again. 1 is reached only where exactly what was asked is
-# done; a part of it, or something beside it, scores less. Each lies with its tasks: a suite's own in its `world.py`, a
-# game's own score in `suites/verifiers.py`, a third-party page's reward in `browser/pages/session.py`.
+# done; a part of it, or something beside it, scores less. Each lies with its tasks.
 
 Verifier = Callable[[Mapping[str, Any], Mapping[str, Any]], float]
 
@@ -330,7 +337,7 @@ def apply_verifier(
     """Score a final state by a verifier, in [0, 1].
 
     name: of the verifier, for messages. params: of the task. state: that it reads. where: the trajectory, for messages.
-    Raises DataError for a state that lacks what the verifier reads, or a score out of [0, 1].
+    Returns the score. Raises DataError for a state that lacks what the verifier reads, or a score out of [0, 1].
     """
     try:
         value = float(verifier(params, state))
@@ -341,27 +348,20 @@ def apply_verifier(
     return value
 
 
-# V (section 2.3): whether a trajectory counts as solved, decided here alone.
+# V (section 2.3): whether a trajectory counts as solved, decided here alone: 1 where score >= threshold, else 0; none
+# where there is no score.
 #
-#     V = 1 where score >= threshold, else 0; none where there is no score
-#
-# The threshold is the task's own: it stands in the table `tasks` since the task was made; a template that names none
-# gets `routing.threshold`. The end of an episode, the table `scores`, the route, evaluation, RL and its curriculum all
-# compare scores with it.
-#
-# Several scorers may judge one trajectory. All of them must be satisfied, and the least satisfied one decides:
-#
-#     one says 0          V = 0, by the lowest score, even if others gave none
-#     one gives no score  no V: what could not be judged is neither verified nor failed
-#     else                V = 1, by the lowest score
+# The threshold stands in the table `tasks` since the task was made; a template that names none gets
+# `routing.threshold`. Of several scorers all must be satisfied: where one says 0, V is 0, even if others gave no score;
+# else, where one gave none, there is no V.
 
 
 @dataclass(frozen=True)
 class Verdict:
     """Hold what one scorer says of one trajectory.
 
-    score: in [0, 1]; None where the scorer gave none, and then `detail` says why. scorer, version: who said it. detail:
-    in words, what it adds to its score.
+    score: in [0, 1]; None where the scorer gave none, and then `detail` says why. threshold: the task's, in (0, 1];
+    None where it is not known. scorer, version: who said it. detail: in words, what it adds to its score.
     """
 
     score: float | None
@@ -378,7 +378,7 @@ class Verdict:
         return self.score >= self.threshold
 
     def row(self, trajectory_id: str) -> dict[str, Any]:
-        """Make a row of the table `scores` for the trajectory `trajectory_id`."""
+        """Make a row of the table `scores` for the trajectory `trajectory_id`; `success` is V."""
         return {"trajectory_id": trajectory_id, **asdict(self), "success": self.v}
 
 

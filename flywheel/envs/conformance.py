@@ -13,13 +13,15 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 from PIL import Image
 
 from flywheel.agent import actions as act
-from flywheel.agent.actions import Action, Click, Drag, Finished, Hotkey, Point, Type, Wait
+from flywheel.agent.actions import Action, Click, Drag, Finished, Hotkey, Point, Type, Wait, actions_from_json
 from flywheel.envs.base import Checkpointable, Env, PartialCheckpointable, StepResult, Task
 from flywheel.utils.errors import EnvError, EnvTimeout
 
@@ -37,63 +39,14 @@ ACTIONS_OFF_SCREEN = (
     Drag(Point(-1, 0), SCREEN_CENTRE),
     act.Scroll(Point(7, 7), "down"),
 )
-# Actions that no environment can do.
-_FORBIDDEN_ADDRESSES = (
-    *("javascript:document.body.remove()", "file:///etc/passwd", "data:text/html,<p>elsewhere", "chrome://crash"),
-    *("about:blank", "http://example.invalid/", "http://["),
+_TRIED = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+ORDINARY_ACTIONS, FOREIGN_ACTIONS, IMPOSSIBLE_ACTIONS = (
+    tuple(actions_from_json(json.dumps(_TRIED[kind]))) for kind in ("ordinary", "foreign", "impossible")
 )
-IMPOSSIBLE_ACTIONS = (
-    Hotkey(("hyper", "x")),
-    Hotkey(()),
-    act.Press("nokey"),
-    act.Release(""),
-    act.Press("\0"),
-    *map(act.Navigate, _FORBIDDEN_ADDRESSES),
-)
-# Actions of other environments: they leave a note, unless the caller says that this one can do them.
-FOREIGN_ACTIONS = (
-    act.LongPress(SCREEN_CENTRE),
-    act.OpenApp("mail"),
-    act.PressHome(),
-    act.PressBack(),
-    act.Terminal("true"),
-    act.RunPython("1"),
-    act.ReadFile("a.txt"),
-    act.WriteFile("a.txt", "a"),
-    act.ListFiles("."),
-    act.ToolCall.of("tool", {"a": 1}),
-)
-ORDINARY_ACTIONS = (
-    Click(SCREEN_CENTRE),
-    act.LeftDouble(SCREEN_CENTRE),
-    act.RightSingle(SCREEN_CENTRE),
-    act.Hover(SCREEN_CENTRE),
-    Drag(Point(0.2, 0.2), Point(0.8, 0.8)),
-    *(act.Scroll(SCREEN_CENTRE, way) for way in ("down", "up", "left", "right")),
-    Hotkey(("ctrl", "a")),
-    Hotkey(("esc",)),
-    act.Press("shift"),
-    act.Press("a"),
-    act.Release("a"),
-    act.Release("shift"),
-    Wait(),
-    act.NavigateBack(),
-)
-HOSTILE_TEXTS = (
-    "",
-    "\n",
-    "\ud800",
-    "\0\x01\x1b[31m\x7f",
-    "a\u202eb\u2066",
-    "\U0001f468\u200d\U0001f469\u200d\U0001f467 \u0301",
-    "</script><script>document.body.remove()</script>",
-    "'\"`${1}\\",
-    "{{7*7}} %s {0}",
-    "\t\r\n\u2028\u2029",
-    "e" * 100_000,
-)
+HOSTILE_TEXTS = (*_TRIED["texts"], "e" * 100_000)
 
-
+MakeEnv = Callable[[], AbstractAsyncContextManager[Any]]
+Hang = Callable[[Env], Awaitable[None]]
 N_OTHER_SEEDS = 4  # other seeds that are tried: at least one of them must differ
 N_SEED_STEPS = 24  # of one seed, where first screens are alike
 _RANDOM_KEYS = ("left", "right", "up", "down", "space", "enter", "a")
@@ -103,10 +56,8 @@ _SHARE_OF_CLICKS = 0.7  # of all others
 
 @dataclass(frozen=True)
 class SeedComparison:
-    """Whether another seed gives another task: at its first screen, or in what follows from the same actions.
-
-    A game against a player of chance begins with the same board for every seed. So where first screens are alike, the
-    same actions are played with each seed, and screens and states are compared step by step.
+    """Whether another seed gives another task: at its first screen, or in what follows from the same actions, since a
+    game against a player of chance begins with the same board for every seed.
 
     differ_at: the step after which another seed showed (0: at once); None: it did not, in `steps` steps. drawn: the
     most numbers that a page took from its seeded chance, where the environment tells.
@@ -122,14 +73,11 @@ class SeedComparison:
         return "at the first screen" if not self.differ_at else f"after {self.differ_at} steps of the same actions"
 
 
-async def compare_seeds(
-    make_env: Callable[[], AbstractAsyncContextManager[Any]],
-    task: Task,
-    look: Callable[[Env], Awaitable[None]] | None = None,
-) -> SeedComparison:
+async def compare_seeds(make_env: MakeEnv, task: Task, look: Hang | None = None) -> SeedComparison:
     """Play a task with its own seed, then the same actions with others, and say where they part.
 
-    make_env: opens an environment. look: called with the env after the last step of the first.
+    make_env: leases an env. look: called with the env after the last step of the first. Raises EnvError where it does
+    not play.
     """
     seeds = [task.seed + step for step in range(N_OTHER_SEEDS + 1)]
     task = dataclasses.replace(task, max_steps=10_000)
@@ -155,7 +103,7 @@ async def compare_seeds(
 
 
 def results_differ(one: StepResult, other: StepResult) -> bool:
-    """Tell whether two results differ in what is seen or recorded; not in the address, which may hold the seed."""
+    """Tell whether results differ in what is seen or recorded; not in the address, which may hold the seed."""
     here, there = ({**result.info["state"], "page": ""} for result in (one, other))
     seen = [(result.observation.screenshot, result.observation.text) for result in (one, other)]
     return seen[0] != seen[1] or here != there
@@ -210,11 +158,8 @@ async def _raises_env_error(asked: Awaitable[Any]) -> bool:
     return False
 
 
-# Each clause is one function, which raises EnvError naming what does not hold. `check_env` runs them all; `CLAUSES`
-# lets a caller run and report them one by one.
+# Each clause is one function, which raises EnvError naming what does not hold.
 
-MakeEnv = Callable[[], AbstractAsyncContextManager[Any]]
-Hang = Callable[[Env], Awaitable[None]]
 _DEFAULT_MOVES = (Click(SCREEN_CENTRE), Hotkey(("left",)), Type("red"), Wait(), Click(Point(0.1, 0.3)))
 
 
@@ -224,11 +169,7 @@ class NotReproducible(EnvError):
 
 @dataclass(frozen=True)
 class ConformanceCase:
-    """Say what is checked.
-
-    seeded: another seed gives another task. able: types of actions of other environments that it can do. moves: what is
-    played, for environments in which clicks and keys are no-ops.
-    """
+    """What is checked, as `check_env` is told it."""
 
     make_env: MakeEnv
     task: Task
@@ -258,9 +199,10 @@ async def check_env(
 ) -> None:
     """Check one back-end on one task. Raises EnvError naming the first clause that does not hold.
 
-    make_env: leases an env. hang: makes a reset env hang at its next step, to check the deadline. seeded: another
-    seed gives another task. able: types of actions beyond mouse, keyboard and address that this back-end can do. moves:
-    what is played to see that it repeats itself; three at least, none of which ends the task.
+    make_env: leases an env. hang: makes a reset env hang at its next step, to check the deadline; None: it is not
+    checked. seeded: another seed gives another task. able: types of actions beyond mouse, keyboard and address that
+    this back-end can do. moves: what is played to see that it repeats itself; three at least, none of which ends the
+    task.
     """
     task = dataclasses.replace(task, max_steps=max(task.max_steps, 4))
     checked = ConformanceCase(make_env, task, seeded, able, hang, moves)
@@ -271,13 +213,13 @@ async def check_env(
 async def resume_checkpoint(
     make_env: MakeEnv, task: Task, checkpoint: bytes, actions: Sequence[Action]
 ) -> list[StepResult]:
-    """Restore a checkpoint in a fresh env, in whatever process, and play on: the restored result and what followed."""
+    """Restore `checkpoint` of `task` in a fresh env and play `actions`: the restored result and what followed.
+
+    make_env: leases an env, in whatever process. Raises EnvError where it cannot be restored.
+    """
     async with make_env() as env:
         await env.reset(task, task.seed)
-        results = [await env.restore(checkpoint)]
-        for action in actions:
-            results.append(await env.step(action))
-        return results
+        return [await env.restore(checkpoint), *[await env.step(action) for action in actions]]
 
 
 # -- the clauses ----------------------------------------------------------------------------------------------------
@@ -494,10 +436,8 @@ async def _play_each(c: ConformanceCase, env: Env, actions: Sequence[Action]) ->
         try:
             result = await env.step(action)
         except Exception as error:
-            raise EnvError(
-                f"{act.ACTION_NAMES[type(action)]} broke the env: {type(error).__name__}: {error}",
-                where=f"check of world {task.world}, {str(action)[:80]!r}",
-            ) from error
+            what = f"{act.ACTION_NAMES[type(action)]} broke the env: {type(error).__name__}: {error}"
+            raise EnvError(what, where=f"check of world {task.world}, {str(action)[:80]!r}") from error
         _check_result(c, result)
         over = result.terminated
         results.append((action, result))

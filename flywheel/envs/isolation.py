@@ -26,14 +26,13 @@ _UNSHARE_FLAGS += ("--proc", "/proc", "--remount-ro", "/proc", "--dev", "/dev", 
 
 @functools.cache
 def explain_missing_bwrap() -> str:
-    """Explain why servers are not kept apart from this machine; "" where they are. It is tried for real."""
+    """Explain why servers are not kept apart from this machine; "" where they are. It is tried for real, once."""
     program = shutil.which("bwrap")
     if program is None:
         return "bubblewrap is not installed"
+    command = wrap_in_bwrap(["true"], Path("/"))
     try:
-        tried = subprocess.run(
-            wrap_in_bwrap(["true"], Path("/")), capture_output=True, text=True, timeout=_PROBE_S, check=False
-        )
+        tried = subprocess.run(command, capture_output=True, text=True, timeout=_PROBE_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"bubblewrap does not work here: {error}"
     complaint = " ".join(tried.stderr.split())
@@ -45,7 +44,7 @@ def wrap_in_bwrap(
 ) -> list[str]:
     """Wrap a command in bubblewrap: no network and no process but its own, no file but the system's programs and these.
 
-    working: folder that it starts in. writable, readable: paths that it may write, or only read.
+    working: folder that it starts in. writable, readable: paths that it may write, or only read. Returns the command.
     """
     words = ["bwrap", *_UNSHARE_FLAGS]
     for path in (*SYSTEM_FOLDERS, *ETC_FILES, *readable, sys.base_prefix):

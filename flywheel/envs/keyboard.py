@@ -29,23 +29,13 @@ class Key:
     shifted: bool = False  # it is typed with Shift
 
 
-_NAVIGATION = ("PageUp", "PageDown", "End", "Home", "ArrowLeft", "ArrowUp", "ArrowRight", "ArrowDown")
-_NAMED = {
-    "Backspace": 8,
-    "Tab": 9,
-    "Pause": 19,
-    "CapsLock": 20,
-    "Escape": 27,
-    **{name: 33 + place for place, name in enumerate(_NAVIGATION)},
-    **{"PrintScreen": 44, "Insert": 45, "Delete": 46, "ContextMenu": 93, "NumLock": 144, "ScrollLock": 145},
-    **{f"F{n}": 111 + n for n in range(1, 13)},
-}
 _MODIFIERS = {"Alt": (18, ALT), "Control": (17, CONTROL), "Meta": (91, META), "Shift": (16, SHIFT)}
 _DIGITS = ")!@#$%^&*("  # what the digits type with Shift
 
 
 def _layout() -> dict[str, Key]:
-    keys = {name: Key(name, name, number) for name, number in _NAMED.items()}
+    numbers = _LISTED["named"] | {f"F{n}": 111 + n for n in range(1, 13)}
+    keys = {name: Key(name, name, number) for name, number in numbers.items()}
     keys |= {name: Key(name, f"{name}Left", number, modifier=bit) for name, (number, bit) in _MODIFIERS.items()}
     keys |= {"Enter": Key("Enter", "Enter", 13, "\r"), "Space": Key(" ", "Space", 32, " ")}
     typed = [(letter, letter.upper(), f"Key{letter.upper()}", ord(letter.upper())) for letter in ascii_lowercase]
@@ -59,16 +49,8 @@ def _layout() -> dict[str, Key]:
 
 
 KEYS = _layout()
-_OTHER_NAMES = {
-    "Meta": ("cmd", "command", "win", "super"),
-    "PageUp": ("pgup", "page_up"),
-    "PageDown": ("pgdn", "page_down"),
-    **{f"Arrow{way.capitalize()}": (way,) for way in ("left", "right", "up", "down")},
-    **{"Enter": ("return",), "Escape": ("esc",), "Delete": ("del",), "Insert": ("ins",)},
-    **{"Control": ("ctrl",), "Alt": ("option",), "+": ("plus",), "-": ("minus",)},
-}
 _ALIASES = {name.lower(): name for name in KEYS if len(name) > 1}
-_ALIASES |= {other: name for name, others in _OTHER_NAMES.items() for other in others}
+_ALIASES |= {other: name for name, others in _LISTED["other_names"].items() for other in others.split(", ")}
 
 
 def find_key(name: str) -> Key | None:
@@ -77,10 +59,8 @@ def find_key(name: str) -> Key | None:
     return KEYS.get(_ALIASES.get(name.lower(), name.lower() if len(name) == 1 else ""))
 
 
-# What the browser's own keyboard shortcuts do, after the page had its say.
-#
-# A page takes a key by `preventDefault()`, as in any browser, but for RESERVED_KEYS, which browsers never give it.
-# What needs more than one page and its viewport is not there, and the note says what to do instead.
+# What the browser's own keyboard shortcuts do, after the page had its say: it takes a key by `preventDefault()`, but
+# for RESERVED_KEYS. What needs more than one page and its viewport is not there, and the note says what to do instead.
 
 ZOOM_LEVELS = (0.25, 0.33, 0.5, 0.67, 0.75, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 5.0)  # Chromium's
 

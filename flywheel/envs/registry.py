@@ -58,7 +58,7 @@ class EnvBackend(Protocol):
         """Name the task suites that it plays; no other back-end has one of the same name."""
 
     def suite(self, name: str) -> TaskSuite:
-        """Load one of `suites`."""
+        """Load one of `suites` by its name."""
 
     def verifier(self, task: Task) -> Verifier:
         """Find the task's verifier, a pure function of params and final state. Raises BadInput where there is none."""
@@ -78,7 +78,8 @@ class EnvBackend(Protocol):
     def open(self, settings: Settings, root: Path | None) -> AbstractAsyncContextManager[EnvPool]:
         """Open what its environments need, until the block ends.
 
-        root: the workspace, which relative paths in the settings count from; None: the current folder.
+        root: the workspace, which relative paths in the settings count from; None: the current folder. Raises BadInput
+        where its settings are wrong or something is missing, EnvError where it cannot be opened.
         """
 
 
@@ -107,9 +108,8 @@ def find_backend(name: str, where: str = "environment") -> EnvBackend:
 def check_backends(settings: Settings, used: Iterable[str]) -> None:
     """Check that the back-ends `used` can run here, and that the settings of all others can be read.
 
-    Of those used the settings and what this machine needs are checked (`EnvBackend.check`); of the others that
-    `sandbox.kinds` has settings for, these are only read. Raises BadInput for the first fault: a kind that is not
-    there, a wrong setting, or something that is missing here.
+    used: by name. Raises BadInput for the first fault: a kind that is not there, a wrong setting, or something that a
+    used one needs and that is missing here.
     """
     for name in settings.sandbox.kinds:
         # Reads its settings, and looks at nothing that only a run with it needs.
@@ -130,6 +130,7 @@ class BackendSettings(SettingsBlock):
 
     @property
     def limits(self) -> EnvLimits:
+        """What `EnvBackend.limits` gives for them."""
         return EnvLimits(self.places, self.timeout_s, self.open_s)
 
 
@@ -155,8 +156,9 @@ async def open_env_pools(
 ) -> AsyncIterator[dict[str, EnvPool]]:
     """Open the pools of the back-ends `names` on this machine, by name.
 
-    root: the folder that relative paths in the settings count from; None: the current one. Raises EnvTimeout where one
-    does not open, or close, within its deadline.
+    root: the folder that relative paths in the settings count from; None: the current one. Raises BadInput for one that
+    is not there, or whose settings are wrong; EnvTimeout where one does not open or close within its deadline; EnvError
+    where one cannot be opened.
     """
     async with AsyncExitStack() as stack:
         yield {name: await stack.enter_async_context(_open_env_pool(name, settings, root)) for name in sorted(names)}
@@ -202,10 +204,9 @@ def get_task_suite(name: str) -> TaskSuite:
 
 
 def find_used_backends(settings: Settings) -> set[str]:
-    """Find the names of the back-ends of the suites that `synthesis.domains` names.
+    """Find the names of the back-ends of the suites that `synthesis.domains` names, and of `synthesis.manifests`.
 
-    A name that no loaded suite has is passed over; `browser` is among them where `synthesis.manifests` names pages.
-    Raises BadInput where two back-ends have a suite of the same name.
+    A name that no loaded suite has is passed over. Raises BadInput where two back-ends have a suite of the same name.
     """
     of_world = _backend_by_suite()
     named = {world for worlds in settings.synthesis.domains.values() for world in worlds}
@@ -230,8 +231,8 @@ PlaceholderChoices = Mapping[str, Sequence[Mapping[str, str] | str]]  # of each 
 
 
 def draw_placeholders(choices: PlaceholderChoices, rng: random.Random) -> dict[str, str]:
-    """Draw a text for each placeholder. choices: texts, or mappings of placeholders of their own to texts. rng: of
-    the draw."""
+    """Draw a text for each placeholder by `rng`; returns texts by placeholder. choices: of each placeholder its texts,
+    or mappings of placeholders of their own to texts."""
     values: dict[str, str] = {}
     for name, of in choices.items():
         one = rng.choice(of)
@@ -280,7 +281,10 @@ def register_external_suite(own: dict[str, TaskSuite], world: TaskSuite, path: P
 
 
 def validate_suite_manifest(path: Path, form: type[ManifestForm]) -> ManifestForm:
-    """Parse the manifest in the file `path` as the model class `form`. Raises BadInput that names the field."""
+    """Parse the manifest in the file `path` as the model class `form`.
+
+    Raises BadInput where it cannot be read, or for a wrong field, which it names.
+    """
     try:
         return form.model_validate({name: value for name, value in _read_yaml_mapping(path).items() if name != "kind"})
     except ValidationError as error:

@@ -34,10 +34,9 @@ class EnvRouter:
         """Lend an environment of the task's back-end until the block ends. Raises EnvError where it is not open."""
         pool = self._pools.get(task.environment)
         if pool is None:
-            raise EnvError(
-                f"no environment of the kind {task.environment} is open", where=f"task {task.task_id}",
-                fix=f"open it with this task; open are {', '.join(self._pools) or 'none'}",
-            )  # fmt: skip
+            fix = f"open it with this task; open are {', '.join(self._pools) or 'none'}"
+            what = f"no environment of the kind {task.environment} is open"
+            raise EnvError(what, where=f"task {task.task_id}", fix=fix)
         return pool.env()
 
     @property
@@ -56,7 +55,7 @@ async def open_environments(
     tasks: only their back-ends count; leased ones are of whatever kind is asked for later. root: the folder that
     relative paths in the settings count from; None: the current one. Raises BadInput for a back-end that is not there,
     wrong settings, or a manager that is not named or whose token is missing; EnvTimeout where a back-end does not open
-    or close within its deadline.
+    or close within its deadline, EnvError where it cannot be opened.
     """
     if settings.sandbox.backend == "manager":
         from flywheel.envs.remote.client import open_remote_envs  # its HTTP client takes a sixth of a second to load

@@ -39,8 +39,8 @@ async def pool():
 
 async def test_a_task_whose_page_does_not_load_is_named_and_quarantined_not_scored(pool, monkeypatch):
     task = task_of("shop", "add")
-    new_session = pool.source.worlds.new_session
-    monkeypatch.setattr(pool.source.worlds, "new_session", lambda *given: new_session(*given) + "/no/such/page")
+    new_session = pool.source.new_session
+    monkeypatch.setattr(pool.source, "new_session", lambda *given: new_session(*given) + "/no/such/page")
     async with pool.env() as env:
         with pytest.raises(EnvError, match="the page does not load: it answered status 404"):
             await env.reset(task, 0)

@@ -45,7 +45,13 @@ def test_trying_a_page_tells_all_and_draws_it(tmp_path):
     status, said = tried(tmp_path / "counter", "--seed", 5)
     assert status == 0, said
     assert (tmp_path / "counter" / "screen.png").read_bytes().startswith(b"\x89PNG")
-    for part in ("Click three times.", "state.seed         5", "/lost.png was asked for", "check determinism"):
+    for part in (
+        "Click three times.",
+        "state.seed         5",
+        "/lost.png was asked for",
+        "page says",
+        "check determinism",
+    ):
         assert part in said
     assert said.splitlines()[-1] == "counter: it works"
 

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from flywheel.envs.browser import pool
 from flywheel.envs.browser.driver import chromium
 from flywheel.envs.browser.pages import manifest
 from flywheel.envs.browser.pages.session import score_page_reward
-from flywheel.envs.browser.pool import open_browser_pool
 from flywheel.envs.registry import BACKENDS, EnvLimits, EnvPool
 from flywheel.envs.suites import catalogue, verifiers
 from flywheel.envs.tasks.drawing import make_task
@@ -28,25 +26,16 @@ from flywheel.utils import child_processes
 from flywheel.utils.errors import BadInput, Finding, FlywheelError, run_diagnostic
 
 
-def examine_browsers(settings: Settings, task: Task) -> Iterator[Finding]:
-    """Diagnose that the page of `task` opens, and how well pages and their servers are kept apart."""
-    yield run_diagnostic("sandbox", partial(_examine_page, settings, task))
-    yield _examine_chromium_sandbox(settings.sandbox)
-    yield _examine_bwrap()
-
-
-def _examine_page(settings: Settings, task: Task) -> str:
+async def _time_first_page(settings: Settings) -> str:
+    task = make_task(catalogue.get_world("tiles"), "clear", 1, 0, "train")
     left = len(child_processes.list_abandoned_folders())
-    return asyncio.run(_time_first_page(settings, task)) + (f"; folders of killed runs removed: {left}" if left else "")
-
-
-async def _time_first_page(settings: Settings, task: Task) -> str:
     began = time.monotonic()
-    async with open_browser_pool(settings) as pool, pool.env() as env:
+    async with pool.open_browser_pool(settings) as opened, opened.env() as env:
         await env.reset(task, 0)
         seconds = time.monotonic() - began
-        status = await pool.status()
-    return f"a page in {seconds:.1f} s, {status.memory_mb:.0f} MB"
+        status = await opened.status()
+    removed = f"; folders of killed runs removed: {left}" if left else ""
+    return f"a page in {seconds:.1f} s, {status.memory_mb:.0f} MB{removed}"
 
 
 def _examine_chromium_sandbox(settings: SandboxSettings) -> Finding:
@@ -58,12 +47,8 @@ def _examine_chromium_sandbox(settings: SandboxSettings) -> Finding:
         return Finding(name, "missing", error.what, error.fix)
     if not why:
         return Finding(name, "ok", "on")
-    return Finding(
-        name,
-        "optional",
-        f"off: {why}. A page that breaks out of Chromium is on this machine",
-        chromium.suggest_chromium_sandbox_fix(why),
-    )
+    detail = f"off: {why}. A page that breaks out of Chromium is on this machine"
+    return Finding(name, "optional", detail, chromium.suggest_chromium_sandbox_fix(why))
 
 
 def _examine_bwrap() -> Finding:
@@ -76,27 +61,10 @@ def _examine_bwrap() -> Finding:
 
 
 # Settings that change how long an episode takes, and not what happens in it.
-_NOT_IN_IDENTITY = {
-    "browsers",
-    "pages",
-    "pages_min",
-    "timeout_s",
-    "acquire_timeout_s",
-    "lease_s",
-    "heartbeat_timeout_s",
-    "idle_s",
-    "recycle_after",
-    "browser_mb",
-    "page_mb",
-    "executable",
-    "record",
-    "record_folder",
-    "record_mb",
-    "kinds",
-    "backend",
-    "manager",
-    "user",
-}
+_NOT_IN_IDENTITY = """
+    browsers pages pages_min timeout_s acquire_timeout_s lease_s heartbeat_timeout_s idle_s recycle_after browser_mb
+    page_mb executable record record_folder record_mb kinds backend manager user
+"""
 
 
 class BrowserBackend:
@@ -113,20 +81,21 @@ class BrowserBackend:
 
     def limits(self, settings: Settings) -> EnvLimits:
         if settings.sandbox.kinds.get("browser"):
-            raise BadInput(
-                "a browser's settings are those of sandbox", where="sandbox.kinds.browser", fix="set them there"
-            )
+            what = "a browser's settings are those of sandbox"
+            raise BadInput(what, where="sandbox.kinds.browser", fix="set them there")
         chosen = settings.sandbox
         return EnvLimits(chosen.pages, chosen.timeout_s, chosen.acquire_timeout_s)
 
     def identity(self, settings: Settings) -> Mapping[str, Any]:
-        return settings.sandbox.model_dump(exclude=_NOT_IN_IDENTITY)
+        return settings.sandbox.model_dump(exclude=set(_NOT_IN_IDENTITY.split()))
 
     def check(self, settings: Settings) -> None:
         chromium.find_chromium(settings.sandbox)
 
     def diagnose(self, settings: Settings) -> Iterable[Finding]:
-        return examine_browsers(settings, make_task(catalogue.get_world("tiles"), "clear", 1, 0, "train"))
+        yield run_diagnostic("sandbox", lambda: asyncio.run(_time_first_page(settings)))
+        yield _examine_chromium_sandbox(settings.sandbox)
+        yield _examine_bwrap()
 
     def open(self, settings: Settings, root: Path | None) -> AbstractAsyncContextManager[EnvPool]:
         return pool.open_browser_pool(settings, root)

@@ -26,8 +26,7 @@ from flywheel.utils.errors import EnvError, EnvTimeout
 class TakeOverInput:
     """Carry out a person's gestures (`envs/base.py`) on a tab. touch: it is a phone's.
 
-    What is shown over a page (dialogs, pickers) takes the agent's actions alone, so there a gesture becomes the nearest
-    of them.
+    What is shown over a page takes the agent's actions alone, so there a gesture becomes the nearest of them.
     """
 
     def __init__(self, tab: BrowserTab, touch: bool) -> None:
@@ -37,14 +36,9 @@ class TakeOverInput:
         self._keys: dict[str, None] = {}  # names of those that are held down, in their order
 
     async def do(self, gestures: Sequence[Gesture], ms: float) -> list[str]:
-        """Carry them out, let `ms` of page time pass, and show what is seen then; the notes for the person.
-
-        Raises EnvError where the page is gone.
-        """
-        tab, notes = self._tab, []
-        for gesture in gestures:
-            note = await self._one(gesture)
-            notes += [note] if note else []
+        """Carry them out, let `ms` of page time pass, and show what is seen then; the notes for the person."""
+        tab = self._tab
+        notes = [note for gesture in gestures if (note := await self._one(gesture))]
         seen = await tab.observe(ms)
         if self._holds():
             await self._grip.heed(seen)
@@ -142,13 +136,10 @@ class TakeOverInput:
         tab = self._tab
         if self._touch and not tab.cast.covered:  # a keyboard that is joined to the phone: the agent has none
             return await self._raw(getattr(tab.hands, what)(tab.page, name))
-        return await tab.do(_KEY_ACTIONS[what](name))
+        return await tab.do((act.Press if what == "press" else act.Release)(name))
 
     def _pixel(self, one: Gesture) -> PixelPoint:
         return self._tab.hands.pixel(one.at)
-
-
-_KEY_ACTIONS: Mapping[str, type[Action]] = {"press": act.Press, "release": act.Release}
 
 
 def _scroll_direction(one: Gesture) -> str:
@@ -225,10 +216,7 @@ class BrowserEnv:
             return await self._result(note, self._said_done(), last)
 
     async def checkpoint(self) -> bytes:
-        """Save what `restore` needs: the actions since the reset, and the state of page and server where both offer it.
-
-        Raises EnvError where nothing was reset.
-        """
+        """Save the actions since the reset, and the state of page and server where both offer it."""
         if self._task is None:
             raise EnvError("nothing to keep", fix="reset the environment first")
         kept: dict[str, Any] = {"task": self._task.task_id, "seed": self._seed}
@@ -243,19 +231,14 @@ class BrowserEnv:
         return json.dumps(kept).encode()
 
     async def restore(self, checkpoint: bytes) -> StepResult:
-        """Go back to a checkpoint: by the state that the page offered, else by playing the actions again.
-
-        A restored state must show the very pixels that the checkpoint showed; where it does not, the page left
-        something out of its state, and the actions are played. Raises EnvError for a checkpoint of another task.
-        """
+        """Go back to a checkpoint: by the state that the page offered, where it shows the very pixels that the
+        checkpoint showed; else the page left something out, and the actions are played again."""
         kept, actions = _unpack_checkpoint(checkpoint)
         task = self._task
         if task is None or kept["task"] != task.task_id:
             raise EnvError(f"the checkpoint is of task {kept['task']}", where=self._where(), fix="reset to that task")
-        if "page" in kept:
-            result = await self._set_back(task, kept)
-            if result is not None:
-                return result
+        if "page" in kept and (result := await self._set_back(task, kept)) is not None:
+            return result
         result = await self.reset(task, kept["seed"])
         for action in actions:
             result = await self.step(action)
@@ -324,9 +307,7 @@ class BrowserEnv:
         state["elements"] = seen["elements"]
         for part in ("beyond", "dialog"):
             state.pop(part, None)
-            if seen.get(part):
-                state[part] = seen[part]
-        self._state = state
+        self._state = state | {part: seen[part] for part in ("beyond", "dialog") if seen.get(part)}
 
     @property
     def _spent(self) -> bool:

@@ -1,8 +1,7 @@
 """Record episodes as animated PNGs of the screens that the agent saw.
 
-Every browser and most viewers show the file. The screens' own compressed data are put into it unchanged (the PNG
-specification, third edition, section 11.3.4: acTL, fcTL, fdAT), so a recording costs no encoding, and each screen can
-be taken out again byte for byte.
+The screens' own compressed data are put into the file unchanged (the PNG specification, third edition, section 11.3.4:
+acTL, fcTL, fdAT), so a recording costs no encoding, and each screen can be taken out again byte for byte.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from PIL import Image
 
 from flywheel.agent.actions import ACTION_NAMES, Action
 from flywheel.envs.base import StepResult, Task, Verdict
+from flywheel.envs.browser.driver.cdp import encode_png
 from flywheel.utils.files import atomic_file
 
 log = logging.getLogger(__name__)
@@ -57,17 +57,8 @@ class EpisodeRecorder:
         self._task, self._room = task, self._limit
         self._episode += 1
         self._screens: list[bytes] = []
-        self._about = {
-            "task": task.task_id,
-            "instruction": task.instruction,
-            "seed": seed,
-            "session": self._session,
-            "actions": [],
-            "left_out": 0,
-            "reward": 0.0,
-            "terminated": False,
-            "truncated": False,
-        }
+        self._about = {"task": task.task_id, "instruction": task.instruction, "seed": seed, "session": self._session}
+        self._about |= {"actions": [], "left_out": 0, "reward": 0.0}
         self._see(first)
 
     def add(self, action: Action | None, result: StepResult) -> None:
@@ -176,9 +167,7 @@ def _compressed_pixels(screen: bytes, header: bytes) -> list[bytes]:
         with Image.open(io.BytesIO(screen)) as image:
             drawn = Image.new(mode, (width, height))
             drawn.paste(image.convert(mode))
-        buffer = io.BytesIO()
-        drawn.save(buffer, "PNG", compress_level=1)
-        screen = buffer.getvalue()
+        screen = encode_png(drawn)
     return [body for kind, body in _iterate_chunks(screen) if kind == b"IDAT"]
 
 

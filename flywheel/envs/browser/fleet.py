@@ -16,18 +16,14 @@ from flywheel.config import SandboxSettings
 from flywheel.envs.base import Env
 from flywheel.utils.errors import EnvError, EnvTimeout
 
-# Events, for any number of readers, none of which can hold the pool up.
-#
-# Each reader has a buffer of its own. Where a reader is slow its oldest events make room and are counted, so that the
-# pool never waits and a reader knows what it has missed. The counts by kind are exact, whoever reads.
+# Events, for any number of readers, none of which can hold the pool up: each has a buffer of its own, in which its
+# oldest events make room and are counted where it is slow. The counts by kind are exact, whoever reads.
 
 
 @dataclass(frozen=True, kw_only=True)
 class PoolEvent:
     """An event. browser: its process id, 0 where there is none yet. page: its number in the pool; 0: of the browser.
-
-    session: name of the lease; empty where none is concerned.
-    """
+    session: name of the lease; "": none is concerned."""
 
     browser: int = 0
     page: int = 0
@@ -113,14 +109,11 @@ class PoolEvents:
 
         size: events kept for a slow reader. Without `with` the stream is read until the pool's end.
         """
-        stream = PoolEventStream(self, kinds or (PoolEvent,), size)
+        stream = PoolEventStream(self._streams, kinds or (PoolEvent,), size)
         self._streams.add(stream)
         if self._over:
             stream.end()
         return stream
-
-    def forget(self, stream: PoolEventStream) -> None:
-        self._streams.discard(stream)
 
     def end(self) -> None:
         """End all streams: the pool is closed, and each reader comes to the end of what it has."""
@@ -132,8 +125,8 @@ class PoolEvents:
 class PoolEventStream(AsyncIterator[PoolEvent]):
     """One reader's events, oldest first. `dropped`: how many it was too slow for."""
 
-    def __init__(self, events: PoolEvents, kinds: tuple[type[PoolEvent], ...], size: int) -> None:
-        self._events, self._kinds = events, kinds
+    def __init__(self, streams: set[PoolEventStream], kinds: tuple[type[PoolEvent], ...], size: int) -> None:
+        self._streams, self._kinds = streams, kinds
         self._kept: deque[PoolEvent] = deque(maxlen=size)
         self._more = asyncio.Event()
         self._over = False
@@ -161,7 +154,7 @@ class PoolEventStream(AsyncIterator[PoolEvent]):
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._events.forget(self)
+        self._streams.discard(self)
         self.end()
 
 
@@ -174,11 +167,9 @@ SlotState = Literal["opening", "ready", "tidying", "closing"]
 class PageSlot:
     """One tab of a pool and its state.
 
-    It is reserved before anything is awaited for it, so that two sessions never meet on one page and a browser's load
-    is always exact.
-
-    opened, used: seconds of the pool's clock. reserved: it is a lease's, or of one that waits for it. env, tab: None
-    until `opening` is done, which raises EnvError where it fails.
+    opened, used: seconds of the pool's clock. reserved: it is a lease's, or of one that waits for it: set before
+    anything is awaited, so that two sessions never meet on one page. env, tab: None until `opening` is done, which
+    raises EnvError where it fails.
     """
 
     number: int
@@ -204,11 +195,8 @@ class PageSlot:
 
 @dataclass(eq=False)
 class BrowserSlot:
-    """One browser. opened, used: seconds of the pool's clock. closed: its end has begun.
-
-    retiring: why it takes no more sessions; empty while it does. episodes: resets so far. memory_mb: when it was last
-    measured. chromium: None until `starting` is done.
-    """
+    """One browser. opened, used: seconds of the pool's clock. closed: its end has begun. retiring: why it takes no more
+    sessions; "" while it does. episodes: resets so far. chromium: None until `starting` is done."""
 
     number: int
     opened: float
@@ -296,10 +284,8 @@ class BrowserFleet:
         return [page for host in self.hosts for page in host.pages]
 
     def reserve(self) -> PageSlot:
-        """Reserve a page of the browser with the least load; of a new one where all have some and there is room.
-
-        It may still be `opening`. The caller sees to it that no more than sandbox.pages are reserved.
-        """
+        """Reserve a page of the browser with the least load; of a new one where all have some and there is room. It may
+        still be `opening`. The caller sees to it that no more than sandbox.pages are reserved."""
         most = math.ceil(self._settings.pages / self._settings.browsers)
         serving = [host for host in self.hosts if not host.retiring]
         fit = [host for host in serving if host.load < most]
@@ -325,8 +311,7 @@ class BrowserFleet:
 
     def retire(self, host: BrowserSlot, why: str) -> None:
         """Give a browser no more sessions, and close it when its last one has ended."""
-        if not host.retiring:
-            host.retiring = why
+        host.retiring = host.retiring or why
         self._close_if_empty(host)
 
     def discard(self, page: PageSlot, why: str) -> None:
@@ -357,9 +342,8 @@ class BrowserFleet:
             async with asyncio.timeout(_START_TIMEOUT_S):
                 host.chromium = await self._launch()
         except TimeoutError:
-            raise EnvTimeout(
-                f"no browser started within {_START_TIMEOUT_S:g} s", where="browser pool", fix=_BUSY_FIX
-            ) from None
+            late = f"no browser started within {_START_TIMEOUT_S:g} s"
+            raise EnvTimeout(late, where="browser pool", fix=_BUSY_FIX) from None
         except asyncio.CancelledError:
             raise EnvError("the pool was closed", where="browser pool") from None
         finally:
@@ -420,9 +404,8 @@ class BrowserFleet:
                 page.tab = await host.chromium.open_tab(self._settings.width, self._settings.height)
         except TimeoutError:
             self.retire(host, "lost")
-            raise EnvTimeout(
-                f"no page opened within {_START_TIMEOUT_S:g} s", where="browser pool", fix=_BUSY_FIX
-            ) from None
+            late = f"no page opened within {_START_TIMEOUT_S:g} s"
+            raise EnvTimeout(late, where="browser pool", fix=_BUSY_FIX) from None
         except asyncio.CancelledError:
             raise EnvError("the pool was closed", where="browser pool") from None
         finally:
@@ -440,9 +423,8 @@ class BrowserFleet:
         if page.reserved:
             self._lost(page, "the page crashed")
         else:
-            self._events.publish(
-                Crashed(browser=page.host.pid, page=page.number, error="the page crashed, in nobody's use")
-            )
+            what = "the page crashed, in nobody's use"
+            self._events.publish(Crashed(browser=page.host.pid, page=page.number, error=what))
             self.discard(page, "lost")
 
     async def _discard(self, page: PageSlot, why: str) -> None:

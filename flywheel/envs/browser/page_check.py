@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +35,7 @@ _PAGE_SCRIPT = Path(__file__).with_suffix(".js").read_text(encoding="utf-8").rst
 @dataclass(frozen=True)
 class PartResult:
     """What came of one part of a page. wrong: what broke, or differs from one time to the next; "" where nothing did.
-
-    seen: it changed something, as far as can be told.
-    """
+    seen: it changed something, as far as can be told."""
 
     part: str
     wrong: str = ""
@@ -63,10 +62,8 @@ async def _try_beside_neighbour(
     return found
 
 
-# One of each kind of form control of a page, operated by mouse and keys as a person would.
-#
-# Controls are drawn by the browser itself, with pickers of their own, which may break a session without the page's
-# script seeing it. So each is tried, and the session, its browser and another session in it must work as before.
+# One of each kind of form control of a page, operated by mouse and keys as a person would. Controls are drawn by the
+# browser itself, with pickers of their own, which may break a session without the page's script seeing it.
 
 _MAX_CONTROL_KINDS = 20  # kinds of one page
 
@@ -237,14 +234,12 @@ _RANDOM_STEPS = 20
 
 @dataclass
 class PageCheck:
-    """Collect what is wrong with a page.
-
-    wrong: what does not work, the first being the verdict. doubtful: what works and yet may not be meant.
-    """
+    """What is wrong with a page. wrong: what does not work, the first being the verdict. doubtful: what works and yet
+    may not be meant. used: what the page uses that may differ from time to time. ok: nothing is wrong."""
 
     wrong: list[str] = field(default_factory=list)
     doubtful: list[str] = field(default_factory=list)
-    used: list[str] = field(default_factory=list)  # what the page uses that may differ from time to time
+    used: list[str] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
@@ -256,10 +251,11 @@ async def check_page(
 ) -> PageCheck:
     """Try one task of a manifest, and return what is wrong with its page.
 
-    Opens the page's server and a browser for it, and ends both. picture: PNG file for the first screen, replaced, its
-    folders made; None: it is not saved. say: called with each finding's title and text. check: run the conformance
-    suite too. Raises BadInput where there is nothing to try (packages not fetched, a first page that is not there),
-    EnvError where no browser starts; whatever the page does is in the result.
+    Opens the page's server and a browser for it, and ends both. settings: those of the sandbox are read. picture: PNG
+    file for the first screen, replaced, its folders made; None: it is not saved. say: called with each finding's title
+    and text. check: run the conformance suite too. Raises BadInput where there is nothing to try (no Chromium, packages
+    not fetched, a first page that is not there), EnvError where its files cannot be served; whatever page and browser
+    do is in the result.
     """
     trial = PageCheck()
     async with ManifestPages({manifest.name: manifest}) as pages, BrowserPool(settings.sandbox, pages) as pool:
@@ -304,11 +300,11 @@ async def _check_conformance(
             (trial.doubtful if may else trial.wrong).append(f"{name}: {error}{advice}")
         else:
             say(f"check {name}", "holds")
-    more = {"controls": _check_controls, "drags": _check_drags}
-    more |= {"other seeds": _check_seeds} if manifest.seeded else {}
+    more = {"controls": partial(_check_controls, pool, task, trial), "drags": partial(_check_drags, pool, task, trial)}
+    more |= {"other seeds": partial(_check_seeds, pool, manifest, task, trial)} if manifest.seeded else {}
     for name, part in more.items():
         try:
-            say(f"check {name}", await part(pool, manifest, task, trial))
+            say(f"check {name}", await part())
         except FlywheelError as error:
             say(f"check {name}", "does not hold")
             trial.wrong.append(f"{name}: {error}")
@@ -321,7 +317,7 @@ async def _check_seeds(pool: BrowserPool, manifest: PageManifest, task: Task, tr
     return verdict.found
 
 
-async def _check_controls(pool: BrowserPool, manifest: PageManifest, task: Task, trial: PageCheck) -> str:
+async def _check_controls(pool: BrowserPool, task: Task, trial: PageCheck) -> str:
     tried = await try_controls(pool, task)
     for harm in dict.fromkeys(one.wrong for one in tried if one.wrong):
         kinds = ", ".join(one.part for one in tried if one.wrong == harm)
@@ -331,7 +327,7 @@ async def _check_controls(pool: BrowserPool, manifest: PageManifest, task: Task,
     return _sum_up(tried, "there is none")
 
 
-async def _check_drags(pool: BrowserPool, manifest: PageManifest, task: Task, trial: PageCheck) -> str:
+async def _check_drags(pool: BrowserPool, task: Task, trial: PageCheck) -> str:
     dragged = await try_drags(pool, task)
     trial.wrong += [f"drags: {one.part}: {one.wrong}" for one in dragged if one.wrong]
     trial.doubtful += [f"drags: {one.part} changed nothing that is seen" for one in dragged if not one.seen]
@@ -390,7 +386,7 @@ def _report_page_errors(env: Any, missed: list[str], say: ReportLine, trial: Pag
     for path in dict.fromkeys(missed):
         if not path.endswith("/favicon.ico"):
             say("not there", f"{path} was asked for; name an alias, or put it into the folder")
-    for fault in list(dict.fromkeys(getattr(getattr(env, "tab", None), "faults", ())))[:10]:
+    for fault in list(dict.fromkeys(env.tab.notes.faults))[:10]:
         say("page says", fault)
 
 

@@ -31,12 +31,12 @@ class PageSession(Protocol):
 
     url: address of its first page. allowed: prefixes of addresses that navigation may not leave; their origins are all
     of the network that its pages reach. viewport: width and height in pixels; None: the settings'. step_ms: page time
-    of a step in ms; None: the settings'. prepare: JavaScript statements run once after the load ("": none), such as a
-    reset with the seed; a promise that they return is waited for. state_expression: JavaScript whose value is
-    `seen["game"]`; "": `window.__env__.getState()` where there is one. restorable: the page's `window.__env__.setState`
-    brings back all that matters, so that a checkpoint needs no replay. files: a folder whose files the page may be
-    given; None: it gets what it downloaded alone. Third-party pages (`pages/session.py`) may also have `backend`, a
-    server of the session's own, and `entry`, a login.
+    of a step in ms; None: the settings'. prepare: JavaScript statements run once after the load ("": none); a promise
+    that they return is waited for. state_expression: JavaScript whose value is `seen["game"]`; "":
+    `window.__env__.getState()` where there is one. restorable: the page's `window.__env__.setState` brings back all
+    that matters, so that a checkpoint needs no replay. files: a folder whose files the page may be given; None: it gets
+    what it downloaded alone. Third-party pages may also have `backend`, a server of the session's own, and `entry`, a
+    login.
     """
 
     url: str
@@ -49,7 +49,10 @@ class PageSession(Protocol):
     files: Path | None
 
     def state(self, seen: Mapping[str, Any]) -> dict[str, Any]:
-        """Read the verifier's state from what the page told (`game`, `elements`, `url`); empty where there is none."""
+        """Read the verifier's state from what the page told (`seen`: `game`, `elements`, `url`); {}: there is none.
+
+        Raises EnvError where it cannot be read.
+        """
 
     def score(self, state: Mapping[str, Any]) -> float:
         """Score such a state by the task's verifier, 0 to 1. Raises DataError where it cannot be read."""
@@ -58,7 +61,7 @@ class PageSession(Protocol):
         """Save the state of the session at its server, for a checkpoint."""
 
     def restore_server_state(self, kept: bytes) -> None:
-        """Bring the session at its server back to what `save_server_state` gave."""
+        """Bring the session at its server back to what it was. kept: by `save_server_state`."""
 
     def close(self) -> None:
         """Free it; may be called twice."""
@@ -68,4 +71,4 @@ class PageSource(Protocol):
     """Opens the pages of tasks."""
 
     def open(self, task: Task, seed: int) -> PageSession:
-        """Open a fresh session. Raises BadInput for a task suite that the source does not have."""
+        """Open a fresh session of `task`. seed: of its reset. Raises BadInput for a suite that it does not have."""

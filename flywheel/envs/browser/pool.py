@@ -13,36 +13,21 @@ from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanag
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from flywheel.agent.actions import Action
 from flywheel.config import SandboxSettings, Settings
 from flywheel.envs.base import Env, Gesture, LatestPicture, StepResult, Task
-from flywheel.envs.browser import episode_recorder
+from flywheel.envs.browser import episode_recorder, fleet
 from flywheel.envs.browser.driver import chromium
 from flywheel.envs.browser.env import BrowserEnv
 from flywheel.envs.browser.episode_recorder import EpisodeRecorder
-from flywheel.envs.browser.fleet import (
-    CLOSE_TIMEOUT_S,
-    BackgroundTasks,
-    BrowserFleet,
-    Crashed,
-    Leased,
-    PageSlot,
-    PoolEvent,
-    PoolEvents,
-    Reclaimed,
-    Released,
-    Stepped,
-)
-from flywheel.envs.browser.page_source import PageSession, PageSource
+from flywheel.envs.browser.fleet import BackgroundTasks, BrowserFleet, PageSlot, PoolEvent, PoolEvents
+from flywheel.envs.browser.page_source import PageSource
 from flywheel.envs.browser.pages.manifest import load_page_manifests
 from flywheel.envs.browser.pages.session import ManifestPages
 from flywheel.utils import child_processes
 from flywheel.utils.errors import EnvError, EnvTimeout
-
-if TYPE_CHECKING:
-    from flywheel.envs.suites.server import WorldServer
 
 
 @dataclass(frozen=True)
@@ -106,10 +91,8 @@ class PoolStatus:
             f"{self.memory_mb:.0f} MB; " + ", ".join(f"{name} {n}" for name, n in sorted(self.counts.items()))
         ]
         for b in self.browsers:
-            lines.append(
-                f"browser {b.pid}: {b.state}, {b.age_s:.0f} s old, {b.episodes} episodes, {b.memory_mb:.0f} MB, "
-                f"{len(b.pids)} processes"
-            )
+            told = f"browser {b.pid}: {b.state}, {b.age_s:.0f} s old, {b.episodes} episodes, {b.memory_mb:.0f} MB"
+            lines.append(f"{told}, {len(b.pids)} processes")
             for p in b.pages:
                 held = f", {p.session}: task {p.task}, episode {p.episode}, step {p.step}" if p.session else ""
                 left = f", {p.left_s:.0f} s left" if p.session else ""
@@ -124,11 +107,9 @@ LeaseResult = TypeVar("T")
 class PageLease:
     """One page for one holder, as an `Env` that the pool can end at any moment. Made by `BrowserPool.env` alone.
 
-    A session that was reclaimed, or whose browser died, fails at once and by name, in the call under way or the next.
-    Each answer is an event, and screens are recorded where that is asked for. A call that the environment itself does
-    not end is ended after twice `sandbox.timeout_s`.
-
-    session: its name in events and status. recorder: None where nothing is recorded.
+    A session that was reclaimed, or whose browser died, fails at once and by name, in the call under way or the next. A
+    call that the environment itself does not end is ended after twice `sandbox.timeout_s`. session: its name in events
+    and status. recorder: None where nothing is recorded.
     """
 
     def __init__(self, session: str, page: PageSlot, owner: BrowserPool, recorder: EpisodeRecorder | None) -> None:
@@ -263,7 +244,7 @@ class PageLease:
     def _tell(self, result: StepResult, began: float) -> None:
         seconds, ended = self._clock() - began, result.terminated or result.truncated
         about = {"task": self.task.task_id, "step": self.step_number, "seconds": seconds, "ended": ended}
-        self._owner.events.publish(Stepped(**_event_fields(self), **about))
+        self._owner.events.publish(fleet.Stepped(**_event_fields(self), **about))
 
 
 log = logging.getLogger(__name__)
@@ -273,10 +254,8 @@ _HEALTH_INTERVAL_S = 5.0  # between questions to each page
 
 
 class PoolWatchdog:
-    """Take back overdue sessions, find hung pages, bound memory and close what is idle: what nobody waits for.
-
-    `run` looks again and again; each look may be called by itself.
-    """
+    """Take back overdue sessions, find hung pages, bound memory and close what is idle. `run` looks again and again;
+    each look may be called by itself."""
 
     def __init__(self, pool: BrowserPool, settings: SandboxSettings) -> None:
         self._pool, self._settings = pool, settings
@@ -293,24 +272,24 @@ class PoolWatchdog:
         s, now = self._settings, self._pool.clock()
         for lease in self._pool.leases:
             if now - lease.began > s.lease_s:
-                self._reclaim(lease, "overdue", f"it was held for more than {s.lease_s:g} s", "lease_s")
+                self._pool.reclaim(lease, "overdue", f"it was held for more than {s.lease_s:g} s", "lease_s")
             elif not lease.busy and now - lease.used > s.heartbeat_timeout_s:
                 why = f"it got no call for {s.heartbeat_timeout_s:g} s"
-                self._reclaim(lease, "idle", why, "heartbeat_timeout_s")
+                self._pool.reclaim(lease, "idle", why, "heartbeat_timeout_s")
 
     async def idle(self) -> None:
         """Close pages that nobody used for sandbox.idle_s, but for sandbox.pages_min, and browsers left empty."""
-        fleet, now = self._pool.fleet, self._pool.clock()
-        there = [page for page in fleet.pages if page.state != "closing"]
+        served, now = self._pool.fleet, self._pool.clock()
+        there = [page for page in served.pages if page.state != "closing"]
         old = [page for page in there if page.free and now - page.used > self._settings.idle_s]
         # Of the emptiest browsers first, so that whole browsers go.
         old.sort(key=lambda page: (page.host.load, page.used))
         for page in old[: max(len(there) - self._settings.pages_min, 0)]:
-            fleet.discard(page, "idle")
-        for host in list(fleet.hosts):
+            served.discard(page, "idle")
+        for host in list(served.hosts):
             empty = all(page.state == "closing" for page in host.pages)
             if host.alive and empty and now - host.used > self._settings.idle_s:
-                fleet.retire(host, "idle")
+                served.retire(host, "idle")
 
     async def pages(self) -> None:
         """End pages that hang, before anyone meets them: those that do not answer though nobody asks them anything."""
@@ -319,10 +298,10 @@ class PoolWatchdog:
 
     async def memory(self) -> None:
         """End pages above sandbox.page_mb as a crash, and replace browsers above sandbox.browser_mb."""
-        fleet, s = self._pool.fleet, self._settings
-        pids = [host.pid for host in fleet.hosts if host.alive]
+        served, s = self._pool.fleet, self._settings
+        pids = [host.pid for host in served.hosts if host.alive]
         families = await asyncio.to_thread(child_processes.measure_memory, pids, one_mb=s.page_mb, all_mb=s.browser_mb)
-        for host in list(fleet.hosts):
+        for host in list(served.hosts):
             family = families.get(host.pid, [])
             host.memory_mb = sum(process.mb for process in family)
             for process in family:
@@ -331,12 +310,7 @@ class PoolWatchdog:
                     with suppress(ProcessLookupError):
                         os.kill(process.pid, signal.SIGKILL)
             if host.memory_mb > s.browser_mb:
-                fleet.retire(host, "memory")
-
-    def _reclaim(self, lease: PageLease, kind: str, why: str, setting: str) -> None:
-        fix = f"lease another environment, or raise sandbox.{setting}"
-        error = EnvTimeout(f"the session was taken back: {why}", where=lease.where, fix=fix)
-        self._pool.reclaim(lease, kind, error)
+                served.retire(host, "memory")
 
     async def _ask(self, lease: PageLease) -> None:
         used = lease.used
@@ -359,21 +333,6 @@ async def _repeat_every(seconds: float, look: Callable[[], Awaitable[None]]) -> 
             log.exception("the pool's watchdog stumbled, and goes on")
 
 
-class TaskPageSource:
-    """A PageSource over two: third-party `pages` for the tasks they know, the package's `worlds` for all others."""
-
-    def __init__(self, worlds: WorldServer, pages: ManifestPages | None) -> None:
-        self.worlds, self.pages = worlds, pages
-
-    @property
-    def start_s(self) -> float:
-        """The longest that the start of a session's own server may take."""
-        return self.pages.start_s if self.pages else 0.0
-
-    def open(self, task: Task, seed: int) -> PageSession:
-        return self.pages.open(task, seed) if self.pages and self.pages.knows(task) else self.worlds.open(task, seed)
-
-
 _TRIES = 3  # to open a page whose browser dies meanwhile
 _LEASE_ANOTHER = "lease another environment"
 _MB = 2**20
@@ -384,9 +343,10 @@ class BrowserPool:
 
     A crash costs the sessions that were on it, at once and by a named error; the next lease gets a fresh page.
 
-    events: of the pool (`fleet.py`). root: the folder that sandbox.record_folder counts from; None: the current one.
-    touch: its pages are phones. launch, make_env and clock are there for tests of failures: they start a browser, make
-    a tab's environment, and give the time in seconds. Raises BadInput where no Chromium is installed.
+    settings: the block `sandbox`. source: opens the pages of tasks; None where `make_env` needs none. root: the folder
+    that sandbox.record_folder counts from; None: the current one. touch: its pages are phones. launch, make_env and
+    clock are there for tests of failures: they start a browser, make a tab's environment, and give the time in seconds.
+    events: what happens (`fleet.py`). Raises BadInput where no Chromium is installed.
     """
 
     def __init__(
@@ -439,7 +399,8 @@ class BrowserPool:
         """Lease one page until the block ends, or until sandbox.lease_s or sandbox.heartbeat_timeout_s takes it back.
 
         record: a folder for recordings of all episodes of this lease, whatever sandbox.record says. Raises EnvTimeout
-        where no page comes free within sandbox.acquire_timeout_s, EnvError where no browser starts.
+        where no page comes free within sandbox.acquire_timeout_s, EnvError where no browser starts or the pool is not
+        open.
         """
         lease = await self._lease(record)
         try:
@@ -471,14 +432,16 @@ class BrowserPool:
         held = (lease.session, task, lease.episodes, lease.step_number, lease.busy, left_s)
         return PageStatus(page.number, "leased", now - page.opened, now - lease.used, *held)
 
-    def reclaim(self, lease: PageLease, why: str, error: EnvError) -> None:
-        """Take a session back from its holder, whose calls raise `error`. why: overdue or idle."""
-        self._end(lease, error, Reclaimed(**_event_fields(lease), why=why))
+    def reclaim(self, lease: PageLease, kind: str, why: str, setting: str) -> None:
+        """Take a session back from its holder. kind: overdue or idle. why, setting: what its holder is told."""
+        fix = f"lease another environment, or raise sandbox.{setting}"
+        error = EnvTimeout(f"the session was taken back: {why}", where=lease.where, fix=fix)
+        self._end(lease, error, fleet.Reclaimed(**_event_fields(lease), why=kind))
 
     # -- what a lease tells ---------------------------------------------------------------------------------------
     def lost(self, lease: PageLease, error: EnvError) -> None:
         """End a session whose page crashed, hangs, or died with its browser; its holder's calls raise `error`."""
-        self._end(lease, error, Crashed(**_event_fields(lease), error=str(error)))
+        self._end(lease, error, fleet.Crashed(**_event_fields(lease), error=str(error)))
 
     def save_recording(self, film: episode_recorder.EpisodeRecording, folder: Path) -> asyncio.Task[Path | None]:
         """Write an episode's recording into `folder`, in the background (`write_recording`)."""
@@ -497,7 +460,7 @@ class BrowserPool:
         self._count += 1
         session = f"{self._name}-{self._count}"  # of this lease alone, among all pools
         lease = self.lease_of[page] = PageLease(session, page, self, self._make_recorder(session, record))
-        self.events.publish(Leased(**_event_fields(lease), waited=lease.began - began))
+        self.events.publish(fleet.Leased(**_event_fields(lease), waited=lease.began - began))
         return lease
 
     async def _permit(self) -> None:
@@ -506,11 +469,8 @@ class BrowserPool:
             async with asyncio.timeout(self.settings.acquire_timeout_s):
                 await self._permits.acquire()
         except TimeoutError:
-            raise EnvTimeout(
-                f"no page came free within {self.settings.acquire_timeout_s:g} s",
-                where="browser pool",
-                fix="raise sandbox.pages",
-            ) from None
+            late = f"no page came free within {self.settings.acquire_timeout_s:g} s"
+            raise EnvTimeout(late, where="browser pool", fix="raise sandbox.pages") from None
         finally:
             self.waiting -= 1
 
@@ -546,8 +506,8 @@ class BrowserPool:
 
     def _give_back(self, lease: PageLease) -> None:
         lease.end_episode()
-        held = self.clock() - lease.began
-        self.events.publish(Released(**_event_fields(lease), seconds=held, episodes=lease.episodes, steps=lease.steps))
+        told = {"seconds": self.clock() - lease.began, "episodes": lease.episodes, "steps": lease.steps}
+        self.events.publish(fleet.Released(**_event_fields(lease), **told))
         lease.end(EnvError("the session was given back", where=lease.where, fix=_LEASE_ANOTHER))
         del self.lease_of[lease.page]
         lease.page.state = "tidying"
@@ -558,7 +518,7 @@ class BrowserPool:
         try:
             if page.healthy:
                 with suppress(EnvError, TimeoutError):
-                    async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                    async with asyncio.timeout(fleet.CLOSE_TIMEOUT_S):
                         await page.env.close()
                         page.state = "ready"
             if page.state == "ready" and page.healthy:
@@ -600,13 +560,15 @@ async def open_browser_pool(settings: Settings, root: Path | None = None) -> Asy
 
     root: the folder that relative paths in the settings count from, which is the workspace; None: the current one.
     Removes folders that killed processes left, and starts the fewest browsers in the background. At the end of the
-    block all sessions and browsers are ended; who still holds a page gets EnvError. Raises BadInput for a wrong
-    manifest of synthesis.manifests, or one whose package is not fetched.
+    block all sessions and browsers are ended; who still holds a page gets EnvError. Raises BadInput where no Chromium
+    is installed, or for a manifest of synthesis.manifests that is wrong or whose package is not fetched; EnvError where
+    a server does not start.
     """
     from flywheel.envs.suites.server import WorldServer  # brings a web server, for which drawing tasks does not wait
 
     manifests = load_page_manifests(settings.synthesis.manifests, root or Path())
     async with AsyncExitStack() as stack:
-        worlds = await stack.enter_async_context(WorldServer())
-        pages = await stack.enter_async_context(ManifestPages(manifests)) if manifests else None
-        yield await stack.enter_async_context(BrowserPool(settings.sandbox, TaskPageSource(worlds, pages), root))
+        source: PageSource = await stack.enter_async_context(WorldServer())
+        if manifests:
+            source = await stack.enter_async_context(ManifestPages(manifests, source))
+        yield await stack.enter_async_context(BrowserPool(settings.sandbox, source, root))

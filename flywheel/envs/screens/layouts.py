@@ -443,7 +443,7 @@ def draw_form(level: int, count: int, rng: random.Random, coordinates: int) -> D
 
 ELEMENT_COUNTS = ((1, 2), (2, 4), (4, 6), (6, 10))  # things on a screen of each level
 
-# (level, count, rng, coordinates) -> what is drawn
+# (level, things on it at most, rng of all that is drawn, cells an axis of the answers' points) -> what is drawn
 SCENE_KINDS: dict[str, Callable[[int, int, random.Random, int], DrawnScene]] = {
     "shapes": draw_shapes,
     "blocks": draw_blocks,

@@ -1,4 +1,7 @@
-"""Ask questions about a synthetic screen, with exact answers in the policy's own grammar."""
+"""Ask questions about a synthetic screen, with exact answers in the policy's own grammar.
+
+rng: of what is asked and how. coordinates: cells an axis of the answers' points. items: what is on the screen.
+"""
 
 from __future__ import annotations
 

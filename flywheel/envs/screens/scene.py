@@ -21,7 +21,7 @@ SCENE_LEVELS = 4
 
 @dataclass(frozen=True)
 class SceneBox:
-    """Hold a rectangle in pixels of the scene."""
+    """Hold a rectangle in pixels of the scene. x, y: its upper left corner. w, h: its sides."""
 
     x: float
     y: float
@@ -194,7 +194,7 @@ def vary_colour(name: str, rng: random.Random) -> str:
 
 
 def text_colour(on: str) -> str:
-    """Return the colour of text and icons on a ground of the colour `on`."""
+    """Return the colour of text and icons, as #rrggbb, on a ground of the colour called `on`."""
     return "#222222" if on in ("yellow", "white", "pink") else "#ffffff"
 
 

@@ -44,8 +44,8 @@ def held_out_templates(settings: Settings, world: TaskSuite) -> frozenset[str]:
     """Return the templates of the suite `world` that evaluation alone draws.
 
     They are those that `synthesis.held_out` names, or, where it is a share, that share of the templates that have one
-    of the levels asked for (at least one), the same for all seeds; none where the share is 0 or there are few
-    templates. Raises BadInput for a name that no suite has.
+    of the levels asked for (at least one), the same for all seeds; none where the share is 0 or there are fewer than 4
+    templates. Raises BadInput for a name there or in `synthesis.excluded_templates` that no suite has.
     """
     chosen = settings.synthesis.held_out
     if not isinstance(chosen, float | int):
@@ -76,30 +76,26 @@ def _templates_of_world(names: Iterable[str], world: TaskSuite, parameter: str) 
 @functools.cache  # asked for each task and recording; a name that was found stays
 def _split_template_name(name: str, parameter: str) -> tuple[str, str]:
     world, _, template = name.partition("/")
-    there = registry.get_task_suite(world).templates if world in registry.list_task_suites() else {}
+    worlds = registry.list_task_suites()
+    there = registry.get_task_suite(world).templates if world in worlds else {}
     if template not in there:
+        fix = f"write world/template, such as settings/size; of worlds, {did_you_mean(world, worlds)}"
         if there:
             fix = f"of world {world}, {did_you_mean(template, there)}"
-        else:
-            known = did_you_mean(world, registry.list_task_suites())
-            fix = f"write world/template, such as settings/size; of worlds, {known}"
         raise BadInput(f"no template is called {name!r}", where=f"synthesis.{parameter}", fix=fix)
     return world, template
 
 
-# Tasks of third-party pages: one for each variant and seed of a manifest.
-#
-# An instruction that the page itself gives is known only once the page was opened: `fetch_page_instructions` does that
-# when the tasks are made, so that the table `tasks` holds what was asked.
+# Tasks of third-party pages: one for each variant and seed of a manifest. An instruction that the page itself gives is
+# known only once the page was opened (`fetch_page_instructions`).
 
 
 def make_page_task(manifest: PageManifest, variant: str, seed: int, split: str, domain: str = "") -> Task:
     """Make one task of a manifest. Its instruction is "" where the page gives it.
 
-    Its id is a hash of the manifest's name, variant, level and seed; neither domain nor split changes it. variant: of
-    the page; that the manifest has it is not checked. seed: any integer. split: train or eval. domain: by default the
-    one that the manifest names. Raises BadInput for packages that are not fetched, where the manifest gives no checksum
-    of theirs.
+    Its id is a hash of the manifest's name, variant, level and seed. variant: of the page; that the manifest has it is
+    not checked. seed: any integer. split: train or eval. domain: by default the one that the manifest names. Raises
+    BadInput for packages that are not fetched, where the manifest gives no checksum of theirs.
     """
     slot = (manifest.name, variant, manifest.level, seed)
     return Task(
@@ -164,8 +160,7 @@ def list_page_slots(manifests: Iterable[PageManifest], split: str) -> list[tuple
     return [(one, [(variant, one.level) for variant in one.variants]) for one in chosen]
 
 
-# Drawing (section 2.5.1): seeded, spread evenly over the templates, disjoint between splits. Evaluation tasks have
-# seeds of their own, and some templates of their own.
+# Drawing. Evaluation tasks have seeds of their own, and some templates of their own.
 
 SPLITS = ("train", "eval", "gate")
 _SEEDS = {"eval": range(0, 2**30), "train": range(2**30, 2**31)}  # disjoint: no training seed is an evaluation seed
@@ -185,12 +180,11 @@ def make_tasks(
     folder. opened: with synthesis.level_unlock_success, the highest level of training tasks by suite; absent: its
     lowest. The same arguments give the same tasks; instructions that pages give are "".
 
-    Train tasks are new in each iteration. synthesis.fixed_template_fraction of a suite's are of the same templates and
-    levels in each, so that iterations can be compared; the others go on where the iteration before it stopped. Eval
-    tasks are the same in all, and no train task has the content of one (of third-party pages, the seed of one), nor a
-    held-out template. Of a suite that has these, every third eval task is of one. Gate tasks are drawn as eval tasks
-    are, anew in each iteration, of contents that no train task of any iteration has (`is_reserved`); a template without
-    such a content is passed over, and there may be fewer than promotion.tasks. They too are of the split eval.
+    Train tasks are new in each iteration; synthesis.fixed_template_fraction of a suite's are of the same templates and
+    levels in each, so that iterations can be compared. Eval tasks are the same in all, and no train task has the
+    content of one (of third-party pages, the seed of one), nor a held-out template; of a suite that has these, every
+    third eval task is of one. Gate tasks are drawn as eval tasks are, anew in each iteration, of contents that no train
+    task has (`is_reserved`); there may be fewer than promotion.tasks. They too are of the split eval.
 
     Raises BadInput for an unknown split, a suite in two domains, levels that no suite has, a held-out template that
     there is not, too few different tasks of a template for train or eval, pages that are not fetched, or a wrong
@@ -221,9 +215,8 @@ def fresh_tasks(settings: Settings, iteration: int, count: int, root: Path | Non
     task. root: the workspace, for synthesis.worlds and synthesis.manifests; None: the current folder. Raises BadInput
     as `make_tasks` does.
     """
-    looked_at = {
-        task_content(task) for split in ("eval", "gate") for task in make_tasks(settings, iteration, split, root)
-    }
+    drawn = (make_tasks(settings, iteration, split, root) for split in ("eval", "gate"))
+    looked_at = {task_content(task) for task in itertools.chain.from_iterable(drawn)}
 
     def fit(task: Task) -> bool:
         return is_reserved(task) and task_content(task) not in looked_at
@@ -252,15 +245,13 @@ def _draw(
     """`count` different tasks that fit, turn by turn over domains, their worlds, and the worlds' slots.
 
     turn: how often as many were drawn before. repeated: the share of a world's tasks whose slots are the same in each
-    turn. passing: a slot of which none fits is passed over, and fewer tasks drawn where none is left; else that is an
-    error, but for a world whose tasks are there once. opened: the highest level by world; absent: its lowest. None:
-    all.
+    turn. passing: a slot of which none fits is passed over; else that is an error, but for a world whose tasks are
+    there once. opened: the highest level by world; absent: its lowest. None: all.
     """
     turns = _turns(settings, split, root, opened)
-    places = []  # of each task: its domain's number, and its world's in the domain
-    for index in range(count):
-        domain, rest = index % len(turns), index // len(turns)
-        places.append((domain, rest % len(turns[domain][1])))
+    numbers = ((index % len(turns), index // len(turns)) for index in range(count))
+    # Of each task: its domain's number, and its world's in the domain.
+    places = [(domain, rest % len(turns[domain][1])) for domain, rest in numbers]
     coming = {
         place: _in_turn(turns[place[0]][1][place[1]][1], places.count(place), repeated, turn, opened is not None)
         for place in set(places)
@@ -292,11 +283,9 @@ def _draw(
                     empty.add((world.name, slot))  # the same task under every seed: it speaks once
                 break
             if not passing and not world.once:
-                raise BadInput(
-                    f"world {world.name}, template {slot[0]}, level {slot[1]} has too few different tasks",
-                    where=f"synthesis.{split}_tasks",
-                    fix="ask for fewer train_tasks or eval_tasks",
-                )
+                what = f"world {world.name}, template {slot[0]}, level {slot[1]} has too few different tasks"
+                fix = "ask for fewer train_tasks or eval_tasks"
+                raise BadInput(what, where=f"synthesis.{split}_tasks", fix=fix)
             empty.add((world.name, slot))
     return drawn
 
@@ -337,22 +326,19 @@ def group_by_domain(
 ) -> dict[str, tuple[list[TaskSuite], list[PageManifest]]]:
     """Group suites and third-party pages by domain, each domain of the settings -> (suites, pages).
 
-    A page that no domain names is of its manifest's own domain. Raises BadInput for a name that is of neither, and for
-    a page whose domain the settings have not.
+    manifests: by name. A page that no domain names is of its manifest's own domain. Raises BadInput for a name that is
+    of neither, and for a page whose domain the settings have not.
     """
     domains = settings.synthesis.domains
     named = {name: domain for domain, names in domains.items() for name in names}
-    for name in named.keys() - manifests.keys() - set(registry.list_task_suites()):
-        known = did_you_mean(name, (*registry.list_task_suites(), *manifests))
-        fix = f"{known}; third-party pages stand in synthesis.manifests too"
+    suites = registry.list_task_suites()
+    for name in named.keys() - manifests.keys() - set(suites):
+        fix = f"{did_you_mean(name, (*suites, *manifests))}; third-party pages stand in synthesis.manifests too"
         raise BadInput(f"no world is called {name!r}", where=f"synthesis.domains.{named[name]}", fix=fix)
     for name, page in manifests.items():
         if named.setdefault(name, page.domain) not in domains:
-            raise BadInput(
-                f"the page {name} is of the domain {page.domain}, which is not one of {', '.join(domains)}",
-                where="synthesis.manifests",
-                fix=f"name {name} in a domain of synthesis.domains",
-            )
+            what = f"the page {name} is of the domain {page.domain}, which is not one of {', '.join(domains)}"
+            raise BadInput(what, where="synthesis.manifests", fix=f"name {name} in a domain of synthesis.domains")
     return {
         domain: (
             [registry.get_task_suite(name) for name in names if name not in manifests],
@@ -371,19 +357,13 @@ def _slots(settings: Settings, world: TaskSuite, split: str, opened: Mapping[str
         slots[template in apart] += levels
     if not slots[False]:
         if slots[True]:
-            raise BadInput(
-                f"nothing of world {world.name} is left to train on: all its templates are held out",
-                where="synthesis.held_out",
-                fix=f"take out one of {', '.join(sorted(apart))}",
-            )
+            what = f"nothing of world {world.name} is left to train on: all its templates are held out"
+            raise BadInput(what, where="synthesis.held_out", fix=f"take out one of {', '.join(sorted(apart))}")
         if not list_templates(settings, world):
             what = f"world {world.name} has no template that is asked"
             raise BadInput(what, where="synthesis.excluded_templates", fix="name fewer")
-        raise BadInput(
-            f"world {world.name} has no level of {settings.synthesis.levels} to train on",
-            where="synthesis.levels",
-            fix=f"its levels are {world.levels}",
-        )
+        what = f"world {world.name} has no level of {settings.synthesis.levels} to train on"
+        raise BadInput(what, where="synthesis.levels", fix=f"its levels are {world.levels}")
     seen, unseen = _alternate(slots[False]), _alternate(slots[True])
     if opened is not None:
         lowest = min(level for _, level in seen)
@@ -401,12 +381,10 @@ def _slots(settings: Settings, world: TaskSuite, split: str, opened: Mapping[str
 
 def _alternate(slots: list[Slot]) -> list[Slot]:
     """Order slots so that any prefix holds each level about equally; levels with fewer templates repeat theirs."""
-    if not slots:
-        return []
-    by_level: dict[int, list[Slot]] = {}
+    by_level: dict[int, list[Slot]] = defaultdict(list)
     for slot in slots:
-        by_level.setdefault(slot[1], []).append(slot)
-    longest = max(map(len, by_level.values()))
+        by_level[slot[1]].append(slot)
+    longest = max(map(len, by_level.values()), default=0)
     return [group[turn % len(group)] for turn in range(longest) for _, group in sorted(by_level.items())]
 
 
@@ -421,7 +399,7 @@ def make_task(
 ) -> Task:
     """Make one task. Its id is a hash of its content: suite, template, level, seed, params.
 
-    world: a suite, or the manifest of a third-party page. template: for a page, its variant. level: of a page not used.
+    world: a suite, or a third-party page's manifest. template: for a page, its variant. level: not used for a page.
     seed: any integer. split: train or eval. domain: by default the one that the suite is listed in. threshold: of a
     template that names none; a manifest says itself what success is. Raises BadInput for a template or a level that the
     suite has not, or a page's packages that are not fetched.
@@ -448,10 +426,7 @@ def make_task(
 
 
 def task_content(task: Task) -> str:
-    """Return what the agent meets, without the seed, as JSON text.
-
-    Two tasks of equal content are the same task.
-    """
+    """Return what the agent meets, without the seed, as JSON text: tasks of equal content are the same task."""
     return json.dumps([task.world, task.template, task.level, task.params], sort_keys=True)
 
 
@@ -496,12 +471,9 @@ def check_task_settings(settings: Settings, iteration: int, root: Path) -> froze
     places = group_by_domain(settings, found)
     for domain, (worlds, own) in places.items():
         if not worlds and not list_page_slots(own, "train"):
-            listed = [name for name in registry.list_task_suites() if registry.get_task_suite(name).domain == domain]
-            raise BadInput(
-                f"the domain {domain} has no world to train on",
-                where=f"synthesis.domains.{domain}",
-                fix=did_you_mean("", listed or registry.list_task_suites()),
-            )
+            suites, what = registry.list_task_suites(), f"the domain {domain} has no world to train on"
+            listed = [name for name in suites if registry.get_task_suite(name).domain == domain]
+            raise BadInput(what, where=f"synthesis.domains.{domain}", fix=did_you_mean("", listed or suites))
     _check_levels(settings, [world for worlds, _ in places.values() for world in worlds])
     played: set[str] = set()
     for split in SPLITS:
@@ -509,11 +481,8 @@ def check_task_settings(settings: Settings, iteration: int, root: Path) -> froze
             tasks = make_tasks(settings, iteration, split, root)
         played |= {task.environment for task in tasks}
         for domain in set(chosen.domains) - {task.domain for task in tasks} if split == "train" else ():
-            raise BadInput(
-                f"no task of the domain {domain} would be drawn",
-                where=f"synthesis.{split}_tasks",
-                fix=f"set it to {len(chosen.domains)} or more",
-            )
+            fix = f"set it to {len(chosen.domains)} or more"
+            raise BadInput(f"no task of the domain {domain} would be drawn", where="synthesis.train_tasks", fix=fix)
     return frozenset(played)
 
 
@@ -522,45 +491,43 @@ def _check_levels(settings: Settings, worlds: Sequence[TaskSuite]) -> None:
     levels = sorted({level for world in worlds for level in world.levels})
     for level in settings.synthesis.levels:
         if worlds and level not in levels:
-            raise BadInput(
-                f"no world of synthesis.domains has a level {level}",
-                where="synthesis.levels",
-                fix=f"known are {', '.join(map(str, levels))}",
-            )
+            what, fix = f"no world of synthesis.domains has a level {level}", f"known are {', '.join(map(str, levels))}"
+            raise BadInput(what, where="synthesis.levels", fix=fix)
 
 
 # Levels (`synthesis.level_unlock_success`): the next one of a suite opens where the model solves the current one often
-# enough. `iterations/NNN/levels.json` is {"open": {world: level}}, for the tasks of the iteration after it. A suite
-# that it does not name begins with its lowest level; a level that is open stays so.
+# enough. `iterations/NNN/levels.json` is {"open": {world: level}}, for the tasks of the iteration after it.
 
 _FEWEST = 4  # trajectories of a level that must have been judged before it opens the next
 
 
 def read_open_levels(ws: Workspace, iteration: int) -> dict[str, int]:
-    """Read the highest open level of each suite after an iteration; a suite that is absent begins with its lowest.
+    """Read the highest open level of each suite after `iteration`; a suite that is absent begins with its lowest.
 
-    Raises DataError for a file that is missing or damaged.
+    ws: the workspace. Raises DataError for a file that is missing or damaged.
     """
     path = ws.levels(iteration)
     try:
         found = json.loads(path.read_text(encoding="utf-8"))["open"]
         return {str(world): int(level) for world, level in found.items()}
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise DataError(
-            f"not the open levels of worlds: {error!r}", where=ws.relative(path), fix="restore it from git"
-        ) from error
+        what = f"not the open levels of worlds: {error!r}"
+        raise DataError(what, where=ws.relative(path), fix="restore it from git") from error
 
 
 def write_open_levels(ws: Workspace, iteration: int, found: Mapping[str, int]) -> None:
     """Write the highest open level of each suite after `iteration` to its `levels.json`, which is replaced.
 
-    found: level by suite. Raises DiskFull.
+    ws: the workspace. found: level by suite. Raises DiskFull.
     """
     write_json(ws.levels(iteration), {"open": dict(sorted(found.items()))})
 
 
 def lowest_level(settings: Settings, world: str) -> int:
-    """Return the lowest of the levels asked for that a suite has; of all of its levels, where it has none of those."""
+    """Return the lowest of the levels asked for that a suite has; of all of its levels, where it has none of those.
+
+    Raises BadInput where there is no suite `world`.
+    """
     own = set(registry.get_task_suite(world).levels)
     return min(own & set(settings.synthesis.levels) or own)
 
@@ -588,14 +555,11 @@ def raise_open_levels(
     judged: dict[tuple[str, int], list[bool]] = defaultdict(list)
     for task, solved in outcomes:
         judged[task.world, task.level].append(solved)
-    found = {}
-    for world in sorted({world for world, _ in judged} & set(registry.list_task_suites())):
+    found, wanted = dict(before), settings.synthesis.level_unlock_success
+    for world in {world for world, _ in judged} & set(registry.list_task_suites()):
         levels = sorted(set(registry.get_task_suite(world).levels) & set(settings.synthesis.levels))
-        found[world] = (
-            before.get(world, lowest_level(settings, world)) if settings.synthesis.level_unlock_success else levels[-1]
-        )
-        verdicts = judged[world, found[world]]
-        enough = len(verdicts) >= _FEWEST and sum(verdicts) >= settings.synthesis.level_unlock_success * len(verdicts)
-        if enough:
-            found[world] = dict(pairwise(levels)).get(found[world], found[world])
-    return {**before, **found}
+        level = before.get(world, lowest_level(settings, world)) if wanted else levels[-1]
+        verdicts = judged[world, level]
+        enough = len(verdicts) >= _FEWEST and sum(verdicts) >= wanted * len(verdicts)
+        found[world] = dict(pairwise(levels)).get(level, level) if enough else level
+    return found

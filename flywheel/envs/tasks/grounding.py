@@ -35,9 +35,9 @@ svg {{ display: block; overflow: visible; }}
 
 
 class SceneRenderer:
-    """Draw scenes in a browser. Must be used on one thread that runs no event loop.
+    """Draw scenes in a browser, `with SceneRenderer(executable) as renderer:`, on one thread that runs no event loop.
 
-    Raises EnvError where the browser cannot be started or dies.
+    executable: path of a Chromium. Raises EnvError at the beginning of the block where it does not start.
     """
 
     def __init__(self, executable: str) -> None:
@@ -51,9 +51,8 @@ class SceneRenderer:
             self._browser = self._playwright.chromium.launch(
                 executable_path=self._executable, args=["--no-sandbox", "--disable-gpu"], timeout=_TIMEOUT_MS
             )
-            self._page = self._browser.new_page(
-                viewport={"width": SHEET_COLUMNS * SCENE_SIDE, "height": SHEET_COLUMNS * SCENE_SIDE}
-            )
+            side = SHEET_COLUMNS * SCENE_SIDE
+            self._page = self._browser.new_page(viewport={"width": side, "height": side})
         except Error as error:
             self._playwright.stop()
             raise EnvError(f"Chromium does not start: {error}", where=self._executable) from None
@@ -64,7 +63,7 @@ class SceneRenderer:
         self._playwright.stop()
 
     def draw(self, scenes: Sequence[Scene]) -> np.ndarray:
-        """Draw the scenes: uint8 [scenes, SCENE_SIDE, SCENE_SIDE, 3]."""
+        """Draw the scenes: uint8 [scenes, SCENE_SIDE, SCENE_SIDE, 3], RGB. Raises EnvError where the browser fails."""
         sheet = SHEET_COLUMNS * SHEET_COLUMNS
         parts = [self._sheet(scenes[start : start + sheet]) for start in range(0, len(scenes), sheet)]
         return np.concatenate(parts) if parts else np.zeros((0, SCENE_SIDE, SCENE_SIDE, 3), dtype=np.uint8)
@@ -78,12 +77,8 @@ class SceneRenderer:
         except Error as error:
             raise EnvError(f"a sheet of general screens was not drawn: {error}") from None
         pixels = np.asarray(Picture.open(io.BytesIO(png)).convert("RGB"))
-        cut = (
-            pixels.reshape(SHEET_COLUMNS, SCENE_SIDE, SHEET_COLUMNS, SCENE_SIDE, 3)
-            .swapaxes(1, 2)
-            .reshape(-1, SCENE_SIDE, SCENE_SIDE, 3)
-        )
-        return cut[: len(scenes)]
+        rows = pixels.reshape(SHEET_COLUMNS, SCENE_SIDE, SHEET_COLUMNS, SCENE_SIDE, 3)
+        return rows.swapaxes(1, 2).reshape(-1, SCENE_SIDE, SCENE_SIDE, 3)[: len(scenes)]
 
 
 # Grounding examples for the CT and SFT mixes and for pretraining: screens with questions and their exact answers.
@@ -103,8 +98,9 @@ class GroundingExample:
 def make_grounding_examples(n: int, seed: int, settings: Settings) -> list[GroundingExample]:
     """Make `n` examples, of every kind of scene and every level in turn, three questions a screen at most.
 
-    Starts a Chromium for the time of the call, which blocks; none for 0. seed: the same arguments give the same
-    examples. Raises EnvError where Chromium fails, BadInput where there is none.
+    Starts a Chromium for the time of the call, which blocks; none for 0. seed: any integer; the same arguments give the
+    same examples. settings: of the sandbox and of the answers' coordinates. Raises EnvError where Chromium fails,
+    BadInput where there is none.
     """
     rng = random.Random(f"general {seed}")
     kinds, per_screen = list(layouts.SCENE_KINDS), 3

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import contextlib
 import io
+import itertools
 import json
 import mimetypes
 import re
@@ -20,7 +21,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from flywheel.agent import actions as act
 from flywheel.agent.actions import Action, Point
-from flywheel.envs.browser.driver.cdp import BrowserLink, CdpCommandError, ignore_answer
+from flywheel.envs.browser.driver.cdp import BrowserLink, CdpCommandError, encode_png, ignore_answer
 from flywheel.envs.browser.driver.input import InputDriver
 from flywheel.envs.browser.driver.page import BrowserPage, SessionNotes, read_script
 from flywheel.utils.errors import EnvError
@@ -32,8 +33,7 @@ class CoverPage:
     """A page over the session's, which shows what the browser puts on top, and which the session's cannot reach.
 
     A page whose script waits for an answer draws nothing and answers nothing. So what a person would see over it is
-    another page, in a browser context of its own, made when it is first shown: its background is the screen last taken,
-    and mouse and keys reach it as any page. `page` is there while it is shown.
+    another page, in a browser context of its own, made when it is first shown: its background is the screen last taken.
     """
 
     def __init__(self, link: BrowserLink) -> None:
@@ -61,7 +61,7 @@ class CoverPage:
         self._size = size
         made = await self._link.connection.send("Target.createBrowserContext", {"disposeOnDetach": True})
         self._context = made["browserContextId"]
-        self._link.targets.adopt(self._context, self)
+        self._link.targets.owners[self._context] = self
         self._made = asyncio.get_running_loop().create_future()
         await self._link.open_blank_page(self._context, size)
         await asyncio.gather(*await self._made)
@@ -71,8 +71,7 @@ class CoverPage:
     async def show(self, html: str, screen: bytes, size: tuple[int, int], begin: str) -> None:
         """Put HTML over a screen (a PNG; empty: a white one) of a size in pixels. begin: JavaScript run in it first."""
         await self.open(size)
-        failed = await self.page.navigate(f"data:text/html;charset=utf-8,{quote(html)}")
-        if failed:
+        if failed := await self.page.navigate(f"data:text/html;charset=utf-8,{quote(html)}"):
             raise EnvError(f"what the browser shows over the page does not load: {failed}", where="cover")
         await self.page.evaluate(begin)
         await self.put_under(screen)
@@ -99,7 +98,7 @@ class CoverPage:
             self._page.mark_gone("the cover is closed")
         context, self._context, self._page, self._made = self._context, "", None, None
         if context:
-            self._link.targets.adopt(context, None)
+            self._link.targets.owners.pop(context, None)
             self._link.connection.post("Target.disposeBrowserContext", {"browserContextId": context})
 
     # -- its target -----------------------------------------------------------------------------------------------
@@ -128,7 +127,7 @@ class FindBar:
     """The bar that finds text in the page (ctrl-f), drawn by a page of its own over the page's screen.
 
     It takes the keys while it has the focus, and the mouse where it is; all else goes to the page below it. What is
-    found is selected and scrolled to by the engine's own `window.find`. elements: the places of its parts.
+    found is selected and scrolled to by `window.find`. elements: the places of its parts.
     """
 
     def __init__(self, cover: CoverPage) -> None:
@@ -210,10 +209,7 @@ _inside_held_work: ContextVar[bool] = ContextVar("inside", default=False)  # thi
 
 @dataclass(eq=False)
 class Dialog:
-    """Show a JavaScript dialog.
-
-    page: whose script asks. answered: the script goes on already, and the dialog is only shown.
-    """
+    """A JavaScript dialog. page: whose script asks. answered: the script goes on already, and it is only shown."""
 
     page: BrowserPage
     kind: str  # alert, confirm, prompt, beforeunload
@@ -239,9 +235,8 @@ class Dialogs:
     The script that asks stands still until it is answered, and its page can neither be drawn nor read meanwhile. So
     what a step was doing is held up (`through`), the dialog is shown over the last screen, and the step that answers it
     goes on with what was held up. A dialog that opens while its page is being drawn would hold up every page of the
-    browser, so it is answered at once: an alert is shown all the same, others are cancelled and noted.
-
-    open: those that wait for an answer, of which the first is shown.
+    browser, so it is answered at once: an alert is shown all the same, others are cancelled and noted. open: those that
+    wait for an answer, of which the first is shown.
     """
 
     def __init__(self, notes: SessionNotes, cover: CoverPage) -> None:
@@ -289,9 +284,7 @@ class Dialogs:
 
     # -- what is held up ------------------------------------------------------------------------------------------
     async def through(self, work: Coroutine[Any, Any, WorkResult]) -> WorkResult | None:
-        """Finish what was held up, then do some work; None where a dialog opens, which then holds it up.
-
-        A part of such work is held up with it."""
+        """Finish what was held up, then do some work; None where a dialog opens, which then holds it up."""
         if _inside_held_work.get():
             return await work
         held, self._blocked = self._held, asyncio.get_running_loop().create_future()
@@ -345,12 +338,12 @@ class Dialogs:
 
     async def close(self) -> None:
         """Close all, as at the end of an episode: an alert is closed, the rest is cancelled."""
-        closed = 0
-        while self.open:
+        for closed in itertools.count():
+            if not self.open:
+                return
             dialog = self.open[0]
             if closed == _MAX_CLOSED:
                 raise EnvError(f"the page opens dialogs without end: {dialog}", where="the end of the episode")
-            closed += 1
             self._notes.add(f"{dialog}: {'closed' if dialog.kind == 'alert' else 'cancelled'} at the end")
             await self._answer(dialog, {"accept": dialog.kind == "alert"})
 
@@ -386,11 +379,9 @@ async def _do_nothing() -> None:
     """What is held up is all there is to do."""
 
 
-# A list of the session's files for `<input type=file>`, drawn over the page.
-#
-# A browser's own chooser would show the machine's disk. This one shows what the manifest gives (`files`) and what
-# the session has downloaded, and nothing else can be given: a name is looked up among those, never made into a path.
-# While it is open it takes the mouse and the keys, as a browser's does, and page time goes on.
+# A list of the session's files for `<input type=file>`, drawn over the page: a browser's own chooser would show the
+# machine's disk. A name is looked up among what the manifest gives (`files`) and what the session has downloaded, never
+# made into a path. While it is open it takes the mouse and the keys, as a browser's does, and page time goes on.
 
 _MAX_FILES = 200  # files
 _ASKED_S = 1.0  # for the browser to say which input wants a file
@@ -403,17 +394,13 @@ _QUOTED = re.compile(r'"([^"]*)"')
 
 
 class FileChooser:
-    """Show a list of the session's files.
-
-    width, height: the viewport in pixels. The rows of its list are at the same places for the same files.
-    """
+    """Show a list of the session's files, its rows always at the same places. width, height: the viewport in pixels."""
 
     def __init__(self, width: int, height: int) -> None:
         self._width, self._height = width, height
         self._asked: tuple[BrowserPage, Mapping[str, Any]] | None = None  # by which page, and what the browser says
         self._page: BrowserPage | None = None
-        self._document = 0  # of the page, by its number
-        self._input = 0  # the protocol's number of the node
+        self._document = self._input = 0  # of the page, by its number; the protocol's number of the node
         self._many = False
         self._files: dict[str, Path] = {}
         self._listed: list[str] = []  # those that the input accepts
@@ -432,10 +419,8 @@ class FileChooser:
         page.wake()
 
     async def appear(self, page: BrowserPage, folders: list[Path]) -> str:
-        """Open it over a page that asked for a file; gives what there is to note.
-
-        "" where nobody pressed anything: the browser refuses such a page its file, and says nothing.
-        """
+        """Open it over a page that asked for a file; gives what there is to note, "" where nobody pressed anything: the
+        browser refuses such a page its file, and says nothing."""
         with contextlib.suppress(TimeoutError):
             await page.until(lambda: self._asked is not None, _ASKED_S)
         asked, self._asked = self._asked, None
@@ -546,9 +531,7 @@ class FileChooser:
         line(self._rows + 1, "Open", _BAR)
         pen.text((self._width / 2 + 6, _EDGE + (self._rows + 1) * _ROW + 2), "Cancel", _INK, font)
         pen.rectangle((left, _EDGE, right - 1, _EDGE + (self._rows + 2) * _ROW - 1), outline=_INK)
-        kept = io.BytesIO()
-        picture.save(kept, "PNG", compress_level=1)
-        return kept.getvalue()
+        return encode_png(picture)
 
 
 def list_session_files(folders: list[Path]) -> dict[str, Path]:

@@ -50,9 +50,8 @@ class CdpConnection(asyncio.Protocol):
         loop = asyncio.get_running_loop()
         connection = cls()
         connection._reader, _ = await loop.connect_read_pipe(lambda: connection, os.fdopen(reads, "rb", 0))
-        connection._writer, _ = await loop.connect_write_pipe(
-            lambda: _WritePipe(connection), os.fdopen(writes, "wb", 0)
-        )
+        # The same protocol for both: asyncio notices a reader's end by the pipe that is written to.
+        connection._writer, _ = await loop.connect_write_pipe(lambda: connection, os.fdopen(writes, "wb", 0))
         return connection
 
     def send(
@@ -146,16 +145,6 @@ class CdpConnection(asyncio.Protocol):
                 answer.set_exception(_browser_gone(method))
 
 
-class _WritePipe(asyncio.BaseProtocol):
-    """Of the pipe that is written to: asyncio notices a reader's end here."""
-
-    def __init__(self, connection: CdpConnection) -> None:
-        self._connection = connection
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._connection._gone()
-
-
 def _browser_gone(method: str) -> EnvError:
     return EnvError("the browser is gone", where=method)
 
@@ -182,13 +171,6 @@ class TargetRouter:
         self.owners: dict[str, TargetListener] = {}
         connection.listen("", self._hear)
 
-    def adopt(self, context: str, owner: TargetListener | None) -> None:
-        """Give the targets of a browser context to `owner`; None: to nobody any more."""
-        if owner is None:
-            self.owners.pop(context, None)
-        else:
-            self.owners[context] = owner
-
     def _hear(self, method: str, params: Mapping[str, Any]) -> None:
         if method == "Target.attachedToTarget":
             info, session = params["targetInfo"], params["sessionId"]
@@ -204,10 +186,8 @@ class TargetRouter:
                 owner.detached(params["sessionId"])
 
 
-# Pixels of a page, drawn on command or by the browser itself.
-#
-# `BeginFrameCapture` draws a frame on command, where the build has HeadlessExperimental.beginFrame: it waits for no
-# vertical sync, and nothing is drawn in between. `ScreenshotCapture` asks a browser that draws by itself.
+# Pixels of a page: `BeginFrameCapture` draws a frame on command, where the build has HeadlessExperimental.beginFrame:
+# it waits for no vertical sync, and nothing is drawn in between. `ScreenshotCapture` asks one that draws by itself.
 
 log = logging.getLogger(__name__)
 _PNG = {"format": "png", "optimizeForSpeed": True}
@@ -218,29 +198,15 @@ _TRIES, _AGAIN_S = 100, 0.01
 _LATER_MS = 0.009  # of each try's frame: one at the time of the last is never drawn; all tries end within a millisecond
 
 
-class FrameCapture(Protocol):
-    on_command: bool  # nothing is drawn but by `draw` and `shot`
-
-    def drawing(self, session: str) -> bool:
-        """Tell whether a frame of that page is under way."""
-
-    async def screenshot(self, session: str, ticks: float) -> bytes:
-        """Capture a PNG of a page's viewport. ticks: the page's frame time in ms, never less than the last."""
-
-    async def draw(self, session: str, ticks: float) -> None:
-        """Draw a frame without looking at it: input that waits for one is delivered, scrolling moves on."""
-
-
 class BeginFrameCapture:
     """One frame at a time in the whole browser: two at once end it ("overlapping IssueExternalBeginFrame").
 
     A page that hangs within its frame would stop all others: after half of `timeout_s` its script is stopped; where
-    that does not help, the page is ended, and only a browser that holds on even then is ended whole. A frame also waits
-    for ever where the browser has opened a window of its own over the page, which nobody draws: `pickers.py` closes
-    those that it knows, and of any other it is the page that ends.
+    that does not help, the page is ended, and only a browser that holds on even then is ended whole. So it goes with a
+    page over which the browser has opened a window of its own that `pickers.py` does not know: nobody draws it.
     """
 
-    on_command = True
+    on_command = True  # nothing is drawn but by `draw` and `screenshot`
 
     def __init__(self, connection: CdpConnection, settings: SandboxSettings, kill: Callable[[], None]) -> None:
         self._connection, self._patience, self._kill = connection, settings.timeout_s / 2, kill
@@ -250,9 +216,11 @@ class BeginFrameCapture:
         self._ended: set[str] = set()  # pages that hung
 
     def drawing(self, session: str) -> bool:
+        """Tell whether a frame of that page is under way."""
         return session == self._whose and self._under_way is not None and not self._under_way.done()
 
     async def screenshot(self, session: str, ticks: float) -> bytes:
+        """Capture a PNG of a page's viewport. ticks: the page's frame time in ms, never less than the last."""
         for attempt in range(_TRIES):
             answer = await self._frame(session, ticks + attempt * _LATER_MS, {"screenshot": _PNG})
             if "screenshotData" in answer:
@@ -261,6 +229,7 @@ class BeginFrameCapture:
         raise EnvError("the browser draws nothing", where="HeadlessExperimental.beginFrame")
 
     async def draw(self, session: str, ticks: float) -> None:
+        """Draw a frame without looking at it: input that waits for one is delivered, scrolling moves on."""
         await self._frame(session, ticks, {})
 
     async def _frame(self, session: str, ticks: float, what: Mapping[str, Any]) -> dict[str, Any]:
@@ -327,6 +296,9 @@ class ScreenshotCapture:
             self._under_way.discard(session)
 
 
+FrameCapture = BeginFrameCapture | ScreenshotCapture
+
+
 @dataclass(frozen=True)
 class BrowserLink:
     """What the driver of a page needs of its browser. profile: the browser's folder. touch: its pages are phones'."""
@@ -354,3 +326,10 @@ def crop_png(screen: bytes, size: tuple[int, int]) -> bytes:
     cut = io.BytesIO()
     Image.open(io.BytesIO(screen)).crop((0, 0, *size)).save(cut, "png")
     return cut.getvalue()
+
+
+def encode_png(picture: Image.Image) -> bytes:
+    """Encode a picture as a PNG, soon rather than small."""
+    kept = io.BytesIO()
+    picture.save(kept, "PNG", compress_level=1)
+    return kept.getvalue()

@@ -19,15 +19,8 @@ from pathlib import Path
 import yaml
 
 from flywheel.config import SandboxSettings
-from flywheel.envs.browser.driver.cdp import (
-    BeginFrameCapture,
-    BrowserLink,
-    CdpCommandError,
-    CdpConnection,
-    FrameCapture,
-    ScreenshotCapture,
-    TargetRouter,
-)
+from flywheel.envs.browser.driver import cdp
+from flywheel.envs.browser.driver.cdp import BrowserLink, CdpCommandError, CdpConnection
 from flywheel.envs.browser.driver.tab import BrowserTab
 from flywheel.utils import child_processes
 from flywheel.utils.child_processes import PrivateFolder, ProcessGuard
@@ -48,19 +41,12 @@ def find_chromium(settings: SandboxSettings) -> Path:
     A binary under lib/chromium goes before a shell wrapper of the same name, which would orphan it when killed. Nothing
     is started. Raises BadInput that says what to type where there is none, or none of the name that is set.
     """
-    if settings.executable:
-        found = shutil.which(settings.executable)
-        if found is None:
-            raise BadInput(
-                "not an executable file",
-                where=f"sandbox.executable: {settings.executable}",
-                fix="name another, or leave it empty to use the first one found",
-            )
-        return _skip_shell_wrapper(Path(found))
-    for name in _PROGRAM_NAMES:
-        found = shutil.which(name)
-        if found is not None:
+    for name in (settings.executable,) if settings.executable else _PROGRAM_NAMES:
+        if found := shutil.which(name):
             return _skip_shell_wrapper(Path(found))
+    if settings.executable:
+        fix = "name another, or leave it empty to use the first one found"
+        raise BadInput("not an executable file", where=f"sandbox.executable: {settings.executable}", fix=fix)
     for path in _list_playwright_browsers():
         return path
     raise BadInput("no Chromium is installed", where="sandbox.executable", fix=f"{_INSTALL_FIX}, or set its path there")
@@ -81,10 +67,8 @@ def _list_playwright_browsers() -> list[Path]:
     return sorted((path for path in found if path.is_file() and os.access(path, os.X_OK)), reverse=True)
 
 
-# Chromium's own sandbox, which confines a page that takes over its process.
-#
-# It needs user namespaces or a setuid helper beside the executable, and refuses to run as root. The first start of an
-# executable shows whether it works, at no cost where it does; this process remembers the answer.
+# Chromium's own sandbox, which confines a page that takes over its process, needs user namespaces or a setuid helper
+# beside the executable, and refuses to run as root. The first start of an executable shows whether it works.
 
 RUNS_AS_ROOT = "flywheel runs as root, and Chromium refuses its sandbox to root"
 SANDBOX_FAILED = "Chromium does not start with it here: no user namespaces, and no setuid helper"
@@ -100,7 +84,7 @@ _executables_without_sandbox: set[Path] = set()  # executables that did not star
 def explain_missing_chromium_sandbox(executable: Path, settings: SandboxSettings) -> str:
     """Explain why the browser `executable` starts without its sandbox; "": it starts with it, as far as is known.
 
-    Raises EnvError where `sandbox.chromium_sandbox` requires it and it cannot be.
+    settings: of the block `sandbox`. Raises EnvError where they require it and it cannot be.
     """
     if settings.chromium_sandbox == "off":
         return "sandbox.chromium_sandbox is off"
@@ -149,18 +133,20 @@ class Chromium:
         touch: bool,
     ) -> None:
         self._process, self._guard, self.profile, self._connection = process, guard, profile, connection
-        self.frames: FrameCapture = (
-            BeginFrameCapture(connection, settings, self.kill) if begin_frames else ScreenshotCapture(connection)
-        )
+        self.frames = cdp.ScreenshotCapture(connection)
+        if begin_frames:
+            self.frames = cdp.BeginFrameCapture(connection, settings, self.kill)
         self.died = asyncio.Event()
         self._buried = False  # its number may be another's by now
-        self._link = BrowserLink(connection, self.frames, TargetRouter(connection), settings, profile.path, touch)
+        self._link = BrowserLink(connection, self.frames, cdp.TargetRouter(connection), settings, profile.path, touch)
         connection.closed.add_done_callback(lambda _: self._end())
 
     @classmethod
     async def start(cls, executable: Path, settings: SandboxSettings, touch: bool = False) -> Chromium:
-        """Start the browser `executable`. touch: its tabs are phones. Raises EnvError where it is not up within a
-        minute."""
+        """Start the browser `executable`. settings: of the block `sandbox`. touch: its tabs are phones.
+
+        Raises EnvError where it does not start, is not up within a minute, or lacks what the settings require.
+        """
         launch = partial(cls._launch, executable, settings, touch)
         wanted = settings.frames != "screenshot" and _takes_begin_frames.get(executable, True)
         browser = await launch(wanted)
@@ -170,11 +156,9 @@ class Chromium:
                 if not _takes_begin_frames[executable]:
                     await browser.close()
                     if settings.frames == "begin_frame":
-                        raise EnvError(
-                            "this build has no HeadlessExperimental.beginFrame",
-                            where=executable,
-                            fix="set sandbox.frames to auto, or install chromium-headless-shell",
-                        )
+                        what = "this build has no HeadlessExperimental.beginFrame"
+                        fix = "set sandbox.frames to auto, or install chromium-headless-shell"
+                        raise EnvError(what, where=executable, fix=fix)
                     browser = await launch(False)
         except BaseException:
             await browser.close()
@@ -194,9 +178,8 @@ class Chromium:
                 raise
             browser = await run(confined=False)
         _executables_without_sandbox.add(executable)
-        log.warning(
-            "%s runs without its sandbox: %s", executable, explain_missing_chromium_sandbox(executable, settings)
-        )
+        why = explain_missing_chromium_sandbox(executable, settings)
+        log.warning("%s runs without its sandbox: %s", executable, why)
         return browser
 
     @classmethod
@@ -238,10 +221,9 @@ class Chromium:
             profile.remove()
             if isinstance(error, EnvError | OSError):
                 code = process.poll() if process is not None else None
-                reason = f"it ended with code {code}" if code is not None else str(error)
-                raise (EnvError if code in (None, -signal.SIGKILL) else _EndedAtStart)(
-                    f"the browser did not start: {reason}", where=executable, fix="try it by hand with --version"
-                ) from error
+                what = f"the browser did not start: {f'it ended with code {code}' if code is not None else error}"
+                kind = EnvError if code in (None, -signal.SIGKILL) else _EndedAtStart
+                raise kind(what, where=executable, fix="try it by hand with --version") from error
             raise
         finally:
             for descriptor in theirs:
@@ -257,10 +239,8 @@ class Chromium:
         return not self.died.is_set()
 
     async def open_tab(self, width: int, height: int) -> BrowserTab:
-        """Open a tab of `width` x `height` pixels, ready for a session.
-
-        Raises EnvError where the browser is gone; the caller keeps the deadline.
-        """
+        """Open a tab of `width` x `height` pixels. Raises EnvError where the browser is gone; the caller keeps the
+        deadline."""
         if not self.alive:
             raise EnvError("the browser is gone", where=f"process {self.pid}")
         tab = BrowserTab(self._link, (width, height))

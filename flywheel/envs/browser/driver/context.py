@@ -1,10 +1,9 @@
 """Make and dispose of browser contexts, one a session, with their proxy and downloads.
 
-Chromium sends whatever a page asks for through the proxy of its browser context: documents, scripts, pictures,
-workers, beacons, prefetches, and WebSockets by CONNECT. A filter inside of the browser would have to know each of
-these, and one that is added tomorrow; here all of them are a host and a port. Each context has a proxy of its own, so
-neither of two sessions in one browser reaches what is the other's, and what is left of a session that is over reaches
-nothing. A page that asks for the proxy's own address asks the proxy for it, and is refused as for any other.
+Chromium sends whatever a page asks for through the proxy of its browser context: documents, workers, beacons,
+prefetches, and WebSockets by CONNECT. A filter inside of the browser would have to know each of these, and one that is
+added tomorrow; here all of them are a host and a port. Each context has a proxy of its own, so neither of two sessions
+in one browser reaches what is the other's, and what is left of a session that is over reaches nothing.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
+import itertools
 import re
 import shutil
 import tempfile
@@ -30,9 +30,9 @@ _PORTS = {"http": 80, "https": 443}
 
 
 def is_within_prefixes(url: str, allowed: tuple[str, ...]) -> bool:
-    """Tell whether an address lies under one of the prefixes `allowed`.
+    """Tell whether the address `url` lies under one of the prefixes `allowed`.
 
-    url: the address. A prefix without a path is that origin, not a longer name that begins like it.
+    A prefix without a path is that origin, not a longer name that begins like it.
     """
     for prefix in allowed:
         scheme, _, rest = prefix.partition("://")
@@ -60,10 +60,8 @@ _FORBIDDEN_RESPONSE = b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n"
 
 
 class SessionProxy:
-    """Admit a session to its own origins, between `start` and `close`. tell: is told what was refused or not reached.
-
-    origins: what is admitted; at first nothing.
-    """
+    """Admit a session to its own origins, at first none, between `start` and `close`. tell: is told what was refused
+    or not reached."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self.origins: frozenset[Origin] = frozenset()
@@ -97,19 +95,19 @@ class _ProxyEnd(asyncio.Protocol):
         self.transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        if self.other is not None and self.other.transport is not None:
+        if self.other is not None:
             self.other.transport.write(data)
 
     def pause_writing(self) -> None:
-        if self.other is not None and self.other.transport is not None:
+        if self.other is not None:
             self.other.transport.pause_reading()
 
     def resume_writing(self) -> None:
-        if self.other is not None and self.other.transport is not None:
+        if self.other is not None:
             self.other.transport.resume_reading()
 
     def connection_lost(self, error: Exception | None) -> None:
-        if self.other is not None and self.other.transport is not None:
+        if self.other is not None:
             self.other.transport.close()  # once what it was given is written
 
 
@@ -282,21 +280,20 @@ class Downloads:
         self._asked, self._waited = self._count, set(self._names)  # what has not come yet may come when it will
 
     def begins(self, params: Mapping[str, Any]) -> None:
-        guid, name = params["guid"], safe_file_name(params["suggestedFilename"])
         self._count += 1
         if self._count > _MAX_FILES:
-            self._cancel(guid)
+            self._cancel(params["guid"])
             self._note(f"a download was refused: there are {_MAX_FILES} already")
-            return
-        self._names[guid] = name
+        else:
+            self._names[params["guid"]] = safe_file_name(params["suggestedFilename"])
 
     def goes_on(self, params: Mapping[str, Any]) -> None:
-        guid, state = params["guid"], params["state"]
-        name = self._names.get(guid)
+        guid, ended = params["guid"], params["state"] in ("completed", "canceled")
+        long = not ended and max(params["receivedBytes"], params["totalBytes"]) > self._limit
+        name = self._names.pop(guid, None) if ended or long else None
         if name is None:
             return
-        if state == "completed":
-            del self._names[guid]
+        if params["state"] == "completed":
             target = _free_path(self.folder / name)
             try:
                 (self.folder / guid).rename(target)
@@ -304,11 +301,9 @@ class Downloads:
                 self._note(f"the download {name} could not be kept: {error.strerror}")
                 return
             self._note(f"downloaded {target.name} ({target.stat().st_size} bytes)")
-        elif state == "canceled":
-            del self._names[guid]
+        elif ended:
             self._note(f"the download {name} failed")
-        elif max(params["receivedBytes"], params["totalBytes"]) > self._limit:
-            del self._names[guid]
+        else:
             self._cancel(guid)
             self._note(f"the download {name} was cancelled: it is longer than {self._limit // 2**20} MiB")
 
@@ -321,11 +316,8 @@ def safe_file_name(name: str) -> str:
 
 def _free_path(path: Path) -> Path:
     """`a.txt`, or `a (1).txt` where that is taken."""
-    number, free = 0, path
-    while free.exists():
-        number += 1
-        free = path.with_name(f"{path.stem} ({number}){path.suffix}")
-    return free
+    others = (path.with_name(f"{path.stem} ({number}){path.suffix}") for number in itertools.count(1))
+    return next(free for free in itertools.chain([path], others) if not free.exists())
 
 
 async def _wait_until(holds: Callable[[], bool], seconds: float) -> None:
@@ -345,15 +337,13 @@ class BrowserContext:
     def __init__(self, link: BrowserLink, id: str, proxy: SessionProxy, note: Callable[[str], None]) -> None:
         self._connection, self.id, self.proxy = link.connection, id, proxy
         self.folder = folder = Path(tempfile.mkdtemp(prefix="downloads-", dir=link.profile))
-        own, connection, limit = {"browserContextId": id}, link.connection, link.settings.download_mb * 2**20
+        own, post, limit = {"browserContextId": id}, link.connection.post, link.settings.download_mb * 2**20
         self.downloads = Downloads(
-            folder, limit, lambda guid: connection.post("Browser.cancelDownload", {"guid": guid, **own}), note
+            folder, limit, lambda guid: post("Browser.cancelDownload", {"guid": guid, **own}), note
         )
-        connection.post("Browser.grantPermissions", {"permissions": [], **own})  # all others are denied
-        connection.post(
-            "Browser.setDownloadBehavior",
-            {"behavior": "allowAndName", "downloadPath": str(folder), "eventsEnabled": True, **own},
-        )
+        post("Browser.grantPermissions", {"permissions": [], **own})  # all others are denied
+        kept = {"behavior": "allowAndName", "downloadPath": str(folder), "eventsEnabled": True}
+        post("Browser.setDownloadBehavior", kept | own)
 
     @classmethod
     async def open(cls, link: BrowserLink, note: Callable[[str], None], fault: Callable[[str], None]) -> BrowserContext:

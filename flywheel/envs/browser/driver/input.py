@@ -20,8 +20,8 @@ from flywheel.envs.browser.driver.page import BrowserPage, read_script
 from flywheel.envs.keyboard import SHIFT, Key
 
 PixelPoint = tuple[float, float]
-# (the protocol's type of event, where) -> the browser's answer
-SendMouseEvent = Callable[[str, PixelPoint], asyncio.Future]
+SendMouseEvent = Callable[[str, PixelPoint], asyncio.Future]  # (the protocol's type of event, where) -> its answer
+SendTouchEvent = Callable[[BrowserPage, str, PixelPoint | None, float], asyncio.Future]  # (page, type, where, when)
 # (page time to pass in ms) -> what is seen, None where it is another page
 PassPageTime = Callable[[float], Awaitable[Mapping[str, Any] | None]]
 
@@ -33,8 +33,8 @@ _DRAG_START_S = 1.0  # for the browser to say what is dragged, once the page let
 class MouseGrip:
     """Hold a button of the mouse down on a page, with what of the page is dragged by it.
 
-    Where the browser makes a drag of HTML of it (`draggable`, a link, a picture, selected text), no move of the mouse
-    reaches the page any more: the browser hands us what is dragged, and we say where it is and that it is dropped.
+    Where the browser makes a drag of HTML of it (`draggable`, a link, selected text), no move of the mouse reaches the
+    page any more: the browser hands us what is dragged, and we say where it is and that it is dropped.
     """
 
     def __init__(self, page: BrowserPage, mouse: SendMouseEvent) -> None:
@@ -122,7 +122,7 @@ _SCROLL_FRAMES = 2  # in which a page has taken a turn of the wheel and moved
 
 
 class InputDriver:
-    """Mouse and keyboard of a session. width, height: the viewport in pixels. clipboard: what was copied last.
+    """Mouse and keyboard of a session. width, height: the viewport in pixels.
 
     Commands are written one after the other and only the last answer is waited for: the browser delivers them in order.
     """
@@ -155,10 +155,8 @@ class InputDriver:
         ms: float = 0,
         rest: PassPageTime | None = None,
     ) -> str:
-        """Carry out one action; "" or why it did nothing. base: what a relative address is relative to.
-
-        ms: page time that it may take, which `rest` passes (or else the page alone).
-        """
+        """Carry out one action; "" or why it did nothing. base: what a relative address is relative to. ms: page time
+        that it may take, which `rest` passes (or else the page alone)."""
         if is_outside_screen(action):
             return OUTSIDE_NOTE
         match action:
@@ -169,7 +167,8 @@ class InputDriver:
             case act.RightSingle(point):
                 await self.click(page, self.pixel(point), "right")
             case act.Hover(point):
-                await self._hover(page, self.pixel(point))
+                self.at = self.pixel(point)
+                await page.deliver(self._mouse(page, "mouseMoved", self.at))
             case act.Drag(start, end):
                 await self._drag(page, self.pixel(start), self.pixel(end), ms, rest or page.observe)
             case act.Scroll(point, direction):
@@ -191,19 +190,18 @@ class InputDriver:
         return ""
 
     # -- mouse ----------------------------------------------------------------------------------------------------
-    def move(self, page: BrowserPage, at: PixelPoint, button: str = "none") -> None:
+    def move(self, page: BrowserPage, at: PixelPoint) -> None:
         """Move the mouse, and do not wait: a page hears of it with what comes next, or in its next frame."""
         self.at = at
-        self._mouse(page, "mouseMoved", at, button, 0).add_done_callback(ignore_answer)
+        self._mouse(page, "mouseMoved", at).add_done_callback(ignore_answer)
 
-    def _mouse(self, page: BrowserPage, kind: str, at: PixelPoint, button: str, clicks: int) -> asyncio.Future:
+    def _mouse(
+        self, page: BrowserPage, kind: str, at: PixelPoint, button: str = "none", clicks: int = 0, **more: float
+    ) -> asyncio.Future:
         held = _BUTTONS[button] if kind != "mouseReleased" else 0
-        what = {"button": button, "buttons": held, "clickCount": clicks}
-        return self._send_mouse(page, kind, at, what)
-
-    def _send_mouse(self, page: BrowserPage, kind: str, at: PixelPoint, what: Mapping[str, Any]) -> asyncio.Future:
-        place = {"type": kind, "x": at[0], "y": at[1], "modifiers": self.modifiers}
-        return page.send("Input.dispatchMouseEvent", {**place, **what})
+        event = {"type": kind, "x": at[0], "y": at[1], "modifiers": self.modifiers}
+        event |= {"button": button, "buttons": held, "clickCount": clicks, **more}
+        return page.send("Input.dispatchMouseEvent", event)
 
     async def click(self, page: BrowserPage, at: PixelPoint, button: str = "left", clicks: int = 1) -> None:
         if clicks == 1:
@@ -219,13 +217,7 @@ class InputDriver:
         await page.screenshot()  # a document that shows nothing yet loses clicks, and a frame alone may still be empty
         await self.click(page, at, clicks=2)
 
-    async def _hover(self, page: BrowserPage, at: PixelPoint) -> None:
-        self.at = at
-        await page.deliver(self._mouse(page, "mouseMoved", at, "none", 0))
-
-    async def _drag(
-        self, page: BrowserPage, start: tuple[float, float], end: tuple[float, float], ms: float, rest: PassPageTime
-    ) -> None:
+    async def _drag(self, page: BrowserPage, start: PixelPoint, end: PixelPoint, ms: float, rest: PassPageTime) -> None:
         await drag_slowly(self.grip(page), start, end, ms, rest)
         self.at = end
 
@@ -247,10 +239,10 @@ class InputDriver:
     async def wheel(self, page: BrowserPage, at: PixelPoint, right: float, down: float) -> None:
         """Turn the wheel by so many pixels."""
         self.move(page, at)
-        await page.deliver(self._send_mouse(page, "mouseWheel", at, {"deltaX": right, "deltaY": down}))
+        await page.deliver(self._mouse(page, "mouseWheel", at, deltaX=right, deltaY=down))
         # The browser scrolls by events of its own, which it sends after the answer. A move goes the same way behind
         # them: once the page has it, it has those too.
-        await page.deliver(self._mouse(page, "mouseMoved", at, "none", 0))
+        await page.deliver(self._mouse(page, "mouseMoved", at))
         for _ in range(_SCROLL_FRAMES):
             await page.draw()
 
@@ -334,12 +326,12 @@ class InputDriver:
         failed = await page.navigate(target)
         return f"the address did not load: {failed}" if failed and failed != "net::ERR_ABORTED" else ""
 
-    def pixel(self, point: Point) -> tuple[float, float]:
+    def pixel(self, point: Point) -> PixelPoint:
         return point.x * self._width, point.y * self._height
 
 
 def is_outside_screen(action: Action) -> bool:
-    """Tell whether a point of an action lies beyond the screen."""
+    """Tell whether a point of `action` lies beyond the screen; False for an action without points."""
     points = [value for value in vars(action).values() if isinstance(value, Point)]
     return not all(0 <= point.x < 1 and 0 <= point.y < 1 for point in points)
 
@@ -373,8 +365,7 @@ class TouchDriver(InputDriver):
     """Fingers and the screen's keyboard of a phone, with its applications, home and back.
 
     The first address that a session may go to is the phone's launcher: it is the home screen, and it leads to an
-    application by `open/NAME`. Where the last page in the history is none of the application that is seen, back leads
-    home. What the browser shows over a page, as a dialog, is tapped by the mouse and left by back.
+    application by `open/NAME`. What the browser shows over a page is tapped by the mouse and left by back.
     """
 
     _last = 0.0  # when the last gesture began, in seconds as the browser is told
@@ -397,7 +388,8 @@ class TouchDriver(InputDriver):
                     return OUTSIDE_NOTE
                 await self._long(page, self.pixel(point), rest or page.observe)
             case act.OpenApp(name):
-                return await self._open(page, f"{allowed[0]}open/{quote(name.strip()[:100], safe='')}", name)
+                failed = await page.navigate(f"{allowed[0]}open/{quote(name.strip()[:100], safe='')}")
+                return f"there is no application called {name[:100]}" if failed else ""
             case act.PressHome():
                 await page.navigate(allowed[0])
             case act.PressBack():
@@ -437,10 +429,8 @@ class TouchDriver(InputDriver):
         """A finger goes the other way, a good half of the screen, around the point."""
         sides = (self._width, self._height)
         reach = [step * (side * _SWIPE_SHARE + _TOUCH_SLOP) / 2 for step, side in zip(way, sides, strict=True)]
-        middle = [
-            min(max(place, abs(half) + 1), side - abs(half) - 1)
-            for place, half, side in zip(at, reach, sides, strict=True)
-        ]
+        places = zip(at, reach, sides, strict=True)
+        middle = [min(max(place, abs(half) + 1), side - abs(half) - 1) for place, half, side in places]
         ends = [tuple(place + sign * half for place, half in zip(middle, reach, strict=True)) for sign in (1, -1)]
         await self._swipe(page, *ends)
 
@@ -469,9 +459,6 @@ class TouchDriver(InputDriver):
             await page.draw()
 
     # -- the phone ------------------------------------------------------------------------------------------------
-    async def _open(self, page: BrowserPage, address: str, name: str) -> str:
-        failed = await page.navigate(address)
-        return f"there is no application called {name[:100]}" if failed else ""
 
     async def _back(self, page: BrowserPage, allowed: tuple[str, ...]) -> str:
         """Closes a list that hangs open; else back in the application that is seen, then to the home screen."""
@@ -493,12 +480,7 @@ class TouchDriver(InputDriver):
 class FingerGrip:
     """Hold a finger of a person on the screen: `MouseGrip` for phones. began: when, in seconds."""
 
-    def __init__(
-        self,
-        page: BrowserPage,
-        touch: Callable[[BrowserPage, str, PixelPoint | None, float], asyncio.Future],
-        began: float,
-    ) -> None:
+    def __init__(self, page: BrowserPage, touch: SendTouchEvent, began: float) -> None:
         self.page, self._touch, self._ahead = page, touch, began - time.time()
 
     async def press(self, at: PixelPoint) -> None:

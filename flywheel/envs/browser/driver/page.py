@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from flywheel.envs.browser.driver.cdp import BrowserLink, CdpCommandError, crop_png, ignore_answer
 from flywheel.envs.browser.driver.context import is_within_prefixes
 from flywheel.utils.errors import EnvError
 
-# The JavaScript that runs in pages: ahead of a document's or worker's own scripts, and the pickers.
-#
-# A script in several parts is one function, run at once: its parts share their names, as if they were one file, and a
-# page sees none of them.
+# The JavaScript that runs in pages: ahead of a document's or worker's own scripts, and the pickers. A script in several
+# parts is one function, run at once: its parts share their names, and a page sees none of them.
 
 _HERE = Path(__file__).parent / "scripts"
 
@@ -82,62 +82,10 @@ class SessionNotes:
         self._notes, self.faults = [], []
 
 
-# Worklets wait too, whatever the filter says: without an event for one we could not let it run.
-_ATTACH_WORKERS = {
-    "autoAttach": True,
-    "waitForDebuggerOnStart": True,
-    "flatten": True,
-    "filter": [{"type": "iframe", "exclude": True}, {}],
-}
-
-
-# A phone browser's user agent, with a version that no browser has.
-_PHONE_USER_AGENT = (
-    "Mozilla/5.0 (Linux; Android 14; Phone) AppleWebKit/537.36 (KHTML, like Gecko) "
-    "Chrome/140.0.0.0 Mobile Safari/537.36"
-)
-_TOUCH_COMMANDS: list[tuple[str, dict[str, Any]]] = [
-    ("Emulation.setTouchEmulationEnabled", {"enabled": True, "maxTouchPoints": 5}),
-    ("Emulation.setUserAgentOverride", {"userAgent": _PHONE_USER_AGENT, "platform": "Linux armv81"}),
-]
-
-
-def _list_setup_commands(size: tuple[int, int], touch: bool) -> list[tuple[str, dict[str, Any]]]:
-    """What a new page is told first: methods of the protocol with their parameters."""
-    metrics = {"width": size[0], "height": size[1], "deviceScaleFactor": 1, "mobile": touch}
-    media = [{"name": "prefers-reduced-motion", "value": "reduce"}]
-    return [
-        ("Page.enable", {}),
-        ("Inspector.enable", {}),
-        # No animation moves by itself: a frame that is drawn before the clock knows of one shows its beginning.
-        ("Animation.enable", {}),
-        ("Animation.setPlaybackRate", {"playbackRate": 0}),
-        ("Input.setInterceptDrags", {"enabled": True}),
-        ("Page.setInterceptFileChooserDialog", {"enabled": True}),
-        ("Target.setAutoAttach", _ATTACH_WORKERS),
-        ("Emulation.setDeviceMetricsOverride", metrics),
-        ("Emulation.setFocusEmulationEnabled", {"enabled": True}),
-        ("Emulation.setEmulatedMedia", {"features": media}),
-        # Each document is asked for at our hands: where it may go, and which time it is.
-        ("Fetch.enable", {"patterns": DOCUMENT_PATTERNS}),
-        *(_TOUCH_COMMANDS if touch else ()),
-    ]
-
-
-# Requests in progress, by a security policy that is added to documents, forbids nothing and reports every request.
-#
+_SETUP = yaml.safe_load(Path(__file__).with_name("page_setup.yaml").read_text(encoding="utf-8"))
 # A page's clock must stand still while something loads, and no script can see an `import()`, or the picture that a
-# style sheet asks for. `Content-Security-Policy-Report-Only` makes the browser report each to the document
-# (`loads.js`), in the order of the page's own events. The page's own policies hold as ever.
-
-_INLINE = "'unsafe-inline' 'unsafe-eval' 'wasm-unsafe-eval' data: blob:"
-_DATA = "data: blob:"
-REPORT_ONLY_POLICY = (
-    f"script-src-elem {_INLINE}; style-src-elem {_INLINE}; img-src {_DATA}; font-src {_DATA}; connect-src {_DATA}"
-)
-DOCUMENT_PATTERNS = tuple(
-    {"urlPattern": "*", "resourceType": "Document", "requestStage": stage} for stage in ("Request", "Response")
-)
+# style sheet asks for. So the browser reports each request to the document (`loads.js`), in the order of its events.
+REPORT_ONLY_POLICY = _SETUP["report_only_policy"]
 _DOCUMENT_TYPES = ("text/html", "application/xhtml+xml", "image/svg+xml")
 # Of the body as it was sent, not as we have it.
 _STALE_HEADERS = ("content-encoding", "content-length", "transfer-encoding")
@@ -231,7 +179,9 @@ class BrowserPage:
     def set_up(self, size: tuple[int, int], touch: bool = False) -> list[asyncio.Future[dict[str, Any]]]:
         """Tell a new target its size in pixels and how it is to behave. touch: it is a phone's."""
         self._size = size
-        return [self.send(*command) for command in _list_setup_commands(size, touch)]
+        metrics = {"width": size[0], "height": size[1], "deviceScaleFactor": 1, "mobile": touch}
+        told = _SETUP["page"] | {"Emulation.setDeviceMetricsOverride": metrics} | (_SETUP["phone"] if touch else {})
+        return [self.send(method, params) for method, params in told.items()]
 
     def install_document_script(self, seed: int, time: float) -> asyncio.Future[dict[str, Any]]:
         """Give all documents to come their clock and chance. time: of the session, in ms."""
@@ -501,15 +451,11 @@ _NEVER_OPENED_SCHEMES = ("data:", "filesystem:")  # by a link or a script, in a 
 
 
 class PageStack:
-    """The pages of one session, one over the other; the last one is seen.
+    """The pages of one session, one over the other: each was opened by the one below. The last one is seen.
 
-    A page that opens another, by a link or by `window.open`, is covered by it; when that one closes, the opener is
-    there again as it was.
-
-    zoom: of all pages, those to come included. allowed: where they may go. headers: sent with each request.
-
-    hear: told of the events of a page that are not its own. note: told what the user should know. ends: told of each
-    page that is gone.
+    zoom: of all pages, those to come included. allowed: where they may go. headers: sent with each request. hear: told
+    of the events of a page that are not its own. note: told what the user should know. ends: told of each page that is
+    gone.
     """
 
     def __init__(

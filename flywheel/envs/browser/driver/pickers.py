@@ -16,7 +16,7 @@ from PIL import Image
 from flywheel.agent import actions as act
 from flywheel.agent.actions import Action, Point
 from flywheel.envs.browser.driver.browser_ui import CoverPage
-from flywheel.envs.browser.driver.cdp import CdpCommandError
+from flywheel.envs.browser.driver.cdp import CdpCommandError, encode_png
 from flywheel.envs.browser.driver.input import InputDriver, list_key_fields
 from flywheel.envs.browser.driver.page import PICKERS_SCRIPT, BrowserPage, PageGone
 from flywheel.envs.keyboard import KEYS
@@ -33,11 +33,8 @@ _MUTE_EVENTS = "function (on) { this.ownerDocument.defaultView.__flywheel__.core
 
 
 class FormControl:
-    """A native form control of a page.
-
-    It is spoken to in an isolated world, in which nothing that the page has replaced counts, and searched for by the
-    protocol, which sees through frames and closed shadow trees. node: the protocol's lasting number of it.
-    """
+    """A native form control of a page, spoken to in an isolated world, in which nothing that the page has replaced
+    counts. node: the protocol's lasting number of it."""
 
     def __init__(self, page: BrowserPage, node: int, world: str, main: str, description: str) -> None:
         self._page, self.node, self._world, self._main, self._description = page, node, world, main, description
@@ -63,10 +60,8 @@ class FormControl:
     async def _of(cls, page: BrowserPage, node: int, frame: str, description: str) -> FormControl:
         told = await page.send("DOM.describeNode", {"nodeId": node})
         made = await page.send("Page.createIsolatedWorld", {"frameId": frame, "worldName": _WORLD})
-        number = told["node"]["backendNodeId"]
-        own = await page.send(
-            "DOM.resolveNode", {"backendNodeId": number, "executionContextId": made["executionContextId"]}
-        )
+        number, world = told["node"]["backendNodeId"], {"executionContextId": made["executionContextId"]}
+        own = await page.send("DOM.resolveNode", {"backendNodeId": number, **world})
         main = await page.send("DOM.resolveNode", {"backendNodeId": number})
         return cls(page, number, own["object"]["objectId"], main["object"]["objectId"], description)
 
@@ -83,10 +78,10 @@ class FormControl:
         try:
             quads = (await self._page.send("DOM.getContentQuads", {"backendNodeId": self.node}))["quads"]
         except CdpCommandError:
-            return None
-        across, down = [x for quad in quads for x in quad[::2]], [y for quad in quads for y in quad[1::2]]
+            quads = []
         if not quads:
             return None
+        across, down = [x for quad in quads for x in quad[::2]], [y for quad in quads for y in quad[1::2]]
         left, top = min(across), min(down)
         return {"x": left, "y": top, "w": max(across) - left, "h": max(down) - top}
 
@@ -146,8 +141,7 @@ class FormPickers:
     """The pickers of native form controls and the suggestions of data lists: at most one is open.
 
     The browser would draw each in a window of its own, which no screenshot on command shows and no mouse here reaches.
-    It is closed as soon as it opens, and one of ours stands over the page (`scripts/pickers`): the page hears of the
-    choice alone, as with the browser's.
+    It is closed as soon as it opens, and one of ours stands over the page (`scripts/pickers`).
     """
 
     def __init__(self, overlay: CoverPage) -> None:
@@ -183,8 +177,7 @@ class FormPickers:
         return note
 
     async def _meant(self, action: Action, size: tuple[int, int]) -> bool:
-        """Tell whether an action is for the picker: by mouse upon it, or by keys, of which a field keeps what it
-        types."""
+        """Tell whether an action is for the picker: by mouse upon it, or by keys that its field does not keep."""
         if self._model["kind"] == "bubble":
             return False
         points = [value for value in vars(action).values() if isinstance(value, Point)]
@@ -266,9 +259,8 @@ class FormPickers:
         except CdpCommandError:
             model = anchor = None
         kind = model["kind"] if model is not None else ""
-        over = (kind == "bubble" and picking != _COMPLAINT) or (
-            kind == "suggestions" and (picking != _SUGGESTIONS or not model["rows"])
-        )
+        over = kind == "bubble" and picking != _COMPLAINT
+        over |= kind == "suggestions" and (picking != _SUGGESTIONS or not model["rows"])
         if model is None or anchor is None or over:
             await self._close()
         else:
@@ -284,14 +276,11 @@ class FormPickers:
         if self._control is None:
             return shot
         box = await self.call("pickers.box")  # in pixels
-        under, over = (
-            Image.open(io.BytesIO(png)).convert("RGB") for png in (shot, await self.overlay.page.screenshot())
-        )
+        shots = (shot, await self.overlay.page.screenshot())
+        under, over = (Image.open(io.BytesIO(png)).convert("RGB") for png in shots)
         corner = (max(box["x"], 0), max(box["y"], 0))
         under.paste(over.crop((*corner, box["x"] + box["w"], box["y"] + box["h"])), corner)
-        kept = io.BytesIO()
-        under.save(kept, "PNG", compress_level=1)
-        return kept.getvalue()
+        return encode_png(under)
 
     async def call(self, function: str, *args: Any) -> Any:
         """Call a function of the pickers' script."""

@@ -8,24 +8,19 @@ import contextlib
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from flywheel.agent.actions import Action, Hotkey, NavigateBack, Press
 from flywheel.envs import keyboard
 from flywheel.envs.base import LatestPicture
+from flywheel.envs.browser.driver import page as pages
 from flywheel.envs.browser.driver.browser_ui import CoverPage, Dialogs, FileChooser, FindBar
 from flywheel.envs.browser.driver.cdp import BrowserLink, CdpCommandError, ignore_answer
 from flywheel.envs.browser.driver.context import BrowserContext, is_within_prefixes, list_allowed_origins
-from flywheel.envs.browser.driver.input import InputDriver, PassPageTime, TouchDriver
-from flywheel.envs.browser.driver.page import (
-    EMPTY_ADDRESSES,
-    WENT_NOWHERE,
-    BrowserPage,
-    PageGone,
-    PageStack,
-    SessionNotes,
-)
+from flywheel.envs.browser.driver.input import InputDriver, TouchDriver
+from flywheel.envs.browser.driver.page import BrowserPage, PageGone, PageStack, SessionNotes
 from flywheel.envs.browser.driver.pickers import FormPickers
 from flywheel.envs.browser.page_source import LoginSteps
 from flywheel.utils.errors import EnvError, EnvTimeout
@@ -37,9 +32,8 @@ _MAX_CORNER_WIDTH = 8  # pixels: what is no wider is a picture that was asked fo
 class Screencast:
     """Send a tab's picture to its watchers: the browser's own screencast, and what is drawn over the page.
 
-    The screencast sends what is drawn for the agent and draws nothing for itself, so it changes no picture of the
-    agent's. While a dialog, picker or file chooser is open, the picture with it goes before the browser's. Nothing is
-    asked of the browser while nobody watches.
+    The screencast draws nothing for itself, so it changes no picture of the agent's. While something is open over the
+    page, the picture with it goes before the browser's. Nothing is asked of the browser while nobody watches.
     """
 
     def __init__(self, tab: BrowserTab) -> None:
@@ -111,10 +105,10 @@ _CLOSE_S = 5.0  # for the browser to let go of a context
 class BrowserTab:
     """A tab, with a browser context of its own for each session.
 
-    A fresh context has no storage, cookie or visited link of the last session. It is made, with an empty page in a
-    process of its own, between two sessions, since that takes time. Its pages are a stack (`page.py`). A dialog is what
-    the user acts on until it is answered; pickers, the file chooser and the find bar take the actions that are meant
-    for them. What a page does beside what is seen (popups, downloads, refused addresses) is told in `notes`.
+    The context is made between two sessions, with an empty page in a process of its own, since that takes time. A
+    dialog is what the user acts on until it is answered; pickers, the file chooser and the find bar take the actions
+    that are meant for them. What a page does beside what is seen (popups, downloads, refused addresses) is told in
+    `notes`.
 
     size: width and height of the viewport in pixels, where a session asks for none of its own. died: set once its pages
     are gone.
@@ -154,7 +148,7 @@ class BrowserTab:
         files: Path | None = None,
         entry: LoginSteps | None = None,
     ) -> dict[str, Any]:
-        """Begin a fresh session at `url` and return what is seen: storage, clock and chance are new, time stands still.
+        """Begin a fresh session at `url` and return what is seen, as `observe` does; clock and chance are new.
 
         seed: of the page's chance. allowed: prefixes of addresses that navigation may not leave. prepare: JavaScript
         run after the load; a promise that it returns is waited for, and page time passes meanwhile. read: JavaScript
@@ -174,23 +168,21 @@ class BrowserTab:
         return await self.observe(0) if seen is None else seen
 
     async def prepare(self, viewport: tuple[int, int] | None = None) -> None:
-        """Open an empty page in a context of its own, in which the next session begins: a process is started for it.
+        """Open an empty page in a context of its own, in which the next session begins.
 
-        viewport: width and height in pixels; None: the tab's.
+        viewport: width and height in pixels; None: the tab's. Raises EnvError where the browser is gone.
         """
         if self._preparing is not None:
             await asyncio.gather(self._preparing, return_exceptions=True)
-        size, pages = viewport or self._default_size, self.stack.pages
-        if not (self._blank and pages and not pages[-1].gone and size == self.size):
+        size, top = viewport or self._default_size, self.stack.top
+        if not (self._blank and top and not top.gone and size == self.size):
             self.size = size
             await self._renew()
 
     def rest(self) -> None:
-        """End the session: nothing of it is kept, and the next one's page is made ready.
-
-        Where that page is still being made, none has begun since."""
+        """End the session: nothing of it is kept, and the next one's page is made ready."""
         if self._preparing is not None and not self._preparing.done():
-            return
+            return  # no session has begun since
         self._dispose()
         self._preparing = asyncio.ensure_future(self._renew())
         self._preparing.add_done_callback(ignore_answer)
@@ -206,10 +198,9 @@ class BrowserTab:
             page.post("Page.crash")
         context = self._forget_context()
         if context and not self._connection.closed.done():
+            asked = {"browserContextId": context}
             with contextlib.suppress(CdpCommandError):
-                await self._connection.call(
-                    "Target.disposeBrowserContext", {"browserContextId": context}, timeout_s=_CLOSE_S
-                )
+                await self._connection.call("Target.disposeBrowserContext", asked, timeout_s=_CLOSE_S)
 
     def disconnect(self) -> None:
         """Cut its pages off from all that they reached; may be called twice."""
@@ -261,7 +252,7 @@ class BrowserTab:
     async def do(self, action: Action, ms: float = _ACTION_MS) -> str:
         """Carry out one action on what is seen, page or dialog; returns "" or why nothing was done.
 
-        ms: page time that it may take: a drag takes some, all other actions take none.
+        ms: page time that it may take, of which a drag alone takes some. Raises EnvError where the page is gone.
         """
         if self.dialogs.open:
             return await self.dialogs.do(action, self.hands)
@@ -270,7 +261,8 @@ class BrowserTab:
     async def observe(self, ms: float) -> dict[str, Any]:
         """Let what was begun finish, pass `ms` of page time, and return what is seen: `url`, `elements`, `game`.
 
-        Of a dialog: `url`, its own `elements`, and `dialog`; `game` is None. No time passes while one is open.
+        Of a dialog: `url`, its own `elements`, and `dialog`; `game` is None. No time passes while one is open. Raises
+        EnvError where the page is gone, or cannot be observed.
         """
         seen = None
         while seen is None or self.dialogs.open:
@@ -281,10 +273,7 @@ class BrowserTab:
 
     async def look(self, ms: float) -> dict[str, Any]:
         """Observe where no dialog is open, after `ms` of page time; a page that left the allowed addresses is brought
-        back.
-
-        Raises EnvError where it cannot be brought back, or the tab is gone.
-        """
+        back. Raises EnvError where it cannot be, or the tab is gone."""
         while True:
             page = self.page
             try:
@@ -303,24 +292,21 @@ class BrowserTab:
             if page is not self.stack.top:
                 ms = 0  # a page was opened over it: that one is seen, at its own beginning
                 continue
-            if seen.get("choosing"):
-                note = await self.chooser.appear(page, self._folders)
-                if note:
-                    self.notes.add(note)
+            if seen.get("choosing") and (note := await self.chooser.appear(page, self._folders)):
+                self.notes.add(note)
             if is_within_prefixes(seen["url"], self.stack.allowed):
                 self._good = seen["url"]
                 await self.pickers.look(page, seen, self.size)
                 return seen
-            if seen["url"] in EMPTY_ADDRESSES and len(self.stack.pages) > 1:
+            if seen["url"] in pages.EMPTY_ADDRESSES and len(self.stack.pages) > 1:
                 return seen  # an empty window, which its opener may write into
             self.notes.add("the page left this world and was brought back")
-            failed = await page.navigate(self._good)
-            if failed:
+            if failed := await page.navigate(self._good):
                 raise EnvError(f"the page left and cannot be brought back: {failed}", where=self._good)
             ms = 0
 
     async def close_dialogs(self) -> dict[str, Any]:
-        """Close all that are open, as at the end of an episode: alerts are closed, the rest is cancelled."""
+        """Close all that are open (`Dialogs.close`), and return what is seen then."""
         await self.dialogs.close()
         return await self.observe(0)
 
@@ -330,7 +316,7 @@ class BrowserTab:
             await self._context.downloads.settle()
 
     async def screenshot(self) -> bytes:
-        """Capture a PNG of the viewport, with what the browser shows over it."""
+        """Capture a PNG of the viewport, with what the browser shows over it. Raises EnvError where it is gone."""
         if not self.dialogs.open:
             shot = await self.page.screenshot()
             self.screen = self.chooser.drawn(shot) if self.chooser.open else await self.pickers.onto(shot)
@@ -339,7 +325,7 @@ class BrowserTab:
         return await self.dialogs.screenshot(self.screen, self.size) if self.dialogs.open else self.screen
 
     async def evaluate(self, expression: str) -> Any:
-        """Evaluate the JavaScript `expression` in the page that is seen; None where it opens a dialog.
+        """Evaluate the JavaScript `expression` in the page that is seen: a JSON value; None where it opens a dialog.
 
         Raises EnvError where a dialog is open, or the script fails.
         """
@@ -348,10 +334,8 @@ class BrowserTab:
         return await self.dialogs.through(self.page.evaluate(expression))
 
     async def save_state(self) -> dict[str, Any]:
-        """Save the state of its page, clock, chance and storage for a checkpoint: JSON values.
-
-        `restorable` says whether `load_state` can use it.
-        """
+        """Save the state of its page, clock, chance and storage: JSON values, with `restorable`: `load_state` can use
+        it. Raises EnvError where the page is gone."""
         if self.dialogs.open or self.bar.open(self.page):
             return {"restorable": False}
         kept = await self.page.evaluate("__flywheel__.save()")
@@ -362,8 +346,8 @@ class BrowserTab:
         return kept | {"cookies": cookies} | own
 
     async def load_state(self, kept: Mapping[str, Any]) -> bool:
-        """Restore a state in a session just opened at the same address; returns False where it cannot be. kept: by
-        `save_state`."""
+        """Restore what `save_state` `kept` in a session just opened at the same address; False where it cannot be.
+        Raises EnvError where the page is gone."""
         self.hands.clipboard = kept["clipboard"]
         await self.stack.set_zoom(kept["zoom"])
         await self.context.set_cookies(kept["cookies"])
@@ -404,8 +388,7 @@ class BrowserTab:
             await self._run_preparation(entry.script)
 
     async def _load_page(self, url: str) -> dict[str, Any]:
-        failed = await self.page.navigate(url)
-        if failed:
+        if failed := await self.page.navigate(url):
             why = f" ({self.notes.faults[-1]})" if self.notes.faults else ""
             raise EnvError(f"the page does not load: {failed}{why}", where=url)
         seen = await self.look(0)
@@ -436,13 +419,11 @@ class BrowserTab:
                 held = json.dumps(self.hands.clipboard)
                 await page.evaluate(f"window.__flywheel__&&(__flywheel__.core.clipboard={held})")
             key = keyboard.find_shortcut(action, self.hands.modifiers)
-            if key is None and self.bar.open(page):
-                taken = await self.bar.take(action, self.hands)
-                if taken is not None:
-                    return taken
+            if key is None and self.bar.open(page) and (taken := await self.bar.take(action, self.hands)) is not None:
+                return taken
             if key is not None and key.reserved:
                 return await self._run_shortcut(key)
-            home, rest = page.url or self.home, self._time_passer(page)
+            home, rest = page.url or self.home, partial(self._pass_time, page)
             note = await self.hands.do(action, page, self.stack.allowed, home, ms, rest)
             if key is not None and page is self.page and await page.left_key_unhandled():
                 note = await self._run_shortcut(key)
@@ -452,14 +433,10 @@ class BrowserTab:
                 raise
             return ""  # it closed itself, before it was told of the action's end
 
-    def _time_passer(self, page: BrowserPage) -> PassPageTime:
-        """Make a function that passes page time within an action on `page`; it gives None once another page is seen."""
-
-        async def pass_time(ms: float) -> dict[str, Any] | None:
-            seen = await self.observe(ms)
-            return seen if page is self.stack.top else None
-
-        return pass_time
+    async def _pass_time(self, page: BrowserPage, ms: float) -> dict[str, Any] | None:
+        """Pass page time within an action on `page`; None once another page is seen."""
+        seen = await self.observe(ms)
+        return seen if page is self.stack.top else None
 
     async def _go_back(self) -> str:
         if await self.page.travel(-1):
@@ -498,7 +475,7 @@ class BrowserTab:
         self.hands, self.chooser = self._driver(*self.size), FileChooser(*self.size)
         self.notes.clear()
         self._context = await BrowserContext.open(self._link, self.notes.add, self.notes.fault)
-        self._link.targets.adopt(self._context.id, self)
+        self._link.targets.owners[self._context.id] = self
         await self.stack.begin(self._context.id, self.size)
         self._blank = True
 
@@ -517,7 +494,7 @@ class BrowserTab:
         if context is None:
             return ""
         context.forget()
-        self._link.targets.adopt(context.id, None)
+        self._link.targets.owners.pop(context.id, None)
         return context.id
 
     def attached(self, session: str, info: Mapping[str, Any]) -> None:
@@ -540,14 +517,13 @@ class BrowserTab:
             case "Page.fileChooserOpened":
                 self.chooser.asked(page, params)
             case "Page.javascriptDialogOpening":
-                self.dialogs.opens(
-                    page, params, any(self._link.frames.drawing(one.session) for one in self.stack.pages)
-                )
+                drawing = any(self._link.frames.drawing(one.session) for one in self.stack.pages)
+                self.dialogs.opens(page, params, drawing)
                 self._hold()
             case "Page.javascriptDialogClosed":
                 self.dialogs.closes(page)
                 self._hold()
-            case _ if method == WENT_NOWHERE:
+            case pages.WENT_NOWHERE:
                 self._went_nowhere(params["url"])
             case "Page.windowOpen":
                 self.stack.wants(params["url"])

@@ -29,8 +29,7 @@ _MEDIA_TYPES = mimetypes.read_mime_types(str(Path(__file__).with_name("mime.type
 def media_type(path: Path) -> str:
     """Name a file's media type by the end of its name, the same on every machine; the file is not read.
 
-    Such as `text/javascript; charset=utf-8`: every type of text is said to be UTF-8. An unknown end is
-    `application/octet-stream`.
+    Every type of text is said to be UTF-8. An unknown end is `application/octet-stream`.
     """
     known = _MEDIA_TYPES.get(path.suffix.lower()) or _PYTHON_TYPES.guess_type(path.name)[0]  # such as `.svgz`
     found = known or "application/octet-stream"

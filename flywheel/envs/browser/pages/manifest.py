@@ -209,12 +209,9 @@ class LoginSpec(ManifestPart):
 Split = Literal["train", "eval"]
 
 
-# The manifest, checked before anything is opened.
-#
-# It is a YAML or JSON file that makes a third party's web page a task: where the page comes from (an address, a folder,
-# packages of a registry, a server that is started for each session), how it is reset with a seed, where its
-# instruction, its reward and its end are read. It holds JavaScript expressions and commands, in which `seed` and
-# `variant` are known.
+# The manifest, checked before anything is opened: a YAML or JSON file that says where a page comes from, how it is
+# reset with a seed, where its instruction, its reward and its end are read. It holds JavaScript expressions and
+# commands, in which `seed` and `variant` are known.
 
 SHIPPED_MANIFESTS = Path(__file__).parent / "third_party"  # the manifests that ship with the project
 MANIFEST_SUFFIXES = (".yaml", ".yml", ".json")
@@ -306,10 +303,8 @@ class PageManifest(ManifestPart):
         if isinstance(self.success, float) and self.success <= self.floor:
             raise ValueError(f"success: {self.success:g} is not above floor: {self.floor:g}")
         if not self.seeded and len(set(self.splits)) > 1:
-            raise ValueError(
-                "seeded is false, so training and evaluation would have the same task: "
-                "write splits: [eval] or splits: [train]"
-            )
+            same = "seeded is false, so training and evaluation would have the same task"
+            raise ValueError(f"{same}: write splits: [eval] or splits: [train]")
         if self.name in catalogue.list_worlds():
             raise ValueError(f"name: {self.name} is a world's name; choose another")
         if self.variants == ("page",) and "{variant}" in self.url + self.start:
@@ -339,7 +334,7 @@ class PageManifest(ManifestPart):
     @property
     def follows(self) -> bool:
         """Whether documents that were not reset are read. Where JavaScript resets the page, one that was loaded anew
-        poses another task than the one that was asked, so what it says counts only where the manifest says so."""
+        poses another task than was asked, so it counts only where the manifest says so."""
         return not isinstance(self.reset, str) or self.reset == "reload" if self.follow is None else self.follow
 
     @property
@@ -402,8 +397,8 @@ def load_page_manifest(path: Path) -> PageManifest:
 def find_page_manifest(name: str) -> Path:
     """Find a manifest by its path, or by the name of one that ships with the project.
 
-    name: a file of this path (relative to the current folder) goes before a shipped one of this name. Its content is
-    not read. Raises BadInput, which lists the shipped ones, where there is neither.
+    name: a file of this path (relative to the current folder) goes before a shipped one of this name. Returns its path.
+    Raises BadInput, which lists the shipped ones, where there is neither.
     """
     if Path(name).is_file():
         return Path(name)

@@ -17,10 +17,8 @@ from flywheel.envs.browser.pages.manifest import PageManifest, command_name
 from flywheel.utils.errors import BadInput, EnvError
 from flywheel.utils.files import atomic_folder
 
-# A page's packages, fetched by their registries' ordinary clients.
-#
-# They are unpacked one over another into one tree in a cache folder. Nothing in them is installed or executed: no
-# setup script, no hook; only the browser runs what the page itself holds.
+# A page's packages, fetched by their registries' ordinary clients and unpacked one over another into one tree in a
+# cache folder. Nothing in them is installed or executed; only the browser runs what the page itself holds.
 
 FETCH_TIMEOUT_S = 300.0  # deadline of one package
 _CHECKSUM_FILE = "sha256"  # file beside a fetched tree: the checksum of what is served of it
@@ -39,14 +37,14 @@ def find_served_folder(manifest: PageManifest) -> Path:
         return installed
     place = _package_folder(manifest)
     if not (place / _CHECKSUM_FILE).is_file():
-        raise BadInput(
-            f"its package is not fetched: {' '.join(manifest.package)}",
-            where=manifest.path,
-            fix=f"type `flywheel env page fetch {command_name(manifest)}`",
-        )
+        raise _not_fetched(manifest, f"its package is not fetched: {' '.join(manifest.package)}")
     folder = _folder_in_tree(manifest, place)
     _require_checksum(manifest, (place / _CHECKSUM_FILE).read_text(encoding="utf-8"), folder)
     return folder
+
+
+def _not_fetched(manifest: PageManifest, what: str) -> BadInput:
+    return BadInput(what, where=manifest.path, fix=f"type `flywheel env page fetch {command_name(manifest)}`")
 
 
 def has_page_files(manifest: PageManifest) -> bool:
@@ -63,10 +61,10 @@ def has_page_files(manifest: PageManifest) -> bool:
 def fetch_page_packages(manifest: PageManifest) -> tuple[Path, str]:
     """Fetch a manifest's packages into the cache; returns the folder that is served, and its checksum.
 
-    The checksum is a sha256 in hexadecimal digits. Fetched anew where they are there already; a copy in the cache is
-    replaced once the new one is whole. Nothing in them is executed. Raises BadInput for a manifest without packages,
-    with another checksum, or with a folder that they do not have; EnvError where a registry does not give a package
-    (not there, not reachable, not within FETCH_TIMEOUT_S) or it cannot be unpacked.
+    The checksum is a sha256 in hexadecimal digits. A copy in the cache is replaced once the new one is whole. Raises
+    BadInput for a manifest without packages, with another checksum, or with a folder that they do not have; EnvError
+    where a registry does not give a package (not there, not reachable, not within FETCH_TIMEOUT_S) or it cannot be
+    unpacked, as on a full disk.
     """
     if not manifest.package:
         raise BadInput("the manifest names no package", where=manifest.path, fix="there is nothing to fetch")
@@ -90,7 +88,7 @@ def fetch_page_packages(manifest: PageManifest) -> tuple[Path, str]:
 
 
 def hash_served_folder(folder: Path) -> str:
-    """Hash (sha256) a folder's files, by name and content; a link counts by where it points to."""
+    """Hash the files below `folder`, by name and content; a link counts by its target. Returns sha256 in hex."""
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*"), key=lambda path: path.relative_to(folder).as_posix()):
         if "__pycache__" in path.parts or (path.is_dir() and not path.is_symlink()):
@@ -126,11 +124,8 @@ def _cache_folder(kind: str, manifest: PageManifest, *content: str) -> Path:
 
 def _require_checksum(manifest: PageManifest, found: str, folder: Path) -> None:
     if manifest.sha256 and manifest.sha256 != found:
-        raise BadInput(
-            f"sha256: what is in {folder} has the checksum {found}",
-            where=manifest.path,
-            fix="it is not the package that the manifest was written for: look at it before you change the checksum",
-        )
+        fix = "it is not the package that the manifest was written for: look at it before you change the checksum"
+        raise BadInput(f"sha256: what is in {folder} has the checksum {found}", where=manifest.path, fix=fix)
 
 
 def _folder_in_tree(manifest: PageManifest, place: Path) -> Path:
@@ -197,51 +192,44 @@ def _run_registry_client(command: list[str], folder: Path, package: str) -> None
         lines = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
         errors = [line for line in lines if "error" in line.lower() or line.startswith("E:")] or lines[-1:]
         reason = errors[0].strip() if errors else f"exit status {done.returncode}"
-        raise EnvError(
-            f"{command[0]} could not fetch it: {reason}",
-            where=package,
-            fix="check name and version, and that the registry is reachable",
-        )
+        fix = "check name and version, and that the registry is reachable"
+        raise EnvError(f"{command[0]} could not fetch it: {reason}", where=package, fix=fix)
 
 
 # The programs of a manifest's server: in an environment of its own where the manifest names packages, else on PATH.
-#
-# The environment is made by `flywheel env page fetch`, of wheels alone: no set-up script is run.
 
 _INSTALL_TIMEOUT_S = 900.0
 _VENV_MARK = "whole"  # file in an environment that is made to its end
 
 
 class ServerPrograms:
-    """Where the commands of a manifest's server are. Raises BadInput where one is missing, with what to type."""
+    """Find the commands of a manifest's server. Raises BadInput where one is missing, with what to type.
+
+    manifest: one with a `server`. path: the PATH that they are looked for on.
+    """
 
     def __init__(self, manifest: PageManifest) -> None:
         self._manifest = manifest
         own = server_venv(manifest)
         if own is not None and not _is_complete(own):
-            raise BadInput(
-                f"what its server needs is not installed: {' '.join(manifest.server.packages)}",
-                where=manifest.path,
-                fix=f"type `flywheel env page fetch {command_name(manifest)}`",
-            )
+            needed = " ".join(manifest.server.packages)
+            raise _not_fetched(manifest, f"what its server needs is not installed: {needed}")
         folders = [own / "bin"] if own is not None else []
         self.path = os.pathsep.join(map(str, (*folders, os.environ.get("PATH", os.defpath))))
         for command in (manifest.server.command, *manifest.server.setup):
             self.find(command[0])
 
     def find(self, name: str) -> Path:
-        """Find the program of a command. One that is named by a path is relative to the manifest."""
+        """Find the program of a command. name: a path is relative to the manifest. Raises BadInput where it is not
+        there."""
         if name == "python" and not self._manifest.server.packages:
             return Path(sys.executable)
         if "/" in name:
             name = str(self._manifest.path.parent / name.replace("{manifest}", str(self._manifest.path.parent)))
         found = shutil.which(name, path=self.path)
         if found is None:
-            raise BadInput(
-                f"server: there is no program {name}",
-                where=self._manifest.path,
-                fix="install it so that it is on PATH, or name its PyPI packages in server.packages",
-            )
+            fix = "install it so that it is on PATH, or name its PyPI packages in server.packages"
+            raise BadInput(f"server: there is no program {name}", where=self._manifest.path, fix=fix)
         return Path(found).absolute()
 
 
@@ -268,8 +256,7 @@ def install_server_packages(manifest: PageManifest) -> Path:
     """Install the Python packages of a manifest's server into an environment of its own; returns its folder.
 
     It lies in the cache (`server_venv`) and is made of wheels alone, so that no set-up script runs. One that is whole
-    is left as it is, one that was cut off is made anew. Raises BadInput where the server names no packages or there is
-    no server, EnvError where PyPI does not give them.
+    is left as it is. Raises BadInput where no packages of a server are named, EnvError where PyPI does not give them.
     """
     own = server_venv(manifest)
     if own is None:

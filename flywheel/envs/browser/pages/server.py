@@ -23,13 +23,8 @@ from urllib.parse import quote
 import httpx
 
 from flywheel.envs import isolation
-from flywheel.envs.browser.pages.manifest import (
-    CommandOutput,
-    DatabaseValue,
-    OutsideReading,
-    PageManifest,
-    ServerAnswer,
-)
+from flywheel.envs.browser.pages import manifest as pages_manifest
+from flywheel.envs.browser.pages.manifest import DatabaseValue, OutsideReading, PageManifest
 from flywheel.envs.browser.pages.packages import ServerPrograms
 from flywheel.envs.registry import fill_placeholders
 from flywheel.utils import child_processes, stream_relay
@@ -37,8 +32,7 @@ from flywheel.utils.child_processes import ChildProgram, PrivateFolder
 from flywheel.utils.errors import EnvError, EnvTimeout
 from flywheel.utils.local_ports import bind_free_port
 
-# Values that a manifest reads outside of the page, from the session's server: a command's output, a row of a database,
-# an HTTP answer. No script of the page can reach them. Errors name the manifest's field.
+# Values that a manifest reads outside of the page, where no script of the page can reach. Errors name its field.
 
 FIELD_KINDS = {"reward": "a number", "success": "a number", "end": "true or false", "instruction": "a text"}
 MAX_VALUE_CHARACTERS = 20_000  # of a recorded value
@@ -55,11 +49,11 @@ async def _read_field(manifest: PageManifest, field: str, what: OutsideReading, 
     try:
         async with asyncio.timeout(deadline):
             match what:
-                case CommandOutput(command=command):
+                case pages_manifest.CommandOutput(command=command):
                     value = _parse_output(*await server.output(command), field)
                 case DatabaseValue():
                     value = await asyncio.to_thread(_query_database, what, server, deadline)
-                case ServerAnswer(address=address, value=way):
+                case pages_manifest.ServerAnswer(address=address, value=way):
                     value = _parse_answer(address, *await server.answer(address), way)
         return _check_field_type(field, value)
     except TimeoutError:
@@ -111,11 +105,9 @@ def _parse_answer(address: str, status: int, body: bytes, way: str) -> Any:
     except ValueError:
         raise _UnreadableField(f"{address} answers no JSON: {body[:80]!r}") from None
     for name in way.split(".") if way else ():
+        many = isinstance(value, list)
         try:
-            if isinstance(value, list) and name == "length":
-                value = len(value)
-            else:
-                value = value[int(name) if isinstance(value, list) else name]
+            value = len(value) if many and name == "length" else value[int(name) if many else name]
         except (LookupError, TypeError, ValueError):
             raise _UnreadableField(f"value: there is no {name} in {json.dumps(value)[:80]}") from None
     return value
@@ -139,11 +131,9 @@ def _check_field_type(field: str, value: Any) -> Any:
     return value
 
 
-# The server of one session of a page, with a copy of its folder and a port of its own.
-#
-# Of our environment it gets PATH alone. Where bubblewrap works it sees its own folder, the system's programs and no
-# network: a relay (`stream_relay.py`) joins its port with the one that the browser asks. It ends with its session, with
-# the pool, and with this process (`child_processes.py`).
+# The server of one session of a page, with a copy of its folder and a port of its own. Of our environment it gets PATH
+# alone. Where bubblewrap works it sees its own folder, the system's programs and no network: a relay
+# (`stream_relay.py`) joins its port with the one that the browser asks. It ends with its session and with this process.
 
 log = logging.getLogger(__name__)
 _READY_INTERVAL_S = 0.05  # between two questions whether it has started
@@ -191,11 +181,8 @@ class PageServer:
                 await self._launch()
                 await self._answers()
         except TimeoutError:
-            raise EnvTimeout(
-                f"the page's server did not answer {self._said.ready} within {self._said.start_s:g} s: {self._words}",
-                where=self._where,
-                fix="see server.ready, or raise server.start_s",
-            ) from None
+            late = f"the page's server did not answer {self._said.ready} within {self._said.start_s:g} s: {self._words}"
+            raise EnvTimeout(late, where=self._where, fix="see server.ready, or raise server.start_s") from None
         except OSError as error:
             raise EnvError(f"the page's server could not be started: {error}", where=self._where) from None
         self._watch = asyncio.create_task(self._watch_memory())
@@ -293,12 +280,11 @@ class PageServer:
         here = self._manifest.path.parent
         words = [self.fill(word, {"manifest": str(here)}) for word in command]
         program = self._programs.find(words[0])
+        words[0] = str(program)
         if not isolation.explain_missing_bwrap():
             readable = [here, *isolation.list_program_folders(program), *map(Path, self._said.reads)]
             readable += () if writable else (self.folder,)
-            words = isolation.wrap_in_bwrap([str(program), *words[1:]], self.folder, writable, readable)
-        else:
-            words[0] = str(program)
+            words = isolation.wrap_in_bwrap(words, self.folder, writable, readable)
         child = ChildProgram(words, self.folder, environment, self._said.memory_mb)
         try:
             return await child.done(), child.said
@@ -315,9 +301,8 @@ class PageServer:
             words = await self._behind_a_door(words, program)
         self._child = ChildProgram(words, self.folder, self._environment, self._said.memory_mb)
         # Under bubblewrap its processes cannot leave it; elsewhere they are known by their environment.
-        self._guard = child_processes.ProcessGuard(
-            self._child.pid, self._profile.path, self._mark if isolation.explain_missing_bwrap() else ""
-        )
+        mark = self._mark if isolation.explain_missing_bwrap() else ""
+        self._guard = child_processes.ProcessGuard(self._child.pid, self._profile.path, mark)
 
     async def _behind_a_door(self, words: list[str], program: Path) -> list[str]:
         door = str(self._profile.path / "door" / "socket")
@@ -330,9 +315,8 @@ class PageServer:
         return isolation.wrap_in_bwrap(inside, self.folder, self._own, readable)
 
     def _join(self, door: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        joined = asyncio.create_task(
-            stream_relay.relay_connection(partial(asyncio.open_unix_connection, door), reader, writer)
-        )
+        to_door = partial(asyncio.open_unix_connection, door)
+        joined = asyncio.create_task(stream_relay.relay_connection(to_door, reader, writer))
         self._joined.add(joined)
         joined.add_done_callback(self._joined.discard)
 
@@ -341,11 +325,8 @@ class PageServer:
             while True:
                 if self._child.code is not None:
                     await self._child.done()
-                    raise EnvError(
-                        f"the page's server ended with status {self._child.code} before it answered: {self._words}",
-                        where=self._where,
-                        fix="try server.command by hand",
-                    )
+                    ended = f"the page's server ended with status {self._child.code} before it answered: {self._words}"
+                    raise EnvError(ended, where=self._where, fix="try server.command by hand")
                 with contextlib.suppress(httpx.HTTPError):
                     answer = await client.get(self.origin + self.fill(self._said.ready))
                     if answer.status_code < 500:

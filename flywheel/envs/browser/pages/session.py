@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, unquote_plus, urlencode, urlsplit
 
 from flywheel.envs import base
 from flywheel.envs.base import Task
-from flywheel.envs.browser.page_source import LoginSteps
+from flywheel.envs.browser.page_source import LoginSteps, PageSession, PageSource
 from flywheel.envs.browser.pages import packages
 from flywheel.envs.browser.pages.manifest import PAGE_VERIFIER, PageManifest, SeedParameter, check_start_page
 from flywheel.envs.browser.pages.packages import ServerPrograms
@@ -45,10 +45,8 @@ def make_login_steps(manifest: PageManifest, origin: str, names: Mapping[str, st
     return LoginSteps(cookies, headers, address, login.run or filled, waits)
 
 
-# Task identity: does a document pose the task that was set, or one that the policy chose?
-#
-# A policy that may navigate can type another seed or variant into the address, in many spellings; and a page that draws
-# its task at random draws another one when it is loaded again. A score counts only on the task that was set.
+# Task identity: a policy that may navigate can type another seed or variant into the address, in many spellings; and a
+# page that draws its task at random draws another one when it is loaded again. A score counts only on the task set.
 
 _MAX_ENCODINGS = 5  # of percent signs
 
@@ -58,11 +56,8 @@ class TaskIdentity:
 
     def __init__(self, manifest: PageManifest, address: str, variant: str, seed: int) -> None:
         template = manifest.url or manifest.first
-        asked = [
-            (name, text.replace("{variant}", variant))
-            for name, text in parse_qsl(urlsplit(template).query)
-            if "{variant}" in text
-        ]
+        query = [pair for pair in parse_qsl(urlsplit(template).query) if "{variant}" in pair[1]]
+        asked = [(name, text.replace("{variant}", variant)) for name, text in query]
         if isinstance(manifest.reset, SeedParameter):
             asked = [pair for pair in asked if pair[0] != manifest.reset.parameter]
             asked.append((manifest.reset.parameter, str(seed)))
@@ -123,10 +118,7 @@ def _decode_fully(text: str) -> str:
     return text.casefold()
 
 
-# The state of a page: a manifest's JavaScript expressions and their values.
-#
-# Errors name the manifest's field: an exception inside an expression, a text where a number is needed, an object that
-# the page never defines.
+# The state of a page: a manifest's JavaScript expressions and their values. Errors name the manifest's field.
 
 READY_TIMEOUT_MS = 5_000  # page time after which a page that is not ready is given up
 _READING_SCRIPT = (Path(__file__).parent / "reading.js").read_text(encoding="utf-8")
@@ -146,9 +138,8 @@ class PageStateReader:
     """What the verifier reads of one session: reward, success, floor, terminated; the instruction where it is not a
     text of the manifest, the recorded values, and the page they were read on.
 
-    A page that was reset must tell everything. One that it led to may lack some of it (a page that is not there tells
-    nothing): then what was told last still holds, and `unread` says why. So it does on a page that poses another task
-    than the one that was set, which is noted.
+    A page that was reset must tell everything. On one that it led to and that lacks some of it, or poses another task
+    than the one that was set, what was told last still holds, and `unread` says why.
     """
 
     def __init__(self, manifest: PageManifest, identity: TaskIdentity) -> None:
@@ -194,9 +185,8 @@ class PageStateReader:
         reset = told["prepared"]
         if not (reset or self._follows):
             return "this page was not reset"
-        strange = self._identity.strange(
-            seen.get("url", ""), reset=reset, posted=seen.get("posted", False), drawn=seen.get("drawn", 0)
-        )
+        posted, drawn = seen.get("posted", False), seen.get("drawn", 0)
+        strange = self._identity.strange(seen.get("url", ""), reset=reset, posted=posted, drawn=drawn)
         asks, asked = told["values"].get("instruction"), self._last.get("instruction")
         other = asks is not None and asked is not None and asks.split() != asked.split()
         moved, self._moved = self._moved, other and reset
@@ -207,11 +197,9 @@ class PageStateReader:
         manifest = self._manifest
         success = values.get("success", manifest.success)
         if success <= manifest.floor:
-            raise EnvError(
-                f"{manifest.path.name}: success: it gives {success:g}, which is not above floor: {manifest.floor:g}",
-                where=page,
-                fix="let it give the reward at which the task is solved",
-            )
+            what = f"success: it gives {success:g}, which is not above floor: {manifest.floor:g}"
+            fix = "let it give the reward at which the task is solved"
+            raise EnvError(f"{manifest.path.name}: {what}", where=page, fix=fix)
         result = self._told({"success": success} | values, page)
         result |= {"unread": faults} if faults else {}
         if strange and "reward" in manifest.expressions:
@@ -220,14 +208,8 @@ class PageStateReader:
 
     def _told(self, values: Mapping[str, Any], page: str) -> dict[str, Any]:
         kept = {field.partition(".")[2]: value for field, value in values.items() if field.startswith("state.")}
-        result = {
-            "page": page,
-            "reward": values["reward"],
-            "success": values["success"],
-            "floor": self._manifest.floor,
-            "terminated": values.get("end", False),
-            "values": kept,
-        }
+        result = {"page": page, "reward": values["reward"], "success": values["success"]}
+        result |= {"floor": self._manifest.floor, "terminated": values.get("end", False), "values": kept}
         return result | ({"instruction": values["instruction"]} if "instruction" in values else {})
 
 
@@ -269,8 +251,7 @@ def _reading_error(manifest: PageManifest, told: Mapping[str, Any], page: str) -
 
 @dataclass(frozen=True)
 class ManifestSession:
-    """One session, as `flywheel.envs.browser.page_source.PageSession` asks. The page keeps its state itself, so a
-    checkpoint of it is brought back by playing its actions again."""
+    """One session, as `PageSession` asks. A checkpoint of it is brought back by playing its actions again."""
 
     reader: PageStateReader
     url: str
@@ -310,13 +291,14 @@ class ManifestSession:
 class ManifestPages:
     """Serve the pages of some manifests: `async with ManifestPages(manifests) as pages:`, a PageSource.
 
-    Raises BadInput where a package is not fetched, a first page or a server's program is not there.
+    manifests: by name. others: opens the tasks of no manifest; None: they are refused. Raises BadInput where a package
+    is not fetched, a first page or a server's program is not there; EnvError where the files cannot be served.
     """
 
-    def __init__(self, manifests: Mapping[str, PageManifest]) -> None:
+    def __init__(self, manifests: Mapping[str, PageManifest], others: PageSource | None = None) -> None:
         from flywheel.envs.browser.pages.file_server import FileServer, ServedFolder  # brings a web server
 
-        self._manifests = dict(manifests)
+        self._manifests, self._others = dict(manifests), others
         self._served: dict[str, ServedFolder] = {}
         self._programs: dict[str, ServerPrograms] = {}
         self._backends: list[PageServer] = []
@@ -353,18 +335,17 @@ class ManifestPages:
         """List the newest paths that the page of the manifest called `name` asked us for and that are not there."""
         return list(self._served[name].missed) if name in self._served else []
 
-    def open(self, task: Task, seed: int) -> ManifestSession:
+    def open(self, task: Task, seed: int) -> PageSession:
         """Open a session of a task. seed: of its reset. Raises BadInput for a task of no manifest, or of an unknown
         variant."""
+        if self._others is not None and not self.knows(task):
+            return self._others.open(task, seed)
         manifest = self._manifests.get(task.world)
         if manifest is None:
             raise BadInput(f"no manifest is called {task.world!r}", where=task.task_id, fix="see synthesis.manifests")
         if task.template not in manifest.variants:
-            raise BadInput(
-                f"the manifest has no variant {task.template!r}",
-                where=f"{manifest.path.name}, task {task.task_id}",
-                fix=f"it has {', '.join(manifest.variants)}",
-            )
+            what, where = f"the manifest has no variant {task.template!r}", f"{manifest.path.name}, task {task.task_id}"
+            raise BadInput(what, where=where, fix=f"it has {', '.join(manifest.variants)}")
         backend = self._backend(manifest, task.template, seed)
         origin = backend.origin if backend else manifest.origin or self._server.url(self._served[manifest.name])
         address = manifest.url or f"{origin}/{manifest.first}"
