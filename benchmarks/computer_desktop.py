@@ -23,7 +23,7 @@ from flywheel.envs.computer.backend import SHIPPED_COMPUTER_SUITES
 from flywheel.envs.computer.computer import WarmPool
 from flywheel.envs.computer.desktop import Desktop
 from flywheel.envs.computer.machine import MachineSettings
-from flywheel.envs.router import open_environments
+from flywheel.envs.registry import open_environments
 from flywheel.envs.suites.desk.world import DESK
 from flywheel.envs.tasks.drawing import make_task
 

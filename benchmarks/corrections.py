@@ -36,7 +36,7 @@ from flywheel.agent.prompt import Context
 from flywheel.config import Settings
 from flywheel.config.workspace import Workspace
 from flywheel.envs.base import Env, Task
-from flywheel.envs.router import open_environments
+from flywheel.envs.registry import open_environments
 from flywheel.envs.suites.oracle import next_expert_step
 from flywheel.policy import open_policy
 from flywheel.policy.encoding import Encoder

@@ -19,7 +19,7 @@ from bench_case import BenchCase, emit_case, exit_code
 
 from flywheel import config
 from flywheel.envs.base import Task
-from flywheel.envs.router import open_environments
+from flywheel.envs.registry import open_environments
 from flywheel.envs.tasks.drawing import make_tasks
 from flywheel.evaluation.evaluator import JudgedEpisode, judge_episode
 from flywheel.policy import open_policy

@@ -31,7 +31,7 @@ from flywheel.config import Settings
 from flywheel.config.workspace import Workspace
 from flywheel.envs import registry
 from flywheel.envs.base import Task
-from flywheel.envs.router import open_environments
+from flywheel.envs.registry import open_environments
 from flywheel.envs.suites import references
 from flywheel.envs.tasks.drawing import is_held_out, make_tasks
 from flywheel.evaluation.evaluator import JudgedEpisode, evaluate_policy

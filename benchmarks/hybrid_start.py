@@ -20,7 +20,7 @@ from typing import Any
 
 from flywheel.config import Settings, SupervisedSettings
 from flywheel.envs.base import Task
-from flywheel.envs.router import open_environments
+from flywheel.envs.registry import open_environments
 from flywheel.envs.suites.chores.world import ERRANDS
 from flywheel.envs.tasks.drawing import make_task, task_content
 from flywheel.evaluation.evaluator import JudgedEpisode, evaluate_policy

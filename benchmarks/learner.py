@@ -24,7 +24,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from flywheel import config
 from flywheel.envs.base import Task
-from flywheel.envs.router import open_environments
+from flywheel.envs.registry import open_environments
 from flywheel.envs.tasks.drawing import make_tasks
 from flywheel.evaluation.evaluator import judge_episode
 from flywheel.policy import open_policy

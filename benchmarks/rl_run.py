@@ -21,7 +21,7 @@ import torch
 
 from flywheel.config import RlSettings, Settings
 from flywheel.envs.base import Task
-from flywheel.envs.router import open_environments
+from flywheel.envs.registry import open_environments
 from flywheel.evaluation.evaluator import JudgedEpisode, evaluate_policy
 from flywheel.policy import open_policy
 from flywheel.policy.checkpoint import checkpoint_digest

@@ -8,7 +8,7 @@ from typing import Any
 
 from flywheel.config import Settings
 from flywheel.envs.base import Task, Verdict, decide_verdict
-from flywheel.envs.router import EnvProvider
+from flywheel.envs.registry import EnvProvider
 from flywheel.evaluation.gate import EvalResult
 from flywheel.policy.protocol import PolicyBackend
 from flywheel.rewards.scorer import ScorerSet, ScoringInput

@@ -18,7 +18,7 @@ from typing import Any
 from flywheel.config import Settings
 from flywheel.config.workspace import Workspace, iteration_label
 from flywheel.envs.base import Task
-from flywheel.envs.router import open_environments
+from flywheel.envs.registry import open_environments
 from flywheel.envs.tasks import drawing
 from flywheel.envs.tasks.drawing import fresh_tasks, is_held_out, task_content
 from flywheel.evaluation import gate

@@ -24,7 +24,7 @@ import numpy as np
 
 from flywheel.config import Settings
 from flywheel.envs.base import Env, Task
-from flywheel.envs.router import EnvProvider
+from flywheel.envs.registry import EnvProvider
 from flywheel.policy.protocol import PolicyBackend
 from flywheel.rollout.episode import (
     Episode,

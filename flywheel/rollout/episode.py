@@ -24,7 +24,7 @@ from flywheel.agent.prompt import Context, build_context
 from flywheel.config import PolicySettings, Settings
 from flywheel.envs import registry
 from flywheel.envs.base import Env, Observation, StepResult, Task
-from flywheel.envs.router import EnvProvider, open_environments
+from flywheel.envs.registry import EnvProvider, open_environments
 from flywheel.policy import open_policy
 from flywheel.policy.client.language_model import open_summarizer
 from flywheel.policy.protocol import Completion, PolicyBackend, SamplingParams

@@ -26,9 +26,9 @@ from flywheel import cluster, config
 from flywheel.cluster import resources
 from flywheel.config import Settings
 from flywheel.config.workspace import Workspace
+from flywheel.envs.registry import open_environments
 from flywheel.envs.remote.client import MANAGER_VARIABLE, TOKEN_VARIABLE
 from flywheel.envs.remote.manager import LeasePolicy
-from flywheel.envs.router import open_environments
 from flywheel.envs.suites import catalogue
 from flywheel.envs.tasks.drawing import make_task
 from flywheel.pipeline import dag, iterations

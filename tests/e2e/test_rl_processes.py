@@ -17,7 +17,7 @@ from policy_servers import serving
 
 from flywheel.envs.browser.fleet import Stepped
 from flywheel.envs.browser.pool import open_browser_pool
-from flywheel.envs.router import EnvRouter
+from flywheel.envs.registry import EnvRouter
 from flywheel.rewards.scorers import verifier
 from flywheel.training.rl.run import train_rl
 from flywheel.utils.errors import PolicyError

@@ -28,7 +28,7 @@ from flywheel.envs import registry
 from flywheel.envs.conformance import check_env
 from flywheel.envs.phone import android_env
 from flywheel.envs.phone.android_env import AndroidPhone, PhoneScreenshot
-from flywheel.envs.router import open_environments
+from flywheel.envs.registry import open_environments
 from flywheel.envs.tasks.drawing import make_task, make_tasks
 from flywheel.utils.errors import BadInput, EnvError, EnvTimeout
 

@@ -21,7 +21,7 @@ from flywheel.envs import registry
 from flywheel.envs.computer import launcher
 from flywheel.envs.computer.checker import Checker, CheckerFailed, CheckerVerdict, run_task_checker
 from flywheel.envs.computer.home import MachineHome
-from flywheel.envs.router import open_environments
+from flywheel.envs.registry import open_environments
 from flywheel.envs.tasks.drawing import make_tasks
 from flywheel.utils.errors import BadInput, EnvError
 

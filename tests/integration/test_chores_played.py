@@ -13,7 +13,7 @@ from night import NIGHT
 
 from flywheel.agent.actions import Finished, RunPython, Terminal, Wait, WriteFile
 from flywheel.envs.computer.env import ARCHIVE_READ_BYTES, read_archive
-from flywheel.envs.router import open_environments
+from flywheel.envs.registry import open_environments
 from flywheel.envs.suites.chores.world import CHORES
 from flywheel.envs.tasks.drawing import make_task
 

@@ -9,7 +9,7 @@ import pytest
 from ingesting import ingest_sessions
 
 from flywheel.config import Settings
-from flywheel.envs.router import open_environments
+from flywheel.envs.registry import open_environments
 from flywheel.envs.suites.chores.world import CHORES
 from flywheel.envs.tasks.drawing import make_task, make_tasks, task_content, task_to_row
 from flywheel.policy.encoding import Encoder

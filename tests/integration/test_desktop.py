@@ -27,7 +27,7 @@ from flywheel.agent.actions import (
 )
 from flywheel.envs.computer.desktop import Desktop, UnsupportedAction, translate_action
 from flywheel.envs.conformance import check_env
-from flywheel.envs.router import open_environments
+from flywheel.envs.registry import open_environments
 from flywheel.envs.suites.desk import world
 from flywheel.envs.suites.desk.world import DESK, score_desk_files
 from flywheel.envs.tasks.drawing import make_task

@@ -20,7 +20,7 @@ from flywheel.config import RolloutSettings, SandboxSettings, Settings
 from flywheel.envs.browser.driver import chromium
 from flywheel.envs.browser.fleet import Closed, Crashed, Started
 from flywheel.envs.browser.pool import PoolWatchdog, open_browser_pool
-from flywheel.envs.router import EnvRouter
+from flywheel.envs.registry import EnvRouter
 from flywheel.rollout.episode import run_rollout
 from flywheel.store.schema import record_to_row
 from flywheel.utils import child_processes

@@ -8,7 +8,7 @@ from night import NIGHT, by_day
 
 from flywheel.agent.actions import Click, Finished, Hotkey, Point, RunPython, Terminal, Wait
 from flywheel.envs.computer import desktop
-from flywheel.envs.router import open_environments
+from flywheel.envs.registry import open_environments
 from flywheel.envs.suites.chores.world import ERRANDS
 from flywheel.envs.tasks.drawing import make_task
 

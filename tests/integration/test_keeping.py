@@ -16,7 +16,7 @@ from test_terminal import opened
 from flywheel.agent.actions import RunPython, Terminal, Wait
 from flywheel.envs.base import Observation, StepResult
 from flywheel.envs.conformance import CLAUSES, ConformanceCase
-from flywheel.envs.router import open_environments
+from flywheel.envs.registry import open_environments
 from flywheel.utils.errors import EnvError
 
 pytestmark = computers.needed

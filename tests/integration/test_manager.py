@@ -16,10 +16,10 @@ from flywheel.config import parse_settings
 from flywheel.config.workspace import Workspace
 from flywheel.envs.base import Checkpointable, Observation, StepResult, Task
 from flywheel.envs.conformance import check_env
+from flywheel.envs.registry import open_environments
 from flywheel.envs.remote import protocol
 from flywheel.envs.remote.client import TOKEN_VARIABLE
 from flywheel.envs.remote.protocol import LeaseToken
-from flywheel.envs.router import open_environments
 from flywheel.pipeline import iterations
 from flywheel.utils.errors import BadInput, EnvError, EnvTimeout
 

@@ -18,10 +18,9 @@ from managers import DEADLINE_S, SECRET, chosen, manager, node, task, until
 from text_env import Shelf, Shelves
 
 from flywheel.agent.actions import Type
-from flywheel.envs.registry import BACKENDS
+from flywheel.envs.registry import BACKENDS, open_environments
 from flywheel.envs.remote.client import TOKEN_VARIABLE
 from flywheel.envs.remote.manager import LeasePolicy
-from flywheel.envs.router import open_environments
 from flywheel.rollout.episode import EpisodeSlots
 from flywheel.utils.errors import BadInput, EnvError, EnvTimeout
 from tests.support.ports import find_free_ports
@@ -187,7 +186,7 @@ _PLAYER = """
 import asyncio, sys
 from text_env import Shelves
 from flywheel.envs.registry import BACKENDS
-from flywheel.envs.router import open_environments
+from flywheel.envs.registry import open_environments
 import managers
 
 BACKENDS["shelves"] = Shelves()

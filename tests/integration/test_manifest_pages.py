@@ -14,7 +14,7 @@ from flywheel.config import SandboxSettings, parse_settings
 from flywheel.envs.browser.pages.session import ManifestPages
 from flywheel.envs.browser.pool import BrowserPool, open_browser_pool
 from flywheel.envs.conformance import check_env
-from flywheel.envs.router import EnvRouter
+from flywheel.envs.registry import EnvRouter
 from flywheel.envs.tasks.drawing import fetch_page_instructions, make_page_task, make_tasks
 from flywheel.utils.errors import BadInput, EnvError
 

@@ -11,7 +11,7 @@ from osworlds import EXPECTED, PHOTOS, RIGHT, THEIRS, Workspace, example, execut
 
 from flywheel.agent.actions import Action, CallUser, Finished, Hotkey, Terminal, Type
 from flywheel.envs import registry
-from flywheel.envs.router import open_environments
+from flywheel.envs.registry import open_environments
 from flywheel.envs.tasks.drawing import make_task
 from flywheel.utils.errors import EnvError
 

@@ -18,7 +18,7 @@ from flywheel.agent.actions import Click, Drag, Finished, LongPress, OpenApp, Po
 from flywheel.config import parse_settings
 from flywheel.envs import registry
 from flywheel.envs.conformance import check_env
-from flywheel.envs.router import open_environments
+from flywheel.envs.registry import open_environments
 from flywheel.envs.suites.phone import world
 from flywheel.envs.suites.phone.home_screen import PHONE_APPS
 from flywheel.envs.suites.phone.world import PHONE, PHONE_TASK_FAMILIES

@@ -32,7 +32,7 @@ from flywheel.envs import registry
 from flywheel.envs.computer import backend
 from flywheel.envs.computer.computer import SDK_ACTION_TYPES, WarmPool
 from flywheel.envs.conformance import check_env
-from flywheel.envs.router import open_environments
+from flywheel.envs.registry import open_environments
 from flywheel.utils.errors import BadInput, EnvError, EnvTimeout
 
 pytestmark = computers.needed

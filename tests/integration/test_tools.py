@@ -14,7 +14,7 @@ from waiting import until
 from flywheel.agent.actions import Terminal, ToolCall
 from flywheel.envs.computer import computer, desktop
 from flywheel.envs.computer.task_spec import ComputerTaskSpec
-from flywheel.envs.router import open_environments
+from flywheel.envs.registry import open_environments
 from flywheel.utils.errors import EnvError
 
 pytestmark = computers.needed

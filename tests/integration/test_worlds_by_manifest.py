@@ -11,8 +11,7 @@ import pytest
 from flywheel.agent.actions import Finished, Terminal
 from flywheel.config import Settings, parse_settings
 from flywheel.envs import registry
-from flywheel.envs.registry import draw_placeholders, fill_placeholders
-from flywheel.envs.router import open_environments
+from flywheel.envs.registry import draw_placeholders, fill_placeholders, open_environments
 from flywheel.envs.tasks import drawing as synthesis
 from flywheel.envs.tasks.drawing import make_tasks
 from flywheel.utils.errors import BadInput

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from flywheel import cluster
 from flywheel.config.workspace import Workspace
+from flywheel.envs.registry import open_environments
 from flywheel.envs.remote.client import MANAGER_VARIABLE
-from flywheel.envs.router import open_environments
 from flywheel.utils.files import write_text
 
 

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import aiohttp
 import managers
 
-from flywheel.envs.router import open_environments
+from flywheel.envs.registry import open_environments
 
 SECRET = managers.SECRET
 

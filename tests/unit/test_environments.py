@@ -23,8 +23,7 @@ from flywheel.config import Settings, dump_settings, is_settings_parameter, load
 from flywheel.envs import backends, registry
 from flywheel.envs.base import Checkpointable
 from flywheel.envs.conformance import CLAUSES, ConformanceCase, check_env
-from flywheel.envs.registry import BACKENDS
-from flywheel.envs.router import EnvRouter, open_environments
+from flywheel.envs.registry import BACKENDS, EnvRouter, open_environments
 from flywheel.envs.tasks import drawing as synthesis
 from flywheel.envs.tasks.drawing import make_task, make_tasks, task_content, task_from_row, task_to_row
 from flywheel.rewards.scorers import verifier

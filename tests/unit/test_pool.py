@@ -14,7 +14,7 @@ from lamp_env import LEFT, Scripted
 from flywheel.agent.actions import Finished, Wait
 from flywheel.envs.browser import fleet as ev
 from flywheel.envs.conformance import check_env
-from flywheel.envs.router import EnvRouter
+from flywheel.envs.registry import EnvRouter
 from flywheel.rollout.episode import RolloutStats, run_rollout
 from flywheel.utils.errors import EnvError, EnvTimeout
 

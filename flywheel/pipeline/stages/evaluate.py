@@ -19,7 +19,7 @@ from typing import Any
 from flywheel.config import PromotionSettings
 from flywheel.config.workspace import Workspace
 from flywheel.envs.base import Task
-from flywheel.envs.router import EnvProvider, open_environments
+from flywheel.envs.registry import EnvProvider, open_environments
 from flywheel.envs.tasks import drawing
 from flywheel.envs.tasks.drawing import is_held_out, make_tasks, task_content, task_from_row, task_to_row
 from flywheel.evaluation import gate

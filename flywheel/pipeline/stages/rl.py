@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from flywheel.envs.base import INTERFACES, Task, verdicts_from_rows
-from flywheel.envs.router import open_environments
+from flywheel.envs.registry import open_environments
 from flywheel.pipeline.stage import (
     BROWSERS,
     TRAINING,

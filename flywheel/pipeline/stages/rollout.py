@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from flywheel.envs.base import Task
-from flywheel.envs.router import EnvProvider
+from flywheel.envs.registry import EnvProvider
 from flywheel.pipeline.stage import BROWSERS, Partition, Record, Stage, StageContext, StageResult, write_episode_shard
 from flywheel.policy.protocol import PolicyBackend
 from flywheel.rollout.episode import RolloutStats, RolloutWorker, open_rollout_worker, run_rollout

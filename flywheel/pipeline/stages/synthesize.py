@@ -8,7 +8,7 @@ from pathlib import Path
 from flywheel.envs import registry
 from flywheel.envs.base import Task
 from flywheel.envs.browser.pages.manifest import load_page_manifests
-from flywheel.envs.router import open_environments
+from flywheel.envs.registry import open_environments
 from flywheel.envs.tasks import drawing
 from flywheel.envs.tasks.drawing import make_tasks, task_to_row
 from flywheel.envs.tasks.grounding import make_grounding_examples

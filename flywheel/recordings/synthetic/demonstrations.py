@@ -16,7 +16,7 @@ from pathlib import Path
 from flywheel.agent.parsing.parser import serialise_action
 from flywheel.config import Settings, load_settings
 from flywheel.envs.base import Env, Task
-from flywheel.envs.router import open_environments
+from flywheel.envs.registry import open_environments
 from flywheel.envs.suites.chores.family import ChoreFamilySuite
 from flywheel.envs.suites.chores.world import CHORES, ERRANDS
 from flywheel.envs.tasks import drawing

@@ -47,7 +47,7 @@ import torch
 from flywheel.config import Settings
 from flywheel.envs import registry
 from flywheel.envs.base import INTERFACES, Task
-from flywheel.envs.router import EnvProvider, OpenEnvProvider, open_environments
+from flywheel.envs.registry import EnvProvider, OpenEnvProvider, open_environments
 from flywheel.evaluation.evaluator import judge_episode
 from flywheel.policy import open_policy
 from flywheel.policy.checkpoint import checkpoint_digest
