@@ -1,4 +1,7 @@
-"""Read a machine's home folder from outside, or copy it, without following what lies there anywhere else."""
+"""Read a machine's home folder from outside, or copy it, without following what lies there anywhere else.
+
+What runs in the machine may put links, pipes and endless folders there, even while we read.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,6 @@ from pathlib import Path, PurePosixPath
 from flywheel.envs.computer.bwrap import MACHINE_HOME
 from flywheel.utils.errors import EnvError
 
-# Reading a machine's home folder from outside, so that nothing in it leads anywhere else: what runs in the machine may
-# put links, pipes and endless folders there, even while we read.
-
 MAX_HOME_ENTRIES = 20_000
 _MAX_DEPTH = 64
 _COPY_BYTES = 2**20
@@ -27,10 +27,7 @@ _OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 @dataclass(frozen=True)
 class HomeEntry:
-    """Describe a file or folder of the home.
-
-    path: from the home. kind: file, folder, link (never followed), or other. mode: permissions.
-    """
+    """A file or folder, by its path from the home. kind: file, folder, link (never followed), or other."""
 
     path: str
     kind: str
@@ -160,18 +157,16 @@ def _entry_kind(mode: int) -> str:
     return "link" if stat.S_ISLNK(mode) else "other"
 
 
-# Copying a machine's home for a program that judges it: nothing in the copy leads out of it or blocks a reader.
-#
-# Left out, and listed by name, are pipes, sockets, and links but those that lead downwards from where they lie, or to a
-# path of the home: a link to what the judging program reads, such as the answers, would be taken for the agent's file.
+# A copy for a program that judges it, in which nothing leads out or blocks a reader. Left out are pipes, sockets, and
+# links but those that lead downwards from where they lie, or to a path of the home: a link to what the judging program
+# reads, such as the answers, would be taken for the agent's file.
 
 _MAX_LEFT_OUT, _MAX_LINK_CHARACTERS = 1000, 200  # of what is left out: how many are named; characters of a link's end
 _FOLDER_MODE, _FILE_MODE = 0o700, 0o400  # what their owner may do, whatever the agent has set: else they are not read
 
 
 def copy_home(home: MachineHome, folder: Path, most: int) -> dict[str, str]:
-    """Put what lies in the home into a folder that exists. most: bytes of all files; holes stay holes, and do not
-    count.
+    """Copy the home into `folder`, which exists. most: bytes of all files; holes stay holes, and do not count.
 
     Returns why each path that is not there was left out, of the first thousand. Raises EnvError for too many files.
     """
