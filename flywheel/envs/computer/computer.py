@@ -303,14 +303,14 @@ class ActionOutcome:
 class Computer:
     """Hold one computer, made by `Computer.start`: a machine, whose home shell, Python and desktop (or None) share.
 
-    text: what there was to read last, its tools included.
+    tools: of its task, None where it has none. text: what there was to read last, its tools included.
     """
 
     def __init__(self, machine: Machine, desktop: Desktop | None, chosen: TerminalSettings) -> None:
         self.machine, self.desktop, self._chosen = machine, desktop, chosen
         self.functions = SdkFunctions(machine, chosen.run_s, chosen.result_bytes)
         self._given, self._wait_s = ComputerTaskSpec(), chosen.wait_ms / 1000
-        self._tools: McpTools | None = None
+        self.tools: McpTools | None = None
         self.site: TaskSite | None = None
         self.text = ""
 
@@ -358,7 +358,7 @@ class Computer:
             # Here, as the SDK takes a second to load, and few tasks have tools.
             from flywheel.envs.computer.mcp_tools import McpTools
 
-            self._tools = await McpTools.start(self.machine, given.tools, self._chosen)
+            self.tools = await McpTools.start(self.machine, given.tools, self._chosen)
         return await self.seen()
 
     async def do(self, action: Action) -> ActionOutcome:
@@ -369,8 +369,8 @@ class Computer:
                 result = await self.functions.call(action)
             else:
                 note = "this task is to be done on the screen, without functions"
-        elif isinstance(action, act.ToolCall) and self._tools is not None:
-            result = await self._tools.call(action)
+        elif isinstance(action, act.ToolCall) and self.tools is not None:
+            result = await self.tools.call(action)
         elif isinstance(action, act.Wait) and self._sdk and self.functions.running:
             result = await self.functions.wait()
         elif self._gui:
@@ -383,20 +383,15 @@ class Computer:
         """Return the outcome of an action, with what is seen now. screenshot: PNG, where it was taken already."""
         if self._gui and screenshot is None:
             screenshot = await self.desktop.screenshot()
-        tools = self._tools.told if self._tools is not None else ""
+        tools = self.tools.told if self.tools is not None else ""
         shown = "" if self._gui else await self.functions.look()
         self.text = "\n\n".join(filter(None, (tools, shown)))
         return ActionOutcome(note, result, screenshot, self.text)
 
-    @property
-    def tools(self) -> bool:
-        """Its task has tools."""
-        return self._tools is not None
-
     async def close(self) -> None:
         try:
-            if self._tools is not None:
-                await self._tools.close()
+            if self.tools is not None:
+                await self.tools.close()
         finally:
             await self.machine.close()
             if self.site is not None:

@@ -21,6 +21,7 @@ from flywheel.utils.errors import EnvError
 MAX_HOME_ENTRIES = 20_000
 _MAX_DEPTH = 64
 _COPY_BYTES = 2**20
+_KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFLNK: "link"}
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -119,7 +120,7 @@ class MachineHome:
                 about = os.stat(name, dir_fd=folder, follow_symlinks=False)
             except OSError:  # it was there a moment ago
                 continue
-            own, kind = f"{path}{name}", _entry_kind(about.st_mode)
+            own, kind = f"{path}{name}", _KINDS.get(stat.S_IFMT(about.st_mode), "other")
             yield HomeEntry(own, kind, about.st_size if kind == "file" else 0, stat.S_IMODE(about.st_mode))
             if kind == "folder":
                 with contextlib.suppress(OSError):
@@ -147,14 +148,6 @@ def _read_pieces(file: int, limit: int) -> Iterator[bytes]:
     while limit > 0 and (data := os.read(file, min(limit, _COPY_BYTES))):
         yield data
         limit -= len(data)
-
-
-def _entry_kind(mode: int) -> str:
-    if stat.S_ISREG(mode):
-        return "file"
-    if stat.S_ISDIR(mode):
-        return "folder"
-    return "link" if stat.S_ISLNK(mode) else "other"
 
 
 # A copy for a program that judges it, in which nothing leads out or blocks a reader. Left out are pipes, sockets, and

@@ -197,7 +197,7 @@ class BubblewrapProcess:
     """Hold a machine under bubblewrap. process: bubblewrap's, which ends with all in it, or with this process."""
 
     def __init__(self, process: asyncio.subprocess.Process, group: Cgroup | None, ours: socket.socket) -> None:
-        self.process, self._group, self._ours = process, group, ours
+        self.process, self.group, self._ours = process, group, ours
 
     @classmethod
     async def begin(
@@ -232,16 +232,11 @@ class BubblewrapProcess:
 
     def processes(self) -> list[int]:
         """Ids of what runs in there, as this machine numbers them."""
-        if self._group is not None:
-            return self._group.processes()
+        if self.group is not None:
+            return self.group.processes()
         with contextlib.suppress(psutil.Error):
             return [process.pid for process in psutil.Process(self.process.pid).children(recursive=True)]
         return []
-
-    @property
-    def memory(self) -> int:
-        """Bytes in use, files in memory included; 0 without cgroups."""
-        return self._group.memory if self._group else 0
 
     async def close(self) -> None:
         """End all of it. It may be called twice."""
@@ -250,7 +245,7 @@ class BubblewrapProcess:
                 os.killpg(self.process.pid, 9)
         await self.process.wait()
         self._ours.close()
-        group, self._group = self._group, None
+        group, self.group = self.group, None
         if group is not None:
             await asyncio.to_thread(group.end)
 
@@ -409,7 +404,7 @@ class ContainerProcess:
     ) -> None:
         self.process, self._named, self._hello, self._hands = process, named, hello, hands
         self._ours: socket.socket | None = None
-        self._group: Cgroup | None = None
+        self.group: Cgroup | None = None
         self._guest = self._held = -1
 
     @classmethod
@@ -445,7 +440,7 @@ class ContainerProcess:
             return None
         self._guest = struct.unpack("iII", self._ours.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
         self._held = os.pidfd_open(self._guest)
-        self._group = find_own_cgroup(self._guest)
+        self.group = find_own_cgroup(self._guest)
         await self._limit()
         socket.send_fds(self._ours, [b"listen"], [self._hands.fileno()])
         self._hands.close()
@@ -456,22 +451,17 @@ class ContainerProcess:
 
     def processes(self) -> list[int]:
         """List the process ids of the machine, as `BubblewrapProcess.processes` does."""
-        if self._group is not None:
-            return self._group.processes()
+        if self.group is not None:
+            return self.group.processes()
         with contextlib.suppress(psutil.Error, OSError):
             signal.pidfd_send_signal(self._held, 0)  # it is alive, so the process id is still its own
             return [self._guest, *(process.pid for process in psutil.Process(self._guest).children(recursive=True))]
         return []
 
-    @property
-    def memory(self) -> int:
-        """Bytes in use; 0 where the container's cgroup is not visible."""
-        return self._group.memory if self._group else 0
-
     async def close(self) -> None:
         """End all of it, and wait until nothing is left of the container. It may be called twice."""
-        if self._group is not None:
-            await asyncio.to_thread(self._group.kill)
+        if self.group is not None:
+            await asyncio.to_thread(self.group.kill)
         if self._held >= 0:
             with contextlib.suppress(OSError):
                 signal.pidfd_send_signal(self._held, signal.SIGKILL)

@@ -267,8 +267,8 @@ class Machine:
 
     @property
     def memory(self) -> int:
-        """Bytes that it uses, files included; 0 without cgroups."""
-        return self._begun.memory
+        """Bytes that it uses, files included; 0 without cgroups, or where a container's is not visible."""
+        return self._begun.group.memory if self._begun.group else 0
 
     async def close(self) -> None:
         """End all of it. It may be called twice."""
