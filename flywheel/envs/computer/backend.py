@@ -111,7 +111,7 @@ class ComputerManifest(BaseModel):
 
 
 class ManifestSuite(TaskSuite):
-    """Hold a suite that a manifest declares; folders: base64 by path, of each task that has a folder."""
+    """Hold a suite that a manifest declares. folders (base64 by path), checkers: of the tasks with one, by name."""
 
     environment: str
     tasks: dict[str, ComputerTaskTemplate]
@@ -220,7 +220,7 @@ class ComputerBackend:
     """Implement an `EnvBackend` of computers, whose methods are documented there.
 
     name: as it is registered. form: class of its settings. apps: Debian packages of its tasks' applications, by
-    program. own: suites loaded from manifests, by name. All that read settings raise BadInput for wrong ones.
+    program. own: suites loaded from manifests, by name. Wrong settings are BadInput, but for `diagnose`.
     """
 
     def __init__(self, name: str, form: type[TerminalSettings], apps: Mapping[str, str]) -> None:

@@ -149,7 +149,7 @@ _MAX_LOST_LINES, _MAX_LINE_CHARACTERS = 100, 200  # of what is lost: as many lin
 
 
 class EpisodeSnapshot(BaseModel):
-    """received: forms that the site was sent. shell, python: base64. lost: what else there was. home: a tar file."""
+    """Hold what was saved. received: forms the site got. shell, python: base64. lost: what else was there."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
     task: str

@@ -28,7 +28,7 @@ _OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 @dataclass(frozen=True)
 class HomeEntry:
-    """A file or folder, by its path from the home. kind: file, folder, link (never followed), or other."""
+    """Describe what lies at a path of the home. kind: file, folder, link (never followed), other. mode: permissions."""
 
     path: str
     kind: str

@@ -122,8 +122,8 @@ _CHUNK = 2**16
 
 @dataclass(frozen=True)
 class PythonOutput:
-    """text: what was printed, and the value of the last line. failed: by an exception, which the text tells. stopped:
-    its time was over. lost: it did not stop, so that what was computed before is gone too."""
+    """Hold what code gave. text: what it printed, and its last line's value. failed: by an exception, told in the text.
+    stopped: its time was over. lost: it did not stop, so that what was computed before is gone too."""
 
     text: str
     failed: bool = False

@@ -52,7 +52,7 @@ def explain_missing_adb() -> str:
 
 
 class AndroidPhone:
-    """A phone behind an ADB server, made by `AndroidPhone.find`. What goes wrong is an EnvError that says what to do.
+    """Control a phone behind an ADB server; made by `AndroidPhone.find`. Its errors, EnvError, say what to do.
 
     client: of adbutils. serial: its number. timeout_s: of one command.
     """

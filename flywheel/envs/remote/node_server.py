@@ -119,7 +119,7 @@ class EnvNode:
 async def send_heartbeats(
     node: EnvNode, manager: str, token: str, about: Mapping[str, Any], until_empty: asyncio.Event
 ) -> None:
-    """Register with the manager, tell it of the sessions, and end what is over; for ever.
+    """Register with the manager, tell it of the sessions, and end what is over; for ever. Raises BadInput if refused.
 
     about: what the manager is told when the node registers. until_empty: set when it is drained and has no session.
     """

@@ -103,7 +103,7 @@ class OsworldStep(BaseModel):
 
 
 class OsworldEvaluator(BaseModel):
-    """func: one metric, or several, to each of which a result, what is expected and options belong by their order."""
+    """Declare an evaluator. func: one metric, or several, to which the other lists' entries belong by their order."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
     func: str | list[str]
