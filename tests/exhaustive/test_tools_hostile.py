@@ -71,7 +71,7 @@ async def test_a_bad_call_is_a_result_and_the_server_goes_on(how, said):
 )
 async def test_what_is_wrong_from_the_beginning_is_told(how, said):
     async with computers.terminal(RUN if "not answer" in said else LONG, **tool_servers.bad(how)) as on:
-        told = on._tools.told
+        told = on.tools.told
         assert told.startswith(f"Tools:\n{said}")
         assert len(told) < 1100
         assert "User:" not in told
@@ -80,9 +80,9 @@ async def test_what_is_wrong_from_the_beginning_is_told(how, said):
 
 async def test_of_many_tools_the_first_thousand_can_be_called():
     async with computers.terminal(LONG, **tool_servers.bad("many")) as on:
-        assert on._tools.told.startswith("Tools:\ns.tool-0(n?: integer)\ns.tool-1(n?: integer)")
-        assert len(on._tools.told) < 1100
-        assert "more; call a server's name to read of all its tools]" in on._tools.told
+        assert on.tools.told.startswith("Tools:\ns.tool-0(n?: integer)\ns.tool-1(n?: integer)")
+        assert len(on.tools.told) < 1100
+        assert "more; call a server's name to read of all its tools]" in on.tools.told
         assert (await called(on, "s.tool-999")).startswith("good ")
         assert (await called(on, "s.tool-1000")).startswith("error: s: no tool 'tool-1000'")
 

@@ -39,7 +39,7 @@ async def test_nothing_is_left_of_a_machine(apart):
     async with computers.machine(walls=apart) as machine:
         await run(machine, "(trap '' TERM HUP; setsid sleep 999 &) ; sleep 999 & echo x >file")
         pids, folder = [machine._begun.process.pid, *machine.processes()], machine._folder
-        groups = machine._begun._group.folders if machine._begun._group else ()
+        groups = machine._begun.group.folders if machine._begun.group else ()
         assert len(pids) >= 5
         assert folder.is_dir()
     assert await processes.gone(pids)

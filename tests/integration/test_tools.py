@@ -87,7 +87,7 @@ async def test_a_session_that_nothing_is_asked_of_ends_and_begins_again():
     async with computers.terminal({"tools_idle_s": 0.05}, **tool_servers.bad("well")) as on:
         first = await called(on, "s.good", n=1)
         assert first.endswith("{'n': 1}")
-        await asyncio.wait({on._tools._servers["s"]._session._task})
+        await asyncio.wait({on.tools._servers["s"]._session._task})
         await asyncio.to_thread(until, lambda: "bad.py" not in " ".join(on.machine.programs()), "the end of it")
         second = await called(on, "s.good", n=1)
         assert second.startswith("good ")
@@ -101,8 +101,8 @@ async def test_a_session_lasts_while_it_is_asked():
 
 async def test_a_closed_computer_has_ended_its_sessions():
     async with computers.terminal(**tool_servers.bad("hangs")) as on:
-        session = on._tools._servers["s"]._session
-        waiting = asyncio.create_task(on._tools.call(ToolCall.of("s.bad", {})))
+        session = on.tools._servers["s"]._session
+        waiting = asyncio.create_task(on.tools.call(ToolCall.of("s.bad", {})))
         await asyncio.sleep(0)
     assert session._task.done()
     assert await waiting == "error: s: it has ended"

@@ -31,20 +31,7 @@ from flywheel.envs.suites.chores.world import CHORES, ERRANDS
 from flywheel.envs.suites.desk.world import DESK, DESK_VERIFIERS
 from flywheel.utils.errors import BadInput, EnvError, Finding, did_you_mean, run_diagnostic
 
-# External suites of computer tasks, by a manifest that says what there is at first and what must hold at the end.
-#
-# kind: terminal                       # or computer
-# world: reports
-# tasks:
-#   - name: pack
-#     instruction: Pack the folder {folder} into {folder}.zip.
-#     choose: {folder: [march, april]}
-#     max_steps: {1: 8}                # by level
-#     folder: start                    # beside this file: what lies in it lies in the home
-#     begin: {files: {"{folder}/note.txt": "one\n"}}          # as `task_spec.py` has it
-#     end: {packed: {"{folder}.zip": {"{folder}/note.txt": "one\n"}}}     # as `chores/ending.py` has it
-#   - ...
-#     end: {checker: {program: check.py}}                      # beside this file: it decides
+# Suites that others declare by a manifest: docs/computer.md#suites-of-your-own.
 
 _MAX_FOLDER_BYTES = 2**22  # bytes of a folder
 
@@ -58,7 +45,7 @@ class CheckerProgram(CheckerLimits):
 
 
 class TaskEnd(BaseModel):
-    """What must all hold; at least one. free: files that may change or go, of those that are there at the beginning."""
+    """What must all hold; at least one. free: files of the beginning that may change or go."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
     wanted: dict[str, str | None] = {}
@@ -124,11 +111,7 @@ class ComputerManifest(BaseModel):
 
 
 class ManifestSuite(TaskSuite):
-    """Hold a suite that a manifest declares.
-
-    environment: terminal or computer. folders: what lies in the folder of each task that has one, as base64 by path.
-    checkers: of those that have one.
-    """
+    """Hold a suite that a manifest declares. folders (base64 by path), checkers: of the tasks with one, by name."""
 
     environment: str
     tasks: dict[str, ComputerTaskTemplate]
@@ -167,24 +150,15 @@ def load_computer_suite(path: Path, kind: str) -> ManifestSuite | OsworldSuite:
     digest = hashlib.sha256(path.read_bytes() + repr(sorted(folders.items())).encode())
     for name, checker in sorted(checkers.items()):
         digest.update(repr((name, checker)).encode())
-    templates = {
+    given = {"name": declared.world, "domain": declared.domain, "checksum": digest.hexdigest()}
+    given["templates"] = {
         task.name: TaskTemplate(instruction="{instruction}", verifier=CHORES_VERIFIER, max_steps=task.max_steps)
         for task in declared.tasks
     }
-    return ManifestSuite(
-        environment=kind,
-        name=declared.world,
-        domain=declared.domain,
-        templates=templates,
-        checksum=digest.hexdigest(),
-        tasks=tasks,
-        folders=folders,
-        checkers=checkers,
-    )
+    return ManifestSuite(environment=kind, tasks=tasks, folders=folders, checkers=checkers, **given)
 
 
 def _load_checker(manifest: Path, said: CheckerProgram) -> Checker:
-    """With the bytes of its files, so that a task takes it along to whatever machine it is played on."""
     files, left = {}, _MAX_FOLDER_BYTES
     for name in (said.program, *said.files):
         path = manifest.parent / name
@@ -193,9 +167,8 @@ def _load_checker(manifest: Path, said: CheckerProgram) -> Checker:
         if path.name in files:
             raise BadInput(f"two of a checker's files are called {path.name}", where=manifest, fix="rename one")
         if (left := left - path.stat().st_size) < 0:
-            raise BadInput(
-                f"a checker's files have more than {_MAX_FOLDER_BYTES} bytes", where=manifest, fix="leave some out"
-            )
+            what = f"a checker's files have more than {_MAX_FOLDER_BYTES} bytes"
+            raise BadInput(what, where=manifest, fix="leave some out")
         files[path.name] = base64.b64encode(path.read_bytes()).decode()
     program = manifest.parent / said.program
     if program.suffix != ".py" and not os.access(program, os.X_OK):
@@ -205,19 +178,16 @@ def _load_checker(manifest: Path, said: CheckerProgram) -> Checker:
 
 
 def _load_folder(manifest: Path, name: str) -> dict[str, str]:
-    """What lies in a folder beside the manifest, links left out."""
+    """What lies there, as base64 by path; links are left out."""
     folder = manifest.parent / name
     if not folder.is_dir() or not folder.resolve().is_relative_to(manifest.parent.resolve()):
         raise BadInput(f"there is no folder {name} beside the manifest", where=manifest, fix="make it, or name another")
     files = [path for path in sorted(folder.rglob("*")) if path.is_file() and not path.is_symlink()]
     if sum(path.stat().st_size for path in files) > _MAX_FOLDER_BYTES:
-        raise BadInput(
-            f"the folder {name} has more than {_MAX_FOLDER_BYTES} bytes", where=manifest, fix="leave some out"
-        )
+        what = f"the folder {name} has more than {_MAX_FOLDER_BYTES} bytes"
+        raise BadInput(what, where=manifest, fix="leave some out")
     return {path.relative_to(folder).as_posix(): base64.b64encode(path.read_bytes()).decode() for path in files}
 
-
-# Suites that ship with the package, and all verifiers, by name.
 
 SHIPPED_COMPUTER_SUITES: dict[str, TaskSuite] = {one.name: one for one in (DESK, CHORES, ERRANDS)}
 COMPUTER_VERIFIERS: dict[str, Verifier] = {
@@ -247,10 +217,10 @@ class ComputerPool:
 
 
 class ComputerBackend:
-    """Implement the back-end of computers.
+    """Implement an `EnvBackend` of computers, whose methods are documented there.
 
     name: as it is registered. form: class of its settings. apps: Debian packages of its tasks' applications, by
-    program. own: suites loaded from manifests, by name.
+    program. own: suites loaded from manifests, by name. Wrong settings are BadInput, but for `diagnose`.
     """
 
     def __init__(self, name: str, form: type[TerminalSettings], apps: Mapping[str, str]) -> None:
@@ -265,6 +235,7 @@ class ComputerBackend:
         return self.own.get(name) or SHIPPED_COMPUTER_SUITES[name]
 
     def load(self, path: Path) -> TaskSuite:
+        """Load the suite of the manifest at `path`. Raises BadInput for a wrong one, or a name that is taken."""
         return registry.register_external_suite(self.own, load_computer_suite(path, self._name), path)
 
     def verifier(self, task: Task) -> Verifier:
@@ -323,11 +294,9 @@ class ComputerBackend:
         if screen and not machine.image and (lacking := desktop.list_missing_packages(self._apps)):
             raise EnvError(f"desktops lack {', '.join(lacking)}", fix=f"apt-get install {' '.join(lacking)}")
         why, fix = machine.missing()
-        if not why and isolation.explain_missing_bwrap() and any(world.judging_s for world in self.own.values()):
-            why, fix = (
-                f"no checker without bubblewrap: {isolation.explain_missing_bwrap()}",
-                "apt-get install bubblewrap",
-            )
+        judged = any(world.judging_s for world in self.own.values())
+        if not why and judged and (lacking := isolation.explain_missing_bwrap()):
+            why, fix = f"no checker without bubblewrap: {lacking}", "apt-get install bubblewrap"
         if why:
             raise EnvError(why, fix=fix)
         works = f"{machine.walls} works" + (f", and has the image {machine.image}" if machine.image else "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import os
 import platform
 import stat
@@ -22,18 +23,8 @@ from flywheel.envs import isolation
 # do not separate (vsock leads to the machine's own host), typing into another's terminal, and the like. They fail as if
 # this user had no permission.
 
-# Name -> numbers on x86_64 and on aarch64. Those since Linux 5.1 are the same on both.
-_DENIED_CALLS = {
-    "add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219), "bpf": (321, 280),
-    "perf_event_open": (298, 241), "userfaultfd": (323, 282), "mount": (165, 40), "umount2": (166, 39),
-    "pivot_root": (155, 41), "setns": (308, 268), "unshare": (272, 97), "syslog": (103, 116), "acct": (163, 89),
-    "kexec_load": (246, 104), "kexec_file_load": (320, 294), "init_module": (175, 105), "finit_module": (313, 273),
-    "delete_module": (176, 106), "open_by_handle_at": (304, 265), "name_to_handle_at": (303, 264),
-    "swapon": (167, 224), "swapoff": (168, 225), "reboot": (169, 142), "quotactl": (179, 60), "vhangup": (153, 58),
-    "io_uring_setup": (425, 425), "io_uring_enter": (426, 426), "io_uring_register": (427, 427),
-    "open_tree": (428, 428), "move_mount": (429, 429), "fsopen": (430, 430), "fsconfig": (431, 431),
-    "fsmount": (432, 432), "fspick": (433, 433), "pidfd_getfd": (438, 438), "mount_setattr": (442, 442),
-}  # fmt: skip
+# By name, its numbers on x86_64 and on aarch64. Those since Linux 5.1 are the same on both.
+_DENIED_CALLS: dict[str, list[int]] = json.loads(Path(__file__).with_name("denied_calls.json").read_text("ascii"))
 _SOCKET_CALL, _IOCTL_CALL = (41, 198), (16, 29)
 _ALLOWED_SOCKET_FAMILIES = (1, 2, 10, 16)  # of the kinds unix, IPv4, IPv6, netlink
 _TERMINAL_INPUT_REQUESTS = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX
@@ -56,8 +47,8 @@ def seccomp_profile() -> dict[str, Any]:
     """Build the same rules for container engines, which read JSON. Calls by another processor's numbers end the
     process.
 
-    Bubblewrap forbids user namespaces by itself: here the calls that make them are refused. clone3 hides its arguments
-    from seccomp, so it does not exist here, and libraries fall back to clone.
+    The calls that make user namespaces are refused too, which bubblewrap forbids by itself. clone3 hides its arguments
+    from seccomp: it does not exist here, and libraries fall back to clone.
     """
     past = max(_ALLOWED_SOCKET_FAMILIES)
     denied = [kind for kind in range(past) if kind not in _ALLOWED_SOCKET_FAMILIES]
@@ -128,16 +119,8 @@ _PRIVATE_KEYS = "/etc/ssl/private"  # of this machine's servers
 _FONT_CACHE = "/var/cache/fontconfig"  # without it each program reads all fonts again: a third of a second
 PROGRAM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 TMPFS_FOLDERS = ("/dev/shm", "/tmp", "/run")
-MACHINE_ENVIRONMENT = {
-    "HOME": MACHINE_HOME,
-    "USER": "user",
-    "LOGNAME": "user",
-    "SHELL": "/bin/bash",
-    "XDG_RUNTIME_DIR": "/run",
-    "LANG": "C.UTF-8",
-    "TZ": "UTC",
-    "PYTHONDONTWRITEBYTECODE": "1",
-}
+MACHINE_ENVIRONMENT = {"HOME": MACHINE_HOME, "USER": "user", "LOGNAME": "user", "SHELL": "/bin/bash"}
+MACHINE_ENVIRONMENT |= {"XDG_RUNTIME_DIR": "/run", "LANG": "C.UTF-8", "TZ": "UTC", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def build_machine_command(
@@ -179,10 +162,9 @@ def build_machine_environment(*more: Path) -> dict[str, str]:
 def build_checker_command(
     program: Sequence[str], bound: Mapping[str, Path], readable: Sequence[Path], memory_bytes: int, rules: int
 ) -> list[str]:
-    """Build the command of a program that judges what was left in a machine.
+    """Build the command of a program that judges what was left in a machine; it may write in /tmp alone.
 
-    It sees the system's programs and what is bound, and may write in /tmp alone. bound: path in there -> path of this
-    machine. rules: descriptor of `open_seccomp_program`.
+    bound: path in there -> path of this machine. rules: descriptor of `open_seccomp_program`.
     """
     words = [*_unshare_options(rules), *_mount_options(readable, TMPFS_FOLDERS, memory_bytes)]
     for place, path in bound.items():
@@ -212,8 +194,7 @@ def _mount_options(readable: Sequence[Path], written: Sequence[str], size_bytes:
 
 
 def _hiding_options() -> list[str]:
-    """Nothing that is secret is read, nothing of the system's is written. It comes last: what was mounted below keeps
-    what it has."""
+    """No secret is read, nothing of the system's written. It comes last: what was mounted below keeps what it has."""
     hidden = [_PRIVATE_KEYS] if Path(_PRIVATE_KEYS).is_dir() else []
     words = ["--tmpfs", *hidden] if hidden else []
     for path in _root_only_proc_files():

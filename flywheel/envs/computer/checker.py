@@ -25,7 +25,7 @@ from flywheel.envs import isolation
 from flywheel.envs.computer import bwrap, launcher
 from flywheel.envs.computer import home as computer_home
 from flywheel.envs.computer.home import MachineHome
-from flywheel.utils.errors import EnvError, first_line
+from flywheel.utils.errors import EnvError, last_line
 
 CHECKER_FOLDER = "/opt/checker"  # where the program lies
 # Where the copy of the home lies: where the home was, unless flywheel itself is installed there on this machine.
@@ -48,8 +48,8 @@ class CheckerFailed(EnvError):
 class CheckerLimits(BaseModel):
     """Limit a checker program.
 
-    seconds: until it must have ended. memory_mb: of all its processes and of what it writes in /tmp. processes: and
-    threads, at once. Where this user may make no cgroups, memory is that of each process, and processes have no limit.
+    seconds: until it must have ended. memory_mb: of all its processes and of what it writes in /tmp; without cgroups of
+    each process. processes: and threads, at once; without cgroups no limit.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -59,10 +59,7 @@ class CheckerLimits(BaseModel):
 
 
 class Checker(CheckerLimits):
-    """Declare a task's checker program.
-
-    program: one of `files`, which holds each file's bytes as base64 by its name.
-    """
+    """Declare a task's checker program. files: base64 by name, the program's own among them."""
 
     program: str
     files: dict[FileName, str]
@@ -93,7 +90,7 @@ async def run_task_checker(checker: Checker, home: MachineHome, most: int, told:
 
 
 def decode_files(files: Mapping[str, str]) -> dict[str, bytes]:
-    """Decode files by name from base64. files: by name. Raises EnvError where one is not base64."""
+    """Decode files from base64, by name. Raises EnvError where one is not base64."""
     try:
         return {name: base64.b64decode(text, validate=True) for name, text in files.items()}
     except ValueError as error:
@@ -210,12 +207,10 @@ async def _end_process(process: asyncio.subprocess.Process) -> None:
 
 
 async def _last_error_line(stderr: asyncio.StreamReader) -> str:
-    """The last line that it complained with."""
     kept = b""
     while part := await stderr.read(_MAX_OUTPUT_BYTES):
         kept = (kept + part)[-_MAX_OUTPUT_BYTES:]
-    lines = kept.decode("utf-8", "replace").split("\n")
-    return next((first_line(line) for line in reversed(lines) if line.strip()), "")
+    return last_line(kept.decode("utf-8", "replace"))
 
 
 def _parse_verdict(name: str, said: bytes) -> CheckerVerdict:

@@ -6,7 +6,6 @@ import asyncio
 import base64
 import binascii
 import json
-import logging
 import re
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -30,9 +29,6 @@ if TYPE_CHECKING:
     from flywheel.envs.computer.mcp_tools import McpTools
 
 
-# A task's web site. It runs outside of the machine whose browser shows it, so nothing in there can change what it got.
-
-log = logging.getLogger(__name__)
 TASK_SITE_PORT = 8000
 _MAX_FORM_BYTES = 2**20  # bytes of what is sent to it at once
 _MAX_FORMS = 100
@@ -41,10 +37,9 @@ _CONTENT_TYPES |= {".js": "text/javascript", ".json": "application/json"}
 
 
 class TaskSite:
-    """Serve a task's web site.
+    """Serve a task's web site, outside of the machine, where nothing can change what it got.
 
-    pages: texts by path, of which / is `index.html`. received: the forms that were sent to /send, each a text by the
-    field's name; of a file its text.
+    pages: texts by path, of which / is `index.html`. received: the forms sent to /send, texts by the field's name.
     """
 
     def __init__(self, pages: Mapping[str, str]) -> None:
@@ -150,8 +145,7 @@ _CONTROL_CHARACTERS = "@abcdefghijklmnopqrstuvwxyz[\\]^_"
 
 
 def encode_terminal_keys(keys: Sequence[str]) -> str:
-    """Encode keys that are pressed together as a terminal sends them. Raises UnsupportedAction for keys it does not
-    have."""
+    """Encode keys pressed together as a terminal sends them. Raises UnsupportedAction for keys it does not have."""
     held, pressed = 0, []
     for name in keys:
         key = desktop.find_key_name(name)
@@ -189,17 +183,13 @@ def _encode_character(key: str, held: int) -> str:
     return character
 
 
-# The SDK functions: shell, Python, files; and keys for a program that runs in the shell.
-#
-# The result of each is a text: what was printed, or in one line why nothing could be done.
-
 SDK_ACTION_TYPES = (act.Terminal, act.RunPython, act.ReadFile, act.WriteFile, act.ListFiles)
 _STOP_S = 3.0  # that interrupted code has to end in, and to say so
 _CONTROL_COMMAND = re.compile(r"C-([a-z@\[\\\]^_])")  # as a command, while a program runs: Ctrl with this key
 
 
 class SdkFunctions:
-    """Call the SDK functions of one machine.
+    """Call the SDK functions of one machine; each returns what was printed, or in one line why nothing could be done.
 
     run_s: seconds that a command or code is waited for. result_bytes: of a result, at most.
     """
@@ -296,16 +286,13 @@ def _format_listing(told: dict) -> str:
     return "\n".join(lines) or "[empty]"
 
 
-# A computer: one machine whose home is shared by a shell, Python and files, and a desktop if it has a screen.
-
 _MAX_ERROR_CHARACTERS = 300  # characters of a set-up command, and of its output, in an error
 
 
 @dataclass(frozen=True)
 class ActionOutcome:
     """What came of an action. note: why it did nothing. result: what a function returned. screenshot: a PNG of the
-    screen at rest; None where there is none, or where the task allows functions alone, whose answers are not to be read
-    from it. text: what the terminal shows, where keys go there."""
+    screen at rest; None without one, or where the task allows functions alone. text: what the terminal shows."""
 
     note: str
     result: str
@@ -314,24 +301,22 @@ class ActionOutcome:
 
 
 class Computer:
-    """Hold one computer, made by `Computer.start`.
+    """Hold one computer, made by `Computer.start`: a machine, whose home shell, Python and desktop (or None) share.
 
-    desktop: None where it has no screen. functions: of its machine. text: what there was to read last, its tools
-    included.
+    tools: of its task, None where it has none. text: what there was to read last, its tools included.
     """
 
     def __init__(self, machine: Machine, desktop: Desktop | None, chosen: TerminalSettings) -> None:
         self.machine, self.desktop, self._chosen = machine, desktop, chosen
         self.functions = SdkFunctions(machine, chosen.run_s, chosen.result_bytes)
         self._given, self._wait_s = ComputerTaskSpec(), chosen.wait_ms / 1000
-        self._tools: McpTools | None = None
+        self.tools: McpTools | None = None
         self.site: TaskSite | None = None
         self.text = ""
 
     @classmethod
     async def start(cls, chosen: TerminalSettings) -> Computer:
-        """Start a fresh computer. chosen: its settings; with a screen where they have one. Raises EnvError where it
-        does not start."""
+        """Start a fresh computer, with a screen if its settings have one. Raises EnvError where it does not start."""
         if not isinstance(chosen, ComputerSettings):
             return cls(await Machine.start(chosen.machine, TOOL_READABLE_FOLDERS), None, chosen)
         desktop = await Desktop.start(chosen.width, chosen.height, chosen.machine, TOOL_READABLE_FOLDERS)
@@ -341,7 +326,7 @@ class Computer:
     async def begin(self, given: ComputerTaskSpec, limit_s: float) -> ActionOutcome:
         """Set up a task: its site, files, set-up commands and applications; returns what is seen then.
 
-        given: the task's spec. limit_s: seconds for each set-up command. Raises EnvError where one fails.
+        limit_s: seconds for each set-up command. Raises EnvError where one fails.
         """
         await self.serve(given)
         for path, text in given.files.items():
@@ -357,15 +342,14 @@ class Computer:
         return await self.opened()
 
     async def serve(self, given: ComputerTaskSpec) -> None:
-        """Start the web site of a task, if it has one, and remember the task. given: its spec."""
+        """Start the web site of a task, if it has one, and remember the task."""
         self._given = given
         if given.site:
             self.site = TaskSite(given.site)
             await self.machine.serve(TASK_SITE_PORT, self.site.start)
 
     async def opened(self) -> ActionOutcome:
-        """Start the task's applications and tools; returns what is seen then. Raises EnvError where one does not
-        start."""
+        """Start the task's applications and tools; returns what is seen then. Raises EnvError where one fails to."""
         given = self._given
         if self.desktop is not None:
             browser, begin = desktop.BROWSER_APP, desktop.build_browser_command
@@ -374,22 +358,19 @@ class Computer:
             # Here, as the SDK takes a second to load, and few tasks have tools.
             from flywheel.envs.computer.mcp_tools import McpTools
 
-            self._tools = await McpTools.start(self.machine, given.tools, self._chosen)
+            self.tools = await McpTools.start(self.machine, given.tools, self._chosen)
         return await self.seen()
 
     async def do(self, action: Action) -> ActionOutcome:
-        """Carry out an action, if the task allows it.
-
-        Raises EnvError where the machine is gone, EnvTimeout where it does not answer.
-        """
+        """Carry out an action, if the task allows it. Raises EnvError where the machine is gone, EnvTimeout if late."""
         note, result, screenshot = "", "", None
         if isinstance(action, SDK_ACTION_TYPES):
             if self._sdk:
                 result = await self.functions.call(action)
             else:
                 note = "this task is to be done on the screen, without functions"
-        elif isinstance(action, act.ToolCall) and self._tools is not None:
-            result = await self._tools.call(action)
+        elif isinstance(action, act.ToolCall) and self.tools is not None:
+            result = await self.tools.call(action)
         elif isinstance(action, act.Wait) and self._sdk and self.functions.running:
             result = await self.functions.wait()
         elif self._gui:
@@ -402,20 +383,15 @@ class Computer:
         """Return the outcome of an action, with what is seen now. screenshot: PNG, where it was taken already."""
         if self._gui and screenshot is None:
             screenshot = await self.desktop.screenshot()
-        tools = self._tools.told if self._tools is not None else ""
+        tools = self.tools.told if self.tools is not None else ""
         shown = "" if self._gui else await self.functions.look()
         self.text = "\n\n".join(filter(None, (tools, shown)))
         return ActionOutcome(note, result, screenshot, self.text)
 
-    @property
-    def tools(self) -> bool:
-        """Its task has tools."""
-        return self._tools is not None
-
     async def close(self) -> None:
         try:
-            if self._tools is not None:
-                await self._tools.close()
+            if self.tools is not None:
+                await self.tools.close()
         finally:
             await self.machine.close()
             if self.site is not None:

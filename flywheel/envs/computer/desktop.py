@@ -17,9 +17,8 @@ from flywheel.envs import keyboard
 from flywheel.envs.computer.machine import Machine, MachineSettings
 from flywheel.utils.errors import EnvError
 
-# The desktop's browser: a Chromium with a window, which has no network but its machine's own.
-#
-# Its own sandbox is off: it cannot be made within the machine's, which confines a page that breaks out.
+# The desktop's browser, a Chromium with a window. Its own sandbox is off: none can be made within the machine's, which
+# confines a page that breaks out.
 
 BROWSER_APP = "browser"  # how a task's `apps` call it; the next word is an address
 BROWSER_PROGRAM = "chromium"
@@ -40,11 +39,9 @@ def build_browser_command(address: str) -> list[str]:
     return [_BROWSER_BINARY, *_BROWSER_OPTIONS, address]
 
 
-# Each action as input of the X server, in pixels, or why there is none.
-
 DesktopAct = dict[str, Any]
 MAX_TYPED_CHARACTERS = 10_000  # characters that the guest types at once
-_SCROLL_NOTCHES = 3  # of a wheel, for one `scroll`
+_SCROLL_ACT = {"type": "scroll", "notches": 3}  # of a wheel
 _DRAG_MOVES = 8  # in between: a program begins to drag when the pointer has moved a little
 
 
@@ -110,21 +107,14 @@ _TRANSLATIONS: dict[type, Callable[[Any, Callable[[Point], DesktopAct]], list[De
     act.RightSingle: lambda action, move: [move(action.point), *_clicks(1, "right")],
     act.Hover: lambda action, move: [move(action.point)],
     act.Drag: _drag,
-    act.Scroll: lambda action, move: [
-        move(action.point),
-        {"type": "scroll", "direction": action.direction, "notches": _SCROLL_NOTCHES},
-    ],
+    act.Scroll: lambda action, move: [move(action.point), {**_SCROLL_ACT, "direction": action.direction}],
     act.Hotkey: lambda action, _: _hotkey(action.keys),
     act.Press: lambda action, _: [{"type": "key_down", "key": find_key_name(action.key)}],
     act.Release: lambda action, _: [{"type": "key_up", "key": find_key_name(action.key)}],
     act.Type: lambda action, _: _text(action.content),
-    act.Wait: lambda *_: [],
-    act.Finished: lambda *_: [],
-    act.CallUser: lambda *_: [],
+    **dict.fromkeys((act.Wait, act.Finished, act.CallUser), lambda *_: []),
 }
 
-
-# A desktop: X, VNC, a window manager and real applications in a machine, operated from outside.
 
 _DESKTOP_PROGRAMS = {"Xvnc": "tigervnc-standalone-server", "openbox": "openbox"}  # and Debian's packages that have them
 _PYTHON_PACKAGES = ("mss", "Xlib", "six")  # of Python, that the guest takes for its screen
@@ -145,8 +135,7 @@ class Desktop:
 
     @classmethod
     async def start(cls, width: int, height: int, chosen: MachineSettings, readable: Sequence[Path] = ()) -> Desktop:
-        """Start a fresh desktop without applications. readable: as `Machine.start`. Raises EnvError where it does
-        not start."""
+        """Start a fresh desktop without applications, as `Machine.start`. Raises EnvError where it does not start."""
         if not chosen.image and (lacking := list_missing_packages()):
             raise EnvError(f"no desktop without {', '.join(lacking)}", fix=f"apt-get install {' '.join(lacking)}")
         places = [_package_path(name) for name in _PYTHON_PACKAGES]
@@ -190,11 +179,7 @@ class Desktop:
         return json.loads(await self.machine.request("GET", "/desktop/state"))
 
     async def vnc(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Connect to its VNC server (RFB), to watch the desktop and to take it over.
-
-        The server's socket lies inside, where no path of this machine could be put in its place; the machine's server
-        connects to it.
-        """
+        """Connect to its VNC server (RFB), whose socket lies inside, where no path of this machine can replace it."""
         return await self.machine.stream("/desktop/vnc", {})
 
     async def close(self) -> None:
@@ -206,15 +191,11 @@ class Desktop:
 
 
 def list_missing_packages(apps: Mapping[str, str] = MappingProxyType({})) -> list[str]:
-    """List Debian's packages that are not there: a desktop's own, and those of applications.
-
-    apps: Debian's package by program, which is looked for on PATH.
-    """
+    """List Debian's packages that a desktop lacks on PATH. apps: further packages, by program."""
     return [package for program, package in {**_DESKTOP_PROGRAMS, **apps}.items() if shutil.which(program) is None]
 
 
 def _package_path(name: str) -> Path:
-    """The folder, or the file, of a Python package."""
     found = importlib.util.find_spec(name)
     if found is None or found.origin is None:
         raise EnvError(f"no desktop without the Python package {name}", fix="pip install mss python-xlib")

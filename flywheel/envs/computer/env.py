@@ -71,8 +71,7 @@ def _iterate_tar(data: bytes) -> Iterator[tuple[str, bytes]]:
 ARCHIVE_READ_BYTES = _MAX_ARCHIVE_BYTES + 1  # bytes to read of a file, so that one that is too long is seen to be so
 
 
-# The state of a computer that a verifier reads. It is read from outside: no program in there is asked, except services
-# that the task names.
+# The state that a verifier reads, from outside: no program in there is asked, except services that the task names.
 
 _MAX_FILE_BYTES = 64 * 2**10  # bytes of a file that a state holds; a longer one has its digest there
 _MAX_STATE_BYTES = 2**22  # bytes of all files that a state holds; of those that come then the digests
@@ -82,11 +81,7 @@ _PROBE_S = 5.0
 
 
 async def read_machine_state(machine: Machine, given: ComputerTaskSpec, said_done: bool) -> dict[str, Any]:
-    """Read the state that a verifier judges.
-
-    It has `files`; where the task asks for it `programs`, `ports`, `packed`, and `printed` once the agent has said that
-    it is done (`said_done`).
-    """
+    """Read the state that a verifier judges: `files`, and what else the task asks for; `printed` if `said_done`."""
     found: dict[str, Any] = {"files": await asyncio.to_thread(read_home_files, machine.home, given.hidden)}
     if given.programs:
         found["programs"] = await asyncio.to_thread(machine.programs)
@@ -128,8 +123,7 @@ def read_home_files(home: MachineHome, hidden: Collection[str] = ()) -> dict[str
 
 
 async def _run_probe(machine: Machine, words: list[str]) -> str:
-    """What a command prints, which the agent may have changed: it proves what a right program alone could print. ""
-    where it does not end in time."""
+    """What a command prints, which the agent may have changed; "" where it does not end in time."""
     with contextlib.suppress(MachineRefused, EnvTimeout):
         return (await machine.output(words, _PROBE_S, _MAX_FILE_BYTES)).decode("utf-8", "replace")
     return ""
@@ -144,11 +138,8 @@ async def _ask_port(machine: Machine, port: str, path: str) -> str | None:
         return None
 
 
-# Saving an episode on a computer, and restoring it in a fresh one.
-#
-# Saved are the home, the shell's state (folder, variables, functions, aliases, options), the variables of Python that
-# can be pickled, and the forms that the site got. All else is lost, and listed. The states of shell and Python are
-# bytes here, which only they themselves read again, in their machine.
+# What of an episode is saved, and restored in a fresh computer: docs/computer.md#what-is-kept-of-an-episode. The states
+# of shell and Python are bytes here, which only they themselves read again, in their machine.
 
 _HEADER_FILE, _HOME_FILE = "episode.json", "home.tar"
 _ZIP_DATE = (2000, 1, 1, 0, 0, 0)
@@ -158,10 +149,7 @@ _MAX_LOST_LINES, _MAX_LINE_CHARACTERS = 100, 200  # of what is lost: as many lin
 
 
 class EpisodeSnapshot(BaseModel):
-    """Hold what was saved of an episode.
-
-    received: forms that the site was sent. shell, python: base64. lost: of what there had been. home: a tar file.
-    """
+    """Hold what was saved. received: forms the site got. shell, python: base64. lost: what else was there."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
     task: str
@@ -194,10 +182,7 @@ class EpisodeSnapshot(BaseModel):
 
 
 async def save_episode(computer: Computer, task: Task, steps: int) -> EpisodeSnapshot:
-    """Save what can be saved of an episode after so many `steps`; programs go on meanwhile.
-
-    Raises EnvError for a home above its size limit.
-    """
+    """Save what can be saved after `steps`; programs go on. Raises EnvError for a home above its size limit."""
     machine = computer.machine
     held: dict[str, Any] = await machine.call("/keep", {}, _SNAPSHOT_S)
     lost = ["files: all that lay outside of the home", "terminal: what it showed"]
@@ -242,15 +227,10 @@ def _limit_lines(lost: list[str]) -> list[str]:
     return [*lines[:_MAX_LOST_LINES], *more]
 
 
-# The environment: a fresh computer for each task. What lies and runs there says how far the task is done.
-
-
 class ComputerEnv:
-    """Play tasks on computers.
+    """Play tasks on computers (an `Env`, `PartialCheckpointable` and `MachineAccess`), a fresh one for each.
 
     warm: gives fresh computers. find: the verifier of a task. limit_s: deadline of a reset and of a step.
-
-    No checkpoints: the memory of running programs cannot be kept. A part can (`PartialCheckpointable`).
     """
 
     def __init__(self, warm: WarmPool, find: Callable[[Task], Verifier], limit_s: float) -> None:
@@ -262,8 +242,7 @@ class ComputerEnv:
         self._answer, self._gave_up = "", False
 
     async def reset(self, task: Task, seed: int) -> StepResult:
-        """Begin the task on a fresh computer. seed: changes nothing, since the task's params hold all that was
-        drawn."""
+        """Begin the task on a fresh computer. seed: changes nothing: the task's params hold all that was drawn."""
         async with self._deadline("reset", task):
             self._task, self._steps, self._over, self._answer = task, 0, False, ""
             self._given = ComputerTaskSpec.of(task)
@@ -359,7 +338,6 @@ class ComputerEnv:
         return StepResult(observation, score if terminated else 0.0, terminated, truncated, info)
 
     async def _judged(self, found: dict[str, Any]) -> checker.CheckerVerdict | None:
-        """What the program says that judges the task's end; None where there is none."""
         given, machine = self._given, self._computer.machine
         if given.osworld is not None:
             return await runner.evaluate_osworld_task(self._computer, given.osworld, self._gave_up)
@@ -371,8 +349,7 @@ class ComputerEnv:
 
     @asynccontextmanager
     async def _instead(self) -> AsyncIterator[Computer]:
-        """A fresh computer in the place of the one that was played, which ends meanwhile: engines take long to clean
-        up after a container. Another one is begun to be warm afterwards."""
+        """A fresh computer; the one that was played ends meanwhile: engines take long to clean up after a container."""
         played, self._computer = self._computer, None
         ending = asyncio.gather(*([played.close()] if played else []))
         try:
@@ -384,8 +361,7 @@ class ComputerEnv:
 
     @asynccontextmanager
     async def _deadline(self, what: str, task: Task, more_s: float = 0.0) -> AsyncIterator[None]:
-        """The contract's errors: whatever goes wrong inside breaks this env, by a named error. more_s: beyond the limit
-        of every call."""
+        """Whatever goes wrong inside breaks this env, by a named error. more_s: beyond the limit of every call."""
         limit_s = self._limit_s + more_s
         if self._broken:
             raise EnvError("the computer is broken", where=self._where(), fix="lease another environment")

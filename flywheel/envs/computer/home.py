@@ -1,4 +1,7 @@
-"""Read a machine's home folder from outside, or copy it, without following what lies there anywhere else."""
+"""Read a machine's home folder from outside, or copy it, without following what lies there anywhere else.
+
+What runs in the machine may put links, pipes and endless folders there, even while we read.
+"""
 
 from __future__ import annotations
 
@@ -15,22 +18,17 @@ from pathlib import Path, PurePosixPath
 from flywheel.envs.computer.bwrap import MACHINE_HOME
 from flywheel.utils.errors import EnvError
 
-# Reading a machine's home folder from outside, so that nothing in it leads anywhere else: what runs in the machine may
-# put links, pipes and endless folders there, even while we read.
-
 MAX_HOME_ENTRIES = 20_000
 _MAX_DEPTH = 64
 _COPY_BYTES = 2**20
+_KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFLNK: "link"}
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 @dataclass(frozen=True)
 class HomeEntry:
-    """Describe a file or folder of the home.
-
-    path: from the home. kind: file, folder, link (never followed), or other. mode: permissions.
-    """
+    """Describe what lies at a path of the home. kind: file, folder, link (never followed), other. mode: permissions."""
 
     path: str
     kind: str
@@ -122,7 +120,7 @@ class MachineHome:
                 about = os.stat(name, dir_fd=folder, follow_symlinks=False)
             except OSError:  # it was there a moment ago
                 continue
-            own, kind = f"{path}{name}", _entry_kind(about.st_mode)
+            own, kind = f"{path}{name}", _KINDS.get(stat.S_IFMT(about.st_mode), "other")
             yield HomeEntry(own, kind, about.st_size if kind == "file" else 0, stat.S_IMODE(about.st_mode))
             if kind == "folder":
                 with contextlib.suppress(OSError):
@@ -152,26 +150,16 @@ def _read_pieces(file: int, limit: int) -> Iterator[bytes]:
         limit -= len(data)
 
 
-def _entry_kind(mode: int) -> str:
-    if stat.S_ISREG(mode):
-        return "file"
-    if stat.S_ISDIR(mode):
-        return "folder"
-    return "link" if stat.S_ISLNK(mode) else "other"
-
-
-# Copying a machine's home for a program that judges it: nothing in the copy leads out of it or blocks a reader.
-#
-# Left out, and listed by name, are pipes, sockets, and links but those that lead downwards from where they lie, or to a
-# path of the home: a link to what the judging program reads, such as the answers, would be taken for the agent's file.
+# A copy for a program that judges it, in which nothing leads out or blocks a reader. Left out are pipes, sockets, and
+# links but those that lead downwards from where they lie, or to a path of the home: a link to what the judging program
+# reads, such as the answers, would be taken for the agent's file.
 
 _MAX_LEFT_OUT, _MAX_LINK_CHARACTERS = 1000, 200  # of what is left out: how many are named; characters of a link's end
 _FOLDER_MODE, _FILE_MODE = 0o700, 0o400  # what their owner may do, whatever the agent has set: else they are not read
 
 
 def copy_home(home: MachineHome, folder: Path, most: int) -> dict[str, str]:
-    """Put what lies in the home into a folder that exists. most: bytes of all files; holes stay holes, and do not
-    count.
+    """Copy the home into `folder`, which exists. most: bytes of all files; holes stay holes, and do not count.
 
     Returns why each path that is not there was left out, of the first thousand. Raises EnvError for too many files.
     """

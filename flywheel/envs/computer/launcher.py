@@ -34,9 +34,8 @@ if TYPE_CHECKING:
     from flywheel.envs.computer.machine import MachineSettings
 
 
-# The kernel's cgroups limit memory, processes and processor time of one machine. Version 2 where this user may make
-# groups there, else version 1. Where neither may be used, `explain_missing_cgroups` says so, and only the limits of
-# single processes hold.
+# Cgroups limit memory, processes and processor time of one machine: of version 2 where this user may make groups there,
+# else of version 1. Where neither may be used only the limits of single processes hold.
 
 _ROOT = Path("/sys/fs/cgroup")
 _CONTROLLERS = ("memory", "pids", "cpu")  # of version 1
@@ -169,11 +168,11 @@ def _write_limits(folder: Path, values: dict[str, object]) -> None:
                 (folder / name).write_text(str(value))
 
 
-# The handshake: the only thing that a machine's server sends unasked is its home folder, open.
-
-
 async def receive_home_descriptor(ours: socket.socket) -> int | None:
-    """Receive the descriptor of the home folder; None where the machine ends instead. ours: end of the connection."""
+    """Receive the home folder, open, which is all that a machine's server sends unasked; None where the machine ends.
+
+    ours: end of the connection.
+    """
     ours.setblocking(False)
     loop, there = asyncio.get_running_loop(), asyncio.Event()
     loop.add_reader(ours, there.set)
@@ -198,14 +197,13 @@ class BubblewrapProcess:
     """Hold a machine under bubblewrap. process: bubblewrap's, which ends with all in it, or with this process."""
 
     def __init__(self, process: asyncio.subprocess.Process, group: Cgroup | None, ours: socket.socket) -> None:
-        self.process, self._group, self._ours = process, group, ours
+        self.process, self.group, self._ours = process, group, ours
 
     @classmethod
     async def begin(
         cls, chosen: MachineSettings, readable: Sequence[Path], folder: Path, listening: socket.socket
     ) -> BubblewrapProcess:
-        """Start a machine. folder: its own, on this machine. listening: socket that its server answers at. Raises
-        OSError."""
+        """Start a machine. folder: its own, on this machine. listening: where its server answers. Raises OSError."""
         group = create_cgroup(chosen.memory_mb, chosen.processes, chosen.cores)
         (ours, theirs), rules = socket.socketpair(), bwrap.open_seccomp_program()
         try:
@@ -229,22 +227,16 @@ class BubblewrapProcess:
         return cls(process, group, ours)
 
     async def home(self) -> int | None:
-        """Receive the home folder's descriptor, sent before anything else runs there; None where the machine ends
-        instead."""
+        """Receive the home folder's descriptor, before anything else runs there; None where the machine ends."""
         return await receive_home_descriptor(self._ours)
 
     def processes(self) -> list[int]:
         """Ids of what runs in there, as this machine numbers them."""
-        if self._group is not None:
-            return self._group.processes()
+        if self.group is not None:
+            return self.group.processes()
         with contextlib.suppress(psutil.Error):
             return [process.pid for process in psutil.Process(self.process.pid).children(recursive=True)]
         return []
-
-    @property
-    def memory(self) -> int:
-        """Bytes in use, files in memory included; 0 without cgroups."""
-        return self._group.memory if self._group else 0
 
     async def close(self) -> None:
         """End all of it. It may be called twice."""
@@ -253,12 +245,12 @@ class BubblewrapProcess:
                 os.killpg(self.process.pid, 9)
         await self.process.wait()
         self._ours.close()
-        group, self._group = self._group, None
+        group, self.group = self.group, None
         if group is not None:
             await asyncio.to_thread(group.end)
 
 
-# A container engine, podman or docker: whether it works here, and how to start a machine in it.
+# Podman and docker.
 
 HANDSHAKE_SOCKET = "hello"  # socket in the served folder at which a machine's server connects to us
 EMPTY_IMAGE = "localhost/flywheel-empty:1"  # our own image: empty folders, at which this machine's programs are mounted
@@ -382,7 +374,6 @@ def _run_engine(words: Sequence[str], given: bytes = b"") -> str:
 
 
 def _empty_image() -> bytes:
-    """An image without a file."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as tar:
         for name in _IMAGE_FOLDERS:
@@ -402,16 +393,18 @@ _LIMIT_SCRIPT = ";".join(
 
 
 class ContainerProcess:
-    """Hold a machine in a container. process: the engine's command, which ends after the container has."""
+    """Hold a machine in a container.
+
+    process: the engine's command, which ends after the container has. named: the engine, and the container's name.
+    hello: where the guest makes itself known. hands: what it is handed there.
+    """
 
     def __init__(
         self, process: asyncio.subprocess.Process, named: tuple[str, str], hello: socket.socket, hands: socket.socket
     ) -> None:
-        """named: the engine, and the container's name. hello: where the guest makes itself known. hands: what it is
-        handed there."""
         self.process, self._named, self._hello, self._hands = process, named, hello, hands
         self._ours: socket.socket | None = None
-        self._group: Cgroup | None = None
+        self.group: Cgroup | None = None
         self._guest = self._held = -1
 
     @classmethod
@@ -447,7 +440,7 @@ class ContainerProcess:
             return None
         self._guest = struct.unpack("iII", self._ours.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
         self._held = os.pidfd_open(self._guest)
-        self._group = find_own_cgroup(self._guest)
+        self.group = find_own_cgroup(self._guest)
         await self._limit()
         socket.send_fds(self._ours, [b"listen"], [self._hands.fileno()])
         self._hands.close()
@@ -458,22 +451,17 @@ class ContainerProcess:
 
     def processes(self) -> list[int]:
         """List the process ids of the machine, as `BubblewrapProcess.processes` does."""
-        if self._group is not None:
-            return self._group.processes()
+        if self.group is not None:
+            return self.group.processes()
         with contextlib.suppress(psutil.Error, OSError):
             signal.pidfd_send_signal(self._held, 0)  # it is alive, so the process id is still its own
             return [self._guest, *(process.pid for process in psutil.Process(self._guest).children(recursive=True))]
         return []
 
-    @property
-    def memory(self) -> int:
-        """Bytes in use; 0 where the container's cgroup is not visible."""
-        return self._group.memory if self._group else 0
-
     async def close(self) -> None:
         """End all of it, and wait until nothing is left of the container. It may be called twice."""
-        if self._group is not None:
-            await asyncio.to_thread(self._group.kill)
+        if self.group is not None:
+            await asyncio.to_thread(self.group.kill)
         if self._held >= 0:
             with contextlib.suppress(OSError):
                 signal.pidfd_send_signal(self._held, signal.SIGKILL)
@@ -528,7 +516,6 @@ class ContainerProcess:
 
 
 def _user_namespace(pid: int) -> int:
-    """The namespace of users that a process is in."""
     return Path(f"/proc/{pid}/ns/user").stat().st_ino
 
 

@@ -1,8 +1,8 @@
 """Declare the settings of machines; start one isolated machine and call the computer server that runs inside it.
 
 It sees the system's programs, its home and nothing else of this machine; it has no network but its own loopback. The
-guest is its first process, which the others can neither end nor look into; its socket is handed to it open, so there is
-no file by which anything inside could reach it, and what decides reads the home from outside (`home.py`).
+server is its first process, which the others can neither end nor look into; its socket is handed to it open, so that no
+file leads there from inside.
 """
 
 from __future__ import annotations
@@ -109,10 +109,7 @@ class ComputerSettings(TerminalSettings):
 
 
 class Machine:
-    """Made by `Machine.start`; ended by `close`, by the death of this process, and by nothing that runs in it.
-
-    home_bytes: what its home can hold.
-    """
+    """Made by `Machine.start`; ended by `close`, by the death of this process, and by nothing that runs in it."""
 
     def __init__(self, begun: BubblewrapProcess | ContainerProcess, folder: Path, home_bytes: int) -> None:
         self._begun, self._folder, self.home_bytes = begun, folder, home_bytes
@@ -146,7 +143,10 @@ class Machine:
         made = cls(begun, folder, chosen.home_mb * 2**20)
         try:
             async with asyncio.timeout(chosen.start_s):
-                made.home = MachineHome(await _receive_home(begun))
+                if (home_folder := await begun.home()) is None:
+                    complaint = " ".join((await begun.process.stderr.read()).decode("utf-8", "replace").split())
+                    raise EnvError(f"a machine did not start: {complaint[-300:]}", where="computer")
+                made.home = MachineHome(home_folder)
                 await made.request("GET", "/health")  # the connection is there when somebody wants it
         except BaseException as error:
             await made.close()
@@ -247,13 +247,11 @@ class Machine:
         return await asyncio.to_thread(self.home.archive, self.home_bytes + _TAR_BYTES)
 
     async def restore(self, checkpoint: bytes) -> None:
-        """Put a home that was kept into this one's, which has begun afresh. Raises MachineRefused where it does not
-        fit."""
+        """Put a saved home into this fresh machine's. Raises MachineRefused where it does not fit."""
         await self.request("PUT", "/files/unpack", _UNPACK_S, content=checkpoint)
 
     def programs(self) -> list[str]:
-        """List the commands of the programs that run in it, without its server, shell, Python, X server and window
-        manager."""
+        """List the commands that run in it, without its server, shell, Python, X server and window manager."""
         found = []
         for pid in self.processes():
             with contextlib.suppress(OSError):
@@ -269,8 +267,8 @@ class Machine:
 
     @property
     def memory(self) -> int:
-        """Bytes that it uses, files included; 0 without cgroups."""
-        return self._begun.memory
+        """Bytes that it uses, files included; 0 without cgroups, or where a container's is not visible."""
+        return self._begun.group.memory if self._begun.group else 0
 
     async def close(self) -> None:
         """End all of it. It may be called twice."""
@@ -285,15 +283,6 @@ class Machine:
 
 class MachineRefused(EnvError):
     """The guest could not do what was asked, and says why: a file that is not there, a port that nobody listens at."""
-
-
-async def _receive_home(begun: BubblewrapProcess | ContainerProcess) -> int:
-    """The home folder, open."""
-    descriptor = await begun.home()
-    if descriptor is None:
-        complaint = " ".join((await begun.process.stderr.read()).decode("utf-8", "replace").split())
-        raise EnvError(f"a machine did not start: {complaint[-300:]}", where="computer")
-    return descriptor
 
 
 async def _log_stderr(process: asyncio.subprocess.Process) -> None:

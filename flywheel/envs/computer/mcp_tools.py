@@ -29,8 +29,6 @@ from flywheel.envs.computer.machine import Machine, MachineRefused, TerminalSett
 from flywheel.envs.computer.task_spec import ToolServer
 from flywheel.utils.errors import EnvError
 
-# Tools and their results as text; a server may have written anything into them.
-
 _TOOL_NAME = re.compile(r"[!-~]{1,128}")
 _TYPE_NAME = re.compile(r"[a-z]{1,16}")
 _MAX_DESCRIPTION = 200  # characters of a tool's description in its line
@@ -44,11 +42,6 @@ def describe_tool(server: str, tool: mcp_types.Tool) -> tuple[str, str]:
     return short, short + (f": {about}" if about else "")
 
 
-def describe_tool_in_full(server: str, tool: mcp_types.Tool) -> str:
-    """Describe a tool with all that its server says of it."""
-    return f"{server}.{tool.name}: {tool.description or ''}\narguments: {json.dumps(tool.input_schema)}"
-
-
 def format_tool_list(tools: Iterable[tuple[str, str]], limit: int) -> str:
     """Format tools (`describe_tool`), a line each, in `limit` characters.
 
@@ -58,14 +51,15 @@ def format_tool_list(tools: Iterable[tuple[str, str]], limit: int) -> str:
     text = "\n".join(line for _, line in tools)
     if len(text) <= limit:
         return text
-    short = [one for one, _ in tools]
     left = limit - 60  # for the line that says what is left out
-    kept = 0
-    while kept < len(short) and len(short[kept]) + 1 <= left:
-        left -= len(short[kept]) + 1
-        kept += 1
-    more = f"{len(tools) - kept} more; " if kept < len(tools) else ""
-    return "\n".join([*short[:kept], f"[{more}call a server's name to read of all its tools]"])
+    kept: list[str] = []
+    for short, _ in tools:
+        left -= len(short) + 1
+        if left < 0:
+            break
+        kept.append(short)
+    more = f"{len(tools) - len(kept)} more; " if len(kept) < len(tools) else ""
+    return "\n".join([*kept, f"[{more}call a server's name to read of all its tools]"])
 
 
 def format_tool_result(result: mcp_types.CallToolResult) -> str:
@@ -113,8 +107,6 @@ def _one_line(text: str, limit: int) -> str:
     text = " ".join("".join(one if one.isprintable() else " " for one in text[: 4 * limit]).split())
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
-
-# Limits on what a server sends, and why a connection to it has ended.
 
 MAX_ANSWER_BYTES = 4 * 2**20  # to one request, in one message or in many
 MAX_ANSWER_MESSAGES = 1000
@@ -172,8 +164,6 @@ class McpConnection:
         return self.fault or (f"it says what is not MCP: {self._noise!r}" if self._noise else "")
 
 
-# Transport of MCP's SDK over streamable HTTP, to a port inside of a machine.
-
 _MAX_CONNECTIONS = 4
 
 
@@ -181,16 +171,11 @@ _MAX_CONNECTIONS = 4
 async def open_http_transport(machine: Machine, url: str, line: McpConnection) -> AsyncIterator[tuple[Any, Any]]:
     """Open a transport to the server at `url` in the machine; it has no deadlines of its own.
 
-    MachineRefused (nobody listens), EnvError, OSError and other faults of the server come as exception groups, from any
-    use of it.
+    MachineRefused (nobody listens), EnvError, OSError and faults of the server come as exception groups, from any use.
     """
+    transport, headers = _MachineTransport(machine, line), {"Accept-Encoding": "identity"}
     async with (
-        httpx2.AsyncClient(
-            transport=_MachineTransport(machine, line),
-            timeout=None,
-            trust_env=False,
-            headers={"Accept-Encoding": "identity"},
-        ) as client,
+        httpx2.AsyncClient(transport=transport, timeout=None, trust_env=False, headers=headers) as client,
         streamable_http_client(url, http_client=client, max_sse_event_size=MAX_ANSWER_BYTES) as streams,
     ):
         yield streams
@@ -270,11 +255,8 @@ class _MachineStream(httpcore2.AsyncNetworkStream):
         self._writer.transport.abort()  # as in `stdio`
 
     def get_extra_info(self, info: str) -> Any:
-        """Nothing is known of it but whether it has ended."""
         return self._reader.at_eof() if info == "is_readable" else None
 
-
-# Transport of MCP's SDK over standard input and output of a program inside of a machine.
 
 _CHUNK = 2**16
 ReceivedMessages = MemoryObjectReceiveStream[SessionMessage | Exception]
@@ -285,9 +267,9 @@ SentMessages = MemoryObjectSendStream[SessionMessage]
 async def open_stdio_transport(
     machine: Machine, words: Sequence[str], line: McpConnection
 ) -> AsyncIterator[tuple[ReceivedMessages, SentMessages]]:
-    """Start a program in the machine and open a transport over its input and output; it ends with the block.
+    """Start the command `words` in the machine, and open a transport over its input and output, until the block ends.
 
-    words: the command. Raises MachineRefused where it does not start, EnvError and OSError where the machine is gone.
+    Raises MachineRefused where it does not start, EnvError and OSError where the machine is gone.
     """
     reader, writer = await machine.stream("/program", {"command": list(words)})
     incoming, heard = anyio.create_memory_object_stream[SessionMessage | Exception](0)
@@ -305,7 +287,6 @@ async def open_stdio_transport(
 
 
 async def _read_messages(reader: asyncio.StreamReader, incoming: MemoryObjectSendStream, line: McpConnection) -> None:
-    """To the end of what is said, or of what may be."""
     with incoming, contextlib.suppress(AnswerTooLarge, OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
         async for text in _split_lines(reader, line):
             line.message()
@@ -343,8 +324,6 @@ async def _write_messages(
     line.over.set()
 
 
-# One session with a server: opened at the first call, closed when idle.
-
 OpenTransport = Callable[[McpConnection], AbstractAsyncContextManager[tuple[Any, Any]]]
 ResultT = TypeVar("Result", bound=BaseModel)
 _END_S = 1.0  # that it has to end by itself
@@ -380,10 +359,7 @@ class McpSession:
         return self._begun.is_set() and (self._session is None or self.line.over.is_set())
 
     async def ask(self, request: mcp_types.Request[Any, Any], kind: type[ResultT]) -> ResultT:
-        """Send a request and return the answer. Raises McpFault, and EnvError where the machine is gone.
-
-        The caller keeps the deadline.
-        """
+        """Send a request, without a deadline. Raises McpFault, and EnvError where the machine is gone."""
         await self._begun.wait()
         self._busy += 1
         try:
@@ -472,15 +448,13 @@ def _shorten(text: str) -> str:
     return text if len(text) <= _MAX_FAULT_CHARACTERS else f"{text[:_MAX_FAULT_CHARACTERS]}..."
 
 
-# The servers of one task: their tools are listed to the agent, its calls are made, their results shown.
-
 _MAX_PAGES = 20  # of a list of tools
 _MAX_TOOLS = 1000  # of a server that are listed
 T = TypeVar("T")
 
 
 class McpTools:
-    """Made by `Tools.start`."""
+    """The MCP servers of one task, made by `McpTools.start`."""
 
     def __init__(self, machine: Machine, given: Mapping[str, ToolServer], chosen: TerminalSettings) -> None:
         self._chosen = chosen
@@ -491,8 +465,7 @@ class McpTools:
 
     @classmethod
     async def start(cls, machine: Machine, given: Mapping[str, ToolServer], chosen: TerminalSettings) -> McpTools:
-        """Start the servers and list their tools; one that does not answer is named in `told`. Raises EnvError where
-        the machine is gone."""
+        """Start the servers; one that does not answer is named in `told`. Raises EnvError where the machine is gone."""
         made = cls(machine, given, chosen)
         try:
             await asyncio.gather(*(server.list() for server in made._servers.values()))
@@ -509,8 +482,7 @@ class McpTools:
         return "\n".join(["Tools:", *faults, format_tool_list(tools, self._chosen.tools_characters)])
 
     async def call(self, action: ToolCall) -> str:
-        """Call a tool; returns its result, or why there is none, as text. For a server's name alone, describe all its
-        tools.
+        """Call a tool; returns its result, or why there is none, as text. A server's name alone tells all its tools.
 
         Raises EnvError where the machine is gone.
         """
@@ -549,7 +521,10 @@ class _McpServer:
         """All that it says of its tools. Raises McpFault, EnvError."""
         tools = await self._within(self._listed())
         self.fault = ""
-        return "\n".join(describe_tool_in_full(self.name, tool) for tool in tools)
+        return "\n".join(
+            f"{self.name}.{tool.name}: {tool.description or ''}\narguments: {json.dumps(tool.input_schema)}"
+            for tool in tools
+        )
 
     async def call(self, tool: str, arguments: dict) -> str:
         """Raises McpFault, EnvError."""
@@ -562,7 +537,7 @@ class _McpServer:
 
     # -- inside -------------------------------------------------------------------------------------------------------
     async def _within(self, asked: Coroutine[Any, Any, T]) -> T:
-        """In time, or the server is ended: whatever it does still, nobody waits for."""
+        """In time, or the server is ended."""
         about, task = "", asyncio.ensure_future(asked)
         try:
             if (await asyncio.wait({task}, timeout=self._chosen.run_s))[0]:

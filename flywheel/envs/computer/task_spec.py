@@ -14,8 +14,6 @@ from flywheel.envs.computer.checker import Checker, FileName
 from flywheel.envs.suites import encyclopaedia
 from flywheel.utils.errors import EnvError
 
-# MCP servers of a task.
-
 MCP_SERVERS_FOLDER = f"{SERVER_IN_MACHINE}/servers"
 _ARTICLES = Path(encyclopaedia.__file__).parent
 TOOL_READABLE_FOLDERS = (_ARTICLES,)  # what the servers that ship read beside the guest's own folder
@@ -52,15 +50,11 @@ class ToolServer(BaseModel):
         return [*SHIPPED_TOOL_SERVERS[self.shipped[0]], *self.shipped[1:]] if self.shipped else self.command
 
 
-# A task of OSWorld in a task's params, with the bytes of all files that it needs.
-
-
 class OsworldMetric(BaseModel):
-    """Declare one metric and its inputs.
+    """Declare one metric (`judge.METRICS`) of a task of OSWorld, and its inputs.
 
-    func: one of `metrics`. result and expected: one entry, which says what to look for. `value`: as it is; `command`
-    with `shell` and `stream`: what it prints; `file`, `files`, `tree`: paths from the home; `gold`, `golds`: names in
-    `gold`.
+    result and expected: one entry, which says what to look for. `value`: as it is; `command` with `shell` and `stream`:
+    what it prints; `file`, `files`, `tree`: paths from the home; `gold`, `golds`: names in `gold`.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -73,10 +67,10 @@ class OsworldMetric(BaseModel):
 class OsworldTask(BaseModel):
     """Declare a task of OSWorld in a task's params.
 
-    steps: of the set-up, in OSWorld's own form; files that it would download are `upload`s, with their `content` as
-    base64. after: the same, once the agent has ended. metrics: what judges; none where the task cannot be done, which
-    the agent is to say. conj: how they are joined. gold: files that results are compared with, base64 by name. seconds:
-    for the set-up, and for all that judges, beyond the limit of any call.
+    steps: of the set-up, in OSWorld's own form, what it would download as base64 in `content`. after: the same, once
+    the agent has ended. metrics: what judges; none where the task cannot be done, which the agent is to say. conj: how
+    they are joined. gold: files that results are compared with, base64 by name. seconds: for the set-up, and for all
+    that judges, beyond the limit of any call.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -88,21 +82,11 @@ class OsworldTask(BaseModel):
     seconds: float = Field(15.0, gt=0, le=3600)
 
 
-# The params of a computer task: its start, what is allowed, what its verifier reads.
-
-
 class ComputerTaskSpec(BaseModel):
-    """All of it may be missing. Paths count from the home; those of folders end in /.
+    """Hold what a task's params say, all of which may be missing: docs/computer.md#what-a-task-says.
 
-    site: pages of a web site by path, at port 8000 (`computer.py`); the state holds what it has received. files: texts
-    by path; binary: base64 by path. setup: shell commands, run in their order before the episode, each in the home.
-    apps: commands, each with its words, of applications that are open (with a screen alone); `browser` and an address
-    is one. allowed: the screen, the functions, or both. hidden: paths of hidden files that the state holds too.
-    programs: whether it holds what runs. ports: what it holds of services here, an address's path by the port. packed:
-    archives (zip, tar) whose files it holds. probe: commands, each with its words, run once the agent says that it is
-    done; what they print it holds. tools: MCP servers by the names that their tools are called with. checker: a program
-    that judges the end (`checker.py`); values: what was drawn for the task, for it to read. osworld: a task of
-    OSWorld's, with its own set-up and judgement.
+    Paths count from the home; those of folders end in /. binary: base64. checker: a program that judges the end;
+    values: what was drawn for the task, for it to read. osworld: a task of OSWorld's, with its set-up and judgement.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True)

@@ -20,7 +20,7 @@ import desktop
 import init_process
 import osworld_api
 from screen import ScreenAccess, screen_routes
-from server import Routes, make_http_server
+from server import make_http_server
 
 TOKEN = "FLYWHEEL_GUEST_TOKEN"
 
@@ -44,8 +44,12 @@ def main() -> None:
     else:
         listening = _listening(options, token)
     home, environment, screen = Path.home(), {**os.environ, "HOME": str(Path.home())}, ScreenAccess()
-    routes = {
-        **_functions(home, environment),
+    routes: dict = {}
+    if os.name == "posix":  # shell, Python, files and streams need a terminal of Unix
+        import sdk_routes
+
+        routes |= sdk_routes.sdk_routes(home, environment)
+    routes |= {
         **screen_routes(screen),
         **desktop.desktop_routes(screen, home, environment),
         **osworld_api.osworld_routes(screen, home, environment),
@@ -57,15 +61,6 @@ def main() -> None:
     else:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # so that the desktop ends with it
     server.serve_forever()
-
-
-def _functions(home: Path, environment: dict[str, str]) -> Routes:
-    """Shell, Python, files and streams. They need a terminal of Unix: elsewhere there are OSWorld's calls alone."""
-    if os.name != "posix":
-        return {}
-    import sdk_routes
-
-    return sdk_routes.sdk_routes(home, environment)
 
 
 def _listening(options: argparse.Namespace, token: str) -> socket.socket:

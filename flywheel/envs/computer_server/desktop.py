@@ -31,20 +31,13 @@ _DPI = "96"
 
 
 class DesktopSession:
-    """At most one. home: the folder that applications start in. environment: of all that begins on this machine, which
-    finds the desktop by it from then on."""
+    """At most one. home: where applications start. environment: of all that begins here, which finds the desktop so."""
 
     def __init__(self, screen: ScreenAccess, home: Path, environment: dict[str, str]) -> None:
         self._screen, self._home = screen, home
         self._environment = environment
-        self._own = {
-            "XDG_CONFIG_DIRS": str(_CONFIG),
-            "GTK2_RC_FILES": str(_CONFIG / "gtkrc-2.0"),
-            "GTK_OVERLAY_SCROLLING": "0",
-            "GSETTINGS_BACKEND": "memory",
-            "NO_AT_BRIDGE": "1",
-            "GTK_A11Y": "none",
-        }
+        self._own = {"XDG_CONFIG_DIRS": str(_CONFIG), "GTK2_RC_FILES": str(_CONFIG / "gtkrc-2.0"), "GTK_A11Y": "none"}
+        self._own |= {"GTK_OVERLAY_SCROLLING": "0", "GSETTINGS_BACKEND": "memory", "NO_AT_BRIDGE": "1"}
         self._processes: list[subprocess.Popen] = []
         self._alone = threading.Lock()
         self._vnc = ""

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import threading
 import time
+from types import SimpleNamespace
 
 from server import ApiRequest, ConnectionTakeover, RequestRefused, Routes, is_command
 
@@ -20,9 +21,6 @@ _LONGEST_S, _MAX_BODY_BYTES = 10.0, 2**20  # of an answer of a service
 
 
 def forwarding_routes(folder: str, environment: dict[str, str]) -> Routes:
-    """Relay to a port of this machine, and to the input and output of a program that is started for it; ask a service
-    of this machine; let a port lead to a unix socket, at which a service from outside is mounted."""
-
     def port(request: ApiRequest) -> ConnectionTakeover:
         number = _port_number(request)
         try:
@@ -132,16 +130,6 @@ def _shut_down(end: socket.socket, how: int) -> None:
         end.shutdown(how)
 
 
-class _ReceivedBytes:
-    """Bytes that were received, as http.client wants them."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-
-    def makefile(self, *_: object) -> io.BytesIO:
-        return io.BytesIO(self._data)
-
-
 def _get_body(port: int, path: str, wait_s: float, limit: int) -> str | None:
     """The body of a 200; None where there is none, or it is not whole in time or within the limit."""
     until, data = time.monotonic() + wait_s, bytearray()
@@ -156,7 +144,7 @@ def _get_body(port: int, path: str, wait_s: float, limit: int) -> str | None:
                 data += part
                 if time.monotonic() > until:
                     return None
-        answer = http.client.HTTPResponse(_ReceivedBytes(bytes(data)))
+        answer = http.client.HTTPResponse(SimpleNamespace(makefile=lambda *_: io.BytesIO(data)))
         answer.begin()
         body = answer.read()
     except (OSError, http.client.HTTPException):

@@ -66,7 +66,6 @@ def _read_stat(path: str) -> list[str]:
 
 
 def _read_proc_file(path: str) -> str:
-    """What it says; nothing where it is gone."""
     try:
         with open(path) as file:  # noqa: PTH123 - as above
             return file.read()

@@ -34,8 +34,7 @@ def receive_listening_socket(path: str) -> tuple[socket.socket, socket.socket]:
 
 
 def start_as_init_process(waits: socket.socket, home: Path) -> None:
-    """Limit what runs here, and keep apart from it; then hand the home folder, open, to whoever waits. Once they are
-    gone there is nothing to live for."""
+    """Limit what runs here, and keep apart from it; hand the home folder, open, to who waits, and end once they do."""
     _apply_limits()
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # a signal that the first process has no handler for does not reach it
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
@@ -47,8 +46,7 @@ def start_as_init_process(waits: socket.socket, home: Path) -> None:
 
 
 def _apply_limits() -> None:
-    """What the kernel counts for one user's processes on all machines together has a limit for this one; then the right
-    to set it is given up, with whatever other there is."""
+    """Limit what the kernel counts for one user's processes on all machines together; then give up all rights."""
     for name, most in USER_LIMITS.items():
         with contextlib.suppress(OSError):
             Path("/proc/sys/user", name).write_text(str(most), encoding="ascii")
@@ -69,8 +67,7 @@ def _exit_with_waiter(waits: socket.socket) -> None:
 
 
 def _reap_orphans() -> None:
-    """Orphans come to the first process. What a part of it waits for is left to that: only who is found dead twice is
-    buried here."""
+    """Reap orphans, which come to the first process: those found dead twice, since its parts wait for their own."""
     dead: set[int] = set()
     while True:
         time.sleep(_REAP_S)

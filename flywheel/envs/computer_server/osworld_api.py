@@ -41,21 +41,15 @@ _UNSUPPORTED = {
 
 
 class OsworldApi:
-    """Answer the calls of OSWorld's server.
-
-    home: where commands start. environment: of each, with the DISPLAY that is there by then.
-    """
+    """Answer OSWorld's calls. home: where commands start. environment: of each, with the DISPLAY of then."""
 
     def __init__(self, screen: ScreenAccess, home: Path, environment: dict[str, str]) -> None:
         self._screen, self._home, self._own = screen, home, environment
 
     # -- commands -----------------------------------------------------------------------------------------------------
     def execute(self, request: ApiRequest) -> ApiAnswer | dict:
-        """Run a command, as OSWorld's server does.
-
-        Two fields are flywheel's own: `wait_s`, a limit of another length, and `fresh`, for what is run to judge: no
-        program, module or start-up file in the home is then taken for one of the system's.
-        """
+        """Run a command. Two fields are flywheel's own: `wait_s`, another limit, and `fresh`, for what is run to judge:
+        no program, module or start-up file in the home is then taken for one of the system's."""
         words, shell = self._words(request)
         limit_s, fresh = request.number("wait_s", 0, _MOST_S, _COMMAND_S), bool(request.json().get("fresh"))
         try:
@@ -267,7 +261,6 @@ def _parse_form(request: ApiRequest) -> dict[str, str]:
 
 
 def _parse_multipart(request: ApiRequest) -> dict[str, bytes]:
-    """The parts of a form by their names."""
     head = f"Content-Type: {request.kind}\r\n\r\n".encode()
     message = email.message_from_bytes(head + request.body, policy=email.policy.HTTP)
     parts = message.iter_parts() if message.is_multipart() else ()

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pyautogui
 from server import RequestRefused
 
 pyautogui.FAILSAFE = False  # a pointer in the corner is what was asked for
 pyautogui.PAUSE = 0
-_KEYS = {
-    "Control": "ctrl",
-    "Meta": "win",
-    "ArrowLeft": "left",
-    "ArrowRight": "right",
-    "ArrowUp": "up",
-    "ArrowDown": "down",
-    "ContextMenu": "apps",
-}
+_KEYS = json.loads(Path(__file__).with_name("keys.json").read_text("ascii"))["to_pyautogui"]
 _NOTCH = 120  # of Windows's wheel; PyAutoGUI hands it on as it is
 
 
 class PyAutoGuiInput:
+    """Do what `x11.X11Input` does, as far as PyAutoGUI can."""
+
     @property
     def size(self) -> tuple[int, int]:
         return tuple(pyautogui.size())
@@ -52,17 +49,9 @@ class PyAutoGuiInput:
     def windows(self) -> list[dict]:
         if not hasattr(pyautogui, "getAllWindows"):
             raise RequestRefused("windows are not told on this system", 501)
+        names = {"title": "title", "x": "left", "y": "top", "width": "width", "height": "height", "focused": "isActive"}
         return [
-            {
-                "id": number,
-                "title": one.title,
-                "kind": "",
-                "x": one.left,
-                "y": one.top,
-                "width": one.width,
-                "height": one.height,
-                "focused": one.isActive,
-            }
+            {"id": number, "kind": "", **{name: getattr(one, theirs) for name, theirs in names.items()}}
             for number, one in enumerate(pyautogui.getAllWindows())
         ]
 

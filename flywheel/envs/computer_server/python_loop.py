@@ -58,8 +58,7 @@ def _run(code: str, names: dict) -> bool:
 
 
 def _keep(path: str, names: dict) -> bool:
-    """Into a file: a line of JSON (modules by name, names of what is lost), then a pickle of the rest. Each value must
-    be such as another interpreter of the same Python can take in again."""
+    """Into a file: a line of JSON (modules by name, what is lost), then a pickle of what can be unpickled again."""
     modules, held, lost = {}, {}, []
     for name, value in list(names.items()):
         if name in _NOT_ITS_OWN:

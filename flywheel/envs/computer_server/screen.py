@@ -7,37 +7,22 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from server import ApiAnswer, ApiRequest, RequestRefused, Routes
 
 if TYPE_CHECKING:
+    from pyautogui_input import PyAutoGuiInput
     from screenshots import ScreenGrabber
+    from x11 import X11Input
 
-# Input and screenshots, by what this machine has.
-
-
-class InputDevice(Protocol):
-    """Pointer and keys. Pixels count from the upper left; keys are named as in KeyboardEvent.key."""
-
-    size: tuple[int, int]
-
-    def position(self) -> tuple[int, int]: ...
-    def move(self, x: int, y: int) -> None: ...
-    def button(self, name: str, down: bool) -> None: ...
-    def scroll(self, direction: str, notches: int) -> None: ...
-    def key(self, name: str, down: bool) -> None: ...
-    def text(self, text: str) -> None: ...
-    def windows(self) -> list[dict]: ...
-    def activate(self, number: int) -> None: ...
-    def close_window(self, number: int) -> None: ...
+    InputDevice = X11Input | PyAutoGuiInput
 
 
 class ScreenAccess:
-    """Reach input and screenshots of this machine.
+    """Reach input and screenshots of the display that DISPLAY names, or of this machine's on Windows and macOS.
 
-    hands, eyes: of the display that DISPLAY names, of this machine's own on Windows and macOS; found at the first use.
-    rest: waits until the programs with a window are at rest, or until a time.
+    hands, eyes: found at the first use. rest: waits until the programs with a window are at rest, or until a time.
     """
 
     def __init__(self) -> None:

@@ -21,9 +21,8 @@ _LEVEL = 1  # of zlib: a picture of a desktop is mostly plain, and time is what 
 class ScreenGrabber:
     """Take screenshots of one X display, or of the machine's own where none is named.
 
-    drawn: the rows in which something was drawn since the last call, from and up to, None for none: only these are
-    compared. Without it, whole pictures are. It raises RequestRefused where the display is gone: the library that takes
-    X pictures ends this process in that case, so it is called before each picture.
+    drawn: `X11Input.drawn`; only these rows are compared, and without it whole pictures. It is called before each
+    picture and raises RequestRefused where the display is gone, by which the library would end this process.
     """
 
     def __init__(self, display: str = "", drawn: Callable[[], tuple[int, int] | None] | None = None) -> None:
@@ -97,7 +96,7 @@ class _PngPicture:
         self._png = b""
 
     def update(self, top: int, raw: bytearray) -> bool:
-        """Rows from `top` on; whether any of them differs from what it was."""
+        """Take in rows from `top` on; tells whether any of them differs from what it was."""
         differs = not self._png
         for number in range(len(raw) // self._stride):
             row = raw[number * self._stride : (number + 1) * self._stride]
@@ -121,7 +120,6 @@ class _PngPicture:
 
 @contextlib.contextmanager
 def _refuse_if_gone():
-    """A display that is gone is an answer."""
     try:
         yield
     except ScreenShotError as error:
@@ -129,7 +127,6 @@ def _refuse_if_gone():
 
 
 def _open_source(options: dict) -> tuple:
-    """What takes the pictures, and where all of the screen is."""
     source = mss.MSS(**options)
     return source, source.monitors[0]
 

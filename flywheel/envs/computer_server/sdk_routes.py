@@ -25,8 +25,6 @@ import terminal_relay
 from server import MAX_BODY_BYTES, ApiAnswer, ApiRequest, RequestRefused, Routes
 from shell import BoundedOutput, Shell, ShellBusy, strip_control_sequences
 
-# Files: read, written, listed as the machine's user. Relative paths count from the home folder.
-
 _KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFLNK: "link"}
 # Links may lead anywhere in this machine: they are followed nowhere else.
 _EXTRACT_OPTIONS = {"filter": "fully_trusted"} if hasattr(tarfile, "fully_trusted_filter") else {}
@@ -80,7 +78,6 @@ def _requested_path(home: Path, request: ApiRequest) -> Path:
 
 @contextlib.contextmanager
 def _refuse_os_errors(path: Path):
-    """What the system refuses is an answer."""
     try:
         yield
     except OSError as error:
@@ -106,7 +103,6 @@ def _read_file(path: Path, limit: int) -> tuple[bytes, str]:
 
 
 def _list_folder(path: Path) -> dict:
-    """The entries of a folder by name: kind and size of each; how many more there are."""
     entries = []
     with _refuse_os_errors(path), os.scandir(path) as found:
         for entry in found:
@@ -117,8 +113,6 @@ def _list_folder(path: Path) -> dict:
     return {"entries": entries[:_MAX_LISTED], "more": max(0, len(entries) - _MAX_LISTED)}
 
 
-# Python lives on between calls; it begins with the first one.
-
 _LOOP_PROGRAM = Path(__file__).with_name("python_loop.py")
 _ANSWERS = {b"true\n": True, b"false\n": False}  # anything else was said by the code itself
 _START_S = 10.0
@@ -128,11 +122,8 @@ _CHUNK = 2**16
 
 @dataclass(frozen=True)
 class PythonOutput:
-    """Hold the outcome of running code.
-
-    text: what was printed, and the value of the last line. failed: by an exception, which the text tells. stopped: its
-    time was over. lost: it did not stop, so that what was computed before is gone too.
-    """
+    """Hold what code gave. text: what it printed, and its last line's value. failed: by an exception, told in the text.
+    stopped: its time was over. lost: it did not stop, so that what was computed before is gone too."""
 
     text: str
     failed: bool = False
@@ -141,7 +132,7 @@ class PythonOutput:
 
 
 class PythonSession:
-    """One interpreter. folder, environment: of each new one."""
+    """One interpreter, which lives on between calls from the first on. folder, environment: of each new one."""
 
     def __init__(self, folder: str, environment: dict[str, str]) -> None:
         self._folder, self._environment = folder, environment
@@ -226,8 +217,6 @@ class PythonSession:
         return None
 
 
-# What shell and Python hold is saved, and restored into fresh ones.
-
 _PLACE = Path("/tmp")
 _SNAPSHOT_S = 3.0
 _MAX_KEPT_BYTES = 16 * 2**20  # bytes of each
@@ -263,7 +252,6 @@ def snapshot_routes(shell: Shell, python: PythonSession) -> Routes:
 
 
 def _save_shell(shell: Shell, lost: list[str]) -> bytes | None:
-    """None where it is lost, which `lost` says."""
     with _temporary_path() as path:
         try:
             if not shell.quietly(f'set -- {path} "$@"; . {_KEEP}; shift', _SNAPSHOT_S):
@@ -276,7 +264,6 @@ def _save_shell(shell: Shell, lost: list[str]) -> bytes | None:
 
 
 def _save_python(python: PythonSession, lost: list[str]) -> bytes | None:
-    """None where it is lost, which `lost` says."""
     with _temporary_path() as path:
         if python.run(str(path), _SNAPSHOT_S, 0, "keep").failed:
             lost.append("python: it did not say what it holds")
@@ -292,7 +279,7 @@ def _save_python(python: PythonSession, lost: list[str]) -> bytes | None:
 
 
 def _read_kept(path: Path, what: str, lost: list[str]) -> bytes | None:
-    """What was written into a file, which others here may have put something else in the place of."""
+    """What was written into a file, in whose place others here may have put something else; else `lost` says why."""
     with contextlib.suppress(OSError):
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with os.fdopen(file, "rb") as opened:
@@ -320,8 +307,6 @@ def _decode_field(request: ApiRequest, name: str) -> bytes:
     except (TypeError, binascii.Error):
         raise RequestRefused(f"{name} is not base64") from None
 
-
-# Routes of the SDK functions: shell, Python, files, streams, requests to services.
 
 _LONGEST_S, _WAIT_S = 3600.0, 10.0
 _MOST, _LIMIT = 2**24, 2**16  # bytes of an output

@@ -83,7 +83,7 @@ class ConnectionTakeover:
     serve: Callable[[socket.socket], None]
 
 
-Route = Callable[[ApiRequest], Any]  # what it gives is an Answer or a Hijack; anything else becomes the answer's JSON
+Route = Callable[[ApiRequest], Any]  # gives an ApiAnswer or a ConnectionTakeover; anything else becomes JSON
 Routes = Mapping[tuple[str, str], Route]  # by method and path
 
 
@@ -105,11 +105,6 @@ class _RequestHandler(BaseHTTPRequestHandler):
     timeout = _IDLE_S
 
     def do_GET(self) -> None:
-        self._handle()
-
-    do_POST = do_PUT = do_DELETE = do_GET
-
-    def _handle(self) -> None:
         try:
             answer = self._answer()
         except RequestRefused as refused:
@@ -132,6 +127,8 @@ class _RequestHandler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
+
+    do_POST = do_PUT = do_DELETE = do_GET
 
     def _answer(self) -> Any:
         length = int(self.headers.get("Content-Length") or 0)

@@ -24,8 +24,6 @@ from idle import ProcessWatch
 from server import RequestRefused
 from terminal import TerminalEmulator
 
-# Bounded output: its beginning and its end.
-
 _MAX_END_BYTES = 8192  # bytes of an output's end
 
 
@@ -69,13 +67,13 @@ class BoundedOutput:
         del self._last[:over]
 
 
-# Scrollback, for watchers: a slow one misses some of it, and holds up nothing.
-
 _MAX_SCROLLBACK_BYTES = 2**16  # bytes that are kept
 _RESET_SEQUENCE = b"\x1bc"  # the terminal begins anew
 
 
 class Scrollback:
+    """What was printed last, for watchers: a slow one misses some of it, and holds up nothing."""
+
     def __init__(self) -> None:
         self._kept, self._end = bytearray(), 0  # the last bytes; how many there were in all
         self._changed = threading.Condition()
@@ -88,16 +86,13 @@ class Scrollback:
             self._changed.notify_all()
 
     def since(self, place: int, wait_s: float) -> tuple[bytes, int]:
-        """Return what came after so many bytes, and how many there are then; b"" where nothing did in `wait_s`
-        seconds."""
+        """Return what came after `place` bytes, and how many there are then; b"" for nothing in `wait_s` seconds."""
         with self._changed:
             self._changed.wait_for(lambda: self._end > place, wait_s)
             begin = self._end - len(self._kept)
             told = bytes(self._kept[max(0, place - begin) :])
             return (_RESET_SEQUENCE if begin > place else b"") + told, self._end
 
-
-# Does the program in a terminal wait for keys? It is at rest, and has asked for single keys or reads a line.
 
 _READ_CALL = {"x86_64": "0", "aarch64": "63"}.get(platform.machine(), "")  # the system call's number
 _LOCAL_MODES = 3  # where termios has them
@@ -106,7 +101,8 @@ _LOCAL_MODES = 3  # where termios has them
 def run_times_if_waiting(terminal: int, shell: int) -> list[str] | None:
     """Return how long each thread of a terminal's program has run, where it seems to wait for keys; else None.
 
-    It does wait where the times are the same a moment later. terminal: our end. shell: the process that started it.
+    It is at rest then, where the times are the same a moment later, and has asked for single keys or reads a line.
+    terminal: our end. shell: the process that started it.
     """
     watched = ProcessWatch([shell])
     ran = watched.look()
@@ -129,8 +125,6 @@ def _is_reading_terminal(pid: int) -> bool:
         return False
 
 
-# The shell lives on between commands: folder, variables and background jobs stay.
-#
 # Commands run on a terminal of their own, so that programs can ask for keys. A command comes by a pipe that it does not
 # see; the shell marks its end on the terminal by a word that changes with each command, in a sequence that terminals do
 # not show, so all that it printed stands before the mark. Output is always read, and the middle of a long one dropped,
@@ -155,8 +149,7 @@ _UNPRINTED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 @dataclass(frozen=True)
 class ShellOutput:
-    """What a command printed so far: since it began, or since it was last asked; where it fills the screen, what is
-    seen there.
+    """What a command printed since it began or was last asked; where it fills the screen, what is seen there.
 
     running: it has not ended. asks: it waits for keys. status: of the command, where it has ended; None where the shell
     itself did, and a new one takes its place. folder: where the shell stands.
@@ -186,13 +179,11 @@ class Shell:
         self._alone = threading.Lock()
 
     def run(self, command: str, wait_s: float, limit: int) -> ShellOutput:
-        """Begin a command and wait for its end, or for wait_s: it goes on then.
+        """Begin a command and wait for its end, or for wait_s: it goes on then. limit: bytes of its output, at most.
 
-        limit: bytes of its output that are returned. Raises ShellBusy while another one runs, RequestRefused for one
-        that is too long.
+        Raises ShellBusy while another one runs, RequestRefused for one that is too long.
         """
-        if len(command) > _MAX_COMMAND_CHARACTERS:
-            most = _MAX_COMMAND_CHARACTERS
+        if len(command) > (most := _MAX_COMMAND_CHARACTERS):
             raise RequestRefused(f"a command has {most} characters at most: write a file, and run that")
         with self._alone:
             bash = self._ready()
@@ -200,8 +191,7 @@ class Shell:
             return bash.wait(wait_s)
 
     def quietly(self, command: str, wait_s: float) -> bool:
-        """Run a command of which nothing is shown; a shell begins where there is none. False where it did not end in
-        time. It must print nothing. Raises ShellBusy as `run`."""
+        """Run a command that prints nothing, unseen; False where it did not end in time. Raises ShellBusy as `run`."""
         with self._alone:
             bash = self._ready()
             bash.begin(command, 0, shown=False)
@@ -256,18 +246,14 @@ class Shell:
 
 
 def build_terminal_command(slave: int, *command: str) -> list[str]:
-    """Build the command of a session's first process, which gets the terminal as its own before it becomes `command`.
+    """Build the command of a session's first process, which opens the terminal as its own before it becomes `command`.
 
-    On Linux a process gets it by opening it. To do so between fork and exec would run Python there, where locks may be
-    held by threads that are gone.
+    To do so between fork and exec would run Python there, where locks may be held by threads that are gone.
     """
     return ["/bin/sh", "-c", 'exec <>"$0"; exec "$@"', os.ttyname(slave), *command]
 
 
 class _BashProcess:
-    """The process, its terminal, and the thread that reads what is printed there. screen: where it is shown. tape:
-    where all of it is told."""
-
     def __init__(self, folder: str, environment: dict[str, str], screen: TerminalEmulator, tape: Scrollback) -> None:
         self._terminal, slave = pty.openpty()
         self._modes = termios.tcgetattr(slave)
@@ -324,9 +310,7 @@ class _BashProcess:
         with self._changed:
             while self._mark and (left := until - time.monotonic()) > 0:
                 self._changed.wait_for(lambda: not self._mark, min(left, _LOOK_S))
-                quiet = (
-                    self._mark and not select.select([self._terminal], [], [], 0)[0]
-                )  # nothing is printed and unread
+                quiet = self._mark and not select.select([self._terminal], [], [], 0)[0]  # nothing printed is unread
                 now = run_times_if_waiting(self._terminal, self._process.pid) if quiet else None
                 alike = alike + 1 if now is not None and now == before else 0
                 before = now
@@ -392,8 +376,7 @@ def type_into_terminal(terminal: int, data: bytes) -> None:
 
 
 def _shell_prompt(folder: str, home: str) -> str:
-    """It ends whatever a program has left open: a sequence, a charset, a screen of its own. (By 1047: 1049 would move
-    the cursor of a watcher's terminal.)"""
+    """It ends what a program has left open: a sequence, a charset, a screen (1049 would move a watcher's cursor)."""
     at = "~" + folder[len(home) :] if folder == home or folder.startswith(f"{home}/") else folder
     return f"\x07\x1b(B\x1b[?1047l{at}$ "
 

@@ -88,7 +88,6 @@ class _WatcherConnection:
             self._here.shutdown(socket.SHUT_RDWR)
 
     def _exactly(self, count: int) -> bytes:
-        """b"" where it was closed before."""
         data = bytearray()
         while len(data) < count:
             try:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import socket
 import struct
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 from idle import ProcessWatch
 from server import RequestRefused
@@ -18,31 +20,18 @@ from Xlib.ext import damage, res, xtest
 
 X_BUTTONS = {"left": 1, "middle": 2, "right": 3}
 _WHEEL = {"up": 4, "down": 5, "left": 6, "right": 7}
-_MODIFIERS = {"Shift": "Shift_L", "Control": "Control_L", "Alt": "Alt_L", "Meta": "Super_L"}
-_ARROWS = {f"Arrow{side}": side for side in ("Left", "Right", "Up", "Down")}
-# Keys by KeyboardEvent.key, where X has another name.
-_KEYS = {
-    **_MODIFIERS,
-    **_ARROWS,
-    "Enter": "Return",
-    "Backspace": "BackSpace",
-    "PageUp": "Prior",
-    "PageDown": "Next",
-    "CapsLock": "Caps_Lock",
-    "NumLock": "Num_Lock",
-    "ScrollLock": "Scroll_Lock",
-    "PrintScreen": "Print",
-    "ContextMenu": "Menu",
-}
+KEY_NAMES = json.loads(Path(__file__).with_name("keys.json").read_text("ascii"))  # where they differ from KeyboardEvent
 _READ_S = 5.0  # that those who listen have to read what was typed, before a key gets another character
-_NO_KEY = 0
 _CREDENTIALS = struct.Struct("3i")  # process, user, group
 _OTHER_DEVICES = range(0x1008FE00, 0x10090000)  # symbols that X.org added for keys of its own
 _LOCAL_PID = res.LocalClientPIDMask
 
 
 class X11Input:
-    """Act on one X display. Raises RequestRefused (503) where its server is gone. Calls come from any thread."""
+    """Act on one X display, from any thread. Pixels count from the upper left; keys are named as in KeyboardEvent.key.
+
+    Raises RequestRefused (503) where its server is gone.
+    """
 
     def __init__(self, name: str) -> None:
         try:
@@ -83,9 +72,9 @@ class X11Input:
             self._button(_WHEEL[direction], False)
 
     def key(self, name: str, down: bool) -> None:
-        """Press or release a key. name: as in KeyboardEvent.key. Raises RequestRefused for an unknown key."""
+        """Press or release a key. Raises RequestRefused for an unknown one."""
         with self._sound():
-            keysym = _keysym(name) if len(name) == 1 else XK.string_to_keysym(_KEYS.get(name, name))
+            keysym = _keysym(name) if len(name) == 1 else XK.string_to_keysym(KEY_NAMES["x11"].get(name, name))
             if not keysym:
                 raise RequestRefused(f"no key is called {name!r}")
             code, _ = self._keyboard.of([keysym], self._read)[0]
@@ -109,8 +98,7 @@ class X11Input:
                 self._display.sync()
 
     def drawn(self) -> tuple[int, int] | None:
-        """Return the rows in which something was drawn since this was asked last, from and up to; None where nothing
-        was."""
+        """Return the rows in which something was drawn since the last call, from and up to; None for none."""
         with self._sound():
             self._display.damage_subtract(self._damage)
             self._display.sync()
@@ -158,7 +146,6 @@ class X11Input:
     # -- inside -------------------------------------------------------------------------------------------------------
     @contextlib.contextmanager
     def _sound(self) -> Iterator[None]:
-        """One call at a time; a server that is gone is told as such."""
         with self._alone:
             try:
                 yield
@@ -270,5 +257,5 @@ def _keysym(char: str) -> int:
     if char == "\t":
         return XK.XK_Tab
     if number < 32 or 127 <= number < 160 or 0xD800 <= number < 0xE000:
-        return _NO_KEY
+        return 0
     return number if number < 256 else 0x01000000 + number

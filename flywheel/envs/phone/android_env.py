@@ -25,8 +25,6 @@ from flywheel.envs.base import Observation, StepResult, Task, TaskSuite, TaskTem
 from flywheel.envs.browser.driver.input import OUTSIDE_NOTE, is_outside_screen
 from flywheel.utils.errors import BadInput, EnvError, EnvTimeout
 
-# A phone behind an ADB server: its shell and its screen. All that goes wrong is an EnvError that says what to do.
-
 T = TypeVar("T")
 _STATES = {  # why a phone that is connected cannot be used, and what helps
     "offline": ("is offline", "plug it in again, or run `adb reconnect offline`"),
@@ -37,7 +35,7 @@ _LIST_DEVICES = "run `adb devices`"
 
 @dataclass(frozen=True)
 class PhoneScreenshot:
-    """Hold a screenshot. png: whole, of width x height pixels."""
+    """Hold a screenshot: a PNG of width x height pixels."""
 
     png: bytes
     width: int
@@ -54,16 +52,20 @@ def explain_missing_adb() -> str:
 
 
 class AndroidPhone:
-    """Made by `Phone.find`. timeout_s: of one command."""
+    """Control a phone behind an ADB server; made by `AndroidPhone.find`. Its errors, EnvError, say what to do.
+
+    client: of adbutils. serial: its number. timeout_s: of one command.
+    """
 
     def __init__(self, client: Any, serial: str, timeout_s: float) -> None:
         self._client, self.serial, self._timeout_s = client, serial, timeout_s
 
     @classmethod
     async def find(cls, host: str, port: int, serial: str, timeout_s: float) -> AndroidPhone:
-        """Return the phone of a serial number, or the only one ("").
+        """Return the phone of a serial number, or the only one (""). host, port: of ADB's server. timeout_s: of a call.
 
-        Raises EnvError where no server answers, and where the phone is missing, offline, unauthorized, or one of many.
+        Raises EnvError where no server answers, and where the phone is missing, offline, unauthorized, or one of many,
+        EnvTimeout where the server is late.
         """
         phone = cls(_make_client(host, port, timeout_s), serial, timeout_s)
         found = await phone._asked(lambda: {one.serial: one.state for one in phone._client.list()})
@@ -83,8 +85,10 @@ class AndroidPhone:
         return phone
 
     async def shell(self, command: str) -> str:
-        """Run a command and return what it printed, without the last line end. Raises EnvError where it fails, or
-        the phone does."""
+        """Run `command`; returns what it printed, without line ends at its end.
+
+        Raises EnvError where it fails, or the phone does, EnvTimeout where it is late.
+        """
         client, limit_s = self._client, self._timeout_s
         done = await self._asked(lambda: client.device(self.serial).shell2(command, timeout=limit_s, v2=True))
         if done.returncode:
@@ -94,7 +98,7 @@ class AndroidPhone:
         return done.stdout.rstrip("\r\n")
 
     async def screen(self) -> PhoneScreenshot:
-        """Take a screenshot. Raises EnvError where the phone gives no whole picture."""
+        """Take a screenshot. Raises EnvError where the phone gives no whole picture, EnvTimeout where it is late."""
         png = await self._asked(self._shot)
         try:
             picture = Image.open(io.BytesIO(png), formats=("PNG",))
@@ -254,29 +258,16 @@ async def _open_app(phone: AndroidPhone, name: str, apps: Mapping[str, str]) -> 
     return ""
 
 
-# Task suites for real phones: commands that prepare a task, and commands that tell its state.
-#
-# kind: android
-# world: android
-# apps: {Settings: com.android.settings}
-# tasks:
-#   - name: wifi
-#     instruction: Turn Wi-Fi {wanted}.
-#     choose: {wanted: ["on", "off"]}
-#     max_steps: {1: 10}
-#     reset: ["am force-stop com.android.settings", "svc wifi enable"]
-#     state: {wifi: "settings get global wifi_on"}
-#     wanted: {wifi: "{wanted}"}
+# Task suites: commands that prepare a task, and commands that tell its state (docs/phone.md#real-phones).
 
 ANDROID_VERIFIER = "android:shown"
 SHIPPED_ANDROID_MANIFEST = Path(__file__).parent / "android.yaml"
 
 
 class AndroidTask(BaseModel):
-    """Declare a task of a phone.
+    """Declare a task of a phone. choose: what is drawn for placeholders in the other fields' texts.
 
-    choose: placeholders of the other fields' texts, and what is drawn for them. reset: commands. state: name ->
-    command; wanted: name -> what that one prints, to the letter.
+    reset: commands. state: name -> command; wanted: name -> what that one prints, to the letter.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -309,18 +300,21 @@ class AndroidManifest(BaseModel):
 
 
 class AndroidSuite(TaskSuite):
+    """Draw the `tasks` of a manifest, by template. apps: name -> package, for the action open_app."""
+
     environment: ClassVar[str] = "android"
     apps: dict[str, str]
     tasks: dict[str, AndroidTask]
 
     def draw(self, template: str, level: int, seed: int) -> dict[str, Any]:
+        """Draw the params of one task. Raises BadInput for a template or a level that the suite has not."""
         self.budget(template, level)
         rng = random.Random(f"{self.name} {template} {level} {seed}")
         return {**self.tasks[template].draw(rng), "apps": self.apps}
 
 
 def load_android_suite(path: Path) -> AndroidSuite:
-    """Load the suite of the manifest at `path`. Raises BadInput that names what is wrong."""
+    """Load the suite of the manifest at `path`. Raises BadInput for one that is missing or wrong, and names what is."""
     manifest = registry.validate_suite_manifest(path, AndroidManifest)
     tasks = {task.name: task for task in manifest.tasks}
     if len(tasks) < len(manifest.tasks):
@@ -339,19 +333,16 @@ def load_android_suite(path: Path) -> AndroidSuite:
 
 
 def score_shown_state(params: Mapping[str, Any], state: Mapping[str, Any]) -> float:
-    """Score the share of the wanted texts that the phone's commands printed."""
+    """Return the share, 0 to 1, of the texts `params["wanted"]` (by name) that commands printed (`state["shown"]`)."""
     wanted = params["wanted"]
     return sum(state["shown"][name].strip() == text for name, text in wanted.items()) / len(wanted)
 
 
-# The environment: a task's commands prepare the phone, and print how far the task is done.
-
-
 class AndroidEnv:
-    """Play tasks on a real phone or an emulator.
+    """Play tasks on a real phone or an emulator (an `Env`, without checkpoints: a phone cannot be put back).
 
-    find: the phone, looked for at each reset. limit_s: deadline of a reset and of a step. settle_s: after an action,
-    until the screen is looked at. No checkpoints: a phone cannot be put back.
+    find: the phone, looked for at each reset. limit_s: deadline of a reset and of a step. settle_s: seconds after an
+    action until the screen is looked at. broken: it has failed, and only `close` is left.
     """
 
     def __init__(self, find: Callable[[], Awaitable[AndroidPhone]], limit_s: float, settle_s: float) -> None:
@@ -364,7 +355,7 @@ class AndroidEnv:
         self.broken = False
 
     async def reset(self, task: Task, seed: int) -> StepResult:
-        """Begin the task. seed: changes nothing, since the task's params hold all that was drawn."""
+        """Begin `task`. seed: changes nothing: the task's params hold all that was drawn. Raises EnvError as `step`."""
         async with self._deadline("reset", task):
             self._task, self._steps, self._over, self._answer = task, 0, False, ""
             phone = self._phone = await self._find()
@@ -375,6 +366,7 @@ class AndroidEnv:
             return await self._result("", False)
 
     async def step(self, action: Action) -> StepResult:
+        """Carry out an action. Raises EnvError after the episode's end or where the phone fails, EnvTimeout if late."""
         if self._task is None or self._over:
             raise EnvError("the episode is over", where=self._where(), fix="reset the environment first")
         async with self._deadline("step", self._task):
@@ -386,6 +378,7 @@ class AndroidEnv:
             return await self._result(note, isinstance(action, Finished | CallUser))
 
     async def close(self) -> None:
+        """Let go of the phone; may be called twice."""
         self._task, self._phone, self._over = None, None, True
 
     # -- inside -------------------------------------------------------------------------------------------------------
@@ -405,7 +398,7 @@ class AndroidEnv:
 
     @asynccontextmanager
     async def _deadline(self, what: str, task: Task) -> AsyncIterator[None]:
-        """The contract's errors: whatever goes wrong inside breaks this env, by a named error."""
+        """Whatever goes wrong inside breaks this env, by a named error."""
         if self.broken:
             raise EnvError("the phone is broken", where=self._where(), fix="lease another environment")
         try:

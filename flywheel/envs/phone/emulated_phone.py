@@ -39,11 +39,14 @@ class EmulatedPhone:
 
 
 class PhoneServer(WorldServer):
+    """Serve emulated phones to browsers (a `PageSource`), until its block ends: `async with PhoneServer() as it:`."""
+
     def __init__(self) -> None:
         super().__init__()
         self._phones: dict[str, EmulatedPhone] = {}  # by the token of the home screen
 
     def open(self, task: Task, seed: int) -> PhoneSession:
+        """Open a fresh session of the phone for `task`, whose params say all that is on it; `seed` changes nothing."""
         token = secrets.token_urlsafe(16)
         self._sessions[token] = SuiteSession(PHONE, task, seed, HOME_SCREEN.start({"seed": 0}))
         phone = self._phones[token] = EmulatedPhone(task, {site: secrets.token_urlsafe(16) for site in PHONE_APPS})

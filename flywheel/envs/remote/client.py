@@ -26,11 +26,14 @@ log = logging.getLogger(__name__)
 CLUSTER_MANAGER = "cluster"  # for an address: the manager of the run's own cluster (`flywheel/cluster/env_nodes.py`)
 MANAGER_VARIABLE = "FLYWHEEL_SANDBOX_MANAGER"  # where the run tells that one's address
 TOKEN_VARIABLE = "FLYWHEEL_SANDBOX_TOKEN"
-_BEAT_S, _GRACE_S, _ASK_S, _PAUSE_S = 5.0, 5.0, 10.0, 0.25
+_BEAT_S, _GRACE_S, _PAUSE_S, _ASK_TIMEOUT = 5.0, 5.0, 0.25, aiohttp.ClientTimeout(total=10.0)
 
 
 class RemoteEnvs:
-    """An `EnvProvider` over a manager: leases an environment for each task. Made by `open_remote_envs`."""
+    """An `EnvProvider` over a manager: leases an environment for each task. Made by `open_remote_envs`.
+
+    settings: of the run. client: its HTTP session. manager: address, without a slash at its end. token: the manager's.
+    """
 
     def __init__(self, settings: Settings, client: aiohttp.ClientSession, manager: str, token: str) -> None:
         self._settings, self._client = settings, client
@@ -43,10 +46,10 @@ class RemoteEnvs:
 
     @asynccontextmanager
     async def env(self, task: Task) -> AsyncIterator[Env]:
-        """Lease an environment of the task's back-end until the block ends.
+        """Lease an environment of the back-end that `task` names until the block ends.
 
         Raises EnvError where it does not begin, EnvTimeout where none becomes free in `sandbox.acquire_timeout_s`,
-        BadInput where none ever would.
+        BadInput where none ever would: no such back-end, wrong settings of it, or the manager or the node refuses.
         """
         async with AsyncExitStack() as stack:
             try:
@@ -61,7 +64,7 @@ class RemoteEnvs:
             yield env
 
     async def beats(self) -> None:
-        """Tell the manager, for ever, that the leases are in use."""
+        """Tell the manager, for ever, that the leases are in use; one that does not answer is asked again."""
         while True:
             await asyncio.sleep(_BEAT_S)
             if self._held:
@@ -70,11 +73,7 @@ class RemoteEnvs:
 
     # -- inside -------------------------------------------------------------------------------------------------------
     async def _opened(self, kind: str, stack: AsyncExitStack) -> Env:
-        """Try until there is one; `stack` gives it back.
-
-        A manager that starts anew is back in a moment, and a node that has just died is passed over once it has been
-        silent for long enough.
-        """
+        """Try until there is one; `stack` gives it back. A manager or node that is gone is asked again."""
         limit_s = 2 * registry.find_backend(kind).limits(self._settings).call_s + _GRACE_S
         while True:
             try:
@@ -117,7 +116,7 @@ class RemoteEnvs:
         """Give a lease back to the node, so that it ends at once, and to the manager; else silence reclaims it."""
         with contextlib.suppress(aiohttp.ClientError, TimeoutError):
             address = f"{lease['address']}/sessions/{lease['session']}"
-            async with self._client.delete(address, headers={"X-Lease": lease["note"]}, timeout=_timeout(_ASK_S)):
+            async with self._client.delete(address, headers={"X-Lease": lease["note"]}, timeout=_ASK_TIMEOUT):
                 pass
         with contextlib.suppress(EnvError):
             await self._ask("DELETE", f"/sessions/{lease['session']}", {})
@@ -125,7 +124,7 @@ class RemoteEnvs:
     async def _ask(self, method: str, path: str, body: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
         try:
             async with self._client.request(
-                method, self._manager + path, json=body, headers=self._headers, timeout=_timeout(_ASK_S)
+                method, self._manager + path, json=body, headers=self._headers, timeout=_ASK_TIMEOUT
             ) as answer:
                 return answer.status, json.loads(await answer.read())
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
@@ -147,10 +146,9 @@ class _RemoteSession:
     async def call(self, name: str, body: bytes = b"", limit_s: float = 0.0) -> bytes:
         """Post a call (of `node_session.CALLS`) and give the answer's bytes. Raises what the node's environment did."""
         limit_s = limit_s or self._limit_s
+        address, timeout = f"{self._address}/{name}", aiohttp.ClientTimeout(total=limit_s)
         try:
-            async with self._client.post(
-                f"{self._address}/{name}", data=body, headers=self._headers, timeout=_timeout(limit_s)
-            ) as answer:
+            async with self._client.post(address, data=body, headers=self._headers, timeout=timeout) as answer:
                 data = await answer.read()
         except TimeoutError:
             raise EnvTimeout(f"the node did not answer a {name} in {limit_s:g} s", where=self._address) from None
@@ -206,7 +204,7 @@ _ENV_CLASSES = {"checkpoints": _RemoteCheckpointableEnv, "keeps": _RemotePartial
 
 
 def check_manager_settings(settings: Settings) -> None:
-    """Check what of the manager's settings can be checked before a run begins; the manager is not asked.
+    """Check, before a run begins, what its `settings` say of the manager, which is not asked.
 
     Raises BadInput where no manager is named or its token is not in the environment; for `sandbox.manager: cluster`,
     where the engine is not ray or stages run side by side.
@@ -224,7 +222,6 @@ def check_manager_settings(settings: Settings) -> None:
 
 
 def _manager_address_and_token(settings: Settings) -> tuple[str, str]:
-    """Find the manager's address and token. Raises BadInput where the settings name none, or there is no token."""
     address = settings.sandbox.manager
     if not address:
         raise BadInput("no manager is named", where="sandbox.manager", fix="name its address, such as http://HOST:4300")
@@ -242,9 +239,10 @@ def _manager_address_and_token(settings: Settings) -> tuple[str, str]:
 
 @asynccontextmanager
 async def open_remote_envs(settings: Settings) -> AsyncIterator[RemoteEnvs]:
-    """Open the environments of `sandbox.manager`, until the block ends.
+    """Open the environments of the run's `sandbox.manager` until the block ends; yields what leases them.
 
-    Raises BadInput where the settings name no manager that there is, or there is no token.
+    settings: of the run. Raises BadInput where they name no manager, or its token is not in the environment; for
+    `cluster` also where no cluster of a run is open here.
     """
     known, connector = _manager_address_and_token(settings), aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=connector, trust_env=False) as client:
@@ -255,10 +253,6 @@ async def open_remote_envs(settings: Settings) -> AsyncIterator[RemoteEnvs]:
         finally:
             beating.cancel()
             await asyncio.gather(beating, return_exceptions=True)
-
-
-def _timeout(limit_s: float) -> aiohttp.ClientTimeout:
-    return aiohttp.ClientTimeout(total=limit_s)
 
 
 def _user_name() -> str:

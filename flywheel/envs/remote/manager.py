@@ -79,10 +79,9 @@ class LeasePolicy:
 class LeaseLedger:
     """Keep nodes and sessions, in memory and in a SQLite file from which a manager that was killed goes on.
 
-    What a crash may not lose (a lease, its end, a node) is written before it is answered. When a session was last heard
-    of is not: after a start all count as just heard of.
-
-    path: the file. clock: seconds since 1970. One thread at a time. Raises DataError where the file is not a manager's.
+    What a crash may not lose (a lease, its end, a node) is written before it is answered; after a start all sessions
+    count as just heard of. path: the file, made where there is none. terms: how long sessions may be held. clock: gives
+    seconds since 1970. One thread at a time. Raises DataError where the file is not a manager's.
     """
 
     def __init__(self, path: Path, terms: LeasePolicy, clock: Callable[[], float] = time.time) -> None:
@@ -115,9 +114,10 @@ class LeaseLedger:
         self._keep_node(new)
 
     def beat(self, node: str, boot: str, has: Iterable[str]) -> list[str]:
-        """Hear of a node; returns those of its sessions that are over.
+        """Hear of a node; returns the ids of those of its sessions that are over.
 
-        boot: as registered. has: sessions that it plays. Raises KeyError for a node that has to register.
+        node: its name. boot: as registered. has: ids of sessions that it plays. Raises KeyError for a node that has to
+        register.
         """
         known = self.nodes[node]
         if known.boot != boot:
@@ -126,10 +126,10 @@ class LeaseLedger:
         return [one for one in has if one not in self.sessions or self.sessions[one].node != node]
 
     def lease(self, user: str, kind: str, identity: str) -> tuple[LeasedSession, NodeRecord]:
-        """Lease a session of the back-end `kind` to `user`, on the node that has the most room.
+        """Lease a session of the back-end `kind` to `user`; returns it, and its node, the one that has the most room.
 
-        identity: the hash of the back-end's settings. Raises NoCapacity, and BadInput where waiting would not help: all
-        nodes with the back-end have other settings.
+        identity: the hash of the back-end's settings. Raises NoCapacity where none is free or `user` has as many as may
+        be, BadInput where waiting would not help: all nodes with the back-end have other settings.
         """
         if self._terms.per_user and self._by_user[user] >= self._terms.per_user:
             raise NoCapacity(f"{user} has {self._terms.per_user} sessions, which is as many as a user may have")
@@ -147,25 +147,21 @@ class LeaseLedger:
             raise NoCapacity(f"all places for {kind} are taken")
         node = min(free, key=lambda one: one.taken[kind] / one.places[kind][0])
         now = self._clock()
-        session = LeasedSession(
-            secrets.token_urlsafe(12), user, node.id, kind, identity, now, now + self._terms.lease_s, now
-        )
-        self._db.execute(
-            "INSERT INTO sessions VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (session.id, user, node.id, kind, identity, session.since, session.until),
-        )
+        row = (secrets.token_urlsafe(12), user, node.id, kind, identity, now, now + self._terms.lease_s)
+        self._db.execute("INSERT INTO sessions VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+        session = LeasedSession(*row, heard=now)
         self._add(session)
         return session, node
 
     def release(self, session: str) -> bool:
-        """End a session; returns whether it was there."""
+        """End the session of the id `session`; returns whether it was there."""
         found = self.sessions.get(session)
         if found is not None:
             self._end([found], "released")
         return found is not None
 
     def heard(self, sessions: Iterable[str]) -> list[str]:
-        """Hear of the users of these sessions; returns those that are over."""
+        """Hear of the users of the sessions of these ids; returns the ids of those that are over."""
         over, now = [], self._clock()
         for session in sessions:
             if (found := self.sessions.get(session)) is not None:
@@ -175,7 +171,7 @@ class LeaseLedger:
         return over
 
     def reclaim(self) -> dict[str, str]:
-        """End what is overdue, or of which nothing is heard; gives why, by session."""
+        """End what is overdue, or of which nothing is heard; returns why, by the session's id."""
         now, found = self._clock(), {}
         for node in [one for one in self.nodes.values() if now - one.heard > self._terms.node_silent_s]:
             found |= self._end(
@@ -183,13 +179,9 @@ class LeaseLedger:
             )
             del self.nodes[node.id]
             self._db.execute("DELETE FROM nodes WHERE id = ?", (node.id,))
-        late = [session for session in self.sessions.values() if now > session.until]
-        silent = [
-            session
-            for session in self.sessions.values()
-            if now <= session.until and now - session.heard > self._terms.silent_s
-        ]
-        return found | self._end(late, "overdue") | self._end(silent, "nobody is heard of")
+        found |= self._end([one for one in self.sessions.values() if now > one.until], "overdue")
+        silent = [one for one in self.sessions.values() if now - one.heard > self._terms.silent_s]
+        return found | self._end(silent, "nobody is heard of")
 
     def drain(self, node: str, draining: bool = True) -> None:
         """Stop leasing on a node, or, with `draining` False, lease on it again; its sessions go on.
@@ -200,6 +192,7 @@ class LeaseLedger:
         self._keep_node(self.nodes[node])
 
     def close(self) -> None:
+        """Close the file."""
         self._db.close()
 
     # -- inside -------------------------------------------------------------------------------------------------------
@@ -246,7 +239,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def manager_application(ledger: LeaseLedger, token: str) -> web.Application:
-    """Make the manager's HTTP application, which closes the ledger at its end.
+    """Make the manager's HTTP application over `ledger`, which it closes at its end.
 
     token: that nodes and players send as a bearer's. Answers that are no success are JSON with `error`, of 400 also
     `where` and `fix`: 400 input that is refused, 401 another token, 409 no environment is free (try again later), 422 a

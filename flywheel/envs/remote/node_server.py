@@ -36,7 +36,8 @@ _MAX_CALL_BYTES = 64 * 2**20  # bytes of a call: a task with its files, a checkp
 class EnvNode:
     """One machine's environments, and the sessions that are played on them, each from its first call on.
 
-    pools, identities: by back-end. film: bytes of each session's episode that are kept.
+    name: of the node. token: the manager's. pools, identities: by back-end, what lends its environments and the hash of
+    its settings. film: bytes of each session's episode that are kept. sessions: by id. boot: another one each time.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class EnvNode:
         self._over: dict[str, float] = {}  # sessions that have ended, until their leases would have
 
     def application(self) -> web.Application:
+        """Make the node's HTTP application: calls of sessions, and pages to watch them."""
         made = web.Application(client_max_size=_MAX_CALL_BYTES)
         made.add_routes(
             [web.post("/sessions/{session}/{call}", self._called), web.delete("/sessions/{session}", self._end)]
@@ -57,7 +59,7 @@ class EnvNode:
         return made
 
     async def end(self, sessions: Iterable[str]) -> None:
-        """End those of these sessions that are here."""
+        """End those of the sessions of these ids that are here."""
         found = {one: self.sessions.pop(one) for one in sessions if one in self.sessions}
         self._over |= {one: session.until for one, session in found.items()}
         self._over = {one: until for one, until in self._over.items() if until > time.time()}
@@ -117,10 +119,9 @@ class EnvNode:
 async def send_heartbeats(
     node: EnvNode, manager: str, token: str, about: Mapping[str, Any], until_empty: asyncio.Event
 ) -> None:
-    """Register with the manager, tell it of the sessions, and end what is over; for ever.
+    """Register with the manager, tell it of the sessions, and end what is over; for ever. Raises BadInput if refused.
 
-    about: what the manager is told when the node registers. until_empty: is set when the manager drains the node and
-    its last session has ended.
+    about: what the manager is told when the node registers. until_empty: set when it is drained and has no session.
     """
     headers = {"Authorization": f"Bearer {token}"}
     async with aiohttp.ClientSession(manager, headers=headers, timeout=aiohttp.ClientTimeout(total=10)) as client:
@@ -162,10 +163,10 @@ async def open_node(
     Yields the node, and by back-end (its number of environments, the hash of its settings), which is what the manager
     is told. At the end of the block its sessions are ended and its environments closed.
 
-    name: of the node. token: the manager's, by which leases are signed. names: back-ends that it plays. root: the
-    folder that relative paths in the settings count from; None: the current one. film: bytes of each session's episode
-    that are kept for those who watch, the newest steps, one at least; 0 is none. Raises BadInput for a back-end that is
-    not there or wrong settings of one, EnvTimeout where one does not open, or close, within its deadline.
+    name: of the node. token: the manager's, by which leases are signed. settings: of the back-ends. names: back-ends
+    that it plays. root: the folder that relative paths in the settings count from; None: the current one. film: bytes
+    of each session's newest steps, one at least, that are kept for those who watch; 0 is none. Raises BadInput for a
+    back-end that is not there or wrong settings of one, EnvTimeout where one does not open, or close, in time.
     """
     names = list(names)
     found = {one: registry.find_backend(one) for one in names}

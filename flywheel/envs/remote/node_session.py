@@ -48,7 +48,7 @@ class EpisodeBuffer:
         self._number = self._size = 0
 
     def add(self, action: Action | None, result: StepResult) -> None:
-        """Append one step. What followed an action; None: a reset, or a checkpoint that was restored."""
+        """Append what followed an action; None: a reset, or a checkpoint that was restored."""
         if not self._limit:
             return
         seen, info = result.observation, result.info
@@ -65,8 +65,7 @@ class EpisodeBuffer:
             self._size -= self._steps.popleft()[2]
 
     def packing(self) -> Callable[[], bytes]:
-        """Make a ZIP file of the episode so far: `episode.json` with the steps, and the pictures that they name. It
-        may be called in another thread."""
+        """Return what makes, in any thread, a ZIP file of the episode so far: `episode.json`, and its pictures."""
         steps = list(self._steps)
         about = {**self._about, "left_out": self._number - len(steps), "steps": [step for step, _, _ in steps]}
         pictures = {step["picture"]: picture for step, picture, _ in steps if picture is not None}
@@ -135,14 +134,10 @@ class NodeSession:
                 case "step":
                     (action,) = actions_from_json(body.decode())
                     return self._record(await env.step(action), action)
-                case "checkpoint":
-                    return protocol.encode_message({}, await env.checkpoint())
-                case "restore":
-                    return self._record(await env.restore(body))
-                case "save_partial":
-                    return protocol.encode_message({}, await env.save_partial())
-                case "restore_partial":
-                    return self._record(await env.restore_partial(body))
+                case "checkpoint" | "save_partial":
+                    return protocol.encode_message({}, await getattr(env, name)())
+                case "restore" | "restore_partial":
+                    return self._record(await getattr(env, name)(body))
                 case _:  # close
                     await env.close()
                     return protocol.encode_message({})

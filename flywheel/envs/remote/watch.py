@@ -30,10 +30,7 @@ _MAX_FILE_BYTES = 2**18  # bytes of a file that is shown
 
 async def get_folder(request: web.Request, env: MachineAccess) -> web.Response:
     """Answer with a folder's entries as JSON. path: from the home; "." is the home itself."""
-    try:
-        return web.json_response(await env.list_folder(_requested_path(request)))
-    except MachineRefused as error:
-        raise web.HTTPNotFound(text=error.what) from None
+    return web.json_response(await env.list_folder(_requested_path(request)))
 
 
 async def get_file(request: web.Request, env: MachineAccess) -> web.Response:
@@ -64,10 +61,7 @@ def _requested_path(request: web.Request) -> str:
 
 
 async def _read_text_file(request: web.Request, env: MachineAccess) -> tuple[str, str, str]:
-    try:
-        data = await env.read_file(_requested_path(request), _MAX_FILE_BYTES)
-    except MachineRefused as error:
-        raise web.HTTPNotFound(text=error.what) from None
+    data = await env.read_file(_requested_path(request), _MAX_FILE_BYTES)
     if len(data) > _MAX_FILE_BYTES:
         return "", "", f"It has more than {_MAX_FILE_BYTES // 2**10} KB, and is not shown here."
     try:
@@ -76,9 +70,8 @@ async def _read_text_file(request: web.Request, env: MachineAccess) -> tuple[str
         return "", "", "It is not a text in UTF-8, and is not shown here."
 
 
-# The WebSocket of a live view. To the watcher: pictures (binary), the newest that it has time for, and JSON: `touch`
-# once, `taken` and `note` as they come. From it, JSON: `take`, and gestures (`envs/base.py`). During a take-over the
-# page's time passes as fast as the clock's; else it passes with the agent's steps alone.
+# The WebSocket of a live view. To the watcher: the newest pictures (binary), JSON: `touch` once, `taken` and `note`.
+# From it, JSON: `take`, and gestures (`envs/base.py`). During a take-over page time passes as the clock's.
 
 _TICK_S = 0.08  # between two pictures while a person does nothing
 _MAX_TICK_S = 0.25  # of the clock's time, that passes in the page at once
@@ -192,22 +185,12 @@ class _TakeOver:
             self.end()  # nobody is there, or nobody listens
 
 
-# One request to a service of a machine, whose answer is shown as a sandboxed page.
-#
-# Whoever wrote the service may be hostile: what it sends is limited, has no say about this node's cookies, and runs in
-# a sandbox of the browser. There its own scripts are strangers to it, so every page may read what it answers: the
-# address is the secret.
+# A service of a machine may be hostile: what it sends is limited, has no say about this node's cookies, and runs in a
+# sandbox of the browser. There its own scripts are strangers to it, so every page may read what it answers: the address
+# is the secret.
 
-_SANDBOX_POLICY = "sandbox allow-scripts allow-forms allow-popups"
-# Headers that are not passed on, of answers and of requests.
-_HELD_BACK = {
-    "set-cookie", "set-cookie2", "content-security-policy", "connection", "transfer-encoding", "content-encoding",
-    "content-length", "clear-site-data", "service-worker-allowed", "referrer-policy",
-}  # fmt: skip
-_NOT_SENT = {
-    "host", "cookie", "connection", "origin", "referer", "accept-encoding", "content-length", "transfer-encoding",
-    "upgrade", "sec-websocket-key", "sec-websocket-version", "sec-websocket-extensions",
-}  # fmt: skip
+# Headers: of requests and of answers those that are not passed on, and those that answers get here.
+_HEADERS = json.loads((Path(__file__).parent / "headers.json").read_text("ascii"))
 _CORS_PREFIX = "access-control-"
 _MAX_ANSWER_BYTES, _TIMEOUT_S = 2**26, 60.0
 _FIRST_SCRIPT = b"<script>%s</script>" % (Path(__file__).parent / "service_page.js").read_bytes()
@@ -222,7 +205,7 @@ async def proxy_service_request(request: web.Request, streams: Streams, port: in
     if request.method == "OPTIONS" and "Access-Control-Request-Method" in request.headers:
         streams[1].close()
         return web.Response(status=204, headers=_cors_headers(request))
-    headers = {name: value for name, value in request.headers.items() if name.lower() not in _NOT_SENT}
+    headers = {name: value for name, value in request.headers.items() if name.lower() not in _HEADERS["not_sent"]}
     address = URL(f"http://localhost:{port}/{path}", encoded=True)
     async with (
         _use_connection(streams) as connector,
@@ -243,12 +226,9 @@ async def proxy_service_request(request: web.Request, streams: Streams, port: in
 async def _send_response(request: web.Request, said: aiohttp.ClientResponse) -> web.StreamResponse:
     made = web.StreamResponse(status=said.status)
     for name, value in said.headers.items():
-        if name.lower() not in _HELD_BACK and not name.lower().startswith(_CORS_PREFIX):
+        if name.lower() not in _HEADERS["held_back"] and not name.lower().startswith(_CORS_PREFIX):
             made.headers.add(name, value)
-    made.headers.update(_cors_headers(request))
-    made.headers["Content-Security-Policy"] = _SANDBOX_POLICY
-    made.headers["X-Content-Type-Options"] = "nosniff"
-    made.headers["Referrer-Policy"] = "no-referrer"  # its address is a secret
+    made.headers.update(_cors_headers(request) | _HEADERS["of_services"])  # no referrer: its address is a secret
     await made.prepare(request)
     sent = 0
     shown = said.headers.get("Content-Type", "").lower().startswith("text/html")
@@ -281,12 +261,7 @@ async def _insert_script(parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 def _cors_headers(request: web.Request) -> dict[str, str]:
     """Who may read it, and what may be asked."""
     asked = request.headers.get("Access-Control-Request-Headers", "*")
-    return {
-        "Access-Control-Allow-Origin": "*",
-        "Access-Control-Allow-Methods": "GET, HEAD, POST, PUT, PATCH, DELETE",
-        "Access-Control-Allow-Headers": asked,
-        "Access-Control-Expose-Headers": "*",
-    }
+    return {**_HEADERS["of_cross_origin"], "Access-Control-Allow-Headers": asked}
 
 
 async def _proxy_websocket(request: web.Request, client: aiohttp.ClientSession, address: URL) -> web.WebSocketResponse:
@@ -332,7 +307,6 @@ async def _copy_messages(source, target) -> None:
 
 @contextlib.asynccontextmanager
 async def _use_connection(streams: Streams) -> AsyncIterator[_SingleConnector]:
-    """A connector, and nothing of it is left behind."""
     connector = _SingleConnector(streams)
     try:
         yield connector
@@ -362,22 +336,12 @@ class _SingleConnector(aiohttp.BaseConnector):
 
 
 # Whoever has the token logs in once and gets a cookie. A service's page is not trusted: its address holds a secret of
-# its own in place of the cookie, and it is sent as a sandboxed page, to which the browser gives an origin of its own,
-# so that its scripts cannot send requests to this node.
+# its own in place of the cookie, and the browser gives it another origin, so that its scripts cannot ask this node.
 
 _STATIC = Path(__file__).parent / "static"
 _COOKIE, _CHUNK, _OPEN_S, _HEARTBEAT_S = "flywheel-watch", 2**16, 10.0, 20.0
 # Inline styles are allowed, since the terminal writes its own; what comes from a session is never markup.
-_CONTENT_SECURITY_POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' blob: data:; "
-    "connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
-)
-_SECURITY_HEADERS = {
-    "Content-Security-Policy": _CONTENT_SECURITY_POLICY,
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-store",
-}
+_SECURITY_HEADERS = _HEADERS["of_own_pages"]
 _SCRIPTS = ("watch", "socket", "desktop", "page", "terminal", "files", "services", "vnc", "xterm")
 _FILES = {
     "index.html": "text/html",
@@ -390,20 +354,15 @@ _FILES = {
 def add_watch_routes(application: web.Application, sessions: Mapping[str, NodeSession], token: str) -> None:
     """Add the routes below /watch. sessions: of the node, as they come and go. token: what people log in by."""
     watching = _WatchHandlers(sessions, token)
+    shown = {name: getattr(watching, name) for name in ("picture", "recording", "screen", "live", "terminal", "shell")}
+    shown |= {"folder": watching.of_machine(get_folder), "file": watching.of_machine(get_file)}
     application.add_routes(
         [
             web.get("/watch", watching.page),
             web.post("/watch/login", watching.login),
             web.get("/watch/static/{name}", watching.static),
             web.get("/watch/sessions", watching.guarded(watching.sessions)),
-            web.get("/watch/sessions/{session}/picture", watching.guarded(watching.picture)),
-            web.get("/watch/sessions/{session}/recording", watching.guarded(watching.recording)),
-            web.get("/watch/sessions/{session}/screen", watching.guarded(watching.screen)),
-            web.get("/watch/sessions/{session}/live", watching.guarded(watching.live)),
-            web.get("/watch/sessions/{session}/terminal", watching.guarded(watching.terminal)),
-            web.get("/watch/sessions/{session}/shell", watching.guarded(watching.shell)),
-            web.get("/watch/sessions/{session}/folder", watching.guarded(watching.of_machine(get_folder))),
-            web.get("/watch/sessions/{session}/file", watching.guarded(watching.of_machine(get_file))),
+            *(web.get(f"/watch/sessions/{{session}}/{name}", watching.guarded(one)) for name, one in shown.items()),
             web.put("/watch/sessions/{session}/file", watching.guarded(watching.of_machine(put_file))),
             web.route("*", "/watch/{how:services|whole}/{secret}/{session}/{port}/{path:.*}", watching.service),
         ]
@@ -492,14 +451,15 @@ class _WatchHandlers:
                 raise web.HTTPNotFound(text="it has no machine of its own")
             try:
                 return await handler(request, env)
+            except MachineRefused as error:
+                raise web.HTTPNotFound(text=error.what) from None
             except EnvError as error:
                 raise web.HTTPBadGateway(text=str(error)) from None
 
         return asked
 
     async def service(self, request: web.Request) -> web.StreamResponse:
-        """What a service in a session's machine answers; WebSockets too. Below `whole` it is asked for the address as
-        it is, for services that can be told where they stand."""
+        """Ask a service of a session's machine; WebSockets too. Below `whole` it gets the address as it is."""
         name, port = request.match_info["session"], request.match_info["port"]
         if not self._knows(request.match_info["secret"], f"service {name}") or not port.isdecimal():
             raise web.HTTPNotFound

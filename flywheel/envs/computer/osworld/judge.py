@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# The interface of a metric.
-
 EXPECTS_RULES, EXPECTS_FILE, EXPECTS_FILE_OR_NOTHING = "rules", "file", "file or nothing"
 MetricOptions = Mapping[str, Any]
 
@@ -26,10 +24,9 @@ MetricOptions = Mapping[str, Any]
 class MetricFunction:
     """Declare one metric.
 
-    score: from the result (a text, a file's path, a folder's tree; None where there is none, which scores 0 without
-    being asked), what is expected and the options, 0 to 1. What it raises counts as 0 where the result alone can be at
-    fault. expected: what that is. keys: that its rules must have. package: of Python, that it needs. unable: which of a
-    task's rules and options it cannot judge, in words.
+    score: 0 to 1, from the result (a text, a file's path, a folder's tree), what is expected and the options. What it
+    raises counts as 0 where the result alone can be at fault. expected: what that is. keys: that its rules must have.
+    package: of Python, that it needs. unable: which of a task's rules and options it cannot judge, in words.
     """
 
     score: Callable[[Any, Any, MetricOptions], float]
@@ -40,12 +37,10 @@ class MetricFunction:
 
 
 def read_text(path: str) -> str:
-    """Read the text of a file."""
     return Path(path).read_text(encoding="utf-8")
 
 
 def read_lines(path: str) -> list[str]:
-    """Read the lines of a file."""
     return read_text(path).splitlines()
 
 
@@ -58,8 +53,7 @@ _REGEX_METHOD = re.compile(r"re(\.[A-Z]+)*")
 
 
 def matches_rule(value: Any, rule: Mapping[str, Any]) -> bool:
-    """Tell whether a value keeps a rule. Raises TypeError, ValueError or the like for a value of a kind the rule is
-    not for."""
+    """Tell whether a value keeps a rule. Raises TypeError, ValueError or the like for one the rule is not for."""
     method, ref = rule["method"], rule["ref"]
     if method in _COMPARISONS:
         return bool(_COMPARISONS[method](value, ref))
@@ -111,11 +105,6 @@ def score_literal(result: Any, expected: Any, options: MetricOptions) -> float:
     return float(all(isinstance(one, list) for one in both) and [*map(read, result)] == [*map(read, expected)])
 
 
-def score_difference(result: str, expected: str, _: MetricOptions) -> float:
-    """Score the similarity of two files' lines, 0 to 1."""
-    return difflib.SequenceMatcher(a=read_lines(result), b=read_lines(expected)).ratio()
-
-
 def score_same_text(result: str, expected: str, options: MetricOptions) -> float:
     """Score a file: 1 where its text equals the expected file's, as the options compare them."""
 
@@ -129,15 +118,13 @@ def score_same_text(result: str, expected: str, options: MetricOptions) -> float
 
 
 def score_same_program(result: str, expected: str, _: MetricOptions) -> float:
-    """Score a program: 1 where it equals the expected one but for empty lines, tabs, trailing space and the encoding
-    line."""
+    """Score a program: 1 where it is the expected one but for empty lines, tabs, trailing space and encoding line."""
 
     def read(path: str) -> list[str]:
         said = read_lines(path)
-        while (
-            said and len(read_lines(path)) - len(said) < _N_HEAD_LINES and said[0].strip().startswith(_ENCODING_LINES)
-        ):
-            said = said[1:]
+        for _ in range(_N_HEAD_LINES):
+            if said and said[0].strip().startswith(_ENCODING_LINES):
+                said = said[1:]
         return [line.expandtabs(4).rstrip() for line in said if line.strip()]
 
     return float(read(result) == read(expected))
@@ -153,12 +140,6 @@ def score_same_number(result: str, expected: str, _: MetricOptions) -> float:
     return float(wanted in found or abs(float(found) - number) < 1e-4)
 
 
-def score_contains(result: str, rules: Any, _: MetricOptions) -> float:
-    """Score a file: 1 where its text holds all expected texts."""
-    text = read_text(result)
-    return float(all(one in text for one in rules["expected"]))
-
-
 def score_patterns(result: str, rules: Any, _: MetricOptions) -> float:
     """Score a file: 1 where a line matches each pattern of `expect`, and none one of `unexpect`."""
     lines = read_lines(result)
@@ -169,15 +150,6 @@ def score_patterns(result: str, rules: Any, _: MetricOptions) -> float:
 def score_clock_lines(result: str, rules: Any, _: MetricOptions) -> float:
     """Score a file: 1 where the expected number of its lines hold a time of day."""
     return float(sum(bool(_CLOCK_TIME.search(line)) for line in read_lines(result)) == int(rules["expected"]))
-
-
-def score_extension(result: str, rules: Any, _: MetricOptions) -> float:
-    """Score a text: 1 where it contains the expected one, or does not, as the rule's type says."""
-    return float((rules["expected"] in result) == (rules["type"] == "contain"))
-
-
-def _score_equal(result: Any, rules: Any, _: MetricOptions) -> float:
-    return float(result == rules["expected"])
 
 
 def _unknown_type(_: Any, options: MetricOptions) -> str:
@@ -211,7 +183,6 @@ def score_json_values(result: str, rules: Any, options: MetricOptions) -> float:
 
 
 def _value_at(value: Any, keys: list) -> Any:
-    """What lies there; `_NONE` where there is nothing."""
     for key in keys:
         try:
             value = value[key]
@@ -261,10 +232,7 @@ def score_keybindings(result: str, rules: Any, _: MetricOptions) -> float:
 
 
 def score_included_json(result: str, expected: str, _: MetricOptions) -> float:
-    """Score 1 where all keys and values of the JSON file `result` stand in the file `expected`, else 0.
-
-    OSWorld's order: the file with what must be there comes first.
-    """
+    """Score a JSON file: 1 where all its keys and values stand in the file `expected` (OSWorld's order)."""
     return score_json_settings(expected, {"expected": json.loads(read_text(result))}, {})
 
 
@@ -303,7 +271,6 @@ def score_sql_query(result: str, rules: Any, _: MetricOptions) -> float:
     return float(value or 0)
 
 
-# -- spreadsheets -----------------------------------------------------------------------------------------------------
 def score_same_sheets(result: str, expected: str | None, options: MetricOptions) -> float:
     """Score a spreadsheet: 1 where all of the options' rules hold, some against an expected one."""
     import openpyxl
@@ -334,14 +301,12 @@ def _same_sheet_values(books: Any, one: Any) -> bool:
     return read(one["sheet_idx0"]) == read(one["sheet_idx1"])
 
 
-def _same_frozen_panes(books: Any, one: Any) -> bool:
-    return _find_sheet(books, one["sheet_idx0"]).freeze_panes == _find_sheet(books, one["sheet_idx1"]).freeze_panes
-
-
 _SHEET_RULES = {
     "sheet_name": lambda books, _: books["R"].sheetnames == books["E"].sheetnames,
     "sheet_data": _same_sheet_values,
-    "freeze": _same_frozen_panes,
+    "freeze": lambda books, one: (
+        _find_sheet(books, one["sheet_idx0"]).freeze_panes == _find_sheet(books, one["sheet_idx1"]).freeze_panes
+    ),
 }
 
 
@@ -355,14 +320,8 @@ def _unknown_rule_type(_: Any, options: MetricOptions) -> str:
 _PIECE = 2**20
 
 
-def score_moved_files(result: Any, rules: Any, _: MetricOptions) -> float:
-    """Score a folder: 1 where it holds files of the expected names, and nothing else."""
-    return float(sorted(child["name"] for child in result["children"]) == sorted(rules["expected"]))
-
-
 def score_same_zip(result: str, expected: str, _: MetricOptions) -> float:
-    """Score an archive: 1 where it has the same files to the byte, PDFs too, whose texts may differ a little in
-    OSWorld."""
+    """Score an archive: 1 where it has the same files to the byte, PDFs too, which may differ in OSWorld."""
     with zipfile.ZipFile(result) as found, zipfile.ZipFile(expected) as wanted:
         names = set(wanted.namelist())
         return float(set(found.namelist()) == names and all(_same_member(found, wanted, name) for name in names))
@@ -384,21 +343,32 @@ def _same_member(found: zipfile.ZipFile, wanted: zipfile.ZipFile, name: str) -> 
 
 _EXPECTED_KEY = ("expected",)
 METRICS: dict[str, MetricFunction] = {
-    "exact_match": MetricFunction(_score_equal, keys=_EXPECTED_KEY),
-    "compare_answer": MetricFunction(_score_equal, keys=_EXPECTED_KEY),
+    **dict.fromkeys(
+        ("exact_match", "compare_answer"),
+        MetricFunction(lambda result, rules, _: float(result == rules["expected"]), keys=_EXPECTED_KEY),
+    ),
     "match_in_list": MetricFunction(lambda result, rules, _: float(result in rules["expected"]), keys=_EXPECTED_KEY),
     "is_in_list": MetricFunction(lambda result, rules, _: float(rules["expected"] in result), keys=_EXPECTED_KEY),
     "literal_match": MetricFunction(score_literal, unable=_unknown_type),
     "check_include_exclude": MetricFunction(score_include_exclude),
-    "is_extension_installed": MetricFunction(score_extension, keys=("type", "expected")),
-    "diff_text_file": MetricFunction(score_difference, EXPECTS_FILE),
+    "is_extension_installed": MetricFunction(
+        lambda result, rules, _: float((rules["expected"] in result) == (rules["type"] == "contain")),
+        keys=("type", "expected"),
+    ),
+    "diff_text_file": MetricFunction(
+        lambda result, expected, _: difflib.SequenceMatcher(a=read_lines(result), b=read_lines(expected)).ratio(),
+        EXPECTS_FILE,
+    ),
     "compare_text_file": MetricFunction(score_same_text, EXPECTS_FILE),
     "compare_python_pure_text": MetricFunction(score_same_program, EXPECTS_FILE),
     "compare_result_files": MetricFunction(score_same_number, EXPECTS_FILE),
     "compare_config": MetricFunction(
         lambda result, rules, _: float(read_text(result) == rules["expected"]), keys=_EXPECTED_KEY
     ),
-    "file_contains": MetricFunction(score_contains, keys=_EXPECTED_KEY),
+    "file_contains": MetricFunction(
+        lambda result, rules, _: score_include_exclude(read_text(result), {"include": rules["expected"]}, {}),
+        keys=_EXPECTED_KEY,
+    ),
     "check_list": MetricFunction(score_patterns),
     "check_line_number": MetricFunction(score_clock_lines, keys=_EXPECTED_KEY),
     "check_json": MetricFunction(score_json_values, unable=_unknown_method),
@@ -412,15 +382,16 @@ METRICS: dict[str, MetricFunction] = {
         score_same_sheets, EXPECTS_FILE_OR_NOTHING, package="openpyxl", unable=_unknown_rule_type
     ),
     "run_sqlite3": MetricFunction(score_sql_query, keys=("sql",)),
-    "check_moved_jpgs": MetricFunction(score_moved_files, keys=_EXPECTED_KEY),
+    "check_moved_jpgs": MetricFunction(
+        lambda result, rules, _: float(sorted(one["name"] for one in result["children"]) == sorted(rules["expected"])),
+        keys=_EXPECTED_KEY,
+    ),
     "compare_zip_files": MetricFunction(score_same_zip, EXPECTS_FILE),
 }
 
 
-# The program. It runs where a checker runs, and reads from standard input what was found in the machine.
-#
-# An agent may leave anything behind: a metric that cannot read it gives 0. One that cannot read what is expected
-# cannot judge, and that is an error.
+# The program, which reads from standard input what was found in the machine. An agent may leave anything behind: a
+# metric that cannot read it gives 0. One that cannot read what is expected cannot judge, and that is an error.
 
 _MAX_DEPTH, _MAX_ENTRIES = 64, 10_000
 _MAX_FILE_BYTES = 2**25  # bytes of a file that is read: a sparse file may claim any size
@@ -439,8 +410,7 @@ def main() -> None:
 
 
 def combine_scores(scores: list[float], conj: str) -> float:
-    """Combine the scores of several metrics as OSWorld does: `or` takes the best; else all must score something, and
-    the mean counts."""
+    """Combine scores as OSWorld does: `or` takes the best; else the mean counts where none is 0."""
     if conj == "or":
         return max(scores)
     return sum(scores) / len(scores) if all(scores) else 0.0
@@ -460,7 +430,6 @@ def _judge_metric(func: str, result: Any, expected: Any, options: dict[str, Any]
 
 
 def _resolve_value(got: dict[str, Any]) -> Any:
-    """What was found: a value as it is, or something of a kind that is looked for here."""
     ((kind, what),) = got.items()
     if kind == "file":
         return _existing_file(what)

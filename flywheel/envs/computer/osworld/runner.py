@@ -14,14 +14,12 @@ import flywheel
 from flywheel.envs.computer import checker
 from flywheel.envs.computer.checker import CHECKER_FOLDER, CHECKER_HOME, CheckerLimits, CheckerVerdict, decode_files
 from flywheel.envs.computer.machine import MachineRefused
-from flywheel.envs.computer.task_spec import OsworldMetric, OsworldTask
+from flywheel.envs.computer.task_spec import OsworldTask
 from flywheel.utils.errors import EnvError
 
 if TYPE_CHECKING:
     from flywheel.envs.computer.computer import Computer
 
-
-# Set-up steps, before and after the episode.
 
 COMMAND_TIMEOUT_S = 10.0  # of a command
 _WINDOW_S = 5.0  # until a window is there
@@ -30,11 +28,10 @@ _PASSWORD = "password"  # of OSWorld's user; there is nothing here that asks for
 
 
 async def run_osworld_steps(computer: Computer, steps: list[dict[str, Any]], *, after: bool = False) -> None:
-    """Run the set-up steps of an OSWorld task in their order on a computer.
+    """Run the set-up steps of an OSWorld task, as its JSON has them, in their order.
 
-    computer: fresh, or after the episode. steps: as the task's JSON has them. after: the agent has been there: what it
-    has changed may make a step impossible, which is then skipped, as OSWorld does. Else raises EnvError for a step that
-    cannot be done.
+    after: the agent has been there, and may have made a step impossible, which is then skipped, as OSWorld does. Else
+    raises EnvError for a step that cannot be done.
     """
     for number, step in enumerate(steps):
         try:
@@ -65,8 +62,7 @@ class _StepRunner:
             await self._machine.put(file["path"], contents[file["path"]])
 
     async def _execute(self, said: Mapping[str, Any]) -> None:
-        """A command that fails is passed over, as OSWorld does, but for one that is done until it brings something
-        about."""
+        """A command that fails is passed over, as OSWorld does, but for one that is repeated `until` something."""
         asked = {"command": self._filled(said["command"]), "shell": said["shell"], "fresh": self._after}
         until = said["until"]
         over = asyncio.get_running_loop().time() + COMMAND_TIMEOUT_S
@@ -108,7 +104,6 @@ class _StepRunner:
             await asyncio.sleep(_RETRY_S)
 
     def _filled(self, command: str | list[str]) -> str | list[str]:
-        """OSWorld's own placeholders."""
         width, height = (self._desktop.width, self._desktop.height) if self._desktop is not None else (0, 0)
         values = {"CLIENT_PASSWORD": _PASSWORD, "SCREEN_WIDTH_HALF": width // 2, "SCREEN_HEIGHT_HALF": height // 2}
         values |= {"SCREEN_WIDTH": width, "SCREEN_HEIGHT": height}
@@ -132,18 +127,15 @@ def _is_reached(until: Mapping[str, Any], ran: Mapping[str, Any]) -> bool:
     )
 
 
-# Evaluation: what the task's metrics ask for is collected in the machine, and judged outside of it.
-
 _PACKAGE = Path(flywheel.__file__).parent
 _PACKAGE_IN_CHECKER = "/opt/flywheel"  # the package, where the judge runs
 _JUDGE_PROGRAM = f"{_PACKAGE_IN_CHECKER}/{_PACKAGE.name}/{Path(__file__).with_name('judge.py').relative_to(_PACKAGE)}"
 
 
 async def evaluate_osworld_task(computer: Computer, task: OsworldTask, gave_up: bool) -> CheckerVerdict:
-    """Judge an OSWorld task after the episode, by its metrics.
+    """Judge an OSWorld task after the episode, by its metrics. gave_up: the agent has said that it cannot be done.
 
-    computer: as the agent left it. task: as converted. gave_up: the agent has said that it cannot be done. Raises
-    CheckerFailed where nothing could be judged, EnvError where the machine is gone.
+    Raises CheckerFailed where nothing could be judged, EnvError where the machine is gone.
     """
     if not task.metrics:
         return CheckerVerdict(score=float(gave_up), reason="it cannot be done, and that is to be said")
@@ -151,26 +143,16 @@ async def evaluate_osworld_task(computer: Computer, task: OsworldTask, gave_up: 
         return CheckerVerdict(score=0.0, reason="the agent gave up")
     await run_osworld_steps(computer, task.after, after=True)
     machine = computer.machine
-    question = {"conj": task.conj, "metrics": [await _resolve_metric(computer, metric) for metric in task.metrics]}
+    question: dict[str, Any] = {"conj": task.conj, "metrics": []}
+    for metric in task.metrics:
+        sides = {side: await _resolve_getter(computer, getattr(metric, side)) for side in ("result", "expected")}
+        question["metrics"].append({"func": metric.func, "options": metric.options, **sides})
+    words, limits = [sys.executable, "-I", _JUDGE_PROGRAM], CheckerLimits(seconds=task.seconds)
+    bound = {f"{_PACKAGE_IN_CHECKER}/{_PACKAGE.name}": _PACKAGE}
     return await checker.run_checker(
-        "of OSWorld",
-        [sys.executable, "-I", _JUDGE_PROGRAM],
-        CheckerLimits(seconds=task.seconds),
-        machine.home,
-        machine.home_bytes,
-        question,
-        files=checker.decode_files(task.gold),
-        bound={f"{_PACKAGE_IN_CHECKER}/{_PACKAGE.name}": _PACKAGE},
-    )
-
-
-async def _resolve_metric(computer: Computer, metric: OsworldMetric) -> dict[str, Any]:
-    return {
-        "func": metric.func,
-        "options": metric.options,
-        "result": await _resolve_getter(computer, metric.result),
-        "expected": await _resolve_getter(computer, metric.expected),
-    }
+        "of OSWorld", words, limits, machine.home, machine.home_bytes, question,
+        files=decode_files(task.gold), bound=bound,
+    )  # fmt: skip
 
 
 async def _resolve_getter(computer: Computer, one: dict[str, Any]) -> dict[str, Any]:

@@ -1,11 +1,4 @@
-"""Load task suites of OSWorld's files, named by a manifest.
-
-kind: computer                       # or terminal, for those that need no screen
-world: theirs
-osworld:
-  tasks: [evaluation_examples/examples/os]     # folders and files, beside this file
-  files: cache                       # what the tasks download
-  max_steps: 15
+"""Load task suites of OSWorld's files, named by a manifest (docs/computer.md#tasks-of-osworld).
 
 What cannot be played here is left out, and reported by name.
 """
@@ -65,16 +58,13 @@ class UnsupportedTask(Exception):
         super().__init__(f"{self.reason}: {self.detail}")
 
 
-# Copies, in a folder, of the files that OSWorld's tasks download: no machine here has the internet.
-
 MAX_TASK_FILES_BYTES = 2**23  # bytes that one task's files may have
 
 
 class DownloadCopies:
-    """Find copies of files that tasks download.
+    """Find copies of files that tasks download, since no machine here has the internet.
 
-    folder: with a folder for each task by its id, such as OSWorld's own `cache`; what several tasks need may lie in the
-    folder itself. None: there are none.
+    folder: of one by each task's id, such as OSWorld's `cache`; what several tasks need may lie in itself. None: none.
     """
 
     def __init__(self, folder: Path | None, task: str) -> None:
@@ -103,8 +93,6 @@ class DownloadCopies:
         return base64.b64encode(path.read_bytes()).decode()
 
 
-# The parts of a task file that are read here.
-
 OsworldGetter = dict[str, Any]
 
 
@@ -115,10 +103,7 @@ class OsworldStep(BaseModel):
 
 
 class OsworldEvaluator(BaseModel):
-    """Declare the evaluator of a task file.
-
-    func: one metric, or several, to each of which a result, what is expected and options belong by their order.
-    """
+    """Declare an evaluator. func: one metric, or several, to which the other lists' entries belong by their order."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
     func: str | list[str]
@@ -174,11 +159,7 @@ def read_example(path: Path) -> OsworldExample:
         raise BadInput(why, where=path, fix="mend it, or leave it out") from None
 
 
-# Which programs a task's command starts, as far as its words show, and whether a machine has them.
-
 OsworldCommand = str | list[str]
-
-
 _PROGRAMS = yaml.safe_load(Path(__file__).with_name("programs.yaml").read_text(encoding="utf-8"))
 _ROOT_PROGRAMS, _SYSTEM_PROGRAMS, _SHELL_BUILTINS, _PREFIX_WORDS = (
     frozenset(_PROGRAMS[name].split()) for name in ("root", "system", "builtins", "prefixes")
@@ -235,8 +216,6 @@ def _list_programs(command: OsworldCommand, shell: bool) -> Iterator[str]:
                 yield word
 
 
-# Converting a task file to a task that is played here.
-
 INFEASIBLE_METRIC = "infeasible"  # the metric of tasks that cannot be done
 _WRITABLE_FOLDERS = (MACHINE_HOME, "/tmp")  # the places of a machine that can be written
 
@@ -268,13 +247,10 @@ def convert_example(example: OsworldExample, copies: DownloadCopies, screen: boo
 
 
 class _ExampleConverter:
-    """One task's parts. gold: files to compare with, as they are met."""
-
     def __init__(self, copies: DownloadCopies, screen: bool) -> None:
         self._copies, self._screen = copies, screen
-        self.gold: dict[str, str] = {}
+        self.gold: dict[str, str] = {}  # files to compare with, as they are met
 
-    # -- set-up -------------------------------------------------------------------------------------------------------
     def step(self, field: str, step: OsworldStep) -> dict[str, Any]:
         carried: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
             "download": lambda said: self._upload(said, "url"),
@@ -330,7 +306,6 @@ class _ExampleConverter:
         if not self._screen:
             raise UnsupportedTask(NEEDS_SCREEN, what)
 
-    # -- what judges --------------------------------------------------------------------------------------------------
     def metric(
         self, func: str, result: OsworldGetter, expected: OsworldGetter, options: dict[str, Any]
     ) -> OsworldMetric:
@@ -384,30 +359,25 @@ class _ExampleConverter:
 
 
 def _chosen_values(said: OsworldGetter, field: str) -> list[str]:
-    """The path, or of several those that the metric is given."""
     if not said.get("multi"):
         return [said[field]]
     return [said[field][number] for number in sorted(set(said.get("gives", [0])))]
 
 
 def _path_from_home(path: str) -> str:
-    """Return a path relative to the home. Raises UnsupportedTask for one elsewhere: only the home is read from
-    outside."""
+    """Return a path relative to the home. Raises UnsupportedTask for one elsewhere, which is not read from outside."""
     place = PurePosixPath(MACHINE_HOME, path[2:] if path.startswith("~/") else path)
     if ".." in place.parts or not place.is_relative_to(MACHINE_HOME):
         raise UnsupportedTask(NEEDS_PLACE_OUTSIDE_HOME, path)
     return str(place.relative_to(MACHINE_HOME))
 
 
-# The suites.
-
-
 class OsworldFiles(BaseModel):
     """Declare the block `osworld` of a manifest.
 
-    tasks: folders, with all in them that ends in .json, and files. files: a folder with copies of what the tasks
-    download (`DownloadCopies`). max_steps: of each. seconds: for the set-up of one, and again for what judges it.
-    allowed: as of any task. leave_out: why, by the file's name without .json.
+    tasks: files, and folders of files that end in .json. files: a folder with copies of what the tasks download
+    (`DownloadCopies`); "": none. max_steps: of each. seconds: for the set-up of one, and again for what judges it.
+    allowed: by screen (gui), functions (sdk) or both. leave_out: why, by the file's name without .json.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -434,8 +404,7 @@ class OsworldSuite(TaskSuite):
     judging_s: float
 
     def draw(self, template: str, level: int, seed: int) -> dict[str, Any]:
-        """Return the params of the task that `template` is; `level` must be its one level, and `seed` changes
-        nothing."""
+        """Return the params of the task that `template` is, at its one level; `seed` changes nothing."""
         self.budget(template, level)
         return self.tasks[template]
 
@@ -461,17 +430,9 @@ def load_osworld_suite(manifest: Path, name: str, domain: str, said: OsworldFile
         first = next(iter(left_out.items()), ("", "no file ends in .json"))
         raise BadInput("no task can be played here", where=manifest, fix=f"the first: {first[0]}: {first[1]}")
     spec = TaskTemplate(instruction="{instruction}", verifier=OSWORLD_VERIFIER, max_steps={_LEVEL: said.max_steps})
-    return OsworldSuite(
-        environment=kind,
-        name=name,
-        domain=domain,
-        tasks=tasks,
-        left_out=left_out,
-        reasons=reasons,
-        judging_s=said.seconds,
-        checksum=hashlib.sha256(json.dumps(tasks, sort_keys=True).encode()).hexdigest(),
-        templates=dict.fromkeys(tasks, spec),
-    )
+    checksum = hashlib.sha256(json.dumps(tasks, sort_keys=True).encode()).hexdigest()
+    found = {"tasks": tasks, "left_out": left_out, "reasons": reasons, "templates": dict.fromkeys(tasks, spec)}
+    return OsworldSuite(environment=kind, name=name, domain=domain, judging_s=said.seconds, checksum=checksum, **found)
 
 
 def read_task_files(

@@ -9,20 +9,12 @@ import os
 import time
 from collections import namedtuple
 
-from x11 import X11Input
+from x11 import KEY_NAMES, X11Input
 
 FAILSAFE, PAUSE = False, 0
 Point, Size = namedtuple("Point", "x y"), namedtuple("Size", "width height")
 _hands = X11Input(os.environ["DISPLAY"])
-_KEYS = {
-    "alt": "Alt", "altleft": "Alt", "backspace": "Backspace", "capslock": "CapsLock", "command": "Meta",
-    "ctrl": "Control", "ctrlleft": "Control", "del": "Delete", "delete": "Delete", "down": "ArrowDown", "end": "End",
-    "enter": "Enter", "\n": "Enter", "return": "Enter", "esc": "Escape", "escape": "Escape", "home": "Home",
-    "insert": "Insert", "left": "ArrowLeft", "pagedown": "PageDown", "pageup": "PageUp", "pgdn": "PageDown",
-    "pgup": "PageUp", "printscreen": "PrintScreen", "right": "ArrowRight", "shift": "Shift", "shiftleft": "Shift",
-    "space": " ", "super": "Meta", "tab": "Tab", "\t": "Tab", "up": "ArrowUp", "win": "Meta", "winleft": "Meta",
-    **{f"f{number}": f"F{number}" for number in range(1, 25)},
-}  # fmt: skip
+_KEYS = {**KEY_NAMES["from_pyautogui"], **{f"f{number}": f"F{number}" for number in range(1, 25)}}
 _DRAG_MOVES = 8  # in between: a program begins to drag when the pointer has moved a little
 
 

@@ -27,11 +27,8 @@ class _RpcFault(Exception):
 
 @dataclass(frozen=True)
 class ServedTool:
-    """Declare a tool.
-
-    about: what it does. takes: JSON Schema of each argument, by name. needs: those that must be given. call: takes them
-    by name, gives a text, raises ToolRefused.
-    """
+    """Declare a tool. about: what it does. takes: JSON Schema of each argument, by name. needs: those that must be
+    given. call: takes them by name, gives a text, raises ToolRefused."""
 
     name: str
     about: str

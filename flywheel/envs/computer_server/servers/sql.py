@@ -66,7 +66,6 @@ def _open_database(database: str, writes: bool) -> Iterator[sqlite3.Connection]:
 
 
 def _authorise(action: int, *_: object) -> int:
-    """Other files are none of a statement's business."""
     return sqlite3.SQLITE_DENY if action in (sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH) else sqlite3.SQLITE_OK
 
 
