@@ -37,7 +37,8 @@ _FIELDS = ("trajectory_id", "label", "comment", "reviewer", "at", "queue")
 class Label:
     """Hold a reviewer's label of a trajectory.
 
-    at: when, as ISO 8601 with its zone. queue: how the trajectory was drawn (`random`, `decide`).
+    iteration: of the trajectory. label: one of `LABELS`. comment: `MAX_COMMENT_CHARACTERS` at most. at: when, as ISO
+    8601 with its zone. queue: how the trajectory was drawn (`random`, `decide`). version: of this record's form.
     """
 
     trajectory_id: str
@@ -61,7 +62,7 @@ def labels_stamp(ws: Workspace) -> list[tuple[str, int]]:
 
 
 def normalise_reviewer(name: str) -> str:
-    """Return a reviewer's name stripped and in small letters; it names a file.
+    """Return a reviewer's `name` stripped and in small letters; it names a file.
 
     Raises BadInput unless it is then 1 to 40 of a-z, 0-9, dot, dash and underscore, with a letter or digit first.
     """

@@ -29,13 +29,13 @@ _TABLE_NAMES = {"quarantine": "source_table"}
 
 
 def describe_renamed_table(name: str) -> str:
-    """Say what a table, view or macro of an earlier version is named now; empty for other names."""
+    """Say in words what the table, view or macro `name` of an earlier version is named now; "" for other names."""
     new = RENAMED_TABLES.get(name.lower())
     return f"{name} is named {new} now" if new else ""
 
 
 def describe_renamed_column(name: str, query: str) -> str:
-    """Say what a column of an earlier version is named now; empty for other names.
+    """Say in words what the column `name` of an earlier version is named now; "" for other names.
 
     query: the text in which it stands. A name that columns of other tables have today is described only where the
     query names the table that has it no more.
@@ -54,14 +54,14 @@ def describe_renamed_column(name: str, query: str) -> str:
 
 
 def is_of_earlier_schema(table: str, schema: pa.Schema) -> bool:
-    """Tell whether rows of a table, by whichever name, have other columns than it has today."""
+    """Tell whether rows of `table`, by its name then or now, with `schema` have other columns than it has today."""
     return table in RENAMED_TABLES or not schema.equals(TABLES[table])
 
 
 def rename_rows(table: str, rows: pa.Table, where: object) -> pa.Table:
-    """Bring rows of an earlier version to the columns of today; what they lack is filled in, with null or a default.
+    """Return `rows` of an earlier version with the columns of today; what they lack is null or a default.
 
-    table: its name of today. Raises DataError, at `where`, for columns that no earlier version had.
+    table: its name of today. where: the file, for the error. Raises DataError for columns that no earlier version had.
     """
     schema, renamed = TABLES[table], RENAMED_COLUMNS.get(table, {})
     rows = rows.rename_columns([renamed.get(name, name) for name in rows.column_names])

@@ -122,8 +122,8 @@ class Trajectory:
 def make_trajectory_id(iteration: int, task_id: str, sample: int, policy_version: str) -> str:
     """Name a trajectory by where it comes from: `t` and 19 hex digits of a hash of the arguments.
 
-    A resumed run makes the same names, and neither loses nor repeats one. iteration, task_id: played. sample: number of
-    the attempt at the task. policy_version: digest of the weights.
+    A resumed run makes the same names, and neither loses nor repeats one. iteration, task_id: in which, and which task,
+    is played. sample: number of the attempt at the task. policy_version: digest of the weights.
     """
     text = f"{iteration}|{task_id}|{sample}|{policy_version}"
     return "t" + hashlib.sha256(text.encode()).hexdigest()[:19]
@@ -132,7 +132,7 @@ def make_trajectory_id(iteration: int, task_id: str, sample: int, policy_version
 def session_trajectory_id(iteration: int, task_id: str, session: str) -> str:
     """Name the trajectory that a person's session becomes in an iteration, in the form of `make_trajectory_id`.
 
-    task_id: of its task. session: its folder's name.
+    iteration: that ingests it. task_id: of its task. session: its folder's name.
     """
     return make_trajectory_id(iteration, task_id, 0, f"human-{session}")
 
@@ -182,8 +182,8 @@ def _schema(table: str, columns: str | type) -> pa.Schema:
 
 
 def record_columns(record: type) -> dict[str, pa.DataType]:
-    """List the columns that a record's fields declare. record: a dataclass. Raises LookupError for a field of a type
-    that has no column's."""
+    """List the columns that a record's fields declare, name -> type, in order. record: a dataclass. Raises LookupError
+    for a field of a type that has no column's."""
     hints = get_type_hints(record)
     stored = [field.name for field in dataclasses.fields(record) if field.metadata.get("column", True)]
     return {name: _FIELD_TYPES.get(hints[name]) or _FIELD_TYPES[get_args(hints[name])[0]] for name in stored}
@@ -303,5 +303,6 @@ def _names(table: str, kind: type) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def empty_table(table: str) -> pa.Table:
-    """Make a table of the schema of `table` without rows, as an empty partition is stored."""
+    """Make a table of the schema of `table` without rows, as an empty partition is stored. Raises KeyError for no
+    table's name."""
     return TABLES[table].empty_table()
