@@ -32,7 +32,10 @@ _ARGUMENT = re.compile(r"""\d+(?:[.,:/-]\d+)*|"[^"]*"|'[^']*'|“[^”]*”|«[^
 
 
 def task_content_hash(task: Row) -> str:
-    """Hash a task's content: suite, template, level and parameters; without parameters, its instruction and seed."""
+    """Hash a task's content: suite, template, level and parameters; without parameters, its instruction and seed.
+
+    task: row of `tasks`. Returns 32 hex digits.
+    """
     params = _params(task.get("params"))
     content = params or [_words(task.get("instruction")), task.get("seed")]
     text = json.dumps([task.get("world"), task.get("template"), task.get("level"), content], sort_keys=True)
@@ -40,15 +43,16 @@ def task_content_hash(task: Row) -> str:
 
 
 def instruction_arguments(instruction: str | None) -> tuple[str, ...]:
-    """Numbers and quoted texts of an instruction, sorted: a paraphrase keeps them."""
+    """List the numbers and quoted texts of an instruction, sorted, in small letters: a paraphrase keeps them."""
     return tuple(sorted(found.strip("\"'“”«»").casefold() for found in _ARGUMENT.findall(instruction or "")))
 
 
 def find_tasks_near_evaluation(tasks: Iterable[Row], held_out: Iterable[Row]) -> dict[str, str]:
-    """task_id -> why it must not be trained on, of the rows of `tasks` that are near one of `held_out`.
+    """Return task_id -> why it must not be trained on, of those of `tasks` that are near one of `held_out`.
 
-    Near is: the same content under another task_id, whatever the case and spacing of its texts; or the same
-    instruction and seed. A task without a seed, another data set's, is near by its instruction alone.
+    Both are rows of the table `tasks`. Near is: the same content under another task_id, whatever the case and spacing
+    of its texts; or the same instruction and seed. A task without a seed, another data set's, is near by its
+    instruction alone.
     """
     contents, asked, said = {}, {}, {}
     for task in sorted(held_out, key=lambda row: row["task_id"], reverse=True):
@@ -100,19 +104,19 @@ MAX_DIFFERING_BITS = 4
 
 
 def difference_hash(encoded: bytes) -> int:
-    """Hash a PNG, JPEG or WebP file by its brightness. Raises OSError where it is none."""
+    """Hash a screen by its brightness, to 64 bits. encoded: a PNG, JPEG or WebP file, else OSError is raised."""
     with Image.open(io.BytesIO(encoded)) as picture:
         cells = np.asarray(picture.convert("L").resize((9, 8), Image.Resampling.BILINEAR))
     return int.from_bytes(np.packbits(cells[:, 1:] > cells[:, :-1]).tobytes(), "big")
 
 
 def hashes_alike(left: int, right: int) -> bool:
-    """Tell whether two difference hashes differ in at most `MAX_DIFFERING_BITS` bits."""
+    """Tell whether the difference hashes `left` and `right` differ in at most `MAX_DIFFERING_BITS` bits."""
     return (left ^ right).bit_count() <= MAX_DIFFERING_BITS
 
 
 def insert_rows(connection: duckdb.DuckDBPyConnection, table: str, rows: pa.Table) -> None:
-    """Insert rows that Python made into a table of DuckDB's, by the columns' names."""
+    """Insert `rows` that Python made into the table `table` of DuckDB's, by the columns' names."""
     connection.register("inserted", rows)
     connection.execute(f"INSERT INTO {table} BY NAME FROM inserted")
     connection.unregister("inserted")
@@ -179,10 +183,10 @@ def find_near_duplicates(
     duplicate_of, the nearest of its neighbours; similarity, the share of steps that agree with that one's; reason;
     weight, in training.
 
-    episodes: SQL of a relation of trajectory_id, content, arguments, store, step_codes, first_image_sha256,
-    last_image_sha256 and new, each trajectory once, which other cursors of the database see; those that are not new are
-    of earlier iterations, and stay as they are. least: share of steps, in (0, 1]. alike: of pairs
-    of episodes' screens, whether the first and the last look alike; asked for few pairs.
+    connection: the table is made there. episodes: SQL of a relation of trajectory_id, content, arguments, store,
+    step_codes, first_image_sha256, last_image_sha256 and new, each trajectory once, which other cursors of the database
+    see; those that are not new are of earlier iterations, and stay as they are. least: share of steps, in (0, 1].
+    alike: of pairs of episodes' screens, whether the first and the last look alike; asked for few pairs.
     """
     connection.execute(_TABLES)
     number = 0
@@ -363,7 +367,8 @@ def weigh_duplicates(
     (`create_task_contents`); gets the view `weights` (trajectory_id, weight) of those that do not weigh 1. settings:
     block `routing`. staged: `duplicates` and `SIGNATURE_TABLES` are written there. again: use the signatures that the
     workspace has, and read no tasks and steps. People's demonstrations are left out: each is wanted. The cost is that
-    of this iteration and the window, whatever lies before it.
+    of this iteration and the window, whatever lies before it. Raises DataError for a manifest, partition or screen that
+    is missing or damaged, DiskFull.
     """
     _write_signatures(ws, iteration, read, connection, staged, again=again)
     before, since = manifest.read_manifest(ws, iteration - 1), iteration - settings.dedup_window
@@ -451,7 +456,7 @@ SELECT trajectory_id, a.image_sha256 AS first_image_sha256, b.image_sha256 AS la
 def _create_episodes_view(
     connection: duckdb.DuckDBPyConnection, iteration: int, since: int, own: Sequence[Path], known: Sequence[Path]
 ) -> None:
-    """Make the view `episodes`, of `repeats.COLUMNS`: what has a signature, and is in a store now."""
+    """Make the view `episodes` for `find_near_duplicates`: what has a signature, and is in a store now."""
     earlier = f"iteration >= {since} AND iteration < {iteration}"
     database.run_query(
         connection,

@@ -39,8 +39,8 @@ _FILE_BYTES = 512 * 2**20  # of one file, about
 class ExportedStep:
     """Hold one step to export.
 
-    step: columns of `steps`. trajectory: `TRAJECTORY_COLUMNS` of its trajectory. screen: the encoded file; None where
-    there was none to see.
+    step: columns of `steps`. trajectory: `TRAJECTORY_COLUMNS` of its trajectory. score, weight: columns of its store.
+    screen: the encoded file; None where there was none to see.
     """
 
     step: dict[str, Any]
@@ -124,7 +124,8 @@ def write_hugging_face(
     """Write steps as a Hugging Face data set: `folder/data/train-00000.parquet` and on, with a card; returns how many.
 
     title: of the card. bytes_per_file: size in memory after which the next file begins. No steps give one file without
-    rows. The folder appears when all of it is there, and replaces one that is there.
+    rows. The folder appears when all of it is there, and replaces one that is there. Raises what `steps` raises,
+    OSError or DiskFull where it cannot be written.
     """
     schema = _SCHEMA.with_metadata({"huggingface": json.dumps(_FEATURES)})
     coming, count, number, size = map(_row, steps), 0, 0, bytes_per_file
@@ -164,7 +165,7 @@ def write_webdataset(steps: Iterable[ExportedStep], folder: Path, bytes_per_file
     """Write steps as a WebDataset: `folder/00000.tar` and on; returns how many.
 
     bytes_per_file: size after which the next file begins. No steps give an empty folder. The folder appears when all of
-    it is there, and replaces one that is there.
+    it is there, and replaces one that is there. Raises what `steps` raises, OSError where it cannot be written.
     """
     count, number, size = 0, 0, bytes_per_file
     with atomic_folder(folder) as temporary, ExitStack() as file:

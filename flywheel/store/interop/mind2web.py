@@ -41,8 +41,8 @@ def read_mind2web(paths: Sequence[Path], licence: str = LICENCE) -> Iterator[Dem
     """Yield each task of Multimodal-Mind2Web as a demonstration, or why it is none; one in memory at a time.
 
     paths: the Parquet files of a split; a task's rows may lie in two of them. A task's `split` is "eval" where the name
-    of its first file begins with `test`, else "train". licence: stands with each demonstration. Raises BadInput for a
-    missing file, DataError for one that is not of this format.
+    of its first file begins with `test`, else "train". licence: stands with each demonstration. Errors come once the
+    first one is asked for: BadInput for a missing file, DataError for one that is not of this format.
     """
     places: dict[str, list[tuple[Path, int]]] = {}
     for path in paths:

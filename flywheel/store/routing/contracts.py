@@ -30,8 +30,8 @@ TRAJECTORY_STATUSES = ("completed", "truncated", "crashed", "invalid")
 class RowContract:
     """Declare a contract of single rows.
 
-    promise: what holds, in words. fault: SQL, true of a row that breaks it. detail: SQL, what was found there. table:
-    the one whose rows are judged.
+    name: in results. promise: what holds, in words. fault: SQL, true of a row that breaks it. detail: SQL, what was
+    found there. table: the one whose rows are judged.
     """
 
     name: str
@@ -45,8 +45,9 @@ class RowContract:
 class TableContract:
     """Declare a contract that spans tables.
 
-    sql: gives one row an offence. It sees the catalog's tables and views, `$iteration` that is judged, and `$incoming`,
-    the stages whose trajectories are routed.
+    name: in errors. table: whose rows the stage wrote. promise: what holds, in words. sql: gives one row an offence. It
+    sees the catalog's tables and views, `$iteration` that is judged, and `$incoming`, the stages whose trajectories are
+    routed.
     """
 
     name: str
@@ -102,7 +103,7 @@ ORPHAN_TABLES = (("steps", "step"), ("scores", "score"), ("utterances", "utteran
 
 @dataclass(frozen=True)
 class ContractResult:
-    """What a contract found: of so many rows so many broke it."""
+    """What a contract found: of so many `rows` so many, `broken`, broke it."""
 
     contract: RowContract
     rows: int
@@ -117,7 +118,8 @@ def check_row_contracts(
     connection: from `connect_catalog`. incoming: the stages whose trajectories are held. kept: names of contracts of
     steps that are known to hold (`partitions.py`): what they alone look at is not read. Leaves four temporary tables:
     `judged`, one row a trajectory; `judgements`, their scores; `broken` (trajectory_id, reason), of the first contract
-    that each breaks; `orphans` (source_table, trajectory_id, reason, detail), what belongs to none of them.
+    that each breaks; `orphans` (source_table, trajectory_id, reason, detail), what belongs to none of them. Returns
+    what each contract found. Raises duckdb.Error for a damaged file.
     """
     stages = ", ".join(f"'{stage}'" for stage in incoming)
     new, scored = f"iteration = {iteration} AND stage IN ({stages})", f"iteration = {iteration} AND stage = 'score'"
@@ -252,7 +254,8 @@ def check_table_contracts(
     """Check an iteration's stores against the contracts that span tables; nothing is changed.
 
     incoming: the stages whose trajectories came in. staged: where the iteration's new partitions lie before they are
-    published. Raises ContractBroken, naming contract, table and partition, for the first that is broken.
+    published. Raises ContractBroken, naming contract, table and partition, for the first that is broken, DataError for
+    a damaged table.
     """
     reads = "\n".join(contract.sql for contract in TABLE_CONTRACTS)
     with database.connect_catalog(ws, staged, reads=reads) as connection:
@@ -279,7 +282,7 @@ _LONGEST_S = 300.0
 
 @contextmanager
 def data_docs_process(ws: Workspace, iteration: int) -> Iterator[Callable[[Sequence[ContractResult]], None]]:
-    """Start the process that writes the page; yields a function that takes the contracts' results.
+    """Start the process that writes Data Docs of `iteration`; yield a function that takes the contracts' results.
 
     The page is there at the end of the block, or none where there were no results. Its failure stops nothing.
     """
@@ -311,7 +314,10 @@ def data_docs_process(ws: Workspace, iteration: int) -> Iterator[Callable[[Seque
 
 
 def run_data_docs_process(root: str, iteration: str) -> int:
-    """Import the library, wait for results on standard input and write the page. Returns 1 where it was not written."""
+    """Import the library, wait for results (JSON) on standard input and write the page.
+
+    root: of the workspace. iteration: its number. Returns the exit status: 1 where the page was not written.
+    """
     _quiet_import()
     told = sys.stdin.read()
     judged = [
@@ -321,8 +327,11 @@ def run_data_docs_process(root: str, iteration: str) -> int:
 
 
 def write_data_docs(ws: Workspace, iteration: int, judged: Sequence[ContractResult]) -> bool:
-    """Write Data Docs to `report/docs` (open `index.html`), with a suite for each table; whether they are written. What
-    fails here stops nothing: the contracts have been held against the rows already."""
+    """Write Data Docs of `iteration` to `report/docs` (open `index.html`), with a suite for each table.
+
+    judged: what the contracts found. Returns whether they are written: what fails here stops nothing, since the
+    contracts have been held against the rows already.
+    """
     try:
         _write(ws, iteration, judged)
     except Exception as error:  # a library's page

@@ -88,7 +88,7 @@ def decide_routes(
     verified_only: False where SFT takes what failed too (`sft.verified_only`). band: scores from its low end on and
     below its high end are doubted. people: by trajectory_id, whether a person calls it solved, and who: it goes before
     the scorers'; V stays the scorers', so that both can be compared. Demonstrations of people go to CT: they are data
-    for continual training (section 2.4).
+    for continual training (section 2.4). Raises duckdb.Error for a damaged file.
     """
     schema = pa.schema({"trajectory_id": pa.string(), "solved": pa.bool_(), "reviewer": pa.string()})
     said = [dict(zip(schema.names, (name, *verdict), strict=True)) for name, verdict in (people or {}).items()]
@@ -100,7 +100,7 @@ def decide_routes(
 
 
 def training_stores_sql(iteration: int, version: int = 0) -> dict[str, str]:
-    """Return, by table, SQL of the rows of an iteration's stores, in the table's order.
+    """Return, by table, SQL of the rows of the stores of `iteration`, in the table's order.
 
     Keys: `routes`, `sft`, `ct`, `lineage`. It reads `incoming`, `decided` (`decide_routes`) and `weights`
     (`weigh_duplicates`), which must be there when it runs. version: of the stores; 0 as they were first routed.
@@ -174,11 +174,11 @@ def build_training_stores(
     """Route an iteration's incoming trajectories, and write the stores to `staged`; `publish_training_stores` takes
     them over.
 
-    read: (table, stage) of all that came in; a partition is read from `staged` where it is there, else from `ws`. page:
-    also write what the contracts found to `report/docs` of `ws`, in a process whose failure stops nothing. Written are
-    `routes`, `sft`, `ct`, `quarantine`, `lineage`, `duplicates` and what later iterations need to find those. Raises
-    DataError for a damaged partition or where nothing came in, ContractBroken where too many rows break a contract, or
-    the stores one that spans tables.
+    settings: the iteration's. read: (table, stage) of all that came in; a partition is read from `staged` where it is
+    there, else from `ws`. page: also write what the contracts found to `report/docs` of `ws`, in a process whose
+    failure stops nothing. Written are `routes`, `sft`, `ct`, `quarantine`, `lineage`, `duplicates` and what later
+    iterations need to find those. Raises DataError for a damaged partition, manifest or list of decisions, or where
+    nothing came in; ContractBroken where too many rows break a contract, or the stores one that spans tables; DiskFull.
     """
     sources = _stages(read, "trajectories")
     for table, stage in read:
@@ -210,7 +210,7 @@ def connect_incoming(
     """Open the catalogue with the view `incoming`: an iteration's trajectories of the stages `sources`.
 
     staged: a workspace whose partitions are seen in place of the own ones. Memory is bounded; beyond it DuckDB writes
-    under `.flywheel`. The connection is closed at the end of the block.
+    under `.flywheel`. The connection is closed at the end of the block. Raises DataError as `connect_catalog`.
     """
     with database.connect_catalog(ws, staged, tables_alone=True) as connection:
         connection.execute(f"SET memory_limit = '{_MEMORY}'")
@@ -243,7 +243,8 @@ def publish_training_stores(
     """Replace the stores of an iteration by those in the workspace `staged`, one table after the other, by hard links.
 
     They stay in `staged`, on the same file system; after a kill some tables are the old ones, and the call is done
-    again. Returns the lists of their files. Raises DataError where `staged` lacks one, DiskFull.
+    again. Returns the lists of their files. Raises DataError where `staged` lacks one, a list is damaged, or another
+    process has been writing one for ten minutes; DiskFull.
     """
     return tuple(partitions.adopt_partition(ws, staged, table, iteration, ROUTE_STAGE) for table in WRITTEN_TABLES)
 
@@ -272,7 +273,8 @@ def write_training_stores(
     """Write an iteration's stores to the workspace `staged`.
 
     connection: with the tables that `decide_routes` and `weigh_duplicates` create, and `orphans`. stores: table -> SQL
-    of its rows. `quarantine` is written besides, with the rows of `orphans`. Raises DiskFull.
+    of its rows. `quarantine` is written besides, with the rows of `orphans`. Raises DiskFull, and DataError where
+    another process has been writing one for ten minutes, or an id is null.
     """
     for table, sql in stores.items():
         with partitions.open_partition_writer(staged, table, iteration, ROUTE_STAGE) as writer:
@@ -286,7 +288,10 @@ def write_training_stores(
 
 
 def count_routed(connection: duckdb.DuckDBPyConnection) -> BuiltStores:
-    """Count where the trajectories went. connection: with the tables `incoming`, `decided`, `orphans`."""
+    """Count where the trajectories went, in all and by domain.
+
+    connection: with the tables `incoming`, `decided`, `orphans`.
+    """
     routed = dict.fromkeys(DESTINATIONS, 0)
     rows = []
     counted = connection.execute(
