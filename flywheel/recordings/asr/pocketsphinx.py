@@ -243,6 +243,7 @@ class TrigramModel:
         return math.log10(DISCOUNT * kinds / total) if total else 0.0
 
     def arpa(self) -> str:
+        """Write the model as text in the ARPA format."""
         grams = [sorted((word,) for word in (START, *self._words)), sorted(self._counts[1]), sorted(self._counts[2])]
         lines = ["\\data\\", *(f"ngram {order}={len(g)}" for order, g in enumerate(grams, 1))]
         for order, listed in enumerate(grams, 1):
@@ -282,10 +283,10 @@ _UNKNOWN = 1e-7  # probability of a word that a language model does not have
 
 
 class PocketSphinx:
-    """Not for use by several threads at once.
+    """Recognize with PocketSphinx. Not for use by several threads at once.
 
     adapted: False is the stock recognizer, its language model and search as they come with the wheel; it is what ours
-    is measured against.
+    is measured against. Raises BadInput where the library or its model cannot be used.
     """
 
     whole = False

@@ -26,7 +26,7 @@ Hear = Callable[[float, float, str], Sequence[Word]]
 
 
 def stream_windows(seconds: float, hear: Hear) -> Iterator[Word]:
-    """Yield the words of a recording of `seconds`, each once, in order of time.
+    """Yield the words of a recording of `seconds`, each once, in order of time. hear: recognizes one window.
 
     What may be cut at the end of a window is left to the next, which begins in the gap before it. A window whose words
     repeat in a loop is no context: the next would repeat them too.
@@ -66,6 +66,7 @@ class Whisper:
     """One model on the CPU, or on the GPU where there is one.
 
     model: a checkpoint file, or the name of a published model that lies in Whisper's cache. Nothing is downloaded.
+    Raises BadInput as `find_whisper_checkpoint`, and for a file that is no checkpoint.
     """
 
     whole = True

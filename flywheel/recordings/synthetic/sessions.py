@@ -92,7 +92,10 @@ def _corrected(words: list[str], rng: random.Random) -> list[str]:
 
 
 def synthesize_speech(text: str, voice: str, pace: float) -> np.ndarray:
-    """Speak `text`: float32 mono [n] at `SAMPLE_RATE`. Raises BadInput where flite is not installed."""
+    """Speak `text` in ASCII: float32 mono [n] at `SAMPLE_RATE`. voice: one of `VOICES`. pace: times the usual duration.
+
+    Raises BadInput where flite is not installed, FlywheelError where it fails.
+    """
     flite = shutil.which("flite")
     if flite is None:
         raise BadInput(
@@ -184,7 +187,8 @@ class _SessionTake:
 def recorded_tasks(settings: Settings) -> Iterator[Task]:
     """Yield tasks of all worlds, templates and levels in turn, without end.
 
-    None has the content of an evaluation task. The same settings give the same tasks.
+    None has the content of an evaluation task. The same settings give the same tasks. Raises BadInput for a suite in
+    them that is not there.
     """
     held_out = {task_content(task) for task in make_tasks(settings, 0, "eval")}
     names = [name for pair in zip(*_even(settings), strict=True) for name in pair]
@@ -388,7 +392,7 @@ def sessions_match_settings(folder: Path, settings: Settings) -> bool:
     """Tell whether the sessions in `folder` are the first of those that these settings ask for.
 
     Only those that its truth.json names count, so it is True where there is none of them. Raises DataError for a
-    truth.json or a session.json that is damaged.
+    truth.json or a session.json that is damaged, BadInput for a suite in the settings that is not there.
     """
     truth_file = folder / "truth.json"
     names = _read_json(truth_file, list) if truth_file.is_file() else []
