@@ -1,4 +1,4 @@
-"""Declare every table of the flywheel as a pyarrow schema, and the records of `steps` and `trajectories`.
+"""Declare every table of the flywheel as a pyarrow schema (columns: `tables.sql`), and the records of two of them.
 
 `Step` and `Trajectory` are the rows of their tables, a field a column: what the rollout records is what scorers judge
 and what training learns from. None: unknown, or without meaning for this kind of step. A new column is a field, a line
@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
+from importlib import resources
 from typing import Any, TypeVar, get_args, get_type_hints
 
 import pyarrow as pa
@@ -189,90 +190,22 @@ def record_columns(record: type) -> dict[str, pa.DataType]:
     return {name: _FIELD_TYPES.get(hints[name]) or _FIELD_TYPES[get_args(hints[name])[0]] for name in stored}
 
 
-_TRAINING_STORE = """trajectory_id VARCHAR, task_id VARCHAR, domain VARCHAR, source VARCHAR, score DOUBLE,
-    steps INTEGER, policy_version VARCHAR, weight DOUBLE"""
-COLUMNS: dict[str, str | type] = {
-    # What was asked. `params` is the template's JSON; `checksum` names the world's sources. `environment`: the kind
-    # that it is played in.
-    "tasks": """task_id VARCHAR, domain VARCHAR, world VARCHAR, template VARCHAR, level INTEGER, seed BIGINT,
-        instruction VARCHAR, params VARCHAR, max_steps INTEGER, split VARCHAR, verifier VARCHAR, threshold DOUBLE,
-        checksum VARCHAR, environment VARCHAR""",
-    # One row an episode, and one a step of it: what their columns mean stands above.
-    "trajectories": Trajectory,
-    "steps": Step,
-    # One row an utterance of a think-aloud recording. Times are on the screen's clock, in seconds from its start.
-    # `confidence`: the recognizer's, 0 to 1, the mean over the words. `low_confidence`: it is below the least that is
-    # trusted, so the step has no thought from this utterance.
-    "utterances": f"""trajectory_id VARCHAR, utterance INTEGER, start_s DOUBLE, end_s DOUBLE, asr_text VARCHAR,
-        text VARCHAR, words {_WORDS}, step INTEGER, alignment_score DOUBLE, recognizer VARCHAR, refined_by VARCHAR,
-        confidence DOUBLE, low_confidence BOOLEAN""",
-    # One row a captured input event of a recording.
-    "events": """trajectory_id VARCHAR, event INTEGER, time_s DOUBLE, kind VARCHAR, x DOUBLE, y DOUBLE, key VARCHAR,
-        text VARCHAR, step INTEGER""",
-    # One row a trajectory and scorer (`envs.verdict`). `score`: null where the scorer gave none; `detail` says why.
-    # `version`: of the scorer.
-    "scores": """trajectory_id VARCHAR, scorer VARCHAR, score DOUBLE, threshold DOUBLE, success BOOLEAN, detail VARCHAR,
-        version VARCHAR""",
-    "routes": "trajectory_id VARCHAR, destination VARCHAR, reason VARCHAR, score DOUBLE, success BOOLEAN",
-    "reviews": """subject VARCHAR, kind VARCHAR, reviewer VARCHAR, decision VARCHAR, comment VARCHAR,
-        at TIMESTAMP WITH TIME ZONE""",
-    # Screens, once each. `bytes` is the encoded file.
-    "images": "sha256 VARCHAR, width INTEGER, height INTEGER, format VARCHAR, bytes BLOB",
-    # parent -> child, by name: trajectory, checkpoint, task, run, dataset.
-    "lineage": "child VARCHAR, child_kind VARCHAR, parent VARCHAR, parent_kind VARCHAR, relation VARCHAR",
-    # Flow and task runs, exported from Prefect at the end of each iteration (its server forgets). `stage` is the one
-    # that wrote the rows, as in every table: which one a run belongs to says the view `run_history`. `message`: of its
-    # last state, for a run that failed the reason.
-    "runs": """run_id VARCHAR, parent_id VARCHAR, kind VARCHAR, name VARCHAR, state VARCHAR, attempts INTEGER,
-        started_at TIMESTAMP WITH TIME ZONE, ended_at TIMESTAMP WITH TIME ZONE, seconds DOUBLE,
-        parameters VARCHAR, message VARCHAR""",
-    # A measured figure. `step` counts along a curve (0 for a single figure); `low`, `high`: its 95% interval,
-    # `n`: how many cases it rests on; null where they have no meaning.
-    "metrics": "domain VARCHAR, name VARCHAR, step INTEGER, value DOUBLE, low DOUBLE, high DOUBLE, n BIGINT",
-    # What RL's curriculum knew of each task at the end. `successes` of `episodes`: newer ones count more.
-    # `sampling_prob`: share of the draws, `relative_prob`: relative to an even share; `reason`: why that is less than 1
-    # (empty where it is not).
-    "curriculum": """task_id VARCHAR, domain VARCHAR, world VARCHAR, template VARCHAR, level INTEGER, groups INTEGER,
-        successes DOUBLE, episodes DOUBLE, sampling_prob DOUBLE, relative_prob DOUBLE, reason VARCHAR""",
-    # Training stores, one row a trajectory; the samples are built from its steps. `weight`: of each of them in the mix,
-    # less than 1 where the trajectory has near-duplicates.
-    "sft": _TRAINING_STORE,
-    "ct": _TRAINING_STORE,
-    # Near-duplicates among what joined a store (`store/dedup/near_duplicates.py`): the nearest one, the share of steps
-    # that agree with it, why it counts as near, and what the trajectory weighs in training, beside 1.
-    "duplicates": "trajectory_id VARCHAR, duplicate_of VARCHAR, similarity DOUBLE, reason VARCHAR, weight DOUBLE",
-    # What later iterations compare theirs with: the steps as numbers (`store/dedup/episode_similarity.py`), what was
-    # asked, and the sha256 of the first and the last screen; difference hashes of screens that were looked at. `store`:
-    # the store that the trajectory joined when its steps became numbers; which one it is in since, the stores say.
-    "trajectory_hashes": """trajectory_id VARCHAR, content VARCHAR, arguments VARCHAR, store VARCHAR,
-        step_codes UBIGINT[], first_image_sha256 VARCHAR, last_image_sha256 VARCHAR""",
-    "screen_hashes": "sha256 VARCHAR, dhash UBIGINT",
-    # What is set aside, with the reason. `source_table`: that of the row; `record`: a trajectory's whole row as JSON,
-    # to be mended and routed again.
-    "quarantine": "trajectory_id VARCHAR, reason VARCHAR, detail VARCHAR, record VARCHAR, source_table VARCHAR",
-    # General data for the CT and SFT mixes: a screen, a question, the answer text.
-    "grounding_examples": """sample_id VARCHAR, kind VARCHAR, image_sha256 VARCHAR, instruction VARCHAR,
-        response VARCHAR""",
-}
+_SQL = resources.files("flywheel.store").joinpath("tables.sql").read_text(encoding="utf-8")
+_DECLARED = dict(re.findall(r"CREATE TABLE (\w+) \(\s+(.*?)\s+\);", re.sub(r"--.*", "", _SQL), re.DOTALL))
+COLUMNS: dict[str, str | type] = {"tasks": _DECLARED["tasks"], "trajectories": Trajectory, "steps": Step} | _DECLARED
 TABLES: dict[str, pa.Schema] = {table: _schema(table, columns) for table, columns in COLUMNS.items()}
 
-SORT_KEYS: dict[str, tuple[str, ...]] = {
-    "tasks": ("task_id",),
+# By its first column, where it is not said here.
+SORT_KEYS: dict[str, tuple[str, ...]] = {table: (schema.names[0],) for table, schema in TABLES.items()} | {
     "steps": ("trajectory_id", "step"),
     "utterances": ("trajectory_id", "utterance"),
     "events": ("trajectory_id", "event"),
-    "images": ("sha256",),
-    "screen_hashes": ("sha256",),
-    "grounding_examples": ("sample_id",),
     "metrics": ("name", "domain", "step"),
     "runs": ("started_at",),
     "lineage": ("child", "parent"),
     "reviews": ("at",),
-    "curriculum": ("task_id",),
     "scores": ("trajectory_id", "scorer"),
 }
-for _name in TABLES:
-    SORT_KEYS.setdefault(_name, ("trajectory_id",))
 
 
 def record_to_row(table: str, record: Any) -> dict[str, Any]:
