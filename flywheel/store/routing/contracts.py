@@ -11,7 +11,6 @@ import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
-from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -22,8 +21,6 @@ import yaml
 from flywheel.config.workspace import Workspace, iteration_label
 from flywheel.store.catalog import database
 from flywheel.utils.errors import ContractBroken
-
-TRAJECTORY_STATUSES = ("completed", "truncated", "crashed", "invalid")
 
 
 @dataclass(frozen=True)
@@ -57,41 +54,23 @@ class TableContract:
 
 
 _DECLARED = yaml.safe_load(resources.files("flywheel.store.routing").joinpath("contracts.yaml").read_text("utf-8"))
-STEP_CONTRACTS = tuple(RowContract(**one) for one in _DECLARED["steps"])
-STEP_ORDER_CONTRACTS = tuple(RowContract(**one) for one in _DECLARED["step_order"])
-SCORE_CONTRACTS = tuple(RowContract(**one, table="scores") for one in _DECLARED["scores"])
+_SQL = database.read_queries("flywheel.store.routing")
+
+
+def _declared(contracts: str, table: str) -> tuple[RowContract, ...]:
+    return tuple(RowContract(**one, table=table) for one in _DECLARED[contracts])
+
+
+STEP_CONTRACTS, STEP_ORDER_CONTRACTS = _declared("steps", "steps"), _declared("step_order", "steps")
+SCORE_CONTRACTS = _declared("scores", "scores")
 TABLE_CONTRACTS = tuple(TableContract(**one) for one in _DECLARED["tables"])
-
-
-def _known(column: str, values: Sequence[str]) -> str:
-    return f"{column} IS NULL OR {column} NOT IN ({', '.join(map(repr, values))})"
-
-
-# Of a trajectory, with what its steps hold (`rows` of them), its task, and the trajectories beside and before it.
-_trajectory = partial(RowContract, table="trajectories")
-TRAJECTORY_CONTRACTS = (
-    _trajectory("id_there", "a trajectory has an id", "trajectory_id = ''"),
-    _trajectory("id_unique", "a trajectory_id is there once", "same > 1", "format('{} rows', same)"),
-    _trajectory("id_new", "no earlier iteration has a trajectory of that id", "before IS NOT NULL",
-                "format('iteration {}', before)"),
-    _trajectory("status_known", "status is known", _known("status", TRAJECTORY_STATUSES), "coalesce(status, 'none')"),
-    _trajectory("source_known", "source is known", _known("source", ("rollout", "recording", "annotation", "import")),
-                "coalesce(source, 'none')"),
-    _trajectory("author_known", "author is known", _known("author", ("model", "human")),
-                "coalesce(author, 'none')"),
-    _trajectory("domain_set", "domain is set", "domain IS NULL OR domain = ''"),
-    _trajectory("steps_not_negative", "steps are 0 or more", "steps < 0", "format('{}', steps)"),
-    _trajectory("reward_in_range", "reward in [-1, 1]", "NOT reward BETWEEN -1 AND 1", "format('{}', reward)"),
-    _trajectory("trajectory_in_order", "a trajectory ends after it begins", "ended_at < started_at"),
-    _trajectory("steps_counted", "as many rows in steps as the trajectory says",
-                "coalesce(steps, 0) <> coalesce(rows, 0)",
-                "format('{} said, {} there', coalesce(steps, 0), coalesce(rows, 0))"),
-    *(_trajectory(one.name, one.promise, f"{one.name} IS NOT NULL", one.name)
-      for one in (*STEP_ORDER_CONTRACTS, *STEP_CONTRACTS)),
-    _trajectory("task_known", "the task is in tasks", "held_out IS NULL", "coalesce(task_id, 'none')"),
-    _trajectory("task_not_held_out", "the task is not held out for evaluation", "held_out", "task_id"),
-)  # fmt: skip
-
+# What its steps break, a trajectory does.
+_OF_STEPS = (
+    RowContract(one.name, one.promise, f"{one.name} IS NOT NULL", one.name, "trajectories")
+    for one in (*STEP_ORDER_CONTRACTS, *STEP_CONTRACTS)
+)
+_BEFORE, _AFTER = _declared("trajectories", "trajectories"), _declared("trajectory_tasks", "trajectories")
+TRAJECTORY_CONTRACTS = (*_BEFORE, *_OF_STEPS, *_AFTER)
 
 # Tables whose rows must belong to an incoming trajectory, and what a row of each is called.
 ORPHAN_TABLES = (("steps", "step"), ("scores", "score"), ("utterances", "utterance"))
@@ -124,8 +103,8 @@ def check_row_contracts(
     stages = ", ".join(f"'{stage}'" for stage in incoming)
     new, scored = f"iteration = {iteration} AND stage IN ({stages})", f"iteration = {iteration} AND stage = 'score'"
     asked = [one for one in STEP_CONTRACTS if one.name not in kept]
-    connection.execute(_WALKED_SQL.format(new=new, fault=_any(STEP_ORDER_CONTRACTS)))
-    connection.execute(_JUDGED_SQL.format(
+    connection.execute(_SQL["walked"].format(new=new, fault=_any(STEP_ORDER_CONTRACTS)))
+    connection.execute(_SQL["judged"].format(
         new=new,
         iteration=iteration,
         step=_cases(asked),
@@ -180,48 +159,6 @@ def _any(contracts: Sequence[RowContract]) -> str:
 
 def _first(contracts: Sequence[RowContract]) -> str:
     return ", ".join(f"arg_min({contract.name}, step) AS {contract.name}" for contract in contracts)
-
-
-# Steps as they lie in the files, each beside the one before it: where a trajectory's lie together and each follows the
-# one before it, they are in order. The others are sorted before they are checked.
-_WALKED_SQL = """
-CREATE TEMP TABLE walked AS
-SELECT trajectory_id, count(*) AS rows, count(*) FILTER (begins) > 1 OR coalesce(bool_or({fault}), false) AS doubted
-FROM (SELECT * EXCLUDE (before_step, before_start), trajectory_id IS DISTINCT FROM before AS begins,
-        CASE WHEN trajectory_id = before THEN before_step END AS previous_step,
-        CASE WHEN trajectory_id = before THEN before_start END AS previous_start
-    FROM (SELECT trajectory_id, step, started_at, ended_at, lag(trajectory_id) OVER () AS before,
-            lag(step) OVER () AS before_step, lag(started_at) OVER () AS before_start
-        FROM steps WHERE {new}))
-GROUP BY trajectory_id
-"""
-
-_JUDGED_SQL = """
-CREATE TEMP TABLE judged AS
-WITH whole AS (SELECT DISTINCT i.sha256 FROM images i WHERE {new} AND sha256(i.bytes) = i.sha256),
-offences AS (SELECT trajectory_id, {first_steps} FROM (
-    SELECT trajectory_id, step, {step}
-    FROM (SELECT s.*, whole.sha256 IS NOT NULL AS there FROM (FROM steps WHERE {new}) s
-        LEFT JOIN whole ON whole.sha256 = s.image_sha256)
-    WHERE {step_fault}) GROUP BY trajectory_id
-), disorder AS (SELECT trajectory_id, {first_order} FROM (
-    SELECT trajectory_id, step, {order} FROM (
-        SELECT trajectory_id, step, started_at, ended_at, lag(step) OVER own AS previous_step,
-            lag(started_at) OVER own AS previous_start
-        FROM (FROM steps WHERE {new}) SEMI JOIN (FROM walked WHERE doubted) USING (trajectory_id)
-        WINDOW own AS (PARTITION BY trajectory_id ORDER BY step))) GROUP BY trajectory_id
-), known AS (SELECT task_id, bool_or(split = 'eval') AS held_out FROM tasks GROUP BY task_id),
-earlier AS (
-    SELECT trajectory_id, max(iteration) AS before FROM trajectories WHERE iteration < {iteration} GROUP BY ALL),
-own AS (FROM trajectories WHERE {new}),
-several AS (SELECT trajectory_id, count(*) AS same FROM own GROUP BY trajectory_id HAVING count(*) > 1)
-SELECT t.trajectory_id, t.task_id, t.status, t.source, t.author, t.domain, t.steps, t.reward, t.started_at, t.ended_at,
-    coalesce(several.same, 1) AS same, earlier.before, known.held_out, walked.rows,
-    disorder.* EXCLUDE (trajectory_id), offences.* EXCLUDE (trajectory_id){held}
-FROM own t LEFT JOIN walked USING (trajectory_id) LEFT JOIN disorder USING (trajectory_id)
-    LEFT JOIN offences USING (trajectory_id) LEFT JOIN several USING (trajectory_id) LEFT JOIN known USING (task_id)
-    LEFT JOIN earlier USING (trajectory_id)
-"""
 
 
 def _find_orphans(connection: duckdb.DuckDBPyConnection, new: str, scored: str) -> list[ContractResult]:

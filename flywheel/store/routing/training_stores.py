@@ -25,53 +25,8 @@ from flywheel.utils.errors import ContractBroken, DataError
 # rule in SQL for a whole table of scores, and a test compares the two.
 
 DESTINATIONS = ("sft", "ct", "quarantine")
-
-# Rows are numbered instead of aggregated: DuckDB keeps an aggregate's texts in memory, one a trajectory.
-# Of several scorers the least satisfied decides: V = 0 before none before V = 1, then the lowest score.
-_VERDICTS = """
-SELECT trajectory_id, said FROM (
-    SELECT trajectory_id, {
-        'score': score, 'success': success, 'scorer': coalesce(scorer, ''), 'detail': coalesce(detail, ''),
-        'place': CASE success WHEN false THEN 0 WHEN true THEN 2 ELSE 1 END,
-        'held': CASE WHEN success IS NULL THEN 0 ELSE score END
-    } AS said
-    FROM (SELECT * EXCLUDE (success), CASE WHEN score BETWEEN 0 AND 1 THEN score >= threshold END AS success
-        FROM judgements))
-QUALIFY row_number() OVER (PARTITION BY trajectory_id ORDER BY said.place, said.held, said.scorer, said.detail) = 1
-"""
-
-# `unjudged`: why there is no V; what differs from trajectory to trajectory in brackets.
-_DECIDED = f"""
-CREATE OR REPLACE TEMP TABLE decided AS
-WITH verdicts AS ({_VERDICTS}), known AS (
-    SELECT t.*, b.reason AS broken, p.solved, p.reviewer, s.said.success AS success,
-        CASE WHEN success IS NOT NULL THEN s.said.score END AS score,
-        CASE WHEN s.said IS NULL THEN 'no score' WHEN s.said.detail = '' THEN 'score is not a number'
-            ELSE 'no score' || CASE WHEN s.said.scorer <> '' THEN ' by ' || s.said.scorer ELSE '' END
-                || ' (' || s.said.detail || ')' END AS unjudged
-    FROM (SELECT trajectory_id, status, source, error FROM incoming
-            QUALIFY row_number() OVER (PARTITION BY trajectory_id ORDER BY status, source, error) = 1) t
-        LEFT JOIN verdicts s USING (trajectory_id) LEFT JOIN broken b USING (trajectory_id)
-        LEFT JOIN people p USING (trajectory_id)
-)
-SELECT trajectory_id, decision.destination, decision.reason, score, success FROM (
-    SELECT trajectory_id, score, success, CASE
-        WHEN broken IS NOT NULL THEN {{'destination': 'quarantine', 'reason': 'contract: ' || broken}}
-        WHEN status IS NULL OR status NOT IN ('completed', 'truncated') THEN {{'destination': 'quarantine',
-            'reason': 'status ' || coalesce(status, 'none') || CASE WHEN error <> '' THEN ': ' || error ELSE '' END}}
-        WHEN source IN ('recording', 'import') THEN
-            {{'destination': 'ct', 'reason': 'human demonstration: continual training'}}
-        WHEN solved THEN {{'destination': 'sft', 'reason': 'solved, as a person says (' || reviewer || ')'}}
-        WHEN NOT solved THEN {{'destination': 'ct', 'reason': 'not solved, as a person says (' || reviewer || ')'}}
-        WHEN success IS NULL THEN {{'destination': 'quarantine', 'reason': unjudged}}
-        WHEN score >= $low AND score < $high THEN {{'destination': 'quarantine',
-            'reason': format('doubted: score {{:.2f}} is in [$low, $high)', score)}}
-        WHEN success THEN {{'destination': 'sft', 'reason': format('verified: score {{:.2f}}', score)}}
-        WHEN NOT $verified_only THEN
-            {{'destination': 'sft', 'reason': format('not verified, and not asked to be: score {{:.2f}}', score)}}
-        ELSE {{'destination': 'ct', 'reason': format('not verified: score {{:.2f}}', score)}}
-    END AS decision FROM known)
-"""
+_SQL = database.read_queries("flywheel.store.routing")
+QUARANTINED_SQL = _SQL["quarantined"]
 
 
 def decide_routes(
@@ -94,7 +49,7 @@ def decide_routes(
     said = [dict(zip(schema.names, (name, *verdict), strict=True)) for name, verdict in (people or {}).items()]
     connection.register("people", pa.Table.from_pylist(said, schema))
     low, high = band or (0.0, 0.0)
-    sql = _DECIDED.replace("$verified_only", str(verified_only).lower())
+    sql = _SQL["decided"].replace("$verified_only", str(verified_only).lower())
     connection.execute(sql.replace("$low", f"{low:g}").replace("$high", f"{high:g}"))
     connection.unregister("people")
 
@@ -116,10 +71,6 @@ def training_stores_sql(iteration: int, version: int = 0) -> dict[str, str]:
         "ct": joined.format("ct"),
         "lineage": lineage.routed_links_sql(iteration, version),
     }
-
-
-QUARANTINED_SQL = """SELECT i.*, d.reason FROM incoming i JOIN decided d USING (trajectory_id)
-WHERE destination = 'quarantine' ORDER BY trajectory_id"""
 
 
 def quarantine_rows(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
