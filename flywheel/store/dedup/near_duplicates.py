@@ -141,39 +141,7 @@ REASON_SAME_TASK, REASON_OTHER_TASK = "a repeat of its task", "another task's st
 FirstLastScreens = tuple[str | None, str | None]  # an episode's first and last one, by sha256
 CompareScreens = Callable[[Sequence[tuple[FirstLastScreens, FirstLastScreens]]], Sequence[bool]]
 _EPISODES_PER_BATCH = 20_000  # episodes
-
-# Rows that are equal but for their names are one row, with its first two names: a row's twin is the first that is not
-# itself. Of equally near ones an earlier iteration's comes first, then the first by id.
-_TABLES = """
-CREATE OR REPLACE TABLE dedup_ones (number BIGINT, key UBIGINT, told UBIGINT, content VARCHAR, count BIGINT,
-    new BOOLEAN, first VARCHAR, second VARCHAR, step_codes UBIGINT[], first_image_sha256 VARCHAR,
-    last_image_sha256 VARCHAR);
-CREATE OR REPLACE TABLE dedup_members (number BIGINT, trajectory_id VARCHAR);
-CREATE OR REPLACE TABLE dedup_near (number BIGINT, other BIGINT, similarity DOUBLE, renamed BOOLEAN);
-"""
-_BY_CONTENT = """
-SELECT trajectory_id, content, store, hash(store, arguments) AS told, step_codes, first_image_sha256,
-    last_image_sha256, new FROM ({})
-ORDER BY content, store, told, new, trajectory_id"""
-_BY_KEY = """SELECT number, key, told, content, step_codes, first_image_sha256, last_image_sha256 FROM dedup_ones
-WHERE key IN (SELECT key FROM dedup_ones GROUP BY key HAVING min(content) <> max(content))
-ORDER BY key, content, number"""
-_FOUND = f"""
-CREATE OR REPLACE TABLE near_duplicates AS
-WITH around AS (
-    SELECT near.number, sum(other.count) AS others,
-        arg_min({{'duplicate_of': first, 'similarity': similarity, 'renamed': renamed}}, (-similarity, new, first))
-            AS best
-    FROM dedup_near near JOIN dedup_ones other ON other.number = near.other GROUP BY near.number)
-SELECT trajectory_id,
-    CASE WHEN count = 1 THEN best.duplicate_of WHEN trajectory_id = first THEN second ELSE first END AS duplicate_of,
-    CASE WHEN count = 1 THEN best.similarity ELSE 1.0 END AS similarity,
-    CASE WHEN count = 1 AND best.renamed
-        THEN '{REASON_OTHER_TASK.replace("'", "''")}' ELSE '{REASON_SAME_TASK}' END AS reason,
-    1.0 / (count + coalesce(others, 0)) AS weight
-FROM dedup_members JOIN dedup_ones USING (number) LEFT JOIN around USING (number)
-WHERE count > 1 OR others > 0
-"""
+_SQL = database.read_queries("flywheel.store.dedup")
 
 
 def find_near_duplicates(
@@ -188,13 +156,14 @@ def find_near_duplicates(
     see; those that are not new are of earlier iterations, and stay as they are. least: share of steps, in (0, 1].
     alike: of pairs of episodes' screens, whether the first and the last look alike; asked for few pairs.
     """
-    connection.execute(_TABLES)
+    connection.execute(_SQL["tables"])
     number = 0
-    for rows in _together(connection, _BY_CONTENT.format(episodes), "content"):
+    for rows in _together(connection, _SQL["by_content"].format(episodes=episodes), "content"):
         number += _of_one_content(connection, rows, number, least)
-    for rows in _together(connection, _BY_KEY, "key"):
+    for rows in _together(connection, _SQL["by_key"], "key"):
         _of_others(connection, rows, alike)
-    connection.execute(_FOUND)
+    reasons = {"same_task": REASON_SAME_TASK, "other_task": REASON_OTHER_TASK.replace("'", "''")}
+    connection.execute(_SQL["near_duplicates"].format(**reasons))
     connection.execute("DROP TABLE dedup_ones; DROP TABLE dedup_members; DROP TABLE dedup_near")
 
 
@@ -402,19 +371,12 @@ def _write_signatures(
     signed = partitions.partition_files(ws, "trajectory_hashes", iteration, ROUTE_STAGE) if again else []
     stages = {table: [stage for name, stage in read if name == table] for table in ("steps", "tasks")}
     wanted = f"FROM steps WHERE iteration = {int(iteration)} AND stage IN ({_quote_texts(stages['steps'])})"
-    connection.execute(
-        """CREATE OR REPLACE TABLE unsigned AS SELECT trajectory_id, task_id, instruction, destination AS store
-        FROM incoming JOIN decided USING (trajectory_id) WHERE destination <> 'quarantine' AND author = 'model'"""
-    )
+    connection.execute(_SQL["unsigned"])
     if signed:
         connection.execute(
             f"DELETE FROM unsigned WHERE trajectory_id IN (SELECT trajectory_id FROM {_read_parquet_sql(signed)})"
         )
         wanted += " AND trajectory_id IN (SELECT trajectory_id FROM unsigned)"
-    connection.execute(
-        """CREATE OR REPLACE TABLE words (instruction VARCHAR, arguments VARCHAR);
-        CREATE OR REPLACE TABLE coded (trajectory_id VARCHAR, step_codes UBIGINT[])"""
-    )
     with partitions.open_partition_writer(staged, "trajectory_hashes", iteration, ROUTE_STAGE) as writer:
         if signed:
             partitions.link_partition_files(ws, writer, "trajectory_hashes", iteration, ROUTE_STAGE)
@@ -429,28 +391,9 @@ def _write_signatures(
                     insert_rows(connection, "words", _text_table({"instruction": said, "arguments": words}))
                 for coded in episode_similarity.encode_steps(cursor, wanted):
                     insert_rows(connection, "coded", coded)
-            for sql in _SIGNATURES_SQL:  # one after the other: each holds less than all at once
-                connection.execute(sql.format(wanted=wanted))
+            connection.execute(_SQL["signatures"].format(wanted=wanted))
             writer.write_query(connection, "FROM signed ORDER BY trajectory_id")
     connection.execute("DROP TABLE unsigned; DROP TABLE words; DROP TABLE coded; DROP TABLE IF EXISTS signed")
-
-
-_SIGNATURES_SQL = (
-    """CREATE OR REPLACE TABLE ends AS WITH own AS (SELECT trajectory_id, step, image_sha256 {wanted}),
-places AS (SELECT trajectory_id, min(step) AS first, max(step) AS last FROM own GROUP BY trajectory_id)
-SELECT trajectory_id, a.image_sha256 AS first_image_sha256, b.image_sha256 AS last_image_sha256 FROM places
-    JOIN own a USING (trajectory_id) JOIN own b USING (trajectory_id) WHERE a.step = first AND b.step = last""",
-    """CREATE OR REPLACE TABLE told AS
-    SELECT trajectory_id, content, arguments, store, first_image_sha256, last_image_sha256
-    FROM unsigned JOIN words ON words.instruction IS NOT DISTINCT FROM unsigned.instruction
-        JOIN (SELECT task_id, any_value(content) AS content FROM contents GROUP BY ALL) USING (task_id)
-        JOIN ends USING (trajectory_id)""",
-    "DROP TABLE ends",
-    """CREATE OR REPLACE TABLE signed AS
-    SELECT trajectory_id, content, arguments, store, step_codes, first_image_sha256, last_image_sha256
-    FROM told JOIN coded USING (trajectory_id)""",
-    "DROP TABLE told",
-)
 
 
 def _create_episodes_view(
@@ -458,13 +401,7 @@ def _create_episodes_view(
 ) -> None:
     """Make the view `episodes` for `find_near_duplicates`: what has a signature, and is in a store now."""
     earlier = f"iteration >= {since} AND iteration < {iteration}"
-    database.run_query(
-        connection,
-        f"""CREATE OR REPLACE TABLE stores_now AS
-        SELECT trajectory_id, destination AS store, true AS new FROM decided WHERE destination <> 'quarantine'
-        UNION ALL SELECT trajectory_id, 'sft', false FROM sft WHERE {earlier}
-        UNION ALL SELECT trajectory_id, 'ct', false FROM ct WHERE {earlier}""",
-    )
+    database.run_query(connection, _SQL["stores_now"].format(earlier=earlier))
     signed = [f"SELECT * EXCLUDE (store), true AS new FROM {_read_parquet_sql(own)}"]
     signed += [f"SELECT * EXCLUDE (store), false AS new FROM {_read_parquet_sql(known)}"] if known else []
     connection.execute(
