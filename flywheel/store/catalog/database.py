@@ -426,8 +426,9 @@ def catalog_views_sql(of: str = ".sql") -> str:
 
     of: what the names of the files end in.
     """
-    files = (path for path in resources.files("flywheel.store.catalog").iterdir() if path.name.endswith(of))
-    return "\n".join(path.read_text(encoding="utf-8") for path in sorted(files, key=lambda path: path.name))
+    files = [path for path in resources.files("flywheel.store.catalog").iterdir() if path.name.startswith("catalog")]
+    files = sorted((path for path in files if path.name.endswith(of)), key=lambda path: path.name)
+    return "\n".join(path.read_text(encoding="utf-8") for path in files)
 
 
 def read_queries(package: str) -> dict[str, str]:

@@ -26,28 +26,7 @@ from flywheel.utils.files import sha256_file
 
 Row = dict[str, Any]
 _BEFORE = 10  # iterations that the view `stage_trend` looks back
-_REASON = "SELECT iteration, {by} arg_max(message, (ended_at, run_id)) AS reason FROM failures GROUP BY ALL"
-_ITERATIONS = f"""
-    WITH turns AS (
-        SELECT iteration, count(*) AS tries, sum(seconds) AS seconds, min(started_at) AS first_started,
-            max(ended_at) AS last_ended FROM run_history WHERE kind = 'flow' AND stage = '' GROUP BY ALL
-    ), longest AS (
-        SELECT iteration, arg_max(stage, seconds) AS longest, max(seconds) AS longest_seconds FROM stage_runs
-        GROUP BY ALL
-    ), failed AS (
-        SELECT iteration, count(*) AS failed, arg_max(stage, (ended_at, run_id)) AS at_stage FROM failures GROUP BY ALL)
-    FROM turns LEFT JOIN longest USING (iteration) LEFT JOIN failed USING (iteration)
-        LEFT JOIN ({_REASON.format(by="")}) USING (iteration)"""
-_STAGES = f"""
-    FROM stage_runs LEFT JOIN (FROM stage_trend SELECT * EXCLUDE seconds) USING (iteration, stage)
-        LEFT JOIN ({_REASON.format(by="stage,")}) USING (iteration, stage)"""
-_TRIES = """
-    SELECT row_number() OVER (ORDER BY started_at, run_id) AS try, state, started_at, ended_at, seconds, message, run_id
-    FROM run_history WHERE kind = 'flow' AND (iteration, stage) = ($iteration, $stage)"""
-_TASKS = f"""
-    SELECT f.try, t.name AS task, t.state, t.attempts, t.started_at, t.ended_at, t.seconds, t.message, t.run_id
-    FROM run_history t JOIN ({_TRIES}) f ON t.parent_id = f.run_id
-    WHERE t.kind = 'task' AND t.iteration = $iteration ORDER BY f.try, t.started_at, t.run_id"""
+_SQL = database.read_queries("flywheel.store.catalog")
 
 
 def query_iteration_history(ws: Workspace, which: Sequence[int]) -> list[Row]:
@@ -59,7 +38,7 @@ def query_iteration_history(ws: Workspace, which: Sequence[int]) -> list[Row]:
     known. which: numbers, one at least. Raises BadInput for an iteration that has not been begun, DataError for a
     damaged record or table of one.
     """
-    known = {row["iteration"]: row for row in _query(ws, which, _ITERATIONS)}
+    known = {row["iteration"]: row for row in _query(ws, which, _SQL["iterations"])}
     facts = ("first_started", "last_ended", "seconds", "longest", "longest_seconds", "at_stage", "reason")
     found, at_work = [], _at_work(ws)
     for k in which:
@@ -81,7 +60,7 @@ def query_stage_history(ws: Workspace, which: Sequence[int], name: str = "") -> 
     damaged record or table of one.
     """
     earlier = {k for one in which for k in range(max(1, one - _BEFORE), one + 1)}
-    known = {(row["iteration"], row["stage"]): row for row in _query(ws, sorted(earlier), _STAGES)}
+    known = {(row["iteration"], row["stage"]): row for row in _query(ws, sorted(earlier), _SQL["stages"])}
     asked = ((k, stage) for k in which for stage in stage_records.stage_names(ws, k) if name in ("", stage))
     return [_stage(ws, *one, known.get(one, {})) for one in asked]
 
@@ -102,8 +81,8 @@ def query_stage_attempts(ws: Workspace, iteration: int, stage: str) -> tuple[lis
     """
     key = {"iteration": iteration, "stage": stage}
     with closing(_connect(ws, [iteration])) as connection:
-        tries = database.query_rows(connection, f"{_TRIES} ORDER BY try", key)
-        return tries, database.query_rows(connection, _TASKS, key)
+        tries = database.query_rows(connection, f"{_SQL['tries']} ORDER BY try", key)
+        return tries, database.query_rows(connection, _SQL["tasks"].format(tries=_SQL["tries"]), key)
 
 
 def query_stage_artifacts(ws: Workspace, iteration: int, stage: str) -> list[Row]:
