@@ -23,8 +23,7 @@ from typing import Any, TypeVar, get_args, get_type_hints
 
 import pyarrow as pa
 
-NO_COLUMN = {"column": False}
-"""Metadata of a field that no table holds."""
+NO_COLUMN = {"column": False}  # metadata of a field that no table holds
 
 
 @dataclass(frozen=True)
@@ -33,48 +32,32 @@ class Step:
 
     trajectory_id: str
     step: int
-    author: str
-    """model or human"""
+    author: str  # model or human
     thought: str | None = None
-    action_type: str | None = None
-    """The action's name in the grammar; None where the text held no action."""
-    action: str | None = None
-    """Serialised in the policy's grammar."""
+    action_type: str | None = None  # the action's name in the grammar; None where the text held no action
+    action: str | None = None  # serialised in the policy's grammar
     raw_text: str | None = None
-    parse_error: str | None = None
-    """Why the text held no action; None where it did."""
-    x: float | None = None
-    """Points of the action, as fractions of the screen; x2, y2: where a drag ends."""
+    parse_error: str | None = None  # why the text held no action; None where it did
+    x: float | None = None  # points of the action, as fractions of the screen; x2, y2: where a drag ends
     y: float | None = None
     x2: float | None = None
     y2: float | None = None
     prompt_tokens: int | None = None
-    token_ids: tuple[int, ...] | None = None
-    """As sampled, the end token included where it was; None for a human."""
-    logprobs: tuple[float, ...] | None = None
-    """Of each token as sampled, at temperature 1."""
+    token_ids: tuple[int, ...] | None = None  # as sampled, the end token included where it was; None for a human
+    logprobs: tuple[float, ...] | None = None  # of each token as sampled, at temperature 1
     weight_version: str | None = None
-    image_sha256: str | None = None
-    """Of the screen that the action was chosen on; None where there was none to see."""
+    image_sha256: str | None = None  # of the screen that the action was chosen on; None where there was none to see
     url: str | None = None
-    tool_result: str | None = None
-    """What an SDK function returned, or what the environment remarked."""
+    tool_result: str | None = None  # what an SDK function returned, or what the environment remarked
     reward: float | None = None
-    terminated: bool | None = None
-    """An end of the task; truncated: a limit."""
+    terminated: bool | None = None  # an end of the task; truncated: a limit
     truncated: bool | None = None
     started_at: datetime | None = None
     ended_at: datetime | None = None
-    memory: str | None = None
-    """JSON of the digest of older steps that was shown: steps, text, by."""
-    observation: str | None = None
-    """What was there to read, where the action was chosen; None where the screen was all."""
-
-    misclick: bool | None = None
-    """Whether a person clicked on nothing, and nothing changed: later prompts show it, and imitation leaves it out."""
-
-    state_score: float | None = None
-    """Of the state that the action was chosen on, 0 to 1; None where nothing is known of one before the end."""
+    memory: str | None = None  # JSON of the digest of older steps that was shown: steps, text, by
+    observation: str | None = None  # what was there to read, where it was chosen; None where the screen was all
+    misclick: bool | None = None  # a person's click on nothing: later prompts show it, imitation leaves it out
+    state_score: float | None = None  # of the state that it was chosen on, 0 to 1; None where it is not known
 
     # What no table holds: RL reads it from the episode, and forgets it with the batch.
     sampled_logprobs: tuple[float, ...] = field(default=(), metadata=NO_COLUMN)
@@ -93,29 +76,19 @@ class Trajectory:
     world: str | None = None
     level: int | None = None
     instruction: str | None = None
-    source: str | None = None
-    """rollout, recording, annotation or import (another data set's)"""
-    author: str | None = None
-    """model or human"""
-    sample: int | None = None
-    """Its number among the episodes of its task and weights."""
-    policy_version: str | None = None
-    """Digest of the weights that began it."""
-    status: str | None = None
-    """completed (terminated), truncated (a limit), crashed, invalid"""
+    source: str | None = None  # rollout, recording, annotation or import (another data set's)
+    author: str | None = None  # model or human
+    sample: int | None = None  # its number among the episodes of its task and weights
+    policy_version: str | None = None  # digest of the weights that began it
+    status: str | None = None  # completed (terminated), truncated (a limit), crashed, invalid
     error: str | None = None
-    steps: int | None = None
-    """How many there are."""
-    reward: float | None = None
-    """Sum over the steps."""
-    final_state: str | None = None
-    """JSON, which the verifier reads; None where the environment crashed."""
+    steps: int | None = None  # how many there are
+    reward: float | None = None  # sum over the steps
+    final_state: str | None = None  # JSON, which the verifier reads; None where the environment crashed
     started_at: datetime | None = None
     ended_at: datetime | None = None
-    run_id: str | None = None
-    """The flow run that paid for it."""
-    origin: str | None = None
-    """Of an imported one: data set and id there, with a colon between."""
+    run_id: str | None = None  # the flow run that paid for it
+    origin: str | None = None  # of an imported one: data set and id there, with a colon between
     licence: str | None = None
     """Of an imported one: what its data set may be used for, as an SPDX id or as its publisher calls it."""
 
