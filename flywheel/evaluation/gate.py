@@ -51,10 +51,8 @@ def log_capital_below(differences: Sequence[float] | np.ndarray, mean: float) ->
 
 
 def log_capitals_of_counts(counts: np.ndarray, mean: float) -> np.ndarray:
-    """Compute `log_capital_above` of many samples of differences -1, 0 and 1, against `mean`: float64 [...].
-
-    counts: how many there are of each, [..., 3].
-    """
+    """Compute `log_capital_above` of many samples of differences -1, 0 and 1, against `mean`: float64 [...]. counts:
+    how many there are of each, [..., 3]."""
     gains = np.log1p(_STAKES * ((np.array([-1.0, 0.0, 1.0])[:, None] - mean) / (1 + mean)))  # (3, stakes)
     return _log_mean(np.asarray(counts, np.float64) @ gains)
 
@@ -158,10 +156,8 @@ def solved_share_by_task(results: Sequence[EvalResult]) -> dict[str, float]:
 
 
 def pair_differences(old: Sequence[EvalResult], new: Sequence[EvalResult]) -> list[float]:
-    """Compute the difference in success, new - old, of each task, sorted by task id: [tasks], each in [-1, 1].
-
-    old, new: results of each model. Raises DataError where the two were not evaluated on the same tasks, or on none.
-    """
+    """Compute the difference in success, new - old, of each task, sorted by task id: [tasks], each in [-1, 1]. old,
+    new: results of each model. Raises DataError where the two were not evaluated on the same tasks, or on none."""
     before, after = solved_share_by_task(old), solved_share_by_task(new)
     if before.keys() != after.keys() or not before:
         apart = len(before.keys() ^ after.keys())
@@ -243,10 +239,8 @@ def estimate_error_rates(rule: PromotionSettings, discordance: float, *, seed: i
 
 
 def explain_judgement(found: GateJudgement, rule: PromotionSettings, against: str) -> str:
-    """Explain a judgement in one line: what was `found`, what the rule makes of it, and how often the rule errs.
-
-    rule: block `promotion`. against: whom the model was compared with, in words.
-    """
+    """Explain a judgement in one line: what was `found`, what the rule makes of it, and how often the rule errs. rule:
+    block `promotion`. against: whom the model was compared with, in words."""
     bad, good = gate_bounds(rule)
     words = {"pass": "better", "fail": "not better by {margin} or more", "undecided": "not decided"}
     if rule.rule != "superiority":

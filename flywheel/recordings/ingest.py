@@ -189,10 +189,8 @@ def refiner_input(session: RecordedSession, utterance: Utterance) -> RefinerInpu
 
 
 def session_vocabulary(session: RecordedSession) -> frozenset[str]:
-    """Gather the words, in small letters, that stand on the session's screens, in its task, or were typed.
-
-    Raises BadInput where there is no suite of the task's name.
-    """
+    """Gather the words, in small letters, that stand on the session's screens, in its task, or were typed. Raises
+    BadInput where there is no suite of the task's name."""
     texts = [session.task.instruction, catalogue.get_world(session.task.world).title]
     texts += [f"{event.text} {event.key}" for event in session.events]
     return frozenset(word for text in texts for word in split_words(text)) | _INTERFACE

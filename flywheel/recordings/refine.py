@@ -56,17 +56,13 @@ class Refiner(Protocol):
     name: str
 
     def refine(self, heard: RefinerInput) -> str:
-        """Write a sentence in the first person of what was `heard`; "" where only fillers were said.
-
-        Raises LanguageModelError where a model is asked and fails.
-        """
+        """Write a sentence in the first person of what was `heard`; "" where only fillers were said. Raises
+        LanguageModelError where a model is asked and fails."""
 
 
 def open_refiner(settings: Settings) -> Refiner:
     """Open a language model where `language_model.endpoint` names one, else the rules; the data say which it was.
-
-    Raises BadInput for an endpoint that is not an address.
-    """
+    Raises BadInput for an endpoint that is not an address."""
     if settings.language_model.endpoint:
         return ModelRefiner(OpenAIChatModel(settings.language_model))
     return RuleRefiner()

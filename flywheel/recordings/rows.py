@@ -135,10 +135,8 @@ def _trajectory(task: Task | None, session: str, iteration: int) -> Trajectory:
 
 
 def corrupt_rows(folder: Path, error: DataError, iteration: int) -> IngestedSession:
-    """Make the rows of the session in `folder` that cannot be read; its task, where session.json is whole.
-
-    error: the reason, which stands in them. iteration: that ingests it.
-    """
+    """Make the rows of the session in `folder` that cannot be read; its task, where session.json is whole. error: the
+    reason, which stands in them. iteration: that ingests it."""
     task = None
     with suppress(DataError):
         task = load_session_meta(folder)[1]

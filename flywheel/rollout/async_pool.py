@@ -221,20 +221,16 @@ class RolloutLog:
 
     # -- how an episode ends --------------------------------------------------------------------------------------
     def accept(self, request: EpisodeRequest, episode: Episode, score: float, success: bool) -> None:
-        """Record that the `episode` of a `request` has finished; it stays on disk until it has been trained on.
-
-        score: in [0, 1]. success: whether it is verified.
-        """
+        """Record that the `episode` of a `request` has finished; it stays on disk until it has been trained on. score:
+        in [0, 1]. success: whether it is verified."""
         outcome = EpisodeOutcome(self.running[request.ordinal], score, success)
         write_episode(self._file(request.ordinal), episode, vars(outcome))
         del self.running[request.ordinal]
         self._settle(request.ordinal, outcome)
 
     def fail(self, request: EpisodeRequest, error: str) -> None:
-        """Record that the environment of a request's episode crashed in every try; its place is free again.
-
-        error: the last one, in words.
-        """
+        """Record that the environment of a request's episode crashed in every try; its place is free again. error: the
+        last one, in words."""
         self._write({"failed": request.ordinal, "error": error})
         del self.running[request.ordinal]
         self._settle(request.ordinal, None)

@@ -297,9 +297,7 @@ def begin_trajectory(task: Task, sample: int, version: str, *, iteration: int, r
 
 def build_crashed_episode(begun: Trajectory, error: str) -> Episode:
     """Build the record of an episode whose environment crashed in every try: kept with its `error`, never scored.
-
-    begun: of `begin_trajectory`. It has no steps and no screens.
-    """
+    begun: of `begin_trajectory`. It has no steps and no screens."""
     return Episode(replace(begun, ended_at=_now(), status="crashed", error=error, steps=0), (), {})
 
 
@@ -521,10 +519,8 @@ class RolloutWorker:
     _loop: BlockingPortal
 
     def run(self, play: Callable[[PolicyBackend, EnvProvider], Coroutine[None, None, T]]) -> T:
-        """Run `play` on the worker's event loop and return what it returns, or raise what it raises.
-
-        An interrupt (Ctrl-C) cancels it.
-        """
+        """Run `play` on the worker's event loop and return what it returns, or raise what it raises. An interrupt
+        (Ctrl-C) cancels it."""
         playing = self._loop.start_task_soon(play, self.policy, self.environments)
         try:
             return playing.result()

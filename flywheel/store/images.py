@@ -58,10 +58,8 @@ def copy_images_to_file(ws: Workspace, files: Iterable[Path], wanted: Collection
 
 
 class ImageFile(Mapping[str, bytes]):
-    """Screens by sha256 in one file, read as they are asked for: several processes share it, and none holds them.
-
-    path: the file. places: sha256 -> (offset of its first byte, how many they are).
-    """
+    """Screens by sha256 in one file, read as they are asked for: several processes share it, and none holds them. path:
+    the file. places: sha256 -> (offset of its first byte, how many they are)."""
 
     def __init__(self, path: Path, places: Mapping[str, tuple[int, int]]) -> None:
         self._path, self._places = path, places

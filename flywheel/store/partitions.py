@@ -210,10 +210,8 @@ _LOCK_S = 600.0
 
 
 class PartitionWriter:
-    """Write batches to files under hidden names; nothing is visible before `publish`.
-
-    folder: the partition's. table: its name. Write errors leave it as OSError (`open_partition_writer` names DiskFull).
-    """
+    """Write batches to files under hidden names; nothing is visible before `publish`. folder: the partition's. table:
+    its name. Write errors leave it as OSError (`open_partition_writer` names DiskFull)."""
 
     def __init__(self, folder: Path, table: str) -> None:
         self.folder, self.table, self.schema = folder, table, TABLES[table]

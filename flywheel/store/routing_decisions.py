@@ -89,10 +89,8 @@ def read_decisions(ws: Workspace, iteration: int) -> tuple[RoutingDecision, ...]
 
 
 def write_decisions(ws: Workspace, iteration: int, decided: tuple[RoutingDecision, ...]) -> None:
-    """Replace the decisions of `iteration` by `decided`, oldest first; with them `store_version` changes.
-
-    Raises DiskFull.
-    """
+    """Replace the decisions of `iteration` by `decided`, oldest first; with them `store_version` changes. Raises
+    DiskFull."""
     write_json(decisions_path(ws, iteration), {"decisions": [asdict(one) for one in decided]})
 
 

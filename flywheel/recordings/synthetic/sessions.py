@@ -93,9 +93,7 @@ def _corrected(words: list[str], rng: random.Random) -> list[str]:
 
 def synthesize_speech(text: str, voice: str, pace: float) -> np.ndarray:
     """Speak `text` in ASCII: float32 mono [n] at `SAMPLE_RATE`. voice: one of `VOICES`. pace: times the usual duration.
-
-    Raises BadInput where flite is not installed, FlywheelError where it fails.
-    """
+    Raises BadInput where flite is not installed, FlywheelError where it fails."""
     flite = shutil.which("flite")
     if flite is None:
         raise BadInput(

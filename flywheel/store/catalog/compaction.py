@@ -97,10 +97,8 @@ def compact_iterations(ws: Workspace) -> None:
 
 
 def find_compacted_file_fault(path: Path) -> DataError | None:
-    """Return the error that says what is wrong with the file `path` of closed iterations; None where it can be read.
-
-    It is a PartMissing where the file is gone.
-    """
+    """Return the error that says what is wrong with the file `path` of closed iterations; None where it can be read. It
+    is a PartMissing where the file is gone."""
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             for group in range(file.num_row_groups):

@@ -294,10 +294,8 @@ def _create_promotions(connection: duckdb.DuckDBPyConnection, ws: Workspace) -> 
 
 
 def create_file_view(connection: duckdb.DuckDBPyConnection, view: str, files: Sequence[Path]) -> None:
-    """Create a view of the text of iterations' files, with the columns iteration (INTEGER) and content (VARCHAR).
-
-    view: its name. files: paths, or patterns, in the iterations' folders; they are read when the view is.
-    """
+    """Create a view of the text of iterations' files, with the columns iteration (INTEGER) and content (VARCHAR). view:
+    its name. files: paths, or patterns, in the iterations' folders; they are read when the view is."""
     read = f"read_text([{', '.join(map(_quote_text, files))}])"
     text = read if files else "(SELECT '' AS filename, '' AS content LIMIT 0)"
     of = r"regexp_extract(filename, '(\d+)[/\\][^/\\]+$', 1)::INTEGER"
@@ -432,10 +430,8 @@ def catalog_views_sql(of: str = ".sql") -> str:
 
 
 def read_queries(package: str) -> dict[str, str]:
-    """Read the queries of `queries.sql` in a package, each by the name that a line `-- name: NAME` gives it.
-
-    package: its dotted name.
-    """
+    """Read the queries of `queries.sql` in a package, each by the name that a line `-- name: NAME` gives it. package:
+    its dotted name."""
     text = resources.files(package).joinpath("queries.sql").read_text(encoding="utf-8")
     _, *parts = re.split(r"^-- name: (\w+)\n", text, flags=re.MULTILINE)
     return {name: sql.strip() for name, sql in zip(parts[::2], parts[1::2], strict=True)}

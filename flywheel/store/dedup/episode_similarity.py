@@ -45,9 +45,7 @@ _CODE = f"""({_HASH} >> {2 * BITS_PER_AXIS + 1} << {2 * BITS_PER_AXIS + 1})
 @dataclass(frozen=True)
 class StepSequences:
     """The steps of several episodes, one after the other: those of episode i are codes[offsets[i]:offsets[i + 1]].
-
-    codes: uint64 [steps]. offsets: int64 [episodes + 1], from 0 on.
-    """
+    codes: uint64 [steps]. offsets: int64 [episodes + 1], from 0 on."""
 
     codes: np.ndarray
     offsets: np.ndarray
@@ -222,10 +220,8 @@ _AXIS_MASK = np.uint64(NOWHERE)
 
 
 def sequence_similarity(sequences: StepSequences, pairs: np.ndarray) -> np.ndarray:
-    """Compute the similarity of each pair of episodes: float64 [n], in [0, 1]; 1 for two without steps.
-
-    pairs: numbers of episodes in `sequences`, integers [n, 2].
-    """
+    """Compute the similarity of each pair of episodes: float64 [n], in [0, 1]; 1 for two without steps. pairs: numbers
+    of episodes in `sequences`, integers [n, 2]."""
     lengths = sequences.lengths[pairs]
     longest = lengths.max(1, initial=0)
     result = np.ones(len(pairs))
@@ -238,10 +234,8 @@ def sequence_similarity(sequences: StepSequences, pairs: np.ndarray) -> np.ndarr
 
 
 def sequences_equal(sequences: StepSequences, pairs: np.ndarray) -> np.ndarray:
-    """Tell of each pair of episodes whether all of their steps agree: bool [n].
-
-    pairs: numbers of episodes in `sequences`, integers [n, 2].
-    """
+    """Tell of each pair of episodes whether all of their steps agree: bool [n]. pairs: numbers of episodes in
+    `sequences`, integers [n, 2]."""
     lengths = sequences.lengths[pairs]
     result = lengths[:, 0] == lengths[:, 1]
     for place in (0, -1):  # most pairs that differ do so here already

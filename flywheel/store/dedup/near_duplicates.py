@@ -32,10 +32,8 @@ _ARGUMENT = re.compile(r"""\d+(?:[.,:/-]\d+)*|"[^"]*"|'[^']*'|“[^”]*”|«[^
 
 
 def task_content_hash(task: Row) -> str:
-    """Hash a task's content: suite, template, level and parameters; without parameters, its instruction and seed.
-
-    task: row of `tasks`. Returns 32 hex digits.
-    """
+    """Hash a task's content: suite, template, level and parameters; without parameters, its instruction and seed. task:
+    row of `tasks`. Returns 32 hex digits."""
     params = _params(task.get("params"))
     content = params or [_words(task.get("instruction")), task.get("seed")]
     text = json.dumps([task.get("world"), task.get("template"), task.get("level"), content], sort_keys=True)

@@ -251,10 +251,8 @@ def data_docs_process(ws: Workspace, iteration: int) -> Iterator[Callable[[Seque
 
 
 def run_data_docs_process(root: str, iteration: str) -> int:
-    """Import the library, wait for results (JSON) on standard input and write the page.
-
-    root: of the workspace. iteration: its number. Returns the exit status: 1 where the page was not written.
-    """
+    """Import the library, wait for results (JSON) on standard input and write the page. root: of the workspace.
+    iteration: its number. Returns the exit status: 1 where the page was not written."""
     _quiet_import()
     told = sys.stdin.read()
     judged = [

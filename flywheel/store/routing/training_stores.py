@@ -239,10 +239,8 @@ def write_training_stores(
 
 
 def count_routed(connection: duckdb.DuckDBPyConnection) -> BuiltStores:
-    """Count where the trajectories went, in all and by domain.
-
-    connection: with the tables `incoming`, `decided`, `orphans`.
-    """
+    """Count where the trajectories went, in all and by domain. connection: with the tables `incoming`, `decided`,
+    `orphans`."""
     routed = dict.fromkeys(DESTINATIONS, 0)
     rows = []
     counted = connection.execute(

@@ -65,10 +65,8 @@ def iteration_tags(ws: Workspace) -> list[tuple[str, str]]:
 
 
 def is_tracked_by_git(root: Path, path: str) -> bool:
-    """Tell whether the newest commit holds the file `path`, relative to the folder `root`; False without git.
-
-    Raises FlywheelError where git does not answer.
-    """
+    """Tell whether the newest commit holds the file `path`, relative to the folder `root`; False without git. Raises
+    FlywheelError where git does not answer."""
     if not shutil.which("git"):
         return False
     return _run_git(root, "cat-file", "-e", f"HEAD:./{path}").returncode == 0

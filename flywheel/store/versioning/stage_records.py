@@ -63,10 +63,8 @@ def stage_address(ws: Workspace, stage: str, iteration: int) -> str:
 
 
 def init_dvc_project(ws: Workspace) -> None:
-    """Make the workspace a DVC project of this version. What runs have made stays; git's index is not touched.
-
-    Raises DataError where DVC's file of an iteration is lost or damaged, DiskFull.
-    """
+    """Make the workspace a DVC project of this version. What runs have made stays; git's index is not touched. Raises
+    DataError where DVC's file of an iteration is lost or damaged, DiskFull."""
     dvc, in_git = ws.root / ".dvc", (ws.root / ".git").exists()  # DVC wants git's top there, or nowhere
     if not (dvc / "config").exists():
         write_text(dvc / "config", _CONFIG + ("" if in_git else "    no_scm = true\n"))
@@ -191,9 +189,7 @@ def unfinished_stages(ws: Workspace, names: Iterable[str], iteration: int) -> li
 
 def iterations_to_compare(ws: Workspace, which: Iterable[int]) -> list[int]:
     """List those of the iterations `which` in which a stage is not recorded, or may have changed: DVC has to look.
-
-    Raises BadInput for one that has not been begun.
-    """
+    Raises BadInput for one that has not been begun."""
     return [k for k in which if not find_unchanged_stages(ws, k).issuperset(stage_names(ws, k))]
 
 
@@ -236,10 +232,8 @@ def _changes(ws: Workspace, stage) -> dict[str, str]:
 
 
 def load_dvc_stages(repo: Any, ws: Workspace, iteration: int, names: Iterable[str] | None = None) -> list[Any]:
-    """Load DVC's stages of an iteration, its own objects; dvc.yaml and dvc.lock are read once.
-
-    repo: of `open_dvc`. names: of the stages; None: all. Raises KeyError for an unknown one, DVC's errors.
-    """
+    """Load DVC's stages of an iteration, its own objects; dvc.yaml and dvc.lock are read once. repo: of `open_dvc`.
+    names: of the stages; None: all. Raises KeyError for an unknown one, DVC's errors."""
     from dvc.dvcfile import load_file
 
     loader = load_file(repo, str(dvc_files.dvc_yaml_path(ws, iteration))).stages
