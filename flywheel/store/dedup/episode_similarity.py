@@ -11,6 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from rensa import RMinHash
 
+from flywheel.store.catalog import database
+
 # Steps as numbers: what was done, and where.
 #
 #     39 bits   what: verb and typed text, without case, spacing and coordinates, and the coarse end of a drag
@@ -22,24 +24,9 @@ from rensa import RMinHash
 BITS_PER_AXIS = 12  # bits an axis
 NOWHERE = 2**BITS_PER_AXIS - 1
 IDLE = np.uint64(1 << 2 * BITS_PER_AXIS)
-_IDLE_VERBS = ("wait", "hover", "scroll")
-_POINTING = ("click", "left_double", "right_single", "hover", "drag", "long_press")  # nothing is told but points
 _ROWS_PER_BATCH = 100_000  # rows
 
-# The text that is hashed. Digits of an action with a point are its coordinates.
-_TOLD = f"""concat_ws(' ', action_type, CASE
-    WHEN action_type IN {_POINTING} THEN ''
-    WHEN action IS NULL THEN 'no action'
-    WHEN x IS NOT NULL THEN lower(translate(action, '0123456789.', ''))
-    ELSE trim(regexp_replace(lower(action), '(\\s|\\\\n)+', ' ', 'g')) END,
-    round(x2 * 16), round(y2 * 16))"""
-# Most steps point at one place: of them only the verb is hashed, once a query.
-_VERBS = " ".join(f"WHEN action_type = '{verb}' THEN md5_number_lower('{verb} ')" for verb in _POINTING)
-_HASH = f"""CASE WHEN x2 IS NOT NULL OR y2 IS NOT NULL THEN md5_number_lower({_TOLD}) {_VERBS}
-    ELSE md5_number_lower({_TOLD}) END"""
-_CODE = f"""({_HASH} >> {2 * BITS_PER_AXIS + 1} << {2 * BITS_PER_AXIS + 1})
-    | (CASE WHEN action_type IN {_IDLE_VERBS} THEN 1 ELSE 0 END::UBIGINT << {2 * BITS_PER_AXIS})
-    | (place(x) << {BITS_PER_AXIS}) | place(y)"""
+_SQL = database.read_queries("flywheel.store.dedup")
 
 
 @dataclass(frozen=True)
@@ -80,12 +67,8 @@ def encode_steps(connection: duckdb.DuckDBPyConnection, steps: str) -> Iterator[
 
     steps: SQL of a relation with the columns trajectory_id, step, action_type, action, x, y, x2, y2.
     """
-    connection.execute(
-        f"CREATE OR REPLACE TEMP MACRO place(v) AS "
-        f"coalesce(greatest(0, least(floor(v * {NOWHERE}), {NOWHERE - 1})), {NOWHERE})::UBIGINT"  # NaN is the greatest
-    )
-    # Sorted, though they lie so in their files: what DuckDB streams by several threads comes in no certain order.
-    rows = connection.execute(f"SELECT trajectory_id, {_CODE} AS code FROM ({steps}) ORDER BY trajectory_id, step")
+    connection.execute(_SQL["step_macros"])
+    rows = connection.execute(_SQL["step_codes"].format(steps=steps))
     begun = pa.table({"trajectory_id": pa.array([], pa.string()), "code": pa.array([], pa.uint64())})
     for batch in rows.to_arrow_reader(_ROWS_PER_BATCH):
         begun = pa.concat_tables([begun, pa.Table.from_batches([batch])]).combine_chunks()

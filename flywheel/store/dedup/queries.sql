@@ -1,4 +1,32 @@
--- SQL of `near_duplicates.py`. In braces: what it fills in.
+-- SQL of `episode_similarity.py` and `near_duplicates.py`. In braces: what they fill in.
+
+-- name: step_macros
+-- `place`: of 12 bits, all ones where there is none; NaN is the greatest. `told`: the text that is hashed; nothing is
+-- told of verbs that point but points, and digits of an action with a point are its coordinates. `hash_told`: most steps
+-- point at one place: of them only the verb is hashed, once a query.
+CREATE OR REPLACE TEMP MACRO place(v) AS coalesce(greatest(0, least(floor(v * 4095), 4094)), 4095)::UBIGINT;
+CREATE OR REPLACE TEMP MACRO told(action_type, action, x, x2, y2) AS concat_ws(' ', action_type, CASE
+    WHEN action_type IN ('click', 'left_double', 'right_single', 'hover', 'drag', 'long_press') THEN ''
+    WHEN action IS NULL THEN 'no action'
+    WHEN x IS NOT NULL THEN lower(translate(action, '0123456789.', ''))
+    ELSE trim(regexp_replace(lower(action), '(\s|\\n)+', ' ', 'g')) END,
+    round(x2 * 16), round(y2 * 16));
+CREATE OR REPLACE TEMP MACRO hash_told(action_type, action, x, x2, y2) AS CASE
+    WHEN x2 IS NOT NULL OR y2 IS NOT NULL THEN md5_number_lower(told(action_type, action, x, x2, y2))
+    WHEN action_type = 'click' THEN md5_number_lower('click ')
+    WHEN action_type = 'left_double' THEN md5_number_lower('left_double ')
+    WHEN action_type = 'right_single' THEN md5_number_lower('right_single ')
+    WHEN action_type = 'hover' THEN md5_number_lower('hover ')
+    WHEN action_type = 'drag' THEN md5_number_lower('drag ')
+    WHEN action_type = 'long_press' THEN md5_number_lower('long_press ')
+    ELSE md5_number_lower(told(action_type, action, x, x2, y2)) END
+
+-- name: step_codes
+-- Sorted, though they lie so in their files: what DuckDB streams by several threads comes in no certain order.
+SELECT trajectory_id, (hash_told(action_type, action, x, x2, y2) >> 25 << 25)
+    | (CASE WHEN action_type IN ('wait', 'hover', 'scroll') THEN 1 ELSE 0 END::UBIGINT << 24)
+    | (place(x) << 12) | place(y) AS code
+FROM ({steps}) ORDER BY trajectory_id, step
 
 -- name: tables
 -- Rows that are equal but for their names are one row, with its first two names: a row's twin is the first that is not

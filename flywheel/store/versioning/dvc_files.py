@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -215,21 +216,7 @@ def add_pruned(ws: Workspace, iteration: int, paths: Iterable[str]) -> None:
 # its own folder, so DVC's files do not grow with history. `dvc repro`, typed in the workspace, begins here.
 
 REPORT_STAGE = "report"
-WORKSPACE_DVC_YAML = """\
-# Each iteration has its stages in iterations/NNN/dvc.yaml, written by flywheel from what flywheel/pipeline/stages
-# declares. This one stands on the newest, which iterations.yaml names: `dvc repro` here goes through all that it stands
-# on.
-vars:
-  - iterations.yaml
-
-stages:
-  report:
-    foreach: ${newest}
-    do:
-      cmd: flywheel iteration report
-      deps:
-        - data/runs/iteration=${item}/stage=runs
-"""
+WORKSPACE_DVC_YAML = resources.files("flywheel.store.versioning").joinpath("workspace_dvc.yaml").read_text("utf-8")
 
 
 def write_workspace_dvc_yaml(ws: Workspace, iteration: int) -> None:
