@@ -11,11 +11,13 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import yaml
 
 from flywheel.agent.grammar import Grammar, norm1_space
 from flywheel.store import images
@@ -25,6 +27,7 @@ from flywheel.utils.files import atomic_folder, write_json
 
 DEMONSTRATION_FILE = "demonstration.json"  # by it a folder is a demonstration, and no recorded session
 DEMONSTRATION_GRAMMAR = Grammar("point", norm1_space(), "computer")
+FORMATS = yaml.safe_load(resources.files("flywheel.store.interop").joinpath("formats.yaml").read_text("utf-8"))
 _VERSION = 1
 _FIX_IMPORT_AGAIN = "remove the folder and import it again"
 
