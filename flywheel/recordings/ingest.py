@@ -67,7 +67,8 @@ class AsrWorkerPool:
 
     def _listened(self, folders: Sequence[Path], iteration: int) -> list[IngestedSession]:
         if min(self._settings.recording.processes, len(folders)) <= 1:
-            return [self._ingest_here(folder, iteration) for folder in folders]
+            recognizer, refiner = self._tools if folders else (None, None)
+            return [ingest_session(folder, recognizer, self._settings, iteration, refiner) for folder in folders]
         try:
             # The slowest first: a long recording at the end would keep one process waiting.
             order = sorted(range(len(folders)), key=lambda i: -speech_bytes(folders[i]))
@@ -79,10 +80,6 @@ class AsrWorkerPool:
                 where="recording.timeout_s",
                 fix="run again; where it was the deadline, raise it; where memory was short, lower recording.processes",
             ) from None
-
-    def _ingest_here(self, folder: Path, iteration: int) -> IngestedSession:
-        recognizer, refiner = self._tools
-        return ingest_session(folder, recognizer, self._settings, iteration, refiner)
 
     @cached_property
     def _tools(self) -> tuple[Recognizer, Refiner]:

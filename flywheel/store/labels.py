@@ -11,6 +11,7 @@ import json
 import os
 import re
 from dataclasses import asdict, dataclass, replace
+from importlib import resources
 from pathlib import Path
 
 from flywheel.config.workspace import Workspace
@@ -116,16 +117,5 @@ def label_history_sql(ws: Workspace) -> str:
     facts = f"{{'what': 'a label cannot be read', 'where': file || ', line ' || line, 'fix': '{_FIX_DAMAGED_LINE}'}}"
     damaged = f"error('{DAMAGED_FILE_MARK}' || to_json({facts})::VARCHAR)"
     kinds = json.dumps({name: "VARCHAR" for name in _FIELDS} | {"iteration": "INTEGER"})
-    # What is damaged is told whichever columns are asked for, so it stands in the condition.
-    return f"""
-        SELECT said.iteration, {", ".join(f"said.{name}" for name in _FIELDS if name != "at")},
-            try_cast(said."at" AS TIMESTAMPTZ) AS at, file, line
-        FROM (
-            SELECT file, line, try(from_json(text, '{kinds}')) AS said FROM (
-                SELECT '{_FOLDER}/' || parse_filename(filename) AS file, unnest(string_split(content, chr(10))) AS text,
-                    generate_subscripts(string_split(content, chr(10)), 1) AS line
-                FROM read_text('{pattern}'))
-            WHERE trim(text) <> '')
-        WHERE CASE WHEN said.iteration IS NOT NULL AND said.trajectory_id IS NOT NULL AND said.label IS NOT NULL
-                AND said.reviewer IS NOT NULL AND try_cast(said."at" AS TIMESTAMPTZ) IS NOT NULL
-            THEN true ELSE {damaged} END"""
+    sql = resources.files("flywheel.store").joinpath("label_history.sql").read_text(encoding="utf-8")
+    return sql.format(pattern=pattern, folder=_FOLDER, kinds=kinds, damaged=damaged)

@@ -17,15 +17,9 @@ _DECLARED = json.loads(resources.files("flywheel.store").joinpath("renamed_table
 RENAMED_TABLES: dict[str, str] = _DECLARED["tables"]
 # Table, view or macro of today -> its columns: name in earlier versions -> name of today.
 RENAMED_COLUMNS: dict[str, dict[str, str]] = _DECLARED["columns"]
-# What stands for a value that was not written yet when the rows were made; null where nothing is named here.
-_DEFAULTS = {
-    ("tasks", "environment"): "browser",
-    ("sft", "weight"): 1.0,
-    ("ct", "weight"): 1.0,
-    ("quarantine", "source_table"): "trajectories",
-}
-# Column -> whose values are names of tables.
-_TABLE_NAMES = {"quarantine": "source_table"}
+# Table of today -> column -> what stands for a value that was not written yet when the rows were made; else null.
+_DEFAULTS: dict[str, dict[str, str | float]] = _DECLARED["defaults"]
+_TABLE_NAMES: dict[str, str] = _DECLARED["table_names"]  # table of today -> its column of names of tables
 
 
 def describe_renamed_table(name: str) -> str:
@@ -70,7 +64,7 @@ def rename_rows(table: str, rows: pa.Table, where: object) -> pa.Table:
     columns = []
     for field in schema:
         column = rows[field.name] if field.name in rows.column_names else pa.nulls(rows.num_rows, field.type)
-        if (default := _DEFAULTS.get((table, field.name))) is not None:
+        if (default := _DEFAULTS.get(table, {}).get(field.name)) is not None:
             column = pc.fill_null(column, default)
         if _TABLE_NAMES.get(table) == field.name:
             column = pa.array([RENAMED_TABLES.get(value, value) for value in column.to_pylist()], field.type)

@@ -38,7 +38,8 @@ def stream_windows(seconds: float, hear: Hear) -> Iterator[Word]:
         kept, after = (words, end) if end == seconds else _whole(words, at, end)
         yield from kept
         text = " ".join(word.word for word in kept)
-        context = "" if _loops(text) else " ".join(f"{context} {text}".split()[-CONTEXT:])
+        loops = text and len(text) / len(zlib.compress(text.encode())) > LOOPING
+        context = "" if loops else " ".join(f"{context} {text}".split()[-CONTEXT:])
         at = after
 
 
@@ -51,10 +52,6 @@ def _whole(words: list[Word], at: float, end: float) -> tuple[list[Word], float]
     after = (before + words[first].start_s) / 2
     # One word as long as half a window is none; to begin there again would take for ever.
     return (words[:first], after) if after > at + WINDOW_S / 2 else (words, end)
-
-
-def _loops(text: str) -> bool:
-    return bool(text) and len(text) / len(zlib.compress(text.encode())) > LOOPING
 
 
 # A checkpoint file is of Whisper's own format (`torch.save` of dims and weights).

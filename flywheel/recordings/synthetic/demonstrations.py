@@ -38,10 +38,8 @@ WORLDS: dict[str, ChoreFamilySuite] = {world.name: world for world in (CHORES, E
 def demonstration_tasks(world: ChoreFamilySuite, settings: Settings, count: int) -> list[Task]:
     """Make `count` tasks of all templates and levels of `world` in turn that training may draw, none with an evaluation
     task's content; [] where training may draw none. Raises BadInput for a suite in the settings that is not there."""
-    held, apart = (
-        {task_content(task) for task in make_tasks(settings, 0, "eval")},
-        drawing.held_out_templates(settings, world),
-    )
+    held = {task_content(task) for task in make_tasks(settings, 0, "eval")}
+    apart = drawing.held_out_templates(settings, world)
     kinds = [
         (template, level)
         for level in settings.synthesis.levels

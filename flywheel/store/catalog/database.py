@@ -629,12 +629,7 @@ tables of [`flywheel/store/schema.py`](../flywheel/store/schema.py), each with t
 besides its own, and on `promotions`: which model was newest after an iteration, and why. [data](data.md) and
 [a notebook](analysis.ipynb) show how to ask.
 """
-_LIST_VIEWS = (
-    "SELECT view_name, comment FROM duckdb_views() WHERE NOT internal AND comment IS NOT NULL ORDER BY view_name"
-)
-_LIST_MACROS = """SELECT function_name, parameters, function_type, comment FROM duckdb_functions()
-    WHERE NOT internal AND function_type IN ('macro', 'table_macro') ORDER BY function_name"""
-_LIST_COLUMNS = "SELECT column_name, comment FROM duckdb_columns() WHERE table_name = ? AND comment IS NOT NULL"
+_SQL = read_queries("flywheel.store.catalog")
 
 
 def render_catalog_reference() -> str:
@@ -645,8 +640,8 @@ def render_catalog_reference() -> str:
 
 
 def _describe_views(connection: duckdb.DuckDBPyConnection) -> Iterator[str]:
-    for name, comment in connection.execute(_LIST_VIEWS).fetchall():
-        meanings = dict(connection.execute(_LIST_COLUMNS, [name]).fetchall())
+    for name, comment in connection.execute(_SQL["list_views"]).fetchall():
+        meanings = dict(connection.execute(_SQL["list_columns"], [name]).fetchall())
         columns = _describe_query(connection, f"FROM {name}")
         rows = [f"| `{column}` | {kind} | {meanings.get(column, '')} |" for column, kind in columns]
         table = "\n".join(["| column | type | |", "|---|---|---|", *rows, ""])
@@ -654,7 +649,7 @@ def _describe_views(connection: duckdb.DuckDBPyConnection) -> Iterator[str]:
 
 
 def _describe_macros(connection: duckdb.DuckDBPyConnection) -> Iterator[str]:
-    for name, parameters, kind, comment in connection.execute(_LIST_MACROS).fetchall():
+    for name, parameters, kind, comment in connection.execute(_SQL["list_macros"]).fetchall():
         lines = f"### {name}({', '.join(parameters)})\n{comment}.\n"
         if kind == "table_macro":
             query = f"FROM {name}({', '.join(['NULL'] * len(parameters))})"

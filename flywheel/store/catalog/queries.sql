@@ -1,4 +1,4 @@
--- SQL of `run_history.py`, over the views of `catalog_history.sql`.
+-- SQL of `run_history.py`, over the views of `catalog_history.sql`, and of `database.py`, of what `catalog*.sql` defines.
 
 -- name: iterations
 WITH turns AS (
@@ -25,3 +25,13 @@ FROM run_history WHERE kind = 'flow' AND (iteration, stage) = ($iteration, $stag
 SELECT f.try, t.name AS task, t.state, t.attempts, t.started_at, t.ended_at, t.seconds, t.message, t.run_id
 FROM run_history t JOIN ({tries}) f ON t.parent_id = f.run_id
 WHERE t.kind = 'task' AND t.iteration = $iteration ORDER BY f.try, t.started_at, t.run_id
+
+-- name: list_views
+SELECT view_name, comment FROM duckdb_views() WHERE NOT internal AND comment IS NOT NULL ORDER BY view_name
+
+-- name: list_macros
+SELECT function_name, parameters, function_type, comment FROM duckdb_functions()
+WHERE NOT internal AND function_type IN ('macro', 'table_macro') ORDER BY function_name
+
+-- name: list_columns
+SELECT column_name, comment FROM duckdb_columns() WHERE table_name = ? AND comment IS NOT NULL

@@ -13,7 +13,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 import duckdb
 import yaml
@@ -281,7 +280,10 @@ def _write(ws: Workspace, iteration: int, judged: Sequence[ContractResult]) -> N
     gx = _quiet_import()
     context = gx.get_context(mode="ephemeral")
     context.variables.progress_bars = {"globally": False}
-    context.variables.data_docs_sites = {"local": _site(ws.report / "docs")}
+    place = {"class_name": "TupleFilesystemStoreBackend", "base_directory": str(ws.report / "docs")}
+    index = {"class_name": "DefaultSiteIndexBuilder"}
+    site = {"class_name": "SiteBuilder", "site_index_builder": index, "store_backend": place}
+    context.variables.data_docs_sites = {"local": site}
     source = context.data_sources.add_pandas("flywheel")
     for table in dict.fromkeys(one.contract.table for one in judged):
         own = [one for one in judged if one.contract.table == table]
@@ -301,14 +303,6 @@ def _write(ws: Workspace, iteration: int, judged: Sequence[ContractResult]) -> N
             actions=[gx.checkpoint.UpdateDataDocsAction(name="docs")],
         )
         context.checkpoints.add(checkpoint).run(batch_parameters={"dataframe": counts})
-
-
-def _site(docs: Path) -> dict[str, Any]:
-    return {
-        "class_name": "SiteBuilder",
-        "site_index_builder": {"class_name": "DefaultSiteIndexBuilder"},
-        "store_backend": {"class_name": "TupleFilesystemStoreBackend", "base_directory": str(docs)},
-    }
 
 
 def _quiet_import():
