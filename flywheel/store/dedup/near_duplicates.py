@@ -283,7 +283,6 @@ def _insert_near(
 
 ROUTE_STAGE = "route"  # the stage that routes, looks for duplicates and builds the stores
 SIGNATURE_TABLES = ("trajectory_hashes", "screen_hashes")
-_PROMISE = "no task held out for evaluation, and none near one, is trained on"
 _TASKS_PER_BATCH = 5_000  # rows that Python looks at
 
 
@@ -312,10 +311,7 @@ def quarantine_near_evaluation(connection: duckdb.DuckDBPyConnection) -> None:
 
     connection: with the tables that `check_row_contracts` and `create_task_contents` create.
     """
-    connection.execute(
-        f"""INSERT INTO broken SELECT DISTINCT trajectory_id, 'near_evaluation: {_PROMISE} (' || near || ')'
-        FROM judged JOIN contents USING (task_id) ANTI JOIN broken USING (trajectory_id) WHERE near IS NOT NULL"""
-    )
+    connection.execute(_SQL["insert_near_evaluation"])
 
 
 def weigh_duplicates(

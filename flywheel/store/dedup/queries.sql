@@ -63,6 +63,11 @@ SELECT trajectory_id,
 FROM dedup_members JOIN dedup_ones USING (number) LEFT JOIN around USING (number)
 WHERE count > 1 OR others > 0
 
+-- name: insert_near_evaluation
+INSERT INTO broken SELECT DISTINCT trajectory_id,
+    'near_evaluation: no task held out for evaluation, and none near one, is trained on (' || near || ')'
+FROM judged JOIN contents USING (task_id) ANTI JOIN broken USING (trajectory_id) WHERE near IS NOT NULL
+
 -- name: unsigned
 CREATE OR REPLACE TABLE unsigned AS SELECT trajectory_id, task_id, instruction, destination AS store
     FROM incoming JOIN decided USING (trajectory_id) WHERE destination <> 'quarantine' AND author = 'model';

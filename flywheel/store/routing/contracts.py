@@ -113,11 +113,7 @@ def check_row_contracts(
         first_order=_first(STEP_ORDER_CONTRACTS),
         held="".join(f", NULL::VARCHAR AS {one.name}" for one in STEP_CONTRACTS if one.name in kept),
     ))  # fmt: skip
-    # A table of its own: of a Parquet file DuckDB believes the least and the greatest value, which leave out NaN.
-    connection.execute(f"CREATE TEMP TABLE judgements AS FROM scores WHERE {scored}")
-    connection.execute(
-        "CREATE TEMP TABLE faults (place INTEGER, trajectory_id VARCHAR, promise VARCHAR, detail VARCHAR)"
-    )
+    connection.execute(_SQL["tables"].format(scored=scored))
     found = []
     for rows, held in (("judged", TRAJECTORY_CONTRACTS), ("judgements", SCORE_CONTRACTS)):
         total = connection.execute(f"SELECT count(*) FROM {rows}").fetchone()[0]
@@ -129,11 +125,7 @@ def check_row_contracts(
                 [promise],
             ).fetchone()
             found.append(ContractResult(contract, total, broken))
-    connection.execute(
-        """CREATE TEMP TABLE broken AS SELECT trajectory_id, arg_min(
-            promise || CASE WHEN detail <> '' THEN ' (' || detail || ')' ELSE '' END, place) AS reason
-        FROM faults GROUP BY trajectory_id"""
-    )
+    connection.execute(_SQL["broken"])
     return [*found, *_find_orphans(connection, new, scored)]
 
 
@@ -141,11 +133,7 @@ def broken_scores_sql() -> str:
     """Return SQL of the rows (trajectory_id, reason) of `judgements` that break a contract, as `check_row_contracts`
     tells them.
     """
-    return " UNION ALL ".join(
-        f"""SELECT trajectory_id, '{one.name}: {one.promise}' || CASE WHEN {one.detail} <> '' THEN ' (' || {one.detail}
-            || ')' ELSE '' END AS reason FROM judgements WHERE {one.fault}"""
-        for one in SCORE_CONTRACTS
-    )
+    return " UNION ALL ".join(_SQL["broken_scores"].format(**vars(one)) for one in SCORE_CONTRACTS)
 
 
 def _cases(contracts: Sequence[RowContract]) -> str:
@@ -161,25 +149,14 @@ def _first(contracts: Sequence[RowContract]) -> str:
 
 
 def _find_orphans(connection: duckdb.DuckDBPyConnection, new: str, scored: str) -> list[ContractResult]:
-    connection.execute(
-        "CREATE TEMP TABLE orphans (source_table VARCHAR, trajectory_id VARCHAR, reason VARCHAR, detail VARCHAR)"
-    )
     found = []
     for table, name in ORPHAN_TABLES:
         promise = f"each {name} belongs to a trajectory that came in"
         contract = RowContract(f"no_orphan_{name}", promise, "", table=table)
         where = scored if table == "scores" else new
         reason = f"contract: {contract.name}: {promise}"
-        connection.execute(
-            f"INSERT INTO orphans SELECT ?, trajectory_id, ?, format('{{}} rows', count(*)) FROM {table} "
-            f"ANTI JOIN judged USING (trajectory_id) WHERE {where} GROUP BY trajectory_id",
-            [table, reason],
-        )
-        rows, broken = connection.execute(
-            f"""SELECT (SELECT count(*) FROM {table} WHERE {where}),
-            (SELECT count(*) FROM orphans WHERE source_table = ?)""",
-            [table],
-        ).fetchone()
+        connection.execute(_SQL["insert_orphans"].format(table=table, where=where), [table, reason])
+        rows, broken = connection.execute(_SQL["count_orphans"].format(table=table, where=where)).fetchone()
         found.append(ContractResult(contract, rows, broken))
     return found
 

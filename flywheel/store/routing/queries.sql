@@ -39,6 +39,36 @@ FROM own t LEFT JOIN walked USING (trajectory_id) LEFT JOIN disorder USING (traj
     LEFT JOIN offences USING (trajectory_id) LEFT JOIN several USING (trajectory_id) LEFT JOIN known USING (task_id)
     LEFT JOIN earlier USING (trajectory_id)
 
+-- name: tables
+-- Of the scores one of its own: of a Parquet file DuckDB believes the least and the greatest value, which leave out NaN.
+CREATE TEMP TABLE judgements AS FROM scores WHERE {scored};
+CREATE TEMP TABLE faults (place INTEGER, trajectory_id VARCHAR, promise VARCHAR, detail VARCHAR);
+CREATE TEMP TABLE orphans (source_table VARCHAR, trajectory_id VARCHAR, reason VARCHAR, detail VARCHAR)
+
+-- name: broken
+CREATE TEMP TABLE broken AS SELECT trajectory_id,
+    arg_min(promise || CASE WHEN detail <> '' THEN ' (' || detail || ')' ELSE '' END, place) AS reason
+FROM faults GROUP BY trajectory_id
+
+-- name: broken_scores
+SELECT trajectory_id,
+    '{name}: {promise}' || CASE WHEN {detail} <> '' THEN ' (' || {detail} || ')' ELSE '' END AS reason
+FROM judgements WHERE {fault}
+
+-- name: insert_orphans
+INSERT INTO orphans SELECT ?, trajectory_id, ?, format('{{}} rows', count(*)) FROM {table}
+ANTI JOIN judged USING (trajectory_id) WHERE {where} GROUP BY trajectory_id
+
+-- name: count_orphans
+SELECT (SELECT count(*) FROM {table} WHERE {where}), (SELECT count(*) FROM orphans WHERE source_table = '{table}')
+
+-- name: count_broken
+SELECT (SELECT count(*) FROM judged), (SELECT count(*) FROM judged SEMI JOIN broken USING (trajectory_id))
+
+-- name: commonest_fault
+SELECT any_value(reason), count(*) AS n FROM broken SEMI JOIN judged USING (trajectory_id)
+GROUP BY split_part(reason, ' (', 1) ORDER BY n DESC LIMIT 1
+
 -- name: decided
 -- A row of `decided` for each trajectory. Rows are numbered instead of aggregated: DuckDB keeps an aggregate's texts in
 -- memory, one a trajectory. Of several scorers the least satisfied decides: V = 0 before none before V = 1, then the
@@ -86,3 +116,14 @@ SELECT trajectory_id, decision.destination, decision.reason, score, success FROM
 -- name: quarantined
 SELECT i.*, d.reason FROM incoming i JOIN decided d USING (trajectory_id)
 WHERE destination = 'quarantine' ORDER BY trajectory_id
+
+-- name: routes
+SELECT trajectory_id, destination, reason, score, success FROM decided ORDER BY trajectory_id
+
+-- name: store
+SELECT trajectory_id, task_id, domain, source, d.score, steps, policy_version, coalesce(weight, 1.0) AS weight
+FROM incoming JOIN decided d USING (trajectory_id) LEFT JOIN weights USING (trajectory_id)
+WHERE destination = '{store}' ORDER BY trajectory_id
+
+-- name: count_routed
+SELECT destination, domain, count(*) FROM incoming JOIN decided USING (trajectory_id) GROUP BY ALL ORDER BY ALL

@@ -61,16 +61,8 @@ def training_stores_sql(iteration: int, version: int = 0) -> dict[str, str]:
     (`weigh_duplicates`), which must be there when it runs. version: of the stores; 0 as they were first routed.
     `quarantine` is left to `quarantine_rows`.
     """
-    joined = """SELECT trajectory_id, task_id, domain, source, d.score, steps, policy_version,
-            coalesce(weight, 1.0) AS weight
-        FROM incoming JOIN decided d USING (trajectory_id) LEFT JOIN weights USING (trajectory_id)
-        WHERE destination = '{}' ORDER BY trajectory_id"""
-    return {
-        "routes": "SELECT trajectory_id, destination, reason, score, success FROM decided ORDER BY trajectory_id",
-        "sft": joined.format("sft"),
-        "ct": joined.format("ct"),
-        "lineage": lineage.routed_links_sql(iteration, version),
-    }
+    stores = {store: _SQL["store"].format(store=store) for store in ("sft", "ct")}
+    return {"routes": _SQL["routes"], **stores, "lineage": lineage.routed_links_sql(iteration, version)}
 
 
 def quarantine_rows(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -201,18 +193,13 @@ def publish_training_stores(
 
 
 def _refuse_too_many_broken(connection: duckdb.DuckDBPyConnection, iteration: int, limit: float) -> None:
-    came, broken = connection.execute(
-        "SELECT (SELECT count(*) FROM judged), (SELECT count(*) FROM judged SEMI JOIN broken USING (trajectory_id))"
-    ).fetchone()
+    came, broken = connection.execute(_SQL["count_broken"]).fetchone()
     where = f"data/trajectories/iteration={iteration_label(iteration)}"
     if not came:
         fix = "give it tasks (synthesis.train_tasks) or recordings, and run it again"
         raise DataError("nothing came in: neither a recording nor a rollout", where=where, fix=fix)
     if broken > limit * came:
-        reason, n = connection.execute(
-            "SELECT any_value(reason), count(*) AS n FROM broken SEMI JOIN judged USING (trajectory_id) "
-            "GROUP BY split_part(reason, ' (', 1) ORDER BY n DESC LIMIT 1"
-        ).fetchone()
+        reason, n = connection.execute(_SQL["commonest_fault"]).fetchone()
         what = f"{broken} of {came} trajectories break a contract, {n} of them {reason.partition(' (')[0]}"
         fix = "look at them with `flywheel query`, mend what wrote them, or raise routing.max_invalid_fraction"
         raise ContractBroken(what, where=where, fix=fix)
@@ -243,11 +230,7 @@ def count_routed(connection: duckdb.DuckDBPyConnection) -> BuiltStores:
     `orphans`."""
     routed = dict.fromkeys(DESTINATIONS, 0)
     rows = []
-    counted = connection.execute(
-        """SELECT destination, domain, count(*) FROM incoming JOIN decided USING (trajectory_id)
-        GROUP BY ALL ORDER BY ALL"""
-    ).fetchall()
-    for destination, domain, count in counted:
+    for destination, domain, count in connection.execute(_SQL["count_routed"]).fetchall():
         routed[destination] += count
         rows.append(metrics.metric_row(f"to_{destination}", count, domain=domain or ""))
     rows = [metrics.metric_row(f"to_{destination}", count) for destination, count in routed.items()] + rows
