@@ -28,9 +28,8 @@ from flywheel.utils.files import write_json
 # distribution, and may be looked at after every task: their number need not be fixed before. The capital is the mean
 # over stakes from a quarter to three quarters, and the order of the tasks makes no difference (Waudby-Smith and Ramdas
 # 2024, Journal of the Royal Statistical Society B 86:1, "Estimating means of bounded random variables by betting"; the
-# mixture is Cover's universal portfolio). Any stakes are valid; these have more power with some tens of tasks than
-# stakes from all of (0, 1) (one equal model in three is promoted within 80 tasks, not one in four), and hardly less
-# with a thousand.
+# mixture is Cover's universal portfolio). Any stakes are valid; these have more power with some tens of tasks than all
+# of (0, 1) (one equal model in three is promoted within 80 tasks, not one in four), hardly less with a thousand.
 
 _STAKES = 0.25 + 0.5 * (np.arange(32) + 0.5) / 32
 _BISECTIONS = 50  # halve [-1, 1] to below what a float can tell
@@ -83,13 +82,12 @@ def _log_mean(logarithms: np.ndarray) -> np.ndarray:
     return np.squeeze(top, -1) + np.log(np.exp(logarithms - top).mean(axis=-1))
 
 
-# The promotion gate: is the merged model to replace its predecessor?
-#
-# Both play the same fresh tasks, a few at a time, until the evidence is enough or the budget is used up: a clear case
-# costs few episodes, a close one many. A rule is defined by its errors. `non_inferiority`: a model that is worse by
-# `promotion.margin` or more is promoted with a chance of at most `type_i_error`, and an equal one is called worse
-# with a chance of at most `type_ii_error`. `superiority`: the same of a model that is not better, and of one that is
-# better by the margin. A model that is undecided after `promotion.tasks` tasks is not promoted.
+# The promotion gate: is the merged model to replace its predecessor? Both play the same fresh tasks, a few at a time,
+# until the evidence is enough or the budget is used up: a clear case costs few episodes, a close one many. A rule is
+# defined by its errors. `non_inferiority`: a model that is worse by `promotion.margin` or more is promoted with a
+# chance of at most `type_i_error`, and an equal one is called worse with a chance of at most `type_ii_error`.
+# `superiority`: the same of a model that is not better, and of one that is better by the margin. A model that is
+# undecided after `promotion.tasks` tasks is not promoted.
 
 _RUNS = 4000  # simulated, for the error rates
 _DIGITS = 12  # a mean of thirds is rounded: what is left of 1e-18 decides nothing
@@ -323,8 +321,6 @@ def explain_gate_metrics(rows: Iterable[Mapping[str, Any]], rule: PromotionSetti
     ]
 
 
-# What the models that a candidate is compared with solve of the held-out tasks.
-#
 # `iterations/NNN/held_out.json` says what the models of an evaluation did on the tasks that are the same in all
 # iterations: {"about": key, "models": {digest: {task_id: share of its episodes that were solved}}}. The next iteration
 # reads it, so that only the new model has to play them; the key names the settings under which it was measured. The

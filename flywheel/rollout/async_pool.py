@@ -39,12 +39,10 @@ from flywheel.rollout.episode import (
 from flywheel.utils.errors import FlywheelError, TrainingError
 from flywheel.utils.files import remove_unfinished
 
-# Two rules bound staleness: how many episodes may begin, and which of the finished ones are trained on.
-#
-# The first is AReaL's (2025, section 5.1): it bounds the number of running episodes. Alone it bounds staleness only
-# where episodes are used in the order in which they began; a long one would be overtaken again and again. By the second
-# rule an episode that began with version s is trained on at version s + max_staleness at the latest, and no batch is
-# larger than another.
+# Two rules bound staleness: how many episodes may begin, and which of the finished ones are trained on. The first is
+# AReaL's (2025, section 5.1). Alone it bounds staleness only where episodes are used in the order in which they began;
+# a long one would be overtaken again and again. By the second rule an episode that began with version s is trained on
+# at version s + max_staleness at the latest, and no batch is larger than another.
 
 
 def compute_capacity(
@@ -82,12 +80,10 @@ def choose_batch(
     return taken if in_time else None
 
 
-# The log on disk, so that the process may be killed at any moment.
-#
-# A finished episode is a file, accepted when it is renamed. `log.jsonl` only grows: a line for each group of episodes
-# when it is drawn, for each episode that failed, for each batch when it is taken. The trainer's own checkpoint, which
-# is replaced whole after each batch, says which batches were trained on: one that was taken and not trained on is given
-# again, the same one. So an episode counts once, whenever the process ends.
+# The log on disk, so that the process may be killed at any moment: an episode counts once. A finished one is a file,
+# accepted when it is renamed. `log.jsonl` only grows: a line for each group of episodes when it is drawn, for each
+# episode that failed, for each batch when it is taken. The trainer's own checkpoint says which batches were trained on:
+# one that was taken and not trained on is given again, the same one.
 
 log = logging.getLogger(__name__)
 

@@ -132,11 +132,8 @@ def mix_audio_track(
     return np.clip(samples, -1, 1)
 
 
-# The shipped sessions are made by
-#
-#     python -m flywheel.recordings.synthetic.sessions recordings
-#
-# Real environments are driven and recorded; the speech is synthetic, with what makes real speech hard: fillers,
+# The shipped sessions are made by `python -m flywheel.recordings.synthetic.sessions recordings`. Real environments are
+# driven and recorded; the speech is synthetic, with what makes real speech hard: fillers,
 # self-corrections, pauses, thoughts after the action, silent steps, a microphone with a clock of its own. The truth
 # (thoughts and their times) is written to `truth.json`, which only the measurements read.
 

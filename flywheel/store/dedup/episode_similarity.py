@@ -162,8 +162,7 @@ def splitmix64(values: np.ndarray) -> np.ndarray:
 
 # Pairs of a group that are compared: all of a small one; of a large one the candidates.
 
-CROWDED_GROUP = 64
-"""Rows of a group from which on not all pairs are looked at."""
+CROWDED_GROUP = 64  # rows of a group, beyond which not all pairs are looked at
 
 
 def candidate_pairs(group: np.ndarray, sequences: StepSequences) -> np.ndarray:
@@ -193,9 +192,8 @@ def _all_pairs(group: np.ndarray, rows: np.ndarray) -> np.ndarray:
     return np.concatenate(found)
 
 
-# Similarity: 1 - edits / steps of the longer episode, by the edit distance of their steps (Levenshtein).
-#
-# Two steps are the same where the same was done within a fiftieth of the screen. All pairs are computed side by side.
+# Similarity: 1 - edits / steps of the longer episode, by the edit distance of their steps (Levenshtein). Two steps are
+# the same where the same was done within a fiftieth of the screen. All pairs are computed side by side.
 
 _NEAR_DISTANCE = round(0.02 * NOWHERE)
 _PAIRS_PER_BATCH = 20_000  # pairs

@@ -94,11 +94,9 @@ def _plain(value: Any) -> Any:
 
 
 # The difference hash of a screen (Krawetz 2013): 64 bits, each whether a cell of a 9 x 8 grid is darker than the next.
-#
 # A moved pointer or a blinking caret leaves it as it is, or changes a few bits.
 
-MAX_DIFFERING_BITS = 4
-"""Bits, of 64, in which two hashes of like screens differ at most."""
+MAX_DIFFERING_BITS = 4  # in which two hashes of like screens differ
 
 
 def difference_hash(encoded: bytes) -> int:
@@ -120,8 +118,6 @@ def insert_rows(connection: duckdb.DuckDBPyConnection, table: str, rows: pa.Tabl
     connection.unregister("inserted")
 
 
-# Finding near-duplicates.
-#
 # Two episodes are near one another where they have the same store (sft or ct) and author and
 #
 #     one task content         the share of steps that agree is at least `least`
@@ -130,10 +126,9 @@ def insert_rows(connection: duckdb.DuckDBPyConnection, table: str, rows: pa.Tabl
 #
 # An episode weighs 1 / (episodes near it, itself included): repeats together weigh about as much as one, and none is
 # thrown away (the thoughts of samples differ where their actions do not). The weight depends on the set of episodes
-# alone, never on their order. Demonstrations of people are each wanted, and are never weighed down.
-#
-# Memory does not grow with the number of episodes, but with the largest group of one content, or of one sequence of
-# actions: DuckDB sorts by these, on disk where need be, and some groups at a time are compared.
+# alone, never on their order. Demonstrations of people are each wanted, and are never weighed down. Memory grows with
+# the largest group of one content or sequence of actions alone: DuckDB sorts by these, and compared are a few at a
+# time.
 
 REASON_SAME_TASK, REASON_OTHER_TASK = "a repeat of its task", "another task's steps on the same screens"
 FirstLastScreens = tuple[str | None, str | None]  # an episode's first and last one, by sha256
