@@ -65,11 +65,10 @@ def choose_batch(
     """Choose the `count` finished episodes to train on now, by number; None where training must wait.
 
     finished: number -> the version that it began with. unfinished: the versions that the others began with. version:
-    training steps done. max_staleness: steps that an episode may be behind. The oldest
-    are taken, and only if those that are left can still be trained on in time, `count` at each later version: of all
-    that are left, those due at version d or sooner may be (d - version) count at most. By the rule of
-    `compute_capacity` this holds before anything has begun; where it holds at a version it can be kept at the next, by
-    waiting for the oldest.
+    training steps done. max_staleness: steps that an episode may be behind. The oldest are taken, and only if those
+    that are left can still be trained on in time, `count` at each later version: of all that are left, those due at
+    version d or sooner may be (d - version) count at most. By the rule of `compute_capacity` this holds before anything
+    has begun; where it holds at a version it can be kept at the next, by waiting for the oldest.
     """
     oldest = sorted(finished, key=lambda number: (finished[number], number))
     taken, left = oldest[:count], [finished[number] for number in oldest[count:]]

@@ -96,7 +96,7 @@ def _plain(value: Any) -> Any:
 # The difference hash of a screen (Krawetz 2013): 64 bits, each whether a cell of a 9 x 8 grid is darker than the next.
 # A moved pointer or a blinking caret leaves it as it is, or changes a few bits.
 
-MAX_DIFFERING_BITS = 4  # in which two hashes of like screens differ
+MAX_DIFFERING_BITS = 4  # of 64, in which two hashes of like screens differ at most
 
 
 def difference_hash(encoded: bytes) -> int:

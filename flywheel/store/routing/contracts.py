@@ -131,8 +131,7 @@ def check_row_contracts(
 
 def broken_scores_sql() -> str:
     """Return SQL of the rows (trajectory_id, reason) of `judgements` that break a contract, as `check_row_contracts`
-    tells them.
-    """
+    tells them."""
     return " UNION ALL ".join(_SQL["broken_scores"].format(**vars(one)) for one in SCORE_CONTRACTS)
 
 

@@ -67,8 +67,7 @@ def training_stores_sql(iteration: int, version: int = 0) -> dict[str, str]:
 
 def quarantine_rows(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     """Make rows of `quarantine` for rows of `QUARANTINED_SQL`. A trajectory keeps its whole row as JSON in `record`, so
-    that it can be mended and routed again.
-    """
+    that it can be mended and routed again."""
     for row in rows:
         record = {name: value for name, value in row.items() if name not in ("reason", "iteration", "stage")}
         yield {
