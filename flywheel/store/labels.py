@@ -21,9 +21,7 @@ from flywheel.utils.files import disk_full_errors, file_lock
 
 LABELS = (SOLVED, NOT_SOLVED, "cannot tell")
 MAX_COMMENT_CHARACTERS = 2000  # characters, at most
-DAMAGED_FILE_MARK = (
-    "damaged file: "  # what an error in SQL begins with that stands for a damaged file; its facts follow, as JSON
-)
+DAMAGED_FILE_MARK = "damaged file: "  # an error in SQL that stands for one begins so; its facts follow, as JSON
 REVIEWER_INPUT_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,39}$"  # a reviewer's name, as a form takes it
 _FOLDER = "reviews"
 _REVIEWER = re.compile(r"[a-z0-9][a-z0-9._-]{0,39}")

@@ -133,9 +133,9 @@ def mix_audio_track(
 
 
 # The shipped sessions are made by `python -m flywheel.recordings.synthetic.sessions recordings`. Real environments are
-# driven and recorded; the speech is synthetic, with what makes real speech hard: fillers,
-# self-corrections, pauses, thoughts after the action, silent steps, a microphone with a clock of its own. The truth
-# (thoughts and their times) is written to `truth.json`, which only the measurements read.
+# driven and recorded; the speech is synthetic, with what makes real speech hard: fillers, self-corrections, pauses,
+# thoughts after the action, silent steps, a microphone with a clock of its own. The truth (thoughts and their times) is
+# written to `truth.json`, which only the measurements read.
 
 log = logging.getLogger(__name__)
 SEEDS = 2**31  # the first seed of recorded tasks: above those of training and evaluation
