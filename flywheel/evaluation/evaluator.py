@@ -18,7 +18,7 @@ from flywheel.utils.errors import DataError
 
 @dataclass(frozen=True)
 class JudgedEpisode:
-    """An episode and what its domain's scorers say of it; the one verdict of a crashed one has no score."""
+    """An `episode` of `task` and what its domain's scorers say of it; the one verdict of a crashed one has no score."""
 
     task: Task
     episode: Episode
@@ -40,20 +40,20 @@ async def evaluate_policy(
     policy: answers with the model to be measured. tasks: held-out or fresh ones. environments: lends an environment for
     each. playing: what else `run_rollout` takes. Returns the judged episodes, sorted by trajectory_id, which are for
     the report and never enter training; nothing is stored. Raises DataError where a scorer failed that a verdict
-    depends on, PolicyError where the policy does.
+    depends on, PolicyError where the policy does, BadInput for settings that name a scorer or an environment that is
+    not there, and where the policy cannot be asked.
     """
     panel, chosen = ScorerSet(settings), settings.evaluation
-    temperature = chosen.temperature
-    episodes = await run_rollout(
-        tasks, chosen.n_trials, policy, environments, settings=settings, temperature=temperature, **playing
-    )
+    playing |= {"settings": settings, "temperature": chosen.temperature}
+    episodes = await run_rollout(tasks, chosen.n_trials, policy, environments, **playing)
     by_id = {task.task_id: task for task in tasks}
     return [judge_episode(by_id[episode.trajectory.task_id], episode, panel) for episode in episodes]
 
 
 def judge_episode(task: Task, episode: Episode, panel: ScorerSet) -> JudgedEpisode:
-    """Score one episode by all scorers of `panel`; one without a final state has no verdict and is not scored. Raises
-    DataError where the scorer that decides failed: a model is not measured by what nobody judged."""
+    """Score one episode of `task` by all scorers of `panel`; one without a final state is not scored. Raises DataError
+    where the scorer that decides failed: a model is not measured by what nobody judged; BadInput where one raises
+    it."""
     trajectory = episode.trajectory
     if trajectory.final_state in (None, "null"):
         unseen = Verdict(None, task.threshold, detail=f"{trajectory.status}: {trajectory.error or 'no final state'}")

@@ -28,37 +28,37 @@ from flywheel.utils.files import write_json
 # distribution, and may be looked at after every task: their number need not be fixed before. The capital is the mean
 # over stakes from a quarter to three quarters, and the order of the tasks makes no difference (Waudby-Smith and Ramdas
 # 2024, Journal of the Royal Statistical Society B 86:1, "Estimating means of bounded random variables by betting"; the
-# mixture is Cover's universal portfolio). Any stakes are valid; these have more power with some tens of tasks than
-# stakes from all of (0, 1) (one equal model in three is promoted within 80 tasks, not one in four), and hardly less
-# with a thousand.
+# mixture is Cover's universal portfolio). Any stakes are valid; these have more power with some tens of tasks than all
+# of (0, 1) (one equal model in three is promoted within 80 tasks, not one in four), hardly less with a thousand.
 
 _STAKES = 0.25 + 0.5 * (np.arange(32) + 0.5) / 32
 _BISECTIONS = 50  # halve [-1, 1] to below what a float can tell
 
 
 def log_capital_above(differences: Sequence[float] | np.ndarray, mean: float) -> float:
-    """Logarithm of the capital won by betting that the mean is above `mean`.
+    """Compute the natural logarithm of the capital won by betting that the mean is above `mean`.
 
-    differences: shape (n,), each in [-1, 1]. -1 < mean < 1. 0 for n = 0.
+    differences: [tasks], each in [-1, 1]; of none it is 0. mean: in (-1, 1).
     """
     gains = np.log1p(_STAKES * ((np.asarray(differences, np.float64)[:, None] - mean) / (1 + mean)))  # (n, stakes)
     return float(_log_mean(gains.sum(axis=0)))
 
 
 def log_capital_below(differences: Sequence[float] | np.ndarray, mean: float) -> float:
-    """Compute the logarithm of the capital of a bet that the mean is below `mean`. differences: [tasks], in [-1, 1]."""
+    """Compute the logarithm of the capital of a bet that the mean is below `mean`. Arguments as `log_capital_above`."""
     return log_capital_above(-np.asarray(differences, np.float64), -mean)
 
 
 def log_capitals_of_counts(counts: np.ndarray, mean: float) -> np.ndarray:
-    """Compute `log_capital_above` of many samples: counts [..., 3], how many there are of -1, 0 and 1 -> [...]."""
+    """Compute `log_capital_above` of many samples of differences -1, 0 and 1, against `mean`: float64 [...]. counts:
+    how many there are of each, [..., 3]."""
     gains = np.log1p(_STAKES * ((np.array([-1.0, 0.0, 1.0])[:, None] - mean) / (1 + mean)))  # (3, stakes)
     return _log_mean(np.asarray(counts, np.float64) @ gains)
 
 
 def betting_interval(differences: Sequence[float] | np.ndarray, confidence: float = 0.95) -> tuple[float, float]:
-    """Compute the means that neither bet has refuted, as (low, high): they hold the true mean with `confidence`, at
-    all looks together. differences: [tasks], in [-1, 1]."""
+    """Compute the means that neither bet has refuted, as (low, high): they hold the true mean with `confidence`, in
+    (0, 1), at all looks together. differences: [tasks], in [-1, 1]."""
     data = np.asarray(differences, np.float64)
     refuted = math.log(2 / (1 - confidence))
     return _lowest_unrefuted_mean(data, refuted), -_lowest_unrefuted_mean(-data, refuted)
@@ -82,13 +82,12 @@ def _log_mean(logarithms: np.ndarray) -> np.ndarray:
     return np.squeeze(top, -1) + np.log(np.exp(logarithms - top).mean(axis=-1))
 
 
-# The promotion gate: is the merged model to replace its predecessor?
-#
-# Both play the same fresh tasks, a few at a time, until the evidence is enough or the budget is used up: a clear case
-# costs few episodes, a close one many. A rule is defined by its errors. `non_inferiority`: a model that is worse by
-# `promotion.margin` or more is promoted with a chance of at most `type_i_error`, and an equal one is called worse
-# with a chance of at most `type_ii_error`. `superiority`: the same of a model that is not better, and of one that is
-# better by the margin. A model that is undecided after `promotion.tasks` tasks is not promoted.
+# The promotion gate: is the merged model to replace its predecessor? Both play the same fresh tasks, a few at a time,
+# until the evidence is enough or the budget is used up: a clear case costs few episodes, a close one many. A rule is
+# defined by its errors. `non_inferiority`: a model that is worse by `promotion.margin` or more is promoted with a
+# chance of at most `type_i_error`, and an equal one is called worse with a chance of at most `type_ii_error`.
+# `superiority`: the same of a model that is not better, and of one that is better by the margin. A model that is
+# undecided after `promotion.tasks` tasks is not promoted.
 
 _RUNS = 4000  # simulated, for the error rates
 _DIGITS = 12  # a mean of thirds is rounded: what is left of 1e-18 decides nothing
@@ -155,8 +154,8 @@ def solved_share_by_task(results: Sequence[EvalResult]) -> dict[str, float]:
 
 
 def pair_differences(old: Sequence[EvalResult], new: Sequence[EvalResult]) -> list[float]:
-    """Compute the difference in success, new - old, of each task, sorted by task id: [tasks], each in [-1, 1]. Raises
-    DataError where the two were not evaluated on the same tasks, or on none."""
+    """Compute the difference in success, new - old, of each task, sorted by task id: [tasks], each in [-1, 1]. old,
+    new: results of each model. Raises DataError where the two were not evaluated on the same tasks, or on none."""
     before, after = solved_share_by_task(old), solved_share_by_task(new)
     if before.keys() != after.keys() or not before:
         apart = len(before.keys() ^ after.keys())
@@ -208,7 +207,8 @@ def judge_differences(differences: Sequence[float], rule: PromotionSettings) -> 
 
 
 def decide_gate(passing: float, failing: float, rule: PromotionSettings) -> Literal["pass", "fail", "undecided"]:
-    """Decide by the logarithms of the two bets' capitals."""
+    """Decide by the logarithms of the capitals of the bets that the model is good enough (`passing`), and that it is
+    not (`failing`). rule: block `promotion`."""
     if passing >= -math.log(rule.type_i_error):
         return "pass"
     return "fail" if failing >= -math.log(rule.type_ii_error) else "undecided"
@@ -228,8 +228,8 @@ def count_fewest_tasks(rule: PromotionSettings) -> int:
 
 
 def estimate_error_rates(rule: PromotionSettings, discordance: float, *, seed: int = 0) -> ErrorRates:
-    """Simulate the rule's error rates, for one episode a task. discordance: share of tasks on which the models differ,
-    raised to the least that such a difference takes."""
+    """Simulate the error rates of `rule`, block `promotion`, for one episode a task. discordance: share of tasks on
+    which the models differ, raised to the least that such a difference takes. seed: of the simulation."""
     bad, good = gate_bounds(rule)
     promoted, _ = simulate_gate(rule, bad, max(discordance, abs(bad)), seed)
     passed, tasks = simulate_gate(rule, good, max(discordance, abs(good)), seed + 1)
@@ -237,7 +237,8 @@ def estimate_error_rates(rule: PromotionSettings, discordance: float, *, seed: i
 
 
 def explain_judgement(found: GateJudgement, rule: PromotionSettings, against: str) -> str:
-    """Explain a judgement in one line: what was found, what the rule makes of it, and how often the rule errs."""
+    """Explain a judgement in one line: what was `found`, what the rule makes of it, and how often the rule errs. rule:
+    block `promotion`. against: whom the model was compared with, in words."""
     bad, good = gate_bounds(rule)
     words = {"pass": "better", "fail": "not better by {margin} or more", "undecided": "not decided"}
     if rule.rule != "superiority":
@@ -255,8 +256,11 @@ def explain_judgement(found: GateJudgement, rule: PromotionSettings, against: st
 def simulate_gate(
     rule: PromotionSettings, difference: float, discordance: float, seed: int = 0, runs: int = _RUNS
 ) -> tuple[float, float]:
-    """Simulate the gate `runs` times; returns (share of runs that promote, mean number of tasks played). difference: of
-    the two models' P(V=1). discordance: share of tasks on which they differ."""
+    """Simulate the gate `runs` times; return (share of runs that promote, mean number of tasks played).
+
+    rule: block `promotion`. difference: of the two models' P(V=1), new - old. discordance: share of tasks on which they
+    differ. seed: of the draws.
+    """
     bad, good = gate_bounds(rule)
     gain, loss = max(discordance + difference, 0) / 2, max(discordance - difference, 0) / 2
     looks = [*range(rule.tasks_per_look, rule.tasks, rule.tasks_per_look), rule.tasks]
@@ -295,8 +299,8 @@ def build_gate_metrics(rival: str, judged: GateJudgement) -> list[dict[str, Any]
 
 
 def parse_gate_metrics(rows: Iterable[Mapping[str, Any]], rule: PromotionSettings) -> dict[str, GateJudgement]:
-    """Read judgements back from rows of the table `metrics` of one iteration, by rival (`before`, `best`) that was
-    played against; by `rule` the decision is made again."""
+    """Read judgements back from `rows` of the table `metrics` of one iteration, by rival (`before`, `best`) that was
+    played against; by `rule`, block `promotion`, the decision is made again."""
     by_name = {row["name"]: row for row in rows if row["domain"] == metrics.ALL_DOMAINS}
     found = {}
     for rival, end in _METRIC_SUFFIX.items():
@@ -309,15 +313,14 @@ def parse_gate_metrics(rows: Iterable[Mapping[str, Any]], rule: PromotionSetting
 
 
 def explain_gate_metrics(rows: Iterable[Mapping[str, Any]], rule: PromotionSettings) -> list[str]:
-    """Explain each judgement in a line: what was found, what the rule makes of it, how often it errs."""
+    """Explain each judgement in `rows`, of the table `metrics`, in a line: what was found, what the `rule` (block
+    `promotion`) makes of it, how often it errs."""
     return [
         explain_judgement(found, rule, _BASELINE_NAMES[rival])
         for rival, found in parse_gate_metrics(rows, rule).items()
     ]
 
 
-# What the models that a candidate is compared with solve of the held-out tasks.
-#
 # `iterations/NNN/held_out.json` says what the models of an evaluation did on the tasks that are the same in all
 # iterations: {"about": key, "models": {digest: {task_id: share of its episodes that were solved}}}. The next iteration
 # reads it, so that only the new model has to play them; the key names the settings under which it was measured. The
@@ -328,15 +331,16 @@ SolvedShares = dict[str, float]  # task_id -> share of the episodes that were so
 
 
 def held_out_key(settings: Settings, task_ids: Sequence[str]) -> str:
-    """Hash all that an outcome on the held-out tasks depends on besides the model: 16 hexadecimal digits. Of the
-    settings seed and the blocks policy, language_model, sandbox and evaluation count."""
+    """Hash all that an outcome on the held-out tasks `task_ids` depends on besides the model: 16 hexadecimal digits. Of
+    the `settings` seed and the blocks policy, language_model, sandbox and evaluation count."""
     blocks = (settings.policy, settings.language_model, settings.sandbox, settings.evaluation)
     content = [settings.seed, [block.model_dump(mode="json") for block in blocks], sorted(task_ids)]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def read_comparable_outcomes(ws: Workspace, iteration: int, about: str) -> dict[str, SolvedShares]:
-    """Read the outcomes of an iteration as `read_outcomes`; {} where they were not measured as `about` says."""
+    """Read the outcomes of an iteration as `read_outcomes`, errors too; {} where they were not measured as `about`, of
+    `held_out_key`, says."""
     return read_outcomes(ws, iteration) if _load_outcomes(ws, ws.held_out(iteration))["about"] == about else {}
 
 
@@ -357,17 +361,19 @@ def _load_outcomes(ws: Workspace, path: Path) -> dict[str, Any]:
 
 
 def write_outcomes(ws: Workspace, iteration: int, about: str, models: Mapping[str, SolvedShares]) -> None:
-    """Write an iteration's `held_out.json`. about: how it was measured. models: as `read_outcomes` returns them."""
+    """Write an iteration's `held_out.json`. about: how it was measured (`held_out_key`). models: as `read_outcomes`
+    returns them. Raises DiskFull."""
     write_json(ws.held_out(iteration), {"about": about, "models": dict(models)})
 
 
 def mean_success(outcome: SolvedShares) -> float:
-    """Compute the mean success over tasks, each of the same weight; 0 where there are none."""
+    """Compute the mean success over the tasks of `outcome`, each of the same weight, in [0, 1]; 0 where there are
+    none."""
     return math.fsum(outcome.values()) / len(outcome) if outcome else 0.0
 
 
 def get_best_model(promotion: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the best model so far as {"model", "digest"}, by what an iteration recorded of its promotion."""
+    """Return the best model so far as {"model", "digest"}. promotion: an iteration's, of `read_promotion`."""
     return dict(promotion.get("best") or {name: promotion[name] for name in ("model", "digest")})
 
 

@@ -34,7 +34,7 @@ Row = dict[str, Any]
 @dataclass(frozen=True)
 class FlippedTask:
     """A task on which two models differ, by an episode of each. gained: the merged model solves it, and the one that
-    `before` names does not; else the other way round."""
+    `before` names does not; else the other way round. trajectory_id, trajectory_before: episodes of the two."""
 
     gained: bool
     domain: str
@@ -59,6 +59,7 @@ class PromotionReport:
     flips: tuple[FlippedTask, ...]
 
     def markdown(self) -> str:
+        """Write it as Markdown: the reasons, the first tasks that differ, a table of success."""
         lines = [f"Promote the merged model of iteration {iteration_label(self.iteration)}?", ""]
         lines += [f"The rule `non_inferiority` would say: {reason}." for reason in self.reasons]
         lines += ["", "Tasks on which the models differ:", ""] if self.flips else [""]
@@ -79,17 +80,9 @@ class PromotionReport:
                     found.get((domain, f"success_{group}{end}")) for end in ("before", "after", "difference")
                 )
                 if after:
-                    cells = (
-                        str(after["n"] or ""),
-                        _format_share(before),
-                        _format_share(after),
-                        _format_difference(more),
-                    )
+                    shares = (f"{row['value']:.2f}" if row else "" for row in (before, after))
+                    cells = (str(after["n"] or ""), *shares, _format_difference(more))
                     yield f"| {domain}{words} | {' | '.join(cells)} |"
-
-
-def _format_share(row: Row | None) -> str:
-    return f"{row['value']:.2f}" if row else ""
 
 
 def _format_difference(row: Row | None) -> str:
@@ -152,7 +145,8 @@ _WAIT_S = 10.0
 
 @dataclass(frozen=True)
 class PromotionDecision:
-    """Hold a person's decision. at: ISO 8601 with its zone. earlier: those that it replaced, oldest first."""
+    """Hold a person's decision. promote: yes or no. reviewer: who. comment: why. at: ISO 8601 with its zone. earlier:
+    those that it replaced, oldest first, as mappings of these fields."""
 
     promote: bool
     reviewer: str
@@ -162,6 +156,7 @@ class PromotionDecision:
 
     @property
     def words(self) -> str:
+        """The decision, who made it and when, in a few words."""
         return f"{'promote' if self.promote else 'keep'} ({self.reviewer}, {self.at})"
 
     @property

@@ -73,8 +73,8 @@ def align_utterances(
     more. The score of a choice is its posterior among all monotone alignments at d, each weighted by exp S.
 
     spoken: n utterances in order of time. acted: m actions in order of time. sync_s: the offset in seconds as both
-    clocks told it at the start, which may be wrong by a second. No utterances, or no actions, give an empty alignment
-    with offset `sync_s` or 0.
+    clocks told it at the start, which may be wrong by a second; None where they did not. No utterances, or no actions,
+    give an empty alignment with offset `sync_s` or 0.
     """
     if not spoken or not acted:
         return Alignment(sync_s or 0.0, (), ())
@@ -220,5 +220,5 @@ _WORD = re.compile(r"[a-z]+|\d+")
 
 
 def split_words(text: str) -> tuple[str, ...]:
-    """Split a label, a typed text or an instruction into lower-case words and numbers, in order."""
+    """Split `text` (a label, a typed text, an instruction) into lower-case words of a-z and numbers, in order."""
     return tuple(_WORD.findall(text.lower()))

@@ -32,8 +32,8 @@ def _damaged(what: str, where: object) -> DataError:
 
 
 def check_sound_file(path: Path) -> None:
-    """Check that a sound file is whole. Raises DataError where it is missing, empty, cut off, damaged or of an unknown
-    kind.
+    """Check that the sound file `path` is whole. Raises DataError where it is missing, empty, cut off, damaged or of an
+    unknown kind.
 
     Opus (RFC 7845, in Ogg, RFC 3533) and FLAC (RFC 9639) have checksums, so any change of their sound is seen. WAV has
     none: its lengths alone are checked.

@@ -34,6 +34,7 @@ class Curation:
 
     @property
     def accepted(self) -> bool:
+        """Whether it has no faults."""
         return not self.faults
 
 
@@ -42,7 +43,8 @@ def curate_recording(
 ) -> Curation:
     """Check one recording by itself.
 
-    images: the sha256 of the screens at hand. grammar: of the actions.
+    trajectory, steps: of the recording. images: the sha256 of the screens at hand. grammar: of the actions' texts; a
+    number is that of a grid. max_steps: that the task allows the agent.
     """
     faults, remarks = find_unexecutable_steps(steps, images, grammar), []
     if trajectory.status == "truncated":
@@ -61,7 +63,8 @@ def curate_recording(
 
 
 def find_unexecutable_steps(steps: Sequence[Step], images: Sequence[str], grammar: Grammar | int) -> list[str]:
-    """Say why the steps cannot be carried out or learned from; empty where they can."""
+    """Say why the steps cannot be carried out or learned from; empty where they can. Arguments as
+    `curate_recording`."""
     if not steps:
         return ["no actions"]
     faults, known, grammar = [], set(images), grammar_without_thinking(grammar)
@@ -80,7 +83,7 @@ def find_unexecutable_steps(steps: Sequence[Step], images: Sequence[str], gramma
 
 
 def find_idle_steps(steps: Sequence[Step]) -> list[int]:
-    """Find the steps after which the screen was the same as before. What the last one did is not seen."""
+    """List the numbers of the steps after which the screen was as before them. What the last one did is not seen."""
     return [step.step for step, after in pairwise(steps) if step.image_sha256 == after.image_sha256]
 
 
@@ -95,9 +98,10 @@ def recording_fingerprint(task: Mapping[str, Any], steps: Sequence[Step]) -> str
 
 
 async def replay_recording(env: Env, task: Task, steps: Sequence[Step], grammar: Grammar | int) -> list[str]:
-    """Carry out the recorded actions in a fresh environment: what differs from the recording, empty where nothing.
+    """Carry out the recorded actions in `env`, fresh; return what differs from the recording, empty where nothing does.
 
-    The worlds are deterministic, so each screen must be the recorded one, byte for byte, and so must the end.
+    task, steps: of the recording. grammar: of the actions' texts. An environment that fails is said too. The worlds are
+    deterministic, so each screen must be the recorded one, byte for byte, and so must the end.
     """
     try:
         grammar = grammar_without_thinking(grammar)

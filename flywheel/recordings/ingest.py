@@ -36,7 +36,7 @@ class IngestWorkerDied(FlywheelError):
 
 class AsrWorkerPool:
     """Ingest one batch of recordings after the other on `recording.processes` processes; the recognizers, slow to open,
-    are opened once for all."""
+    are opened once for all. settings: the iteration's."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -50,8 +50,9 @@ class AsrWorkerPool:
         """Ingest sessions; a corrupt one does not stop the others, and duplicates are not looked for.
 
         folders: of recorded sessions or imported demonstrations. iteration: stands in their rows. Returns one result a
-        folder, in order. Raises BadInput where the recognizer's model is missing, RecognitionTimeout,
-        LanguageModelError, IngestWorkerDied.
+        folder, in order. Raises BadInput where the recognizer's model is missing, the language model's endpoint is no
+        address, or a suite that the settings or a session name is not there; RecognitionTimeout, LanguageModelError,
+        IngestWorkerDied.
         """
         silent = {folder for folder in folders if demonstration.is_demonstration(folder)}
         heard = iter(self._listened([folder for folder in folders if folder not in silent], iteration))
@@ -61,11 +62,13 @@ class AsrWorkerPool:
         ]
 
     def close(self) -> None:
+        """End the processes, once they have done what they are at."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def _listened(self, folders: Sequence[Path], iteration: int) -> list[IngestedSession]:
         if min(self._settings.recording.processes, len(folders)) <= 1:
-            return [self._ingest_here(folder, iteration) for folder in folders]
+            recognizer, refiner = self._tools if folders else (None, None)
+            return [ingest_session(folder, recognizer, self._settings, iteration, refiner) for folder in folders]
         try:
             # The slowest first: a long recording at the end would keep one process waiting.
             order = sorted(range(len(folders)), key=lambda i: -speech_bytes(folders[i]))
@@ -77,10 +80,6 @@ class AsrWorkerPool:
                 where="recording.timeout_s",
                 fix="run again; where it was the deadline, raise it; where memory was short, lower recording.processes",
             ) from None
-
-    def _ingest_here(self, folder: Path, iteration: int) -> IngestedSession:
-        recognizer, refiner = self._tools
-        return ingest_session(folder, recognizer, self._settings, iteration, refiner)
 
     @cached_property
     def _tools(self) -> tuple[Recognizer, Refiner]:
@@ -132,10 +131,12 @@ class _WatchedRecognizer:
 def ingest_session(
     folder: Path, recognizer: Recognizer, settings: Settings, iteration: int, refiner: Refiner | None = None
 ) -> IngestedSession:
-    """Ingest one session folder. A corrupt one gives a trajectory of status invalid with the reason, and no steps.
+    """Ingest one session folder, or an imported demonstration. A corrupt one gives a trajectory of status invalid with
+    the reason, and no steps.
 
-    refiner: default the one that the settings name. Raises RecognitionTimeout and LanguageModelError: those are no
-    faults of the recording.
+    recognizer: hears it. iteration: stands in its rows. refiner: default the one that the settings name. Raises
+    RecognitionTimeout, LanguageModelError, and BadInput where a suite that the settings or the session name is not
+    there, or the language model's endpoint is no address: those are no faults of the recording.
     """
     if demonstration.is_demonstration(folder):
         return demonstration_rows(folder, settings, iteration)
@@ -154,7 +155,8 @@ def ingest_session(
 
 
 def align_session(session: RecordedSession, utterances: Sequence[Utterance], texts: Sequence[str]) -> Alignment:
-    """Align utterances with the session's actions; both what was heard and its refined text count as words."""
+    """Align `utterances` with the session's actions; what was heard and its refined text, of `texts`, count as
+    words."""
     spoken = [
         SpokenUtterance(u.start_s, u.end_s, (*(word.word for word in u.words), *split_words(text)))
         for u, text in zip(utterances, texts, strict=True)
@@ -175,7 +177,8 @@ _MUTE = {"drop", "stop", "enter", "key", "double", "right_single"}
 
 
 def refiner_input(session: RecordedSession, utterance: Utterance) -> RefinerInput:
-    """Gather what the refiner is told of an utterance."""
+    """Gather what the refiner is told of an `utterance` of the session. Raises BadInput where its suite is not
+    there."""
     words = tuple(word.word for word in utterance.words)
     return RefinerInput(
         words, tuple(w.confidence for w in utterance.words), session.task.instruction, session_vocabulary(session)
@@ -183,7 +186,8 @@ def refiner_input(session: RecordedSession, utterance: Utterance) -> RefinerInpu
 
 
 def session_vocabulary(session: RecordedSession) -> frozenset[str]:
-    """Gather the words that stand on the session's screens, in its task, or were typed."""
+    """Gather the words, in small letters, that stand on the session's screens, in its task, or were typed. Raises
+    BadInput where there is no suite of the task's name."""
     texts = [session.task.instruction, catalogue.get_world(session.task.world).title]
     texts += [f"{event.text} {event.key}" for event in session.events]
     return frozenset(word for text in texts for word in split_words(text)) | _INTERFACE

@@ -56,11 +56,13 @@ class Refiner(Protocol):
     name: str
 
     def refine(self, heard: RefinerInput) -> str:
-        """Write a sentence in the first person; "" where only fillers were said."""
+        """Write a sentence in the first person of what was `heard`; "" where only fillers were said. Raises
+        LanguageModelError where a model is asked and fails."""
 
 
 def open_refiner(settings: Settings) -> Refiner:
-    """Open a language model where `language_model.endpoint` names one, else the rules; the data say which it was."""
+    """Open a language model where `language_model.endpoint` names one, else the rules; the data say which it was.
+    Raises BadInput for an endpoint that is not an address."""
     if settings.language_model.endpoint:
         return ModelRefiner(OpenAIChatModel(settings.language_model))
     return RuleRefiner()
@@ -119,7 +121,7 @@ def _correct_misheard(heard: RefinerInput) -> list[str]:
 
 
 def word_similarity(one: str, other: str) -> float:
-    """Compare two words by their letters: 0 to 1 (1: equal)."""
+    """Compare the words `one` and `other` by their letters: 0 to 1 (1: equal)."""
     return 1.0 if one == other else SequenceMatcher(None, one, other, autojunk=False).ratio()
 
 

@@ -35,7 +35,8 @@ class IngestedSession:
     """One recording: its trajectory, and rows of the tables named. A corrupt one has a trajectory (status invalid) and
     little else.
 
-    review_rows: what curation found, one row of `reviews` (kind curation, reviewer rules).
+    session: its folder's name. thought_rows: of `utterances`. fingerprint: `recording_fingerprint`; "" for a corrupt
+    one. review_rows: what curation found, one row of `reviews` (kind curation, reviewer rules).
     """
 
     session: str
@@ -61,8 +62,9 @@ def session_rows(
 ) -> IngestedSession:
     """Make rows of a session: its trajectory, steps, thoughts, events, screens, task, and what curation found.
 
-    texts: refined text of each utterance. alignment: of the utterances with the session's actions. recognizer,
-    refined_by: names of what heard and refined, kept with each thought.
+    texts: refined text of each of the `utterances`. alignment: of these with the session's actions. recognizer,
+    refined_by: names of what heard and refined, kept with each thought. settings, iteration: that ingest it. Raises
+    BadInput for a suite in the settings that is not there.
     """
     identity = session_trajectory_id(iteration, session.task.task_id, session.meta.session)
     grammar = Grammar.of_settings(settings)
@@ -133,7 +135,8 @@ def _trajectory(task: Task | None, session: str, iteration: int) -> Trajectory:
 
 
 def corrupt_rows(folder: Path, error: DataError, iteration: int) -> IngestedSession:
-    """Make the rows of a session that cannot be read; its task, where session.json is whole."""
+    """Make the rows of the session in `folder` that cannot be read; its task, where session.json is whole. error: the
+    reason, which stands in them. iteration: that ingests it."""
     task = None
     with suppress(DataError):
         task = load_session_meta(folder)[1]
@@ -244,7 +247,7 @@ def _events(session: RecordedSession, identity: str) -> Iterable[dict[str, Any]]
 
 
 def review_row(identity: str, found: Curation) -> dict[str, Any]:
-    """Make the row of `reviews` that says what curation found. identity: the trajectory."""
+    """Make the row of `reviews` that says what curation `found`, now. identity: the trajectory's id."""
     return {
         "subject": identity,
         "kind": "curation",
@@ -263,7 +266,7 @@ IMPORTED_DOMAIN = "imported"
 
 
 def demonstration_rows(folder: Path, settings: Settings, iteration: int) -> IngestedSession:
-    """Make rows of an imported demonstration.
+    """Make rows of the imported demonstration in `folder`, for an iteration with `settings`.
 
     One that cannot be read, or has no step to learn from, gives a trajectory of status invalid with the reason.
     """

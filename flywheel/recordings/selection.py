@@ -25,7 +25,8 @@ from flywheel.utils.progress import announce
 
 @dataclass(frozen=True)
 class SessionFolder:
-    """Name a chosen session. id: the folder's name. path: the folder, relative to the workspace (or absolute)."""
+    """Name a chosen session. id: the folder's name. path: the folder, relative to the workspace (or absolute). sha256:
+    its `folder_digest`, as it was chosen."""
 
     id: str
     path: str
@@ -47,8 +48,8 @@ def choose_sessions(
 
     folder: of the recordings, seen from the workspace. limit, imports: how many recorded and imported sessions at most;
     fewer where there are no more. later: true for sessions that come after all others, where there are more than
-    `limit`. Raises BadInput where the folder is missing (and sessions are wanted), DataError where a session that was
-    chosen is gone.
+    `limit`. Raises BadInput where the folder is missing (and sessions are wanted); DataError where a session that was
+    chosen is gone, or a manifest, list or table of earlier iterations is missing or damaged; DiskFull.
     """
     path = _path(ws, iteration)
     if not path.exists():
@@ -110,7 +111,7 @@ def _as_it_is(ws: Workspace, session: SessionFolder) -> SessionFolder:
 
 
 def folder_digest(folder: Path) -> str:
-    """Hash names and contents of a folder's files; sha256 of nothing where there are none."""
+    """Hash names and contents of the files of `folder` to 64 hex digits; sha256 of nothing where there are none."""
     state = hashlib.sha256()
     for path in sorted(folder.rglob("*")):
         if path.is_file():

@@ -34,9 +34,9 @@ _DIRECTIONS = ("up", "down", "left", "right")
 class InputEvent:
     """One captured input event.
 
-    time_s: on the screen's clock, from its start. x, y: fractions of the viewport. key: keys held together, separated
-    by spaces. text: what was typed, the address, the direction of a scroll, or the label of the element under the
-    pointer. screen: number of the screen shown just before, where an action begins.
+    time_s: on the screen's clock, from its start. kind: one of `EVENT_KINDS`. x, y: fractions of the viewport. key:
+    keys held together, separated by spaces. text: what was typed, the address, the direction of a scroll, or the label
+    of the element under the pointer. screen: number of the screen shown just before, where an action begins.
     """
 
     time_s: float
@@ -50,7 +50,7 @@ class InputEvent:
 
 @dataclass(frozen=True)
 class RecordedAction:
-    """An action made of one or two events. events: their indices."""
+    """An action made of one or two events. events: their indices. time_s, screen: of the first."""
 
     action: Action
     events: tuple[int, ...]
@@ -129,7 +129,7 @@ def _point(event: InputEvent, index: int) -> Point:
 def action_to_events(
     action: Action, time_s: float, screen: int, label: str = "", *, seconds: float = 0.3
 ) -> list[InputEvent]:
-    """Make the events of an action that begins at `time_s`; of two events the second comes `seconds` later.
+    """Make the events of `action` that begins at `time_s`; of two events the second comes `seconds` later.
 
     time_s: seconds on the screen's clock. screen: number of the screen that was seen. label: of the element under the
     pointer. Raises BadInput for an action that no input of a person makes.
@@ -192,7 +192,7 @@ def _damaged(what: str, where: object) -> DataError:
 
 
 class SessionOutcome(BaseModel):
-    """How the session ended. state: what the verifier reads. url: of the last page."""
+    """How the session ended. terminated: the task's own end. reward: the sum. state: what the verifier reads."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     terminated: bool
@@ -203,9 +203,10 @@ class SessionOutcome(BaseModel):
 class SessionMeta(BaseModel):
     """`session.json`.
 
-    audio: file name. audio_sha256: of that file; empty where a recorder does not write it. sync_s: the screen's clock
-    minus the audio's, as both told it at the start (wrong by up to a second); null where they were not read.
-    started_at: the zero of the screen's clock. seconds: until both were stopped, on the screen's clock.
+    session: its name. annotator, voice: whose. task: row of `tasks`. width, height: of the screen in pixels. audio:
+    file name. audio_sha256: of that file; empty where a recorder does not write it. sync_s: the screen's clock minus
+    the audio's, as both told it at the start (wrong by up to a second); null where they were not read. started_at: the
+    zero of the screen's clock. seconds: until both were stopped, on the screen's clock.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -250,7 +251,8 @@ class RecordedSession:
 
 
 def load_session(folder: Path) -> RecordedSession:
-    """Read a session. Raises DataError naming the part that is missing or does not hold: file, line, fault."""
+    """Read the session in `folder`. Raises DataError naming the part that is missing or does not hold: file, line,
+    fault; OSError where a long one's sound has no room in a temporary file."""
     if not folder.is_dir():
         raise DataError("no such session", where=folder, fix="see recording.folder")
     meta, task = load_session_meta(folder)
@@ -351,7 +353,7 @@ def write_session(
     """Write a session folder; the screens get the numbers 0, 1, ... in their order.
 
     folder: must not exist. meta: facts of the session; the sound's checksum is filled in. events: input, by time.
-    samples: float32 mono [n] in [-1, 1] at `SAMPLE_RATE`.
+    samples: float32 mono [n] in [-1, 1] at `SAMPLE_RATE`. Raises OSError where it is there or cannot be written.
     """
     import soundfile
 

@@ -27,6 +27,7 @@ class Utterance:
 
     @property
     def text(self) -> str:
+        """Its words with blanks between them."""
         return " ".join(word.word for word in self.words)
 
     @property
@@ -36,9 +37,10 @@ class Utterance:
 
 
 def transcribe_utterances(recognizer: Recognizer, samples: np.ndarray, timeout_s: float) -> list[Utterance]:
-    """Transcribe each stretch of speech; those in which no word was found are left out.
+    """Transcribe each stretch of speech, in order; those in which no word was found are left out.
 
-    samples: float32 mono [n] at `SAMPLE_RATE`. Raises RecognitionTimeout where the whole takes longer than `timeout_s`.
+    samples: float32 mono [n] at `SAMPLE_RATE`. Raises RecognitionTimeout where the whole takes longer than `timeout_s`
+    seconds, BadInput for samples of another type.
     """
     spans = speech_segments(samples)
     heard = (_recognize_whole if recognizer.whole else _recognize_spans)(recognizer, samples, spans, timeout_s)
@@ -79,7 +81,7 @@ def _recognize_whole(
 
 
 def join_broken_utterances(utterances: Iterable[Utterance]) -> list[Utterance]:
-    """Put together again what a pause has cut: `I click the` and, a second later, `purple tile`.
+    """Put together again those of `utterances`, in order, that a pause has cut: `I click the` and then `purple tile`.
 
     An utterance goes on where it ends in a word that wants another and the next does not begin a sentence. An `uh` by
     itself is left out: it is about no step, and would take the place of a thought at one.

@@ -29,8 +29,8 @@ Need = Literal["final_state", "steps", "screens"]
 class ScoringInput:
     """A trajectory that came to an end, as its scorers see it.
 
-    What none of them needs is not read: then there are no steps (in order), no screens (PNG by sha256; a step names
-    the one that it was chosen on), no final state.
+    task: that it is of. What none of them needs is not read: then there are no steps (in order), no screens (PNG by
+    sha256; a step names the one that it was chosen on), no final state.
     """
 
     task: Task
@@ -73,7 +73,7 @@ class Scorer(Protocol):
     needs: frozenset[Need]
 
     def score(self, case: ScoringInput) -> Score:
-        """Score a finished trajectory. It may take its time, and is called from several threads.
+        """Score the finished trajectory `case`. It may take its time, and is called from several threads.
 
         A failure of its own is never a score of 0: it gives none, or raises, and the reason is stored with the
         trajectory. BadInput alone stops the stage: settings that must be corrected.
@@ -86,7 +86,11 @@ def list_scorers() -> list[str]:
 
 
 class ScorerSet:
-    """Hold the scorers of every domain. Raises BadInput for a name that no scorer has."""
+    """Hold the scorers of every domain, each opened when one is first asked for.
+
+    settings: `routing.scorers`, and the scorers' own. Raises BadInput for a name that no scorer has; every method also
+    where a scorer refuses its settings.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self._of_domain = settings.routing.scorers
@@ -103,24 +107,24 @@ class ScorerSet:
         return {name: module.open_scorer(self._settings) for name, module in modules.items()}
 
     def for_domain(self, domain: str) -> tuple[Scorer, ...]:
-        """Return the scorers of a domain, in the settings' order."""
+        """Return the scorers of `domain`, in the settings' order; the default ones for a name that has none."""
         chosen = self._of_domain.get(domain, self._of_domain["default"])
         return tuple(self._scorers[name] for name in chosen)
 
     def needs(self, domain: str = "") -> frozenset[Need]:
-        """Return what the scorers of a domain read of a trajectory; "": of all domains."""
+        """Return what the scorers of `domain` read of a trajectory; "": of all domains."""
         judges = self.for_domain(domain) if domain else self._scorers.values()
         return frozenset(need for scorer in judges for need in scorer.needs)
 
     @property
     def versions(self) -> dict[str, list[list[str]]]:
-        """Names and versions by domain, as JSON: what a verdict depends on beside the trajectory."""
+        """List by domain [name, version] of its scorers: what a verdict depends on beside the trajectory."""
         domains = sorted(self._of_domain)
         return {name: [[scorer.name, scorer.version] for scorer in self.for_domain(name)] for name in domains}
 
     def score_trajectory(self, case: ScoringInput) -> tuple[Verdict, ...]:
-        """Run each scorer of the task's domain on a finished trajectory; `decide_verdict` says which of the verdicts
-        counts.
+        """Run each scorer of the task's domain on the finished trajectory `case`, and return a verdict of each;
+        `decide_verdict` says which of them counts.
 
         Raises BadInput where a scorer does. A scorer that raises anything else, or gives a score out of [0, 1], yields
         a verdict without a score, with the reason.

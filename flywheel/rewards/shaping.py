@@ -21,7 +21,7 @@ def length_penalty(length: int, settings: Settings) -> float:
 
 
 def reward_at_end(outcome: float, steps: int) -> tuple[float, ...]:
-    """Give the whole outcome with the last step: one reward a step, [steps]."""
+    """Give the whole `outcome` with the last of `steps` steps: one reward a step, [steps]; () for no steps."""
     return (*(0.0 for _ in range(steps - 1)), outcome) if steps else ()
 
 

@@ -39,12 +39,10 @@ from flywheel.rollout.episode import (
 from flywheel.utils.errors import FlywheelError, TrainingError
 from flywheel.utils.files import remove_unfinished
 
-# Two rules bound staleness: how many episodes may begin, and which of the finished ones are trained on.
-#
-# The first is AReaL's (2025, section 5.1): it bounds the number of running episodes. Alone it bounds staleness only
-# where episodes are used in the order in which they began; a long one would be overtaken again and again. By the second
-# rule an episode that began with version s is trained on at version s + max_staleness at the latest, and no batch is
-# larger than another.
+# Two rules bound staleness: how many episodes may begin, and which of the finished ones are trained on. The first is
+# AReaL's (2025, section 5.1). Alone it bounds staleness only where episodes are used in the order in which they began;
+# a long one would be overtaken again and again. By the second rule an episode that began with version s is trained on
+# at version s + max_staleness at the latest, and no batch is larger than another.
 
 
 def compute_capacity(
@@ -54,8 +52,9 @@ def compute_capacity(
 
     min(max_concurrent - running, (max_staleness + version + 1) batch - (accepted + running)); 0 where that is negative.
 
-    version: training steps done. accepted: episodes that finished since the run began, those trained on included. One
-    that failed is in neither number, so its place is free again.
+    max_concurrent: episodes at once. running: now. max_staleness: training steps that an episode may be behind.
+    version: training steps done. batch: episodes of a step. accepted: episodes that finished since the run began, those
+    trained on included. One that failed is in neither number, so its place is free again.
     """
     return max(0, min(max_concurrent - running, (max_staleness + version + 1) * batch - (accepted + running)))
 
@@ -63,13 +62,13 @@ def compute_capacity(
 def choose_batch(
     finished: Mapping[int, int], unfinished: Iterable[int], *, version: int, count: int, max_staleness: int
 ) -> list[int] | None:
-    """Choose the `count` finished episodes to train on now; None where training must wait.
+    """Choose the `count` finished episodes to train on now, by number; None where training must wait.
 
-    finished: number -> the version that it began with. unfinished: the versions that the others began with. The oldest
-    are taken, and only if those that are left can still be trained on in time, `count` at each later version: of all
-    that are left, those due at version d or sooner may be (d - version) count at most. By the rule of
-    `compute_capacity` this holds before anything has begun; where it holds at a version it can be kept at the next, by
-    waiting for the oldest.
+    finished: number -> the version that it began with. unfinished: the versions that the others began with. version:
+    training steps done. max_staleness: steps that an episode may be behind. The oldest are taken, and only if those
+    that are left can still be trained on in time, `count` at each later version: of all that are left, those due at
+    version d or sooner may be (d - version) count at most. By the rule of `compute_capacity` this holds before anything
+    has begun; where it holds at a version it can be kept at the next, by waiting for the oldest.
     """
     oldest = sorted(finished, key=lambda number: (finished[number], number))
     taken, left = oldest[:count], [finished[number] for number in oldest[count:]]
@@ -80,12 +79,10 @@ def choose_batch(
     return taken if in_time else None
 
 
-# The log on disk, so that the process may be killed at any moment.
-#
-# A finished episode is a file, accepted when it is renamed. `log.jsonl` only grows: a line for each group of episodes
-# when it is drawn, for each episode that failed, for each batch when it is taken. The trainer's own checkpoint, which
-# is replaced whole after each batch, says which batches were trained on: one that was taken and not trained on is given
-# again, the same one. So an episode counts once, whenever the process ends.
+# The log on disk, so that the process may be killed at any moment: an episode counts once. A finished one is a file,
+# accepted when it is renamed. `log.jsonl` only grows: a line for each group of episodes when it is drawn, for each
+# episode that failed, for each batch when it is taken. The trainer's own checkpoint says which batches were trained on:
+# one that was taken and not trained on is given again, the same one.
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +95,8 @@ class TaskSampler(Protocol):
         """Return the task of the next group of episodes."""
 
     def record(self, task_id: str, scores: Sequence[float], successes: Sequence[bool]) -> None:
-        """Record how a group ended; empty where all of its environments failed."""
+        """Record how a group of `task_id` ended: `scores`, and whether each is a success, of its episodes; empty where
+        all of its environments failed."""
 
 
 @dataclass(frozen=True)
@@ -106,8 +104,9 @@ class RolloutPlan:
     """Plan the episodes of a run.
 
     samples: episodes of a group, which share their task. batch: episodes that start a training step. batches: of the
-    whole run. whole_groups: a batch holds all of a group or none of it. seed: of the run. first: the number of each
-    task's first episode, where another pool of the same weights has those before it.
+    whole run. max_staleness: training steps that an episode may be behind. whole_groups: a batch holds all of a group
+    or none of it. seed: of the run. first: the number of each task's first episode, where another pool of the same
+    weights has those before it.
     """
 
     samples: int
@@ -121,8 +120,8 @@ class RolloutPlan:
 
 @dataclass(frozen=True)
 class EpisodeRequest:
-    """The right to one episode. ordinal: in the order of admission, from 0. sample: its number among the task's
-    episodes. seed: of its sampling, a function of the run's seed and the ordinal."""
+    """The right to one episode. ordinal: in the order of admission, from 0. group: number of its group. sample: its
+    number among the task's episodes. seed: of its sampling, a function of the run's seed and the ordinal."""
 
     ordinal: int
     group: int
@@ -133,7 +132,8 @@ class EpisodeRequest:
 
 @dataclass(frozen=True)
 class EpisodeOutcome:
-    """Hold the outcome of a finished episode. start: the version of the weights when it began."""
+    """Hold the outcome of a finished episode. start: the version of the weights when it began. score: in [0, 1].
+    success: whether it is verified."""
 
     start: int
     score: float
@@ -143,8 +143,9 @@ class EpisodeOutcome:
 class RolloutLog:
     """Log the episodes of one run in `folder`. Not for several threads.
 
-    key: names the run's inputs; what another run left in `folder` is deleted. version: training steps done, as the
-    trainer's checkpoint says. tasks: by task_id.
+    key: names the run's inputs; what another run left in `folder` is deleted. source: of the tasks. tasks: by task_id.
+    plan: of the run. version: training steps done, as the trainer's checkpoint says. Raises DataError for a finished
+    episode whose file is broken; every method that writes raises OSError.
     """
 
     def __init__(
@@ -215,14 +216,16 @@ class RolloutLog:
 
     # -- how an episode ends --------------------------------------------------------------------------------------
     def accept(self, request: EpisodeRequest, episode: Episode, score: float, success: bool) -> None:
-        """Record that an episode has finished; it stays on disk until it has been trained on. score: in [0, 1]."""
+        """Record that the `episode` of a `request` has finished; it stays on disk until it has been trained on. score:
+        in [0, 1]. success: whether it is verified."""
         outcome = EpisodeOutcome(self.running[request.ordinal], score, success)
         write_episode(self._file(request.ordinal), episode, vars(outcome))
         del self.running[request.ordinal]
         self._settle(request.ordinal, outcome)
 
     def fail(self, request: EpisodeRequest, error: str) -> None:
-        """Record that an episode's environment crashed in every try; its place is free again."""
+        """Record that the environment of a request's episode crashed in every try; its place is free again. error: the
+        last one, in words."""
         self._write({"failed": request.ordinal, "error": error})
         del self.running[request.ordinal]
         self._settle(request.ordinal, None)
@@ -368,7 +371,8 @@ def _results(found: Mapping[int, EpisodeOutcome | None]) -> tuple[list[float], l
 
 
 class OccupancyMeter:
-    """Wraps an `EnvProvider` and measures how much of the time its environments (`places` at most) are lent."""
+    """Wraps `environments` and measures how much of the time they are lent. places: how many there are at most. clock:
+    seconds."""
 
     def __init__(self, environments: EnvProvider, places: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._environments, self._places, self._clock = environments, places, clock
@@ -377,6 +381,7 @@ class OccupancyMeter:
 
     @asynccontextmanager
     async def env(self, task: Task) -> AsyncIterator[Env]:
+        """Lend an environment for `task`, as the provider does, errors too."""
         async with self._environments.env(task) as env:
             self._change(1)
             try:
@@ -403,7 +408,8 @@ GradeFunction = Callable[[Task, Episode], tuple[float, bool]]
 
 @dataclass(frozen=True)
 class EpisodeBatch:
-    """The episodes of one training step, in the order of their requests. figures: see `AsyncRolloutPool.next_batch`."""
+    """The episodes of one training step, in the order of their requests, with the outcome of each. step: training steps
+    done before it. figures: see `AsyncRolloutPool.next_batch`."""
 
     step: int
     episodes: tuple[tuple[EpisodeRequest, Episode], ...]
@@ -418,8 +424,10 @@ class AsyncRolloutPool:
             batch = await pool.next_batch()  # train on it, save, `pool.announce` and `policy.load` the new weights
             pool.advance()
 
-    grade: returns an episode's score and whether it is verified. slow: call it in a thread. where: names the run in
-    errors. on_episode: called with each episode as it ends, crashed ones included.
+    rollout_log: of the run. policy: answers. environments: lends them. grade: returns an episode's score and whether it
+    is verified. slow: call it in a thread. iteration: stands in the episodes' rows. temperature: of sampling. where:
+    names the run in errors. on_episode: called with each episode as it ends, crashed ones included. Raises BadInput for
+    a task's environment that is not known, or wrong settings of it.
     """
 
     def __init__(
@@ -469,8 +477,9 @@ class AsyncRolloutPool:
         (finished and not yet used, the batch included), utilisation (share of the environments' time in use since the
         last batch), retries, crashed (episodes given up).
 
-        Raises TrainingError after rl.batch_timeout_s, where every environment crashes, and where a scorer fails or
-        gives no finite number; PolicyError where the policy fails. Each names the trajectory or the step.
+        Raises TrainingError after rl.batch_timeout_s, where every environment crashes, where a scorer fails or gives no
+        finite number, and for any error but the project's; PolicyError and BadInput as `run_episode`; DataError for a
+        finished episode whose file is broken. Each names the trajectory or the step.
         """
         limit = self._settings.rl.batch_timeout_s
         try:
@@ -491,7 +500,8 @@ class AsyncRolloutPool:
         return EpisodeBatch(self.rollout_log.version, episodes, outcomes, figures | self._staleness(read))
 
     def announce(self, weight_version: str, version: int) -> None:
-        """Register the name of weights before the policy loads them. version: training steps that they have had."""
+        """Register weights before the policy loads them. weight_version: their name, as the policy will give it.
+        version: training steps that they have had."""
         self._versions[weight_version] = version
 
     def advance(self) -> None:

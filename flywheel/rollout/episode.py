@@ -42,8 +42,9 @@ T = TypeVar("T")
 class PromptHistory:
     """Follow one trajectory step by step: for each its context, then the step itself.
 
-    images: PNG by sha256; may grow while the trajectory does. count: tokens of a context (`Encoder.count`), for the
-    budget. summarizer: of what is too old for a line; rules where there is none.
+    instruction: the task. images: PNG by sha256; may grow while the trajectory does. policy: block `policy`. count:
+    tokens of a context (`Encoder.count`), for the budget; None: an upper bound. summarizer: of what is too old for a
+    line; None: rules.
     """
 
     def __init__(
@@ -62,8 +63,8 @@ class PromptHistory:
         """Build what the policy is shown at the next step: the instruction, M_t (section 2.1), and what is seen.
 
         screen: PNG; None where there is none. stored: the step's `memory`, if it has been taken: its digest is then
-        used again. observation: text to read, if any. May wait for a language model; raises BadInput as `build_context`
-        does.
+        used again. observation: text to read, if any. May wait for a language model. Raises BadInput where nothing is
+        seen or read, for a screen that cannot be used, and where instruction and screen do not fit the budget.
         """
         memory = self.memory(stored)
         return build_context(self._instruction, memory, screen, self._policy, self._count, observation=observation)
@@ -84,7 +85,7 @@ class PromptHistory:
         return written.encode("utf-8", "replace").decode()  # Parquet takes no half of a surrogate pair
 
     def add(self, step: Step) -> None:
-        """Append the step that was taken."""
+        """Append the `step` that was taken."""
         action = step.action or ""
         self._past.add(
             PastStep(
@@ -101,7 +102,7 @@ class PromptHistory:
         )
 
     def follow(self, steps: Iterable[Step]) -> None:
-        """Append all steps that were taken, with the newest digest that was stored with one."""
+        """Append all `steps` that were taken, with the newest digest that was stored with one."""
         stored = None
         for step in steps:
             self.add(step)
@@ -135,11 +136,12 @@ class Episode:
 
     @property
     def id(self) -> str:
+        """Its trajectory_id."""
         return self.trajectory.trajectory_id
 
 
 def derive_seed(*names: object) -> int:
-    """Derive a seed from the texts and the order of names: 0 <= seed < 2**31, the same on every machine."""
+    """Derive a seed from the texts and the order of `names`: 0 <= seed < 2**31, the same on every machine."""
     return int.from_bytes(hashlib.sha256("|".join(map(str, names)).encode()).digest()[:4]) >> 1
 
 
@@ -159,10 +161,12 @@ async def run_episode(
     """Reset `env` to the task and act until its end or its step budget.
 
     Text without an action is a step with `parse_error`: it costs a step of the budget, and the environment is not
-    stepped. sample: number of the episode among those of its task and weights. temperature: of sampling; 0 is greedy.
-    seed: each step's sampling seed is a function of it and the step; None: of the trajectory's identity. on_step:
-    called with the number of each step before it. Raises EnvError, EnvTimeout, PolicyError and PolicyTimeout;
-    `run_rollout` retries, and records a crash in the episode's status.
+    stepped. policy: answers. sample: number of the episode among those of its task and weights. iteration, run_id:
+    stand in its rows. temperature: of sampling; 0 is greedy. seed: each step's sampling seed is a function of it and
+    the step; None: of the trajectory's identity. on_step: called with the number of each step before it. Raises
+    EnvError and EnvTimeout where the environment fails (`run_rollout` retries, and records a crash in the episode's
+    status), PolicyError, PolicyTimeout and PolicyBusy where the policy does, BadInput for an environment that is not
+    known or wrong settings of it, and for what the policy cannot be shown.
     """
     begun = begin_trajectory(task, sample, policy.weight_version, iteration=iteration, run_id=run_id)
     identity = begun.trajectory_id
@@ -272,7 +276,7 @@ class _Recorder:
 
 
 def begin_trajectory(task: Task, sample: int, version: str, *, iteration: int, run_id: str = "") -> Trajectory:
-    """Begin the record of an episode. version: of the weights that begin it. The rest as in `run_episode`."""
+    """Begin the record of an episode, now. version: of the weights that begin it. The rest as in `run_episode`."""
     started = _now()
     return Trajectory(
         make_trajectory_id(iteration, task.task_id, sample, version),
@@ -292,7 +296,8 @@ def begin_trajectory(task: Task, sample: int, version: str, *, iteration: int, r
 
 
 def build_crashed_episode(begun: Trajectory, error: str) -> Episode:
-    """Build the record of an episode whose environment crashed in every try: kept with its error, never scored."""
+    """Build the record of an episode whose environment crashed in every try: kept with its `error`, never scored.
+    begun: of `begin_trajectory`. It has no steps and no screens."""
     return Episode(replace(begun, ended_at=_now(), status="crashed", error=error, steps=0), (), {})
 
 
@@ -324,7 +329,7 @@ def write_episode(path: Path, episode: Episode, facts: Mapping[str, Any]) -> Non
     """Write an episode to the zip file `path`, whole or not at all: steps as JSON, screens as PNG.
 
     path: replaced where it is there. facts: JSON values stored beside the episode, for `read_episode_facts`. Numbers
-    come back as they are, to the last bit.
+    come back as they are, to the last bit. Raises OSError where it cannot be written.
     """
     rows = {"facts": facts, "trajectory": vars(episode.trajectory), "steps": [vars(step) for step in episode.steps]}
     rows["last_observation"] = episode.last_observation
@@ -337,7 +342,8 @@ def write_episode(path: Path, episode: Episode, facts: Mapping[str, Any]) -> Non
 
 
 def read_episode_facts(path: Path) -> dict[str, Any]:
-    """Read the facts that `write_episode` was given, alone. Raises DataError for a file that is missing or broken."""
+    """Read the facts that `write_episode` was given, alone, from the file `path`. Raises DataError for one that is
+    missing or broken."""
     with _open_episode(path) as file:
         return json.loads(file.read(_ROWS))["facts"]
 
@@ -378,7 +384,10 @@ def _parse_times(row: dict[str, Any]) -> dict[str, Any]:
 
 class EpisodeSlots:
     """Slots for episodes, `count` at most: rollout.max_concurrent at once, and of each kind of environments as many as
-    there are. How many leased ones there are only the manager knows: an episode without one waits there."""
+    there are. How many leased ones there are only the manager knows: an episode without one waits there.
+
+    kinds: of environments, by name. Raises BadInput for an unknown one, or wrong settings of it.
+    """
 
     def __init__(self, settings: Settings, kinds: Iterable[str]) -> None:
         most, leased = settings.rollout.max_concurrent, settings.sandbox.backend == "manager"
@@ -389,7 +398,7 @@ class EpisodeSlots:
 
     @asynccontextmanager
     async def acquire(self, task: Task) -> AsyncIterator[None]:
-        """Hold a slot for an episode of the task; first come, first served within a kind."""
+        """Hold a slot for an episode of `task` within the block; first come, first served within a kind."""
         async with self._of_kind[task.environment], self._free:
             yield
 
@@ -430,7 +439,7 @@ async def run_rollout(
     iteration, run_id: stand in the episodes' rows. temperature: of sampling; 0 is greedy. on_episode: called with each
     as it ends, crashed ones included. stats: counters that are added to. Nothing is stored. After a crash an episode
     starts again in a fresh environment, rollout.retries times; then its status is `crashed`, with the error. Raises
-    PolicyError, and ends the other episodes: without a policy no episode can go on.
+    PolicyError and BadInput as `run_episode`, and what `on_episode` raises; the first ends the other episodes.
     """
     stats, before = stats or RolloutStats(), _event_counts(environments)
     places = EpisodeSlots(settings, (task.environment for task in tasks))
@@ -467,7 +476,11 @@ async def run_episode_with_retries(
     **playing: Any,
 ) -> Episode:
     """Play one episode; after a crash or a hang start it again in a fresh environment, rollout.retries times. Then its
-    status is `crashed`, with the error, and it must not be scored. playing: what else `run_episode` takes."""
+    status is `crashed`, with the error, and it must not be scored.
+
+    environments: lends each. stats: its `retries` are counted up. playing: what else `run_episode` takes; the others
+    are as there, and so are PolicyError and BadInput.
+    """
     limit_s = _episode_deadline(task, settings)
     begun = begin_trajectory(task, sample, policy.weight_version, iteration=iteration, run_id=run_id)
     for number in range(settings.rollout.retries + 1):
@@ -506,7 +519,8 @@ class RolloutWorker:
     _loop: BlockingPortal
 
     def run(self, play: Callable[[PolicyBackend, EnvProvider], Coroutine[None, None, T]]) -> T:
-        """Run `play` on the worker's event loop and return its result; an interrupt (Ctrl-C) cancels it."""
+        """Run `play` on the worker's event loop and return what it returns, or raise what it raises. An interrupt
+        (Ctrl-C) cancels it."""
         playing = self._loop.start_task_soon(play, self.policy, self.environments)
         try:
             return playing.result()
@@ -520,7 +534,9 @@ def open_rollout_worker(model: Path, tasks: Iterable[Task], settings: Settings, 
     """Open the model in a folder, and environments of the kinds that the tasks are played in, until the end of the
     block.
 
-    root: the folder that relative paths in the settings count from. Raises as `open_policy` and `open_environments` do.
+    root: the folder that relative paths in the settings count from. Raises ModelError for a folder that cannot be
+    loaded, PolicyError for a model server that does not answer, BadInput for wrong settings of the environments or none
+    of a kind, EnvTimeout where they do not open or close in time.
     """
     with (
         start_blocking_portal() as loop,

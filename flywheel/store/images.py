@@ -35,8 +35,8 @@ def image_rows(screens: Mapping[str, bytes]) -> Iterator[dict[str, Any]]:
 def load_images(ws: Workspace, files: Iterable[Path], wanted: Collection[str]) -> dict[str, bytes]:
     """Load the `wanted` screens, by sha256, from Parquet `files` of the table `images`, as the bytes stored there.
 
-    They are PNG files, or what else `image_rows` took. Files are opened in turn until all are found. Memory stays at
-    what is wanted. Raises DataError where one is in none of them, or for a damaged file.
+    ws: theirs. They are PNG files, or what else `image_rows` took. Files are opened in turn until all are found. Memory
+    stays at what is wanted. Raises DataError where one is in none of them, or for a damaged or missing file.
     """
     return dict(_iter_images(ws, files, wanted))
 
@@ -44,9 +44,9 @@ def load_images(ws: Workspace, files: Iterable[Path], wanted: Collection[str]) -
 def copy_images_to_file(ws: Workspace, files: Iterable[Path], wanted: Collection[str], path: Path) -> ImageFile:
     """Copy the `wanted` screens (by sha256) from Parquet `files` of the table `images` into one file at `path`.
 
-    Returns that file as a mapping, sha256 -> bytes, read at each look. A file that is there is replaced, and a failed
-    call leaves a part of one. Memory stays at a row group. Raises DataError where a screen is in none of the files,
-    DiskFull.
+    ws: theirs. Returns it as a mapping, sha256 -> bytes, read at each look. A file that is there is replaced; a failed
+    call leaves a part of one. Memory stays at a row group. Raises DataError where a screen is in none of the files, or
+    for a damaged or missing file; DiskFull.
     """
     places = {}
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -58,10 +58,11 @@ def copy_images_to_file(ws: Workspace, files: Iterable[Path], wanted: Collection
 
 
 class ImageFile(Mapping[str, bytes]):
-    """Screens by sha256 in one file, read as they are asked for: several processes share it, and none holds them."""
+    """Screens by sha256 in one file, read as they are asked for: several processes share it, and none holds them. path:
+    the file. places: sha256 -> (offset of its first byte, how many they are)."""
 
     def __init__(self, path: Path, places: Mapping[str, tuple[int, int]]) -> None:
-        self._path, self._places = path, places  # of each its first byte and how many they are
+        self._path, self._places = path, places
 
     def __getitem__(self, name: str) -> bytes:
         first, size = self._places[name]

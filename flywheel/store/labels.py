@@ -11,6 +11,7 @@ import json
 import os
 import re
 from dataclasses import asdict, dataclass, replace
+from importlib import resources
 from pathlib import Path
 
 from flywheel.config.workspace import Workspace
@@ -20,9 +21,7 @@ from flywheel.utils.files import disk_full_errors, file_lock
 
 LABELS = (SOLVED, NOT_SOLVED, "cannot tell")
 MAX_COMMENT_CHARACTERS = 2000  # characters, at most
-DAMAGED_FILE_MARK = (
-    "damaged file: "  # what an error in SQL begins with that stands for a damaged file; its facts follow, as JSON
-)
+DAMAGED_FILE_MARK = "damaged file: "  # an error in SQL that stands for one begins so; its facts follow, as JSON
 REVIEWER_INPUT_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,39}$"  # a reviewer's name, as a form takes it
 _FOLDER = "reviews"
 _REVIEWER = re.compile(r"[a-z0-9][a-z0-9._-]{0,39}")
@@ -37,7 +36,8 @@ _FIELDS = ("trajectory_id", "label", "comment", "reviewer", "at", "queue")
 class Label:
     """Hold a reviewer's label of a trajectory.
 
-    at: when, as ISO 8601 with its zone. queue: how the trajectory was drawn (`random`, `decide`).
+    iteration: of the trajectory. label: one of `LABELS`. comment: `MAX_COMMENT_CHARACTERS` at most. at: when, as ISO
+    8601 with its zone. queue: how the trajectory was drawn (`random`, `decide`). version: of this record's form.
     """
 
     trajectory_id: str
@@ -61,7 +61,7 @@ def labels_stamp(ws: Workspace) -> list[tuple[str, int]]:
 
 
 def normalise_reviewer(name: str) -> str:
-    """Return a reviewer's name stripped and in small letters; it names a file.
+    """Return a reviewer's `name` stripped and in small letters; it names a file.
 
     Raises BadInput unless it is then 1 to 40 of a-z, 0-9, dot, dash and underscore, with a letter or digit first.
     """
@@ -115,16 +115,5 @@ def label_history_sql(ws: Workspace) -> str:
     facts = f"{{'what': 'a label cannot be read', 'where': file || ', line ' || line, 'fix': '{_FIX_DAMAGED_LINE}'}}"
     damaged = f"error('{DAMAGED_FILE_MARK}' || to_json({facts})::VARCHAR)"
     kinds = json.dumps({name: "VARCHAR" for name in _FIELDS} | {"iteration": "INTEGER"})
-    # What is damaged is told whichever columns are asked for, so it stands in the condition.
-    return f"""
-        SELECT said.iteration, {", ".join(f"said.{name}" for name in _FIELDS if name != "at")},
-            try_cast(said."at" AS TIMESTAMPTZ) AS at, file, line
-        FROM (
-            SELECT file, line, try(from_json(text, '{kinds}')) AS said FROM (
-                SELECT '{_FOLDER}/' || parse_filename(filename) AS file, unnest(string_split(content, chr(10))) AS text,
-                    generate_subscripts(string_split(content, chr(10)), 1) AS line
-                FROM read_text('{pattern}'))
-            WHERE trim(text) <> '')
-        WHERE CASE WHEN said.iteration IS NOT NULL AND said.trajectory_id IS NOT NULL AND said.label IS NOT NULL
-                AND said.reviewer IS NOT NULL AND try_cast(said."at" AS TIMESTAMPTZ) IS NOT NULL
-            THEN true ELSE {damaged} END"""
+    sql = resources.files("flywheel.store").joinpath("label_history.sql").read_text(encoding="utf-8")
+    return sql.format(pattern=pattern, folder=_FOLDER, kinds=kinds, damaged=damaged)

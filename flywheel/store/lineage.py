@@ -22,7 +22,8 @@ Row = dict[str, Any]
 def dataset_name(store: str, iteration: int, version: int = 0) -> str:
     """Name what trajectories join and checkpoints train on: `dataset_name("sft", 1)` -> `sft@001`.
 
-    version: where it was routed again, `sft@001.2` for the second time.
+    store: `ct` or `sft`; `decision` for a routing decision. version: where it was routed again, `sft@001.2` for the
+    second time.
     """
     return f"{store}@{iteration_label(iteration)}" + (f".{version}" if version else "")
 
@@ -72,7 +73,7 @@ def _holds_links_sql(iteration: int, version: int) -> str:
 
 
 def repaired_links(trajectories: Iterable[str], iteration: int, version: int) -> list[Row]:
-    """Build links from trajectories of which a row was repaired to the decision that says how.
+    """Build links, rows of `lineage`, from trajectories of which a row was repaired to the decision that says how.
 
     trajectories: their ids. iteration, version: of the decision.
     """

@@ -27,7 +27,8 @@ _FIX = "run the iteration before it, or fetch it with `git checkout`"
 
 @dataclass(frozen=True)
 class ManifestFile:
-    """One Parquet file. path: relative to the workspace."""
+    """One Parquet file. iteration, table, stage: name its partition. path: relative to the workspace. rows: how many.
+    sha256: of its bytes, in hex."""
 
     iteration: int
     table: str
@@ -118,8 +119,8 @@ def write_manifest(
 def rewrite_manifest(ws: Workspace, iteration: int) -> None:
     """Write an iteration's manifest again after its partitions were routed again; all else that it names stays.
 
-    The next one must be chained to it anew (`relink_manifest`). Raises DataError where it is missing or of an earlier
-    version, and for a damaged list of a partition or of decisions; FileNotFoundError where the one before it is
+    The next one must be chained to it anew (`relink_manifest`). Raises DataError where it is missing, damaged or of an
+    earlier version, and for a damaged list of a partition or of decisions; FileNotFoundError where the one before it is
     missing; DiskFull.
     """
     raw = read_own_manifest(ws, iteration)
@@ -132,8 +133,8 @@ def rewrite_manifest(ws: Workspace, iteration: int) -> None:
 def relink_manifest(ws: Workspace, iteration: int) -> bool:
     """Let an iteration's manifest chain to the one before it as that is now; returns whether this changed it.
 
-    Raises DataError where it is missing or of an earlier version, FileNotFoundError where the one before it is missing,
-    DiskFull.
+    Raises DataError where it is missing, damaged or of an earlier version, FileNotFoundError where the one before it is
+    missing, DiskFull.
     """
     raw, previous = read_own_manifest(ws, iteration), sha256_file(ws.manifest(iteration - 1))
     if raw["previous"] == previous:
@@ -147,7 +148,7 @@ def read_own_manifest(ws: Workspace, iteration: int) -> dict[str, Any]:
 
     Keys: `previous` (sha256 of the manifest before), `window`, `shards` (mappings with `table`, `stage`, `path`,
     `rows`, `sha256`), `sessions`, and `version` where it was routed again. Raises DataError where there is none, or it
-    is of an earlier version.
+    is damaged or of an earlier version.
     """
     raw, _ = _read_json_object(ws, ws.manifest(iteration), fix=_FIX)
     if "shards" not in raw:
@@ -193,7 +194,7 @@ def read_promotion(ws: Workspace, iteration: int) -> dict[str, Any]:
     """Read an iteration's `promotion.json`: at least `model` (folder relative to the workspace) and `digest` of its
     weights.
 
-    Raises DataError where it is missing or lacks one of them.
+    Raises DataError where it is missing, damaged or lacks one of them.
     """
     path = ws.promotion(iteration)
     raw, _ = _read_json_object(ws, path, fix=f"run the iteration {iteration_label(iteration)} to its end first")

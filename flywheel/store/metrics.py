@@ -23,7 +23,7 @@ def metric_row(
     high: float | None = None,
     n: int | None = None,
 ) -> dict[str, Any]:
-    """Build one row of the table `metrics`.
+    """Build one row of the table `metrics`: a mapping of its columns.
 
     name: of the figure. value: written as null where it is not finite, so that SQL can average. domain: by default all.
     step: of a curve; 0 for a single figure. low, high: ends of its confidence interval. n: cases that it rests on.
@@ -35,9 +35,10 @@ def metric_row(
 def fraction_metric_row(
     name: str, successes: int, n: int, *, domain: str = ALL_DOMAINS, step: int = 0
 ) -> dict[str, Any]:
-    """Build a row of `metrics` for the fraction successes / n, with its 95% Wilson interval; null where n is 0.
+    """Build a row of `metrics`, as `metric_row`, for the fraction `successes` / `n`, with its 95% Wilson interval.
 
-    name: of the figure. domain: by default all. step: of a curve; 0 for a single figure.
+    name: of the figure. n: cases; of none, value and interval are null. domain: by default all. step: of a curve; 0 for
+    a single figure.
     """
     low, high = wilson_interval(successes, n) if n else (None, None)
     value = successes / n if n else math.nan

@@ -63,7 +63,7 @@ class ListedFile:
 
 
 def describe_part_file(path: Path, rows: int, sha256: str, kept: tuple[str, ...] = ()) -> ListedFile:
-    """Describe a Parquet file as it is now.
+    """Describe the Parquet file `path` as it is now.
 
     rows: how many. sha256: of its bytes. kept: contracts that all its rows keep. Raises FileNotFoundError where it is
     missing, ValueError where it is cut off.
@@ -72,7 +72,7 @@ def describe_part_file(path: Path, rows: int, sha256: str, kept: tuple[str, ...]
 
 
 def write_part_list(folder: Path, table: str, parts: list[ListedFile]) -> None:
-    """Make these the files of the partition, in this order. The caller removes files that the list before named.
+    """Make `parts` the files of the partition, in this order. The caller removes files that the list before named.
 
     folder: the partition's. table: its name. Raises DiskFull.
     """
@@ -180,7 +180,7 @@ def _footer_sha256(path: Path) -> str:
 
 
 def check_contracts_at_write(table: str, data: pa.Table) -> tuple[str, ...]:
-    """Name the contracts that all of these rows of `table` keep, for certain. data: of its schema."""
+    """Name the contracts that all rows of `table` in `data`, of its schema, keep for certain."""
     return ("logprobs_match",) if table == "steps" and all(map(_logprobs_match, data.to_batches())) else ()
 
 
@@ -210,7 +210,8 @@ _LOCK_S = 600.0
 
 
 class PartitionWriter:
-    """Write batches to files under hidden names; nothing is visible before `publish`. folder: the partition's."""
+    """Write batches to files under hidden names; nothing is visible before `publish`. folder: the partition's. table:
+    its name. Write errors leave it as OSError (`open_partition_writer` names DiskFull)."""
 
     def __init__(self, folder: Path, table: str) -> None:
         self.folder, self.table, self.schema = folder, table, TABLES[table]
@@ -219,8 +220,8 @@ class PartitionWriter:
         self._files: list[tuple[Path, int, str, tuple[str, ...]]] = []
 
     def write(self, data: pa.Table | pa.RecordBatch | Iterable[Mapping[str, Any]]) -> None:
-        """Append rows. data: tables of the schema, or mappings. Raises DataError naming the column that does not fit
-        the schema."""
+        """Append rows. data: a table or batch of the schema, or mappings. Raises DataError naming the column that does
+        not fit the schema."""
         if isinstance(data, pa.RecordBatch):
             data = pa.Table.from_batches([data])
         if not isinstance(data, pa.Table):
@@ -234,7 +235,7 @@ class PartitionWriter:
         self._take(data)
 
     def write_query(self, connection: duckdb.DuckDBPyConnection, sql: str) -> None:
-        """Append the rows of the query `sql`, some at a time; no other one may run on `connection` meanwhile.
+        """Append the rows of the query `sql` on `connection`, some at a time; no other may run on it meanwhile.
 
         Raises duckdb.Error for the query, ValueError where its columns are not the table's, DataError where one is null
         and must not be.
@@ -432,7 +433,7 @@ _LOCK_AFTER_TRIES = 4  # readings that a writer was faster than
 
 @dataclass(frozen=True)
 class PartitionManifest:
-    """What one stage wrote to one table. folder: where, relative to the workspace."""
+    """What one stage wrote to one table. parts: its files, in order. folder: where, relative to the workspace."""
 
     table: str
     parts: tuple[ListedFile, ...]
@@ -449,7 +450,8 @@ def write_partition(
     """Replace a partition by `data`, sorted and compressed; no rows give one file without rows.
 
     table, iteration, stage: name the partition. data: a table of the schema, or rows as mappings. Returns its list.
-    Raises DataError where the data do not fit the schema, DiskFull where there is no space.
+    Raises DataError where the data do not fit the schema, or another process has been writing it for ten minutes;
+    DiskFull.
     """
     with open_partition_writer(ws, table, iteration, stage) as writer:
         writer.write(data)
@@ -457,8 +459,8 @@ def write_partition(
 
 
 def partition_files(ws: Workspace, table: str, iteration: int, stage: str) -> list[Path]:
-    """List the files of a partition. table, iteration, stage: name it. Raises DataError where it is missing or
-    damaged."""
+    """List the paths of a partition's files, in order. table, iteration, stage: name it. Raises DataError where it is
+    missing or its list damaged."""
     folder = ws.partition(table, iteration, stage)
     found = read_part_list(folder)
     if found is None:
@@ -467,7 +469,7 @@ def partition_files(ws: Workspace, table: str, iteration: int, stage: str) -> li
 
 
 def table_files(ws: Workspace, table: str, without: Set[int] = frozenset()) -> list[Path]:
-    """List the files of all partitions of a table, oldest iteration first. without: iterations to leave out.
+    """List the paths of the files of all partitions of `table`, oldest iteration first. without: iterations left out.
 
     Raises DataError for a damaged list.
     """
@@ -494,8 +496,9 @@ def read_partition(ws: Workspace, table: str, iteration: int, stage: str, column
 def retry_while_replaced(read: Callable[[], T]) -> T:
     """Return what `read` returns; call it again where a partition was replaced meanwhile.
 
-    read: raises PartMissing for a file that is gone, and must bear to be called again. A reader that was too slow for
-    its writer several times holds the writer off. Raises PartMissing where a file is lost for good.
+    read: raises PartMissing for a file that is gone, and must bear to be called again; its other errors are passed on.
+    One that was too slow for its writer several times holds the writer off. Raises PartMissing where a file is lost for
+    good, DataError where the writer does not end within half a minute.
     """
     deadline = time.monotonic() + _RETRY_S
     missing, tries = None, 0
@@ -518,8 +521,9 @@ def retry_while_replaced(read: Callable[[], T]) -> T:
 def read_partition_file(ws: Workspace, table: str, path: Path, columns: list[str] | None = None) -> pa.Table:
     """Read one Parquet file of a table, and check it against its partition's list, its checksums and the schema.
 
-    path: of the file. columns: to read; default: all, which hashes the whole file; else its size, its footer and the
-    checksums of the pages read are checked. Raises DataError where it is damaged, PartMissing where it is gone.
+    ws, table: whose. path: of the file. columns: to read; default: all, which hashes the whole file; else its size, its
+    footer and the checksums of the pages read are checked. Raises DataError where it is damaged, PartMissing where it
+    is gone.
     """
     with open_partition_file(table, path, wholly=columns is None) as file, _name_damaged_file(path):
         data = file.read(columns=columns)  # not a dataset read: hive columns must not be added
@@ -527,7 +531,7 @@ def read_partition_file(ws: Workspace, table: str, path: Path, columns: list[str
 
 
 def open_partition_file(table: str, path: Path, *, wholly: bool = False) -> pq.ParquetFile:
-    """Open a file of a table to read row groups of; its pages' checksums are checked as they are read.
+    """Open a file of `table` to read row groups of; its pages' checksums are checked as they are read.
 
     Close it after use. path: of the file. wholly: check all of its bytes now. Raises DataError where it is damaged, or
     not one of the table's, PartMissing where it is gone or not in its partition's list.
@@ -603,8 +607,8 @@ def contracts_checked_at_write(ws: Workspace, table: str, iteration: int, stage:
 def adopt_partition(ws: Workspace, staged: Workspace, table: str, iteration: int, stage: str) -> PartitionManifest:
     """Replace a partition of this workspace by that of `staged`, by hard links; it stays there too. Returns its list.
 
-    table, iteration, stage: name it. Both must lie on one file system. Raises DataError where it is missing there,
-    OSError where they do not, DiskFull.
+    table, iteration, stage: name it. Both must lie on one file system. Raises DataError where it is missing there, its
+    list is damaged, or another process has been writing it here for ten minutes; OSError where they do not; DiskFull.
     """
     with open_partition_writer(ws, table, iteration, stage) as writer:
         link_partition_files(staged, writer, table, iteration, stage)
@@ -675,7 +679,7 @@ def iter_matching_rows(
     """Yield the rows of `files` whose `key` is among the wanted, a table for each row group that has some.
 
     table: theirs. key: a column of text by which the table is sorted. wanted: its values. columns: to return besides
-    the key, in the table's order. Raises DataError for a damaged file.
+    the key, in the table's order. Raises DataError for a damaged or missing file.
     """
     names, values = _in_table_order(table, {key, *columns}), sorted(wanted)
     accepted = pa.array(values, pa.string())

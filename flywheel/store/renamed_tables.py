@@ -17,25 +17,19 @@ _DECLARED = json.loads(resources.files("flywheel.store").joinpath("renamed_table
 RENAMED_TABLES: dict[str, str] = _DECLARED["tables"]
 # Table, view or macro of today -> its columns: name in earlier versions -> name of today.
 RENAMED_COLUMNS: dict[str, dict[str, str]] = _DECLARED["columns"]
-# What stands for a value that was not written yet when the rows were made; null where nothing is named here.
-_DEFAULTS = {
-    ("tasks", "environment"): "browser",
-    ("sft", "weight"): 1.0,
-    ("ct", "weight"): 1.0,
-    ("quarantine", "source_table"): "trajectories",
-}
-# Column -> whose values are names of tables.
-_TABLE_NAMES = {"quarantine": "source_table"}
+# Table of today -> column -> what stands for a value that was not written yet when the rows were made; else null.
+_DEFAULTS: dict[str, dict[str, str | float]] = _DECLARED["defaults"]
+_TABLE_NAMES: dict[str, str] = _DECLARED["table_names"]  # table of today -> its column of names of tables
 
 
 def describe_renamed_table(name: str) -> str:
-    """Say what a table, view or macro of an earlier version is named now; empty for other names."""
+    """Say in words what the table, view or macro `name` of an earlier version is named now; "" for other names."""
     new = RENAMED_TABLES.get(name.lower())
     return f"{name} is named {new} now" if new else ""
 
 
 def describe_renamed_column(name: str, query: str) -> str:
-    """Say what a column of an earlier version is named now; empty for other names.
+    """Say in words what the column `name` of an earlier version is named now; "" for other names.
 
     query: the text in which it stands. A name that columns of other tables have today is described only where the
     query names the table that has it no more.
@@ -54,14 +48,14 @@ def describe_renamed_column(name: str, query: str) -> str:
 
 
 def is_of_earlier_schema(table: str, schema: pa.Schema) -> bool:
-    """Tell whether rows of a table, by whichever name, have other columns than it has today."""
+    """Tell whether rows of `table`, by its name then or now, with `schema` have other columns than it has today."""
     return table in RENAMED_TABLES or not schema.equals(TABLES[table])
 
 
 def rename_rows(table: str, rows: pa.Table, where: object) -> pa.Table:
-    """Bring rows of an earlier version to the columns of today; what they lack is filled in, with null or a default.
+    """Return `rows` of an earlier version with the columns of today; what they lack is null or a default.
 
-    table: its name of today. Raises DataError, at `where`, for columns that no earlier version had.
+    table: its name of today. where: the file, for the error. Raises DataError for columns that no earlier version had.
     """
     schema, renamed = TABLES[table], RENAMED_COLUMNS.get(table, {})
     rows = rows.rename_columns([renamed.get(name, name) for name in rows.column_names])
@@ -70,7 +64,7 @@ def rename_rows(table: str, rows: pa.Table, where: object) -> pa.Table:
     columns = []
     for field in schema:
         column = rows[field.name] if field.name in rows.column_names else pa.nulls(rows.num_rows, field.type)
-        if (default := _DEFAULTS.get((table, field.name))) is not None:
+        if (default := _DEFAULTS.get(table, {}).get(field.name)) is not None:
             column = pc.fill_null(column, default)
         if _TABLE_NAMES.get(table) == field.name:
             column = pa.array([RENAMED_TABLES.get(value, value) for value in column.to_pylist()], field.type)

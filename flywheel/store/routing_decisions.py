@@ -35,7 +35,7 @@ class RoutingRule:
     band: tuple[float, float] | None = None
 
     def apply_to(self, own: Settings) -> Settings:
-        """Return the iteration's parameters with the scorers of this rule. own: the parameters."""
+        """Return the iteration's parameters `own` with the scorers of this rule; `own` stays."""
         if self.scorers is None:
             return own
         routing = own.routing.model_copy(update={"scorers": {"default": list(self.scorers)}})
@@ -68,7 +68,7 @@ def decisions_path(ws: Workspace, iteration: int) -> Path:
 
 
 def init_decisions(ws: Workspace, iteration: int) -> None:
-    """Write an empty list of decisions for `iteration`. An existing file stays."""
+    """Write an empty list of decisions for `iteration`. An existing file stays. Raises DiskFull."""
     if not decisions_path(ws, iteration).exists():
         write_decisions(ws, iteration, ())
 
@@ -83,18 +83,19 @@ def read_decisions(ws: Workspace, iteration: int) -> tuple[RoutingDecision, ...]
         return tuple(parse_decision(one) for one in raw)
     except FileNotFoundError:
         return ()
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         where = ws.relative(decisions_path(ws, iteration))
         raise DataError(f"not a list of decisions: {error!r}", where=where, fix="restore it from git") from None
 
 
 def write_decisions(ws: Workspace, iteration: int, decided: tuple[RoutingDecision, ...]) -> None:
-    """Replace the decisions of `iteration` by `decided`, oldest first; with them `store_version` changes."""
+    """Replace the decisions of `iteration` by `decided`, oldest first; with them `store_version` changes. Raises
+    DiskFull."""
     write_json(decisions_path(ws, iteration), {"decisions": [asdict(one) for one in decided]})
 
 
 def parse_decision(raw: dict[str, Any]) -> RoutingDecision:
-    """Make a decision of the JSON object `raw`. Raises KeyError or TypeError where it is none."""
+    """Make a decision of the JSON object `raw`. Raises KeyError, TypeError or AttributeError where it is none."""
     rule = {name: tuple(value) if isinstance(value, list) else value for name, value in raw["rule"].items()}
     values = {name: tuple(value) if isinstance(value, list) else value for name, value in raw.items()}
     return RoutingDecision(**{**values, "rule": RoutingRule(**rule)})

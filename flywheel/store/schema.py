@@ -1,4 +1,4 @@
-"""Declare every table of the flywheel as a pyarrow schema, and the records of `steps` and `trajectories`.
+"""Declare every table of the flywheel as a pyarrow schema (columns: `tables.sql`), and the records of two of them.
 
 `Step` and `Trajectory` are the rows of their tables, a field a column: what the rollout records is what scorers judge
 and what training learns from. None: unknown, or without meaning for this kind of step. A new column is a field, a line
@@ -18,12 +18,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
+from importlib import resources
 from typing import Any, TypeVar, get_args, get_type_hints
 
 import pyarrow as pa
 
-NO_COLUMN = {"column": False}
-"""Metadata of a field that no table holds."""
+NO_COLUMN = {"column": False}  # metadata of a field that no table holds
 
 
 @dataclass(frozen=True)
@@ -32,48 +32,32 @@ class Step:
 
     trajectory_id: str
     step: int
-    author: str
-    """model or human"""
+    author: str  # model or human
     thought: str | None = None
-    action_type: str | None = None
-    """The action's name in the grammar; None where the text held no action."""
-    action: str | None = None
-    """Serialised in the policy's grammar."""
+    action_type: str | None = None  # the action's name in the grammar; None where the text held no action
+    action: str | None = None  # serialised in the policy's grammar
     raw_text: str | None = None
-    parse_error: str | None = None
-    """Why the text held no action; None where it did."""
-    x: float | None = None
-    """Points of the action, as fractions of the screen; x2, y2: where a drag ends."""
+    parse_error: str | None = None  # why the text held no action; None where it did
+    x: float | None = None  # points of the action, as fractions of the screen; x2, y2: where a drag ends
     y: float | None = None
     x2: float | None = None
     y2: float | None = None
     prompt_tokens: int | None = None
-    token_ids: tuple[int, ...] | None = None
-    """As sampled, the end token included where it was; None for a human."""
-    logprobs: tuple[float, ...] | None = None
-    """Of each token as sampled, at temperature 1."""
+    token_ids: tuple[int, ...] | None = None  # as sampled, the end token included where it was; None for a human
+    logprobs: tuple[float, ...] | None = None  # of each token as sampled, at temperature 1
     weight_version: str | None = None
-    image_sha256: str | None = None
-    """Of the screen that the action was chosen on; None where there was none to see."""
+    image_sha256: str | None = None  # of the screen that the action was chosen on; None where there was none to see
     url: str | None = None
-    tool_result: str | None = None
-    """What an SDK function returned, or what the environment remarked."""
+    tool_result: str | None = None  # what an SDK function returned, or what the environment remarked
     reward: float | None = None
-    terminated: bool | None = None
-    """An end of the task; truncated: a limit."""
+    terminated: bool | None = None  # an end of the task; truncated: a limit
     truncated: bool | None = None
     started_at: datetime | None = None
     ended_at: datetime | None = None
-    memory: str | None = None
-    """JSON of the digest of older steps that was shown: steps, text, by."""
-    observation: str | None = None
-    """What was there to read, where the action was chosen; None where the screen was all."""
-
-    misclick: bool | None = None
-    """Whether a person clicked on nothing, and nothing changed: later prompts show it, and imitation leaves it out."""
-
-    state_score: float | None = None
-    """Of the state that the action was chosen on, 0 to 1; None where nothing is known of one before the end."""
+    memory: str | None = None  # JSON of the digest of older steps that was shown: steps, text, by
+    observation: str | None = None  # what was there to read, where it was chosen; None where the screen was all
+    misclick: bool | None = None  # a person's click on nothing: later prompts show it, imitation leaves it out
+    state_score: float | None = None  # of the state that it was chosen on, 0 to 1; None where it is not known
 
     # What no table holds: RL reads it from the episode, and forgets it with the batch.
     sampled_logprobs: tuple[float, ...] = field(default=(), metadata=NO_COLUMN)
@@ -92,29 +76,19 @@ class Trajectory:
     world: str | None = None
     level: int | None = None
     instruction: str | None = None
-    source: str | None = None
-    """rollout, recording, annotation or import (another data set's)"""
-    author: str | None = None
-    """model or human"""
-    sample: int | None = None
-    """Its number among the episodes of its task and weights."""
-    policy_version: str | None = None
-    """Digest of the weights that began it."""
-    status: str | None = None
-    """completed (terminated), truncated (a limit), crashed, invalid"""
+    source: str | None = None  # rollout, recording, annotation or import (another data set's)
+    author: str | None = None  # model or human
+    sample: int | None = None  # its number among the episodes of its task and weights
+    policy_version: str | None = None  # digest of the weights that began it
+    status: str | None = None  # completed (terminated), truncated (a limit), crashed, invalid
     error: str | None = None
-    steps: int | None = None
-    """How many there are."""
-    reward: float | None = None
-    """Sum over the steps."""
-    final_state: str | None = None
-    """JSON, which the verifier reads; None where the environment crashed."""
+    steps: int | None = None  # how many there are
+    reward: float | None = None  # sum over the steps
+    final_state: str | None = None  # JSON, which the verifier reads; None where the environment crashed
     started_at: datetime | None = None
     ended_at: datetime | None = None
-    run_id: str | None = None
-    """The flow run that paid for it."""
-    origin: str | None = None
-    """Of an imported one: data set and id there, with a colon between."""
+    run_id: str | None = None  # the flow run that paid for it
+    origin: str | None = None  # of an imported one: data set and id there, with a colon between
     licence: str | None = None
     """Of an imported one: what its data set may be used for, as an SPDX id or as its publisher calls it."""
 
@@ -122,8 +96,8 @@ class Trajectory:
 def make_trajectory_id(iteration: int, task_id: str, sample: int, policy_version: str) -> str:
     """Name a trajectory by where it comes from: `t` and 19 hex digits of a hash of the arguments.
 
-    A resumed run makes the same names, and neither loses nor repeats one. iteration, task_id: played. sample: number of
-    the attempt at the task. policy_version: digest of the weights.
+    A resumed run makes the same names, and neither loses nor repeats one. iteration, task_id: in which, and which task,
+    is played. sample: number of the attempt at the task. policy_version: digest of the weights.
     """
     text = f"{iteration}|{task_id}|{sample}|{policy_version}"
     return "t" + hashlib.sha256(text.encode()).hexdigest()[:19]
@@ -132,7 +106,7 @@ def make_trajectory_id(iteration: int, task_id: str, sample: int, policy_version
 def session_trajectory_id(iteration: int, task_id: str, session: str) -> str:
     """Name the trajectory that a person's session becomes in an iteration, in the form of `make_trajectory_id`.
 
-    task_id: of its task. session: its folder's name.
+    iteration: that ingests it. task_id: of its task. session: its folder's name.
     """
     return make_trajectory_id(iteration, task_id, 0, f"human-{session}")
 
@@ -182,97 +156,29 @@ def _schema(table: str, columns: str | type) -> pa.Schema:
 
 
 def record_columns(record: type) -> dict[str, pa.DataType]:
-    """List the columns that a record's fields declare. record: a dataclass. Raises LookupError for a field of a type
-    that has no column's."""
+    """List the columns that a record's fields declare, name -> type, in order. record: a dataclass. Raises LookupError
+    for a field of a type that has no column's."""
     hints = get_type_hints(record)
     stored = [field.name for field in dataclasses.fields(record) if field.metadata.get("column", True)]
     return {name: _FIELD_TYPES.get(hints[name]) or _FIELD_TYPES[get_args(hints[name])[0]] for name in stored}
 
 
-_TRAINING_STORE = """trajectory_id VARCHAR, task_id VARCHAR, domain VARCHAR, source VARCHAR, score DOUBLE,
-    steps INTEGER, policy_version VARCHAR, weight DOUBLE"""
-COLUMNS: dict[str, str | type] = {
-    # What was asked. `params` is the template's JSON; `checksum` names the world's sources. `environment`: the kind
-    # that it is played in.
-    "tasks": """task_id VARCHAR, domain VARCHAR, world VARCHAR, template VARCHAR, level INTEGER, seed BIGINT,
-        instruction VARCHAR, params VARCHAR, max_steps INTEGER, split VARCHAR, verifier VARCHAR, threshold DOUBLE,
-        checksum VARCHAR, environment VARCHAR""",
-    # One row an episode, and one a step of it: what their columns mean stands above.
-    "trajectories": Trajectory,
-    "steps": Step,
-    # One row an utterance of a think-aloud recording. Times are on the screen's clock, in seconds from its start.
-    # `confidence`: the recognizer's, 0 to 1, the mean over the words. `low_confidence`: it is below the least that is
-    # trusted, so the step has no thought from this utterance.
-    "utterances": f"""trajectory_id VARCHAR, utterance INTEGER, start_s DOUBLE, end_s DOUBLE, asr_text VARCHAR,
-        text VARCHAR, words {_WORDS}, step INTEGER, alignment_score DOUBLE, recognizer VARCHAR, refined_by VARCHAR,
-        confidence DOUBLE, low_confidence BOOLEAN""",
-    # One row a captured input event of a recording.
-    "events": """trajectory_id VARCHAR, event INTEGER, time_s DOUBLE, kind VARCHAR, x DOUBLE, y DOUBLE, key VARCHAR,
-        text VARCHAR, step INTEGER""",
-    # One row a trajectory and scorer (`envs.verdict`). `score`: null where the scorer gave none; `detail` says why.
-    # `version`: of the scorer.
-    "scores": """trajectory_id VARCHAR, scorer VARCHAR, score DOUBLE, threshold DOUBLE, success BOOLEAN, detail VARCHAR,
-        version VARCHAR""",
-    "routes": "trajectory_id VARCHAR, destination VARCHAR, reason VARCHAR, score DOUBLE, success BOOLEAN",
-    "reviews": """subject VARCHAR, kind VARCHAR, reviewer VARCHAR, decision VARCHAR, comment VARCHAR,
-        at TIMESTAMP WITH TIME ZONE""",
-    # Screens, once each. `bytes` is the encoded file.
-    "images": "sha256 VARCHAR, width INTEGER, height INTEGER, format VARCHAR, bytes BLOB",
-    # parent -> child, by name: trajectory, checkpoint, task, run, dataset.
-    "lineage": "child VARCHAR, child_kind VARCHAR, parent VARCHAR, parent_kind VARCHAR, relation VARCHAR",
-    # Flow and task runs, exported from Prefect at the end of each iteration (its server forgets). `stage` is the one
-    # that wrote the rows, as in every table: which one a run belongs to says the view `run_history`. `message`: of its
-    # last state, for a run that failed the reason.
-    "runs": """run_id VARCHAR, parent_id VARCHAR, kind VARCHAR, name VARCHAR, state VARCHAR, attempts INTEGER,
-        started_at TIMESTAMP WITH TIME ZONE, ended_at TIMESTAMP WITH TIME ZONE, seconds DOUBLE,
-        parameters VARCHAR, message VARCHAR""",
-    # A measured figure. `step` counts along a curve (0 for a single figure); `low`, `high`: its 95% interval,
-    # `n`: how many cases it rests on; null where they have no meaning.
-    "metrics": "domain VARCHAR, name VARCHAR, step INTEGER, value DOUBLE, low DOUBLE, high DOUBLE, n BIGINT",
-    # What RL's curriculum knew of each task at the end. `successes` of `episodes`: newer ones count more.
-    # `sampling_prob`: share of the draws, `relative_prob`: relative to an even share; `reason`: why that is less than 1
-    # (empty where it is not).
-    "curriculum": """task_id VARCHAR, domain VARCHAR, world VARCHAR, template VARCHAR, level INTEGER, groups INTEGER,
-        successes DOUBLE, episodes DOUBLE, sampling_prob DOUBLE, relative_prob DOUBLE, reason VARCHAR""",
-    # Training stores, one row a trajectory; the samples are built from its steps. `weight`: of each of them in the mix,
-    # less than 1 where the trajectory has near-duplicates.
-    "sft": _TRAINING_STORE,
-    "ct": _TRAINING_STORE,
-    # Near-duplicates among what joined a store (`store/dedup/near_duplicates.py`): the nearest one, the share of steps
-    # that agree with it, why it counts as near, and what the trajectory weighs in training, beside 1.
-    "duplicates": "trajectory_id VARCHAR, duplicate_of VARCHAR, similarity DOUBLE, reason VARCHAR, weight DOUBLE",
-    # What later iterations compare theirs with: the steps as numbers (`store/dedup/episode_similarity.py`), what was
-    # asked, and the sha256 of the first and the last screen; difference hashes of screens that were looked at. `store`:
-    # the store that the trajectory joined when its steps became numbers; which one it is in since, the stores say.
-    "trajectory_hashes": """trajectory_id VARCHAR, content VARCHAR, arguments VARCHAR, store VARCHAR,
-        step_codes UBIGINT[], first_image_sha256 VARCHAR, last_image_sha256 VARCHAR""",
-    "screen_hashes": "sha256 VARCHAR, dhash UBIGINT",
-    # What is set aside, with the reason. `source_table`: that of the row; `record`: a trajectory's whole row as JSON,
-    # to be mended and routed again.
-    "quarantine": "trajectory_id VARCHAR, reason VARCHAR, detail VARCHAR, record VARCHAR, source_table VARCHAR",
-    # General data for the CT and SFT mixes: a screen, a question, the answer text.
-    "grounding_examples": """sample_id VARCHAR, kind VARCHAR, image_sha256 VARCHAR, instruction VARCHAR,
-        response VARCHAR""",
-}
+_SQL = resources.files("flywheel.store").joinpath("tables.sql").read_text(encoding="utf-8")
+_DECLARED = dict(re.findall(r"CREATE TABLE (\w+) \(\s+(.*?)\s+\);", re.sub(r"--.*", "", _SQL), re.DOTALL))
+COLUMNS: dict[str, str | type] = {"tasks": _DECLARED["tasks"], "trajectories": Trajectory, "steps": Step} | _DECLARED
 TABLES: dict[str, pa.Schema] = {table: _schema(table, columns) for table, columns in COLUMNS.items()}
 
-SORT_KEYS: dict[str, tuple[str, ...]] = {
-    "tasks": ("task_id",),
+# By its first column, where it is not said here.
+SORT_KEYS: dict[str, tuple[str, ...]] = {table: (schema.names[0],) for table, schema in TABLES.items()} | {
     "steps": ("trajectory_id", "step"),
     "utterances": ("trajectory_id", "utterance"),
     "events": ("trajectory_id", "event"),
-    "images": ("sha256",),
-    "screen_hashes": ("sha256",),
-    "grounding_examples": ("sample_id",),
     "metrics": ("name", "domain", "step"),
     "runs": ("started_at",),
     "lineage": ("child", "parent"),
     "reviews": ("at",),
-    "curriculum": ("task_id",),
     "scores": ("trajectory_id", "scorer"),
 }
-for _name in TABLES:
-    SORT_KEYS.setdefault(_name, ("trajectory_id",))
 
 
 def record_to_row(table: str, record: Any) -> dict[str, Any]:
@@ -303,5 +209,6 @@ def _names(table: str, kind: type) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def empty_table(table: str) -> pa.Table:
-    """Make a table of the schema of `table` without rows, as an empty partition is stored."""
+    """Make a table of the schema of `table` without rows, as an empty partition is stored. Raises KeyError for no
+    table's name."""
     return TABLES[table].empty_table()

@@ -12,13 +12,15 @@ import time
 import weakref
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from ctypes import POINTER, c_char_p, c_double, c_float, c_int, c_int32, c_long, c_size_t, c_void_p
+from ctypes import POINTER, c_char_p, c_float, c_int, c_void_p
 from functools import cache
 from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import yaml
 from pocketsphinx import NGramModel, _pocketsphinx, get_model_path
 
 from flywheel.envs.screens.vocabulary import BUTTONS, COLOURS, KEYS, PEOPLE, SETTINGS, SHAPES, SYMBOLS, THINGS
@@ -39,33 +41,7 @@ _ANY_TYPE = 0  # of a language model's file: as its name says
 _FRAMES_PER_S = 100
 _VARIANT = re.compile(r"\(\d+\)$")  # "the(2)": a second pronunciation of the same word
 
-_SIGNATURES = {
-    "err_set_loglevel_str": (c_char_p, c_char_p),
-    "ps_config_init": (c_void_p, c_void_p),
-    "ps_config_free": (c_int, c_void_p),
-    "ps_config_set_str": (c_void_p, c_void_p, c_char_p, c_char_p),
-    "ps_config_set_int": (c_void_p, c_void_p, c_char_p, c_long),
-    "ps_config_set_float": (c_void_p, c_void_p, c_char_p, c_double),
-    "ps_init": (c_void_p, c_void_p),
-    "ps_free": (c_int, c_void_p),
-    "ps_get_logmath": (c_void_p, c_void_p),
-    "ps_add_lm": (c_int, c_void_p, c_char_p, c_void_p),
-    "ps_activate_search": (c_int, c_void_p, c_char_p),
-    "ps_reinit_feat": (c_int, c_void_p, c_void_p),
-    "ps_start_utt": (c_int, c_void_p),
-    "ps_end_utt": (c_int, c_void_p),
-    "ps_process_raw": (c_int, c_void_p, c_char_p, c_size_t, c_int, c_int),
-    "ps_seg_iter": (c_void_p, c_void_p),
-    "ps_seg_next": (c_void_p, c_void_p),
-    "ps_seg_word": (c_char_p, c_void_p),
-    "ps_seg_frames": (None, c_void_p, POINTER(c_int), POINTER(c_int)),
-    "ps_seg_prob": (c_int32, c_void_p, c_void_p, c_void_p, c_void_p),
-    "logmath_exp": (c_double, c_void_p, c_int),
-    "ngram_model_read": (c_void_p, c_void_p, c_char_p, c_int, c_void_p),
-    "ngram_model_free": (c_int, c_void_p),
-    "ngram_model_apply_weights": (c_int, c_void_p, c_float, c_float),
-    "ngram_model_set_init": (c_void_p, c_void_p, POINTER(c_void_p), POINTER(c_char_p), POINTER(c_float), c_int),
-}
+_SIGNATURES = yaml.safe_load(Path(__file__).with_name("pocketsphinx.yaml").read_text("utf-8"))
 
 
 class SphinxDecoder:
@@ -145,14 +121,20 @@ def _check_pointer(pointer: int | None, what: Path) -> int:
     return pointer
 
 
+def _c_type(name: str) -> Any:
+    if name.startswith("*"):
+        return POINTER(_c_type(name[1:]))
+    return None if name == "void" else getattr(ctypes, name)
+
+
 @cache
 def _library() -> ctypes.CDLL:
     """Raises BadInput where this build of pocketsphinx keeps its library to itself."""
     library = ctypes.CDLL(_pocketsphinx.__file__)
     try:
-        for name, (result, *arguments) in _SIGNATURES.items():
+        for name, kinds in _SIGNATURES.items():
             function = getattr(library, name)
-            function.restype, function.argtypes = result, arguments
+            function.restype, *function.argtypes = map(_c_type, kinds)
     except AttributeError as error:
         raise BadInput(
             f"this build of pocketsphinx does not export its library: {error}",
@@ -243,6 +225,7 @@ class TrigramModel:
         return math.log10(DISCOUNT * kinds / total) if total else 0.0
 
     def arpa(self) -> str:
+        """Write the model as text in the ARPA format."""
         grams = [sorted((word,) for word in (START, *self._words)), sorted(self._counts[1]), sorted(self._counts[2])]
         lines = ["\\data\\", *(f"ngram {order}={len(g)}" for order, g in enumerate(grams, 1))]
         for order, listed in enumerate(grams, 1):
@@ -282,10 +265,10 @@ _UNKNOWN = 1e-7  # probability of a word that a language model does not have
 
 
 class PocketSphinx:
-    """Not for use by several threads at once.
+    """Recognize with PocketSphinx. Not for use by several threads at once.
 
     adapted: False is the stock recognizer, its language model and search as they come with the wheel; it is what ours
-    is measured against.
+    is measured against. Raises BadInput where the library or its model cannot be used.
     """
 
     whole = False

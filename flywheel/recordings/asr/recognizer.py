@@ -59,7 +59,7 @@ def locate_whisper_checkpoint(settings: RecordingSettings, folder: Path) -> Reco
 def open_recognizer(settings: RecordingSettings) -> Recognizer:
     """Open the recognizer that the settings name, its model loaded.
 
-    settings: block `recording`. Raises BadInput where the model is not there.
+    settings: block `recording`. Raises BadInput where its library or its model is not there, or the model is damaged.
     """
     # A back-end's libraries are loaded only where it is used: whisper's take seconds.
     if settings.recognizer == "whisper":
@@ -72,7 +72,7 @@ def open_recognizer(settings: RecordingSettings) -> Recognizer:
 
 
 def check_audio(samples: np.ndarray, rate: int) -> None:
-    """Check the input of a recognizer. Raises BadInput."""
+    """Check the input of a recognizer. Raises BadInput unless `samples` is float32 [n] and `rate` 16,000 a second."""
     if rate != 16_000:
         raise BadInput(f"a recognizer needs 16,000 samples a second, not {rate}", fix="use audio.resample")
     if samples.ndim != 1 or samples.dtype != np.float32:
@@ -80,7 +80,7 @@ def check_audio(samples: np.ndarray, rate: int) -> None:
 
 
 def check_deadline(deadline: float, name: str) -> None:
-    """Raise RecognitionTimeout once the deadline has passed. deadline: on the clock of `time.monotonic`."""
+    """Raise RecognitionTimeout once `deadline`, of the clock `time.monotonic`, has passed. name: the recognizer's."""
     if time.monotonic() >= deadline:
         raise RecognitionTimeout(
             f"{name} did not recognize the speech in time",

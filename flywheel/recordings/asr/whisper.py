@@ -26,7 +26,7 @@ Hear = Callable[[float, float, str], Sequence[Word]]
 
 
 def stream_windows(seconds: float, hear: Hear) -> Iterator[Word]:
-    """Yield the words of a recording of `seconds`, each once, in order of time.
+    """Yield the words of a recording of `seconds`, each once, in order of time. hear: recognizes one window.
 
     What may be cut at the end of a window is left to the next, which begins in the gap before it. A window whose words
     repeat in a loop is no context: the next would repeat them too.
@@ -38,7 +38,8 @@ def stream_windows(seconds: float, hear: Hear) -> Iterator[Word]:
         kept, after = (words, end) if end == seconds else _whole(words, at, end)
         yield from kept
         text = " ".join(word.word for word in kept)
-        context = "" if _loops(text) else " ".join(f"{context} {text}".split()[-CONTEXT:])
+        loops = text and len(text) / len(zlib.compress(text.encode())) > LOOPING
+        context = "" if loops else " ".join(f"{context} {text}".split()[-CONTEXT:])
         at = after
 
 
@@ -53,10 +54,6 @@ def _whole(words: list[Word], at: float, end: float) -> tuple[list[Word], float]
     return (words[:first], after) if after > at + WINDOW_S / 2 else (words, end)
 
 
-def _loops(text: str) -> bool:
-    return bool(text) and len(text) / len(zlib.compress(text.encode())) > LOOPING
-
-
 # A checkpoint file is of Whisper's own format (`torch.save` of dims and weights).
 
 _NOT_WORD = re.compile(r"[^\w']+")
@@ -66,6 +63,7 @@ class Whisper:
     """One model on the CPU, or on the GPU where there is one.
 
     model: a checkpoint file, or the name of a published model that lies in Whisper's cache. Nothing is downloaded.
+    Raises BadInput as `find_whisper_checkpoint`, and for a file that is no checkpoint.
     """
 
     whole = True

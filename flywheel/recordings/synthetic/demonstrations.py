@@ -36,12 +36,10 @@ WORLDS: dict[str, ChoreFamilySuite] = {world.name: world for world in (CHORES, E
 
 
 def demonstration_tasks(world: ChoreFamilySuite, settings: Settings, count: int) -> list[Task]:
-    """Make `count` tasks of all templates and levels in turn that training may draw, none with an evaluation task's
-    content."""
-    held, apart = (
-        {task_content(task) for task in make_tasks(settings, 0, "eval")},
-        drawing.held_out_templates(settings, world),
-    )
+    """Make `count` tasks of all templates and levels of `world` in turn that training may draw, none with an evaluation
+    task's content; [] where training may draw none. Raises BadInput for a suite in the settings that is not there."""
+    held = {task_content(task) for task in make_tasks(settings, 0, "eval")}
+    apart = drawing.held_out_templates(settings, world)
     kinds = [
         (template, level)
         for level in settings.synthesis.levels
@@ -59,8 +57,11 @@ def demonstration_tasks(world: ChoreFamilySuite, settings: Settings, count: int)
 
 
 async def make_demonstrations(folder: Path, world: ChoreFamilySuite, count: int, settings: Settings) -> int:
-    """Put `count` demonstrations into the recordings folder, how many of them are new. Raises DataError where an expert
-    does not solve its task."""
+    """Put `count` demonstrations of `world` into the recordings folder; return how many of them are new.
+
+    Raises DataError where an expert does not solve its task, BadInput and EnvError where an environment cannot be
+    opened or fails, DiskFull.
+    """
     tasks, new = demonstration_tasks(world, settings, count), 0
     async with open_environments(settings, tasks) as environments, environments.env(tasks[0]) as env:
         for task in tasks:
@@ -70,7 +71,8 @@ async def make_demonstrations(folder: Path, world: ChoreFamilySuite, count: int,
 
 
 async def demonstrate_task(env: Env, task: Task, world: ChoreFamilySuite) -> Demonstration:
-    """Let the expert solve a task in `env`. Raises DataError where it does not."""
+    """Let the expert of `world` solve `task` in `env`. Raises DataError where it does not, EnvError where `env`
+    fails."""
     seen = await env.reset(task, task.seed)
     steps, screens = [], {}
     for thought, action in world.play(task.template, task.params):

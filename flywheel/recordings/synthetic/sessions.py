@@ -15,10 +15,12 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 
 from flywheel.agent.actions import Action, Click, Drag, Finished, LeftDouble, Point, RightSingle, Type, Wait
 from flywheel.config import Settings, load_settings
@@ -57,14 +59,9 @@ class SpeakerHabits:
     pace: float
 
 
-SPEAKER_HABITS = {
-    "expert": SpeakerHabits(filler=0.35, correction=0.10, repetition=0.05, pause=0.15, silence=0.04, pace=1.05),
-    "novice": SpeakerHabits(filler=0.70, correction=0.25, repetition=0.15, pause=0.35, silence=0.10, pace=1.15),
-}
-
-_FILLERS = ("um", "uh", "okay", "let me see", "so", "well", "um okay")
-_TURNS = ("no wait", "sorry", "no sorry", "I mean")
-_COLOURS = ("red", "green", "blue", "yellow", "purple", "orange", "pink", "black", "white", "gray")
+_FILE = resources.files("flywheel.recordings.synthetic").joinpath("sessions.yaml")
+_DECLARED = yaml.safe_load(_FILE.read_text("utf-8"))
+SPEAKER_HABITS = {level: SpeakerHabits(**habits) for level, habits in _DECLARED["habits"].items()}
 
 
 def spoken_thought(thought: str, habits: SpeakerHabits, rng: random.Random) -> list[str]:
@@ -75,7 +72,7 @@ def spoken_thought(thought: str, habits: SpeakerHabits, rng: random.Random) -> l
     elif rng.random() < habits.repetition and len(words) > 2:
         words = [words[0], *words]
     if rng.random() < habits.filler:
-        words = [*rng.choice(_FILLERS).split(), *words]
+        words = [*rng.choice(_DECLARED["fillers"]).split(), *words]
     if rng.random() < habits.pause and len(words) > 4:
         cut = rng.randrange(2, len(words) - 1)
         return [" ".join(words[:cut]), " ".join(words[cut:])]
@@ -84,15 +81,17 @@ def spoken_thought(thought: str, habits: SpeakerHabits, rng: random.Random) -> l
 
 def _corrected(words: list[str], rng: random.Random) -> list[str]:
     """`I pick the red heart` -> `I pick the blue no wait the red heart`, where a colour was named."""
+    colours = _DECLARED["colours"]
     for at, word in enumerate(words):
-        if word in _COLOURS and at and words[at - 1] == "the":
-            other = rng.choice([colour for colour in _COLOURS if colour != word])
-            return [*words[:at], other, *rng.choice(_TURNS).split(), *words[at - 1 :]]
+        if word in colours and at and words[at - 1] == "the":
+            other = rng.choice([colour for colour in colours if colour != word])
+            return [*words[:at], other, *rng.choice(_DECLARED["turns"]).split(), *words[at - 1 :]]
     return words
 
 
 def synthesize_speech(text: str, voice: str, pace: float) -> np.ndarray:
-    """Speak `text`: float32 mono [n] at `SAMPLE_RATE`. Raises BadInput where flite is not installed."""
+    """Speak `text` in ASCII: float32 mono [n] at `SAMPLE_RATE`. voice: one of `VOICES`. pace: times the usual duration.
+    Raises BadInput where flite is not installed, FlywheelError where it fails."""
     flite = shutil.which("flite")
     if flite is None:
         raise BadInput(
@@ -133,28 +132,17 @@ def mix_audio_track(
     return np.clip(samples, -1, 1)
 
 
-# The shipped sessions are made by
-#
-#     python -m flywheel.recordings.synthetic.sessions recordings
-#
-# Real environments are driven and recorded; the speech is synthetic, with what makes real speech hard: fillers,
-# self-corrections, pauses, thoughts after the action, silent steps, a microphone with a clock of its own. The truth
-# (thoughts and their times) is written to `truth.json`, which only the measurements read.
+# The shipped sessions are made by `python -m flywheel.recordings.synthetic.sessions recordings`. Real environments are
+# driven and recorded; the speech is synthetic, with what makes real speech hard: fillers, self-corrections, pauses,
+# thoughts after the action, silent steps, a microphone with a clock of its own. The truth (thoughts and their times) is
+# written to `truth.json`, which only the measurements read.
 
 log = logging.getLogger(__name__)
 SEEDS = 2**31  # the first seed of recorded tasks: above those of training and evaluation
 _LEFT_OUT = 200  # tasks in a row in which one must wait: there are never so many
 FIRST_DAY = datetime(2026, 11, 2, 9, 0, tzinfo=UTC)
 
-# name, level, voice
-ANNOTATORS = (
-    ("anna", "expert", "slt"),
-    ("ben", "novice", "awb"),
-    ("carl", "expert", "rms"),
-    ("dana", "novice", "slt"),
-    ("emil", "expert", "kal16"),
-    ("finn", "novice", "rms"),
-)
+ANNOTATORS = _DECLARED["annotators"]  # name, level, voice
 
 
 @dataclass
@@ -184,7 +172,8 @@ class _SessionTake:
 def recorded_tasks(settings: Settings) -> Iterator[Task]:
     """Yield tasks of all worlds, templates and levels in turn, without end.
 
-    None has the content of an evaluation task. The same settings give the same tasks.
+    None has the content of an evaluation task. The same settings give the same tasks. Raises BadInput for a suite in
+    them that is not there.
     """
     held_out = {task_content(task) for task in make_tasks(settings, 0, "eval")}
     names = [name for pair in zip(*_even(settings), strict=True) for name in pair]
@@ -388,7 +377,7 @@ def sessions_match_settings(folder: Path, settings: Settings) -> bool:
     """Tell whether the sessions in `folder` are the first of those that these settings ask for.
 
     Only those that its truth.json names count, so it is True where there is none of them. Raises DataError for a
-    truth.json or a session.json that is damaged.
+    truth.json or a session.json that is damaged, BadInput for a suite in the settings that is not there.
     """
     truth_file = folder / "truth.json"
     names = _read_json(truth_file, list) if truth_file.is_file() else []

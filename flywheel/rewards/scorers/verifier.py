@@ -15,15 +15,16 @@ from flywheel.utils.errors import DataError
 
 
 def score_final_state(task: Task, final_state: Mapping[str, Any]) -> float:
-    """Score a final state by the task's verifier, 0 to 1.
+    """Score `final_state`, as the environment described it, by the verifier of `task`, 0 to 1.
 
-    Raises BadInput for an unknown verifier, DataError for a state that lacks what the verifier reads.
+    Raises BadInput for an unknown verifier or environment, DataError for a state that lacks what the verifier reads,
+    and for a score that is not in [0, 1].
     """
     return base.apply_verifier(get_verifier(task), task.verifier, task.params, final_state, task.task_id)
 
 
 def get_verifier(task: Task) -> Verifier:
-    """Find the task's verifier. Raises BadInput where there is none of that name."""
+    """Find the verifier of `task`. Raises BadInput where there is none of that name, or no such environment."""
     return registry.find_backend(task.environment).verifier(task)
 
 
@@ -31,12 +32,15 @@ def get_verifier(task: Task) -> Verifier:
 
 
 class VerifierScorer:
+    """Score by the task's own verifier; see `Scorer`."""
+
     name = "verifier"
     version = "1"
     needs: frozenset[Need] = frozenset({"final_state"})
 
     def score(self, case: ScoringInput) -> Score:
-        """Score the final state by the task's verifier. Raises BadInput for a task whose verifier does not exist."""
+        """Score the final state of `case`; without a value where the verifier cannot read it. Raises BadInput for a
+        task whose verifier or environment does not exist."""
         try:
             return Score(score_final_state(case.task, case.final_state), rule=case.task.verifier)
         except DataError as error:
@@ -44,5 +48,5 @@ class VerifierScorer:
 
 
 def open_scorer(settings: Settings) -> VerifierScorer:
-    """Open the scorer; it has no settings."""
+    """Open the scorer; it takes nothing from `settings`."""
     return VerifierScorer()

@@ -57,7 +57,7 @@ class _Block:
 
 
 def find_compacted_iterations(ws: Workspace, without: Set[int] = frozenset()) -> CompactedIterations:
-    """Return the closed iterations, each in the widest folder that has it as it is now. without: iterations that do
+    """Find the closed iterations, each in the widest folder that has it as it is now. without: iterations that do
     not count as closed."""
     taken: dict[int, _Block] = {}
     now: dict[int, str] = {}
@@ -80,7 +80,8 @@ def find_compacted_iterations(ws: Workspace, without: Set[int] = frozenset()) ->
 def compact_iterations(ws: Workspace) -> None:
     """Compact iterations that were completed or changed since, and join small folders, under `.flywheel/closed`.
 
-    The partitions stay. An iteration with a damaged file is left out. Call it under the workspace's lock.
+    The partitions stay. An iteration with a damaged file is left out. Call it under the workspace's lock. Raises
+    DataError where DVC's file of an iteration is lost, DiskFull, OSError where a table cannot be written.
     """
     remove_unfinished(ws.state / "closed")
     seen = find_compacted_iterations(ws).iterations
@@ -96,7 +97,8 @@ def compact_iterations(ws: Workspace) -> None:
 
 
 def find_compacted_file_fault(path: Path) -> DataError | None:
-    """Find what is wrong with a file of closed iterations; None where it can be read."""
+    """Return the error that says what is wrong with the file `path` of closed iterations; None where it can be read. It
+    is a PartMissing where the file is gone."""
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             for group in range(file.num_row_groups):
@@ -112,7 +114,7 @@ def _blocks(ws: Workspace) -> list[_Block]:
     """Wide folders first; those of another schema, or half written, do not count."""
     found = []
     for path in (ws.state / "closed").glob(f"[0-9]*/{_INDEX}"):
-        with contextlib.suppress(OSError, ValueError, KeyError, AttributeError):  # a damaged one is made again
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):  # damaged: it is made again
             raw = json.loads(path.read_text(encoding="utf-8"))
             large = {t: {int(k): names for k, names in one.items()} for t, one in raw["large"].items()}
             marks = {int(k): mark for k, mark in raw["iterations"].items()}
@@ -177,7 +179,7 @@ def _write(path: Path, parts: Iterator[pa.Table]) -> None:
 
 
 def with_partition_keys(rows: pa.Table, iteration: int, stage: str) -> pa.Table:
-    """Put the columns `iteration` and `stage` before those of a partition's rows, as its view has them."""
+    """Return a partition's `rows` with the columns `iteration` and `stage` before theirs, as its view has them."""
     rows = rows.add_column(0, "iteration", pa.array([iteration] * len(rows), pa.int32()))
     return rows.add_column(1, "stage", pa.array([stage] * len(rows), pa.string()))
 

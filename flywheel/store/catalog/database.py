@@ -35,7 +35,7 @@ from flywheel.utils.errors import BadInput, DataError, FlywheelError
 def query_json_rows(connection: duckdb.DuckDBPyConnection, select: str) -> list[dict[str, Any]]:
     """Run one SELECT, without a semicolon, and return its rows as `result_as_json_rows` does, without pandas.
 
-    Raises BadInput for wrong SQL, DataError for a damaged file.
+    connection: to the catalogue. select: the SQL. Raises BadInput for wrong SQL, DataError for a damaged file.
     """
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "result"
@@ -294,7 +294,8 @@ def _create_promotions(connection: duckdb.DuckDBPyConnection, ws: Workspace) -> 
 
 
 def create_file_view(connection: duckdb.DuckDBPyConnection, view: str, files: Sequence[Path]) -> None:
-    """Create a view of the text of iterations' files. files: paths, or patterns; they are read when the view is."""
+    """Create a view of the text of iterations' files, with the columns iteration (INTEGER) and content (VARCHAR). view:
+    its name. files: paths, or patterns, in the iterations' folders; they are read when the view is."""
     read = f"read_text([{', '.join(map(_quote_text, files))}])"
     text = read if files else "(SELECT '' AS filename, '' AS content LIMIT 0)"
     of = r"regexp_extract(filename, '(\d+)[/\\][^/\\]+$', 1)::INTEGER"
@@ -352,7 +353,8 @@ def connect_catalog(
 
     staged: a workspace whose partitions are seen in place of `ws`'s own. database: a new file, or in memory.
     tables_alone: without views and macros, which take most of the time. reads: SQL; only the tables, views and macros
-    that it names are there, and what these read.
+    that it names are there, and what these read. Raises DataError where a list of what was pruned is damaged, or a view
+    cannot be made for a damaged file; duckdb.Error where the file `database` cannot.
     """
     names = _find_names_read(reads) if reads is not None else None
     made = partial(_open_connection, ws, staged, database, names, tables_alone=tables_alone)
@@ -396,7 +398,7 @@ def write_catalog_file(ws: Workspace, path: Path) -> None:
 
     path: replaced where it is such a file. It names the data files that exist now, by absolute paths: once a partition
     is replaced, queries of its table fail. Raises BadInput where the path cannot be written, or holds a file of another
-    kind.
+    kind; DataError as `connect_catalog`.
     """
     if path.exists() and not _is_database(path):
         raise BadInput("there is a file that is no catalogue", where=path, fix="name another place")
@@ -422,12 +424,14 @@ def catalog_views_sql(of: str = ".sql") -> str:
 
     of: what the names of the files end in.
     """
-    files = (path for path in resources.files("flywheel.store.catalog").iterdir() if path.name.endswith(of))
-    return "\n".join(path.read_text(encoding="utf-8") for path in sorted(files, key=lambda path: path.name))
+    files = [path for path in resources.files("flywheel.store.catalog").iterdir() if path.name.startswith("catalog")]
+    files = sorted((path for path in files if path.name.endswith(of)), key=lambda path: path.name)
+    return "\n".join(path.read_text(encoding="utf-8") for path in files)
 
 
 def read_queries(package: str) -> dict[str, str]:
-    """Read the queries of `queries.sql` in `package`, each by the name that a line `-- name: NAME` gives it."""
+    """Read the queries of `queries.sql` in a package, each by the name that a line `-- name: NAME` gives it. package:
+    its dotted name."""
     text = resources.files(package).joinpath("queries.sql").read_text(encoding="utf-8")
     _, *parts = re.split(r"^-- name: (\w+)\n", text, flags=re.MULTILINE)
     return {name: sql.strip() for name, sql in zip(parts[::2], parts[1::2], strict=True)}
@@ -467,7 +471,7 @@ def run_query(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Any =
 def explain_duckdb_error(connection: duckdb.DuckDBPyConnection, error: duckdb.Error) -> FlywheelError:
     """Turn DuckDB's error into BadInput, in one line, for wrong SQL, or DataError for a damaged file.
 
-    connection: on which it was raised; it is asked which file is damaged.
+    connection: on which `error` was raised; it is asked which file is damaged.
     """
     if isinstance(error, _OF_THE_QUERY):
         return _wrong_query_error(error)
@@ -523,7 +527,7 @@ def query_rows(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Any 
 
 
 def render_result(result: pa.Table, format: ResultFormat = "table", output: Path | None = None) -> str:
-    """Render a query's result as text; or write it to the file `output`, and return a line that says so.
+    """Render a query's `result` as text; or write it to the file `output`, and return a line that says so.
 
     format: Parquet needs `output`. A file that is there is replaced; the line says how many rows it has. Raises
     BadInput where `output` is missing or cannot be written.
@@ -552,8 +556,8 @@ def _name_output_file(output: Path) -> Iterator[None]:
     """A file that cannot be written is told in one line."""
     try:
         yield
-    except OSError as error:
-        what = f"the result cannot be written: {error.strerror or error}"
+    except (OSError, duckdb.IOException) as error:
+        what = f"the result cannot be written: {getattr(error, 'strerror', None) or error}"
         raise BadInput(what, where=output, fix="name a file in a folder that is there") from None
 
 
@@ -564,11 +568,10 @@ class CatalogConnection:
     """Hold one connection for many questions, from any thread.
 
     Opening a catalogue reads footers of each table and binds all views; here that is done again only after a partition
-    or a promotion came, went or was replaced.
+    or a promotion came, went or was replaced. prepare: what is done with each connection before it is asked.
     """
 
     def __init__(self, ws: Workspace, prepare: Callable[[duckdb.DuckDBPyConnection], object] = lambda _: None) -> None:
-        """prepare: what is done with each connection before it is asked."""
         self.ws, self._prepare = ws, prepare
         self._lock = threading.Lock()
         self._seen: frozenset | None = None
@@ -577,7 +580,8 @@ class CatalogConnection:
     def run(self, work: Callable[[duckdb.DuckDBPyConnection], T]) -> T:
         """Return what `work` makes of a connection to the catalogue as it is now.
 
-        `work` is called again where a partition is replaced meanwhile.
+        `work` is called again where a partition is replaced meanwhile; its errors are passed on. Raises DataError as
+        `connect_catalog`.
         """
 
         def once() -> T:
@@ -587,7 +591,7 @@ class CatalogConnection:
         return partitions.retry_while_replaced(once)
 
     def digest(self) -> str:
-        """Name what the catalogue holds now: the name changes with each partition and promotion."""
+        """Name what the catalogue holds now, in 16 hex digits that change with each partition and promotion."""
         return hashlib.sha256(repr(sorted(filter(None, _partition_stamps(self.ws)))).encode()).hexdigest()[:16]
 
     def _cursor(self) -> duckdb.DuckDBPyConnection:
@@ -625,27 +629,19 @@ tables of [`flywheel/store/schema.py`](../flywheel/store/schema.py), each with t
 besides its own, and on `promotions`: which model was newest after an iteration, and why. [data](data.md) and
 [a notebook](analysis.ipynb) show how to ask.
 """
-_LIST_VIEWS = (
-    "SELECT view_name, comment FROM duckdb_views() WHERE NOT internal AND comment IS NOT NULL ORDER BY view_name"
-)
-_LIST_MACROS = """SELECT function_name, parameters, function_type, comment FROM duckdb_functions()
-    WHERE NOT internal AND function_type IN ('macro', 'table_macro') ORDER BY function_name"""
-_LIST_COLUMNS = "SELECT column_name, comment FROM duckdb_columns() WHERE table_name = ? AND comment IS NOT NULL"
+_SQL = read_queries("flywheel.store.catalog")
 
 
 def render_catalog_reference() -> str:
-    """Describe the catalogue's views and macros as Markdown, from the comments in its SQL: `docs/sql.md`.
-
-    It is the same for every workspace.
-    """
+    """Describe the catalogue's views and macros as Markdown, `docs/sql.md`, from the comments in its SQL."""
     with tempfile.TemporaryDirectory() as empty, connect_catalog(Workspace(Path(empty))) as connection:
         parts = [_REFERENCE_HEAD, "## Views", *_describe_views(connection), "## Macros", *_describe_macros(connection)]
     return "\n".join(parts)
 
 
 def _describe_views(connection: duckdb.DuckDBPyConnection) -> Iterator[str]:
-    for name, comment in connection.execute(_LIST_VIEWS).fetchall():
-        meanings = dict(connection.execute(_LIST_COLUMNS, [name]).fetchall())
+    for name, comment in connection.execute(_SQL["list_views"]).fetchall():
+        meanings = dict(connection.execute(_SQL["list_columns"], [name]).fetchall())
         columns = _describe_query(connection, f"FROM {name}")
         rows = [f"| `{column}` | {kind} | {meanings.get(column, '')} |" for column, kind in columns]
         table = "\n".join(["| column | type | |", "|---|---|---|", *rows, ""])
@@ -653,7 +649,7 @@ def _describe_views(connection: duckdb.DuckDBPyConnection) -> Iterator[str]:
 
 
 def _describe_macros(connection: duckdb.DuckDBPyConnection) -> Iterator[str]:
-    for name, parameters, kind, comment in connection.execute(_LIST_MACROS).fetchall():
+    for name, parameters, kind, comment in connection.execute(_SQL["list_macros"]).fetchall():
         lines = f"### {name}({', '.join(parameters)})\n{comment}.\n"
         if kind == "table_macro":
             query = f"FROM {name}({', '.join(['NULL'] * len(parameters))})"

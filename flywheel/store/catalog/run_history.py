@@ -26,28 +26,7 @@ from flywheel.utils.files import sha256_file
 
 Row = dict[str, Any]
 _BEFORE = 10  # iterations that the view `stage_trend` looks back
-_REASON = "SELECT iteration, {by} arg_max(message, (ended_at, run_id)) AS reason FROM failures GROUP BY ALL"
-_ITERATIONS = f"""
-    WITH turns AS (
-        SELECT iteration, count(*) AS tries, sum(seconds) AS seconds, min(started_at) AS first_started,
-            max(ended_at) AS last_ended FROM run_history WHERE kind = 'flow' AND stage = '' GROUP BY ALL
-    ), longest AS (
-        SELECT iteration, arg_max(stage, seconds) AS longest, max(seconds) AS longest_seconds FROM stage_runs
-        GROUP BY ALL
-    ), failed AS (
-        SELECT iteration, count(*) AS failed, arg_max(stage, (ended_at, run_id)) AS at_stage FROM failures GROUP BY ALL)
-    FROM turns LEFT JOIN longest USING (iteration) LEFT JOIN failed USING (iteration)
-        LEFT JOIN ({_REASON.format(by="")}) USING (iteration)"""
-_STAGES = f"""
-    FROM stage_runs LEFT JOIN (FROM stage_trend SELECT * EXCLUDE seconds) USING (iteration, stage)
-        LEFT JOIN ({_REASON.format(by="stage,")}) USING (iteration, stage)"""
-_TRIES = """
-    SELECT row_number() OVER (ORDER BY started_at, run_id) AS try, state, started_at, ended_at, seconds, message, run_id
-    FROM run_history WHERE kind = 'flow' AND (iteration, stage) = ($iteration, $stage)"""
-_TASKS = f"""
-    SELECT f.try, t.name AS task, t.state, t.attempts, t.started_at, t.ended_at, t.seconds, t.message, t.run_id
-    FROM run_history t JOIN ({_TRIES}) f ON t.parent_id = f.run_id
-    WHERE t.kind = 'task' AND t.iteration = $iteration ORDER BY f.try, t.started_at, t.run_id"""
+_SQL = database.read_queries("flywheel.store.catalog")
 
 
 def query_iteration_history(ws: Workspace, which: Sequence[int]) -> list[Row]:
@@ -56,9 +35,10 @@ def query_iteration_history(ws: Workspace, which: Sequence[int]) -> list[Row]:
     Keys: `iteration`; `state` (complete, running, unfinished); `recorded` of `stages`, both counts; `tries` and
     `failed`, counts; `first_started`, `last_ended`; `seconds` of all tries; `longest`, the stage that took longest, and
     its `longest_seconds`; `at_stage` and `reason` of the last failure. From `first_started` on None where nothing is
-    known. Raises BadInput for an iteration that has not been begun.
+    known. which: numbers, one at least. Raises BadInput for an iteration that has not been begun, DataError for a
+    damaged record or table of one.
     """
-    known = {row["iteration"]: row for row in _query(ws, which, _ITERATIONS)}
+    known = {row["iteration"]: row for row in _query(ws, which, _SQL["iterations"])}
     facts = ("first_started", "last_ended", "seconds", "longest", "longest_seconds", "at_stage", "reason")
     found, at_work = [], _at_work(ws)
     for k in which:
@@ -76,18 +56,19 @@ def query_stage_history(ws: Workspace, which: Sequence[int], name: str = "") -> 
     name: the only stage wanted; "": all; one that is not there gives no row. Keys: `iteration`, `stage`, `state` (of
     Prefect's last try, or recorded, running, begun, not begun), counts (`tries`, `failed`, `shards`, `retries`, and
     `staged`, shards that lie finished on disk), those of the views `stage_runs` and `stage_trend`, and `reason` of the
-    last failure; None where nothing is known. Raises BadInput for an iteration that has not been begun.
+    last failure; None where nothing is known. Raises BadInput for an iteration that has not been begun, DataError for a
+    damaged record or table of one.
     """
     earlier = {k for one in which for k in range(max(1, one - _BEFORE), one + 1)}
-    known = {(row["iteration"], row["stage"]): row for row in _query(ws, sorted(earlier), _STAGES)}
+    known = {(row["iteration"], row["stage"]): row for row in _query(ws, sorted(earlier), _SQL["stages"])}
     asked = ((k, stage) for k in which for stage in stage_records.stage_names(ws, k) if name in ("", stage))
     return [_stage(ws, *one, known.get(one, {})) for one in asked]
 
 
 def query_failures(ws: Workspace, which: Sequence[int], stage: str = "") -> list[Row]:
-    """Return the rows of the view `failures` of the iterations `which`, oldest first.
+    """Return the rows of the view `failures` of the iterations `which`, one at least, oldest first.
 
-    stage: the only one wanted; "": all.
+    stage: the only one wanted; "": all. Raises DataError for a damaged record or table of one.
     """
     return _query(ws, which, "FROM failures WHERE $stage IN ('', stage)", {"stage": stage})
 
@@ -96,19 +77,20 @@ def query_stage_attempts(ws: Workspace, iteration: int, stage: str) -> tuple[lis
     """Return the attempts of an iteration's stage, and their tasks: two lists of rows, oldest first.
 
     stage: its name. Keys: `try` (from 1), `state`, `started_at`, `ended_at`, `seconds`, `message`, `run_id`; of a task
-    also `task` and `attempts`. Both are empty where no run is known.
+    also `task` and `attempts`. Both are empty where no run is known. Raises DataError for a damaged record or table.
     """
     key = {"iteration": iteration, "stage": stage}
     with closing(_connect(ws, [iteration])) as connection:
-        tries = database.query_rows(connection, f"{_TRIES} ORDER BY try", key)
-        return tries, database.query_rows(connection, _TASKS, key)
+        tries = database.query_rows(connection, f"{_SQL['tries']} ORDER BY try", key)
+        return tries, database.query_rows(connection, _SQL["tasks"].format(tries=_SQL["tries"]), key)
 
 
 def query_stage_artifacts(ws: Workspace, iteration: int, stage: str) -> list[Row]:
     """Return the rows of the view `stage_artifacts` of an iteration's stage, with `rows` and `sha256`.
 
     stage: its name; one that is not there gives no rows. rows: of a partition that is here, else None. sha256: list of
-    each file's, in hex; of a checkpoint the digest of its weights; empty where the files are not here.
+    each file's, in hex; of a checkpoint the digest of its weights; empty where the files are not here. Raises DataError
+    for a damaged record, table or list.
     """
     every = _query(ws, [iteration], "FROM stage_artifacts")
     makers = {row["path"]: row["stage"] for row in every if row["kind"] == "checkpoint" and row["role"] == "output"}
@@ -127,7 +109,7 @@ def query_stage_artifacts(ws: Workspace, iteration: int, stage: str) -> list[Row
 
 
 def read_run_history(ws: Workspace, iteration: int) -> list[Row]:
-    """Read what Prefect reported of the iteration's runs when the last of them ended, as JSON values.
+    """Read what Prefect reported of the iteration's runs when the last of them ended: rows of `runs`, as JSON values.
 
     Empty where nothing was. Raises DataError for a damaged file.
     """

@@ -11,6 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from rensa import RMinHash
 
+from flywheel.store.catalog import database
+
 # Steps as numbers: what was done, and where.
 #
 #     39 bits   what: verb and typed text, without case, spacing and coordinates, and the coarse end of a drag
@@ -22,67 +24,51 @@ from rensa import RMinHash
 BITS_PER_AXIS = 12  # bits an axis
 NOWHERE = 2**BITS_PER_AXIS - 1
 IDLE = np.uint64(1 << 2 * BITS_PER_AXIS)
-_IDLE_VERBS = ("wait", "hover", "scroll")
-_POINTING = ("click", "left_double", "right_single", "hover", "drag", "long_press")  # nothing is told but points
 _ROWS_PER_BATCH = 100_000  # rows
 
-# The text that is hashed. Digits of an action with a point are its coordinates.
-_TOLD = f"""concat_ws(' ', action_type, CASE
-    WHEN action_type IN {_POINTING} THEN ''
-    WHEN action IS NULL THEN 'no action'
-    WHEN x IS NOT NULL THEN lower(translate(action, '0123456789.', ''))
-    ELSE trim(regexp_replace(lower(action), '(\\s|\\\\n)+', ' ', 'g')) END,
-    round(x2 * 16), round(y2 * 16))"""
-# Most steps point at one place: of them only the verb is hashed, once a query.
-_VERBS = " ".join(f"WHEN action_type = '{verb}' THEN md5_number_lower('{verb} ')" for verb in _POINTING)
-_HASH = f"""CASE WHEN x2 IS NOT NULL OR y2 IS NOT NULL THEN md5_number_lower({_TOLD}) {_VERBS}
-    ELSE md5_number_lower({_TOLD}) END"""
-_CODE = f"""({_HASH} >> {2 * BITS_PER_AXIS + 1} << {2 * BITS_PER_AXIS + 1})
-    | (CASE WHEN action_type IN {_IDLE_VERBS} THEN 1 ELSE 0 END::UBIGINT << {2 * BITS_PER_AXIS})
-    | (place(x) << {BITS_PER_AXIS}) | place(y)"""
+_SQL = database.read_queries("flywheel.store.dedup")
 
 
 @dataclass(frozen=True)
 class StepSequences:
-    """The steps of several episodes, one after the other: those of episode i are codes[offsets[i]:offsets[i + 1]]."""
+    """The steps of several episodes, one after the other: those of episode i are codes[offsets[i]:offsets[i + 1]].
+    codes: uint64 [steps]. offsets: int64 [episodes + 1], from 0 on."""
 
     codes: np.ndarray
     offsets: np.ndarray
 
     @classmethod
     def from_lists(cls, column: pa.ChunkedArray | pa.Array) -> StepSequences:
-        """Make sequences of a column of lists of codes."""
+        """Make sequences of `column`, a list of codes for each episode, none of them null."""
         lists = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
         offsets = lists.offsets.to_numpy().astype(np.int64)
         return cls(lists.values.to_numpy()[offsets[0] : offsets[-1]].astype(np.uint64), offsets - offsets[0])
 
     @property
     def lengths(self) -> np.ndarray:
+        """Count the steps of each episode: int64 [episodes]."""
         return np.diff(self.offsets)
 
     def take(self, rows: np.ndarray) -> StepSequences:
+        """Return the sequences of some episodes, in the order of their numbers `rows`, integers [n]."""
         lengths = self.lengths[rows]
         offsets = np.concatenate([[0], np.cumsum(lengths)])
         places = np.repeat(self.offsets[rows] - offsets[:-1], lengths) + np.arange(offsets[-1])
         return StepSequences(self.codes[places], offsets)
 
     def without_idle(self) -> StepSequences:
+        """Return the sequences of all episodes without the steps that only look, wait or scroll."""
         kept = (self.codes & IDLE) == 0
         return StepSequences(self.codes[kept], np.concatenate([[0], np.cumsum(kept)])[self.offsets])
 
 
 def encode_steps(connection: duckdb.DuckDBPyConnection, steps: str) -> Iterator[pa.Table]:
-    """Columns trajectory_id and step_codes (a list), each trajectory once, some at a time; the connection is busy until
-    the last of them.
+    """Yield tables of trajectory_id and step_codes (a list), each trajectory once; `connection` is busy until the last.
 
     steps: SQL of a relation with the columns trajectory_id, step, action_type, action, x, y, x2, y2.
     """
-    connection.execute(
-        f"CREATE OR REPLACE TEMP MACRO place(v) AS "
-        f"coalesce(greatest(0, least(floor(v * {NOWHERE}), {NOWHERE - 1})), {NOWHERE})::UBIGINT"  # NaN is the greatest
-    )
-    # Sorted, though they lie so in their files: what DuckDB streams by several threads comes in no certain order.
-    rows = connection.execute(f"SELECT trajectory_id, {_CODE} AS code FROM ({steps}) ORDER BY trajectory_id, step")
+    connection.execute(_SQL["step_macros"])
+    rows = connection.execute(_SQL["step_codes"].format(steps=steps))
     begun = pa.table({"trajectory_id": pa.array([], pa.string()), "code": pa.array([], pa.uint64())})
     for batch in rows.to_arrow_reader(_ROWS_PER_BATCH):
         begun = pa.concat_tables([begun, pa.Table.from_batches([batch])]).combine_chunks()
@@ -121,7 +107,7 @@ _EPISODES_PER_BATCH = 5_000  # episodes: their hashes come as lists of Python's 
 
 
 def coarsen_steps(sequences: StepSequences) -> np.ndarray:
-    """Put the points of the steps' codes on a coarse grid, for signatures."""
+    """Put the points of the steps' codes on a coarse grid, for signatures: uint64 [steps]."""
     fine = np.uint64(2 ** (BITS_PER_AXIS - _GRID) - 1)
     nowhere = (sequences.codes & np.uint64(2 ** (2 * BITS_PER_AXIS) - 1)) == np.uint64(
         NOWHERE << BITS_PER_AXIS | NOWHERE
@@ -130,7 +116,7 @@ def coarsen_steps(sequences: StepSequences) -> np.ndarray:
 
 
 def minhash_signatures(sequences: StepSequences) -> np.ndarray:
-    """Compute MinHash signatures: uint32 [episodes, BANDS * ROWS]."""
+    """Compute the MinHash signatures of episodes: uint32 [episodes, BANDS * ROWS]."""
     result = np.empty((len(sequences.lengths), BANDS * ROWS), np.uint32)
     tokens = splitmix64(coarsen_steps(sequences))
     for first in range(0, len(result), _EPISODES_PER_BATCH):
@@ -142,9 +128,10 @@ def minhash_signatures(sequences: StepSequences) -> np.ndarray:
 
 
 def lsh_candidate_pairs(signed: np.ndarray, group: np.ndarray) -> np.ndarray:
-    """Pairs (earlier, later) of rows of a group that agree in a band, each once, as an array of shape (pairs, 2).
+    """Find the pairs (earlier, later) of rows of one group that agree in a band, each once: int64 [pairs, 2].
 
-    In a crowded bucket a row is paired with those right before it: like should stand beside like.
+    signed: signature of each row, uint32 [rows, BANDS * ROWS]. group: number of each row's group, integers [rows]. In a
+    crowded bucket a row is paired with those right before it: like should stand beside like.
     """
     found = []
     of_group = splitmix64(group.astype(np.uint64))
@@ -167,7 +154,7 @@ def lsh_candidate_pairs(signed: np.ndarray, group: np.ndarray) -> np.ndarray:
 
 
 def splitmix64(values: np.ndarray) -> np.ndarray:
-    """Apply the finaliser of SplitMix64: neighbouring numbers become far ones."""
+    """Apply the finaliser of SplitMix64 to `values`, uint64 of any shape: neighbouring numbers become far ones."""
     values = (values ^ values >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ values >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
     return values ^ values >> np.uint64(31)
@@ -175,14 +162,14 @@ def splitmix64(values: np.ndarray) -> np.ndarray:
 
 # Pairs of a group that are compared: all of a small one; of a large one the candidates.
 
-CROWDED_GROUP = 64
-"""Rows of a group from which on not all pairs are looked at."""
+CROWDED_GROUP = 64  # rows of a group, beyond which not all pairs are looked at
 
 
 def candidate_pairs(group: np.ndarray, sequences: StepSequences) -> np.ndarray:
-    """Pairs (earlier, later) of rows of one group, each once, as an array of shape (pairs, 2).
+    """Find the pairs (earlier, later) of rows of one group that may be near, each once: int64 [pairs, 2].
 
-    group: of each row, any numbers, equal ones side by side.
+    group: number of each row's group, integers [rows], equal ones side by side. sequences: the steps of each row. Of a
+    small group these are all pairs.
     """
     begins = np.flatnonzero(np.diff(group, prepend=group[:1] - 1)) if len(group) else np.empty(0, np.int64)
     sizes = np.diff(begins, append=len(group))
@@ -205,9 +192,8 @@ def _all_pairs(group: np.ndarray, rows: np.ndarray) -> np.ndarray:
     return np.concatenate(found)
 
 
-# Similarity: 1 - edits / steps of the longer episode, by the edit distance of their steps (Levenshtein).
-#
-# Two steps are the same where the same was done within a fiftieth of the screen. All pairs are computed side by side.
+# Similarity: 1 - edits / steps of the longer episode, by the edit distance of their steps (Levenshtein). Two steps are
+# the same where the same was done within a fiftieth of the screen. All pairs are computed side by side.
 
 _NEAR_DISTANCE = round(0.02 * NOWHERE)
 _PAIRS_PER_BATCH = 20_000  # pairs
@@ -215,7 +201,8 @@ _AXIS_MASK = np.uint64(NOWHERE)
 
 
 def sequence_similarity(sequences: StepSequences, pairs: np.ndarray) -> np.ndarray:
-    """Compute the similarity of each pair of rows, in [0, 1]; 1 for two episodes without steps. pairs: [n, 2]."""
+    """Compute the similarity of each pair of episodes: float64 [n], in [0, 1]; 1 for two without steps. pairs: numbers
+    of episodes in `sequences`, integers [n, 2]."""
     lengths = sequences.lengths[pairs]
     longest = lengths.max(1, initial=0)
     result = np.ones(len(pairs))
@@ -228,7 +215,8 @@ def sequence_similarity(sequences: StepSequences, pairs: np.ndarray) -> np.ndarr
 
 
 def sequences_equal(sequences: StepSequences, pairs: np.ndarray) -> np.ndarray:
-    """Tell of each pair of rows whether all of their steps agree. pairs: [n, 2]."""
+    """Tell of each pair of episodes whether all of their steps agree: bool [n]. pairs: numbers of episodes in
+    `sequences`, integers [n, 2]."""
     lengths = sequences.lengths[pairs]
     result = lengths[:, 0] == lengths[:, 1]
     for place in (0, -1):  # most pairs that differ do so here already

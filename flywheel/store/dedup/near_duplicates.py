@@ -32,7 +32,8 @@ _ARGUMENT = re.compile(r"""\d+(?:[.,:/-]\d+)*|"[^"]*"|'[^']*'|“[^”]*”|«[^
 
 
 def task_content_hash(task: Row) -> str:
-    """Hash a task's content: suite, template, level and parameters; without parameters, its instruction and seed."""
+    """Hash a task's content: suite, template, level and parameters; without parameters, its instruction and seed. task:
+    row of `tasks`. Returns 32 hex digits."""
     params = _params(task.get("params"))
     content = params or [_words(task.get("instruction")), task.get("seed")]
     text = json.dumps([task.get("world"), task.get("template"), task.get("level"), content], sort_keys=True)
@@ -40,15 +41,16 @@ def task_content_hash(task: Row) -> str:
 
 
 def instruction_arguments(instruction: str | None) -> tuple[str, ...]:
-    """Numbers and quoted texts of an instruction, sorted: a paraphrase keeps them."""
+    """List the numbers and quoted texts of an instruction, sorted, in small letters: a paraphrase keeps them."""
     return tuple(sorted(found.strip("\"'“”«»").casefold() for found in _ARGUMENT.findall(instruction or "")))
 
 
 def find_tasks_near_evaluation(tasks: Iterable[Row], held_out: Iterable[Row]) -> dict[str, str]:
-    """task_id -> why it must not be trained on, of the rows of `tasks` that are near one of `held_out`.
+    """Return task_id -> why it must not be trained on, of those of `tasks` that are near one of `held_out`.
 
-    Near is: the same content under another task_id, whatever the case and spacing of its texts; or the same
-    instruction and seed. A task without a seed, another data set's, is near by its instruction alone.
+    Both are rows of the table `tasks`. Near is: the same content under another task_id, whatever the case and spacing
+    of its texts; or the same instruction and seed. A task without a seed, another data set's, is near by its
+    instruction alone.
     """
     contents, asked, said = {}, {}, {}
     for task in sorted(held_out, key=lambda row: row["task_id"], reverse=True):
@@ -92,34 +94,30 @@ def _plain(value: Any) -> Any:
 
 
 # The difference hash of a screen (Krawetz 2013): 64 bits, each whether a cell of a 9 x 8 grid is darker than the next.
-#
 # A moved pointer or a blinking caret leaves it as it is, or changes a few bits.
 
-MAX_DIFFERING_BITS = 4
-"""Bits, of 64, in which two hashes of like screens differ at most."""
+MAX_DIFFERING_BITS = 4  # of 64, in which two hashes of like screens differ at most
 
 
 def difference_hash(encoded: bytes) -> int:
-    """Hash a PNG, JPEG or WebP file by its brightness. Raises OSError where it is none."""
+    """Hash a screen by its brightness, to 64 bits. encoded: a PNG, JPEG or WebP file, else OSError is raised."""
     with Image.open(io.BytesIO(encoded)) as picture:
         cells = np.asarray(picture.convert("L").resize((9, 8), Image.Resampling.BILINEAR))
     return int.from_bytes(np.packbits(cells[:, 1:] > cells[:, :-1]).tobytes(), "big")
 
 
 def hashes_alike(left: int, right: int) -> bool:
-    """Tell whether two difference hashes differ in at most `MAX_DIFFERING_BITS` bits."""
+    """Tell whether the difference hashes `left` and `right` differ in at most `MAX_DIFFERING_BITS` bits."""
     return (left ^ right).bit_count() <= MAX_DIFFERING_BITS
 
 
 def insert_rows(connection: duckdb.DuckDBPyConnection, table: str, rows: pa.Table) -> None:
-    """Insert rows that Python made into a table of DuckDB's, by the columns' names."""
+    """Insert `rows` that Python made into the table `table` of DuckDB's, by the columns' names."""
     connection.register("inserted", rows)
     connection.execute(f"INSERT INTO {table} BY NAME FROM inserted")
     connection.unregister("inserted")
 
 
-# Finding near-duplicates.
-#
 # Two episodes are near one another where they have the same store (sft or ct) and author and
 #
 #     one task content         the share of steps that agree is at least `least`
@@ -128,48 +126,15 @@ def insert_rows(connection: duckdb.DuckDBPyConnection, table: str, rows: pa.Tabl
 #
 # An episode weighs 1 / (episodes near it, itself included): repeats together weigh about as much as one, and none is
 # thrown away (the thoughts of samples differ where their actions do not). The weight depends on the set of episodes
-# alone, never on their order. Demonstrations of people are each wanted, and are never weighed down.
-#
-# Memory does not grow with the number of episodes, but with the largest group of one content, or of one sequence of
-# actions: DuckDB sorts by these, on disk where need be, and some groups at a time are compared.
+# alone, never on their order. Demonstrations of people are each wanted, and are never weighed down. Memory grows with
+# the largest group of one content or sequence of actions alone: DuckDB sorts by these, and compared are a few at a
+# time.
 
 REASON_SAME_TASK, REASON_OTHER_TASK = "a repeat of its task", "another task's steps on the same screens"
 FirstLastScreens = tuple[str | None, str | None]  # an episode's first and last one, by sha256
 CompareScreens = Callable[[Sequence[tuple[FirstLastScreens, FirstLastScreens]]], Sequence[bool]]
 _EPISODES_PER_BATCH = 20_000  # episodes
-
-# Rows that are equal but for their names are one row, with its first two names: a row's twin is the first that is not
-# itself. Of equally near ones an earlier iteration's comes first, then the first by id.
-_TABLES = """
-CREATE OR REPLACE TABLE dedup_ones (number BIGINT, key UBIGINT, told UBIGINT, content VARCHAR, count BIGINT,
-    new BOOLEAN, first VARCHAR, second VARCHAR, step_codes UBIGINT[], first_image_sha256 VARCHAR,
-    last_image_sha256 VARCHAR);
-CREATE OR REPLACE TABLE dedup_members (number BIGINT, trajectory_id VARCHAR);
-CREATE OR REPLACE TABLE dedup_near (number BIGINT, other BIGINT, similarity DOUBLE, renamed BOOLEAN);
-"""
-_BY_CONTENT = """
-SELECT trajectory_id, content, store, hash(store, arguments) AS told, step_codes, first_image_sha256,
-    last_image_sha256, new FROM ({})
-ORDER BY content, store, told, new, trajectory_id"""
-_BY_KEY = """SELECT number, key, told, content, step_codes, first_image_sha256, last_image_sha256 FROM dedup_ones
-WHERE key IN (SELECT key FROM dedup_ones GROUP BY key HAVING min(content) <> max(content))
-ORDER BY key, content, number"""
-_FOUND = f"""
-CREATE OR REPLACE TABLE near_duplicates AS
-WITH around AS (
-    SELECT near.number, sum(other.count) AS others,
-        arg_min({{'duplicate_of': first, 'similarity': similarity, 'renamed': renamed}}, (-similarity, new, first))
-            AS best
-    FROM dedup_near near JOIN dedup_ones other ON other.number = near.other GROUP BY near.number)
-SELECT trajectory_id,
-    CASE WHEN count = 1 THEN best.duplicate_of WHEN trajectory_id = first THEN second ELSE first END AS duplicate_of,
-    CASE WHEN count = 1 THEN best.similarity ELSE 1.0 END AS similarity,
-    CASE WHEN count = 1 AND best.renamed
-        THEN '{REASON_OTHER_TASK.replace("'", "''")}' ELSE '{REASON_SAME_TASK}' END AS reason,
-    1.0 / (count + coalesce(others, 0)) AS weight
-FROM dedup_members JOIN dedup_ones USING (number) LEFT JOIN around USING (number)
-WHERE count > 1 OR others > 0
-"""
+_SQL = database.read_queries("flywheel.store.dedup")
 
 
 def find_near_duplicates(
@@ -179,18 +144,19 @@ def find_near_duplicates(
     duplicate_of, the nearest of its neighbours; similarity, the share of steps that agree with that one's; reason;
     weight, in training.
 
-    episodes: SQL of a relation of trajectory_id, content, arguments, store, step_codes, first_image_sha256,
-    last_image_sha256 and new, each trajectory once, which other cursors of the database see; those that are not new are
-    of earlier iterations, and stay as they are. least: share of steps, in (0, 1]. alike: of pairs
-    of episodes' screens, whether the first and the last look alike; asked for few pairs.
+    connection: the table is made there. episodes: SQL of a relation of trajectory_id, content, arguments, store,
+    step_codes, first_image_sha256, last_image_sha256 and new, each trajectory once, which other cursors of the database
+    see; those that are not new are of earlier iterations, and stay as they are. least: share of steps, in (0, 1].
+    alike: of pairs of episodes' screens, whether the first and the last look alike; asked for few pairs.
     """
-    connection.execute(_TABLES)
+    connection.execute(_SQL["tables"])
     number = 0
-    for rows in _together(connection, _BY_CONTENT.format(episodes), "content"):
+    for rows in _together(connection, _SQL["by_content"].format(episodes=episodes), "content"):
         number += _of_one_content(connection, rows, number, least)
-    for rows in _together(connection, _BY_KEY, "key"):
+    for rows in _together(connection, _SQL["by_key"], "key"):
         _of_others(connection, rows, alike)
-    connection.execute(_FOUND)
+    reasons = {"same_task": REASON_SAME_TASK, "other_task": REASON_OTHER_TASK.replace("'", "''")}
+    connection.execute(_SQL["near_duplicates"].format(**reasons))
     connection.execute("DROP TABLE dedup_ones; DROP TABLE dedup_members; DROP TABLE dedup_near")
 
 
@@ -312,7 +278,6 @@ def _insert_near(
 
 ROUTE_STAGE = "route"  # the stage that routes, looks for duplicates and builds the stores
 SIGNATURE_TABLES = ("trajectory_hashes", "screen_hashes")
-_PROMISE = "no task held out for evaluation, and none near one, is trained on"
 _TASKS_PER_BATCH = 5_000  # rows that Python looks at
 
 
@@ -341,10 +306,7 @@ def quarantine_near_evaluation(connection: duckdb.DuckDBPyConnection) -> None:
 
     connection: with the tables that `check_row_contracts` and `create_task_contents` create.
     """
-    connection.execute(
-        f"""INSERT INTO broken SELECT DISTINCT trajectory_id, 'near_evaluation: {_PROMISE} (' || near || ')'
-        FROM judged JOIN contents USING (task_id) ANTI JOIN broken USING (trajectory_id) WHERE near IS NOT NULL"""
-    )
+    connection.execute(_SQL["insert_near_evaluation"])
 
 
 def weigh_duplicates(
@@ -363,7 +325,8 @@ def weigh_duplicates(
     (`create_task_contents`); gets the view `weights` (trajectory_id, weight) of those that do not weigh 1. settings:
     block `routing`. staged: `duplicates` and `SIGNATURE_TABLES` are written there. again: use the signatures that the
     workspace has, and read no tasks and steps. People's demonstrations are left out: each is wanted. The cost is that
-    of this iteration and the window, whatever lies before it.
+    of this iteration and the window, whatever lies before it. Raises DataError for a manifest, partition or screen that
+    is missing or damaged, DiskFull.
     """
     _write_signatures(ws, iteration, read, connection, staged, again=again)
     before, since = manifest.read_manifest(ws, iteration - 1), iteration - settings.dedup_window
@@ -397,19 +360,12 @@ def _write_signatures(
     signed = partitions.partition_files(ws, "trajectory_hashes", iteration, ROUTE_STAGE) if again else []
     stages = {table: [stage for name, stage in read if name == table] for table in ("steps", "tasks")}
     wanted = f"FROM steps WHERE iteration = {int(iteration)} AND stage IN ({_quote_texts(stages['steps'])})"
-    connection.execute(
-        """CREATE OR REPLACE TABLE unsigned AS SELECT trajectory_id, task_id, instruction, destination AS store
-        FROM incoming JOIN decided USING (trajectory_id) WHERE destination <> 'quarantine' AND author = 'model'"""
-    )
+    connection.execute(_SQL["unsigned"])
     if signed:
         connection.execute(
             f"DELETE FROM unsigned WHERE trajectory_id IN (SELECT trajectory_id FROM {_read_parquet_sql(signed)})"
         )
         wanted += " AND trajectory_id IN (SELECT trajectory_id FROM unsigned)"
-    connection.execute(
-        """CREATE OR REPLACE TABLE words (instruction VARCHAR, arguments VARCHAR);
-        CREATE OR REPLACE TABLE coded (trajectory_id VARCHAR, step_codes UBIGINT[])"""
-    )
     with partitions.open_partition_writer(staged, "trajectory_hashes", iteration, ROUTE_STAGE) as writer:
         if signed:
             partitions.link_partition_files(ws, writer, "trajectory_hashes", iteration, ROUTE_STAGE)
@@ -424,42 +380,17 @@ def _write_signatures(
                     insert_rows(connection, "words", _text_table({"instruction": said, "arguments": words}))
                 for coded in episode_similarity.encode_steps(cursor, wanted):
                     insert_rows(connection, "coded", coded)
-            for sql in _SIGNATURES_SQL:  # one after the other: each holds less than all at once
-                connection.execute(sql.format(wanted=wanted))
+            connection.execute(_SQL["signatures"].format(wanted=wanted))
             writer.write_query(connection, "FROM signed ORDER BY trajectory_id")
     connection.execute("DROP TABLE unsigned; DROP TABLE words; DROP TABLE coded; DROP TABLE IF EXISTS signed")
-
-
-_SIGNATURES_SQL = (
-    """CREATE OR REPLACE TABLE ends AS WITH own AS (SELECT trajectory_id, step, image_sha256 {wanted}),
-places AS (SELECT trajectory_id, min(step) AS first, max(step) AS last FROM own GROUP BY trajectory_id)
-SELECT trajectory_id, a.image_sha256 AS first_image_sha256, b.image_sha256 AS last_image_sha256 FROM places
-    JOIN own a USING (trajectory_id) JOIN own b USING (trajectory_id) WHERE a.step = first AND b.step = last""",
-    """CREATE OR REPLACE TABLE told AS
-    SELECT trajectory_id, content, arguments, store, first_image_sha256, last_image_sha256
-    FROM unsigned JOIN words ON words.instruction IS NOT DISTINCT FROM unsigned.instruction
-        JOIN (SELECT task_id, any_value(content) AS content FROM contents GROUP BY ALL) USING (task_id)
-        JOIN ends USING (trajectory_id)""",
-    "DROP TABLE ends",
-    """CREATE OR REPLACE TABLE signed AS
-    SELECT trajectory_id, content, arguments, store, step_codes, first_image_sha256, last_image_sha256
-    FROM told JOIN coded USING (trajectory_id)""",
-    "DROP TABLE told",
-)
 
 
 def _create_episodes_view(
     connection: duckdb.DuckDBPyConnection, iteration: int, since: int, own: Sequence[Path], known: Sequence[Path]
 ) -> None:
-    """Make the view `episodes`, of `repeats.COLUMNS`: what has a signature, and is in a store now."""
+    """Make the view `episodes` for `find_near_duplicates`: what has a signature, and is in a store now."""
     earlier = f"iteration >= {since} AND iteration < {iteration}"
-    database.run_query(
-        connection,
-        f"""CREATE OR REPLACE TABLE stores_now AS
-        SELECT trajectory_id, destination AS store, true AS new FROM decided WHERE destination <> 'quarantine'
-        UNION ALL SELECT trajectory_id, 'sft', false FROM sft WHERE {earlier}
-        UNION ALL SELECT trajectory_id, 'ct', false FROM ct WHERE {earlier}""",
-    )
+    database.run_query(connection, _SQL["stores_now"].format(earlier=earlier))
     signed = [f"SELECT * EXCLUDE (store), true AS new FROM {_read_parquet_sql(own)}"]
     signed += [f"SELECT * EXCLUDE (store), false AS new FROM {_read_parquet_sql(known)}"] if known else []
     connection.execute(

@@ -19,17 +19,12 @@ from typing import Any
 from flywheel.agent.actions import ParseError
 from flywheel.agent.parsing.parser import parse_response
 from flywheel.store.images import image_digest
+from flywheel.store.interop import demonstration
 from flywheel.store.interop.demonstration import DEMONSTRATION_GRAMMAR, DemonstratedStep, Demonstration, RefusedRecord
 from flywheel.utils.errors import BadInput, DataError
 
 DATASET, LICENCE = "agentnet", "mit"
-NOT_HELD = {
-    "traj[].value.observation": "a description of the screen: the screen itself is kept",
-    "traj[].value.action": "the action in words: its code is kept",
-    "traj[].value.reflection": "what was said of the step afterwards",
-    "reason": "why the task counts as done",
-    "coordinates beyond the grammar's": "a point is rounded to the grammar's cells",
-}
+NOT_HELD = demonstration.FORMATS["not_held"][DATASET]
 _FACTS = ("alignment_score", "efficiency_score", "task_difficulty", "natural_language_task", "actual_task")
 _LARGEST = 64 * 2**20  # bytes of a screen
 # What `zipfile` raises for a member that is damaged (besides OSError), encrypted or of an unknown compression.

@@ -11,11 +11,13 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import yaml
 
 from flywheel.agent.grammar import Grammar, norm1_space
 from flywheel.store import images
@@ -25,6 +27,7 @@ from flywheel.utils.files import atomic_folder, write_json
 
 DEMONSTRATION_FILE = "demonstration.json"  # by it a folder is a demonstration, and no recorded session
 DEMONSTRATION_GRAMMAR = Grammar("point", norm1_space(), "computer")
+FORMATS = yaml.safe_load(resources.files("flywheel.store.interop").joinpath("formats.yaml").read_text("utf-8"))
 _VERSION = 1
 _FIX_IMPORT_AGAIN = "remove the folder and import it again"
 
@@ -33,10 +36,10 @@ _FIX_IMPORT_AGAIN = "remove the folder and import it again"
 class DemonstratedStep:
     """Hold one step of a demonstration.
 
-    action: text. screen: sha256 of what was seen before it; "" where there was nothing to see. slip: the annotator went
-    wrong, or needlessly; later prompts show it, and imitation leaves it out. fault: why the step has no action that can
-    be learnt. observation: what there was to read before it; None where the screen is all. result: what the action
-    returned, or why it did nothing.
+    action: text. thought: in words; may be "". screen: sha256 of what was seen before it; "" where there was nothing to
+    see. slip: the annotator went wrong, or needlessly; later prompts show it, and imitation leaves it out. fault: why
+    the step has no action that can be learnt. observation: what there was to read before it; None where the screen is
+    all. result: what the action returned, or why it did nothing.
     """
 
     action: str
@@ -52,7 +55,8 @@ class DemonstratedStep:
 class Demonstration:
     """Hold a demonstration of another data set.
 
-    dataset, id: where it is from. split: `eval` for what its publisher holds out: it is never trained on. completed:
+    dataset, id: where it is from. licence: as its publisher names it. instruction: the task in words. world, template:
+    what kind of task it is. split: `eval` for what its publisher holds out: it is never trained on. completed:
     whether the task was done; None where the data set does not say. facts: what else is worth keeping, JSON values.
     screens: encoded files by sha256. seed: of the task, where our own worlds drew it: two tasks may then have one
     instruction, and be others.
@@ -73,6 +77,7 @@ class Demonstration:
 
     @property
     def origin(self) -> str:
+        """Name it by its data set and its id there, with a colon between."""
         return f"{self.dataset}:{self.id}"
 
     @property
@@ -98,6 +103,7 @@ class RefusedRecord:
 
     @classmethod
     def from_error(cls, where: str, error: Exception) -> RefusedRecord:
+        """Make one of the error that reading the record raised. where: file and place."""
         return cls(where, f"no field {error}" if isinstance(error, KeyError) else str(error))
 
 
@@ -105,7 +111,7 @@ def save_demonstration(demonstration: Demonstration, recordings: Path) -> bool:
     """Save `demonstration` in a folder of its own in `recordings`, whole or not at all.
 
     Returns False where a folder of its name lies there already, which is not compared. Raises OSError for a screen that
-    is no picture, DiskFull.
+    is no picture or cannot be written, DiskFull.
     """
     folder = recordings / demonstration.name
     if folder.exists():
@@ -122,7 +128,7 @@ def save_demonstration(demonstration: Demonstration, recordings: Path) -> bool:
 
 
 def is_demonstration(folder: Path) -> bool:
-    """Tell whether a folder is an imported demonstration, by the file that it has; the file is not read."""
+    """Tell whether `folder` is an imported demonstration, by the file that it has; the file is not read."""
     return (folder / DEMONSTRATION_FILE).is_file()
 
 

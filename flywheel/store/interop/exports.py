@@ -19,18 +19,12 @@ import pyarrow.parquet as pq
 
 from flywheel.config.workspace import Workspace
 from flywheel.store import images, manifest, partitions
+from flywheel.store.interop.demonstration import FORMATS
 from flywheel.store.schema import TABLES
 from flywheel.utils.errors import BadInput
 from flywheel.utils.files import atomic_folder, write_text
 
 TRAJECTORY_COLUMNS = [name for name in TABLES["trajectories"].names if name not in ("trajectory_id", "final_state")]
-STORE_NOT_HELD = {
-    "trajectories.final_state": "what the verifier read: its score is held",
-    "tasks.params, tasks.checksum": "the contents of the task: its world, level and instruction are held",
-    "scores": "what each scorer said: the score that counted is held",
-    "thoughts, events": "sound and input events of recordings: the thought that became of them is held",
-    "lineage, runs": "what came from what: the trajectory's run, weights and origin are held",
-}
 _TRAJECTORIES_AT_ONCE = 64  # trajectories whose screens are in memory
 _FILE_BYTES = 512 * 2**20  # of one file, about
 
@@ -39,8 +33,8 @@ _FILE_BYTES = 512 * 2**20  # of one file, about
 class ExportedStep:
     """Hold one step to export.
 
-    step: columns of `steps`. trajectory: `TRAJECTORY_COLUMNS` of its trajectory. screen: the encoded file; None where
-    there was none to see.
+    step: columns of `steps`. trajectory: `TRAJECTORY_COLUMNS` of its trajectory. score, weight: columns of its store.
+    screen: the encoded file; None where there was none to see.
     """
 
     step: dict[str, Any]
@@ -98,24 +92,10 @@ _SCHEMA = pa.schema(
 
 # Hugging Face `datasets`: Parquet that `load_dataset(folder)` reads, screens as its `Image`.
 
-HUGGING_FACE_NOT_HELD = STORE_NOT_HELD
+HUGGING_FACE_NOT_HELD = FORMATS["not_held"]["store"]
 _STEPS_PER_ROW_GROUP = 100  # steps of a row group: with screens, some MB
 # Features that `datasets` cannot derive from the Arrow types.
 _FEATURES = {"info": {"features": {"screen": {"_type": "Image"}}}}
-_CARD = """---
-configs:
-- config_name: default
-  data_files:
-  - split: train
-    path: data/train-*.parquet
----
-# {title}
-
-{count} steps of GUI agents, a row each, with the screen that the action was chosen on. Written by
-`flywheel data export`.
-
-Not held: {lost}.
-"""
 
 
 def write_hugging_face(
@@ -124,7 +104,8 @@ def write_hugging_face(
     """Write steps as a Hugging Face data set: `folder/data/train-00000.parquet` and on, with a card; returns how many.
 
     title: of the card. bytes_per_file: size in memory after which the next file begins. No steps give one file without
-    rows. The folder appears when all of it is there, and replaces one that is there.
+    rows. The folder appears when all of it is there, and replaces one that is there. Raises what `steps` raises,
+    OSError or DiskFull where it cannot be written.
     """
     schema = _SCHEMA.with_metadata({"huggingface": json.dumps(_FEATURES)})
     coming, count, number, size = map(_row, steps), 0, 0, bytes_per_file
@@ -141,7 +122,7 @@ def write_hugging_face(
                 writer.write_table(table)
                 size, count = size + table.nbytes, count + len(table)
         lost = ", ".join(HUGGING_FACE_NOT_HELD)
-        write_text(temporary / "README.md", _CARD.format(title=title, count=count, lost=lost))
+        write_text(temporary / "README.md", FORMATS["card"].format(title=title, count=count, lost=lost))
     return count
 
 
@@ -152,11 +133,7 @@ def _row(one: ExportedStep) -> dict:
 
 # WebDataset: tar files of samples, a step each: `<trajectory_id>_<step>.json` and its screen beside it.
 
-WEBDATASET_NOT_HELD = {
-    **STORE_NOT_HELD,
-    "types": "numbers are JSON's (a log-probability of 32 bits is written with 64), times are ISO 8601 text",
-    "NaN, infinity": "JSON has none: null",
-}
+WEBDATASET_NOT_HELD = FORMATS["not_held"]["store"] | FORMATS["not_held"]["webdataset"]
 _IMAGE_FORMATS = {b"\x89PNG": "png", b"\xff\xd8\xff": "jpg", b"RIFF": "webp"}
 
 
@@ -164,7 +141,7 @@ def write_webdataset(steps: Iterable[ExportedStep], folder: Path, bytes_per_file
     """Write steps as a WebDataset: `folder/00000.tar` and on; returns how many.
 
     bytes_per_file: size after which the next file begins. No steps give an empty folder. The folder appears when all of
-    it is there, and replaces one that is there.
+    it is there, and replaces one that is there. Raises what `steps` raises, OSError where it cannot be written.
     """
     count, number, size = 0, 0, bytes_per_file
     with atomic_folder(folder) as temporary, ExitStack() as file:

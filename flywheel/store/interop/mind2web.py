@@ -20,17 +20,12 @@ from PIL import Image
 from flywheel.agent.actions import Action, Click, Hotkey, Hover, Point, Type
 from flywheel.agent.parsing.parser import serialise_action
 from flywheel.store.images import image_digest
+from flywheel.store.interop import demonstration
 from flywheel.store.interop.demonstration import DEMONSTRATION_GRAMMAR, DemonstratedStep, Demonstration, RefusedRecord
 from flywheel.utils.errors import BadInput, DataError
 
 DATASET, LICENCE = "mind2web", "openrail"
-NOT_HELD = {
-    "raw_html, cleaned_html": "the page as text: its screen is kept",
-    "neg_candidates, pos_candidates": "elements: the middle of the target's box is kept",
-    "action_uid": "names of actions: steps are numbered",
-    "operation of SELECT": "which option was chosen: the click on the control is kept, the choice is not learnt",
-    "screen between the click and the text of TYPE": "the data set has one screen for both",
-}
+NOT_HELD = demonstration.FORMATS["not_held"][DATASET]
 _NEEDED = (
     *("annotation_id", "confirmed_task", "website", "domain", "subdomain", "operation"),
     *("pos_candidates", "screenshot", "target_action_index", "target_action_reprs"),
@@ -41,8 +36,8 @@ def read_mind2web(paths: Sequence[Path], licence: str = LICENCE) -> Iterator[Dem
     """Yield each task of Multimodal-Mind2Web as a demonstration, or why it is none; one in memory at a time.
 
     paths: the Parquet files of a split; a task's rows may lie in two of them. A task's `split` is "eval" where the name
-    of its first file begins with `test`, else "train". licence: stands with each demonstration. Raises BadInput for a
-    missing file, DataError for one that is not of this format.
+    of its first file begins with `test`, else "train". licence: stands with each demonstration. Errors come once the
+    first one is asked for: BadInput for a missing file, DataError for one that is not of this format.
     """
     places: dict[str, list[tuple[Path, int]]] = {}
     for path in paths:

@@ -11,10 +11,8 @@ import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
-from functools import partial
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 import duckdb
 import yaml
@@ -23,15 +21,13 @@ from flywheel.config.workspace import Workspace, iteration_label
 from flywheel.store.catalog import database
 from flywheel.utils.errors import ContractBroken
 
-TRAJECTORY_STATUSES = ("completed", "truncated", "crashed", "invalid")
-
 
 @dataclass(frozen=True)
 class RowContract:
     """Declare a contract of single rows.
 
-    promise: what holds, in words. fault: SQL, true of a row that breaks it. detail: SQL, what was found there. table:
-    the one whose rows are judged.
+    name: in results. promise: what holds, in words. fault: SQL, true of a row that breaks it. detail: SQL, what was
+    found there. table: the one whose rows are judged.
     """
 
     name: str
@@ -45,8 +41,9 @@ class RowContract:
 class TableContract:
     """Declare a contract that spans tables.
 
-    sql: gives one row an offence. It sees the catalog's tables and views, `$iteration` that is judged, and `$incoming`,
-    the stages whose trajectories are routed.
+    name: in errors. table: whose rows the stage wrote. promise: what holds, in words. sql: gives one row an offence. It
+    sees the catalog's tables and views, `$iteration` that is judged, and `$incoming`, the stages whose trajectories are
+    routed.
     """
 
     name: str
@@ -56,41 +53,23 @@ class TableContract:
 
 
 _DECLARED = yaml.safe_load(resources.files("flywheel.store.routing").joinpath("contracts.yaml").read_text("utf-8"))
-STEP_CONTRACTS = tuple(RowContract(**one) for one in _DECLARED["steps"])
-STEP_ORDER_CONTRACTS = tuple(RowContract(**one) for one in _DECLARED["step_order"])
-SCORE_CONTRACTS = tuple(RowContract(**one, table="scores") for one in _DECLARED["scores"])
+_SQL = database.read_queries("flywheel.store.routing")
+
+
+def _declared(contracts: str, table: str) -> tuple[RowContract, ...]:
+    return tuple(RowContract(**one, table=table) for one in _DECLARED[contracts])
+
+
+STEP_CONTRACTS, STEP_ORDER_CONTRACTS = _declared("steps", "steps"), _declared("step_order", "steps")
+SCORE_CONTRACTS = _declared("scores", "scores")
 TABLE_CONTRACTS = tuple(TableContract(**one) for one in _DECLARED["tables"])
-
-
-def _known(column: str, values: Sequence[str]) -> str:
-    return f"{column} IS NULL OR {column} NOT IN ({', '.join(map(repr, values))})"
-
-
-# Of a trajectory, with what its steps hold (`rows` of them), its task, and the trajectories beside and before it.
-_trajectory = partial(RowContract, table="trajectories")
-TRAJECTORY_CONTRACTS = (
-    _trajectory("id_there", "a trajectory has an id", "trajectory_id = ''"),
-    _trajectory("id_unique", "a trajectory_id is there once", "same > 1", "format('{} rows', same)"),
-    _trajectory("id_new", "no earlier iteration has a trajectory of that id", "before IS NOT NULL",
-                "format('iteration {}', before)"),
-    _trajectory("status_known", "status is known", _known("status", TRAJECTORY_STATUSES), "coalesce(status, 'none')"),
-    _trajectory("source_known", "source is known", _known("source", ("rollout", "recording", "annotation", "import")),
-                "coalesce(source, 'none')"),
-    _trajectory("author_known", "author is known", _known("author", ("model", "human")),
-                "coalesce(author, 'none')"),
-    _trajectory("domain_set", "domain is set", "domain IS NULL OR domain = ''"),
-    _trajectory("steps_not_negative", "steps are 0 or more", "steps < 0", "format('{}', steps)"),
-    _trajectory("reward_in_range", "reward in [-1, 1]", "NOT reward BETWEEN -1 AND 1", "format('{}', reward)"),
-    _trajectory("trajectory_in_order", "a trajectory ends after it begins", "ended_at < started_at"),
-    _trajectory("steps_counted", "as many rows in steps as the trajectory says",
-                "coalesce(steps, 0) <> coalesce(rows, 0)",
-                "format('{} said, {} there', coalesce(steps, 0), coalesce(rows, 0))"),
-    *(_trajectory(one.name, one.promise, f"{one.name} IS NOT NULL", one.name)
-      for one in (*STEP_ORDER_CONTRACTS, *STEP_CONTRACTS)),
-    _trajectory("task_known", "the task is in tasks", "held_out IS NULL", "coalesce(task_id, 'none')"),
-    _trajectory("task_not_held_out", "the task is not held out for evaluation", "held_out", "task_id"),
-)  # fmt: skip
-
+# What its steps break, a trajectory does.
+_OF_STEPS = (
+    RowContract(one.name, one.promise, f"{one.name} IS NOT NULL", one.name, "trajectories")
+    for one in (*STEP_ORDER_CONTRACTS, *STEP_CONTRACTS)
+)
+_BEFORE, _AFTER = _declared("trajectories", "trajectories"), _declared("trajectory_tasks", "trajectories")
+TRAJECTORY_CONTRACTS = (*_BEFORE, *_OF_STEPS, *_AFTER)
 
 # Tables whose rows must belong to an incoming trajectory, and what a row of each is called.
 ORPHAN_TABLES = (("steps", "step"), ("scores", "score"), ("utterances", "utterance"))
@@ -102,7 +81,7 @@ ORPHAN_TABLES = (("steps", "step"), ("scores", "score"), ("utterances", "utteran
 
 @dataclass(frozen=True)
 class ContractResult:
-    """What a contract found: of so many rows so many broke it."""
+    """What a contract found: of so many `rows` so many, `broken`, broke it."""
 
     contract: RowContract
     rows: int
@@ -117,13 +96,14 @@ def check_row_contracts(
     connection: from `connect_catalog`. incoming: the stages whose trajectories are held. kept: names of contracts of
     steps that are known to hold (`partitions.py`): what they alone look at is not read. Leaves four temporary tables:
     `judged`, one row a trajectory; `judgements`, their scores; `broken` (trajectory_id, reason), of the first contract
-    that each breaks; `orphans` (source_table, trajectory_id, reason, detail), what belongs to none of them.
+    that each breaks; `orphans` (source_table, trajectory_id, reason, detail), what belongs to none of them. Returns
+    what each contract found. Raises duckdb.Error for a damaged file.
     """
     stages = ", ".join(f"'{stage}'" for stage in incoming)
     new, scored = f"iteration = {iteration} AND stage IN ({stages})", f"iteration = {iteration} AND stage = 'score'"
     asked = [one for one in STEP_CONTRACTS if one.name not in kept]
-    connection.execute(_WALKED_SQL.format(new=new, fault=_any(STEP_ORDER_CONTRACTS)))
-    connection.execute(_JUDGED_SQL.format(
+    connection.execute(_SQL["walked"].format(new=new, fault=_any(STEP_ORDER_CONTRACTS)))
+    connection.execute(_SQL["judged"].format(
         new=new,
         iteration=iteration,
         step=_cases(asked),
@@ -133,11 +113,7 @@ def check_row_contracts(
         first_order=_first(STEP_ORDER_CONTRACTS),
         held="".join(f", NULL::VARCHAR AS {one.name}" for one in STEP_CONTRACTS if one.name in kept),
     ))  # fmt: skip
-    # A table of its own: of a Parquet file DuckDB believes the least and the greatest value, which leave out NaN.
-    connection.execute(f"CREATE TEMP TABLE judgements AS FROM scores WHERE {scored}")
-    connection.execute(
-        "CREATE TEMP TABLE faults (place INTEGER, trajectory_id VARCHAR, promise VARCHAR, detail VARCHAR)"
-    )
+    connection.execute(_SQL["tables"].format(scored=scored))
     found = []
     for rows, held in (("judged", TRAJECTORY_CONTRACTS), ("judgements", SCORE_CONTRACTS)):
         total = connection.execute(f"SELECT count(*) FROM {rows}").fetchone()[0]
@@ -149,23 +125,14 @@ def check_row_contracts(
                 [promise],
             ).fetchone()
             found.append(ContractResult(contract, total, broken))
-    connection.execute(
-        """CREATE TEMP TABLE broken AS SELECT trajectory_id, arg_min(
-            promise || CASE WHEN detail <> '' THEN ' (' || detail || ')' ELSE '' END, place) AS reason
-        FROM faults GROUP BY trajectory_id"""
-    )
+    connection.execute(_SQL["broken"])
     return [*found, *_find_orphans(connection, new, scored)]
 
 
 def broken_scores_sql() -> str:
     """Return SQL of the rows (trajectory_id, reason) of `judgements` that break a contract, as `check_row_contracts`
-    tells them.
-    """
-    return " UNION ALL ".join(
-        f"""SELECT trajectory_id, '{one.name}: {one.promise}' || CASE WHEN {one.detail} <> '' THEN ' (' || {one.detail}
-            || ')' ELSE '' END AS reason FROM judgements WHERE {one.fault}"""
-        for one in SCORE_CONTRACTS
-    )
+    tells them."""
+    return " UNION ALL ".join(_SQL["broken_scores"].format(**vars(one)) for one in SCORE_CONTRACTS)
 
 
 def _cases(contracts: Sequence[RowContract]) -> str:
@@ -180,68 +147,15 @@ def _first(contracts: Sequence[RowContract]) -> str:
     return ", ".join(f"arg_min({contract.name}, step) AS {contract.name}" for contract in contracts)
 
 
-# Steps as they lie in the files, each beside the one before it: where a trajectory's lie together and each follows the
-# one before it, they are in order. The others are sorted before they are checked.
-_WALKED_SQL = """
-CREATE TEMP TABLE walked AS
-SELECT trajectory_id, count(*) AS rows, count(*) FILTER (begins) > 1 OR coalesce(bool_or({fault}), false) AS doubted
-FROM (SELECT * EXCLUDE (before_step, before_start), trajectory_id IS DISTINCT FROM before AS begins,
-        CASE WHEN trajectory_id = before THEN before_step END AS previous_step,
-        CASE WHEN trajectory_id = before THEN before_start END AS previous_start
-    FROM (SELECT trajectory_id, step, started_at, ended_at, lag(trajectory_id) OVER () AS before,
-            lag(step) OVER () AS before_step, lag(started_at) OVER () AS before_start
-        FROM steps WHERE {new}))
-GROUP BY trajectory_id
-"""
-
-_JUDGED_SQL = """
-CREATE TEMP TABLE judged AS
-WITH whole AS (SELECT DISTINCT i.sha256 FROM images i WHERE {new} AND sha256(i.bytes) = i.sha256),
-offences AS (SELECT trajectory_id, {first_steps} FROM (
-    SELECT trajectory_id, step, {step}
-    FROM (SELECT s.*, whole.sha256 IS NOT NULL AS there FROM (FROM steps WHERE {new}) s
-        LEFT JOIN whole ON whole.sha256 = s.image_sha256)
-    WHERE {step_fault}) GROUP BY trajectory_id
-), disorder AS (SELECT trajectory_id, {first_order} FROM (
-    SELECT trajectory_id, step, {order} FROM (
-        SELECT trajectory_id, step, started_at, ended_at, lag(step) OVER own AS previous_step,
-            lag(started_at) OVER own AS previous_start
-        FROM (FROM steps WHERE {new}) SEMI JOIN (FROM walked WHERE doubted) USING (trajectory_id)
-        WINDOW own AS (PARTITION BY trajectory_id ORDER BY step))) GROUP BY trajectory_id
-), known AS (SELECT task_id, bool_or(split = 'eval') AS held_out FROM tasks GROUP BY task_id),
-earlier AS (
-    SELECT trajectory_id, max(iteration) AS before FROM trajectories WHERE iteration < {iteration} GROUP BY ALL),
-own AS (FROM trajectories WHERE {new}),
-several AS (SELECT trajectory_id, count(*) AS same FROM own GROUP BY trajectory_id HAVING count(*) > 1)
-SELECT t.trajectory_id, t.task_id, t.status, t.source, t.author, t.domain, t.steps, t.reward, t.started_at, t.ended_at,
-    coalesce(several.same, 1) AS same, earlier.before, known.held_out, walked.rows,
-    disorder.* EXCLUDE (trajectory_id), offences.* EXCLUDE (trajectory_id){held}
-FROM own t LEFT JOIN walked USING (trajectory_id) LEFT JOIN disorder USING (trajectory_id)
-    LEFT JOIN offences USING (trajectory_id) LEFT JOIN several USING (trajectory_id) LEFT JOIN known USING (task_id)
-    LEFT JOIN earlier USING (trajectory_id)
-"""
-
-
 def _find_orphans(connection: duckdb.DuckDBPyConnection, new: str, scored: str) -> list[ContractResult]:
-    connection.execute(
-        "CREATE TEMP TABLE orphans (source_table VARCHAR, trajectory_id VARCHAR, reason VARCHAR, detail VARCHAR)"
-    )
     found = []
     for table, name in ORPHAN_TABLES:
         promise = f"each {name} belongs to a trajectory that came in"
         contract = RowContract(f"no_orphan_{name}", promise, "", table=table)
         where = scored if table == "scores" else new
         reason = f"contract: {contract.name}: {promise}"
-        connection.execute(
-            f"INSERT INTO orphans SELECT ?, trajectory_id, ?, format('{{}} rows', count(*)) FROM {table} "
-            f"ANTI JOIN judged USING (trajectory_id) WHERE {where} GROUP BY trajectory_id",
-            [table, reason],
-        )
-        rows, broken = connection.execute(
-            f"""SELECT (SELECT count(*) FROM {table} WHERE {where}),
-            (SELECT count(*) FROM orphans WHERE source_table = ?)""",
-            [table],
-        ).fetchone()
+        connection.execute(_SQL["insert_orphans"].format(table=table, where=where), [table, reason])
+        rows, broken = connection.execute(_SQL["count_orphans"].format(table=table, where=where)).fetchone()
         found.append(ContractResult(contract, rows, broken))
     return found
 
@@ -252,7 +166,8 @@ def check_table_contracts(
     """Check an iteration's stores against the contracts that span tables; nothing is changed.
 
     incoming: the stages whose trajectories came in. staged: where the iteration's new partitions lie before they are
-    published. Raises ContractBroken, naming contract, table and partition, for the first that is broken.
+    published. Raises ContractBroken, naming contract, table and partition, for the first that is broken, DataError for
+    a damaged table.
     """
     reads = "\n".join(contract.sql for contract in TABLE_CONTRACTS)
     with database.connect_catalog(ws, staged, reads=reads) as connection:
@@ -279,7 +194,7 @@ _LONGEST_S = 300.0
 
 @contextmanager
 def data_docs_process(ws: Workspace, iteration: int) -> Iterator[Callable[[Sequence[ContractResult]], None]]:
-    """Start the process that writes the page; yields a function that takes the contracts' results.
+    """Start the process that writes Data Docs of `iteration`; yield a function that takes the contracts' results.
 
     The page is there at the end of the block, or none where there were no results. Its failure stops nothing.
     """
@@ -311,7 +226,8 @@ def data_docs_process(ws: Workspace, iteration: int) -> Iterator[Callable[[Seque
 
 
 def run_data_docs_process(root: str, iteration: str) -> int:
-    """Import the library, wait for results on standard input and write the page. Returns 1 where it was not written."""
+    """Import the library, wait for results (JSON) on standard input and write the page. root: of the workspace.
+    iteration: its number. Returns the exit status: 1 where the page was not written."""
     _quiet_import()
     told = sys.stdin.read()
     judged = [
@@ -321,8 +237,11 @@ def run_data_docs_process(root: str, iteration: str) -> int:
 
 
 def write_data_docs(ws: Workspace, iteration: int, judged: Sequence[ContractResult]) -> bool:
-    """Write Data Docs to `report/docs` (open `index.html`), with a suite for each table; whether they are written. What
-    fails here stops nothing: the contracts have been held against the rows already."""
+    """Write Data Docs of `iteration` to `report/docs` (open `index.html`), with a suite for each table.
+
+    judged: what the contracts found. Returns whether they are written: what fails here stops nothing, since the
+    contracts have been held against the rows already.
+    """
     try:
         _write(ws, iteration, judged)
     except Exception as error:  # a library's page
@@ -337,7 +256,10 @@ def _write(ws: Workspace, iteration: int, judged: Sequence[ContractResult]) -> N
     gx = _quiet_import()
     context = gx.get_context(mode="ephemeral")
     context.variables.progress_bars = {"globally": False}
-    context.variables.data_docs_sites = {"local": _site(ws.report / "docs")}
+    place = {"class_name": "TupleFilesystemStoreBackend", "base_directory": str(ws.report / "docs")}
+    index = {"class_name": "DefaultSiteIndexBuilder"}
+    site = {"class_name": "SiteBuilder", "site_index_builder": index, "store_backend": place}
+    context.variables.data_docs_sites = {"local": site}
     source = context.data_sources.add_pandas("flywheel")
     for table in dict.fromkeys(one.contract.table for one in judged):
         own = [one for one in judged if one.contract.table == table]
@@ -357,14 +279,6 @@ def _write(ws: Workspace, iteration: int, judged: Sequence[ContractResult]) -> N
             actions=[gx.checkpoint.UpdateDataDocsAction(name="docs")],
         )
         context.checkpoints.add(checkpoint).run(batch_parameters={"dataframe": counts})
-
-
-def _site(docs: Path) -> dict[str, Any]:
-    return {
-        "class_name": "SiteBuilder",
-        "site_index_builder": {"class_name": "DefaultSiteIndexBuilder"},
-        "store_backend": {"class_name": "TupleFilesystemStoreBackend", "base_directory": str(docs)},
-    }
 
 
 def _quiet_import():

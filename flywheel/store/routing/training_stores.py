@@ -25,53 +25,8 @@ from flywheel.utils.errors import ContractBroken, DataError
 # rule in SQL for a whole table of scores, and a test compares the two.
 
 DESTINATIONS = ("sft", "ct", "quarantine")
-
-# Rows are numbered instead of aggregated: DuckDB keeps an aggregate's texts in memory, one a trajectory.
-# Of several scorers the least satisfied decides: V = 0 before none before V = 1, then the lowest score.
-_VERDICTS = """
-SELECT trajectory_id, said FROM (
-    SELECT trajectory_id, {
-        'score': score, 'success': success, 'scorer': coalesce(scorer, ''), 'detail': coalesce(detail, ''),
-        'place': CASE success WHEN false THEN 0 WHEN true THEN 2 ELSE 1 END,
-        'held': CASE WHEN success IS NULL THEN 0 ELSE score END
-    } AS said
-    FROM (SELECT * EXCLUDE (success), CASE WHEN score BETWEEN 0 AND 1 THEN score >= threshold END AS success
-        FROM judgements))
-QUALIFY row_number() OVER (PARTITION BY trajectory_id ORDER BY said.place, said.held, said.scorer, said.detail) = 1
-"""
-
-# `unjudged`: why there is no V; what differs from trajectory to trajectory in brackets.
-_DECIDED = f"""
-CREATE OR REPLACE TEMP TABLE decided AS
-WITH verdicts AS ({_VERDICTS}), known AS (
-    SELECT t.*, b.reason AS broken, p.solved, p.reviewer, s.said.success AS success,
-        CASE WHEN success IS NOT NULL THEN s.said.score END AS score,
-        CASE WHEN s.said IS NULL THEN 'no score' WHEN s.said.detail = '' THEN 'score is not a number'
-            ELSE 'no score' || CASE WHEN s.said.scorer <> '' THEN ' by ' || s.said.scorer ELSE '' END
-                || ' (' || s.said.detail || ')' END AS unjudged
-    FROM (SELECT trajectory_id, status, source, error FROM incoming
-            QUALIFY row_number() OVER (PARTITION BY trajectory_id ORDER BY status, source, error) = 1) t
-        LEFT JOIN verdicts s USING (trajectory_id) LEFT JOIN broken b USING (trajectory_id)
-        LEFT JOIN people p USING (trajectory_id)
-)
-SELECT trajectory_id, decision.destination, decision.reason, score, success FROM (
-    SELECT trajectory_id, score, success, CASE
-        WHEN broken IS NOT NULL THEN {{'destination': 'quarantine', 'reason': 'contract: ' || broken}}
-        WHEN status IS NULL OR status NOT IN ('completed', 'truncated') THEN {{'destination': 'quarantine',
-            'reason': 'status ' || coalesce(status, 'none') || CASE WHEN error <> '' THEN ': ' || error ELSE '' END}}
-        WHEN source IN ('recording', 'import') THEN
-            {{'destination': 'ct', 'reason': 'human demonstration: continual training'}}
-        WHEN solved THEN {{'destination': 'sft', 'reason': 'solved, as a person says (' || reviewer || ')'}}
-        WHEN NOT solved THEN {{'destination': 'ct', 'reason': 'not solved, as a person says (' || reviewer || ')'}}
-        WHEN success IS NULL THEN {{'destination': 'quarantine', 'reason': unjudged}}
-        WHEN score >= $low AND score < $high THEN {{'destination': 'quarantine',
-            'reason': format('doubted: score {{:.2f}} is in [$low, $high)', score)}}
-        WHEN success THEN {{'destination': 'sft', 'reason': format('verified: score {{:.2f}}', score)}}
-        WHEN NOT $verified_only THEN
-            {{'destination': 'sft', 'reason': format('not verified, and not asked to be: score {{:.2f}}', score)}}
-        ELSE {{'destination': 'ct', 'reason': format('not verified: score {{:.2f}}', score)}}
-    END AS decision FROM known)
-"""
+_SQL = database.read_queries("flywheel.store.routing")
+QUARANTINED_SQL = _SQL["quarantined"]
 
 
 def decide_routes(
@@ -88,44 +43,31 @@ def decide_routes(
     verified_only: False where SFT takes what failed too (`sft.verified_only`). band: scores from its low end on and
     below its high end are doubted. people: by trajectory_id, whether a person calls it solved, and who: it goes before
     the scorers'; V stays the scorers', so that both can be compared. Demonstrations of people go to CT: they are data
-    for continual training (section 2.4).
+    for continual training (section 2.4). Raises duckdb.Error for a damaged file.
     """
     schema = pa.schema({"trajectory_id": pa.string(), "solved": pa.bool_(), "reviewer": pa.string()})
     said = [dict(zip(schema.names, (name, *verdict), strict=True)) for name, verdict in (people or {}).items()]
     connection.register("people", pa.Table.from_pylist(said, schema))
     low, high = band or (0.0, 0.0)
-    sql = _DECIDED.replace("$verified_only", str(verified_only).lower())
+    sql = _SQL["decided"].replace("$verified_only", str(verified_only).lower())
     connection.execute(sql.replace("$low", f"{low:g}").replace("$high", f"{high:g}"))
     connection.unregister("people")
 
 
 def training_stores_sql(iteration: int, version: int = 0) -> dict[str, str]:
-    """Return, by table, SQL of the rows of an iteration's stores, in the table's order.
+    """Return, by table, SQL of the rows of the stores of `iteration`, in the table's order.
 
     Keys: `routes`, `sft`, `ct`, `lineage`. It reads `incoming`, `decided` (`decide_routes`) and `weights`
     (`weigh_duplicates`), which must be there when it runs. version: of the stores; 0 as they were first routed.
     `quarantine` is left to `quarantine_rows`.
     """
-    joined = """SELECT trajectory_id, task_id, domain, source, d.score, steps, policy_version,
-            coalesce(weight, 1.0) AS weight
-        FROM incoming JOIN decided d USING (trajectory_id) LEFT JOIN weights USING (trajectory_id)
-        WHERE destination = '{}' ORDER BY trajectory_id"""
-    return {
-        "routes": "SELECT trajectory_id, destination, reason, score, success FROM decided ORDER BY trajectory_id",
-        "sft": joined.format("sft"),
-        "ct": joined.format("ct"),
-        "lineage": lineage.routed_links_sql(iteration, version),
-    }
-
-
-QUARANTINED_SQL = """SELECT i.*, d.reason FROM incoming i JOIN decided d USING (trajectory_id)
-WHERE destination = 'quarantine' ORDER BY trajectory_id"""
+    stores = {store: _SQL["store"].format(store=store) for store in ("sft", "ct")}
+    return {"routes": _SQL["routes"], **stores, "lineage": lineage.routed_links_sql(iteration, version)}
 
 
 def quarantine_rows(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     """Make rows of `quarantine` for rows of `QUARANTINED_SQL`. A trajectory keeps its whole row as JSON in `record`, so
-    that it can be mended and routed again.
-    """
+    that it can be mended and routed again."""
     for row in rows:
         record = {name: value for name, value in row.items() if name not in ("reason", "iteration", "stage")}
         yield {
@@ -174,11 +116,11 @@ def build_training_stores(
     """Route an iteration's incoming trajectories, and write the stores to `staged`; `publish_training_stores` takes
     them over.
 
-    read: (table, stage) of all that came in; a partition is read from `staged` where it is there, else from `ws`. page:
-    also write what the contracts found to `report/docs` of `ws`, in a process whose failure stops nothing. Written are
-    `routes`, `sft`, `ct`, `quarantine`, `lineage`, `duplicates` and what later iterations need to find those. Raises
-    DataError for a damaged partition or where nothing came in, ContractBroken where too many rows break a contract, or
-    the stores one that spans tables.
+    settings: the iteration's. read: (table, stage) of all that came in; a partition is read from `staged` where it is
+    there, else from `ws`. page: also write what the contracts found to `report/docs` of `ws`, in a process whose
+    failure stops nothing. Written are `routes`, `sft`, `ct`, `quarantine`, `lineage`, `duplicates` and what later
+    iterations need to find those. Raises DataError for a damaged partition, manifest or list of decisions, or where
+    nothing came in; ContractBroken where too many rows break a contract, or the stores one that spans tables; DiskFull.
     """
     sources = _stages(read, "trajectories")
     for table, stage in read:
@@ -210,7 +152,7 @@ def connect_incoming(
     """Open the catalogue with the view `incoming`: an iteration's trajectories of the stages `sources`.
 
     staged: a workspace whose partitions are seen in place of the own ones. Memory is bounded; beyond it DuckDB writes
-    under `.flywheel`. The connection is closed at the end of the block.
+    under `.flywheel`. The connection is closed at the end of the block. Raises DataError as `connect_catalog`.
     """
     with database.connect_catalog(ws, staged, tables_alone=True) as connection:
         connection.execute(f"SET memory_limit = '{_MEMORY}'")
@@ -243,24 +185,20 @@ def publish_training_stores(
     """Replace the stores of an iteration by those in the workspace `staged`, one table after the other, by hard links.
 
     They stay in `staged`, on the same file system; after a kill some tables are the old ones, and the call is done
-    again. Returns the lists of their files. Raises DataError where `staged` lacks one, DiskFull.
+    again. Returns the lists of their files. Raises DataError where `staged` lacks one, a list is damaged, or another
+    process has been writing one for ten minutes; DiskFull.
     """
     return tuple(partitions.adopt_partition(ws, staged, table, iteration, ROUTE_STAGE) for table in WRITTEN_TABLES)
 
 
 def _refuse_too_many_broken(connection: duckdb.DuckDBPyConnection, iteration: int, limit: float) -> None:
-    came, broken = connection.execute(
-        "SELECT (SELECT count(*) FROM judged), (SELECT count(*) FROM judged SEMI JOIN broken USING (trajectory_id))"
-    ).fetchone()
+    came, broken = connection.execute(_SQL["count_broken"]).fetchone()
     where = f"data/trajectories/iteration={iteration_label(iteration)}"
     if not came:
         fix = "give it tasks (synthesis.train_tasks) or recordings, and run it again"
         raise DataError("nothing came in: neither a recording nor a rollout", where=where, fix=fix)
     if broken > limit * came:
-        reason, n = connection.execute(
-            "SELECT any_value(reason), count(*) AS n FROM broken SEMI JOIN judged USING (trajectory_id) "
-            "GROUP BY split_part(reason, ' (', 1) ORDER BY n DESC LIMIT 1"
-        ).fetchone()
+        reason, n = connection.execute(_SQL["commonest_fault"]).fetchone()
         what = f"{broken} of {came} trajectories break a contract, {n} of them {reason.partition(' (')[0]}"
         fix = "look at them with `flywheel query`, mend what wrote them, or raise routing.max_invalid_fraction"
         raise ContractBroken(what, where=where, fix=fix)
@@ -272,7 +210,8 @@ def write_training_stores(
     """Write an iteration's stores to the workspace `staged`.
 
     connection: with the tables that `decide_routes` and `weigh_duplicates` create, and `orphans`. stores: table -> SQL
-    of its rows. `quarantine` is written besides, with the rows of `orphans`. Raises DiskFull.
+    of its rows. `quarantine` is written besides, with the rows of `orphans`. Raises DiskFull, and DataError where
+    another process has been writing one for ten minutes, or an id is null.
     """
     for table, sql in stores.items():
         with partitions.open_partition_writer(staged, table, iteration, ROUTE_STAGE) as writer:
@@ -286,14 +225,11 @@ def write_training_stores(
 
 
 def count_routed(connection: duckdb.DuckDBPyConnection) -> BuiltStores:
-    """Count where the trajectories went. connection: with the tables `incoming`, `decided`, `orphans`."""
+    """Count where the trajectories went, in all and by domain. connection: with the tables `incoming`, `decided`,
+    `orphans`."""
     routed = dict.fromkeys(DESTINATIONS, 0)
     rows = []
-    counted = connection.execute(
-        """SELECT destination, domain, count(*) FROM incoming JOIN decided USING (trajectory_id)
-        GROUP BY ALL ORDER BY ALL"""
-    ).fetchall()
-    for destination, domain, count in counted:
+    for destination, domain, count in connection.execute(_SQL["count_routed"]).fetchall():
         routed[destination] += count
         rows.append(metrics.metric_row(f"to_{destination}", count, domain=domain or ""))
     rows = [metrics.metric_row(f"to_{destination}", count) for destination, count in routed.items()] + rows

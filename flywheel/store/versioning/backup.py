@@ -84,7 +84,7 @@ REMOTE_NAME = "flywheel"
 def check_remote_url(url: str) -> None:
     """Check that the installed DVC supports the kind of store at `url`; the store is not contacted.
 
-    A folder's path always passes, "" too. Raises BadInput, also where a password stands in it.
+    A folder's path always passes, "" too. Raises BadInput where it does not, or where a password stands in `url`.
     """
     scheme, separator, rest = url.partition("://")
     if not separator:
@@ -109,7 +109,7 @@ def check_remote_url(url: str) -> None:
 def configure_remote(ws: Workspace, url: str) -> None:
     """Make the remote at `url` DVC's default, in `.dvc/config`; "" changes nothing.
 
-    A folder's path counts from the workspace; `~` is the home.
+    A folder's path counts from the workspace; `~` is the home. Raises VersioningError where DVC cannot.
     """
     if not url:
         return
@@ -124,7 +124,8 @@ def push_iterations(ws: Workspace, url: str) -> list[int]:
     """Copy what iterations recorded since they were pushed to the remote at `url`; returns these iterations.
 
     Empty where `url` is "", nothing is new, or the remote cannot be reached: that is announced, and what it lacks is
-    pushed with the next iteration. The remote becomes DVC's default (`configure_remote`).
+    pushed with the next iteration. The remote becomes DVC's default (`configure_remote`). Raises VersioningError where
+    that fails, DataError where DVC's file of an iteration is lost, DiskFull.
     """
     if not url:
         return []
@@ -167,8 +168,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class DamagedOutput:
-    """A recorded output that is not as it was. change: missing or changed.
+    """A recorded output that is not as it was.
 
+    stage: `name@NNN`. path: relative to the workspace. change: missing or changed.
     kept: where its recorded content is: `cache`, `remote` (perhaps: one is configured), `git`, or "" for nowhere.
     complete: whether its iteration is, so that the stage must not be done again.
     """
@@ -181,6 +183,7 @@ class DamagedOutput:
 
     @property
     def iteration(self) -> int:
+        """Number of the iteration that it is of."""
         return int(self.stage.partition("@")[2])
 
     @property
@@ -199,7 +202,8 @@ def find_damaged_outputs(ws: Workspace, which: Iterable[int] | None = None) -> l
     """Find every recorded output whose file on disk differs, in the order of the stages; nothing is changed.
 
     which: iterations to look at; default: all. A stage whose own inputs changed is left out: it waits to be run again;
-    so is what was pruned. Raises DataError where data are there and no record names them.
+    so is what was pruned. Raises DataError where data are there and no record names them, or a record is damaged;
+    VersioningError where DVC cannot compare.
     """
     check_iterations_recorded(ws)
     which = _recorded_to_compare(ws, stage_records.list_iterations(ws) if which is None else which)
@@ -215,7 +219,7 @@ def restore_damaged_outputs(ws: Workspace) -> list[DamagedOutput]:
 
     They come from DVC's cache, else from the remote, which is announced. A file that was changed by hand is
     overwritten. What was pruned comes back where training reads it. Raises DataError that says what to type where one
-    cannot be restored, once the others are.
+    cannot be restored, once the others are, and for a damaged record; VersioningError where DVC cannot compare.
     """
     check_iterations_recorded(ws)
     which = _recorded_to_compare(ws, _needed_iterations(ws))
@@ -258,7 +262,7 @@ _SHOWN = 5
 
 
 def check_iterations_recorded(ws: Workspace) -> None:
-    """Check that every iteration with data has its stages on record. Raises DataError where one has not."""
+    """Check that iterations with data have their stages on record. Raises DataError where they have not."""
     if not stage_records.list_iterations(ws) and (lost := sorted(ws.data.glob("*/iteration=*"))):
         raise DataError(
             f"there are data of iterations ({ws.relative(lost[0])}), but no iterations/NNN/dvc.yaml names them",

@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +103,8 @@ def update_lock_entries(ws: Workspace, iteration: int, files: Mapping[str, tuple
 
 
 def read_dvc_lock(file: Path) -> dict[str, Any]:
-    """Read a dvc.lock: name of a stage -> what is recorded (`cmd`, `deps`, `params`, `outs`); empty if there is none.
+    """Read the dvc.lock `file`: name of a stage -> what is recorded (`cmd`, `deps`, `params`, `outs`); empty if there
+    is none.
 
     Raises DataError for a damaged file.
     """
@@ -122,7 +124,7 @@ def read_dvc_lock(file: Path) -> dict[str, Any]:
 
 
 def parse_dvc_yaml(text: str) -> Any:
-    """Return what is in a YAML file of that text as DVC reads it. Raises ruamel.yaml's YAMLError for wrong YAML."""
+    """Return what the YAML `text` holds, as DVC reads it. Raises ruamel.yaml's YAMLError for wrong YAML."""
     return _yaml().load(text)
 
 
@@ -137,13 +139,13 @@ def dump_dvc_lock(entries: Mapping[str, Any]) -> str:
 
 
 def file_md5(path: Path) -> str:
-    """Hash a file's bytes with MD5, in 32 hex digits. Raises FileNotFoundError where it is missing."""
+    """Hash the bytes of the file `path` with MD5, in 32 hex digits. Raises FileNotFoundError where it is missing."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
 
 def list_folder(folder: Path) -> tuple[str, list[dict[str, str]]]:
-    """List the files of a folder and below (`md5`, `relpath`), as the JSON text that DVC's cache keeps, and as a list,
+    """List the files of `folder` and below (`md5`, `relpath`), as the JSON text that DVC's cache keeps, and as a list,
     in the order of their path's parts. All files are read."""
     files = [path for path in folder.rglob("*") if path.is_file()]
     entries = [{"md5": file_md5(path), "relpath": path.relative_to(folder).as_posix()} for path in files]
@@ -152,14 +154,14 @@ def list_folder(folder: Path) -> tuple[str, list[dict[str, str]]]:
 
 
 def folder_md5(folder: Path) -> str:
-    """Hash a folder as DVC does: 32 hex digits and `.dir`. All files are read."""
+    """Hash the folder `folder` as DVC does: 32 hex digits and `.dir`. All files are read."""
     text, _ = list_folder(folder)
     return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest() + ".dir"
 
 
 def describe_output(path: Path) -> dict[str, Any]:
-    """Return what is recorded of a file or a folder, but for its path: `hash`, `md5`, `size` (bytes of all files), and
-    of a folder `nfiles`. All files are read. Raises FileNotFoundError where a file is missing."""
+    """Return what DVC records of the file or folder `path`, but for its path: `hash`, `md5`, `size` (bytes of all
+    files), and of a folder `nfiles`. All files are read. Raises FileNotFoundError where a file is missing."""
     if not path.is_dir():
         return {"hash": "md5", "md5": file_md5(path), "size": path.stat().st_size}
     sizes = [file.stat().st_size for file in path.rglob("*") if file.is_file()]
@@ -214,21 +216,7 @@ def add_pruned(ws: Workspace, iteration: int, paths: Iterable[str]) -> None:
 # its own folder, so DVC's files do not grow with history. `dvc repro`, typed in the workspace, begins here.
 
 REPORT_STAGE = "report"
-WORKSPACE_DVC_YAML = """\
-# Each iteration has its stages in iterations/NNN/dvc.yaml, written by flywheel from what flywheel/pipeline/stages
-# declares. This one stands on the newest, which iterations.yaml names: `dvc repro` here goes through all that it stands
-# on.
-vars:
-  - iterations.yaml
-
-stages:
-  report:
-    foreach: ${newest}
-    do:
-      cmd: flywheel iteration report
-      deps:
-        - data/runs/iteration=${item}/stage=runs
-"""
+WORKSPACE_DVC_YAML = resources.files("flywheel.store.versioning").joinpath("workspace_dvc.yaml").read_text("utf-8")
 
 
 def write_workspace_dvc_yaml(ws: Workspace, iteration: int) -> None:
@@ -275,7 +263,7 @@ class VersioningError(FlywheelError):
 
 @contextmanager
 def open_dvc(ws: Workspace) -> Iterator:
-    """Open DVC's view of the workspace, fresh from disk, and hold it as `lock_dvc` does.
+    """Open DVC's view of the workspace, a `dvc.repo.Repo`, fresh from disk, and hold it as `lock_dvc` does.
 
     DVC's errors, as it is opened and within the block, become VersioningError, in one line.
     """

@@ -23,7 +23,7 @@ _DEADLINE_S = 600  # for a workspace on a slow disk
 def init_git(root: Path) -> None:
     """Make the folder `root` a git repository with the branch `main`, and commit what is in it.
 
-    Raises FlywheelError where git is not installed or refuses.
+    Raises FlywheelError where git is not installed, refuses, or does not answer.
     """
     _git(root, "init", "--quiet", "--initial-branch=main")
     commit_to_git(root, "A flywheel workspace", ("--all",))
@@ -32,7 +32,7 @@ def init_git(root: Path) -> None:
 def tag_iteration(ws: Workspace, iteration: int) -> None:
     """Commit the workspace's tracked files and tag the commit `iteration-NNN`; a tag that is there moves to it.
 
-    Without a change, the newest commit is tagged. Raises FlywheelError where git is not installed or refuses.
+    Without a change, the newest commit is tagged. Raises FlywheelError as `init_git`.
     """
     name = f"iteration-{iteration_label(iteration)}"
     commit_workspace(ws, f"Iteration {iteration_label(iteration)}")
@@ -42,20 +42,21 @@ def tag_iteration(ws: Workspace, iteration: int) -> None:
 def commit_workspace(ws: Workspace, message: str) -> None:
     """Commit the workspace's tracked files if they hold a change. message: of the commit.
 
-    What was staged besides goes with it. Raises FlywheelError where git is not installed or refuses.
+    What was staged besides goes with it. Raises FlywheelError as `init_git`.
     """
     commit_to_git(ws.root, message, tuple(path for path in _TRACKED if (ws.root / path).exists()))
 
 
 def is_iteration_tagged(ws: Workspace, iteration: int) -> bool:
-    """Tell whether the iteration has its tag; False where the workspace is no repository of its own, or without git."""
+    """Tell whether the iteration has its tag; False, and errors, as `iteration_tags` has none or raises them."""
     return f"iteration-{iteration_label(iteration)}" in dict(iteration_tags(ws))
 
 
 def iteration_tags(ws: Workspace) -> list[tuple[str, str]]:
     """List each tag `iteration-NNN` with the full commit it names, by name.
 
-    Empty where the workspace is no repository of its own, or git is not installed.
+    Empty where the workspace is no repository of its own, or git is not installed. Raises FlywheelError where git
+    refuses or does not answer.
     """
     if not (ws.root / ".git").exists() or not shutil.which("git"):
         return []
@@ -64,7 +65,8 @@ def iteration_tags(ws: Workspace) -> list[tuple[str, str]]:
 
 
 def is_tracked_by_git(root: Path, path: str) -> bool:
-    """Tell whether the newest commit holds the file."""
+    """Tell whether the newest commit holds the file `path`, relative to the folder `root`; False without git. Raises
+    FlywheelError where git does not answer."""
     if not shutil.which("git"):
         return False
     return _run_git(root, "cat-file", "-e", f"HEAD:./{path}").returncode == 0
@@ -74,7 +76,7 @@ def commit_to_git(root: Path, message: str, paths: tuple[str, ...]) -> None:
     """Commit `paths` in the repository at `root` if they hold a change. message: of the commit.
 
     paths: relative to `root`, or what else `git add` takes (`--all`). What was staged besides goes with them. Where git
-    knows no author, it is `flywheel`. Raises FlywheelError where git is not installed or refuses.
+    knows no author, it is `flywheel`. Raises FlywheelError as `init_git`.
     """
     _git(root, "add", *paths)
     if _git(root, "status", "--porcelain", "--untracked-files=no"):

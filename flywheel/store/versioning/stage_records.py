@@ -63,7 +63,8 @@ def stage_address(ws: Workspace, stage: str, iteration: int) -> str:
 
 
 def init_dvc_project(ws: Workspace) -> None:
-    """Make the folder a DVC project of this version. What runs have made stays; git's index is not touched."""
+    """Make the workspace a DVC project of this version. What runs have made stays; git's index is not touched. Raises
+    DataError where DVC's file of an iteration is lost or damaged, DiskFull."""
     dvc, in_git = ws.root / ".dvc", (ws.root / ".git").exists()  # DVC wants git's top there, or nowhere
     if not (dvc / "config").exists():
         write_text(dvc / "config", _CONFIG + ("" if in_git else "    no_scm = true\n"))
@@ -92,7 +93,8 @@ def list_iterations(ws: Workspace) -> list[int]:
 
 
 def check_iterations_begun(ws: Workspace, which: Iterable[int]) -> None:
-    """Check that the iterations `which` were begun. Raises BadInput for the first that was not."""
+    """Check that the iterations `which` were begun. Raises BadInput for the first that was not, else as
+    `list_iterations`."""
     begun = list_iterations(ws)
     for k in which:
         if k not in begun:
@@ -102,7 +104,7 @@ def check_iterations_begun(ws: Workspace, which: Iterable[int]) -> None:
 def active_iterations(ws: Workspace) -> list[int]:
     """List the newest iteration, and, while it is not complete, before it the one that it reads.
 
-    Empty before the first iteration.
+    Empty before the first iteration. Raises DataError as `list_iterations`.
     """
     begun = list_iterations(ws)
     return begun[-1:] if not begun or dvc_files.is_iteration_complete(ws, begun[-1]) else begun[-2:]
@@ -111,7 +113,8 @@ def active_iterations(ws: Workspace) -> list[int]:
 def forget_iteration(ws: Workspace, iteration: int) -> None:
     """Remove an iteration's dvc.yaml and dvc.lock, and let DVC name the one before as the newest.
 
-    iteration: the newest; its data stay, in DVC's cache too. Files that are not there are no error.
+    iteration: the newest; its data stay, in DVC's cache too. Files that are not there are no error. Raises DataError
+    where DVC's file of another iteration is lost or damaged, DiskFull.
     """
     dvc_files.dvc_lock_path(ws, iteration).unlink(missing_ok=True)
     dvc_files.dvc_yaml_path(ws, iteration).unlink(missing_ok=True)
@@ -122,7 +125,8 @@ def record_stage(ws: Workspace, stage: str, iteration: int) -> None:
     """Record the inputs, parameters and outputs of a stage of `iteration` as they are now (`dvc commit --force`).
 
     Outputs go to DVC's cache; git is not touched. With an iteration's last stage, the workspace's files name it as the
-    newest that ended. stage: its name. Raises VersioningError naming what is missing, BadInput for an unknown stage.
+    newest that ended. stage: its name. Raises VersioningError naming what is missing, or where DVC fails; BadInput for
+    an unknown stage; DataError for a damaged dvc.lock; DiskFull.
     """
     name = stage_address(ws, stage, iteration)
     with dvc_files.open_dvc(ws) as repo:
@@ -149,6 +153,7 @@ def rerecord_changed(ws: Workspace, iteration: int, names: Collection[str]) -> i
     """Record stages again whose declaration or files changed; returns how many.
 
     iteration: whose stages. names: those that may be recorded again; those that do not differ from their record stay.
+    Raises VersioningError where DVC fails, DataError for a damaged dvc.lock or list of what was pruned, DiskFull.
     """
     with dvc_files.open_dvc(ws) as repo, repo.lock:
         other = [stage for stage in load_dvc_stages(repo, ws, iteration) if stage.name in names and _changes(ws, stage)]
@@ -162,7 +167,7 @@ def rerecord_changed(ws: Workspace, iteration: int, names: Collection[str]) -> i
 def is_stage_done(ws: Workspace, stage: str, iteration: int) -> bool:
     """Tell whether a stage of `iteration` is recorded, and unchanged since: command, parameters, inputs, outputs.
 
-    Raises BadInput where the iteration has no such stage.
+    Raises as `unfinished_stages`.
     """
     return not unfinished_stages(ws, (stage,), iteration)
 
@@ -170,7 +175,8 @@ def is_stage_done(ws: Workspace, stage: str, iteration: int) -> bool:
 def unfinished_stages(ws: Workspace, names: Iterable[str], iteration: int) -> list[str]:
     """Name those of the stages `names` of `iteration` that are not recorded or changed since, in order.
 
-    DVC is opened once, and only where one may have changed. Raises BadInput where the iteration has no such stage.
+    DVC is opened once, and only where one may have changed. Raises BadInput where the iteration has no such stage,
+    VersioningError where DVC fails, DataError for a damaged list of what was pruned.
     """
     names = [stage_address(ws, name, iteration).partition("@")[0] for name in names]
     unchanged = find_unchanged_stages(ws, iteration)
@@ -182,7 +188,8 @@ def unfinished_stages(ws: Workspace, names: Iterable[str], iteration: int) -> li
 
 
 def iterations_to_compare(ws: Workspace, which: Iterable[int]) -> list[int]:
-    """List those of the iterations in which a stage is not recorded, or may have changed: DVC has to look."""
+    """List those of the iterations `which` in which a stage is not recorded, or may have changed: DVC has to look.
+    Raises BadInput for one that has not been begun."""
     return [k for k in which if not find_unchanged_stages(ws, k).issuperset(stage_names(ws, k))]
 
 
@@ -190,7 +197,8 @@ def changed_stages(ws: Workspace, which: Iterable[int] | None = None) -> dict[st
     """Find stages that changed since they were recorded, or are not: `{"merge@001": {path: change}}`; empty if none.
 
     which: iterations to look at; default: all. Changes are DVC's words, such as `modified` and `deleted`; paths are
-    relative to the workspace. What was pruned is no change.
+    relative to the workspace. What was pruned is no change. Raises BadInput for an iteration that has not been begun,
+    VersioningError where DVC fails, DataError where a record is lost or a list of what was pruned damaged.
     """
     asked = iterations_to_compare(ws, list_iterations(ws) if which is None else which)
     if not asked:
@@ -224,7 +232,8 @@ def _changes(ws: Workspace, stage) -> dict[str, str]:
 
 
 def load_dvc_stages(repo: Any, ws: Workspace, iteration: int, names: Iterable[str] | None = None) -> list[Any]:
-    """Load DVC's stages of an iteration, those of these names or all; its dvc.yaml and dvc.lock are read once."""
+    """Load DVC's stages of an iteration, its own objects; dvc.yaml and dvc.lock are read once. repo: of `open_dvc`.
+    names: of the stages; None: all. Raises KeyError for an unknown one, DVC's errors."""
     from dvc.dvcfile import load_file
 
     loader = load_file(repo, str(dvc_files.dvc_yaml_path(ws, iteration))).stages
@@ -245,7 +254,7 @@ _MALFORMED = (ValueError, LookupError, TypeError, AttributeError)  # of a file t
 
 
 def find_unchanged_stages(ws: Workspace, iteration: int) -> frozenset[str]:
-    """Name the stages whose command, parameters, inputs and outputs are certain to be as they are recorded."""
+    """Name the stages of `iteration` whose command, parameters, inputs and outputs are certain to be as recorded."""
     from ruamel.yaml import YAMLError
 
     hashes = _ContentHashes(ws, iteration)
@@ -369,7 +378,8 @@ def _list_files(place: Path, name: str = "") -> Iterator[tuple[str, os.stat_resu
 
 
 def load_iteration_params(ws: Workspace, iteration: int) -> Settings:
-    """Load the iteration's own parameters. Raises BadInput where it has not been begun, or where its file is wrong."""
+    """Load the iteration's own parameters. Raises BadInput where it has not been begun, or its file is gone or
+    wrong."""
     path = ws.frozen_params(iteration)
     if not path.is_file() and dvc_files.recorded_stages(ws, iteration):
         raise BadInput("the iteration's parameters are missing", where=path, fix=_suggest_fix(ws, iteration))
