@@ -67,8 +67,9 @@ def encode_steps(connection: duckdb.DuckDBPyConnection, steps: str) -> Iterator[
 
     steps: SQL of a relation with the columns trajectory_id, step, action_type, action, x, y, x2, y2.
     """
-    connection.execute(_SQL["step_macros"])
-    rows = connection.execute(_SQL["step_codes"].format(steps=steps))
+    connection.execute(_SQL["step_macros"].format(bits=BITS_PER_AXIS, nowhere=NOWHERE))
+    bits = {"bits": BITS_PER_AXIS, "idle_bit": 2 * BITS_PER_AXIS, "verb_bit": 2 * BITS_PER_AXIS + 1}
+    rows = connection.execute(_SQL["step_codes"].format(**bits, steps=steps))
     begun = pa.table({"trajectory_id": pa.array([], pa.string()), "code": pa.array([], pa.uint64())})
     for batch in rows.to_arrow_reader(_ROWS_PER_BATCH):
         begun = pa.concat_tables([begun, pa.Table.from_batches([batch])]).combine_chunks()

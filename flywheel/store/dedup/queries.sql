@@ -1,10 +1,10 @@
 -- SQL of `episode_similarity.py` and `near_duplicates.py`. In braces: what they fill in.
 
 -- name: step_macros
--- `place`: of 12 bits, all ones where there is none; NaN is the greatest. `told`: the text that is hashed; nothing is
+-- `place`: of {bits} bits, all ones where there is none; NaN is the greatest. `told`: the text that is hashed; nothing is
 -- told of verbs that point but points, and digits of an action with a point are its coordinates. `hash_told`: most steps
 -- point at one place: of them only the verb is hashed, once a query.
-CREATE OR REPLACE TEMP MACRO place(v) AS coalesce(greatest(0, least(floor(v * 4095), 4094)), 4095)::UBIGINT;
+CREATE OR REPLACE TEMP MACRO place(v) AS coalesce(greatest(0, least(floor(v * {nowhere}), {nowhere} - 1)), {nowhere})::UBIGINT;
 CREATE OR REPLACE TEMP MACRO told(action_type, action, x, x2, y2) AS concat_ws(' ', action_type, CASE
     WHEN action_type IN ('click', 'left_double', 'right_single', 'hover', 'drag', 'long_press') THEN ''
     WHEN action IS NULL THEN 'no action'
@@ -23,9 +23,9 @@ CREATE OR REPLACE TEMP MACRO hash_told(action_type, action, x, x2, y2) AS CASE
 
 -- name: step_codes
 -- Sorted, though they lie so in their files: what DuckDB streams by several threads comes in no certain order.
-SELECT trajectory_id, (hash_told(action_type, action, x, x2, y2) >> 25 << 25)
-    | (CASE WHEN action_type IN ('wait', 'hover', 'scroll') THEN 1 ELSE 0 END::UBIGINT << 24)
-    | (place(x) << 12) | place(y) AS code
+SELECT trajectory_id, (hash_told(action_type, action, x, x2, y2) >> {verb_bit} << {verb_bit})
+    | (CASE WHEN action_type IN ('wait', 'hover', 'scroll') THEN 1 ELSE 0 END::UBIGINT << {idle_bit})
+    | (place(x) << {bits}) | place(y) AS code
 FROM ({steps}) ORDER BY trajectory_id, step
 
 -- name: tables
