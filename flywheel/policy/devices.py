@@ -31,7 +31,7 @@ def is_small_model(model: nn.Module) -> bool:
 
 def count_parallel_passes(model: nn.Module) -> int:
     """Count how many passes over parts of a batch are best made side by side, each on one core: the calling thread's
-    share of the cores; 1 on a GPU and for a large model."""
+    share of the cores, 8 at most; 1 on a GPU and for a large `model`."""
     on_cpu = next(model.parameters()).device.type == "cpu"
     return min(torch.get_num_threads(), _MOST) if on_cpu and is_small_model(model) else 1
 
@@ -125,7 +125,10 @@ def window_attention(
 
 
 def window_attention_by_length(query: Tensor, key: Tensor, value: Tensor, ends: list[int], scaling: float) -> Tensor:
-    """Compute the same in any type: windows of one length are a batch. ends: where each begins, and the end."""
+    """Compute the same in any type: windows of one length are a batch. ends: where each begins, and the end.
+
+    query, key, value: [1, heads, patches, width] each. scaling: of the scores. Returns [1, patches, heads, width].
+    """
     starts: dict[int, list[int]] = {}
     for start, stop in pairwise(ends):
         if stop > start:

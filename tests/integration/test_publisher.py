@@ -19,7 +19,7 @@ from flywheel.config import PolicySettings
 from flywheel.policy import open_policy
 from flywheel.policy.checkpoint import checkpoint_digest
 from flywheel.policy.client.endpoint import PolicyEndpoint
-from flywheel.policy.client.remote import CannotPublish, ServePublisher, VllmPublisher
+from flywheel.policy.client.publishers import CannotPublish, ServePublisher, VllmPublisher
 from flywheel.policy.encoding import Encoder, collate_sequences
 from flywheel.policy.model import load_model
 from flywheel.policy.protocol import SamplingParams
