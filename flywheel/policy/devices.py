@@ -13,8 +13,6 @@ from torch.nn.attention.varlen import varlen_attn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, PreTrainedModel
 
-# Cores: how passes of a model share them.
-#
 # A pass of a small model is many small operations, which threads share badly: on two cores, passes one after the other
 # on both take 1.5 times as long as two side by side on one each. It is worse beside other work, such as browsers: each
 # operation waits for the last of its threads.
@@ -65,11 +63,9 @@ def _use_one_core() -> None:
     torch.get_num_threads()  # a thread that never called this would take the others' number when it first computes
 
 
-# GPU kernels, for inference and training.
-#
-# The flash kernels take half precision alone, and no mask but the causal one. So masks are left out where the causal
-# one is enough (`policy/inference/cache.py`), and the windows of a vision tower, a call each in the library, go through
-# one kernel together. None of this is used on a CPU, whose passes stay as they are, bit for bit.
+# On a GPU the flash kernels take half precision alone, and no mask but the causal one. So masks are left out where that
+# is enough (`policy/inference/cache.py`), and the windows of a vision tower, a call each in the library, go through one
+# kernel together. None of this is used on a CPU, whose passes stay as they are, bit for bit.
 
 # The library passes all windows of a tower in one call where the name of its attention contains "flash".
 WINDOW_ATTENTION = "flywheel_flash_tower"

@@ -19,14 +19,13 @@ from flywheel.agent.prompt import Context, Image, Message
 from flywheel.policy import checkpoint
 from flywheel.utils.errors import ModelError, PolicyError
 
-# Patches of pictures: what the Qwen-VL image processors compute, bit for bit, in a seventh of their time.
-#
-# They turn every pixel into float64 and back and move four bytes where one would do. A channel has only 256 values, so
-# the processor is asked once for the result of each, and patches are cut from bytes.
-
 
 class PatchExtractor:
-    """Cut pictures into patches as one image processor does."""
+    """Cut pictures into patches as a Qwen-VL image processor does, bit for bit, in a seventh of its time.
+
+    It turns every pixel into float64 and back and moves four bytes where one would do. A channel has only 256 values,
+    so it is asked once for the result of each, and patches are cut from bytes.
+    """
 
     def __init__(self, images: Qwen2VLImageProcessorPil) -> None:
         self._images = images

@@ -26,11 +26,9 @@ if TYPE_CHECKING:
     from flywheel.policy.encoding import Encoder
 
 
-# The grammar of all answers in the form that a model is asked for.
-#
-# It is made of the action lines in the prompt (`agent/prompt.py`), in the syntax of Lark as llguidance reads it. The
-# parser reads every text of it. It holds all that `parser.serialise_action` writes, but for keys with other signs,
-# control characters, and long texts (tested).
+# The grammar of all answers is made of the action lines in the prompt (`agent/prompt.py`), in the syntax of Lark as
+# llguidance reads it. The parser reads every text of it. It holds all that `parser.serialise_action` writes, but for
+# keys with other signs, control characters, and long texts (tested).
 
 _ARGUMENT = re.compile(r"(\w+)='([^']*)'")
 # A thought is one line, without the signs that calls, tags and code begin with.
@@ -112,10 +110,8 @@ def integers_regex(last: int) -> str:
     return "|".join([*found, digits])
 
 
-# Constrained sampling: tokens by which an answer would leave the grammar have probability 0.
-#
-# A constrained policy is another distribution than the model's own: the probabilities of the allowed tokens,
-# normalised. Both sides of RL's ratio must be of it, so the trainer masks the same tokens (`blocked`).
+# Tokens by which an answer would leave the grammar have probability 0: a constrained policy is another distribution
+# than the model's own. Both sides of RL's ratio must be of it, so the trainer masks the same tokens (`blocked`).
 
 log = logging.getLogger(__name__)
 BLOCKED_LOGIT = -1e30  # a logit: its probability is exactly 0, and what is computed with it stays finite

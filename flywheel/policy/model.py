@@ -85,11 +85,7 @@ PATCH_STD = 0.02
 
 # Some vision heads begin by attending to neighbours, wider apart in each layer, as a convolution would; the others
 # begin at random. A vision tower this small takes long to learn by itself that shapes are local.
-NEIGHBOUR_OFFSETS = (
-    ((0, 1), (0, -1), (1, 0), (-1, 0)),
-    ((0, 2), (0, -2), (1, 0), (-1, 0)),
-    ((0, 3), (0, -3), (2, 0), (-2, 0)),
-)
+NEIGHBOUR_OFFSETS = tuple(((0, n), (0, -n), (m, 0), (-m, 0)) for n, m in ((1, 1), (2, 1), (3, 2)))
 # Size of the constant parts of query and key: nine tenths of the attention fall on the neighbour.
 NEIGHBOUR_ATTENTION = 7.0
 

@@ -189,8 +189,6 @@ def parse_retry_after(value: str) -> float:
         return 0.0
 
 
-# The policy's server: the models that it serves, and its errors.
-
 PROBE_TIMEOUT_S = 10.0  # deadline of the question which models a server has
 
 

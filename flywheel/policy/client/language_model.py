@@ -74,8 +74,6 @@ class OpenAIChatModel:
             return await self._endpoint.call(client, "POST", self._url, body, timeout_s=self._settings.timeout_s)
 
 
-# Summaries of an episode's older steps (section 2.1).
-
 log = logging.getLogger(__name__)
 
 _LINE_CHARACTERS = 400  # of each step that a language model gets

@@ -93,9 +93,6 @@ class RequestSlots:
                 waiter.set_result(None)
 
 
-# One server of a policy: its model, its weights, its slots. All of it belongs to one event loop.
-
-
 @dataclass(frozen=True)
 class CheckpointWeights:
     """A checkpoint that is to answer. version: its digest. encoder: the trainer's side, which encodes its prompts."""
@@ -111,7 +108,7 @@ class CheckpointWeights:
 
 
 class ServerConnection:
-    """Talk to the server at `policy.endpoint`. under_way: requests that it has not answered yet."""
+    """Talk to the server at `policy.endpoint`, in one event loop. under_way: requests that it has not answered yet."""
 
     def __init__(self, policy: config.PolicySettings) -> None:
         self._policy = policy
@@ -275,9 +272,6 @@ class SessionAffinity(Generic[Key]):
         return place
 
 
-# The servers of a policy as one: a server that fails is left out until it answers again with the weights that are
-# wanted by then. All of it belongs to one event loop.
-
 FIRST_PAUSE_S = 0.5  # before a failed server is tried again; twice as long after each further failure
 LONGEST_PAUSE_S = 30.0
 TRIES = 2  # of a request at one server: what fails more often at all of them is the request's own fault
@@ -285,7 +279,8 @@ LONGEST = 1.9  # of policy.timeout_s: an answer, where a server was too late; th
 
 
 class ServerPool:
-    """Send requests to one of several servers; the only one is never left out: its errors are the caller's."""
+    """Send requests to one of several servers, in one event loop. One that fails is left out until it answers again
+    with the weights that are wanted by then; the only one is never left out: its errors are the caller's."""
 
     def __init__(self, policy: config.PolicySettings) -> None:
         self._timeout_s = policy.timeout_s
@@ -422,9 +417,6 @@ def _now() -> float:
     return asyncio.get_running_loop().time()
 
 
-# The policy. One thread with an event loop of its own owns the connections, so callers may sit on any loop, and a
-# call's deadline does not wait for a caller that is busy.
-
 T = TypeVar("T")
 
 
@@ -432,11 +424,12 @@ class RemotePolicy:
     """`PolicyBackend` over the server or servers that `policy.endpoint` names, answering with the checkpoint in
     `folder`.
 
-    Opening it publishes that checkpoint where a server has other weights. At most `policy.max_num_seqs` requests are
-    under way at a server and `policy.max_queue_size` wait for it. `policy.timeout_s` is the deadline of an answer:
-    waiting, every try and the pauses between them. Raises BadInput for an endpoint that is not an address, ModelError
-    for a folder without a tokeniser or weights, PolicyError (with PolicyTimeout and PolicyBusy) where no server can be
-    reached, has such a model, and can take the weights.
+    One thread with an event loop of its own owns the connections, so callers may sit on any loop, and a call's deadline
+    does not wait for a caller that is busy. Opening it publishes that checkpoint where a server has other weights. At
+    most `policy.max_num_seqs` requests are under way at a server and `policy.max_queue_size` wait for it.
+    `policy.timeout_s` is the deadline of an answer: waiting, every try and the pauses between them. Raises BadInput for
+    an endpoint that is not an address, ModelError for a folder without a tokeniser or weights, PolicyError (with
+    PolicyTimeout and PolicyBusy) where no server can be reached, has such a model, and can take the weights.
     """
 
     def __init__(self, folder: Path | str, policy: config.PolicySettings) -> None:
@@ -499,7 +492,7 @@ class RemotePolicy:
         self._thread.join()
         self._loop.close()
 
-    # On the loop of this policy's thread.
+    # on the loop of this policy's thread
 
     async def _open(self, folder: Path) -> None:
         try:
