@@ -21,7 +21,7 @@ from flywheel.utils.errors import TrainingError
 
 # Copying: texts in which names occur again, by which the base learns to copy from its context, also what is no word. A
 # name stands behind a cue (`folder jetena`), and later behind the same cue again, in other quotes, in another order. So
-# the cue says which name to write, and the part written so far how it goes on.
+# the cue says which name to write, and the part written so far how it goes on. No suite's instructions are used.
 
 MAX_NAMES = 3  # in a text, at most
 NAME_REPEATS = (2, 3)  # that each of them is said

@@ -76,9 +76,7 @@ def _attend(
 ) -> tuple[torch.Tensor, None]:
     """[batch, heads, length, width] each -> [batch, length, heads, width]. attention_mask: bool, or none."""
     assert _captured is not None
-    if not hasattr(
-        module, "layer_idx"
-    ):  # the vision tower: all screens in one row; here [screens, heads, patches, width]
+    if not hasattr(module, "layer_idx"):  # the vision tower, all screens in one row: [screens, heads, patches, width]
         row = (query, key, value)
         query, key, value = (part[0].unflatten(1, (_captured.screens, -1)).transpose(0, 1) for part in row)
     elif module.layer_idx in _captured.layers:
