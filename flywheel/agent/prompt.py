@@ -65,11 +65,8 @@ def _opened(data: bytes, max_side: int) -> Picture.Image:
     if max(width, height) > max_side:
         raise BadInput(f"the screen is too large: {width} x {height} pixels", where=_WHERE, fix=_smaller(max_side))
     if max(width, height) > MAX_RATIO * min(width, height):
-        raise BadInput(
-            f"the screen is too narrow: {width} x {height} pixels",
-            where=_WHERE,
-            fix=f"its longer side may have {MAX_RATIO} times the pixels of the shorter one",
-        )
+        fix = f"its longer side may have {MAX_RATIO} times the pixels of the shorter one"
+        raise BadInput(f"the screen is too narrow: {width} x {height} pixels", where=_WHERE, fix=fix)
     return picture
 
 
@@ -199,7 +196,7 @@ def build_context(
     result is shortened, and last the observation. Instruction and screen always stay.
 
     Raises BadInput for an empty instruction, where there is nothing to see nor to read, for a screen that cannot be
-    used, and where instruction and screen do not fit by themselves.
+    used, and where instruction and screen do not fit by themselves; and what `count` raises.
     """
     instruction = instruction.strip()
     if not instruction:
@@ -222,11 +219,8 @@ def build_context(
     smaller = list(_reductions(memory, policy))
     context, tokens = attempt(smaller[-1])
     if tokens > policy.max_context_tokens:
-        raise BadInput(
-            f"the instruction and one {'observation' if screenshot is None else 'screen'} take {tokens} tokens",
-            where="policy.max_context_tokens",
-            fix=f"raise it above {policy.max_context_tokens}",
-        )
+        what = f"the instruction and one {'observation' if screenshot is None else 'screen'} take {tokens} tokens"
+        raise BadInput(what, where="policy.max_context_tokens", fix=f"raise it above {policy.max_context_tokens}")
     # Halving what is left to try: the first of them that fits, in a handful of counts.
     first, last = 0, len(smaller) - 1
     while first < last:

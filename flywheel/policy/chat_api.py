@@ -99,21 +99,15 @@ def format_chat_request(context: Context, sampling: SamplingParams, model: str) 
     Neutral values are spelled out because a server may have other defaults (vLLM takes those of the checkpoint's
     generation_config.json), and training assumes the model's own distribution.
     """
-    messages = [
-        {
-            "role": message.role,
-            "content": [
-                {"type": "image_url", "image_url": {"url": png_data_url(part.png)}}
-                if isinstance(part, Image)
-                else {"type": "text", "text": break_control_tokens(part)}
-                for part in message.parts
-            ],
-        }
-        for message in context
-    ]
+
+    def written(part: str | Image) -> dict[str, Any]:
+        if isinstance(part, Image):
+            return {"type": "image_url", "image_url": {"url": png_data_url(part.png)}}
+        return {"type": "text", "text": break_control_tokens(part)}
+
     return {
         "model": model,
-        "messages": messages,
+        "messages": [{"role": message.role, "content": list(map(written, message.parts))} for message in context],
         "temperature": sampling.temperature,
         "max_tokens": sampling.max_new_tokens,
         "seed": sampling.seed,
@@ -148,16 +142,14 @@ def parse_chat_request(raw: bytes, *, max_new_tokens: int, seed: Callable[[], in
         raise _bad_field(error) from None
     limit = request.max_completion_tokens or request.max_tokens or max_new_tokens
     first = seed() if request.seed is None else request.seed
-    context = tuple(
-        Message(
-            message.role, tuple(_part(part, f"messages.{at}.content.{n}") for n, part in enumerate(message.content))
-        )
-        for at, message in enumerate(request.messages)
-    )
+    context = []
+    for at, message in enumerate(request.messages):
+        parts = (_part(part, f"messages.{at}.content.{n}") for n, part in enumerate(message.content))
+        context.append(Message(message.role, tuple(parts)))
     seeds = ((first + number + _SEEDS) % (2 * _SEEDS) - _SEEDS for number in range(request.n))  # back into 64 bits
     samples = tuple(SamplingParams(request.temperature, limit, one, request.ignore_eos) for one in seeds)
     wanted = (request.logprobs, request.return_token_ids, request.stream, request.stream_options.include_usage)
-    return ChatRequest(request.model, context, samples, *wanted)
+    return ChatRequest(request.model, tuple(context), samples, *wanted)
 
 
 def _understood(body: dict[str, Any]) -> dict[str, Any]:
@@ -168,11 +160,8 @@ def _understood(body: dict[str, Any]) -> dict[str, Any]:
             continue
         if (neutral := _FIELDS["neutral"].get(name)) is not None:
             if value not in neutral:
-                raise BadInput(
-                    f"{name} is not honoured by this server",
-                    where=name,
-                    fix=f"leave it out, or give {json.dumps(neutral[0])}",
-                )
+                fix = f"leave it out, or give {json.dumps(neutral[0])}"
+                raise BadInput(f"{name} is not honoured by this server", where=name, fix=fix)
             continue
         if name not in _RequestBody.model_fields:
             raise BadInput(f"Unrecognized request argument supplied: {name[:80]}", where=name[:80], fix="leave it out")
@@ -210,11 +199,8 @@ def png_data_url(png: bytes) -> str:
 def _picture(url: str, where: str) -> bytes:
     scheme, _, rest = url.partition(":")
     if scheme.lower() != "data":
-        raise BadInput(
-            f"a picture's address is not fetched ({scheme[:20]}: ...): this server makes no outgoing requests",
-            where=where,
-            fix="send the picture itself, as data:image/png;base64,...",
-        )
+        what = f"a picture's address is not fetched ({scheme[:20]}: ...): this server makes no outgoing requests"
+        raise BadInput(what, where=where, fix="send the picture itself, as data:image/png;base64,...")
     head, comma, payload = rest.partition(",")
     if not comma or not head.lower().startswith("image/") or not head.lower().endswith(";base64"):
         raise BadInput("not a picture in base64", where=where, fix="send data:image/png;base64,...")
@@ -308,11 +294,9 @@ def parse_chat_answer(body: Any, *, where: str) -> ChatAnswer:
         reason = f"{type(error).__name__}: {first_line(str(error))}"
         raise _wrong(f"not an answer of a chat completion ({reason})", where) from None
     if ids is None:
-        raise PolicyError(
-            "the server gives no token ids, and training must not guess them from the text",
-            where=where,
-            fix="use a server that honours return_token_ids: flywheel model serve, or vllm 0.10.2 and newer",
-        )
+        what = "the server gives no token ids, and training must not guess them from the text"
+        fix = "use a server that honours return_token_ids: flywheel model serve, or vllm 0.10.2 and newer"
+        raise PolicyError(what, where=where, fix=fix)
     if entries is None:
         fix = "use a server that honours logprobs"
         raise PolicyError("the server gives no log-probabilities", where=where, fix=fix)

@@ -59,11 +59,8 @@ def check_checkpoint(folder: Path | str, *, weights: bool = True) -> dict[str, A
     config = read_json_object(folder / "config.json")
     kind = config.get("model_type")
     if kind not in FAMILY:
-        raise ModelError(
-            f"a model of the architecture {str(kind)[:40]!r} cannot see screens here",
-            where=folder,
-            fix=f"give policy.base one of the family {', '.join(FAMILY)}",
-        )
+        what = f"a model of the architecture {str(kind)[:40]!r} cannot see screens here"
+        raise ModelError(what, where=folder, fix=f"give policy.base one of the family {', '.join(FAMILY)}")
     if weights:
         count_parameters(folder)
     merges = all((folder / name).is_file() for name in ("vocab.json", "merges.txt"))

@@ -90,11 +90,8 @@ class EncodedSequence:
     def extended(self, token_ids: Sequence[int]) -> EncodedSequence:
         """Return this prompt followed by a response. token_ids: [response tokens], none of them an image's."""
         extra = np.asarray(token_ids, dtype=np.int64)
-        return replace(
-            self,
-            input_ids=np.concatenate([self.input_ids, extra]),
-            mm_token_type_ids=np.concatenate([self.mm_token_type_ids, np.zeros_like(extra)]),
-        )
+        ids, kinds = np.append(self.input_ids, extra), np.append(self.mm_token_type_ids, np.zeros_like(extra))
+        return replace(self, input_ids=ids, mm_token_type_ids=kinds)
 
 
 # UI-TARS 1.0 writes points between these: the only control tokens that a text may spell.
@@ -206,11 +203,9 @@ class Encoder:
         text = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
         ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
         if ids.count(self.image_id) != len(patches):
-            raise PolicyError(
-                f"{len(patches)} screens make {ids.count(self.image_id)} image tokens (id {self.image_id})",
-                where="policy context",
-                fix="tokeniser, chat template and config.json must be of one checkpoint",
-            )
+            what = f"{len(patches)} screens make {ids.count(self.image_id)} image tokens (id {self.image_id})"
+            fix = "tokeniser, chat template and config.json must be of one checkpoint"
+            raise PolicyError(what, where="policy context", fix=fix)
         blocks = (max(1, number // self.images.merge_size**2) for number in patches)
         return [piece for token in ids for piece in [token] * (next(blocks) if token == self.image_id else 1)]
 
@@ -235,9 +230,8 @@ def _load_part(what: str, kind: Any, folder: Path) -> Any:
 
 
 def _unusable(what: str, error: Exception, folder: Path) -> ModelError:
-    return ModelError(
-        f"{what} cannot be loaded: {checkpoint.summarise_error(error)}", where=folder, fix="copy it again"
-    )
+    what = f"{what} cannot be loaded: {checkpoint.summarise_error(error)}"
+    return ModelError(what, where=folder, fix="copy it again")
 
 
 def _read_chat_template(folder: Path) -> str:
@@ -245,11 +239,8 @@ def _read_chat_template(folder: Path) -> str:
     path = folder / "chat_template.json"
     template = checkpoint.read_json_object(path).get("chat_template") if path.is_file() else None
     if not isinstance(template, str) or not template:
-        raise ModelError(
-            "the tokeniser has no chat template",
-            where=folder,
-            fix="copy tokenizer_config.json with it, or chat_template.jinja or chat_template.json",
-        )
+        fix = "copy tokenizer_config.json with it, or chat_template.jinja or chat_template.json"
+        raise ModelError("the tokeniser has no chat template", where=folder, fix=fix)
     return template
 
 
@@ -259,11 +250,8 @@ def _check_match(
     """Raises ModelError where the tokeniser or the image settings are those of another model."""
     rows, last = config.get_text_config().vocab_size, max(tokenizer.get_vocab().values(), default=-1)
     if last >= rows:
-        raise ModelError(
-            f"the tokeniser's ids reach {last}, the model has {rows} embeddings",
-            where=folder,
-            fix="take the tokeniser that belongs to the model",
-        )
+        what = f"the tokeniser's ids reach {last}, the model has {rows} embeddings"
+        raise ModelError(what, where=folder, fix="take the tokeniser that belongs to the model")
     if "<|im_end|>" not in tokenizer.get_vocab() and tokenizer.eos_token_id is None:
         raise ModelError("the tokeniser has no token that ends a response", where=folder, fix="give it an eos_token")
     vision = config.vision_config

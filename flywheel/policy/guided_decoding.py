@@ -53,11 +53,9 @@ def build_lark_grammar(grammar: Grammar, tokens: int) -> str:
     BadInput for a form without one."""
     if grammar.form not in GUIDED_DECODING_REQUIREMENTS["template"] or grammar.thinks:
         forms = " or ".join(GUIDED_DECODING_REQUIREMENTS["template"])
-        raise BadInput(
-            f"answers of the form {grammar.form} cannot be constrained",
-            where="policy.guided_decoding",
-            fix=f"set it to never, or policy.template to {forms}, without policy.thinks",
-        )
+        fix = f"set it to never, or policy.template to {forms}, without policy.thinks"
+        what = f"answers of the form {grammar.form} cannot be constrained"
+        raise BadInput(what, where="policy.guided_decoding", fix=fix)
     calls = [_call(line) for line in list_action_signatures(grammar)]
     actions = "\n    | ".join([*calls, '"finished()"'])
     directions = " | ".join(f'"{direction}"' for direction in DIRECTIONS)

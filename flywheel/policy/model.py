@@ -36,15 +36,8 @@ if TYPE_CHECKING:
 _TINY = json.loads(resources.files("flywheel.policy").joinpath("tiny_model.json").read_text(encoding="utf-8"))
 VOCABULARY_SIZE = _TINY["config"]["text_config"]["vocab_size"]
 SPECIAL_TOKENS, GRAMMAR_TOKENS = tuple(_TINY["special_tokens"]), tuple(_TINY["grammar_tokens"])
-
 # Qwen's chat form without its default system message; images stand where the message has them.
-CHAT_TEMPLATE = (
-    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
-    "{% if message['content'] is string %}{{ message['content'] }}{% else %}"
-    "{% for part in message['content'] %}{% if part['type'] == 'image' %}"
-    "<|vision_start|><|image_pad|><|vision_end|>{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}"
-    "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
+CHAT_TEMPLATE = _TINY["chat_template"]
 
 
 def train_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
@@ -166,9 +159,8 @@ def load_model(
             Path(folder), dtype=getattr(torch, dtype), local_files_only=True, output_loading_info=True
         )
     except Exception as error:  # the library raises many kinds; all mean that this folder cannot be used
-        raise ModelError(
-            f"the model cannot be loaded: {checkpoint.summarise_error(error)}", where=folder, fix="copy it again"
-        ) from None
+        what = f"the model cannot be loaded: {checkpoint.summarise_error(error)}"
+        raise ModelError(what, where=folder, fix="copy it again") from None
     if info["missing_keys"]:
         missing = sorted(info["missing_keys"])
         raise ModelError(f"the weights lack {missing[0]} ({len(missing)} in all)", where=folder, fix="copy it again")

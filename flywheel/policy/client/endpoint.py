@@ -49,17 +49,14 @@ class ChatEndpoint:
     passing: ClassVar[Mapping[int, type[FlywheelError]]]
 
     def __init__(self, settings: PolicySettings | LanguageModelSettings, seed: int = 0) -> None:
-        self._settings = settings
+        self._settings, place = settings, f"{self.block}.endpoint"
         try:
             address = httpx.URL(settings.endpoint)
         except httpx.InvalidURL as error:
-            raise BadInput(f"not an address: {error}", where=f"{self.block}.endpoint") from None
+            raise BadInput(f"not an address: {error}", where=place) from None
         if address.scheme not in ("http", "https") or not address.host:
-            raise BadInput(
-                f"not an address: {settings.endpoint!r}",
-                where=f"{self.block}.endpoint",
-                fix="for example http://127.0.0.1:8000/v1",
-            )
+            fix = "for example http://127.0.0.1:8000/v1"
+            raise BadInput(f"not an address: {settings.endpoint!r}", where=place, fix=fix)
         self.url = settings.endpoint.rstrip("/")
         self.limits = httpx.Limits(max_connections=None)
         self._random = random.Random(seed)
@@ -120,9 +117,8 @@ class ChatEndpoint:
                     if len(content) > MAX_ANSWER:
                         raise self.failed(f"an answer of more than {MAX_ANSWER >> 20} MiB", where=url)
         except httpx.ConnectError as error:
-            raise _Transient(
-                self.unreachable(f"no connection: {first_line(str(error))}", where=url, fix=self._start)
-            ) from None
+            what = f"no connection: {first_line(str(error))}"
+            raise _Transient(self.unreachable(what, where=url, fix=self._start)) from None
         except httpx.TransportError as error:
             what = f"the connection broke: {first_line(str(error)) or type(error).__name__}"
             raise _Transient(self.unreachable(what, where=url, fix=self._start)) from None
@@ -133,11 +129,9 @@ class ChatEndpoint:
         try:
             return json.loads(content) if content else None
         except (ValueError, RecursionError):
-            raise self.failed(
-                f"the answer is not JSON: {first_line(content[:300].decode(errors='replace'))!r}",
-                where=url,
-                fix=f"does {self.block}.endpoint name an OpenAI-compatible server, and end in /v1?",
-            ) from None
+            what = f"the answer is not JSON: {first_line(content[:300].decode(errors='replace'))!r}"
+            fix = f"does {self.block}.endpoint name an OpenAI-compatible server, and end in /v1?"
+            raise self.failed(what, where=url, fix=fix) from None
 
     def _refusal(self, response: httpx.Response, content: bytearray, url: str) -> Exception:
         """What is raised for a status that is not a success."""
@@ -234,9 +228,8 @@ class PolicyEndpoint(ChatEndpoint):
         try:
             return [ServedModel(str(row["id"]), *(str(row.get(name) or "") for name in names)) for row in body["data"]]
         except (KeyError, TypeError, AttributeError):
-            raise PolicyError(
-                "not a list of models", where=url, fix="the endpoint ends in /v1 for most servers"
-            ) from None
+            fix = "the endpoint ends in /v1 for most servers"
+            raise PolicyError("not a list of models", where=url, fix=fix) from None
 
     async def find(self, client: httpx.AsyncClient, timeout_s: float) -> ServedModel:
         """Find the model of policy.model, or the first one where that is empty, within `timeout_s`.
@@ -248,11 +241,8 @@ class PolicyEndpoint(ChatEndpoint):
         if found:
             return found[0]
         known = ", ".join(model.name for model in models) or "none"
-        raise RouteNotFound(
-            f"the server has no model {self._settings.model!r}; it has: {known}",
-            where=self.url,
-            fix="set policy.model to one of these",
-        )
+        what = f"the server has no model {self._settings.model!r}; it has: {known}"
+        raise RouteNotFound(what, where=self.url, fix="set policy.model to one of these")
 
 
 def describe_policy_server(policy: PolicySettings) -> str:

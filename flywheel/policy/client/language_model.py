@@ -55,11 +55,9 @@ class OpenAIChatModel:
         try:
             text = answer["choices"][0]["message"]["content"]
         except (KeyError, IndexError, TypeError):
-            raise LanguageModelError(
-                f"not an answer of a chat completion: {str(answer)[:200]}",
-                where=self._url,
-                fix="the endpoint ends in /v1 for most servers",
-            ) from None
+            what = f"not an answer of a chat completion: {str(answer)[:200]}"
+            fix = "the endpoint ends in /v1 for most servers"
+            raise LanguageModelError(what, where=self._url, fix=fix) from None
         if not isinstance(text, str):
             raise LanguageModelError("the answer holds no text", where=self._url)
         return text

@@ -56,11 +56,9 @@ class ServePublisher:
             try:
                 answer = await self._endpoint.call(client, "POST", url, body, timeout_s=PUBLISH_S)
             except BadInput as error:  # the folder is a checkpoint as seen from here
-                raise PolicyError(
-                    f"the server cannot take the weights: {error.what}",
-                    where=url,
-                    fix=f"it must be able to read {path} under the same path",
-                ) from None
+                what = f"the server cannot take the weights: {error.what}"
+                fix = f"it must be able to read {path} under the same path"
+                raise PolicyError(what, where=url, fix=fix) from None
         if not isinstance(answer, dict) or answer.get("weight_version") != version:
             raise PolicyError(f"the server does not answer with the weights {version}", where=url)
         return version
@@ -111,9 +109,8 @@ class VllmPublisher(ServePublisher):
         try:
             return await self._endpoint.call(client, method, url, body, timeout_s=PUBLISH_S)
         except RouteNotFound:
-            raise CannotPublish(
-                "the server has no route to change its weights", where=url, fix="start vllm with VLLM_SERVER_DEV_MODE=1"
-            ) from None
+            what, fix = "the server has no route to change its weights", "start vllm with VLLM_SERVER_DEV_MODE=1"
+            raise CannotPublish(what, where=url, fix=fix) from None
 
 
 def _identity(checkpoint: Path) -> tuple[str, str]:

@@ -203,18 +203,15 @@ class ServerConnection:
 
     async def _take_turn(self, timeout_s: float) -> None:
         if not self._turns.free and self._turns.waiting >= self._policy.max_queue_size:
-            raise PolicyBusy(
-                f"{self._policy.max_num_seqs} requests are under way and {self._turns.waiting} wait",
-                where=self._chat,
-                fix="ask less at once, or raise policy.max_num_seqs or policy.max_queue_size",
-            )
+            what = f"{self._policy.max_num_seqs} requests are under way and {self._turns.waiting} wait"
+            fix = "ask less at once, or raise policy.max_num_seqs or policy.max_queue_size"
+            raise PolicyBusy(what, where=self._chat, fix=fix)
         try:
             async with asyncio.timeout(timeout_s):
                 await self._turns.take()
         except TimeoutError:
-            raise PolicyTimeout(
-                f"no turn in {timeout_s:g} s", where=self._chat, fix="raise policy.timeout_s or policy.max_num_seqs"
-            ) from None
+            fix = "raise policy.timeout_s or policy.max_num_seqs"
+            raise PolicyTimeout(f"no turn in {timeout_s:g} s", where=self._chat, fix=fix) from None
 
     async def _check_prompt(self, context: Context, answer: ChatAnswer) -> None:
         """The first answer of each checkpoint: what the server's model read must be what training will encode."""
@@ -379,11 +376,8 @@ class ServerPool:
         kinds = {type(error) for error in faults.values()}
         kind = next((one for one in (PolicyBusy, PolicyTimeout) if kinds == {one}), PolicyError)
         what = "; ".join(f"{server.url}: {error.what}" for server, error in faults.items())
-        return kind(
-            f"none of {len(self._all)} servers answers: {what}",
-            where="policy.endpoint",
-            fix="start them, or see policy.endpoint",
-        )
+        what, fix = f"none of {len(self._all)} servers answers: {what}", "start them, or see policy.endpoint"
+        return kind(what, where="policy.endpoint", fix=fix)
 
     def _leave_out(self, server: ServerConnection, fault: FlywheelError) -> None:
         new = server not in self._out

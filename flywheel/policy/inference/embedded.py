@@ -181,11 +181,8 @@ class EmbeddedPolicy:
         with self._lock:
             self._refuse_if_closed()
             if self._asked >= self._policy.max_num_seqs + self._policy.max_queue_size:
-                raise PolicyBusy(
-                    f"{self._policy.max_queue_size} requests wait already",
-                    where=_WHERE,
-                    fix="ask again later, or raise policy.max_queue_size",
-                )
+                fix = "ask again later, or raise policy.max_queue_size"
+                raise PolicyBusy(f"{self._policy.max_queue_size} requests wait already", where=_WHERE, fix=fix)
             self._asked += 1
             self._encoding += 1
         try:

@@ -108,11 +108,8 @@ class PolicyService:
         prompt_ids = await asyncio.to_thread(self.policy.encoder.prompt_ids, asked.context)
         new = asked.samples[0].max_new_tokens
         if len(prompt_ids) + new > self.longest:
-            raise BadInput(
-                f"a prompt of {len(prompt_ids)} tokens and {new} new ones do not fit into the model's {self.longest}",
-                where="messages",
-                fix="send less, or lower max_tokens",
-            )
+            what = f"a prompt of {len(prompt_ids)} tokens and {new} new ones do not fit into the model's {self.longest}"
+            raise BadInput(what, where="messages", fix="send less, or lower max_tokens")
         tasks = [asyncio.create_task(self.policy.complete(asked.context, sampling)) for sampling in asked.samples]
         try:
             return await asyncio.gather(*tasks), prompt_ids

@@ -288,11 +288,9 @@ class ZeroEngine:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if (state.get("stage"), state.get("size")) != (self.stage, self.size):
-            raise TrainingError(
-                f"the saved optimiser is of ZeRO {state.get('stage')} and {state.get('size')} processes",
-                where="the saved state",
-                fix=f"go on with the same, not with ZeRO {self.stage} and {self.size}",
-            )
+            what = f"the saved optimiser is of ZeRO {state.get('stage')} and {state.get('size')} processes"
+            fix = f"go on with the same, not with ZeRO {self.stage} and {self.size}"
+            raise TrainingError(what, where="the saved state", fix=fix)
         with tempfile.TemporaryDirectory() as folder:
             for name, content in state["files"].items():
                 path = Path(folder) / name

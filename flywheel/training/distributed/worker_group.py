@@ -78,9 +78,9 @@ class RankProcesses(Protocol):
 
 
 class LocalRanks:
-    """Run those processes of a group that are on this machine. start: what the group begins with. ranks: theirs, in the
-    whole group, one at least. meets: address where all of the group meet. address: of this machine, by which the others
-    reach it."""
+    """Run, as `RankProcesses`, those of a group that are on this machine. start: what the group begins with. ranks:
+    theirs, in the whole group, one at least. meets: address where all of the group meet. address: of this machine, by
+    which the others reach it."""
 
     lost, grace_s = TrainingError, GRACE_S
 
@@ -362,6 +362,7 @@ class WorkerGroup(Generic[T]):
         return kind(f"training process {rank + 1} of {self._size}: {why}", where=place, fix=fix)
 
     def close(self) -> None:
+        """End the processes, where there are several. May be called twice."""
         atexit.unregister(self.close)
         ranks, self._ranks = self._ranks, None
         if ranks is not None:

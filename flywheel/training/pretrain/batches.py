@@ -177,7 +177,8 @@ class _QuestionRow:
 
 
 def compute_cell_areas(box: SceneBox, side: int, cells: int) -> np.ndarray:
-    """Compute the area in square pixels of a box in each of cells x cells image tokens: [cells^2]."""
+    """Compute the area in square pixels of a box in each of cells x cells image tokens: [cells^2]. side: of the screen,
+    in pixels."""
     edges = np.arange(cells + 1) * (side / cells)
     across = np.clip(np.minimum(box.x + box.w, edges[1:]) - np.maximum(box.x, edges[:-1]), 0, None)
     down = np.clip(np.minimum(box.y + box.h, edges[1:]) - np.maximum(box.y, edges[:-1]), 0, None)

@@ -206,7 +206,8 @@ def compute_question_losses(
     digits: torch.Tensor,
 ) -> PretrainLosses:
     """Compute the losses of questions about screens. shown: None where the model learns no more to see: of the
-    auxiliary losses only pointing is left. The model's attention must be that of `install_attention`."""
+    auxiliary losses only pointing is left. digits: int64 [10], their token ids. The model's attention must be that of
+    `install_attention`."""
     inputs = dict(packed.inputs)
     core = model.model
     patches, grid = inputs.pop("pixel_values"), inputs["image_grid_thw"]

@@ -272,7 +272,8 @@ _LIMIT_S = 6 * 3600  # for the steps between two evaluations, where several proc
 
 @dataclass(frozen=True)
 class Recipe:
-    """What one pretraining does. out: its folder. start: a checkpoint to go on from. steps: gradient steps in all.
+    """What one pretraining does. out: its folder. seed: of weights, scenes and questions. start: a checkpoint to go on
+    from; None: random weights. steps: gradient steps in all.
     seeing: those of them, the first, in which it learns to name what it sees and no more. copying: beside its questions
     it learns to copy out of texts, and its vision tower and its words rest; for a start that sees already. seconds:
     that a call may train. optimizer: its processes share each batch; the result depends on their number as on a seed.

@@ -130,12 +130,10 @@ class Curriculum:
         """
         task = self._tasks.get(task_id)
         if task is None or len(scores) != len(successes) or not all(map(math.isfinite, scores)):
-            what = f"{len(scores)} scores {list(scores)[:8]}, {len(successes)} verdicts"
-            raise TrainingError(
-                f"the outcome of a group cannot be used: {what}",
-                where=f"curriculum, task {task_id}",
-                fix="a verifier gives each episode one finite score",
-            )
+            told = f"{len(scores)} scores {list(scores)[:8]}, {len(successes)} verdicts"
+            what = f"the outcome of a group cannot be used: {told}"
+            fix = "a verifier gives each episode one finite score"
+            raise TrainingError(what, where=f"curriculum, task {task_id}", fix=fix)
         if not scores:
             return
         won, n = float(sum(successes)), float(len(successes))
