@@ -111,6 +111,8 @@ class VllmPublisher(ServePublisher):
         except RouteNotFound:
             what, fix = "the server has no route to change its weights", "start vllm with VLLM_SERVER_DEV_MODE=1"
             raise CannotPublish(what, where=url, fix=fix) from None
+        except BadInput as error:
+            raise PolicyError(error.what, where=url) from None
 
 
 def _identity(checkpoint: Path) -> tuple[str, str]:

@@ -251,8 +251,8 @@ def estimate_step_samples(
             read = [features.append_to(hidden) for features, (hidden, _, _) in told]
             values = tuple(map(learner.value.evaluate, read))
         lengths = tuple(len(item.response) for item in some)
-        beyond = (ends.get(number, 0.0), experience.later if number in ends else 0.0)
-        rewarded.append(ScoredTrajectory(experience.task_id, experience.rewards, lengths, values, *beyond))
+        at_end = (ends.get(number, 0.0), experience.later if number in ends else 0.0)
+        rewarded.append(ScoredTrajectory(experience.task_id, experience.rewards, lengths, values, *at_end))
         rows.append(list(zip(experience.samples, some, states_of, read, strict=True)))
     estimates = learner.algorithm.advantages(rewarded, rl)
     result = []
