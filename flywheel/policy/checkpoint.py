@@ -49,7 +49,7 @@ def check_checkpoint(folder: Path | str, *, weights: bool = True) -> dict[str, A
 
     folder: of the checkpoint. weights: False looks at no weights. Raises ModelError for a folder that is not there, or
     without configuration, weights, tokeniser or image settings, for a model of another family, for a missing shard, and
-    for a weights file that is cut off or none.
+    for a weights file that is cut off or no safetensors file.
     """
     folder = Path(folder)
     if not folder.is_dir():
